@@ -1,0 +1,60 @@
+"""What enters the fingerprint of a run (DESIGN decision 13): stable names, plain settings, source text."""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import json
+from collections.abc import Callable, Mapping
+from typing import Any
+
+_OURS = "airflow_logio."
+
+
+def stable_name(thing: type | Callable[..., Any]) -> str:
+    """Name of a class or function that is the same however its module was found.
+
+    Only our own names carry the module: an author's module is ``pipelines.sales`` for one process and a bundle's file
+    for another, and both build the same pipeline.
+    """
+    name = getattr(thing, "__qualname__", type(thing).__qualname__)
+    module = getattr(thing, "__module__", None) or ""
+    return f"{module}.{name}" if module.startswith(_OURS) else str(name)
+
+
+def plain_settings(thing: object) -> dict[str, Any]:
+    """Public attributes of an object whose values are plain JSON values (or sequences and mappings of them)."""
+    settings = {}
+    for key, value in sorted(getattr(thing, "__dict__", {}).items()):
+        if not key.startswith("_") and _is_plain(value):
+            settings[key] = list(value) if isinstance(value, tuple) else value
+    return settings
+
+
+def _is_plain(value: object) -> bool:
+    if isinstance(value, Mapping):
+        return all(isinstance(key, str) and _is_plain(item) for key, item in value.items())
+    if isinstance(value, list | tuple):
+        return all(_is_plain(item) for item in value)
+    return value is None or isinstance(value, str | int | float | bool)
+
+
+def class_source(cls: type) -> str:
+    """Source text of a class and of its bases outside this package (ours change with every release, to no harm)."""
+    theirs = [c for c in cls.__mro__ if c is not object and not c.__module__.startswith((_OURS, "abc", "typing"))]
+    return "\n".join(source(c) for c in theirs)
+
+
+def source(thing: Any) -> str:
+    """Source text, or the byte code where there is none (a function typed into a console)."""
+    try:
+        return inspect.getsource(thing)
+    except (OSError, TypeError):
+        code = getattr(thing, "__code__", None)
+        return f"{stable_name(thing)}:{code.co_code.hex()}:{code.co_names}" if code else stable_name(thing)
+
+
+def digest(value: Any) -> str:
+    """blake2b of the canonical JSON of a value, 32 hexadecimal digits."""
+    text = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()

@@ -1,0 +1,29 @@
+"""Durations as an author writes them: ``"30s"``, ``"15m"``, ``"1h"``, ``"7d"``."""
+
+from __future__ import annotations
+
+import re
+
+from airflow_logio.errors import PipelineDefinitionError
+
+_DURATION = re.compile(r"([1-9][0-9]{0,8})([smhd])")
+_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
+DAY = _SECONDS["d"]
+
+
+def window_seconds(text: object) -> int:
+    """Length of a window in seconds.
+
+    It must divide a day or be whole days, so that windows begin at the same times every day; windows of several days
+    are counted from 1970-01-01. Raises PipelineDefinitionError.
+    """
+    match = _DURATION.fullmatch(text) if isinstance(text, str) else None
+    if match is None:
+        raise PipelineDefinitionError(f"window length {text!r} is not understood: write '30s', '15m', '1h' or '1d'")
+    seconds = int(match[1]) * _SECONDS[match[2]]
+    if DAY % seconds and seconds % DAY:
+        raise PipelineDefinitionError(
+            f"window length {text!r} neither divides a day nor is a number of whole days, so that windows would begin at "
+            "other times every day"
+        )
+    return seconds

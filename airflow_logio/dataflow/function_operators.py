@@ -1,0 +1,192 @@
+"""Operators made of functions: `FunctionOperator`, `WindowedOperator`, and its batched form `BatchOperator`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from airflow_logio.dataflow import batches
+from airflow_logio.dataflow.describing import source, stable_name
+from airflow_logio.dataflow.functions import GenerativeFunction, StatelessFunction, name_of
+from airflow_logio.dataflow.names import did_you_mean
+from airflow_logio.dataflow.operators import (
+    BatchGenerator,
+    External,
+    InputEvent,
+    InputSet,
+    PortTable,
+    SparkFrame,
+    StatefulOperator,
+    StatelessOperator,
+)
+from airflow_logio.dataflow.reads import TableRead
+from airflow_logio.dataflow.windows import WINDOW_START, Window
+from airflow_logio.errors import OperatorFailed, PipelineDefinitionError
+from airflow_logio.protocol.values import ExecutionMode
+
+
+class FunctionOperator(StatelessOperator):
+    """A `stateless` function as an operator."""
+
+    def __init__(self, function: StatelessFunction) -> None:
+        self._function = function
+        self.inputs = function.inputs
+        self.outputs = function.outputs
+        self.state_version = function.state_version
+
+    def process(self, event: InputEvent, external: External) -> Iterable[PortTable]:
+        asked = {"port": event.port} if "port" in self._function.asks else {}
+        result = self._function.fn(project(event.table, self._function.columns), **asked)
+        return outputs_of(result, self.outputs, name_of(self._function.fn))
+
+    def settings(self) -> dict[str, Any]:
+        return {"function": stable_name(self._function.fn), "columns": list(self._function.columns)}
+
+    def code(self) -> str:
+        return source(self._function.fn)
+
+
+class WindowedOperator(StatefulOperator):
+    """A window for State Update and Triggering, a `generate` function for the Generation.
+
+    Event state: the list of the Input Set's tables, or what the function's `accumulate` makes of them. Raises
+    PipelineDefinitionError if the function asks for a fact that the window does not have.
+    """
+
+    def __init__(self, function: GenerativeFunction, window: Window) -> None:
+        self._function = function
+        self._window = window
+        self.reads: Mapping[str, TableRead] = dict(function.reads)
+        self.outputs = function.outputs
+        self.mode = function.mode
+        self.state_version = function.state_version
+        self.reads_state = "state" in function.asks
+        if WINDOW_START in function.asks and WINDOW_START not in window.tags(()):
+            raise PipelineDefinitionError(
+                f"function {name_of(function.fn)!r} takes {WINDOW_START!r}, which {window!r} does not have"
+            )
+
+    def connections(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(read.connection for read in self.reads.values()))
+
+    def initial_state(self) -> dict[str, Any]:
+        return self._window.initial_state()
+
+    def assign(self, event: InputEvent, state: dict[str, Any]) -> Mapping[str, Any]:
+        parts = self._window.assign(event, state)
+        return {inset_id: project(part, self._function.columns) for inset_id, part in parts.items()}
+
+    def part(self, event: InputEvent, inset_id: str) -> Any:
+        return project(self._window.part(event, inset_id), self._function.columns)
+
+    def accumulate(self, held: Any | None, part: Any) -> Any:
+        add = self._function.accumulate
+        return super().accumulate(held, part) if add is None else add(held, part)
+
+    def triggered(self, state: Mapping[str, Any], open_insets: Sequence[str]) -> Sequence[str]:
+        return self._window.triggered(state, open_insets)
+
+    def order(self, inset_id: str) -> int | str:
+        return self._window.order(inset_id)
+
+    def generate(self, input_set: InputSet, state: Mapping[str, Any], external: External) -> Iterable[PortTable]:
+        records = self._records(input_set.held)
+        facts = {"inset_id": input_set.inset_id, "state": state}
+        asked = {name: facts[name] for name in self._function.asks if name in facts}
+        if WINDOW_START in self._function.asks:
+            asked[WINDOW_START] = self._window.tags([input_set.inset_id])[WINDOW_START][0].as_py()
+        for name, read in self.reads.items():
+            asked[name] = external.read(read, keys_of(records, read))
+        return outputs_of(self._function.fn(records, **asked), self.outputs, name_of(self._function.fn))
+
+    def settings(self) -> dict[str, Any]:
+        add = self._function.accumulate
+        return {
+            "function": stable_name(self._function.fn),
+            "window": self._window.describe(),
+            "columns": list(self._function.columns),
+            "reads": {name: read.describe() for name, read in sorted(self.reads.items())},
+            "accumulate": None if add is None else add.describe() if hasattr(add, "describe") else stable_name(add),
+        }
+
+    def code(self) -> str:
+        functions = (self._function.fn, self._function.accumulate, self._function.finish)
+        return "\n".join(source(fn) for fn in functions if fn is not None and hasattr(fn, "__code__"))
+
+    def _records(self, held: Any) -> Any:
+        if self._function.accumulate is None:
+            return pa.concat_tables(held)
+        return held if self._function.finish is None else self._function.finish(held)
+
+
+class BatchOperator(WindowedOperator, BatchGenerator):
+    """A windowed operator whose generation of many Input Sets is one Spark job (mode ``executors``)."""
+
+    def tagged(self, input_sets: Sequence[InputSet]) -> pa.Table:
+        """As in `BatchGenerator`; a time window adds ``window_start``, timestamp[us]."""
+        tags = self._window.tags([input_set.inset_id for input_set in input_sets])
+        return batches.tagged([input_set.held for input_set in input_sets], tags)
+
+    def run(self, tagged: SparkFrame, reads: Mapping[str, SparkFrame]) -> SparkFrame:
+        return self._function.fn(tagged, **{name: reads[name] for name in self.reads})
+
+    def generate(self, input_set: InputSet, state: Mapping[str, Any], external: External) -> Iterable[PortTable]:
+        raise OperatorFailed(f"function {name_of(self._function.fn)!r} runs in Spark jobs, not in the driver")
+
+
+def windowed(function: GenerativeFunction, window: Window) -> WindowedOperator:
+    """The operator of a `generate` function, by its mode."""
+    batched = function.mode is ExecutionMode.EXECUTORS
+    return BatchOperator(function, window) if batched else WindowedOperator(function, window)
+
+
+def project(table: pa.Table, columns: Sequence[str]) -> pa.Table:
+    """The table with `columns` only (all if empty), without copying; raises OperatorFailed if one is missing."""
+    if not columns:
+        return table
+    for name in columns:
+        if name not in table.column_names:
+            names = table.column_names
+            raise OperatorFailed(f"column {name!r} is needed; the records have {names}.{did_you_mean(name, names)}")
+    return table.select(columns)
+
+
+def keys_of(records: Any, read: TableRead) -> pa.Array | None:
+    """The distinct keys, sorted and without null, to which `read` is restricted; None if it has no key.
+
+    Raises OperatorFailed if the records do not have the key column.
+    """
+    if read.key is None:
+        return None
+    if not isinstance(records, pa.Table) or read.key not in records.column_names:
+        raise OperatorFailed(f"the read of table {read.table!r} is restricted by {read.key!r}, not a column of the records")
+    keys = pc.unique(records.column(read.key)).drop_null()
+    return keys.take(pc.sort_indices(keys))
+
+
+def outputs_of(result: Any, ports: Sequence[str], function: str) -> list[PortTable]:
+    """Output events of what a function returned, in the order of `ports`, without the empty ones.
+
+    Raises OperatorFailed for anything but a table (where there is one port), a mapping of ports to tables, or None.
+    """
+    if result is None:
+        return []
+    if isinstance(result, pa.Table) and len(ports) == 1:
+        result = {ports[0]: result}
+    if not isinstance(result, Mapping):
+        raise OperatorFailed(f"function {function!r} returned {type(result).__name__}; return {_expected(ports)}")
+    for port, table in result.items():
+        if port not in ports or not (table is None or isinstance(table, pa.Table)):
+            raise OperatorFailed(
+                f"function {function!r} returned {type(table).__name__} for port {port!r}; return {_expected(ports)}"
+            )
+    tables = ((port, result.get(port)) for port in ports)
+    return [(port, table) for port, table in tables if table is not None and table.num_rows]
+
+
+def _expected(ports: Sequence[str]) -> str:
+    mapping = f"a dict of Arrow tables for ports {list(ports)}"
+    return f"an Arrow table, or {mapping}" if len(ports) == 1 else mapping

@@ -1,0 +1,218 @@
+"""From a function to an operator: the decorators `stateless` and `generate`.
+
+Both return the function wrapped in a description of how it is to be used; calling the result calls the function, so that
+authors test their functions without a pipeline. What a function asks for is read from its signature once, when it is
+decorated: a parameter nobody can fill is an error at import, not in a driver.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeVar, overload
+
+from airflow_logio.dataflow.names import check_columns, check_name, did_you_mean, quoted
+from airflow_logio.dataflow.reads import TableRead
+from airflow_logio.errors import PipelineDefinitionError
+from airflow_logio.protocol.values import ExecutionMode
+
+Function = Callable[..., Any]
+
+FACTS = ("inset_id", "window_start", "state")
+"""What a ``driver``-mode generative function may ask for by parameter name, beside its declared reads."""
+
+
+@dataclass(frozen=True)
+class StatelessFunction:
+    """A function of one event: Arrow table in; a table, a dict output port → table, or None out. See `stateless`."""
+
+    fn: Function
+    inputs: tuple[str, ...] = ("in",)
+    outputs: tuple[str, ...] = ("out",)
+    columns: tuple[str, ...] = ()
+    state_version: int = 1
+    asks: tuple[str, ...] = ()
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.fn(*args, **kwargs)
+
+
+@dataclass(frozen=True)
+class GenerativeFunction:
+    """The Generation phase of a stateful operator as a function; a window supplies the other phases. See `generate`."""
+
+    fn: Function
+    mode: ExecutionMode = ExecutionMode.DRIVER
+    reads: Mapping[str, TableRead] = field(default_factory=dict)
+    columns: tuple[str, ...] = ()
+    accumulate: Function | None = None
+    finish: Function | None = None
+    outputs: tuple[str, ...] = ("out",)
+    state_version: int = 1
+    asks: tuple[str, ...] = ()
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.fn(*args, **kwargs)
+
+
+_Wrapped = TypeVar("_Wrapped", StatelessFunction, GenerativeFunction)
+
+
+@overload
+def stateless(fn: Function, /) -> StatelessFunction: ...
+@overload
+def stateless(
+    *,
+    inputs: Iterable[str] = ...,
+    outputs: Iterable[str] = ...,
+    columns: Iterable[str] | None = ...,
+    state_version: int = ...,
+) -> Callable[[Function], StatelessFunction]: ...
+def stateless(
+    fn: Function | None = None,
+    /,
+    *,
+    inputs: Iterable[str] = ("in",),
+    outputs: Iterable[str] = ("out",),
+    columns: Iterable[str] | None = None,
+    state_version: int = 1,
+) -> StatelessFunction | Callable[[Function], StatelessFunction]:
+    """A deterministic function of each event: ``fn(table)`` returns a table, ``{output port: table}``, or None.
+
+    `columns` are the input columns it needs (all by default). A parameter named ``port`` gets the input port. An output
+    without records is not sent. Raises PipelineDefinitionError for a signature that cannot be filled.
+    """
+
+    def wrap(function: Function) -> StatelessFunction:
+        wrapped = StatelessFunction(
+            function, _ports(inputs), _ports(outputs), check_columns(columns), state_version, _asks(function, ("port",), ())
+        )
+        return _dressed(wrapped, function)
+
+    return wrap if fn is None else wrap(fn)
+
+
+@overload
+def generate(fn: Function, /) -> GenerativeFunction: ...
+@overload
+def generate(
+    *,
+    mode: str = ...,
+    reads: Mapping[str, TableRead] | None = ...,
+    columns: Iterable[str] | None = ...,
+    accumulate: Function | None = ...,
+    finish: Function | None = ...,
+    outputs: Iterable[str] = ...,
+    state_version: int = ...,
+) -> Callable[[Function], GenerativeFunction]: ...
+def generate(
+    fn: Function | None = None,
+    /,
+    *,
+    mode: str = "driver",
+    reads: Mapping[str, TableRead] | None = None,
+    columns: Iterable[str] | None = None,
+    accumulate: Function | None = None,
+    finish: Function | None = None,
+    outputs: Iterable[str] = ("out",),
+    state_version: int = 1,
+) -> GenerativeFunction | Callable[[Function], GenerativeFunction]:
+    """The generation of one Input Set (``driver``), or of many in one Spark job (``executors``).
+
+    Mode ``driver``: ``fn(records, ...)`` gets the Input Set as an Arrow table and returns a table, ``{port: table}``, or
+    None. It may also take, by name: ``inset_id`` (str), ``window_start`` (datetime, UTC without zone; time windows
+    only), ``state`` (the global state; it is then logged at the trigger) and each declared read (an Arrow table).
+    `accumulate(held or None, table) -> held` replaces the list of tables as event state, so that it stays small;
+    `finish(held)` then makes of it what `fn` gets (default: the attribute ``finish`` of `accumulate`, else `held`).
+
+    Mode ``executors``: ``fn(records, ...)`` gets Spark DataFrames: the records of many Input Sets with column
+    ``inset_id`` (and ``window_start``), and each declared read; the DataFrame it returns keeps column ``inset_id``.
+
+    `columns` are the input columns it needs (all by default): less to hold, less to ship. An output without records is
+    not sent. Raises PipelineDefinitionError.
+    """
+
+    def wrap(function: Function) -> GenerativeFunction:
+        where = _mode(mode)
+        named = dict(reads or {})
+        facts = () if where is ExecutionMode.EXECUTORS else FACTS
+        wrapped = GenerativeFunction(
+            function,
+            where,
+            named,
+            check_columns(columns),
+            accumulate,
+            finish or getattr(accumulate, "finish", None),
+            _ports(outputs),
+            state_version,
+            _asks(function, facts, tuple(named)),
+        )
+        _check_generative(wrapped)
+        return _dressed(wrapped, function)
+
+    return wrap if fn is None else wrap(fn)
+
+
+def name_of(function: Function) -> str:
+    """The function's name for messages."""
+    return str(getattr(function, "__name__", type(function).__name__))
+
+
+def _dressed(wrapped: _Wrapped, function: Function) -> _Wrapped:
+    for attribute in ("__name__", "__qualname__", "__module__", "__doc__"):
+        object.__setattr__(wrapped, attribute, getattr(function, attribute, None))
+    object.__setattr__(wrapped, "__wrapped__", function)  # inspect.signature() and source links of documentation
+    return wrapped
+
+
+def _ports(names: Iterable[str]) -> tuple[str, ...]:
+    if isinstance(names, str):
+        raise PipelineDefinitionError(f"ports is the single string {names!r}: write ({names!r},)")
+    return tuple(check_name("port", name) for name in names)
+
+
+def _mode(mode: str) -> ExecutionMode:
+    try:
+        return ExecutionMode(mode)
+    except ValueError:
+        modes = [str(known) for known in ExecutionMode]
+        raise PipelineDefinitionError(f"mode {mode!r} is not one of {quoted(modes)}.{did_you_mean(mode, modes)}") from None
+
+
+def _asks(function: Function, facts: tuple[str, ...], reads: tuple[str, ...]) -> tuple[str, ...]:
+    """The parameters after the first, each of which must be a fact or a declared read; every read must be asked for."""
+    name = name_of(function)
+    records, *others = [*inspect.signature(function).parameters.values()] or [None]
+    if records is None or records.kind not in (records.POSITIONAL_ONLY, records.POSITIONAL_OR_KEYWORD):
+        raise PipelineDefinitionError(f"function {name!r} needs a first parameter for the records")
+    asked = tuple(p.name for p in others if p.default is p.empty or p.name in (*facts, *reads))
+    for parameter in asked:
+        if parameter not in (*facts, *reads):
+            raise PipelineDefinitionError(
+                f"function {name!r} takes {parameter!r}, which nobody fills; beside the records it may take "
+                f"{quoted((*reads, *facts))}.{did_you_mean(parameter, (*reads, *facts))}"
+            )
+    for read in reads:
+        if read not in asked:
+            raise PipelineDefinitionError(f"function {name!r} declares the read {read!r} but has no such parameter")
+    return asked
+
+
+def _check_generative(function: GenerativeFunction) -> None:
+    name = name_of(function.fn)
+    for read, declared in function.reads.items():
+        if read in FACTS or not isinstance(declared, TableRead):
+            raise PipelineDefinitionError(f"function {name!r}: read {read!r} must be a TableRead, and no word of {FACTS}")
+        if function.columns and declared.key is not None and declared.key not in function.columns:
+            raise PipelineDefinitionError(
+                f"function {name!r}: read {read!r} is restricted by key {declared.key!r}, "
+                f"which is not among the columns {function.columns} that the function needs"
+            )
+    if function.finish is not None and function.accumulate is None:
+        raise PipelineDefinitionError(f"function {name!r} has finish= without accumulate=")
+    if function.mode is ExecutionMode.EXECUTORS and (function.accumulate is not None or len(function.outputs) != 1):
+        raise PipelineDefinitionError(
+            f"function {name!r}: in mode 'executors' Spark gets the records themselves (no accumulate=), "
+            "and returns one DataFrame (one output port)"
+        )

@@ -1,0 +1,65 @@
+"""Names an author may give, and the suggestions of error messages."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterable, Sequence
+
+from airflow_logio.errors import PipelineDefinitionError
+
+_NAME = re.compile(r"[a-z][a-z0-9_]{0,62}")
+_SQL_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,62}")
+
+
+def check_name(kind: str, name: object) -> str:
+    """Return `name` if it may name a pipeline, operator, group, port, connection or parameter.
+
+    Such names become columns of log rows, parts of payload paths, Airflow task ids and Spark application names, hence
+    the narrow alphabet. Raises PipelineDefinitionError.
+    """
+    if isinstance(name, str) and _NAME.fullmatch(name):
+        return name
+    raise PipelineDefinitionError(
+        f"{kind} name {name!r} is not allowed: use lower-case letters, digits and '_', "
+        "starting with a letter, at most 63 characters"
+    )
+
+
+def check_column(name: object) -> str:
+    """Return `name` if it may name a column of an external table; raises PipelineDefinitionError."""
+    if isinstance(name, str) and _SQL_NAME.fullmatch(name):
+        return name
+    raise PipelineDefinitionError(f"column name {name!r} is not allowed: use letters, digits and '_', at most 63")
+
+
+def check_columns(names: Iterable[str] | None) -> tuple[str, ...]:
+    """Return the names as a tuple, each checked and none twice; raises PipelineDefinitionError."""
+    if isinstance(names, str):
+        raise PipelineDefinitionError(f"columns is the single string {names!r}: write ({names!r},)")
+    columns = tuple(check_column(name) for name in names or ())
+    twice = sorted({name for name in columns if columns.count(name) > 1})
+    if twice:
+        raise PipelineDefinitionError(f"column {twice[0]!r} is named twice in {columns}")
+    return columns
+
+
+def check_table(name: object) -> str:
+    """Return `name` if it is ``table`` or ``schema.table``; raises PipelineDefinitionError."""
+    if isinstance(name, str) and all(_SQL_NAME.fullmatch(part) for part in name.split(".", 1)):
+        return name
+    raise PipelineDefinitionError(f"table name {name!r} is not allowed: write 'table' or 'schema.table'")
+
+
+def did_you_mean(name: object, candidates: Iterable[str]) -> str:
+    """`` Did you mean 'x'?`` if a candidate resembles `name`, else an empty string; append it to a sentence."""
+    close = difflib.get_close_matches(str(name), list(candidates), n=1, cutoff=0.6)
+    return f" Did you mean {close[0]!r}?" if close else ""
+
+
+def quoted(names: Sequence[str]) -> str:
+    """Names for a sentence: ``'a'``, ``'a' and 'b'``, ``'a', 'b' and 'c'``; ``nothing`` if there are none."""
+    if not names:
+        return "nothing"
+    *first, last = (repr(name) for name in names)
+    return f"{', '.join(first)} and {last}" if first else last

@@ -1,0 +1,248 @@
+"""Operator base classes: the contract between what an author writes and the runtime that logs it.
+
+An operator object holds settings only. Everything that changes while a run goes on is handed in: the *global state*
+(a dict of msgpack-able values, stored in STATE) and the *event state* of an Input Set (`InputSet.held`, rebuilt from the
+logged events on recovery, never stored). Author's code must be deterministic: the same events and states, the same
+results (Section 2).
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import pyarrow as pa
+
+from airflow_logio.dataflow import batches
+from airflow_logio.dataflow.describing import class_source, plain_settings, stable_name
+from airflow_logio.dataflow.reads import TableRead
+from airflow_logio.protocol.values import ExecutionMode
+
+PortTable = tuple[str, pa.Table]
+"""One output event: the name of the output port, and its records."""
+
+SparkFrame = Any
+"""A ``pyspark.sql.DataFrame``; named here only, because this package imports without Spark."""
+
+
+@dataclass(frozen=True, slots=True)
+class InputEvent:
+    """An event as an operator sees it: the input port it came on, its id on the sender's port, its records."""
+
+    port: str
+    event_id: int
+    table: pa.Table
+
+
+@dataclass(frozen=True, slots=True)
+class InputSet:
+    """One Input Set with its event state; `held` is what the operator's `accumulate` built."""
+
+    inset_id: str
+    held: Any
+
+
+class External(Protocol):
+    """The external systems, as the runtime gives them to `process` and `generate`."""
+
+    def read(self, read: TableRead, keys: pa.Array | None = None) -> pa.Table:
+        """Side-effect read action (Algorithm 4): the rows of `read`, restricted to `keys` of its key column."""
+        ...
+
+    def write(self, connection: str, table: pa.Table) -> None:
+        """Write action (Algorithm 5). It is logged with the Output Set and executed after that commit, not here."""
+        ...
+
+
+class Operator(ABC):
+    """What all operators share. `inputs` and `outputs` are port names; a name may be used once per operator.
+
+    Raise `state_version` when stored state, or the meaning of the graph around it, changes: a run begun under another
+    version is then parked instead of going on with state it would misread. `reads_state` says that the generation
+    reads the global state, so that it is logged as it was at the trigger (Algorithm 3 Step 2).
+    """
+
+    inputs: tuple[str, ...] = ("in",)
+    outputs: tuple[str, ...] = ("out",)
+    mode: ExecutionMode = ExecutionMode.DRIVER
+    state_version: int = 1
+    reads_state: bool = False
+
+    def connections(self) -> tuple[str, ...]:
+        """Names of the external connections this operator reads or writes; never URLs."""
+        return tuple(self.writes())
+
+    def writes(self) -> Mapping[str, str | None]:
+        """Connection → guarantee of its write actions: ``conditional``, ``checkable``, ``idempotent``, or None.
+
+        A pipeline refuses an operator that answers None, and the runtime a write to a connection not named here.
+        """
+        return {}
+
+    def placeholders(self) -> frozenset[str]:
+        """Names of the run parameters this operator's settings refer to."""
+        return frozenset()
+
+    def settings(self) -> dict[str, Any]:
+        """The author's settings, JSON-able; by default the public attributes of the object that are plain values.
+
+        Keep secrets out of operators: name a connection instead.
+        """
+        return plain_settings(self)
+
+    def describe(self) -> dict[str, Any]:
+        """JSON-able description for the run fingerprint: equal in every process that built the same pipeline."""
+        return {
+            "class": stable_name(type(self)),
+            "inputs": list(self.inputs),
+            "outputs": list(self.outputs),
+            "mode": str(self.mode),
+            "state_version": self.state_version,
+            "reads_state": self.reads_state,
+            "connections": sorted(self.connections()),
+            "settings": self.settings(),
+        }
+
+    def code(self) -> str:
+        """Source text of the author's code; a change of it alone warns, it does not park a run."""
+        return class_source(type(self))
+
+
+@dataclass(frozen=True, slots=True)
+class SourceBatch:
+    """Records of one output event; `next_offset` is the number of records read up to and including this batch."""
+
+    table: pa.Table
+    next_offset: int
+
+
+class SourceOperator(Operator):
+    """Has no input port and turns one read action into events (Algorithms 1 and 6)."""
+
+    inputs = ()
+    replayable: bool = True
+
+    @abstractmethod
+    def action(self, params: Mapping[str, Any]) -> dict[str, Any]:
+        """JSON-able description of the read action, with a fingerprint of what is read; logged once per run.
+
+        Raises ConfigurationError if the source cannot be read.
+        """
+
+    @abstractmethod
+    def read(self, params: Mapping[str, Any], action: Mapping[str, Any], offset: int) -> Iterator[SourceBatch]:
+        """Execute the logged `action` and resume *after* its first `offset` records; 0 starts at the beginning.
+
+        A replayable source returns the same records in the same batches every time. Raises SourceChanged if it cannot.
+        """
+
+
+class StatelessOperator(Operator):
+    """Computes output events from each input event alone; every Input Set is one event (Section 2)."""
+
+    @abstractmethod
+    def process(self, event: InputEvent, external: External) -> Iterable[PortTable]:
+        """The Output Set of one event, in the order in which it is to be sent."""
+
+
+class StatefulOperator(Operator):
+    """The paper's three phases: State Update (Algorithm 2), Triggering, Generation (Algorithm 3)."""
+
+    def initial_state(self) -> dict[str, Any]:
+        """Global state before the first event; msgpack-able values only (no tables, no datetimes)."""
+        return {}
+
+    @abstractmethod
+    def assign(self, event: InputEvent, state: dict[str, Any]) -> Mapping[str, Any]:
+        """State Update, called exactly once per event: {inset_id: part of the event}; may change `state`.
+
+        An empty mapping says that no Input Set uses the event; it is then done.
+        """
+
+    @abstractmethod
+    def part(self, event: InputEvent, inset_id: str) -> Any:
+        """The part of a logged event that belongs to an Input Set: equal to what `assign` returned (Alg. 9 Step 2.b).
+
+        Pure: it sees no state, because on recovery the state already counts the event.
+        """
+
+    def accumulate(self, held: Any | None, part: Any) -> Any:
+        """Event state of one Input Set after `part`; `held` is None at first, and may be changed and returned."""
+        if held is None:
+            return [part]
+        held.append(part)
+        return held
+
+    @abstractmethod
+    def triggered(self, state: Mapping[str, Any], open_insets: Sequence[str]) -> Sequence[str]:
+        """Which of the open Input Sets are complete, in the order in which to generate.
+
+        Level-triggered: it depends on `state` and on the names alone, so asking twice, or later, is harmless.
+        """
+
+    def flush(self, state: Mapping[str, Any], open_insets: Sequence[str]) -> Sequence[str]:
+        """The Input Sets to generate when all inputs have ended, in order; all of them by default."""
+        return sorted(open_insets, key=self._flush_key)
+
+    def _flush_key(self, inset_id: str) -> tuple[Any, ...]:
+        order = self.order(inset_id)
+        return (1, inset_id) if order is None else (0, order, inset_id)
+
+    def order(self, inset_id: str) -> int | str | None:
+        """A sortable place in the order in which Input Sets close; None if they close in no order.
+
+        With an order, one low-water mark stands for all closed Input Sets; without, each is remembered by name.
+        """
+        return None
+
+    @abstractmethod
+    def generate(self, input_set: InputSet, state: Mapping[str, Any], external: External) -> Iterable[PortTable]:
+        """The Output Set of one complete Input Set (mode ``driver``), in the order in which it is to be sent."""
+
+
+class BatchGenerator(ABC):
+    """Mixed into a StatefulOperator of mode ``executors``: the generation of many Input Sets is one Spark job.
+
+    The defaults of `tagged` and `split` suit an event state that is a list of tables, and one output port.
+    """
+
+    reads: Mapping[str, TableRead] = {}
+    outputs: tuple[str, ...]
+
+    def tagged(self, input_sets: Sequence[InputSet]) -> pa.Table:
+        """All records of the Input Sets, with int64 column ``inset_id`` = place (from 0) in the given sequence."""
+        return batches.tagged([input_set.held for input_set in input_sets])
+
+    @abstractmethod
+    def run(self, tagged: SparkFrame, reads: Mapping[str, SparkFrame]) -> SparkFrame:
+        """The author's Spark function; its result keeps column ``inset_id``."""
+
+    def split(self, result: pa.Table, count: int) -> list[list[PortTable]]:
+        """The Output Set of each of the `count` Input Sets, without column ``inset_id``; [] where it has no rows.
+
+        Raises OperatorFailed if the column is missing or names an Input Set that was not in the batch.
+        """
+        port = self.outputs[0]
+        return [[(port, table)] if table is not None else [] for table in batches.split(result, count)]
+
+
+class WriterOperator(StatelessOperator):
+    """Middle operator with write actions (Algorithm 5); passes what it writes on to ``out``, which may stay unconnected.
+
+    `write_guarantee` is ``conditional`` (the external system applies action and marker in one step), ``checkable`` (it
+    can be asked whether an action was applied) or ``idempotent``. A pipeline refuses None.
+    """
+
+    connection: str
+    write_guarantee: str | None = None
+
+    def writes(self) -> Mapping[str, str | None]:
+        return {self.connection: self.write_guarantee}
+
+
+class SinkOperator(StatefulOperator):
+    """Has no output port."""
+
+    outputs = ()

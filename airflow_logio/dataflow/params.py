@@ -1,0 +1,49 @@
+"""Run parameters: declared with a type, checked before a run begins."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from airflow_logio.dataflow.names import did_you_mean, quoted
+from airflow_logio.errors import ConfigurationError, PipelineDefinitionError
+
+TYPES: tuple[type, ...] = (str, int, float, bool)
+_WORDS = {"true": True, "false": False}
+
+
+def check_type(name: str, kind: object) -> type:
+    """Return `kind` if a parameter may have it; raises PipelineDefinitionError."""
+    if isinstance(kind, type) and kind in TYPES:
+        return kind
+    raise PipelineDefinitionError(f"parameter {name!r} has type {kind!r}; use str, int, float or bool")
+
+
+def check_params(pipeline: str, declared: Mapping[str, type], given: Mapping[str, Any]) -> dict[str, Any]:
+    """The given values by declaration order, text from a terminal turned into the declared type.
+
+    Raises ConfigurationError for a parameter that is missing, unknown, or of another type.
+    """
+    for name in given:
+        if name not in declared:
+            raise ConfigurationError(
+                f"pipeline {pipeline!r} has no parameter {name!r}, only {quoted(tuple(declared))}."
+                f"{did_you_mean(name, declared)}"
+            )
+    for name, kind in declared.items():
+        if given.get(name) is None:
+            raise ConfigurationError(f"pipeline {pipeline!r} needs parameter {name!r} ({kind.__name__}), which has no value")
+    return {name: _value(pipeline, name, kind, given[name]) for name, kind in declared.items()}
+
+
+def _value(pipeline: str, name: str, kind: type, value: Any) -> Any:
+    if type(value) is kind:
+        return value
+    try:
+        if isinstance(value, str):
+            return _WORDS[value.strip().lower()] if kind is bool else kind(value)
+        if kind is float and type(value) is int:
+            return float(value)
+    except (ValueError, KeyError):
+        pass
+    raise ConfigurationError(f"parameter {name!r} of pipeline {pipeline!r} is {value!r}; it must be {kind.__name__}")

@@ -1,0 +1,136 @@
+"""What must hold of a pipeline. Each check names the culprit, and the next step where it is not obvious.
+
+Checks of one operator run when it is added; checks of the whole run on first use and in ``Pipeline.validate()``.
+Groups may well exchange events in both directions (A → B → A over different operators): they meet only in the log, and a
+group's driver waits for none of the others.
+"""
+
+from __future__ import annotations
+
+from itertools import combinations
+
+from airflow_logio.dataflow.definition import Definition
+from airflow_logio.dataflow.graph import Graph
+from airflow_logio.dataflow.lineage import has_path
+from airflow_logio.dataflow.names import check_name, did_you_mean, quoted
+from airflow_logio.dataflow.operators import BatchGenerator, Operator, SourceOperator, WriterOperator
+from airflow_logio.dataflow.writers import GUARANTEES, TableWriter
+from airflow_logio.protocol.values import ExecutionMode
+
+
+def check_operator(definition: Definition, name: str, operator: Operator) -> None:
+    """Everything that can be said of an operator by itself; raises PipelineDefinitionError."""
+    if name in definition.operators:
+        definition.refuse(f"operator name {name!r} is used twice; names are unique within a pipeline")
+    _check_ports(definition, name, operator)
+    _check_mode(definition, name, operator)
+    _check_connections(definition, name, operator)
+    _check_placeholders(definition, name, operator)
+    if isinstance(operator, SourceOperator) and not operator.replayable:
+        definition.refuse(
+            f"source {name!r} is not replayable. Recovery of sources that cannot be read again (Algorithm 6) comes with "
+            "the next release; until then use a source that returns the same records every time, such as a file"
+        )
+
+
+def check_whole(definition: Definition) -> Graph:
+    """Everything that needs all operators and connections; returns the graph; raises PipelineDefinitionError."""
+    graph = definition.graph()
+    if not definition.operators:
+        definition.refuse("it has no operators; begin with .source(...)")
+    _check_cycle(definition, graph)
+    _check_connected(definition, graph)
+    _check_groups(definition)
+    _check_tables(definition)
+    for scope in definition.scopes:
+        if not has_path(graph, scope):
+            definition.refuse(
+                f"lineage scope {scope} has no path: no events of {str(scope.start)!r} reach {str(scope.target)!r}"
+            )
+    return graph
+
+
+def _check_ports(definition: Definition, name: str, operator: Operator) -> None:
+    ports = [*operator.inputs, *operator.outputs]
+    for port in ports:
+        check_name("port", port)
+        if ports.count(port) > 1:
+            definition.refuse(f"operator {name!r} has two ports named {port!r}; a port is referred to as '{name}.{port}'")
+    if not operator.inputs and not isinstance(operator, SourceOperator):
+        definition.refuse(f"operator {name!r} has no input port; only a source may have none")
+
+
+def _check_mode(definition: Definition, name: str, operator: Operator) -> None:
+    if operator.mode is ExecutionMode.DATAFRAME:
+        definition.refuse(
+            f"operator {name!r} runs in mode 'dataframe', which comes with the next release; use 'executors' or 'driver'"
+        )
+    if operator.mode is ExecutionMode.EXECUTORS and not isinstance(operator, BatchGenerator):
+        definition.refuse(f"operator {name!r} runs in mode 'executors', so its class must also be a BatchGenerator")
+
+
+def _check_connections(definition: Definition, name: str, operator: Operator) -> None:
+    for connection in dict.fromkeys((*operator.connections(), *operator.writes())):
+        if connection not in definition.connections:
+            definition.refuse(
+                f"operator {name!r} uses connection {connection!r}, which the pipeline does not name (it names "
+                f"{quoted(definition.connections)}).{did_you_mean(connection, definition.connections)}"
+            )
+    for connection, guarantee in operator.writes().items():
+        if guarantee not in GUARANTEES:
+            definition.refuse(
+                f"the write actions of operator {name!r} on connection {connection!r} are neither conditional, checkable "
+                f"nor idempotent (write_guarantee is {guarantee!r}): after a failure nobody could say whether to repeat "
+                "them. Use TableWriter, or a writer that declares one of these"
+            )
+
+
+def _check_placeholders(definition: Definition, name: str, operator: Operator) -> None:
+    for placeholder in sorted(operator.placeholders() - set(definition.params)):
+        definition.refuse(
+            f"operator {name!r} refers to parameter {placeholder!r}, which the pipeline does not have (it has "
+            f"{quoted(tuple(definition.params))}).{did_you_mean(placeholder, definition.params)}"
+        )
+
+
+def _check_cycle(definition: Definition, graph: Graph) -> None:
+    cycle = graph.cycle()
+    if cycle is not None:
+        definition.refuse(f"operators form a cycle: {' → '.join(cycle)}. Remove one of these connections")
+
+
+def _check_connected(definition: Definition, graph: Graph) -> None:
+    for name, operator in definition.operators.items():
+        for port in graph.inputs_of(name):
+            if port not in definition.senders:
+                definition.refuse(f"input port {str(port)!r} is connected to nothing. Name its upstream, or .connect(...)")
+        if isinstance(operator, WriterOperator):
+            continue  # what it passes on is a courtesy: the write is its effect
+        for port in graph.outputs_of(name):
+            if not graph.receivers(port):
+                definition.refuse(
+                    f"output port {str(port)!r} is connected to nothing, its events would pile up unread. Connect it, "
+                    f"for example .sink('done', Count(), '{port}')"
+                )
+
+
+def _check_groups(definition: Definition) -> None:
+    grouped = {operator for group in definition.groups.values() for operator in group.operators}
+    for name in definition.operators:
+        if name not in grouped and name in definition.groups:
+            definition.refuse(
+                f"operator {name!r} is in no group, so it gets one of its own name, but group {name!r} exists and does not "
+                "contain it. Add it to a group, or rename that group"
+            )
+
+
+def _check_tables(definition: Definition) -> None:
+    writers = [(name, op) for name, op in definition.operators.items() if isinstance(op, TableWriter)]
+    for (first, a), (second, b) in combinations(writers, 2):
+        same = (a.connection, a.table) == (b.connection, b.table)
+        if same and (a.on_new_run, b.on_new_run) != ("append", "append"):
+            definition.refuse(
+                f"operators {first!r} and {second!r} both write table {a.table!r} of {a.connection!r} with on_new_run "
+                f"{a.on_new_run!r} and {b.on_new_run!r}: a new run would find the rows of one when the other begins. Let "
+                "both say 'append', or let them write different tables"
+            )

@@ -1,0 +1,92 @@
+"""Every error this package raises on purpose, sorted by what the reader should do about it.
+
+One root (`LogioError`). Below it: fix what you wrote (`PipelineDefinitionError`, `ConfigurationError`), wait and retry
+(`LogUnavailable`), stop because somebody replaced you (`Fenced`), park the group because going on would lose or double
+data (`Park` and below).
+"""
+
+from __future__ import annotations
+
+
+class LogioError(Exception):
+    """Root of all errors of this package."""
+
+
+# --- fix what you wrote ----------------------------------------------------------------------------------------------
+
+
+class PipelineDefinitionError(LogioError, ValueError):
+    """A pipeline, operator, group or lineage scope is declared wrongly; the message names the culprit."""
+
+
+class ConfigurationError(LogioError):
+    """A connection, parameter, path or installed program is missing or unusable; the message says which and what to do."""
+
+
+class SchemaMismatch(ConfigurationError):
+    """The log database has tables of another version than this code expects."""
+
+
+class UnknownRun(ConfigurationError):
+    """No run of that name is in the log."""
+
+
+# --- wait and try again ----------------------------------------------------------------------------------------------
+
+
+class LogUnavailable(LogioError):
+    """The log database cannot be reached, or broke the connection; nothing is known to be lost: wait and retry."""
+
+
+class ExternalUnavailable(LogioError):
+    """An external system (warehouse, file system) cannot be reached; the action is replayed with back-off."""
+
+
+# --- stop: this process is not the one any more ----------------------------------------------------------------------
+
+
+class Fenced(LogioError):
+    """This driver was replaced by a higher incarnation. It has committed nothing since, and exits."""
+
+
+class EpochVoid(LogioError):
+    """The group's in-memory state is void: rebuild it from the log under a new epoch."""
+
+
+# --- park: going on would lose or double data ------------------------------------------------------------------------
+
+
+class Park(LogioError):
+    """The group must stop until a person has looked: restarting it would run into the same wall."""
+
+
+class LogInconsistent(Park):
+    """The log does not hold the rows that this step expects. A defect in LOG.io or rows changed by hand."""
+
+
+class ProtocolViolation(Park):
+    """A step that the protocol does not allow (a state transition, a gap in event ids, a closed Input Set)."""
+
+
+class OperatorFailed(Park):
+    """An operator's own code raised; the message names pipeline, operator, port, event and Input Set."""
+
+
+class SourceChanged(Park):
+    """A replayable source no longer returns what it returned before (another file, fewer rows)."""
+
+
+class SourceNotOrdered(Park):
+    """A source that promised an order delivered a record out of it."""
+
+
+class WriteRefused(Park):
+    """The external system holds a marker or an owner that forbids this write (another run owns the table)."""
+
+
+class IncompatibleRun(Park):
+    """The run was started by another version of this pipeline (graph or state version differ)."""
+
+
+class BudgetSpent(Park):
+    """The group was recovered too often in its time window; it is parked with the causes."""

@@ -1,0 +1,114 @@
+"""The LOG.io context (Section 3.4) and the stored form of an operator's state.
+
+Nothing here can be recomputed from EVENT_LOG once done rows have been collected, so all of it is stored (DESIGN, hole 1):
+the mark per input port, the next ids, the Input Sets that are triggered and not generated, and the closed ones.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from airflow_logio.errors import LogInconsistent, ProtocolViolation
+from airflow_logio.protocol.values import FIRST_EVENT_ID
+
+
+class ClosedInputSets(msgspec.Struct):
+    """Which Input Sets have been used: a low-water mark where they close in an order, exceptions where they do not.
+
+    `low` is the greatest order value that was closed (everything at or below it is closed); `exceptions` are Input Sets
+    of operators that declare no order.
+    """
+
+    low: int | str | None = None
+    exceptions: set[str] = msgspec.field(default_factory=set)
+
+    def add(self, inset_id: str, order: int | str | None) -> None:
+        if order is None:
+            self.exceptions.add(inset_id)
+        elif self.low is None or order > self.low:  # type: ignore[operator]  # one operator orders by one type
+            self.low = order
+
+    def holds(self, inset_id: str, order: int | str | None) -> bool:
+        if order is None:
+            return inset_id in self.exceptions
+        return self.low is not None and order <= self.low  # type: ignore[operator]
+
+
+class Context(msgspec.Struct):
+    """The LOG.io context of one operator."""
+
+    marks: dict[str, int] = msgspec.field(default_factory=dict)
+    """Input port → greatest event_id assigned or acknowledged; the filter of Algorithm 2 Step 1 compares with it."""
+    ended: set[str] = msgspec.field(default_factory=set)
+    """Input ports whose end of stream was received."""
+    next_event: dict[str, int] = msgspec.field(default_factory=dict)
+    """Output port → next event_id (SSN). Ids are allocated here, never by the database (DESIGN decision 5)."""
+    next_write: dict[str, int] = msgspec.field(default_factory=dict)
+    """Connection → number of its next write action."""
+    next_state: int = 1
+    next_action: int = 1
+    triggered: list[str] = msgspec.field(default_factory=list)
+    """Input Sets triggered but not generated, in order (DESIGN, hole 2)."""
+    state_events: dict[str, int] = msgspec.field(default_factory=dict)
+    """Triggered Input Set → id of the state event that keeps the global state as it was at the trigger."""
+    closed: ClosedInputSets = msgspec.field(default_factory=ClosedInputSets)
+    opened: bool = False
+    """The opening write actions (what a new run does to its tables) are logged."""
+    finished: bool = False
+    """End of stream is logged on every output port."""
+
+    def mark(self, port: str) -> int:
+        return self.marks.get(port, FIRST_EVENT_ID - 1)
+
+    def is_obsolete(self, port: str, event_id: int) -> bool:
+        """Algorithm 2 Step 1, with *less than or equal* (DESIGN, hole 1). A gap is refused: nothing may be skipped."""
+        mark = self.mark(port)
+        if event_id > mark + 1:
+            raise ProtocolViolation(
+                f"port {port!r} received event {event_id}, but the next one is {mark + 1}: an event is missing in between"
+            )
+        return event_id <= mark
+
+    def allocate_event(self, port: str) -> int:
+        event_id = self.next_event.get(port, FIRST_EVENT_ID)
+        self.next_event[port] = event_id + 1
+        return event_id
+
+    def allocate_write(self, connection: str) -> int:
+        number = self.next_write.get(connection, FIRST_EVENT_ID)
+        self.next_write[connection] = number + 1
+        return number
+
+    def allocate_state(self) -> int:
+        self.next_state += 1
+        return self.next_state - 1
+
+    def allocate_action(self) -> int:
+        self.next_action += 1
+        return self.next_action - 1
+
+
+class StoredState(msgspec.Struct):
+    """What the STATE row of an operator holds: its context and its global state, consistent with the log."""
+
+    context: Context
+    state: dict[str, Any]
+
+
+_encoder = msgspec.msgpack.Encoder(order="deterministic")
+_decoder = msgspec.msgpack.Decoder(StoredState)
+
+
+def encode_state(context: Context, state: dict[str, Any]) -> bytes:
+    """Serialize now, at the end of the step; never later, when more events may be in it (DESIGN decision 1)."""
+    return _encoder.encode(StoredState(context, state))
+
+
+def decode_state(operator: str, data: bytes) -> StoredState:
+    """The stored state, validated against its schema; raises `LogInconsistent` for anything else."""
+    try:
+        return _decoder.decode(data)
+    except (msgspec.DecodeError, msgspec.ValidationError) as error:
+        raise LogInconsistent(f"the stored state of operator {operator!r} cannot be read: {error}") from error

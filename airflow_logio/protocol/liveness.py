@@ -1,0 +1,58 @@
+"""When is a driver dead, and may it be recovered once more? Pure decisions over observations (DESIGN decision 8)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """`seconds` without a new heartbeat mean death; `launch_seconds` is the deadline of the launch states."""
+
+    seconds: float = 10.0
+    launch_seconds: float = 120.0
+
+
+@dataclass(slots=True)
+class LeaseObserver:
+    """One observer's view of one driver.
+
+    Dead by lease means: the *same* heartbeat number for a whole lease while every poll in between succeeded. A failed
+    poll starts the observation again, so that a log outage does not look like the death of every driver. Times are the
+    observer's own monotonic seconds.
+    """
+
+    lease: Lease
+    _incarnation: int = 0
+    _beat: int = -1
+    _since: float = field(default=0.0)
+    _fresh: bool = True
+
+    def observe(self, incarnation: int, beat: int, now: float) -> float:
+        """A poll succeeded; returns for how many seconds this heartbeat has stood still."""
+        if self._fresh or incarnation != self._incarnation or beat != self._beat:
+            self._incarnation, self._beat, self._since, self._fresh = incarnation, beat, now, False
+        return now - self._since
+
+    def poll_failed(self) -> None:
+        self._fresh = True
+
+    def is_expired(self, stood_still: float, *, launching: bool) -> bool:
+        return stood_still > (self.lease.launch_seconds if launching else self.lease.seconds)
+
+
+@dataclass(frozen=True, slots=True)
+class RecoveryBudget:
+    """At most `recoveries` claims after the first within `window_seconds`; spent by the claim, whoever recovers."""
+
+    recoveries: int = 5
+    window_seconds: float = 600.0
+
+    def __post_init__(self) -> None:
+        if self.recoveries < 0 or self.window_seconds <= 0:
+            raise ValueError(f"a recovery budget needs recoveries >= 0 and window_seconds > 0, got {self}")
+
+    def is_spent(self, ages: Sequence[float]) -> bool:
+        """`ages` are the seconds since each earlier recovery of the group."""
+        return sum(age <= self.window_seconds for age in ages) >= self.recoveries

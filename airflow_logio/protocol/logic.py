@@ -1,0 +1,113 @@
+"""What the protocol needs from an operator: its phases (Section 2.3) as functions of values.
+
+`Logic` is what the runtime adapts an author's operator to, and what tests implement in a few lines.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from airflow_logio.protocol.values import Event
+
+
+@dataclass(frozen=True, slots=True)
+class Emit:
+    """An output event on an output port."""
+
+    port: str
+    payload: Any
+    records: int
+    body: bytes | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Write:
+    """A write action on a connection; `header` describes it, the payload is its data."""
+
+    connection: str
+    header: Mapping[str, Any]
+    payload: Any = None
+    records: int = 0
+    body: bytes | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """A side-effect read action that was performed for a generation, and its effect."""
+
+    connection: str
+    description: Mapping[str, Any]
+    payload: Any
+    records: int
+
+
+Output = Emit | Write | Read
+
+
+class Logic(Protocol):
+    """The author's side of one operator."""
+
+    def initial_state(self) -> dict[str, Any]: ...
+
+    def opening(self) -> Sequence[Write]:
+        """Write actions that a new run begins with, once."""
+        ...
+
+    def assign(self, port: str, event: Event, state: dict[str, Any]) -> Mapping[str, Any]:
+        """State Update, exactly once per event: Input Set → part. May change `state`."""
+        ...
+
+    def part(self, port: str, event: Event, inset_id: str) -> Any:
+        """The part of an event that belongs to an Input Set (Algorithm 9 Step 2.b); changes nothing."""
+        ...
+
+    def accumulate(self, held: Any | None, part: Any) -> Any:
+        """Add a part to the event state of an Input Set."""
+        ...
+
+    def triggered(self, state: Mapping[str, Any], open_insets: Sequence[str]) -> Sequence[str]:
+        """Triggering, level-triggered: which open Input Sets are complete, in order."""
+        ...
+
+    def flush(self, state: Mapping[str, Any], open_insets: Sequence[str]) -> Sequence[str]:
+        """At end of stream: which open Input Sets to generate, in order."""
+        ...
+
+    def order(self, inset_id: str) -> int | str | None: ...
+
+    def generate(self, inset_id: str, held: Any, state: Mapping[str, Any]) -> Iterable[Output]:
+        """Generation of one Input Set (operators in mode ``driver``)."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorSpec:
+    """An operator as the protocol sees it."""
+
+    name: str
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    logic: Logic | None
+    """None for a source."""
+    lineage_in: frozenset[str] = frozenset()
+    lineage_out: frozenset[str] = frozenset()
+    asynchronous: bool = False
+    """Generation is a step of its own, of many Input Sets (mode ``executors``)."""
+    reads_state: bool = False
+
+
+@dataclass(slots=True)
+class InputSetState:
+    """An open or triggered Input Set in memory: the event state and what of it is in the log."""
+
+    held: Any = None
+    logged_rows: int = 0
+    """Undone rows of it in EVENT_LOG, earlier steps of this incarnation included."""
+    lineage: bool = False
+    """It holds an event of a port in IN (Section 3.1)."""
+    state_pending: bool = False
+    """Its state event belongs to the step that is not closed yet."""
+    pending: list[tuple[str, int]] = field(default_factory=list)
+    """(input port, event_id) assigned in the step that is not closed yet."""

@@ -1,0 +1,78 @@
+"""States of a group and of a run, as tables (DESIGN decision 8). An illegal move raises and changes nothing.
+
+"Failed" is no state: a supervisor looks for *dead* groups. Launch states (claimed, submitted, restarted) have deadlines,
+past which the group is dead. `parked` is left only by a person: an explicit retry claims the group again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import StrEnum
+
+from airflow_logio.errors import ProtocolViolation
+
+
+class GroupState(StrEnum):
+    """Observed state of a group (or of one replica of it)."""
+
+    NEW = "new"
+    """In the log, never claimed."""
+    CLAIMED = "claimed"
+    """An incarnation is allocated; its driver is not launched yet."""
+    SUBMITTED = "submitted"
+    """spark-submit was started for the first incarnation."""
+    RESTARTED = "restarted"
+    """spark-submit was started for a later incarnation: a recovery is under way."""
+    RUNNING = "running"
+    """A driver registered for the incarnation."""
+    DEAD = "dead"
+    """The driver is gone, or its lease has run out; recoverable."""
+    PARKED = "parked"
+    """By budget, error or user: nobody restarts it without being told."""
+    HALTED = "halted"
+    """Stopped on request."""
+    DRAINING = "draining"
+    """Ending on request: end of stream at its sources."""
+    FINISHED = "finished"
+    """Every operator of the group has ended, no write action is pending."""
+
+
+class RunState(StrEnum):
+    RUNNING = "running"
+    FINISHED = "finished"
+    HALTED = "halted"
+
+
+_S = GroupState
+_ALIVE = frozenset({_S.CLAIMED, _S.SUBMITTED, _S.RESTARTED, _S.RUNNING, _S.DRAINING})
+
+GROUP_TRANSITIONS: Mapping[GroupState, frozenset[GroupState]] = {
+    _S.NEW: frozenset({_S.CLAIMED, _S.HALTED, _S.PARKED}),
+    _S.CLAIMED: frozenset({_S.SUBMITTED, _S.RESTARTED, _S.RUNNING, _S.DEAD, _S.PARKED, _S.HALTED}),
+    _S.SUBMITTED: frozenset({_S.RUNNING, _S.DEAD, _S.PARKED, _S.HALTED}),
+    _S.RESTARTED: frozenset({_S.RUNNING, _S.DEAD, _S.PARKED, _S.HALTED}),
+    _S.RUNNING: frozenset({_S.DRAINING, _S.FINISHED, _S.DEAD, _S.PARKED, _S.HALTED}),
+    _S.DRAINING: frozenset({_S.FINISHED, _S.DEAD, _S.PARKED, _S.HALTED}),
+    _S.DEAD: frozenset({_S.CLAIMED, _S.PARKED, _S.HALTED}),
+    _S.PARKED: frozenset({_S.CLAIMED, _S.HALTED}),
+    _S.HALTED: frozenset({_S.CLAIMED}),
+    _S.FINISHED: frozenset(),
+}
+
+LAUNCHING = frozenset({_S.CLAIMED, _S.SUBMITTED, _S.RESTARTED})
+"""States with a deadline: a driver should register soon."""
+ENDED = frozenset({_S.PARKED, _S.HALTED, _S.FINISHED})
+"""States that nobody leaves by himself."""
+ALIVE = _ALIVE
+"""States in which a driver runs or is on its way."""
+
+
+def allowed_from(target: GroupState) -> frozenset[GroupState]:
+    """The states from which `target` may be entered."""
+    return frozenset(source for source, targets in GROUP_TRANSITIONS.items() if target in targets)
+
+
+def check_transition(source: GroupState, target: GroupState) -> None:
+    """Raise `ProtocolViolation` unless the table allows the move."""
+    if target not in GROUP_TRANSITIONS[source]:
+        raise ProtocolViolation(f"a group cannot go from state {source.value!r} to {target.value!r}")

@@ -1,0 +1,44 @@
+"""Write actions of one connection: Algorithms 5 and 8 for groups of actions.
+
+One at a time and in order: a group is a gapless run of numbers, applied and marked by one step of the external system.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from airflow_logio.errors import LogInconsistent
+
+
+@dataclass(frozen=True, slots=True)
+class PendingWrite:
+    """An undone write action, as EVENT_LOG and EVENT_DATA hold it."""
+
+    operator: str
+    connection: str
+    number: int
+    header: Mapping[str, Any]
+    records: int
+    body: bytes = field(repr=False)
+
+
+def check_gapless(writes: Sequence[PendingWrite]) -> None:
+    """Refuse a group with a hole: the marker would pass an action that was never applied."""
+    for before, after in zip(writes, writes[1:], strict=False):
+        if after.number != before.number + 1:
+            raise LogInconsistent(
+                f"write actions of {after.operator!r} on {after.connection!r} jump from {before.number} to {after.number}"
+            )
+
+
+def unapplied(writes: Sequence[PendingWrite], marker: int) -> Sequence[PendingWrite]:
+    """Algorithm 8 Step 2: the actions beyond the external system's marker; those at or below it have succeeded."""
+    if writes and marker + 1 < writes[0].number:
+        first = writes[0]
+        raise LogInconsistent(
+            f"connection {first.connection!r} has applied write actions of {first.operator!r} up to {marker}, but the log "
+            f"holds {first.number} as the next one: the external system was restored from an older copy?"
+        )
+    return [write for write in writes if write.number > marker]

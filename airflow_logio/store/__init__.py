@@ -1,0 +1,1 @@
+"""The log: tables, transactions, fencing, delivery, lineage (SQLAlchemy; SQLite, PostgreSQL, and one in memory)."""

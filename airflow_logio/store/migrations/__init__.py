@@ -1,0 +1,1 @@
+"""Migrations of the log's tables, by Alembic; numbered, append-only."""

@@ -1,0 +1,22 @@
+"""How everybody opens the log: by URL, with its schema checked."""
+
+from __future__ import annotations
+
+from airflow_logio.store.patience import Patience
+from airflow_logio.store.sql import migrate
+from airflow_logio.store.sql.store import SqlLogStore
+
+
+def open_store(
+    url: str, *, application: str = "logio", patience: Patience | None = None, create: bool = False
+) -> SqlLogStore:
+    """Open the log at `url`.
+
+    `create` makes or migrates the tables first. Raises `ConfigurationError` for an unusable URL, `SchemaMismatch` for a
+    schema of another version, `LogUnavailable` if the database does not answer.
+    """
+    if create:
+        migrate.upgrade(url)
+    else:
+        migrate.check(url)
+    return SqlLogStore(url, application=application, patience=patience)

@@ -1,0 +1,42 @@
+"""Waiting for a log database that is away (DESIGN, hole 10): bounded retries with back-off, then the last error."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeVar
+
+import tenacity
+
+from airflow_logio.errors import LogUnavailable
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """How long a driver waits for its database before it gives up, and how often it asks."""
+
+    total_seconds: float = 900.0
+    first_wait_seconds: float = 0.05
+    longest_wait_seconds: float = 2.0
+
+    def call(self, what: str, action: Callable[[], T], *, still_wanted: Callable[[], bool] = lambda: True) -> T:
+        """Run `action` until it does not raise `LogUnavailable`; raise the last one when patience or interest ends."""
+        retrying = tenacity.Retrying(
+            retry=tenacity.retry_if_exception_type(LogUnavailable),
+            wait=tenacity.wait_exponential_jitter(self.first_wait_seconds, self.longest_wait_seconds),
+            stop=tenacity.stop_any(tenacity.stop_after_delay(self.total_seconds), lambda _state: not still_wanted()),
+            before_sleep=lambda state: _report(what, state),
+            reraise=True,
+        )
+        return retrying(action)
+
+
+def _report(what: str, state: tenacity.RetryCallState) -> None:
+    error = state.outcome.exception() if state.outcome else None
+    if state.attempt_number in (1, 10) or state.attempt_number % 30 == 0:
+        log.warning("%s: waiting for the log database (attempt %d): %s", what, state.attempt_number, error)

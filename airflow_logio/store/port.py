@@ -1,0 +1,155 @@
+"""The store port: what drivers and supervisors ask of the log. Adapters: `sql` (SQLite, PostgreSQL) and `memory`.
+
+Every method is one transaction. All may raise `LogUnavailable`, which means: nothing is known to be lost, try again.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+
+from airflow_logio.protocol.effects import Effects
+from airflow_logio.protocol.states import GroupState
+from airflow_logio.protocol.values import Port
+from airflow_logio.store.records import (
+    Claim,
+    DriverIdentity,
+    FenceRow,
+    GroupRef,
+    GroupStatus,
+    LoggedEvent,
+    PortProgress,
+    Recovered,
+    Run,
+    RunSpec,
+)
+
+
+class GroupSession(ABC):
+    """The log as one incarnation of a group sees it. `commit` belongs to one thread, the reads to another."""
+
+    ref: GroupRef
+
+    @abstractmethod
+    def open(self, *, raise_epoch: bool = False) -> FenceRow:
+        """Read the fence (and first raise the epoch, for a rebuild in place); later commits continue from it.
+
+        Raises `Fenced` if the incarnation was replaced.
+        """
+
+    @abstractmethod
+    def commit(self, effects: Effects) -> None:
+        """Apply effects in one transaction behind the fence (DESIGN decision 8), with LogEvent bodies serialized.
+
+        Raises `Fenced`, `EpochVoid`, `LogInconsistent`; an unknown outcome is resolved by a read-back that takes the fence
+        row's lock on a new connection, patiently.
+        """
+
+    @abstractmethod
+    def fetch(self, receiver: Port, after: int, *, max_events: int, max_bytes: int) -> Sequence[LoggedEvent]:
+        """Undone, unassigned events of a receiver port beyond `after`, in event_id order, at least one if there is one.
+
+        This is delivery, and the Resend step of Algorithms 6 and 7 (DESIGN decision 5).
+        """
+
+    @abstractmethod
+    def recover(self, operators: Sequence[str]) -> Recovered:
+        """Everything that recovery of these operators reads, in one consistent snapshot."""
+
+    @abstractmethod
+    def acknowledged(self, receivers: Sequence[Port]) -> Mapping[Port, tuple[int, int]]:
+        """Counter rows of receiver ports, (events, bytes) acknowledged: the other half of back-pressure."""
+
+    @abstractmethod
+    def park(self, error: str) -> None:
+        """Give up for good: the group's state becomes parked, with the error. Raises `Fenced` if replaced."""
+
+    @abstractmethod
+    def wait(self, timeout: float) -> None:
+        """Return when something new may be in the log for this group, or after `timeout` seconds."""
+
+    @abstractmethod
+    def announce(self, groups: Sequence[str]) -> None:
+        """After a commit: wake these groups if they are parked in `wait`. Best effort: they poll anyway."""
+
+    @abstractmethod
+    def close(self) -> None: ...
+
+
+class LogStore(ABC):
+    """The log as launchers, supervisors and displays see it."""
+
+    # --- runs ---------------------------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def start_run(self, spec: RunSpec) -> Run:
+        """Get or create the run of `spec.key`. Raises `IncompatibleRun` if it exists with another graph fingerprint."""
+
+    @abstractmethod
+    def find_run(self, uid: str) -> Run:
+        """Raises `UnknownRun`."""
+
+    @abstractmethod
+    def list_runs(self, *, pipeline: str | None = None, limit: int = 50) -> Sequence[Run]:
+        """Newest first."""
+
+    @abstractmethod
+    def finish_run(self, run_id: int) -> bool:
+        """Mark the run finished if all its groups are; False if one is not."""
+
+    # --- groups -------------------------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def groups(self, run_id: int) -> Sequence[GroupStatus]: ...
+
+    @abstractmethod
+    def group(self, run_id: int, group: str) -> GroupStatus: ...
+
+    @abstractmethod
+    def claim(self, run_id: int, group: str, *, expected: int, reason: str, by_user: bool = False) -> Claim:
+        """Raise the incarnation from `expected` to `expected + 1` and commit: from then on the old driver is fenced.
+
+        Compare-and-set: raises `Fenced` if somebody else claimed meanwhile, `ProtocolViolation` if the state table forbids
+        it, `BudgetSpent` (and parks the group) if the recovery budget is spent; `by_user` claims spend none. Whatever waits
+        for the fence row's lock is a stopped driver inside a transaction: its backend is ended (PostgreSQL).
+        """
+
+    @abstractmethod
+    def submitted(self, claim: Claim, *, log_path: str | None, launcher: DriverIdentity | None) -> bool:
+        """spark-submit was started for the claim; False if the driver was quicker or the claim is void."""
+
+    @abstractmethod
+    def register(self, claim: Claim, identity: DriverIdentity) -> GroupRef:
+        """The driver takes its incarnation (nonce compared, once). Raises `Fenced` for everybody else."""
+
+    @abstractmethod
+    def heartbeat(self, ref: GroupRef, beat: int, *, ready: bool, rss_bytes: int) -> GroupState:
+        """Write the heartbeat row of this incarnation; returns the desired state. Raises `Fenced` if replaced."""
+
+    @abstractmethod
+    def declare_dead(self, ref: GroupRef, cause: str) -> bool:
+        """A supervisor saw this incarnation dead; False if it was replaced or has ended."""
+
+    @abstractmethod
+    def park(self, ref: GroupRef, error: str) -> bool:
+        """A supervisor gives up on this incarnation; False if it was replaced or has ended."""
+
+    @abstractmethod
+    def request(self, run_id: int, group: str, desired: GroupState) -> None:
+        """Set the desired state (running or halted); the driver obeys with its next heartbeat."""
+
+    @abstractmethod
+    def halted(self, ref: GroupRef) -> bool:
+        """The driver of this incarnation has been stopped on request."""
+
+    # --- figures ------------------------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def progress(self, run_id: int) -> Sequence[PortProgress]: ...
+
+    @abstractmethod
+    def session(self, ref: GroupRef) -> GroupSession: ...
+
+    @abstractmethod
+    def dispose(self) -> None:
+        """Close every connection."""

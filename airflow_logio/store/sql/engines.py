@@ -1,0 +1,178 @@
+"""Engines: how a connection to the log is opened, begun and made durable, per dialect; and what its errors mean.
+
+Sessions are durable (SQLite `synchronous=FULL`, PostgreSQL `synchronous_commit=on`), and a process that stops inside a
+transaction loses it (`idle_in_transaction_session_timeout`, TCP timeouts), below the lease.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.engine import URL, Connection, Engine, make_url
+
+from airflow_logio.errors import ConfigurationError, LogInconsistent, LogUnavailable
+
+IDLE_IN_TRANSACTION_SECONDS = 5
+LOCK_TIMEOUT_SECONDS = 3
+BUSY_TIMEOUT_SECONDS = 20
+
+
+class TransactionConflict(LogUnavailable):
+    """A deadlock, serialization failure or lock timeout: nothing was committed, the same effects may be tried again."""
+
+
+def parse_url(url: str) -> URL:
+    """Check that a URL names a database that can hold a log. The message never repeats the password."""
+    try:
+        parsed = make_url(url)
+    except sa.exc.ArgumentError as error:
+        raise ConfigurationError(
+            "the database URL cannot be parsed; expected e.g. postgresql://user@host/name"
+        ) from error
+    backend = parsed.get_backend_name()
+    if backend == "postgresql":
+        return parsed.set(drivername="postgresql+psycopg2")
+    if backend == "sqlite":
+        if not parsed.database or parsed.database == ":memory:":
+            raise ConfigurationError("an SQLite database for LOG.io must be a file: its processes have to share it")
+        return parsed.set(drivername="sqlite")
+    raise ConfigurationError(f"{parsed.render_as_string()}: databases of kind {backend!r} are not supported")
+
+
+def log_engine(url: str, *, application: str = "logio", pool_size: int = 5) -> Engine:
+    """An engine for the log itself. Transactions are begun by `writing` and `reading` below."""
+    parsed = parse_url(url)
+    if parsed.get_backend_name() == "sqlite":
+        return _sqlite_engine(parsed, durable=True)
+    return sa.create_engine(
+        parsed,
+        pool_size=pool_size,
+        max_overflow=5,
+        pool_pre_ping=False,
+        isolation_level="READ COMMITTED",
+        executemany_mode="values_plus_batch",
+        connect_args=postgres_arguments(application),
+    )
+
+
+def postgres_arguments(application: str, *, lock_timeout: float = LOCK_TIMEOUT_SECONDS) -> dict[str, Any]:
+    """libpq arguments of a session that cannot outlive its client for long."""
+    settings = {
+        "synchronous_commit": "on",
+        "timezone": "UTC",
+        "idle_in_transaction_session_timeout": f"{IDLE_IN_TRANSACTION_SECONDS}s",
+        "lock_timeout": f"{int(lock_timeout * 1000)}ms",
+    }
+    return {
+        "application_name": application,
+        "connect_timeout": 5,
+        "keepalives_idle": 5,
+        "keepalives_interval": 2,
+        "keepalives_count": 3,
+        "tcp_user_timeout": 8000,
+        "options": " ".join(f"-c {name}={value}" for name, value in settings.items()),
+    }
+
+
+def _sqlite_engine(url: URL, *, durable: bool) -> Engine:
+    path = Path(str(url.database))
+    if not path.parent.is_dir():
+        raise ConfigurationError(f"the folder of the SQLite database {path} does not exist; create it first")
+    engine = sa.create_engine(url, connect_args={"timeout": BUSY_TIMEOUT_SECONDS, "check_same_thread": False})
+
+    @sa.event.listens_for(engine, "connect")
+    def _on_connect(dbapi: sqlite3.Connection, _record: object) -> None:
+        dbapi.isolation_level = None  # transactions are begun by us: BEGIN IMMEDIATE, never upgraded
+        cursor = dbapi.cursor()
+        cursor.execute("PRAGMA journal_mode=WAL")
+        cursor.execute(f"PRAGMA synchronous={'FULL' if durable else 'OFF'}")
+        cursor.execute("PRAGMA wal_autocheckpoint=4000")
+        cursor.execute("PRAGMA cache_size=-16000")
+        cursor.close()
+
+    @sa.event.listens_for(engine, "begin")
+    def _on_begin(connection: Connection) -> None:
+        writes = connection.get_execution_options().get("logio_writes", True)
+        connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
+
+    return engine
+
+
+def beat_engine(url: str, log: Engine) -> Engine:
+    """Where heartbeats go: a second SQLite file that never waits for a writer; the same database on PostgreSQL."""
+    parsed = parse_url(url)
+    if parsed.get_backend_name() != "sqlite":
+        return log
+    return _sqlite_engine(parsed.set(database=f"{parsed.database}.heartbeat"), durable=False)
+
+
+@contextmanager
+def writing(engine: Engine) -> Iterator[Connection]:
+    """One writing transaction, committed at the end; driver errors come out as errors of this package."""
+    with translated(engine), engine.begin() as connection:
+        yield connection
+
+
+@contextmanager
+def reading(engine: Engine) -> Iterator[Connection]:
+    """One consistent snapshot, never committed."""
+    with translated(engine), engine.connect() as connection:
+        options: dict[str, Any] = {"logio_writes": False}
+        if engine.dialect.name == "postgresql":
+            options["isolation_level"] = "REPEATABLE READ"
+        connection = connection.execution_options(**options)
+        with connection.begin() as transaction:
+            yield connection
+            transaction.rollback()
+
+
+_CONFLICTS = {"40001", "40P01", "55P03"}
+_RETRYABLE_CLASSES = ("08", "53", "57", "25P03")
+
+
+@contextmanager
+def translated(engine: Engine) -> Iterator[None]:
+    """Translate driver errors once, at the boundary. The text of the error is kept, the URL's password is not in it."""
+    try:
+        yield
+    except sa.exc.DBAPIError as error:
+        raise _translate(engine, error) from error
+    except (sa.exc.TimeoutError, sa.exc.PendingRollbackError, sa.exc.ResourceClosedError) as error:
+        raise LogUnavailable(f"no usable connection to {describe(engine)}: {error}") from error
+
+
+def _translate(engine: Engine, error: sa.exc.DBAPIError) -> Exception:
+    cause = str(error.orig).strip()
+    where = describe(engine)
+    code = getattr(error.orig, "pgcode", None) or ""
+    if code in _CONFLICTS:
+        return TransactionConflict(f"{where}: {cause}")
+    if error.connection_invalidated or code.startswith(_RETRYABLE_CLASSES):
+        return LogUnavailable(f"{where}: {cause}")
+    if isinstance(error, sa.exc.IntegrityError):
+        return LogInconsistent(f"{where} refused a row: {cause}")
+    if isinstance(error, (sa.exc.OperationalError, sa.exc.InterfaceError)):
+        missing = "no such table" in cause or code == "42P01"
+        if missing:
+            return ConfigurationError(f"{where} has no LOG.io tables; create them with `logio db upgrade`")
+        return LogUnavailable(f"{where}: {cause}")
+    if code == "42P01":
+        return ConfigurationError(f"{where} has no LOG.io tables; create them with `logio db upgrade`")
+    return LogInconsistent(f"{where}: {cause}")
+
+
+def describe(engine: Engine) -> str:
+    """The database without its password, for messages."""
+    return f"log database {engine.url.render_as_string(hide_password=True)}"
+
+
+def now(dialect: str) -> sa.ColumnElement[float]:
+    """Seconds since the epoch by the database's clock, as it is now and not when the transaction began."""
+    if dialect == "postgresql":
+        return sa.cast(sa.extract("epoch", sa.func.clock_timestamp()), sa.Double())
+    return (sa.func.julianday("now") - 2440587.5) * 86400.0

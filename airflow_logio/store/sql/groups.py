@@ -1,0 +1,167 @@
+"""Moves of a group between its states, each one compare-and-set on the incarnation (DESIGN decision 8)."""
+
+from __future__ import annotations
+
+import uuid
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from airflow_logio.errors import Fenced, ProtocolViolation
+from airflow_logio.protocol.liveness import RecoveryBudget
+from airflow_logio.protocol.states import GroupState, allowed_from, check_transition
+from airflow_logio.store.records import Claim, DriverIdentity, GroupRef, Run
+from airflow_logio.store.sql import schema
+from airflow_logio.store.sql.engines import now
+
+
+def _of(table: sa.Table, run_id: int, group: str, replica: int = 0) -> list[sa.ColumnElement[bool]]:
+    return [table.c.run_id == run_id, table.c.group_name == group, table.c.replica == replica]
+
+
+def _driver(claim: Claim | GroupRef) -> list[sa.ColumnElement[bool]]:
+    table = schema.driver
+    return [*_of(table, claim.run_id, claim.group, claim.replica), table.c.incarnation == claim.incarnation]
+
+
+def lock_group(connection: Connection, run_id: int, group: str) -> tuple[GroupState, int]:
+    """State and incarnation, with both rows locked: fence first, as everywhere."""
+    fence, groups = schema.fence, schema.group
+    incarnation = connection.execute(
+        sa.select(fence.c.incarnation).where(*_of(fence, run_id, group)).with_for_update()
+    ).scalar_one_or_none()
+    state = connection.execute(
+        sa.select(groups.c.state).where(*_of(groups, run_id, group)).with_for_update()
+    ).scalar_one_or_none()
+    if incarnation is None or state is None:
+        raise ProtocolViolation(f"run {run_id} has no group {group!r}")
+    return GroupState(state), incarnation
+
+
+def move(connection: Connection, ref: Claim | GroupRef, target: GroupState, *, error: str | None = None) -> bool:
+    """Enter `target` if the incarnation still holds and the table allows it; False if not. Nothing else changes."""
+    state, incarnation = lock_group(connection, ref.run_id, ref.group)
+    if incarnation != ref.incarnation or state not in allowed_from(target):
+        return False
+    groups = schema.group
+    connection.execute(
+        sa.update(groups)
+        .where(*_of(groups, ref.run_id, ref.group, ref.replica))
+        .values(state=target.value, since=now(connection.dialect.name), error=error)
+    )
+    return True
+
+
+def end_driver(connection: Connection, ref: Claim | GroupRef, error: str | None) -> None:
+    table = schema.driver
+    connection.execute(
+        sa.update(table)
+        .where(*_driver(ref), table.c.ended_at.is_(None))
+        .values(ended_at=now(connection.dialect.name), error=error)
+    )
+
+
+def claim(connection: Connection, run: Run, group: str, *, expected: int, reason: str, by_user: bool) -> Claim | str:
+    """Raise the incarnation; a string instead of a claim tells that the budget is spent and the group parked."""
+    state, incarnation = lock_group(connection, run.run_id, group)
+    if incarnation != expected:
+        raise Fenced(f"group {group!r} was claimed by somebody else: incarnation {incarnation}, expected {expected}")
+    check_transition(state, GroupState.CLAIMED)
+    if state is GroupState.PARKED and not by_user:
+        raise ProtocolViolation(f"group {group!r} is parked; only a person restarts it (`logio retry`)")
+    recovery = expected > 0
+    spends = recovery and not by_user
+    ref = GroupRef(run.run_id, group, expected)
+    if spends and (causes := _budget_spent(connection, run, group, run.spec.budget)):
+        text = f"{causes}\nlast cause: {reason}"
+        move(connection, ref, GroupState.PARKED, error=text)
+        end_driver(connection, ref, reason)
+        return text
+    end_driver(connection, ref, reason)
+    return _raise_incarnation(connection, run, group, expected + 1, reason, spends=spends)
+
+
+def _raise_incarnation(
+    connection: Connection, run: Run, group: str, incarnation: int, reason: str, *, spends: bool
+) -> Claim:
+    fence, groups, clock = schema.fence, schema.group, now(connection.dialect.name)
+    made = Claim(run.run_id, run.uid, group, incarnation, uuid.uuid4().hex, recovery=incarnation > 1)
+    connection.execute(sa.update(fence).where(*_of(fence, run.run_id, group)).values(incarnation=incarnation))
+    connection.execute(
+        sa.insert(schema.driver).values(
+            run_id=run.run_id,
+            group_name=group,
+            replica=0,
+            incarnation=incarnation,
+            nonce=made.nonce,
+            reason=reason,
+            spends_budget=spends,
+            claimed_at=clock,
+        )
+    )
+    connection.execute(
+        sa.update(groups)
+        .where(*_of(groups, run.run_id, group))
+        .values(state=GroupState.CLAIMED.value, desired=GroupState.RUNNING.value, since=clock, error=None)
+    )
+    return made
+
+
+def _budget_spent(connection: Connection, run: Run, group: str, budget: RecoveryBudget) -> str | None:
+    driver = schema.driver
+    clock = now(connection.dialect.name)
+    rows = connection.execute(
+        sa.select((clock - driver.c.claimed_at).label("age"), driver.c.incarnation, driver.c.reason)
+        .where(*_of(driver, run.run_id, group), driver.c.spends_budget)
+        .order_by(driver.c.incarnation)
+    ).all()
+    if not budget.is_spent([row.age for row in rows]):
+        return None
+    causes = "\n".join(f"  incarnation {row.incarnation}: {row.reason}" for row in rows[-budget.recoveries :])
+    return (
+        f"group {group!r} was recovered {budget.recoveries} times within {budget.window_seconds:g} s and failed again; "
+        f"it is parked. Recoveries:\n{causes}"
+    )
+
+
+def register(connection: Connection, claim: Claim, identity: DriverIdentity) -> bool:
+    """Compare-and-set on nonce and on not being registered: two processes cannot hold one incarnation."""
+    table = schema.driver
+    took = connection.execute(
+        sa.update(table)
+        .where(*_driver(claim), table.c.nonce == claim.nonce, table.c.registered_at.is_(None))
+        .values(registered_at=now(connection.dialect.name), **identity_columns(identity, connection))
+    ).rowcount
+    return took == 1 and move(connection, claim, GroupState.RUNNING)
+
+
+def submitted(connection: Connection, claim: Claim, log_path: str | None, launcher: DriverIdentity | None) -> bool:
+    table = schema.driver
+    values: dict[str, Any] = {"submitted_at": now(connection.dialect.name), "log_path": log_path}
+    if launcher is not None:
+        values |= {
+            "parent_pid": launcher.pid,
+            "parent_start_time": launcher.start_time,
+            "host": launcher.host,
+            "boot_id": launcher.boot_id,
+        }
+    connection.execute(sa.update(table).where(*_driver(claim)).values(**values))
+    state, incarnation = lock_group(connection, claim.run_id, claim.group)
+    if state is not GroupState.CLAIMED or incarnation != claim.incarnation:
+        return False
+    return move(connection, claim, GroupState.RESTARTED if claim.recovery else GroupState.SUBMITTED)
+
+
+def identity_columns(identity: DriverIdentity, connection: Connection) -> dict[str, Any]:
+    columns: dict[str, Any] = {
+        "host": identity.host,
+        "boot_id": identity.boot_id,
+        "pid": identity.pid,
+        "start_time": identity.start_time,
+    }
+    if identity.parent_pid:
+        columns |= {"parent_pid": identity.parent_pid, "parent_start_time": identity.parent_start_time}
+    if connection.dialect.name == "postgresql":
+        columns["backend_pid"] = connection.execute(sa.select(sa.func.pg_backend_pid())).scalar_one()
+    return columns

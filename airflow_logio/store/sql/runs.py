@@ -1,0 +1,194 @@
+"""Runs and their groups as rows: creation, lookup, status, counters."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+import sqlalchemy as sa
+from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.engine import Connection, Engine
+
+from airflow_logio.errors import IncompatibleRun, LogInconsistent, UnknownRun
+from airflow_logio.protocol.states import GroupState, RunState
+from airflow_logio.protocol.values import Port
+from airflow_logio.store.records import DriverIdentity, GroupStatus, PortProgress, Run, RunSpec
+from airflow_logio.store.sql import schema
+from airflow_logio.store.sql.engines import now
+
+
+def upserting(connection: Connection, table: sa.Table) -> Any:
+    """INSERT with ON CONFLICT, which both dialects have under the same name."""
+    return postgresql.insert(table) if connection.dialect.name == "postgresql" else sqlite.insert(table)
+
+
+def get_or_create(connection: Connection, spec: RunSpec) -> Run:
+    table, key = schema.run, spec.key
+    clock = now(connection.dialect.name)
+    connection.execute(
+        upserting(connection, table)
+        .values(
+            uid=uuid.uuid4().hex,
+            pipeline=key.pipeline,
+            dag_id=key.dag_id,
+            dag_run_id=key.dag_run_id,
+            generation=key.generation,
+            spec=msgspec.json.encode(spec).decode(),
+            state=RunState.RUNNING.value,
+            created_at=clock,
+        )
+        .on_conflict_do_nothing(index_elements=["pipeline", "dag_id", "dag_run_id", "generation"])
+    )
+    row = connection.execute(
+        sa.select(table).where(
+            table.c.pipeline == key.pipeline,
+            table.c.dag_id == key.dag_id,
+            table.c.dag_run_id == key.dag_run_id,
+            table.c.generation == key.generation,
+        )
+    ).one()
+    run = to_run(row)
+    if run.spec.graph_fingerprint != spec.graph_fingerprint:
+        raise IncompatibleRun(
+            f"run {key} was started by another version of pipeline {key.pipeline!r} (graph {run.spec.graph_fingerprint}, "
+            f"now {spec.graph_fingerprint}); restore that version, or start a fresh run"
+        )
+    _create_groups(connection, run)
+    return run
+
+
+def _create_groups(connection: Connection, run: Run) -> None:
+    clock = now(connection.dialect.name)
+    for name in run.spec.groups:
+        identity = {"run_id": run.run_id, "group_name": name, "replica": 0}
+        connection.execute(
+            upserting(connection, schema.group)
+            .values(**identity, state=GroupState.NEW.value, desired=GroupState.RUNNING.value, since=clock)
+            .on_conflict_do_nothing()
+        )
+        connection.execute(
+            upserting(connection, schema.fence)
+            .values(**identity, incarnation=0, epoch=0, commit_no=0)
+            .on_conflict_do_nothing()
+        )
+
+
+def to_run(row: sa.Row[Any]) -> Run:
+    try:
+        spec = msgspec.json.decode(row.spec, type=RunSpec)
+    except (msgspec.DecodeError, msgspec.ValidationError) as error:
+        raise LogInconsistent(f"the description of run {row.uid} cannot be read: {error}") from error
+    return Run(row.run_id, row.uid, spec, RunState(row.state), row.created_at, row.ended_at)
+
+
+def find(connection: Connection, uid: str) -> Run:
+    """A run by its uid, a unique beginning of it, or its DAG run id (the newest of that name)."""
+    table = schema.run
+    matching = sa.or_(table.c.uid.startswith(uid, autoescape=True), table.c.dag_run_id == uid)
+    rows = connection.execute(sa.select(table).where(matching).order_by(table.c.run_id.desc())).all()
+    exact = [row for row in rows if uid in (row.uid, row.dag_run_id)]
+    if not exact and len(rows) > 1:
+        raise UnknownRun(f"{uid!r} is the beginning of {len(rows)} runs: {', '.join(row.uid for row in rows[:5])}")
+    if not rows:
+        raise UnknownRun(f"no run {uid!r} is in the log; `logio status` lists the runs")
+    return to_run((exact or rows)[0])
+
+
+def finish(connection: Connection, run_id: int) -> bool:
+    groups, runs = schema.group, schema.run
+    unfinished = sa.exists().where(groups.c.run_id == run_id, groups.c.state != GroupState.FINISHED.value)
+    done = connection.execute(
+        sa.update(runs)
+        .where(runs.c.run_id == run_id, ~unfinished)
+        .values(state=RunState.FINISHED.value, ended_at=sa.func.coalesce(runs.c.ended_at, now(connection.dialect.name)))
+    )
+    return done.rowcount == 1
+
+
+def statuses(connection: Connection, beats: Engine, run_id: int, group: str | None = None) -> Sequence[GroupStatus]:
+    """Groups with the driver and the heartbeat of the fence's incarnation."""
+    groups, fence, driver = schema.group, schema.fence, schema.driver
+    same = [fence.c[name] == groups.c[name] for name in ("run_id", "group_name", "replica")]
+    mine = [driver.c[name] == fence.c[name] for name in ("run_id", "group_name", "replica", "incarnation")]
+    query = (
+        sa.select(groups, fence.c.incarnation, driver)
+        .join(fence, sa.and_(*same))
+        .outerjoin(driver, sa.and_(*mine))
+        .where(groups.c.run_id == run_id)
+        .order_by(groups.c.group_name, groups.c.replica)
+    )
+    if group is not None:
+        query = query.where(groups.c.group_name == group)
+    rows = connection.execute(query).mappings().all()
+    recoveries = _recoveries(connection, run_id)
+    beating = _beats(connection, beats, run_id)
+    return [_status(row, recoveries, beating) for row in rows]
+
+
+def _recoveries(connection: Connection, run_id: int) -> dict[tuple[str, int], int]:
+    driver = schema.driver
+    query = (
+        sa.select(driver.c.group_name, driver.c.replica, sa.func.count())
+        .where(driver.c.run_id == run_id, driver.c.incarnation > 1)
+        .group_by(driver.c.group_name, driver.c.replica)
+    )
+    return {(name, replica): count for name, replica, count in connection.execute(query)}
+
+
+def _beats(connection: Connection, beats: Engine, run_id: int) -> dict[tuple[str, int, int], sa.Row[Any]]:
+    table = schema.heartbeat
+    query = sa.select(table).where(table.c.run_id == run_id)
+    if beats is connection.engine:
+        rows = connection.execute(query).all()
+    else:
+        with beats.connect().execution_options(logio_writes=False) as other:
+            rows = other.execute(query).all()
+    return {(row.group_name, row.replica, row.incarnation): row for row in rows}
+
+
+def _status(
+    row: sa.RowMapping, recoveries: dict[tuple[str, int], int], beats: dict[tuple[str, int, int], sa.Row[Any]]
+) -> GroupStatus:
+    groups, driver, fence = schema.group.c, schema.driver.c, schema.fence.c
+    name, replica, incarnation = row[groups.group_name], row[groups.replica], row[fence.incarnation]
+    beat = beats.get((name, replica, incarnation))
+    identity = None
+    if row[driver.pid] is not None or row[driver.parent_pid] is not None:
+        identity = DriverIdentity(
+            row[driver.host] or "",
+            row[driver.boot_id] or "",
+            row[driver.pid] or 0,
+            row[driver.start_time] or 0.0,
+            row[driver.parent_pid] or 0,
+            row[driver.parent_start_time] or 0.0,
+        )
+    return GroupStatus(
+        group=name,
+        replica=replica,
+        state=GroupState(row[groups.state]),
+        desired=GroupState(row[groups.desired]),
+        incarnation=incarnation,
+        beat=beat.beat if beat else 0,
+        beat_at=beat.at if beat else None,
+        ready=bool(beat and beat.ready),
+        recoveries=recoveries.get((name, replica), 0),
+        error=row[groups.error],
+        since=row[groups.since],
+        identity=identity,
+        backend_pid=row[driver.backend_pid],
+        log_path=row[driver.log_path],
+        rss_bytes=beat.rss_bytes if beat else 0,
+    )
+
+
+def progress(connection: Connection, run_id: int) -> Sequence[PortProgress]:
+    table = schema.port_counter
+    query = sa.select(table).where(table.c.run_id == run_id).order_by(table.c.op, table.c.port, table.c.direction)
+    return [
+        PortProgress(
+            Port(row.op, row.port), row.direction, row.events, row.records, row.bytes, row.first_at, row.last_at
+        )
+        for row in connection.execute(query)
+    ]

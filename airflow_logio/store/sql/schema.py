@@ -1,0 +1,220 @@
+"""The tables of the log, declared once. Migrations are checked against this module by a test.
+
+Section 3.2 names five tables; each has the paper's columns plus `run_id`. `channel` is the sender side as one column that
+is never null (a port's name, ``write:<connection>`` or ``read:<connection>``), because null sender ports, by which the
+paper tells write actions apart, cannot be part of a key. The others hold runs, groups, drivers and counters.
+"""
+
+from __future__ import annotations
+
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    Column,
+    Double,
+    Index,
+    Integer,
+    LargeBinary,
+    MetaData,
+    String,
+    Table,
+    Text,
+    UniqueConstraint,
+    func,
+    text,
+)
+
+metadata = MetaData(
+    naming_convention={
+        "ix": "ix_%(table_name)s_%(column_0_N_name)s",
+        "uq": "uq_%(table_name)s_%(column_0_N_name)s",
+        "pk": "pk_%(table_name)s",
+    }
+)
+
+_Id = BigInteger().with_variant(Integer(), "sqlite")
+_Name = String(250)
+
+# --- Section 3.2 ------------------------------------------------------------------------------------------------------
+
+event_log = Table(
+    "logio_event_log",
+    metadata,
+    Column("row_id", _Id, primary_key=True, autoincrement=True),
+    Column("run_id", _Id, nullable=False),
+    Column("event_id", BigInteger, nullable=False),
+    Column("status", String(8), nullable=False),
+    Column("send_op", _Name, nullable=False),
+    Column("send_port", _Name),
+    Column("channel", _Name, nullable=False),
+    Column("rec_op", _Name, nullable=False),
+    Column("rec_port", _Name),
+    Column("inset_id", _Name),
+    Column("size", BigInteger, nullable=False, server_default=text("0")),
+)
+Index(
+    "uq_logio_event_log_row",
+    event_log.c.run_id,
+    event_log.c.send_op,
+    event_log.c.channel,
+    event_log.c.event_id,
+    event_log.c.rec_op,
+    func.coalesce(event_log.c.rec_port, ""),
+    func.coalesce(event_log.c.inset_id, ""),
+    unique=True,
+)
+Index("ix_logio_event_log_delivery", event_log.c.run_id, event_log.c.rec_op, event_log.c.rec_port, event_log.c.event_id)
+Index("ix_logio_event_log_inset", event_log.c.run_id, event_log.c.rec_op, event_log.c.inset_id)
+
+event_data = Table(
+    "logio_event_data",
+    metadata,
+    Column("run_id", _Id, primary_key=True, autoincrement=False),
+    Column("send_op", _Name, primary_key=True),
+    Column("channel", _Name, primary_key=True),
+    Column("event_id", BigInteger, primary_key=True),
+    Column("send_port", _Name),
+    Column("header", LargeBinary, nullable=False),
+    Column("body", LargeBinary),
+)
+
+read_action = Table(
+    "logio_read_action",
+    metadata,
+    Column("run_id", _Id, primary_key=True, autoincrement=False),
+    Column("op", _Name, primary_key=True),
+    Column("conn_id", _Name, primary_key=True),
+    Column("action_id", BigInteger, primary_key=True),
+    Column("status", String(10), nullable=False),
+    Column("action_desc", Text, nullable=False),
+)
+
+state = Table(
+    "logio_state",
+    metadata,
+    Column("run_id", _Id, primary_key=True, autoincrement=False),
+    Column("op", _Name, primary_key=True),
+    Column("slot", Integer, primary_key=True, server_default=text("0")),
+    Column("state_id", BigInteger, primary_key=True),
+    Column("state", LargeBinary, nullable=False),
+    comment="state_id 0 is the current state of the operator; others are states as they were at a trigger",
+)
+
+event_lineage = Table(
+    "logio_event_lineage",
+    metadata,
+    Column("run_id", _Id, primary_key=True, autoincrement=False),
+    Column("send_op", _Name, primary_key=True),
+    Column("send_port", _Name, primary_key=True),
+    Column("event_id", BigInteger, primary_key=True),
+    Column("inset_id", _Name, primary_key=True),
+)
+Index("ix_logio_event_lineage_inset", event_lineage.c.run_id, event_lineage.c.send_op, event_lineage.c.inset_id)
+
+# --- runs, groups, drivers --------------------------------------------------------------------------------------------
+
+run = Table(
+    "logio_run",
+    metadata,
+    Column("run_id", _Id, primary_key=True, autoincrement=True),
+    Column("uid", String(32), nullable=False, unique=True),
+    Column("pipeline", _Name, nullable=False),
+    Column("dag_id", _Name, nullable=False),
+    Column("dag_run_id", _Name, nullable=False),
+    Column("generation", Integer, nullable=False),
+    Column("spec", Text, nullable=False),
+    Column("state", String(16), nullable=False),
+    Column("created_at", Double, nullable=False),
+    Column("ended_at", Double),
+    UniqueConstraint("pipeline", "dag_id", "dag_run_id", "generation"),
+)
+
+group = Table(
+    "logio_group",
+    metadata,
+    Column("run_id", _Id, primary_key=True, autoincrement=False),
+    Column("group_name", _Name, primary_key=True),
+    Column("replica", Integer, primary_key=True, server_default=text("0")),
+    Column("state", String(16), nullable=False),
+    Column("desired", String(16), nullable=False),
+    Column("since", Double, nullable=False),
+    Column("error", Text),
+)
+
+fence = Table(
+    "logio_fence",
+    metadata,
+    Column("run_id", _Id, primary_key=True, autoincrement=False),
+    Column("group_name", _Name, primary_key=True),
+    Column("replica", Integer, primary_key=True, server_default=text("0")),
+    Column("incarnation", Integer, nullable=False),
+    Column("epoch", Integer, nullable=False),
+    Column("commit_no", BigInteger, nullable=False),
+)
+
+driver = Table(
+    "logio_driver",
+    metadata,
+    Column("run_id", _Id, primary_key=True, autoincrement=False),
+    Column("group_name", _Name, primary_key=True),
+    Column("replica", Integer, primary_key=True, server_default=text("0")),
+    Column("incarnation", Integer, primary_key=True, autoincrement=False),
+    Column("nonce", String(32), nullable=False),
+    Column("reason", Text, nullable=False),
+    Column("spends_budget", Boolean, nullable=False),
+    Column("claimed_at", Double, nullable=False),
+    Column("submitted_at", Double),
+    Column("registered_at", Double),
+    Column("first_commit_at", Double),
+    Column("ended_at", Double),
+    Column("error", Text),
+    Column("log_path", Text),
+    Column("host", _Name),
+    Column("boot_id", String(64)),
+    Column("pid", Integer),
+    Column("start_time", Double),
+    Column("parent_pid", Integer),
+    Column("parent_start_time", Double),
+    Column("backend_pid", Integer),
+)
+
+port_counter = Table(
+    "logio_port_counter",
+    metadata,
+    Column("run_id", _Id, primary_key=True, autoincrement=False),
+    Column("op", _Name, primary_key=True),
+    Column("port", _Name, primary_key=True),
+    Column("direction", String(8), primary_key=True),
+    Column("events", BigInteger, nullable=False),
+    Column("records", BigInteger, nullable=False),
+    Column("bytes", BigInteger, nullable=False),
+    Column("first_at", Double, nullable=False),
+    Column("last_at", Double, nullable=False),
+)
+
+# --- heartbeats: on SQLite in a file of their own, so that they never wait for a writer ------------------------------
+
+beat_metadata = MetaData(naming_convention=metadata.naming_convention)
+
+heartbeat = Table(
+    "logio_heartbeat",
+    beat_metadata,
+    Column("run_id", _Id, primary_key=True, autoincrement=False),
+    Column("group_name", _Name, primary_key=True),
+    Column("replica", Integer, primary_key=True, server_default=text("0")),
+    Column("incarnation", Integer, primary_key=True, autoincrement=False),
+    Column("beat", BigInteger, nullable=False),
+    Column("at", Double, nullable=False),
+    Column("ready", Boolean, nullable=False),
+    Column("rss_bytes", BigInteger, nullable=False),
+)
+
+waiting = Table(
+    "logio_waiting",
+    beat_metadata,
+    Column("run_id", _Id, primary_key=True, autoincrement=False),
+    Column("group_name", _Name, primary_key=True),
+    Column("replica", Integer, primary_key=True, server_default=text("0")),
+    Column("parked", Boolean, nullable=False),
+    comment="who wants to be notified; a hint, written without waiting for the disk",
+)

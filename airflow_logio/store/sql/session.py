@@ -1,0 +1,321 @@
+"""One incarnation's access to the log: fenced commits, delivery, recovery reads (`GroupSession` over SQL)."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection, Engine
+
+from airflow_logio.errors import EpochVoid, Fenced, LogInconsistent, LogUnavailable
+from airflow_logio.protocol.effects import Effects
+from airflow_logio.protocol.states import GroupState, allowed_from
+from airflow_logio.protocol.values import Event, Port, Status
+from airflow_logio.protocol.writes import PendingWrite
+from airflow_logio.store.header import decode_header
+from airflow_logio.store.patience import Patience
+from airflow_logio.store.port import GroupSession
+from airflow_logio.store.records import FenceRow, GroupRef, LoggedEvent, Recovered
+from airflow_logio.store.sql import schema
+from airflow_logio.store.sql.apply import EffectWriter
+from airflow_logio.store.sql.engines import TransactionConflict, now, reading, writing
+from airflow_logio.store.sql.wake import Waker
+
+log = logging.getLogger(__name__)
+
+
+class SqlGroupSession(GroupSession):
+    """`patience` bounds how long a commit waits for a database that is away before it gives up."""
+
+    def __init__(self, engine: Engine, ref: GroupRef, waker: Waker, patience: Patience) -> None:
+        self.ref = ref
+        self._engine = engine
+        self._waker = waker
+        self._patience = patience
+        self._fence = FenceRow(ref.incarnation, 0, 0)
+        self._first_commit_noted = False
+
+    # --- fence --------------------------------------------------------------------------------------------------------
+
+    def open(self, *, raise_epoch: bool = False) -> FenceRow:
+        table = schema.fence
+        with writing(self._engine) as connection:
+            if raise_epoch:
+                connection.execute(self._fence_update().values(epoch=table.c.epoch + 1))
+            row = self._lock_fence(connection)
+        if row.incarnation != self.ref.incarnation:
+            raise self._fenced(row)
+        self._fence = row
+        return row
+
+    def _fence_update(self) -> sa.Update:
+        table = schema.fence
+        return sa.update(table).where(
+            table.c.run_id == self.ref.run_id,
+            table.c.group_name == self.ref.group,
+            table.c.replica == self.ref.replica,
+            table.c.incarnation == self.ref.incarnation,
+        )
+
+    def _lock_fence(self, connection: Connection) -> FenceRow:
+        """Read the fence under its row's lock: whoever was about to commit has done so, or will not."""
+        table = schema.fence
+        query = sa.select(table.c.incarnation, table.c.epoch, table.c.commit_no).where(
+            table.c.run_id == self.ref.run_id,
+            table.c.group_name == self.ref.group,
+            table.c.replica == self.ref.replica,
+        )
+        row = connection.execute(query.with_for_update()).one_or_none()
+        if row is None:
+            raise Fenced(f"group {self.ref.group!r} of run {self.ref.run_id} is not in the log any more")
+        return FenceRow(row.incarnation, row.epoch, row.commit_no)
+
+    def _fenced(self, row: FenceRow) -> Fenced:
+        return Fenced(
+            f"the driver of group {self.ref.group!r}, incarnation {self.ref.incarnation}, was replaced by incarnation "
+            f"{row.incarnation}; it has committed nothing since, and exits"
+        )
+
+    # --- commit -------------------------------------------------------------------------------------------------------
+
+    def commit(self, effects: Effects) -> None:
+        number = self._fence.commit_no + 1
+        attempted = False
+
+        def attempt() -> None:
+            nonlocal attempted
+            if attempted and self._was_committed(number):
+                return
+            attempted = True
+            self._commit_once(number, effects)
+
+        self._patience.call(f"group {self.ref.group!r}, commit {number}", attempt)
+        self._fence = FenceRow(self._fence.incarnation, self._fence.epoch, number)
+
+    def _commit_once(self, number: int, effects: Effects) -> None:
+        table = schema.fence
+        with writing(self._engine) as connection:
+            # A round trip of its own: its row count decides, before anything else is written (DESIGN decision 8).
+            passed = connection.execute(
+                self._fence_update()
+                .where(table.c.epoch == self._fence.epoch, table.c.commit_no == number - 1)
+                .values(commit_no=number)
+            ).rowcount
+            if passed != 1:
+                self._refuse(self._lock_fence(connection), number)
+            EffectWriter(connection, self.ref).apply(effects)
+            self._note_first_commit(connection)
+        self._first_commit_noted = True
+
+    def _refuse(self, row: FenceRow, number: int) -> None:
+        if row.incarnation != self.ref.incarnation:
+            raise self._fenced(row)
+        if row.epoch != self._fence.epoch:
+            raise EpochVoid(f"group {self.ref.group!r}: epoch {self._fence.epoch} is void, the log is at {row.epoch}")
+        raise LogInconsistent(
+            f"group {self.ref.group!r}: commit {number} was refused, the log is at commit {row.commit_no}"
+        )
+
+    def _was_committed(self, number: int) -> bool:
+        """Resolve an unknown outcome: the fence row's lock on a new connection waits for the old transaction's end."""
+        with writing(self._engine) as connection:
+            row = self._lock_fence(connection)
+        if row.incarnation == self.ref.incarnation and row.epoch == self._fence.epoch:
+            if row.commit_no == number:
+                return True
+            if row.commit_no == number - 1:
+                return False
+        self._refuse(row, number)
+        return False
+
+    def _note_first_commit(self, connection: Connection) -> None:
+        if self._first_commit_noted:
+            return
+        connection.execute(
+            self._driver_update()
+            .where(schema.driver.c.first_commit_at.is_(None))
+            .values(first_commit_at=now(connection.dialect.name))
+        )
+
+    def _driver_update(self) -> sa.Update:
+        table = schema.driver
+        return sa.update(table).where(
+            table.c.run_id == self.ref.run_id,
+            table.c.group_name == self.ref.group,
+            table.c.replica == self.ref.replica,
+            table.c.incarnation == self.ref.incarnation,
+        )
+
+    def park(self, error: str) -> None:
+        table = schema.group
+        with writing(self._engine) as connection:
+            row = self._lock_fence(connection)
+            if row.incarnation != self.ref.incarnation:
+                raise self._fenced(row)
+            clock = now(connection.dialect.name)
+            connection.execute(
+                sa.update(table)
+                .where(
+                    table.c.run_id == self.ref.run_id,
+                    table.c.group_name == self.ref.group,
+                    table.c.replica == self.ref.replica,
+                    table.c.state.in_([state.value for state in allowed_from(GroupState.PARKED)]),
+                )
+                .values(state=GroupState.PARKED.value, since=clock, error=error)
+            )
+            connection.execute(self._driver_update().values(ended_at=clock, error=error))
+
+    # --- delivery -----------------------------------------------------------------------------------------------------
+
+    def fetch(self, receiver: Port, after: int, *, max_events: int, max_bytes: int) -> Sequence[LoggedEvent]:
+        table, data = schema.event_log, schema.event_data
+        where = (
+            table.c.run_id == self.ref.run_id,
+            table.c.rec_op == receiver.operator,
+            table.c.rec_port == receiver.name,
+            table.c.event_id > after,
+            table.c.status == Status.UNDONE.value,
+            table.c.inset_id.is_(None),
+            table.c.send_port.is_not(None),
+        )
+        sizes = sa.select(table.c.event_id, table.c.size).where(*where).order_by(table.c.event_id).limit(max_events)
+        with reading(self._engine) as connection:
+            last = _prefix_within(connection.execute(sizes).all(), max_bytes)
+            if last is None:
+                return ()
+            rows = connection.execute(
+                self._bodies(table.c.inset_id).where(*where, table.c.event_id <= last).order_by(table.c.event_id)
+            ).all()
+        return [self._logged(row) for row in rows]
+
+    def _bodies(self, *more: sa.ColumnElement[Any]) -> sa.Select[Any]:
+        """EVENT_LOG joined with EVENT_DATA."""
+        table, data = schema.event_log, schema.event_data
+        joined = sa.and_(
+            data.c.run_id == table.c.run_id,
+            data.c.send_op == table.c.send_op,
+            data.c.channel == table.c.channel,
+            data.c.event_id == table.c.event_id,
+        )
+        columns = (table.c.send_op, table.c.send_port, table.c.rec_op, table.c.rec_port, table.c.event_id)
+        return sa.select(*columns, data.c.header, data.c.body, *more).select_from(table.join(data, joined))
+
+    @staticmethod
+    def _logged(row: sa.Row[Any]) -> LoggedEvent:
+        sender = Port(row.send_op, row.send_port)
+        body = bytes(row.body or b"")
+        header = decode_header(f"event {row.event_id} of {sender}", bytes(row.header), body)
+        event = Event(sender, row.event_id, header.kind, header.records, None, body)
+        return LoggedEvent(Port(row.rec_op, row.rec_port), event, row.inset_id)
+
+    def acknowledged(self, receivers: Sequence[Port]) -> Mapping[Port, tuple[int, int]]:
+        table = schema.port_counter
+        query = sa.select(table.c.op, table.c.port, table.c.events, table.c.bytes).where(
+            table.c.run_id == self.ref.run_id,
+            table.c.direction == "in",
+            sa.tuple_(table.c.op, table.c.port).in_([tuple(port) for port in receivers]),
+        )
+        with reading(self._engine) as connection:
+            return {Port(row.op, row.port): (row.events, row.bytes) for row in connection.execute(query)}
+
+    # --- recovery -----------------------------------------------------------------------------------------------------
+
+    def recover(self, operators: Sequence[str]) -> Recovered:
+        with reading(self._engine) as connection:
+            return Recovered(
+                states=self._states(connection, operators),
+                snapshots=self._snapshots(connection, operators),
+                acknowledged=self._acknowledged_events(connection, operators),
+                writes=self._pending_writes(connection, operators),
+            )
+
+    def _states(self, connection: Connection, operators: Sequence[str]) -> dict[str, bytes]:
+        table = schema.state
+        query = sa.select(table.c.op, table.c.state).where(
+            table.c.run_id == self.ref.run_id, table.c.op.in_(operators), table.c.state_id == 0
+        )
+        return {row.op: bytes(row.state) for row in connection.execute(query)}
+
+    def _snapshots(self, connection: Connection, operators: Sequence[str]) -> tuple[tuple[str, str, bytes], ...]:
+        table, states = schema.event_log, schema.state
+        query = (
+            sa.select(table.c.send_op, table.c.inset_id, states.c.state)
+            .join(
+                states,
+                sa.and_(
+                    states.c.run_id == table.c.run_id,
+                    states.c.op == table.c.send_op,
+                    states.c.state_id == table.c.event_id,
+                ),
+            )
+            .where(
+                table.c.run_id == self.ref.run_id,
+                table.c.send_op.in_(operators),
+                table.c.channel == "state",
+                table.c.status == Status.UNDONE.value,
+            )
+            .order_by(table.c.event_id)
+        )
+        return tuple((row.send_op, row.inset_id, bytes(row.state)) for row in connection.execute(query))
+
+    def _acknowledged_events(self, connection: Connection, operators: Sequence[str]) -> tuple[LoggedEvent, ...]:
+        table = schema.event_log
+        query = (
+            self._bodies(table.c.inset_id)
+            .where(
+                table.c.run_id == self.ref.run_id,
+                table.c.rec_op.in_(operators),
+                table.c.rec_port.is_not(None),
+                table.c.send_port.is_not(None),
+                table.c.status == Status.UNDONE.value,
+                table.c.inset_id.is_not(None),
+            )
+            .order_by(table.c.rec_op, table.c.rec_port, table.c.event_id, table.c.inset_id)
+        )
+        return tuple(self._logged(row) for row in connection.execute(query))
+
+    def _pending_writes(self, connection: Connection, operators: Sequence[str]) -> tuple[PendingWrite, ...]:
+        """Algorithm 8 Step 1: null sender port, status undone, in order."""
+        table = schema.event_log
+        query = (
+            self._bodies()
+            .where(
+                table.c.run_id == self.ref.run_id,
+                table.c.send_op.in_(operators),
+                table.c.send_port.is_(None),
+                table.c.channel.startswith("write:", autoescape=True),
+                table.c.status == Status.UNDONE.value,
+            )
+            .order_by(table.c.send_op, table.c.rec_port, table.c.event_id)
+        )
+        writes = []
+        for row in connection.execute(query):
+            body = bytes(row.body or b"")
+            where = f"write action {row.event_id} of {row.send_op} on {row.rec_port}"
+            header = decode_header(where, bytes(row.header), body)
+            writes.append(PendingWrite(row.send_op, row.rec_port, row.event_id, header.about, header.records, body))
+        return tuple(writes)
+
+    # --- waking -------------------------------------------------------------------------------------------------------
+
+    def wait(self, timeout: float) -> None:
+        self._waker.wait(timeout)
+
+    def announce(self, groups: Sequence[str]) -> None:
+        self._waker.announce(groups)
+
+    def close(self) -> None:
+        self._waker.close()
+
+
+def _prefix_within(rows: Sequence[sa.Row[Any]], max_bytes: int) -> int | None:
+    """Last event id such that all up to it fit into `max_bytes`; the first event always fits."""
+    last, total = None, 0
+    for event_id, size in rows:
+        total += size
+        if last is not None and total > max_bytes:
+            break
+        last = event_id
+    return last

@@ -1,0 +1,203 @@
+"""`LogStore` over SQL: SQLite (one host) and PostgreSQL."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from collections.abc import Sequence
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from airflow_logio.errors import BudgetSpent, Fenced, ProtocolViolation, UnknownRun
+from airflow_logio.protocol.states import GroupState
+from airflow_logio.store.patience import Patience
+from airflow_logio.store.port import GroupSession, LogStore
+from airflow_logio.store.records import Claim, DriverIdentity, GroupRef, GroupStatus, PortProgress, Run, RunSpec
+from airflow_logio.store.sql import groups, runs, schema
+from airflow_logio.store.sql.engines import TransactionConflict, beat_engine, log_engine, now, reading, writing
+from airflow_logio.store.sql.session import SqlGroupSession
+from airflow_logio.store.sql.wake import PostgresWaker, SqliteWaker, Waker
+
+log = logging.getLogger(__name__)
+
+MAX_APPLICATION_NAME = 63
+
+
+def driver_application(run_id: int, group: str, incarnation: int) -> str:
+    """The application name of a driver's sessions: by it a stopped driver's backends are found and ended."""
+    name = f"logio driver {run_id}/{incarnation} {group}"
+    if len(name) <= MAX_APPLICATION_NAME:
+        return name
+    return name[: MAX_APPLICATION_NAME - 9] + "~" + hashlib.blake2s(group.encode(), digest_size=4).hexdigest()
+
+
+class SqlLogStore(LogStore):
+    """Open with `open_store`, which checks the schema. `application` names the sessions on PostgreSQL."""
+
+    def __init__(self, url: str, *, application: str = "logio", patience: Patience | None = None) -> None:
+        self.engine = log_engine(url, application=application)
+        self.beats = beat_engine(url, self.engine)
+        self.patience = patience or Patience()
+        self._runs: dict[int, Run] = {}
+
+    @property
+    def ends_old_driver_first(self) -> bool:
+        """A stopped writer shuts everyone out of an SQLite file, so its process must go before the fence can be raised."""
+        return self.engine.dialect.name == "sqlite"
+
+    # --- runs ---------------------------------------------------------------------------------------------------------
+
+    def start_run(self, spec: RunSpec) -> Run:
+        with writing(self.engine) as connection:
+            return runs.get_or_create(connection, spec)
+
+    def find_run(self, uid: str) -> Run:
+        with reading(self.engine) as connection:
+            return runs.find(connection, uid)
+
+    def list_runs(self, *, pipeline: str | None = None, limit: int = 50) -> Sequence[Run]:
+        query = sa.select(schema.run).order_by(schema.run.c.run_id.desc()).limit(limit)
+        if pipeline is not None:
+            query = query.where(schema.run.c.pipeline == pipeline)
+        with reading(self.engine) as connection:
+            return [runs.to_run(row) for row in connection.execute(query)]
+
+    def finish_run(self, run_id: int) -> bool:
+        with writing(self.engine) as connection:
+            return runs.finish(connection, run_id)
+
+    def _run(self, connection: Connection, run_id: int) -> Run:
+        if run_id not in self._runs:
+            row = connection.execute(sa.select(schema.run).where(schema.run.c.run_id == run_id)).one_or_none()
+            if row is None:
+                raise UnknownRun(f"no run {run_id} is in the log")
+            self._runs[run_id] = runs.to_run(row)
+        return self._runs[run_id]
+
+    # --- groups -------------------------------------------------------------------------------------------------------
+
+    def groups(self, run_id: int) -> Sequence[GroupStatus]:
+        with reading(self.engine) as connection:
+            return runs.statuses(connection, self.beats, run_id)
+
+    def group(self, run_id: int, group: str) -> GroupStatus:
+        with reading(self.engine) as connection:
+            found = runs.statuses(connection, self.beats, run_id, group)
+        if not found:
+            raise UnknownRun(f"run {run_id} has no group {group!r}")
+        return found[0]
+
+    def claim(self, run_id: int, group: str, *, expected: int, reason: str, by_user: bool = False) -> Claim:
+        try:
+            made = self._claim(run_id, group, expected, reason, by_user=by_user)
+        except TransactionConflict:
+            # Somebody holds the fence row's lock for longer than a transaction takes: a driver that stopped inside one.
+            self.end_backends(run_id, group, expected)
+            made = self._claim(run_id, group, expected, reason, by_user=by_user)
+        if isinstance(made, str):
+            raise BudgetSpent(made)
+        return made
+
+    def _claim(self, run_id: int, group: str, expected: int, reason: str, *, by_user: bool) -> Claim | str:
+        with writing(self.engine) as connection:
+            run = self._run(connection, run_id)
+            return groups.claim(connection, run, group, expected=expected, reason=reason, by_user=by_user)
+
+    def end_backends(self, run_id: int, group: str, incarnation: int) -> int:
+        """End the database sessions of a driver (PostgreSQL; needs the same role or pg_signal_backend)."""
+        if self.engine.dialect.name != "postgresql":
+            return 0
+        query = sa.text("SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE application_name = :name")
+        with writing(self.engine) as connection:
+            ended = connection.execute(query, {"name": driver_application(run_id, group, incarnation)}).scalar_one()
+        log.warning("ended %d database session(s) of group %s, incarnation %d", ended, group, incarnation)
+        return int(ended)
+
+    def submitted(self, claim: Claim, *, log_path: str | None, launcher: DriverIdentity | None) -> bool:
+        with writing(self.engine) as connection:
+            return groups.submitted(connection, claim, log_path, launcher)
+
+    def register(self, claim: Claim, identity: DriverIdentity) -> GroupRef:
+        with writing(self.engine) as connection:
+            if not groups.register(connection, claim, identity):
+                raise Fenced(
+                    f"incarnation {claim.incarnation} of group {claim.group!r} is not to be had: it was replaced, ended, "
+                    "or another process holds it; this driver exits before its first read"
+                )
+        return GroupRef(claim.run_id, claim.group, claim.incarnation, claim.replica)
+
+    def heartbeat(self, ref: GroupRef, beat: int, *, ready: bool, rss_bytes: int) -> GroupState:
+        with reading(self.engine) as connection:
+            fence, group = schema.fence, schema.group
+            row = connection.execute(
+                sa.select(fence.c.incarnation, group.c.desired)
+                .join(
+                    group,
+                    sa.and_(*(fence.c[name] == group.c[name] for name in ("run_id", "group_name", "replica"))),
+                )
+                .where(fence.c.run_id == ref.run_id, fence.c.group_name == ref.group, fence.c.replica == ref.replica)
+            ).one_or_none()
+        if row is None or row.incarnation != ref.incarnation:
+            raise Fenced(f"group {ref.group!r}: incarnation {ref.incarnation} was replaced")
+        with writing(self.beats) as connection:
+            values = {"beat": beat, "at": now(connection.dialect.name), "ready": ready, "rss_bytes": rss_bytes}
+            insert = runs.upserting(connection, schema.heartbeat).values(
+                run_id=ref.run_id,
+                group_name=ref.group,
+                replica=ref.replica,
+                incarnation=ref.incarnation,
+                **values,
+            )
+            connection.execute(
+                insert.on_conflict_do_update(
+                    index_elements=["run_id", "group_name", "replica", "incarnation"], set_=values
+                )
+            )
+        return GroupState(row.desired)
+
+    def declare_dead(self, ref: GroupRef, cause: str) -> bool:
+        return self._end(ref, GroupState.DEAD, cause)
+
+    def park(self, ref: GroupRef, error: str) -> bool:
+        return self._end(ref, GroupState.PARKED, error)
+
+    def halted(self, ref: GroupRef) -> bool:
+        return self._end(ref, GroupState.HALTED, None)
+
+    def _end(self, ref: GroupRef, target: GroupState, error: str | None) -> bool:
+        with writing(self.engine) as connection:
+            moved = groups.move(connection, ref, target, error=error)
+            if moved:
+                groups.end_driver(connection, ref, error)
+            return moved
+
+    def request(self, run_id: int, group: str, desired: GroupState) -> None:
+        if desired not in (GroupState.RUNNING, GroupState.HALTED):
+            raise ProtocolViolation(f"a group can be asked to run or to halt, not to be {desired.value!r}")
+        table = schema.group
+        with writing(self.engine) as connection:
+            connection.execute(
+                sa.update(table)
+                .where(table.c.run_id == run_id, table.c.group_name == group)
+                .values(desired=desired.value)
+            )
+
+    # --- figures ------------------------------------------------------------------------------------------------------
+
+    def progress(self, run_id: int) -> Sequence[PortProgress]:
+        with reading(self.engine) as connection:
+            return runs.progress(connection, run_id)
+
+    def session(self, ref: GroupRef) -> GroupSession:
+        waker: Waker
+        if self.engine.dialect.name == "postgresql":
+            waker = PostgresWaker(self.engine, ref)
+        else:
+            waker = SqliteWaker(self.engine)
+        return SqlGroupSession(self.engine, ref, waker, self.patience)
+
+    def dispose(self) -> None:
+        self.engine.dispose()
+        if self.beats is not self.engine:
+            self.beats.dispose()

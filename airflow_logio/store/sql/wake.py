@@ -1,0 +1,178 @@
+"""Wake-ups for receivers that have nothing to do (DESIGN decision 5). A lost one costs a poll interval, never an event.
+
+PostgreSQL: LISTEN and NOTIFY on autocommit connections of their own. A NOTIFY inside a commit would take a global lock, so
+it is sent after it, and only to groups that have said that they are parked. The receiver says so, *then* polls, then
+waits: a commit in between finds it parked. SQLite has no such thing; a pragma tells cheaply that somebody has committed.
+"""
+
+from __future__ import annotations
+
+import logging
+import select
+import threading
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Engine
+
+from airflow_logio.store.records import GroupRef
+from airflow_logio.store.sql import schema
+
+log = logging.getLogger(__name__)
+
+SQLITE_POLL_SECONDS = 0.004
+
+
+class Waker(ABC):
+    @abstractmethod
+    def wait(self, timeout: float) -> None:
+        """Block until something may be new, at most `timeout` seconds; the caller polls after it returns."""
+
+    @abstractmethod
+    def announce(self, groups: Sequence[str]) -> None:
+        """Tell these groups that something is new."""
+
+    @abstractmethod
+    def close(self) -> None: ...
+
+
+class SqliteWaker(Waker):
+    """Watches `PRAGMA data_version`, which changes when another connection has committed."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._connection: Any = None
+        self._seen = -1
+
+    def wait(self, timeout: float) -> None:
+        deadline = time.monotonic() + timeout
+        pause = SQLITE_POLL_SECONDS
+        while time.monotonic() < deadline:
+            version = self._version()
+            if version != self._seen:
+                self._seen = version
+                return
+            time.sleep(min(pause, max(0.0, deadline - time.monotonic())))
+            pause = min(pause * 1.5, 0.05)
+
+    def _version(self) -> int:
+        try:
+            if self._connection is None:
+                self._connection = self._engine.raw_connection()
+            cursor = self._connection.cursor()
+            version = int(cursor.execute("PRAGMA data_version").fetchone()[0])
+            cursor.close()
+            return version
+        except Exception as error:  # a hint only: without it the receiver polls
+            log.debug("no data_version: %s", error)
+            self._connection = None
+            return self._seen
+
+    def announce(self, groups: Sequence[str]) -> None:
+        """Nothing to send: a commit is visible in the file."""
+
+    def close(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+
+class PostgresWaker(Waker):
+    """LISTEN on one connection, the parked flag and NOTIFY on another; both autocommit, neither waits for the disk."""
+
+    def __init__(self, engine: Engine, ref: GroupRef) -> None:
+        self._engine = engine
+        self._ref = ref
+        self._listening: Any = None
+        self._sending: Any = None
+        self._lock = threading.Lock()
+        self._parked = False
+
+    @staticmethod
+    def channel(run_id: int, group: str) -> str:
+        return f"logio_{run_id}_{group}"
+
+    def wait(self, timeout: float) -> None:
+        started = time.monotonic()
+        try:
+            if not self._parked:
+                self._listen()
+                self._set_parked(True)
+                return  # poll once more: what was committed before the flag was seen
+            if self._notified(timeout):
+                self._set_parked(False)
+        except Exception as error:  # a hint only: without it the receiver polls
+            log.debug("no LISTEN: %s", error)
+            self._drop()
+            time.sleep(max(0.0, timeout - (time.monotonic() - started)))
+
+    def _listen(self) -> None:
+        if self._listening is None:
+            connection = self._autocommit()
+            with connection.cursor() as cursor:
+                cursor.execute(f'LISTEN "{self.channel(self._ref.run_id, self._ref.group)}"')
+            self._listening = connection
+
+    def _notified(self, timeout: float) -> bool:
+        connection = self._listening.driver_connection
+        if not connection.notifies:
+            select.select([connection], [], [], timeout)
+            connection.poll()
+        heard = bool(connection.notifies)
+        connection.notifies.clear()
+        return heard
+
+    def _set_parked(self, parked: bool) -> None:
+        table = schema.waiting
+        upsert = sa.dialects.postgresql.insert(table).values(
+            run_id=self._ref.run_id, group_name=self._ref.group, replica=self._ref.replica, parked=parked
+        )
+        statement = upsert.on_conflict_do_update(
+            index_elements=["run_id", "group_name", "replica"], set_={"parked": parked}
+        )
+        self._send(statement)
+        self._parked = parked
+
+    def announce(self, groups: Sequence[str]) -> None:
+        table = schema.waiting
+        channel = sa.literal(f"logio_{self._ref.run_id}_") + table.c.group_name
+        try:
+            self._send(
+                sa.select(sa.func.pg_notify(channel, "")).where(
+                    table.c.run_id == self._ref.run_id, table.c.group_name.in_(groups), table.c.parked
+                )
+            )
+        except Exception as error:  # a hint only: receivers poll
+            log.debug("no NOTIFY: %s", error)
+            self._drop()
+
+    def _send(self, statement: sa.Executable) -> None:
+        with self._lock:
+            if self._sending is None:
+                connection = self._engine.connect().execution_options(isolation_level="AUTOCOMMIT")
+                connection.exec_driver_sql("SET synchronous_commit = off")
+                self._sending = connection
+            self._sending.execute(statement)
+
+    def _autocommit(self) -> Any:
+        connection = self._engine.raw_connection()
+        connection.driver_connection.autocommit = True
+        return connection
+
+    def _drop(self) -> None:
+        with self._lock:
+            listening, self._listening = self._listening, None
+            sending, self._sending = self._sending, None
+            self._parked = False
+        for connection in (listening, sending):
+            if connection is not None:
+                try:
+                    connection.invalidate()
+                except Exception as error:
+                    log.debug("dropping a broken connection: %s", error)
+
+    def close(self) -> None:
+        self._drop()
