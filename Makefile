@@ -1,0 +1,46 @@
+# Everything a contributor runs. `make help` lists it; a fresh clone needs Python 3.11 or later and nothing else.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+# Narrow a test run: make test ARGS="tests/store -k fence"
+ARGS ?=
+
+.DEFAULT_GOAL := help
+.PHONY: help setup java demo test check format bench clean
+
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+setup: $(STAMP) ## virtual environment and dependencies (again only if pyproject.toml has changed)
+
+$(STAMP): pyproject.toml .ci/setup
+	@.ci/setup "$(PYTHON)" "$(VENV)"
+	@touch $@
+
+java: ## find Java 17 or 21, or install it with apt-get where that is possible
+	@.ci/java
+
+demo: $(STAMP) ## the sales pipeline in a real Airflow, checked at the end; ONCE=1 exits then
+	@JAVA_HOME="$$(.ci/java)" && export JAVA_HOME && exec $(BIN)/python -m airflow_logio.demo
+
+test: $(STAMP) ## all tests (ARGS="tests/unit -k name" for some)
+	@JAVA_HOME="$$(.ci/java)" && export JAVA_HOME && exec $(BIN)/python -m pytest $(ARGS)
+
+check: $(STAMP) ## format, lint, types, import contracts
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-cache
+
+format: $(STAMP) ## rewrite the code as `make check` wants it
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+bench: $(STAMP) ## the figures of the README
+	@JAVA_HOME="$$(.ci/java)" && export JAVA_HOME && exec $(BIN)/python -m tests.bench
+
+clean: ## remove the virtual environment, the demo's files and all caches
+	rm -rf $(VENV) .demo .logio build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
