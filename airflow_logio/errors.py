@@ -1,7 +1,7 @@
 """Every error this package raises on purpose, sorted by what the reader should do about it.
 
 One root (`LogioError`). Below it: fix what you wrote (`PipelineDefinitionError`, `ConfigurationError`), wait and retry
-(`LogUnavailable`), stop because somebody replaced you (`Fenced`), park the group because going on would lose or double
+(`LogUnavailable`), restart the group within its budget (`OperatorFailed`), stop because somebody replaced you (`Fenced`), park the group because going on would lose or double
 data (`Park` and below).
 """
 
@@ -42,6 +42,13 @@ class ExternalUnavailable(LogioError):
     """An external system (warehouse, file system) cannot be reached; the action is replayed with back-off."""
 
 
+# --- restart within the budget, then park ----------------------------------------------------------------------------
+
+
+class OperatorFailed(LogioError):
+    """An operator's own code raised; the message names pipeline, operator, port, event and Input Set."""
+
+
 # --- stop: this process is not the one any more ----------------------------------------------------------------------
 
 
@@ -66,10 +73,6 @@ class LogInconsistent(Park):
 
 class ProtocolViolation(Park):
     """A step that the protocol does not allow (a state transition, a gap in event ids, a closed Input Set)."""
-
-
-class OperatorFailed(Park):
-    """An operator's own code raised; the message names pipeline, operator, port, event and Input Set."""
 
 
 class SourceChanged(Park):

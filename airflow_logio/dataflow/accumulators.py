@@ -63,6 +63,8 @@ class Sums:
     def _settle(self, held: PartialSums) -> None:
         # One thread: with more, Arrow returns the groups in another order each time.
         groups = pa.concat_tables(held.tables).group_by(list(self.by), use_threads=False)
-        summed = groups.aggregate([(name, "sum") for name in self.of]).select([*self.by, *(f"{n}_sum" for n in self.of)])
+        summed = groups.aggregate([(name, "sum") for name in self.of]).select(
+            [*self.by, *(f"{n}_sum" for n in self.of)]
+        )
         held.tables = [summed.rename_columns([*self.by, *self.of])]
         held.rows = held.settled = summed.num_rows

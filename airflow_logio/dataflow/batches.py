@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from airflow_logio.dataflow.names import did_you_mean
+from airflow_logio.dataflow.rows import uniform
 from airflow_logio.errors import OperatorFailed
 
 INSET_ID = "inset_id"
@@ -42,13 +42,14 @@ def split(result: pa.Table, count: int) -> list[pa.Table | None]:
     """The rows of each of the `count` Input Sets, without column ``inset_id``; None where there are none.
 
     Rows are ordered by all columns, in their order, so that two runs of one job give equal tables although Spark
-    returns rows in any order (columns of nested types cannot be compared and do not take part). Slices share memory.
+    returns rows in any order (columns of nested types cannot be compared and do not take part); times are `uniform`,
+    although Spark returns them in the zone of its session. Slices share memory.
     Raises OperatorFailed if ``inset_id`` is missing, null, no integer or out of range.
     """
     _check_ordinals(result, count)
     names = [name for name in result.column_names if name != INSET_ID]
     keys = [name for name in names if not pa.types.is_nested(result.schema.field(name).type)]
-    ordered = result.combine_chunks()
+    ordered = uniform(result).combine_chunks()
     ordered = ordered.take(_order(ordered, [INSET_ID, *keys])).combine_chunks()
     ordinals = ordered.column(INSET_ID).to_numpy()
     bounds = np.searchsorted(ordinals, np.arange(count + 1)).tolist()
@@ -63,8 +64,8 @@ def _order(table: pa.Table, keys: Sequence[str]) -> pa.Array:
 def _check_ordinals(result: pa.Table, count: int) -> None:
     if INSET_ID not in result.column_names:
         raise OperatorFailed(
-            f"the result of the Spark function has columns {result.column_names}, but not {INSET_ID!r}: keep that column "
-            f"(group by it), it says which Input Set a row belongs to.{did_you_mean(INSET_ID, result.column_names)}"
+            f"the result of the Spark function has columns {result.column_names}, but not {INSET_ID!r}: keep it "
+            f"(group by it), it says which Input Set a row belongs to"
         )
     column = result.column(INSET_ID)
     if not pa.types.is_integer(column.type) or column.null_count:

@@ -59,8 +59,10 @@ class Definition:
             return Port(name, ports[0])
         if not port:
             meant = [f"{name}.{candidate}" for candidate in ports]
-            self.refuse(f"{user} {reference!r}, which is ambiguous: {name!r} has several output ports. Write {_or(meant)}")
-        self._no_port(reference, user, ports)
+            self.refuse(
+                f"{user} {reference!r}, which is ambiguous: {name!r} has several output ports. Write {_or(meant)}"
+            )
+        self.refuse_port(reference, user, ports)
 
     def input(self, reference: str) -> Port:
         """The input port meant by ``operator.port``, or by ``operator`` if it has only one."""
@@ -72,21 +74,26 @@ class Definition:
             return Port(name, ports[0])
         if not port and ports:
             meant = [f"{name}.{candidate}" for candidate in ports]
-            self.refuse(f"connection to {reference!r} is ambiguous: {name!r} has several input ports. Write {_or(meant)}")
-        self._no_port(reference, "connection to port", ports)
+            self.refuse(
+                f"connection to {reference!r} is ambiguous: {name!r} has several input ports. Write {_or(meant)}"
+            )
+        self.refuse_port(reference, "connection to port", ports)
 
     def connect(self, sender: Port, receiver: Port) -> None:
         """Add a connection; raises PipelineDefinitionError if the input port has a sender already."""
         if receiver in self.senders:
             self.refuse(
-                f"input port {str(receiver)!r} is connected to {str(self.senders[receiver])!r} and to {str(sender)!r}: one "
-                "input port has one sender. Give the operator one input port for each"
+                f"input port {str(receiver)!r} is connected to {str(self.senders[receiver])!r} and to "
+                f"{str(sender)!r}: one input port has one sender. Give the operator one input port for each"
             )
         self.senders[receiver] = sender
 
-    def _no_port(self, reference: str, user: str, ports: Iterable[str]) -> NoReturn:
+    def refuse_port(self, reference: str, user: str, ports: Iterable[str]) -> NoReturn:
+        """Raise PipelineDefinitionError for a port that is not among the operator's `ports`."""
         name, _, port = reference.partition(".")
         candidates = list(ports)
+        if not candidates:
+            self.refuse(f"{user} {reference!r}, but {name!r} has no such ports at all")
         only = "only " if len(candidates) == 1 else ""
         close = [f"{name}.{candidate}" for candidate in candidates]
         # An operator with one such port leaves nothing to guess.

@@ -23,11 +23,15 @@ def stable_name(thing: type | Callable[..., Any]) -> str:
 
 
 def plain_settings(thing: object) -> dict[str, Any]:
-    """Public attributes of an object whose values are plain JSON values (or sequences and mappings of them)."""
+    """Public attributes of an object: plain JSON values, sequences and mappings of them, and what has `describe`."""
     settings = {}
     for key, value in sorted(getattr(thing, "__dict__", {}).items()):
-        if not key.startswith("_") and _is_plain(value):
+        if key.startswith("_"):
+            continue
+        if _is_plain(value):
             settings[key] = list(value) if isinstance(value, tuple) else value
+        elif hasattr(value, "describe"):
+            settings[key] = value.describe()
     return settings
 
 

@@ -23,7 +23,7 @@ def window_seconds(text: object) -> int:
     seconds = int(match[1]) * _SECONDS[match[2]]
     if DAY % seconds and seconds % DAY:
         raise PipelineDefinitionError(
-            f"window length {text!r} neither divides a day nor is a number of whole days, so that windows would begin at "
-            "other times every day"
+            f"window length {text!r} neither divides a day nor is a number of whole days, so that windows would begin "
+            "at other times every day"
         )
     return seconds

@@ -14,8 +14,8 @@ def parquet_fingerprint(handle: Any, size: int) -> str:
     """Fingerprint of an open Parquet file (a `pyarrow.NativeFile`) of `size` bytes.
 
     ``blake2b:...`` is the hash of the whole content, up to 256 MiB. ``blake2b-sampled:...`` is, for larger files, the
-    hash of the size, of the whole footer (row counts, offsets and statistics of every row group) and of 64 evenly spaced
-    MiB. It sees a file that was rewritten, extended, cut or replaced; it may miss bytes patched in place.
+    hash of the size, of the whole footer (row counts, offsets and statistics of every row group) and of 64 evenly
+    spaced MiB. It sees a file that was rewritten, extended, cut or replaced; it may miss bytes patched in place.
     """
     content = hashlib.blake2b(digest_size=16)
     if size <= WHOLE_UP_TO:

@@ -162,7 +162,9 @@ def keys_of(records: Any, read: TableRead) -> pa.Array | None:
     if read.key is None:
         return None
     if not isinstance(records, pa.Table) or read.key not in records.column_names:
-        raise OperatorFailed(f"the read of table {read.table!r} is restricted by {read.key!r}, not a column of the records")
+        raise OperatorFailed(
+            f"the read of table {read.table!r} is restricted by {read.key!r}, not a column of the records"
+        )
     keys = pc.unique(records.column(read.key)).drop_null()
     return keys.take(pc.sort_indices(keys))
 

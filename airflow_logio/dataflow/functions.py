@@ -1,8 +1,8 @@
 """From a function to an operator: the decorators `stateless` and `generate`.
 
-Both return the function wrapped in a description of how it is to be used; calling the result calls the function, so that
-authors test their functions without a pipeline. What a function asks for is read from its signature once, when it is
-decorated: a parameter nobody can fill is an error at import, not in a driver.
+Both return the function wrapped in a description of how it is to be used; calling the result calls the function, so
+that authors test their functions without a pipeline. What a function asks for is read from its signature once, when it
+is decorated: a parameter nobody can fill is an error at import, not in a driver.
 """
 
 from __future__ import annotations
@@ -86,7 +86,12 @@ def stateless(
 
     def wrap(function: Function) -> StatelessFunction:
         wrapped = StatelessFunction(
-            function, _ports(inputs), _ports(outputs), check_columns(columns), state_version, _asks(function, ("port",), ())
+            function,
+            _ports(inputs),
+            _ports(outputs),
+            check_columns(columns),
+            state_version,
+            _asks(function, ("port",), ()),
         )
         return _dressed(wrapped, function)
 
@@ -120,8 +125,8 @@ def generate(
 ) -> GenerativeFunction | Callable[[Function], GenerativeFunction]:
     """The generation of one Input Set (``driver``), or of many in one Spark job (``executors``).
 
-    Mode ``driver``: ``fn(records, ...)`` gets the Input Set as an Arrow table and returns a table, ``{port: table}``, or
-    None. It may also take, by name: ``inset_id`` (str), ``window_start`` (datetime, UTC without zone; time windows
+    Mode ``driver``: ``fn(records, ...)`` gets the Input Set as an Arrow table and returns a table, ``{port: table}``,
+    or None. It may also take, by name: ``inset_id`` (str), ``window_start`` (datetime, UTC without zone; time windows
     only), ``state`` (the global state; it is then logged at the trigger) and each declared read (an Arrow table).
     `accumulate(held or None, table) -> held` replaces the list of tables as event state, so that it stays small;
     `finish(held)` then makes of it what `fn` gets (default: the attribute ``finish`` of `accumulate`, else `held`).
@@ -177,16 +182,19 @@ def _mode(mode: str) -> ExecutionMode:
         return ExecutionMode(mode)
     except ValueError:
         modes = [str(known) for known in ExecutionMode]
-        raise PipelineDefinitionError(f"mode {mode!r} is not one of {quoted(modes)}.{did_you_mean(mode, modes)}") from None
+        raise PipelineDefinitionError(
+            f"mode {mode!r} is not one of {quoted(modes)}.{did_you_mean(mode, modes)}"
+        ) from None
 
 
 def _asks(function: Function, facts: tuple[str, ...], reads: tuple[str, ...]) -> tuple[str, ...]:
     """The parameters after the first, each of which must be a fact or a declared read; every read must be asked for."""
     name = name_of(function)
-    records, *others = [*inspect.signature(function).parameters.values()] or [None]
-    if records is None or records.kind not in (records.POSITIONAL_ONLY, records.POSITIONAL_OR_KEYWORD):
+    parameters = list(inspect.signature(function).parameters.values())
+    positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    if not parameters or parameters[0].kind not in positional:
         raise PipelineDefinitionError(f"function {name!r} needs a first parameter for the records")
-    asked = tuple(p.name for p in others if p.default is p.empty or p.name in (*facts, *reads))
+    asked = tuple(p.name for p in parameters[1:] if p.default is p.empty or p.name in (*facts, *reads))
     for parameter in asked:
         if parameter not in (*facts, *reads):
             raise PipelineDefinitionError(
@@ -203,7 +211,9 @@ def _check_generative(function: GenerativeFunction) -> None:
     name = name_of(function.fn)
     for read, declared in function.reads.items():
         if read in FACTS or not isinstance(declared, TableRead):
-            raise PipelineDefinitionError(f"function {name!r}: read {read!r} must be a TableRead, and no word of {FACTS}")
+            raise PipelineDefinitionError(
+                f"function {name!r}: read {read!r} must be a TableRead, and no word of {FACTS}"
+            )
         if function.columns and declared.key is not None and declared.key not in function.columns:
             raise PipelineDefinitionError(
                 f"function {name!r}: read {read!r} is restricted by key {declared.key!r}, "

@@ -31,7 +31,9 @@ class Group:
 
     def _check_setting(self, key: object, value: object) -> None:
         if not isinstance(key, str) or not key.startswith("spark."):
-            hint = did_you_mean(f"spark.{key}", ["spark.driver.memory", "spark.executor.memory", "spark.executor.cores"])
+            hint = did_you_mean(
+                f"spark.{key}", ["spark.driver.memory", "spark.executor.memory", "spark.executor.cores"]
+            )
             raise PipelineDefinitionError(f"group {self.name!r}: {key!r} is no Spark property.{hint}")
         if not isinstance(value, str):
             raise PipelineDefinitionError(

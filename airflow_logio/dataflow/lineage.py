@@ -1,9 +1,9 @@
 """Data lineage scopes and paths (Section 3.1): for which ports of which operators lineage is captured.
 
 A lineage path is a sequence of ports from the start to the target of a scope. Capture is enabled for the ports IN and
-OUT of an operator that occur in a path as (OP.in, OP.out). The paths of a graph can be exponentially many, so IN and OUT
-are computed by reachability: in a graph without cycles, a port is on a path if and only if the start reaches it and it
-reaches the target.
+OUT of an operator that occur in a path as (OP.in, OP.out). The paths of a graph can be exponentially many, so IN and
+OUT are computed by reachability: in a graph without cycles, a port is on a path if and only if the start reaches it and
+it reaches the target.
 """
 
 from __future__ import annotations
@@ -54,8 +54,8 @@ def has_path(graph: Graph, scope: LineageScope) -> bool:
 def lineage_ports(graph: Graph, scopes: Iterable[LineageScope]) -> dict[str, LineagePorts]:
     """(IN, OUT) of every operator, over all scopes; both empty where no lineage is captured.
 
-    The start port is in OUT of its operator: its events are what lineage leads back to. IN of that operator gets nothing
-    from the scope, because no path enters it.
+    The start port is in OUT of its operator: its events are what lineage leads back to. IN of that operator gets
+    nothing from the scope, because no path enters it.
     """
     entered: dict[str, set[str]] = {name: set() for name in graph.inputs}
     left: dict[str, set[str]] = {name: set() for name in graph.inputs}

@@ -51,6 +51,13 @@ def check_table(name: object) -> str:
     raise PipelineDefinitionError(f"table name {name!r} is not allowed: write 'table' or 'schema.table'")
 
 
+def check_count(what: str, value: object) -> int:
+    """Return `value` if it is a whole number of at least 1; raises PipelineDefinitionError."""
+    if isinstance(value, int) and not isinstance(value, bool) and value >= 1:
+        return value
+    raise PipelineDefinitionError(f"{what} is {value!r}; give a whole number, at least 1")
+
+
 def did_you_mean(name: object, candidates: Iterable[str]) -> str:
     """`` Did you mean 'x'?`` if a candidate resembles `name`, else an empty string; append it to a sentence."""
     close = difflib.get_close_matches(str(name), list(candidates), n=1, cutoff=0.6)

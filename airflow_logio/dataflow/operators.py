@@ -1,8 +1,8 @@
 """Operator base classes: the contract between what an author writes and the runtime that logs it.
 
 An operator object holds settings only. Everything that changes while a run goes on is handed in: the *global state*
-(a dict of msgpack-able values, stored in STATE) and the *event state* of an Input Set (`InputSet.held`, rebuilt from the
-logged events on recovery, never stored). Author's code must be deterministic: the same events and states, the same
+(a dict of msgpack-able values, stored in STATE) and the *event state* of an Input Set (`InputSet.held`, rebuilt from
+the logged events on recovery, never stored). Author's code must be deterministic: the same events and states, the same
 results (Section 2).
 """
 
@@ -11,7 +11,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import pyarrow as pa
 
@@ -56,7 +56,7 @@ class External(Protocol):
         ...
 
 
-class Operator(ABC):
+class Operator(ABC):  # noqa: B024  # abstract by purpose: each role below adds its own abstract method
     """What all operators share. `inputs` and `outputs` are port names; a name may be used once per operator.
 
     Raise `state_version` when stored state, or the meaning of the graph around it, changes: a run begun under another
@@ -209,7 +209,11 @@ class BatchGenerator(ABC):
     """
 
     reads: Mapping[str, TableRead] = {}
-    outputs: tuple[str, ...]
+
+    if TYPE_CHECKING:  # the operator's; read-only here, so that a class with two ports may be mixed with this one
+
+        @property
+        def outputs(self) -> tuple[str, ...]: ...
 
     def tagged(self, input_sets: Sequence[InputSet]) -> pa.Table:
         """All records of the Input Sets, with int64 column ``inset_id`` = place (from 0) in the given sequence."""
@@ -229,7 +233,8 @@ class BatchGenerator(ABC):
 
 
 class WriterOperator(StatelessOperator):
-    """Middle operator with write actions (Algorithm 5); passes what it writes on to ``out``, which may stay unconnected.
+    """Middle operator with write actions (Algorithm 5); passes what it writes on to ``out``, which may stay
+    unconnected.
 
     `write_guarantee` is ``conditional`` (the external system applies action and marker in one step), ``checkable`` (it
     can be asked whether an action was applied) or ``idempotent``. A pipeline refuses None.

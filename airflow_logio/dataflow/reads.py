@@ -13,9 +13,9 @@ from airflow_logio.errors import PipelineDefinitionError
 class TableRead:
     """Rows of one external table, as additional input of a generation (Algorithm 4).
 
-    `columns` are the columns to fetch, all of them if empty. `key` is the column by which the rows are restricted to the
-    keys present in a batch, and by which the rows that one Input Set used can be listed later; the input records must
-    have a column of the same name. Without a key the whole table is read.
+    `columns` are the columns to fetch, all of them if empty. `key` is the column by which the rows are restricted to
+    the keys present in a batch, and by which the rows that one Input Set used can be listed later; the input records
+    must have a column of the same name. Without a key the whole table is read.
     Raises PipelineDefinitionError for a name that is not allowed and for a key outside `columns`.
     """
 

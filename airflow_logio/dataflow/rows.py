@@ -36,18 +36,20 @@ def regroup(tables: Iterable[pa.Table], size: int) -> Iterator[pa.Table]:
 
 
 def uniform(table: pa.Table) -> pa.Table:
-    """Timestamps as timestamp[us] in UTC without zone; no schema metadata (a writer's tool leaves its own there).
+    """Timestamps as timestamp[us] in UTC without zone; the schema has names and types alone.
+
+    Metadata and "not null" of a file, or of a Spark plan, would make equal records look different.
 
     Raises OperatorFailed where a value does not fit into microseconds.
     """
-    fields = [pa.field(f.name, _uniform_type(f.type), f.nullable) for f in table.schema]
+    fields = [pa.field(f.name, _uniform_type(f.type)) for f in table.schema]
     try:
         return table.cast(pa.schema(fields))
     except pa.ArrowInvalid as error:
         times = [f.name for f in table.schema if pa.types.is_timestamp(f.type)]
         raise OperatorFailed(
-            f"a timestamp in column(s) {', '.join(times)} does not fit into microseconds ({error}); nothing is rounded in "
-            "silence: rewrite the file with timestamp[us], or leave the column out (columns=...)"
+            f"a timestamp in column(s) {', '.join(times)} does not fit into microseconds ({error}); nothing is "
+            "rounded in silence: rewrite the file with timestamp[us], or leave the column out (columns=...)"
         ) from error
 
 

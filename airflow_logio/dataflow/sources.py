@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from airflow_logio.dataflow.describing import source, stable_name
 from airflow_logio.dataflow.fingerprints import parquet_fingerprint
-from airflow_logio.dataflow.names import check_column, check_name, did_you_mean
+from airflow_logio.dataflow.names import check_column, check_count, check_name, did_you_mean
 from airflow_logio.dataflow.operators import SourceBatch, SourceOperator
 from airflow_logio.dataflow.rows import OrderCheck, regroup, uniform
 from airflow_logio.errors import (
@@ -30,10 +30,10 @@ _READ_ROWS = 65_536
 class ParquetSource(SourceOperator):
     """The rows of one Parquet file, in file order, `records_per_event` of them in each event (the last has the rest).
 
-    `path` is a local path or a URI that Arrow can open, and may contain ``{param}`` placeholders. `columns` are those to
-    read (all by default). `ordered_by` names a column the file must be sorted by, ascending, ties allowed. `transform` is
-    a pure function table → table with the same number of rows, applied to each event. Timestamps become timestamp[us] in
-    UTC without zone. Raises PipelineDefinitionError.
+    `path` is a local path or a URI that Arrow can open, and may contain ``{param}`` placeholders. `columns` are those
+    to read (all by default). `ordered_by` names a column the file must be sorted by, ascending, ties allowed.
+    `transform` is a pure function table → table with the same number of rows, applied to each event. Timestamps become
+    timestamp[us] in UTC without zone. Raises PipelineDefinitionError.
     """
 
     def __init__(
@@ -46,12 +46,14 @@ class ParquetSource(SourceOperator):
         transform: Callable[[pa.Table], pa.Table] | None = None,
     ) -> None:
         if not isinstance(records_per_event, int) or isinstance(records_per_event, bool) or records_per_event < 1:
-            raise PipelineDefinitionError(f"records_per_event is {records_per_event!r}; give a whole number, at least 1")
+            raise PipelineDefinitionError(
+                f"records_per_event is {records_per_event!r}; give a whole number, at least 1"
+            )
         if isinstance(columns, str):
             raise PipelineDefinitionError(f"columns is the single string {columns!r}: write ({columns!r},)")
         self.path = path
         self.ordered_by = None if ordered_by is None else check_column(ordered_by)
-        self.records_per_event = records_per_event
+        self.records_per_event = check_count("records_per_event", records_per_event)
         self.columns = None if columns is None else tuple(columns)
         self._transform = transform
         self._placeholders = _placeholders(path)
@@ -105,12 +107,13 @@ class ParquetSource(SourceOperator):
 
     def _rows(self, handle: Any, action: Mapping[str, Any], offset: int) -> Iterator[pa.Table]:
         columns = list(action["columns"])
+        needed = dict.fromkeys([*columns, *filter(None, [self.ordered_by])])
         check, first = None, offset
         if self.ordered_by is not None:
             first = max(offset - 1, 0)  # the last row of the event before says whether the next one is in order
             check = OrderCheck(action["path"], self.ordered_by, first)
-        for table in _tables_from(_parquet(handle), dict.fromkeys([*columns, *filter(None, [self.ordered_by])]), first):
-            table = uniform(table)
+        for raw in _tables_from(_parquet(handle), needed, first):
+            table = uniform(raw)
             if check is not None:
                 check.see(table)
             yield table.slice(offset - first).select(columns)
@@ -123,8 +126,8 @@ class ParquetSource(SourceOperator):
         if not isinstance(changed, pa.Table) or changed.num_rows != table.num_rows:
             got = f"{changed.num_rows} rows" if isinstance(changed, pa.Table) else type(changed).__name__
             raise OperatorFailed(
-                f"transform {stable_name(self._transform)!r} made {got} of a table of {table.num_rows} rows; the offset of "
-                "a source counts rows, so a transform must keep them all (filter in an operator behind the source)"
+                f"transform {stable_name(self._transform)!r} made {got} of a table of {table.num_rows} rows; the "
+                "offset of a source counts rows, so a transform must keep them all (filter in an operator behind it)"
             )
         return changed
 
@@ -177,9 +180,10 @@ def _parquet(handle: Any) -> Any:
 
 
 def _tables_from(file: Any, columns: Iterable[str], first: int) -> Iterator[pa.Table]:
-    """Rows from number `first` on: row groups before it are skipped unread, the rest of the way is decoded and dropped."""
+    """Rows from number `first` on; row groups before it are skipped unread, the rest of the way is decoded, dropped."""
     names = list(columns)
-    groups, skip = [], first
+    groups: list[int] = []
+    skip = first
     for group in range(file.metadata.num_row_groups):
         rows = file.metadata.row_group(group).num_rows
         if groups or skip < rows:

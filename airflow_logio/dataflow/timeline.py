@@ -19,7 +19,8 @@ def window_numbers(event: InputEvent, on: str, seconds: int) -> tuple[npt.NDArra
     """Number of the window of each record (0 starts at 1970-01-01 UTC), and whether they never decrease.
 
     `on` is a timestamp column of any unit (with a zone: taken in UTC) or a date column. Floor division, so that times
-    before 1970 fall into the window that contains them. Raises OperatorFailed for another type, a missing column, nulls.
+    before 1970 fall into the window that contains them. Raises OperatorFailed for another type, a missing column,
+    nulls.
     """
     column = _column(event, on)
     if pa.types.is_date(column.type):

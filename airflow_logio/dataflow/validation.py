@@ -1,8 +1,8 @@
 """What must hold of a pipeline. Each check names the culprit, and the next step where it is not obvious.
 
 Checks of one operator run when it is added; checks of the whole run on first use and in ``Pipeline.validate()``.
-Groups may well exchange events in both directions (A → B → A over different operators): they meet only in the log, and a
-group's driver waits for none of the others.
+Groups may well exchange events in both directions (A → B → A over different operators): they meet only in the log, and
+a group's driver waits for none of the others.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ def check_operator(definition: Definition, name: str, operator: Operator) -> Non
     _check_placeholders(definition, name, operator)
     if isinstance(operator, SourceOperator) and not operator.replayable:
         definition.refuse(
-            f"source {name!r} is not replayable. Recovery of sources that cannot be read again (Algorithm 6) comes with "
-            "the next release; until then use a source that returns the same records every time, such as a file"
+            f"source {name!r} is not replayable. Recovery of sources that cannot be read again (Algorithm 6) comes "
+            "with the next release; until then use a source that returns the same records every time, such as a file"
         )
 
 
@@ -55,7 +55,9 @@ def _check_ports(definition: Definition, name: str, operator: Operator) -> None:
     for port in ports:
         check_name("port", port)
         if ports.count(port) > 1:
-            definition.refuse(f"operator {name!r} has two ports named {port!r}; a port is referred to as '{name}.{port}'")
+            definition.refuse(
+                f"operator {name!r} has two ports named {port!r}; a port is referred to as '{name}.{port}'"
+            )
     if not operator.inputs and not isinstance(operator, SourceOperator):
         definition.refuse(f"operator {name!r} has no input port; only a source may have none")
 
@@ -63,7 +65,7 @@ def _check_ports(definition: Definition, name: str, operator: Operator) -> None:
 def _check_mode(definition: Definition, name: str, operator: Operator) -> None:
     if operator.mode is ExecutionMode.DATAFRAME:
         definition.refuse(
-            f"operator {name!r} runs in mode 'dataframe', which comes with the next release; use 'executors' or 'driver'"
+            f"operator {name!r} runs in mode 'dataframe', which comes with the next release; use 'executors'"
         )
     if operator.mode is ExecutionMode.EXECUTORS and not isinstance(operator, BatchGenerator):
         definition.refuse(f"operator {name!r} runs in mode 'executors', so its class must also be a BatchGenerator")
@@ -79,9 +81,9 @@ def _check_connections(definition: Definition, name: str, operator: Operator) ->
     for connection, guarantee in operator.writes().items():
         if guarantee not in GUARANTEES:
             definition.refuse(
-                f"the write actions of operator {name!r} on connection {connection!r} are neither conditional, checkable "
-                f"nor idempotent (write_guarantee is {guarantee!r}): after a failure nobody could say whether to repeat "
-                "them. Use TableWriter, or a writer that declares one of these"
+                f"the write actions of operator {name!r} on connection {connection!r} are neither conditional, "
+                f"checkable nor idempotent (write_guarantee is {guarantee!r}): after a failure nobody could say "
+                "whether to repeat them. Use TableWriter, or a writer that declares one of these"
             )
 
 
@@ -103,7 +105,9 @@ def _check_connected(definition: Definition, graph: Graph) -> None:
     for name, operator in definition.operators.items():
         for port in graph.inputs_of(name):
             if port not in definition.senders:
-                definition.refuse(f"input port {str(port)!r} is connected to nothing. Name its upstream, or .connect(...)")
+                definition.refuse(
+                    f"input port {str(port)!r} is connected to nothing. Name its upstream, or .connect(...)"
+                )
         if isinstance(operator, WriterOperator):
             continue  # what it passes on is a courtesy: the write is its effect
         for port in graph.outputs_of(name):
@@ -119,8 +123,8 @@ def _check_groups(definition: Definition) -> None:
     for name in definition.operators:
         if name not in grouped and name in definition.groups:
             definition.refuse(
-                f"operator {name!r} is in no group, so it gets one of its own name, but group {name!r} exists and does not "
-                "contain it. Add it to a group, or rename that group"
+                f"operator {name!r} is in no group, so it gets one of its own name, but group {name!r} exists and "
+                "does not contain it. Add it to a group, or rename that group"
             )
 
 
@@ -131,6 +135,6 @@ def _check_tables(definition: Definition) -> None:
         if same and (a.on_new_run, b.on_new_run) != ("append", "append"):
             definition.refuse(
                 f"operators {first!r} and {second!r} both write table {a.table!r} of {a.connection!r} with on_new_run "
-                f"{a.on_new_run!r} and {b.on_new_run!r}: a new run would find the rows of one when the other begins. Let "
-                "both say 'append', or let them write different tables"
+                f"{a.on_new_run!r} and {b.on_new_run!r}: a new run would find the rows of one when the other begins. "
+                "Let both say 'append', or let them write different tables"
             )

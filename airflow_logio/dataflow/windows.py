@@ -16,10 +16,10 @@ import numpy as np
 import pyarrow as pa
 
 from airflow_logio.dataflow.durations import window_seconds
-from airflow_logio.dataflow.names import check_column
+from airflow_logio.dataflow.names import check_column, check_count
 from airflow_logio.dataflow.operators import InputEvent
 from airflow_logio.dataflow.timeline import window_numbers
-from airflow_logio.errors import OperatorFailed, PipelineDefinitionError
+from airflow_logio.errors import OperatorFailed
 
 WINDOW_START = "window_start"
 
@@ -67,8 +67,7 @@ class EveryEvents(Window):
     count: int
 
     def __post_init__(self) -> None:
-        if not isinstance(self.count, int) or isinstance(self.count, bool) or self.count < 1:
-            raise PipelineDefinitionError(f"EveryEvents({self.count!r}): give a whole number of events, at least 1")
+        check_count("EveryEvents: count", self.count)
 
     def initial_state(self) -> dict[str, Any]:
         return {"events": 0}
@@ -171,7 +170,7 @@ class Tumbling(Window):
         if late:
             records = sum(parts[name].num_rows for name in late)
             raise OperatorFailed(
-                f"event {event.event_id} on port {event.port!r} brings {records} late record(s), the earliest for window "
-                f"{late[0]}: a record of window {watermark} has been seen, so the earlier windows are closed. "
+                f"event {event.event_id} on port {event.port!r} brings {records} late record(s), the earliest for "
+                f"window {late[0]}: a record of window {watermark} has been seen, so the earlier windows are closed. "
                 f"Order the input by {self.on!r} (ParquetSource(..., ordered_by={self.on!r}) refuses unordered files)"
             )

@@ -58,12 +58,14 @@ class TableWriter(WriterOperator):
         if self.on_new_run not in ON_NEW_RUN:
             hint = did_you_mean(self.on_new_run, ON_NEW_RUN)
             raise PipelineDefinitionError(
-                f"writer of table {self.table!r}: on_new_run={self.on_new_run!r} is not one of {quoted(ON_NEW_RUN)}.{hint}"
+                f"writer of table {self.table!r}: on_new_run={self.on_new_run!r} is none of {quoted(ON_NEW_RUN)}.{hint}"
             )
         if self.columns is None:
             return
         if not self.columns:
-            raise PipelineDefinitionError(f"writer of table {self.table!r}: columns is empty; leave it out or name some")
+            raise PipelineDefinitionError(
+                f"writer of table {self.table!r}: columns is empty; leave it out or name some"
+            )
         for name, kind in self.columns.items():
             if kind not in COLUMN_TYPES:
                 raise PipelineDefinitionError(

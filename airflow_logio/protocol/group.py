@@ -10,7 +10,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from airflow_logio.errors import ProtocolViolation
-from airflow_logio.protocol.effects import Effects, LogRead, LogWrite, RecordLineage, StoreState
+from airflow_logio.protocol.effects import (
+    Effects,
+    FinishGroup,
+    LogRead,
+    LogWrite,
+    RecordLineage,
+    StoreState,
+    WritesDone,
+)
 from airflow_logio.protocol.ledger import Ledger
 from airflow_logio.protocol.logic import Emit, InputSetState, OperatorSpec, Output, Read, Write
 from airflow_logio.protocol.operator import OperatorProtocol
@@ -84,6 +92,15 @@ class GroupProtocol:
         source.complete(self.ledger)
         self._finish_if_drained(source)
 
+    def writes_done(self, operator: str, connection: str, first: int, last: int, records: int) -> None:
+        """The external system has applied write actions `first` to `last` (Algorithm 5 Step 3)."""
+        self.ledger.add(WritesDone(operator, connection, first, last))
+        self.ledger.count(Port(operator, connection), "write", last - first + 1, records)
+
+    def finish(self) -> None:
+        """Everything has ended and every write action is done: the group is finished with this step."""
+        self.ledger.add(FinishGroup())
+
     def close_step(self) -> Effects:
         """End the step: its effects, with the state of every operator that it changed, serialized now."""
         changed = [operator for operator in self.operators.values() if operator.dirty]
@@ -108,7 +125,7 @@ class GroupProtocol:
         """Hand triggered Input Sets to a job: their event states; they are not offered again in this epoch."""
         protocol = self.operators[operator]
         protocol.in_flight.update(inset_ids)
-        return [(inset_id, protocol.insets[inset_id].held) for inset_id in inset_ids]
+        return [(inset_id, protocol.triggered[inset_id].held) for inset_id in inset_ids]
 
     # --- inside -------------------------------------------------------------------------------------------------------
 
@@ -131,7 +148,9 @@ class GroupProtocol:
             outputs = list(operator.generate(inset_id))
             self._complete(operator, inset_id, outputs, has_read=any(isinstance(o, Read) for o in outputs))
 
-    def _complete(self, operator: OperatorProtocol, inset_id: str, outputs: Iterable[Output], *, has_read: bool) -> None:
+    def _complete(
+        self, operator: OperatorProtocol, inset_id: str, outputs: Iterable[Output], *, has_read: bool
+    ) -> None:
         input_set = operator.close_input_set(inset_id, self.ledger)
         for output in outputs:
             match output:
@@ -147,7 +166,9 @@ class GroupProtocol:
     ) -> None:
         sender = Port(operator.spec.name, output.port)
         if output.port not in operator.spec.outputs:
-            raise ProtocolViolation(f"operator {sender.operator!r} sent an event to port {output.port!r}, which it does not have")
+            raise ProtocolViolation(
+                f"operator {sender.operator!r} sent an event to port {output.port!r}, which it does not have"
+            )
         event_id = operator.context.allocate_event(output.port)
         in_scope = output.port in operator.spec.lineage_out
         if in_scope and origin is not None and (origin[1].lineage or has_read):

@@ -96,6 +96,8 @@ class OperatorSpec:
     asynchronous: bool = False
     """Generation is a step of its own, of many Input Sets (mode ``executors``)."""
     reads_state: bool = False
+    stateless: bool = False
+    """Every event is an Input Set of its own: the marks already tell which ones are closed."""
 
 
 @dataclass(slots=True)

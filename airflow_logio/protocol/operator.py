@@ -25,7 +25,10 @@ class OperatorProtocol:
         self.spec = spec
         self.context = Context()
         self.state: dict[str, Any] = self.logic.initial_state() if spec.logic else {}
-        self.insets: dict[str, InputSetState] = {}
+        self.open: dict[str, InputSetState] = {}
+        """Input Sets that events may still join."""
+        self.triggered: dict[str, InputSetState] = {}
+        """Complete ones, not generated yet, in the order of `context.triggered`."""
         self.in_flight: set[str] = set()
         self.dirty = False
         self._snapshots: dict[str, dict[str, Any]] = {}
@@ -41,11 +44,12 @@ class OperatorProtocol:
         """Step 1: global state and LOG.io context, from STATE."""
         stored = decode_state(self.spec.name, data)
         self.context, self.state = stored.context, stored.state
+        self.triggered = {inset_id: InputSetState() for inset_id in self.context.triggered}
 
     def restore_snapshot(self, inset_id: str, data: bytes) -> None:
         """The global state as it was when `inset_id` was triggered (an undone state event)."""
         self._snapshots[inset_id] = decode_state(self.spec.name, data).state
-        self.insets.setdefault(inset_id, InputSetState()).logged_rows += 1
+        self._input_set(inset_id).logged_rows += 1
 
     def reload(self, port: str, event: Event, inset_id: str) -> None:
         """Step 2.b: an acknowledged, undone event updates the event state of that Input Set only; nothing triggers."""
@@ -74,16 +78,22 @@ class OperatorProtocol:
         return True
 
     def _hold(self, port: str, inset_id: str, part: Any) -> InputSetState:
-        input_set = self.insets.get(inset_id)
-        if input_set is None:
-            input_set = self.insets[inset_id] = InputSetState()
+        input_set = self._input_set(inset_id)
         input_set.held = self.logic.accumulate(input_set.held, part)
         input_set.lineage = input_set.lineage or port in self.spec.lineage_in
         return input_set
 
+    def _input_set(self, inset_id: str) -> InputSetState:
+        found = self.triggered.get(inset_id) or self.open.get(inset_id)
+        if found is None:
+            found = self.open[inset_id] = InputSetState()
+        return found
+
     def _refuse_closed(self, inset_id: str, receiver: Port, event: Event) -> None:
+        if self.spec.stateless:
+            return
         closed = self.context.closed.holds(inset_id, self.logic.order(inset_id))
-        if closed or inset_id in self.context.triggered:
+        if closed or inset_id in self.triggered:
             raise ProtocolViolation(
                 f"{receiver} event {event.event_id} was assigned to Input Set {inset_id!r}, which is "
                 f"{'closed' if closed else 'triggered'}: no event may join it any more (late data needs a window that waits)"
@@ -91,13 +101,17 @@ class OperatorProtocol:
 
     def trigger(self, ledger: Ledger) -> None:
         """Step 3: complete Input Sets enter the context, and so commit with the assignment that completed them."""
-        waiting = [inset for inset in self.insets if inset not in self.context.triggered]
-        if not waiting:
+        if not self.open:
             return
         choose = self.logic.flush if self.inputs_ended() else self.logic.triggered
-        for inset_id in choose(self.state, waiting):
+        for inset_id in list(choose(self.state, list(self.open))):
+            if inset_id not in self.open:
+                raise ProtocolViolation(
+                    f"operator {self.spec.name!r} triggered Input Set {inset_id!r}, which is not open"
+                )
             self.dirty = True
             self.context.triggered.append(inset_id)
+            self.triggered[inset_id] = self.open.pop(inset_id)
             if self.spec.reads_state:
                 self._log_state(inset_id, ledger)
 
@@ -106,7 +120,7 @@ class OperatorProtocol:
         data = self.serialized()
         self.context.state_events[inset_id] = state_id
         self._snapshots[inset_id] = decode_state(self.spec.name, data).state
-        self.insets[inset_id].state_pending = True
+        self.triggered[inset_id].state_pending = True
         ledger.log_state(LogStateEvent(self.spec.name, state_id, inset_id, data))
 
     def inputs_ended(self) -> bool:
@@ -114,27 +128,30 @@ class OperatorProtocol:
 
     def is_drained(self) -> bool:
         """Nothing can come, nothing is held: the operator may log its end of stream."""
-        return not self.context.finished and self.inputs_ended() and not self.insets and not self.context.triggered
+        return not self.context.finished and self.inputs_ended() and not self.open and not self.triggered
 
     # --- Algorithm 3 --------------------------------------------------------------------------------------------------
 
     def next_triggered(self) -> list[str]:
         """Input Sets to generate, in order, without those that a job has already been given."""
-        return [inset for inset in self.context.triggered if inset not in self.in_flight]
+        return [inset for inset in self.triggered if inset not in self.in_flight]
 
     def generate(self, inset_id: str) -> Iterable[Output]:
         """Step 3 in mode ``driver``: the author's function over the event state and the state at the trigger."""
         state = self._snapshots.get(inset_id, self.state)
-        return self.logic.generate(inset_id, self.insets[inset_id].held, state)
+        return self.logic.generate(inset_id, self.triggered[inset_id].held, state)
 
     def close_input_set(self, inset_id: str, ledger: Ledger) -> InputSetState:
         """Step 4 (4): mark the Input Set done and empty it; no event can join it any more."""
-        if inset_id not in self.context.triggered or inset_id not in self.insets:
-            raise ProtocolViolation(f"operator {self.spec.name!r} generated Input Set {inset_id!r}, which was not triggered")
+        if inset_id not in self.triggered:
+            raise ProtocolViolation(
+                f"operator {self.spec.name!r} generated Input Set {inset_id!r}, which was not triggered"
+            )
         self.dirty = True
-        input_set = self.insets.pop(inset_id)
+        input_set = self.triggered.pop(inset_id)
         self.context.triggered.remove(inset_id)
-        self.context.closed.add(inset_id, self.logic.order(inset_id))
+        if not self.spec.stateless:
+            self.context.closed.add(inset_id, self.logic.order(inset_id))
         self.in_flight.discard(inset_id)
         self._snapshots.pop(inset_id, None)
         if self.context.state_events.pop(inset_id, None) is not None:
@@ -144,7 +161,7 @@ class OperatorProtocol:
 
     def settle(self) -> None:
         """The step is closed: rows assigned in it are in the log from its commit on."""
-        for input_set in self.insets.values():
+        for input_set in (*self.open.values(), *self.triggered.values()):
             input_set.logged_rows += len(input_set.pending)
             input_set.pending.clear()
             input_set.logged_rows += input_set.state_pending

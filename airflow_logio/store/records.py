@@ -42,6 +42,8 @@ class RunSpec:
     code_fingerprint: str
     budget: RecoveryBudget = field(default_factory=RecoveryBudget)
     lease: Lease = field(default_factory=Lease)
+    hold_sources: bool = False
+    """Sources wait until the drivers of all groups are ready, Spark warm: for benchmarks."""
 
 
 @dataclass(frozen=True, slots=True)

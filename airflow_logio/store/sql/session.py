@@ -9,7 +9,8 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Engine
 
-from airflow_logio.errors import EpochVoid, Fenced, LogInconsistent, LogUnavailable
+from airflow_logio.crash import CrashPoint, crash_here
+from airflow_logio.errors import EpochVoid, Fenced, LogInconsistent
 from airflow_logio.protocol.effects import Effects
 from airflow_logio.protocol.states import GroupState, allowed_from
 from airflow_logio.protocol.values import Event, Port, Status
@@ -20,7 +21,7 @@ from airflow_logio.store.port import GroupSession
 from airflow_logio.store.records import FenceRow, GroupRef, LoggedEvent, Recovered
 from airflow_logio.store.sql import schema
 from airflow_logio.store.sql.apply import EffectWriter
-from airflow_logio.store.sql.engines import TransactionConflict, now, reading, writing
+from airflow_logio.store.sql.engines import now, reading, writing
 from airflow_logio.store.sql.wake import Waker
 
 log = logging.getLogger(__name__)
@@ -106,6 +107,7 @@ class SqlGroupSession(GroupSession):
             if passed != 1:
                 self._refuse(self._lock_fence(connection), number)
             EffectWriter(connection, self.ref).apply(effects)
+            crash_here(CrashPoint.IN_LOG_TRANSACTION)
             self._note_first_commit(connection)
         self._first_commit_noted = True
 

@@ -32,7 +32,9 @@ def check_params(pipeline: str, declared: Mapping[str, type], given: Mapping[str
             )
     for name, kind in declared.items():
         if given.get(name) is None:
-            raise ConfigurationError(f"pipeline {pipeline!r} needs parameter {name!r} ({kind.__name__}), which has no value")
+            raise ConfigurationError(
+                f"pipeline {pipeline!r} needs parameter {name!r} ({kind.__name__}), which has no value"
+            )
     return {name: _value(pipeline, name, kind, given[name]) for name, kind in declared.items()}
 
 

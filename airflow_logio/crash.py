@@ -1,0 +1,66 @@
+"""Named crash points (DESIGN, "How it is tested"): a real process dies there when a test asks for it.
+
+Armed by the environment variable `LOGIO_CRASH_AT=<point>:<n>`: the process kills itself with SIGKILL the n-th time it
+passes. The crash points of a group's threads share one counter per point. `stop` instead of a plain number (`<point>:<n>:stop`) sends SIGSTOP, for zombies that wake up later.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from enum import StrEnum
+
+
+class CrashPoint(StrEnum):
+    """Before and after every commit and every external action of a driver."""
+
+    BEFORE_REGISTER = "before_register"
+    AFTER_REGISTER = "after_register"
+    BEFORE_RECOVERY = "before_recovery"
+    AFTER_RECOVERY = "after_recovery"
+    BEFORE_COMMIT = "before_commit"
+    AFTER_COMMIT = "after_commit"
+    BEFORE_WRITE = "before_write"
+    AFTER_WRITE = "after_write"
+    BEFORE_READ = "before_read"
+    AFTER_READ = "after_read"
+    BEFORE_JOB = "before_job"
+    AFTER_JOB = "after_job"
+    BEFORE_FINISH = "before_finish"
+    AFTER_FINISH = "after_finish"
+    IN_LOG_TRANSACTION = "in_log_transaction"
+    """Behind the fence statement, before COMMIT: the fence row's lock is held."""
+    IN_WAREHOUSE_TRANSACTION = "in_warehouse_transaction"
+    """Behind the marker's lock, before COMMIT."""
+
+
+VARIABLE = "LOGIO_CRASH_AT"
+
+
+class _Armed:
+    def __init__(self, text: str) -> None:
+        point, _, rest = text.partition(":")
+        count, _, how = rest.partition(":")
+        self.point = CrashPoint(point)
+        self.remaining = int(count or 1)
+        self.signal = signal.SIGSTOP if how == "stop" else signal.SIGKILL
+        self.lock = threading.Lock()
+
+    def passed(self, point: CrashPoint) -> None:
+        if point is not self.point:
+            return
+        with self.lock:
+            self.remaining -= 1
+            due = self.remaining == 0
+        if due:
+            os.kill(os.getpid(), self.signal)
+
+
+_armed = _Armed(os.environ[VARIABLE]) if os.environ.get(VARIABLE) else None
+
+
+def crash_here(point: CrashPoint) -> None:
+    """Die (or stop) here if a test has armed this point; otherwise a comparison with None."""
+    if _armed is not None:
+        _armed.passed(point)

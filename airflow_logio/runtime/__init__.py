@@ -1,0 +1,1 @@
+"""What runs inside a Spark driver, and what launches and watches one. Needs no Airflow."""

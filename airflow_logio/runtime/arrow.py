@@ -1,0 +1,30 @@
+"""Event bodies are Arrow IPC streams (DESIGN decision 6); nothing read from the log is ever unpickled."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+
+from airflow_logio.errors import LogInconsistent
+
+COMPRESS_FROM_BYTES = 4096
+"""Below this a compressed stream is not smaller; compression is paid for per column buffer."""
+
+_PLAIN = pa.ipc.IpcWriteOptions()
+_COMPRESSED = pa.ipc.IpcWriteOptions(compression="lz4")
+
+
+def encode(table: pa.Table) -> bytes:
+    """An Arrow IPC stream of `table`, without schema metadata that readers do not need."""
+    options = _COMPRESSED if table.nbytes >= COMPRESS_FROM_BYTES else _PLAIN
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema, options=options) as writer:
+        writer.write_table(table)
+    return sink.getvalue().to_pybytes()
+
+
+def decode(where: str, body: bytes) -> pa.Table:
+    """The table of an event body; raises `LogInconsistent` naming `where` if the bytes are not a whole stream."""
+    try:
+        return pa.ipc.open_stream(body).read_all()
+    except (pa.ArrowException, OSError, EOFError) as error:
+        raise LogInconsistent(f"the body of {where} is not an Arrow stream: {error}") from error

@@ -1,0 +1,70 @@
+"""Back-pressure's second bound (DESIGN decision 5): how many unacknowledged events a sender may have in the log.
+
+From numbers that both sides keep anyway: event ids are gapless, so a receiver's counter of acknowledged events says which
+are not; nothing is counted in the log. Acknowledged events do not count, so a window larger than the bound cannot
+deadlock: it acknowledges as it fills.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from airflow_logio.protocol.values import Port
+
+ASK_EVERY_SECONDS = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class BacklogBound:
+    """Per connection; roughly a minute of traffic of a fast source."""
+
+    events: int = 8_192
+    bytes: int = 256 * 2**20
+
+
+class Backlog:
+    """One output port and its receivers in other groups. Not thread-safe: it belongs to the group's loop."""
+
+    def __init__(
+        self,
+        receivers: Sequence[Port],
+        ask: Callable[[Sequence[Port]], Mapping[Port, tuple[int, int]]],
+        bound: BacklogBound,
+        sent: int,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._receivers = tuple(receivers)
+        self._ask = ask
+        self._bound = bound
+        self._clock = clock
+        self._sent = sent
+        self._acknowledged = 0
+        self._sizes: deque[tuple[int, int]] = deque()
+        self._bytes = 0
+        self._asked_at = float("-inf")
+
+    def sent(self, event_id: int, size: int) -> None:
+        self._sent = max(self._sent, event_id)
+        self._sizes.append((event_id, size))
+        self._bytes += size
+
+    def is_full(self) -> bool:
+        """True while the slowest receiver lags by the bound; asks the log at most every tenth of a second."""
+        if not self._is_over():
+            return False
+        if self._clock() - self._asked_at >= ASK_EVERY_SECONDS:
+            self._refresh()
+        return self._is_over()
+
+    def _is_over(self) -> bool:
+        return self._sent - self._acknowledged >= self._bound.events or self._bytes >= self._bound.bytes
+
+    def _refresh(self) -> None:
+        self._asked_at = self._clock()
+        counters = self._ask(self._receivers)
+        self._acknowledged = min(counters.get(port, (0, 0))[0] for port in self._receivers)
+        while self._sizes and self._sizes[0][0] <= self._acknowledged:
+            self._bytes -= self._sizes.popleft()[1]

@@ -1,0 +1,161 @@
+"""The process of one incarnation of a group: register, rebuild, run, end (started by spark-submit).
+
+What it answers, by exit code (for people; supervisors believe the log only): 0 finished or halted, 3 replaced,
+4 parked, 1 failed and to be recovered.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import sys
+import threading
+from pathlib import Path
+from typing import NoReturn
+
+from airflow_logio.crash import CrashPoint, crash_here
+from airflow_logio.dataflow.pipeline import Pipeline
+from airflow_logio.errors import EpochVoid, ExternalUnavailable, Fenced, LogioError, LogUnavailable, Park
+from airflow_logio.runtime import bundle, driver_config
+from airflow_logio.runtime.driver_config import DriverConfig
+from airflow_logio.runtime.epoch import GroupEpoch, needs_spark
+from airflow_logio.runtime.external import Connections, WriterIdentity
+from airflow_logio.runtime.heartbeat import Heartbeat
+from airflow_logio.runtime.processes import own_identity
+from airflow_logio.runtime.settings import EpochSettings
+from airflow_logio.runtime.spark import SparkSessions
+from airflow_logio.store.opening import open_store
+from airflow_logio.store.records import GroupRef, Run
+from airflow_logio.store.sql.store import SqlLogStore, driver_application
+
+log = logging.getLogger(__name__)
+
+FINISHED, FAILED, REPLACED, PARKED = 0, 1, 3, 4
+
+
+def main() -> NoReturn:
+    """Entry point: ``logio_driver.py --config FILE``."""
+    parser = argparse.ArgumentParser(description="Driver of one LOG.io operator group; started by a launcher.")
+    parser.add_argument("--config", type=Path, required=True, help="file of mode 0600 that the launcher wrote")
+    arguments = parser.parse_args()
+    logging.basicConfig(
+        level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(threadName)s %(name)s: %(message)s"
+    )
+    logging.getLogger("py4j").setLevel(logging.WARNING)
+    code = FAILED
+    try:
+        code = Driver(driver_config.take(arguments.config)).run()
+    except LogioError as error:
+        log.error("%s: %s", type(error).__name__, error)
+    except BaseException:
+        log.exception("the driver failed")
+    sys.stdout.flush()
+    sys.stderr.flush()
+    # Threads may still wait for a database or for Spark; whatever they would do is fenced, so nobody waits for them.
+    os._exit(code)
+
+
+class Driver:
+    """One incarnation. `run` returns the exit code."""
+
+    def __init__(self, config: DriverConfig) -> None:
+        self._config = config
+        claim = config.claim
+        application = driver_application(claim.run_id, claim.group, claim.incarnation)
+        self._store: SqlLogStore = open_store(config.log_url, application=application)
+        self._halt = threading.Event()
+        self._ready = threading.Event()
+
+    def run(self) -> int:
+        claim = self._config.claim
+        crash_here(CrashPoint.BEFORE_REGISTER)
+        ref = self._store.patience.call("registering", lambda: self._store.register(claim, own_identity()))
+        crash_here(CrashPoint.AFTER_REGISTER)
+        log.info("group %s, incarnation %d: registered, pid %d", ref.group, ref.incarnation, os.getpid())
+        sessions = SparkSessions(f"{claim.group} ({claim.run_uid[:8]}/{claim.incarnation})")
+        heartbeat = Heartbeat(self._store, ref, lambda: self._is_ready(sessions), self._halt, self._exit_replaced)
+        heartbeat.start()
+        try:
+            return self._drive(ref, sessions)
+        finally:
+            heartbeat.stop()
+            sessions.stop()
+
+    def _drive(self, ref: GroupRef, sessions: SparkSessions) -> int:
+        session = self._store.session(ref)
+        try:
+            pipeline = self._load()
+            if needs_spark(pipeline, ref.group):
+                sessions.begin()
+            else:
+                self._ready.set()
+            run = self._store.patience.call("reading the run", lambda: self._store.find_run(self._config.claim.run_uid))
+            identity = WriterIdentity(run.uid, ref.incarnation)
+            connections = Connections(self._config.connections, identity)
+            settings = EpochSettings(
+                pipeline,
+                run,
+                ref.group,
+                connections,
+                sessions,
+                lambda stopping: self._hold_sources(run, stopping),
+                self._halt,
+            )
+            finished = self._epochs(settings, ref)
+        except Fenced as error:
+            log.warning("%s", error)
+            return REPLACED
+        except (Park, ExternalUnavailable) as error:
+            log.error("group %s is parked: %s", ref.group, error)
+            self._store.patience.call("parking", lambda: session.park(f"{type(error).__name__}: {error}"))
+            return PARKED
+        except Exception as error:
+            cause = f"{type(error).__name__}: {error}"
+            log.exception("group %s failed and is to be recovered", ref.group)
+            if not isinstance(error, LogUnavailable):
+                self._store.patience.call("reporting", lambda: self._store.declare_dead(ref, cause))
+            return FAILED
+        if not finished:
+            log.info("group %s halts on request", ref.group)
+            self._store.patience.call("halting", lambda: self._store.halted(ref))
+        return FINISHED
+
+    def _load(self) -> Pipeline:
+        config = self._config
+        return bundle.load(bundle.PipelineRef(config.module, config.attr, Path(config.bundle_root)))
+
+    def _epochs(self, settings: EpochSettings, ref: GroupRef) -> bool:
+        """Run epochs until the group is finished or halted; a void epoch is rebuilt in place under the next one."""
+        raise_epoch = False
+        while True:
+            session = self._store.session(ref)
+            try:
+                self._store.patience.call(
+                    "opening the fence",
+                    lambda session=session, up=raise_epoch: session.open(raise_epoch=up),  # type: ignore[misc]
+                )
+                return GroupEpoch(settings, session).run()
+            except EpochVoid as void:
+                log.warning("%s; rebuilding from the log", void)
+                raise_epoch = True
+            finally:
+                session.close()
+
+    def _is_ready(self, sessions: SparkSessions) -> bool:
+        return self._ready.is_set() or sessions.is_ready()
+
+    def _hold_sources(self, run: Run, stopping: threading.Event) -> None:
+        """A benchmark's sources wait until every group is ready; a recovered one has nobody to wait for."""
+        while run.spec.hold_sources and self._config.claim.incarnation == 1 and not stopping.is_set():
+            try:
+                if all(group.ready for group in self._store.groups(run.run_id)):
+                    return
+            except LogUnavailable as error:
+                log.debug("waiting for the groups: %s", error)
+            stopping.wait(0.1)
+
+    def _exit_replaced(self, why: str) -> None:
+        log.warning("group %s, incarnation %d exits: %s", self._config.claim.group, self._config.claim.incarnation, why)
+        sys.stderr.flush()
+        os._exit(REPLACED)

@@ -1,0 +1,44 @@
+"""What a driver is told, in a file of mode 0600 that it removes when it has read it (no secret on a command line)."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from airflow_logio.errors import ConfigurationError
+from airflow_logio.store.records import Claim
+
+
+@dataclass(frozen=True, slots=True)
+class DriverConfig:
+    """Everything a driver needs: where the log is, which incarnation it may take, the URLs of the run's connections."""
+
+    log_url: str
+    claim: Claim
+    module: str
+    attr: str
+    bundle_root: str
+    connections: Mapping[str, str]
+    """The pipeline's connection name → URL."""
+
+    def write(self, path: Path) -> None:
+        """Create the file, readable by its owner only; it must not exist."""
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(msgspec.json.encode(self))
+
+
+def take(path: Path) -> DriverConfig:
+    """Read and remove the file. Raises `ConfigurationError` if it is not there any more: another process took it."""
+    try:
+        data = path.read_bytes()
+        path.unlink(missing_ok=True)
+        return msgspec.json.decode(data, type=DriverConfig)
+    except FileNotFoundError:
+        raise ConfigurationError(f"{path} is gone: this driver was started twice, or long after its launch") from None
+    except (msgspec.DecodeError, msgspec.ValidationError) as error:
+        raise ConfigurationError(f"{path} is no driver configuration: {error}") from error

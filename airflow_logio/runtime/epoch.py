@@ -1,0 +1,297 @@
+"""One epoch of a group: rebuilt from the log, then driven until the group is finished, stopped or void.
+
+The order of a start is the paper's (Section 4): fence first, then the log is read; pending write actions are handed to
+their writers (Algorithm 8), event states are rebuilt without triggering (Algorithm 9), what was triggered is generated,
+and only then are new events taken.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from airflow_logio.crash import CrashPoint, crash_here
+from airflow_logio.dataflow.operators import SourceOperator
+from airflow_logio.dataflow.pipeline import Pipeline
+from airflow_logio.dataflow.writers import TableWriter
+from airflow_logio.protocol import effects as fx
+from airflow_logio.protocol.group import GroupProtocol
+from airflow_logio.protocol.logic import Emit
+from airflow_logio.protocol.values import Event, ExecutionMode, Port
+from airflow_logio.protocol.writes import PendingWrite
+from airflow_logio.runtime.backlog import Backlog
+from airflow_logio.runtime.channel import Channel
+from airflow_logio.runtime.committer import Committer
+from airflow_logio.runtime.generation import Generation
+from airflow_logio.runtime.jobs import Generated
+from airflow_logio.runtime.logic import specs_of
+from airflow_logio.runtime.mailbox import Mailbox
+from airflow_logio.runtime.settings import EpochSettings, Failure
+from airflow_logio.runtime.sources import Batch, Exhausted, SourceReader
+from airflow_logio.runtime.writers import Applied, WriterThread
+from airflow_logio.store.port import GroupSession
+from airflow_logio.store.records import Recovered
+
+log = logging.getLogger(__name__)
+
+FLUSH_SECONDS = 0.25
+"""Assignments without an Output Set are committed at the latest after this time (DESIGN decision 2)."""
+FLUSH_EVENTS = 512
+MAX_EVENTS_PER_STEP = 64
+
+
+class GroupEpoch:
+    def __init__(self, settings: EpochSettings, session: GroupSession) -> None:
+        self._settings = settings
+        self._session = session
+        self._pipeline = settings.pipeline
+        specs, receivers = specs_of(self._pipeline, settings.group, settings.connections, self._before_read)
+        self._protocol = GroupProtocol(specs, receivers)
+        self._members = {spec.name: self._pipeline.operators[spec.name] for spec in specs}
+        self._mailbox = Mailbox(settings.prefetch)
+        self._committer = Committer(session, self._after_commit, self._fail)
+        self._writers: dict[tuple[str, str], WriterThread] = {}
+        self._sources: list[SourceReader] = []
+        self._channel: Channel | None = None
+        self._backlogs: dict[Port, Backlog] = {}
+        self._remote = {
+            sender: tuple(port for port in ports if port.operator not in self._members)
+            for sender, ports in receivers.items()
+        }
+        self._generation = Generation(self._protocol, settings, self._members, self._before_read, self._mailbox.put)
+        self._unflushed_since: float | None = None
+
+    # --- life ---------------------------------------------------------------------------------------------------------
+
+    def run(self) -> bool:
+        """Drive the group; True if it has finished, False if it was asked to halt. Raises what a thread raised."""
+        try:
+            self._recover()
+            return self._loop()
+        finally:
+            self._stop()
+
+    def _recover(self) -> None:
+        crash_here(CrashPoint.BEFORE_RECOVERY)
+        started = time.monotonic()
+        recovered = self._session.recover(list(self._members))
+        self._rebuild(recovered)
+        self._start_threads(recovered)
+        self._protocol.resume()
+        self._begin_sources()
+        self._submit()
+        log.info(
+            "group %s rebuilt in %.2f s: %d acknowledged events, %d pending write actions",
+            self._settings.group,
+            time.monotonic() - started,
+            len(recovered.acknowledged),
+            len(recovered.writes),
+        )
+        crash_here(CrashPoint.AFTER_RECOVERY)
+
+    def _rebuild(self, recovered: Recovered) -> None:
+        operators = self._protocol.operators
+        for name, data in recovered.states.items():
+            operators[name].restore(data)
+        for name, inset_id, data in recovered.snapshots:
+            operators[name].restore_snapshot(inset_id, data)
+        for logged in _round_robin(recovered):
+            assert logged.inset_id is not None
+            operators[logged.receiver.operator].reload(logged.receiver.name, logged.event, logged.inset_id)
+
+    def _start_threads(self, recovered: Recovered) -> None:
+        for name, operator in self._members.items():
+            if isinstance(operator, TableWriter):
+                self._writers[name, operator.connection] = WriterThread(
+                    name, operator, self._settings.connections, self._mailbox.put, self._fail
+                )
+        self._committer.start()
+        self._hand_to_writers(recovered.writes)
+        cursors = {
+            Port(name, port): protocol.context.mark(port)
+            for name, protocol in self._protocol.operators.items()
+            for port in protocol.spec.inputs
+            if self._pipeline.sender(Port(name, port)).operator not in self._members
+            and port not in protocol.context.ended
+        }
+        for sender, receivers in self._remote.items():
+            if receivers:
+                sent = self._protocol.operators[sender.operator].context.next_event.get(sender.name, 1) - 1
+                self._backlogs[sender] = Backlog(receivers, self._session.acknowledged, self._settings.backlog, sent)
+        self._channel = Channel(self._session, cursors, self._mailbox, self._fail)
+        self._channel.start()
+
+    def _begin_sources(self) -> None:
+        for name, operator in self._members.items():
+            if not isinstance(operator, SourceOperator):
+                continue
+            source = self._protocol.source(name)
+            if source.action is None:
+                self._protocol.begin_source(name, operator.action(self._settings.run.spec.params))
+            if source.state["complete"]:
+                continue
+            assert source.action is not None
+            self._sources.append(
+                SourceReader(
+                    name,
+                    operator,
+                    self._settings.run.spec.params,
+                    source.action,
+                    source.offset,
+                    self._mailbox,
+                    self._fail,
+                    self._settings.may_start,
+                )
+            )
+
+    def _stop(self) -> None:
+        """Join every thread: after this nothing of this epoch can reach the log or an external system."""
+        self._mailbox.close()
+        self._committer.stop()
+        for writer in self._writers.values():
+            writer.stop()
+        for source in self._sources:
+            source.stop()
+        if self._channel is not None:
+            self._channel.stop()
+        self._generation.join()
+
+    # --- the loop -----------------------------------------------------------------------------------------------------
+
+    def _loop(self) -> bool:
+        while True:
+            item = self._mailbox.get(self._patience(), inputs=self._accepts_inputs())
+            taken = 0
+            while item is not None:
+                self._observe(item)
+                taken += 1
+                if taken >= MAX_EVENTS_PER_STEP or (self._protocol.ledger.has_output and self._committer.is_idle()):
+                    break
+                item = self._mailbox.get(0, inputs=self._accepts_inputs())
+            self._generation.start_jobs()
+            if self._settings.stop_requested.is_set():
+                return False
+            if self._is_due():
+                self._submit()
+            if self._is_finished():
+                return self._finish()
+
+    def _patience(self) -> float:
+        if self._unflushed_since is None:
+            return FLUSH_SECONDS
+        return max(0.0, min(FLUSH_SECONDS, self._unflushed_since + FLUSH_SECONDS - time.monotonic()))
+
+    def _accepts_inputs(self) -> bool:
+        return not self._generation.is_full() and not any(backlog.is_full() for backlog in self._backlogs.values())
+
+    def _observe(self, item: Any) -> None:
+        if self._unflushed_since is None:
+            self._unflushed_since = time.monotonic()
+        match item:
+            case (Port() as receiver, Event() as event):
+                self._protocol.deliver(receiver, event)
+            case Batch(operator, table, offset):
+                outputs = self._members[operator].outputs
+                emits = [Emit(port, table, table.num_rows) for port in outputs] if table.num_rows else []
+                self._protocol.emit(operator, emits, offset)
+            case Exhausted(operator):
+                self._protocol.end_source(operator)
+            case Generated():
+                self._generation.finished(item)
+            case Applied(operator, connection, first, last, records):
+                self._writers[operator, connection].settle(last - first + 1)
+                self._protocol.writes_done(operator, connection, first, last, records)
+            case Failure(error):
+                raise error
+
+    def _is_due(self) -> bool:
+        """Output Sets go to the committer as soon as it is free; assignments alone wait for company (decision 2)."""
+        if self._unflushed_since is None:
+            return False
+        ledger = self._protocol.ledger
+        if ledger.has_output and self._committer.is_idle():
+            return True
+        late = time.monotonic() - self._unflushed_since >= FLUSH_SECONDS
+        return late or ledger.received >= FLUSH_EVENTS or self._protocol.is_finished()
+
+    def _submit(self) -> None:
+        self._committer.submit(self._protocol.close_step())
+        self._unflushed_since = None
+
+    def _is_finished(self) -> bool:
+        return (
+            self._protocol.is_finished()
+            and self._unflushed_since is None
+            and self._committer.is_idle()
+            and all(writer.outstanding() == 0 for writer in self._writers.values())
+        )
+
+    def _finish(self) -> bool:
+        if (failure := self._mailbox.get(0, inputs=False)) is not None:
+            self._observe(failure)
+            return self._loop()
+        crash_here(CrashPoint.BEFORE_FINISH)
+        self._protocol.finish()
+        self._submit()
+        self._committer.drain()
+        if isinstance(failure := self._mailbox.get(0, inputs=False), Failure):
+            raise failure.error
+        crash_here(CrashPoint.AFTER_FINISH)
+        return True
+
+    # --- called by threads ---------------------------------------------------------------------------------------------
+
+    def _fail(self, error: BaseException) -> None:
+        self._mailbox.put(Failure(error))
+
+    def _after_commit(self, effects: Sequence[fx.Effect]) -> None:
+        """On the committer's thread: what may leave the group now that it is durable."""
+        writes = [
+            PendingWrite(e.operator, e.connection, e.number, e.header, e.records, e.body or b"")
+            for e in effects
+            if isinstance(e, fx.LogWrite)
+        ]
+        self._hand_to_writers(writes)
+        awaken: set[str] = set()
+        for effect in effects:
+            if isinstance(effect, fx.LogEvent):
+                for delivery in effect.deliveries:
+                    if not delivery.fused:
+                        awaken.add(self._group_of(delivery.receiver.operator))
+        if awaken:
+            self._session.announce(sorted(awaken))
+
+    def _hand_to_writers(self, writes: Sequence[PendingWrite]) -> None:
+        by_writer: dict[tuple[str, str], list[PendingWrite]] = {}
+        for write in writes:
+            by_writer.setdefault((write.operator, write.connection), []).append(write)
+        for key, group in by_writer.items():
+            self._writers[key].add(group)
+
+    def _group_of(self, operator: str) -> str:
+        return next(name for name, group in self._pipeline.groups.items() if operator in group.operators)
+
+    def _before_read(self, connection: str) -> None:
+        """A side-effect read waits for the group's earlier write actions on that connection (decision 4)."""
+        writers = [writer for (_, name), writer in self._writers.items() if name == connection]
+        if writers:
+            self._committer.drain()
+        for writer in writers:
+            writer.wait_idle()
+
+
+def _round_robin(recovered: Recovered) -> Sequence[Any]:
+    """Algorithm 9 Step 2: increasing event_id per port, round robin between the ports of an operator."""
+    by_port: dict[Port, list[Any]] = {}
+    for logged in recovered.acknowledged:
+        by_port.setdefault(logged.receiver, []).append(logged)
+    queues = list(by_port.values())
+    longest = max(map(len, queues), default=0)
+    return [queue[index] for index in range(longest) for queue in queues if index < len(queue)]
+
+
+def needs_spark(pipeline: Pipeline, group: str) -> bool:
+    """Whether an operator of the group runs its generation in Spark."""
+    return any(pipeline.operators[name].mode is not ExecutionMode.DRIVER for name in pipeline.groups[group].operators)

@@ -1,0 +1,142 @@
+"""Launching the driver of a group (DESIGN decision 10): claim in the log, then spark-submit. Short; it waits for nothing.
+
+The claim comes first: the incarnation exists, and the old driver is fenced, before any new process does. Dead after the
+claim: the launch state's deadline passes and the group is dead. Dead after spark-submit was started: the driver registers
+by itself. Two launchers at once: one claim fails.
+"""
+
+from __future__ import annotations
+
+import logging
+import subprocess
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from airflow_logio.dataflow.pipeline import Pipeline
+from airflow_logio.errors import ConfigurationError
+from airflow_logio.protocol.states import GroupState
+from airflow_logio.runtime import processes, spark_submit
+from airflow_logio.runtime.bundle import PipelineRef, write_bundle
+from airflow_logio.runtime.driver_config import DriverConfig
+from airflow_logio.runtime.spark_submit import SparkSettings
+from airflow_logio.store.records import Claim, DriverIdentity, GroupRef, GroupStatus, Run
+from airflow_logio.store.sql.store import SqlLogStore
+
+log = logging.getLogger(__name__)
+
+APPLICATION = Path(__file__).parent / "application" / "logio_driver.py"
+
+
+@dataclass(frozen=True, slots=True)
+class Launched:
+    """A driver on its way: the process of spark-submit, and where its output goes."""
+
+    identity: DriverIdentity | None
+    log_path: str | None
+
+
+class Launcher(ABC):
+    """Port: how a claimed driver becomes a process somewhere."""
+
+    @abstractmethod
+    def launch(self, claim: Claim, config: DriverConfig, settings: SparkSettings, conf: Mapping[str, str]) -> Launched:
+        """Start spark-submit and return; must not wait for the driver. Raises `ConfigurationError`."""
+
+
+@dataclass(frozen=True, slots=True)
+class LocalProcessLauncher(Launcher):
+    """The driver is a process of this machine, in a session of its own: it survives whoever launched it.
+
+    `work_dir` gets a private folder per incarnation: the bundle, the driver's log, and for a moment its configuration.
+    """
+
+    work_dir: Path
+
+    def launch(self, claim: Claim, config: DriverConfig, settings: SparkSettings, conf: Mapping[str, str]) -> Launched:
+        folder = self.work_dir / claim.run_uid / claim.group / str(claim.incarnation)
+        folder.mkdir(parents=True, mode=0o700)
+        bundle = write_bundle(PipelineRef(config.module, config.attr, Path(config.bundle_root)), folder / "bundle.zip")
+        config_path = folder / "driver.json"
+        config.write(config_path)
+        name = f"logio {claim.group} {claim.run_uid[:8]}/{claim.incarnation}"
+        command = spark_submit.command(settings, conf, name, bundle, APPLICATION, config_path)
+        log_path = folder / "driver.log"
+        log.info("group %s, incarnation %d: %s", claim.group, claim.incarnation, " ".join(command))
+        try:
+            with log_path.open("wb") as output:
+                process = subprocess.Popen(
+                    command,
+                    stdin=subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=subprocess.STDOUT,
+                    env=spark_submit.environment(settings),
+                    cwd=folder,
+                    start_new_session=True,
+                )
+        except OSError as error:
+            config_path.unlink(missing_ok=True)
+            raise ConfigurationError(f"spark-submit could not be started: {error}") from error
+        return Launched(processes.identity_of(process.pid), str(log_path))
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchContext:
+    """What launches of a run's groups have in common."""
+
+    store: SqlLogStore
+    log_url: str
+    run: Run
+    pipeline: Pipeline
+    ref: PipelineRef
+    connections: Mapping[str, str]
+    """The pipeline's connection name → URL."""
+    launcher: Launcher
+    settings: SparkSettings = field(default_factory=SparkSettings)
+    end_old_drivers: bool = True
+    """Off only in tests of zombies: fencing alone must hold."""
+
+
+def launch_group(context: LaunchContext, group: str, *, expected: int, reason: str, by_user: bool = False) -> Claim:
+    """Claim incarnation ``expected + 1`` of a group, end what is left of the old driver, and launch the new one.
+
+    Raises `Fenced` (somebody else claimed), `BudgetSpent` (parked), `ProtocolViolation`, `ConfigurationError`.
+    """
+    spark_submit.check(context.settings)
+    status = context.store.group(context.run.run_id, group)
+    if context.store.ends_old_driver_first:
+        _end_old_driver(context, status)
+    claim = context.store.claim(context.run.run_id, group, expected=expected, reason=reason, by_user=by_user)
+    if not context.store.ends_old_driver_first:
+        _end_old_driver(context, status)
+    config = DriverConfig(
+        context.log_url,
+        claim,
+        context.ref.module,
+        context.ref.attr,
+        str(context.ref.bundle_root),
+        dict(context.connections),
+    )
+    conf = context.settings.effective_conf(context.pipeline.groups[group].spark)
+    try:
+        launched = context.launcher.launch(claim, config, context.settings, conf)
+    except Exception as error:
+        context.store.declare_dead(_ref(claim), f"launch failed: {error}")
+        raise
+    context.store.submitted(claim, log_path=launched.log_path, launcher=launched.identity)
+    return claim
+
+
+def _end_old_driver(context: LaunchContext, status: GroupStatus) -> None:
+    """End what the last incarnation left on this machine; elsewhere it is fenced only."""
+    if not context.end_old_drivers or status.identity is None or status.state is GroupState.NEW:
+        return
+    left = processes.driver_processes(status.identity)
+    if left:
+        log.warning("group %s: ending old driver processes %s", status.group, [process.pid for process in left])
+        processes.end(status.identity)
+
+
+def _ref(claim: Claim) -> GroupRef:
+    return GroupRef(claim.run_id, claim.group, claim.incarnation, claim.replica)

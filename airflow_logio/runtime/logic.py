@@ -1,0 +1,182 @@
+"""An author's operator as the protocol sees it: adapters from `dataflow.Operator` to `protocol.Logic`.
+
+Errors in the author's code come out as `OperatorFailed` with pipeline, operator, port, event and Input Set.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from airflow_logio.dataflow.operators import InputEvent, InputSet, Operator, StatefulOperator, StatelessOperator
+from airflow_logio.dataflow.pipeline import Pipeline
+from airflow_logio.dataflow.writers import TableWriter
+from airflow_logio.errors import LogioError, OperatorFailed
+from airflow_logio.protocol.logic import Emit, Logic, OperatorSpec, Output, Write
+from airflow_logio.protocol.values import Event, ExecutionMode, Port
+from airflow_logio.runtime.arrow import decode
+from airflow_logio.runtime.external import BEGIN, Connections, StepExternal
+
+BeforeRead = Callable[[str], None]
+
+
+class _Adapter:
+    """What both kinds of operators share."""
+
+    def __init__(
+        self, pipeline: str, name: str, operator: Operator, connections: Connections, before: BeforeRead
+    ) -> None:
+        self._pipeline = pipeline
+        self._name = name
+        self._operator: Any = operator
+        self._connections = connections
+        self._before_read = before
+
+    def opening(self) -> Sequence[Write]:
+        """The first write action of a run: what it does to the writer's table (``on_new_run``)."""
+        if not isinstance(self._operator, TableWriter):
+            return ()
+        header = {"action": BEGIN, "table": self._operator.table, "mode": self._operator.on_new_run}
+        return (Write(self._operator.connection, header),)
+
+    @contextmanager
+    def _named(self, where: str) -> Iterator[None]:
+        try:
+            yield
+        except OperatorFailed as error:
+            raise OperatorFailed(f"pipeline {self._pipeline!r}, operator {self._name!r}, {where}: {error}") from error
+        except LogioError:
+            raise
+        except Exception as error:
+            raise OperatorFailed(
+                f"pipeline {self._pipeline!r}, operator {self._name!r}, {where}: {type(error).__name__}: {error}"
+            ) from error
+
+    def _input(self, port: str, event: Event) -> InputEvent:
+        table = event.payload
+        if table is None:
+            table = decode(f"event {event.event_id} of {event.sender}", event.body or b"")
+        return InputEvent(port, event.event_id, table)
+
+    def _external(self) -> StepExternal:
+        return StepExternal(self._name, self._operator, self._connections, self._before_read)
+
+
+class StatelessLogic(_Adapter):
+    """Each event is an Input Set of its own; State Update and Triggering are trivial (Section 2.3)."""
+
+    def initial_state(self) -> dict[str, Any]:
+        return {}
+
+    def assign(self, port: str, event: Event, state: dict[str, Any]) -> Mapping[str, Any]:
+        inset_id = str(event.event_id) if len(self._operator.inputs) == 1 else f"{port}:{event.event_id}"
+        return {inset_id: (port, event)}
+
+    def part(self, port: str, event: Event, inset_id: str) -> Any:
+        return (port, event)
+
+    def accumulate(self, held: Any | None, part: Any) -> Any:
+        return part
+
+    def triggered(self, state: Mapping[str, Any], open_insets: Sequence[str]) -> Sequence[str]:
+        return open_insets
+
+    def flush(self, state: Mapping[str, Any], open_insets: Sequence[str]) -> Sequence[str]:
+        return open_insets
+
+    def order(self, inset_id: str) -> int | str | None:
+        return None
+
+    def generate(self, inset_id: str, held: Any, state: Mapping[str, Any]) -> Iterable[Output]:
+        port, event = held
+        external = self._external()
+        with self._named(f"port {port!r}, event {event.event_id} of {event.sender}"):
+            given = self._input(port, event)
+            outputs = list(self._operator.process(given, external))
+        serialized = {id(given.table): event.body} if event.body else {}
+        for action in external.collected:
+            yield _with_body(action, serialized)
+        for name, table in outputs:
+            yield Emit(name, table, table.num_rows, serialized.get(id(table)))
+
+
+def _with_body(action: Any, serialized: Mapping[int, bytes | None]) -> Output:
+    """A write action of the very records that arrived reuses their bytes."""
+    body = serialized.get(id(action.payload))
+    if isinstance(action, Write) and body is not None:
+        return Write(action.connection, action.header, action.payload, action.records, body)
+    return action  # type: ignore[no-any-return]
+
+
+class StatefulLogic(_Adapter):
+    def initial_state(self) -> dict[str, Any]:
+        return dict(self._operator.initial_state())
+
+    def assign(self, port: str, event: Event, state: dict[str, Any]) -> Mapping[str, Any]:
+        with self._named(f"port {port!r}, event {event.event_id} of {event.sender}"):
+            return self._operator.assign(self._input(port, event), state)  # type: ignore[no-any-return]
+
+    def part(self, port: str, event: Event, inset_id: str) -> Any:
+        with self._named(f"port {port!r}, event {event.event_id} of {event.sender}, Input Set {inset_id!r}"):
+            return self._operator.part(self._input(port, event), inset_id)
+
+    def accumulate(self, held: Any | None, part: Any) -> Any:
+        with self._named("accumulating an event"):
+            return self._operator.accumulate(held, part)
+
+    def triggered(self, state: Mapping[str, Any], open_insets: Sequence[str]) -> Sequence[str]:
+        with self._named("evaluating the trigger"):
+            return self._operator.triggered(state, open_insets)  # type: ignore[no-any-return]
+
+    def flush(self, state: Mapping[str, Any], open_insets: Sequence[str]) -> Sequence[str]:
+        with self._named("flushing at end of stream"):
+            return self._operator.flush(state, open_insets)  # type: ignore[no-any-return]
+
+    def order(self, inset_id: str) -> int | str | None:
+        return self._operator.order(inset_id)  # type: ignore[no-any-return]
+
+    def generate(self, inset_id: str, held: Any, state: Mapping[str, Any]) -> Iterable[Output]:
+        external = self._external()
+        with self._named(f"Input Set {inset_id!r}"):
+            outputs = list(self._operator.generate(InputSet(inset_id, held), state, external))
+        yield from external.collected
+        for name, table in outputs:
+            yield Emit(name, table, table.num_rows)
+
+
+def specs_of(
+    pipeline: Pipeline, group: str, connections: Connections, before_read: BeforeRead
+) -> tuple[list[OperatorSpec], dict[Port, tuple[Port, ...]]]:
+    """The operators of a group in topological order, and the receivers of their output ports."""
+    members = set(pipeline.groups[group].operators)
+    specs = []
+    receivers: dict[Port, tuple[Port, ...]] = {}
+    for name, operator in pipeline.operators.items():
+        if name not in members:
+            continue
+        inside, outside = pipeline.lineage_ports(name)
+        specs.append(
+            OperatorSpec(
+                name=name,
+                inputs=tuple(operator.inputs),
+                outputs=tuple(operator.outputs),
+                logic=_logic(pipeline.name, name, operator, connections, before_read),
+                lineage_in=frozenset(inside),
+                lineage_out=frozenset(outside),
+                asynchronous=operator.mode is ExecutionMode.EXECUTORS,
+                reads_state=operator.reads_state,
+                stateless=isinstance(operator, StatelessOperator),
+            )
+        )
+        for port in operator.outputs:
+            receivers[Port(name, port)] = pipeline.receivers(Port(name, port))
+    return specs, receivers
+
+
+def _logic(pipeline: str, name: str, operator: Operator, connections: Connections, before: BeforeRead) -> Logic | None:
+    if isinstance(operator, StatelessOperator):
+        return StatelessLogic(pipeline, name, operator, connections, before)
+    if isinstance(operator, StatefulOperator):
+        return StatefulLogic(pipeline, name, operator, connections, before)
+    return None

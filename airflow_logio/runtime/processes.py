@@ -1,0 +1,102 @@
+"""Processes by identity, never by pid alone: host, boot id, pid and start time (DESIGN decision 8)."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+from pathlib import Path
+
+import psutil
+
+from airflow_logio.store.records import DriverIdentity
+
+START_TIME_TOLERANCE_SECONDS = 1.5
+"""psutil derives start times from the boot time, which a clock adjustment moves a little."""
+
+
+def boot_id() -> str:
+    """Changes with every boot, so that a pid of an earlier one is never taken for alive."""
+    path = Path("/proc/sys/kernel/random/boot_id")
+    if path.exists():
+        return path.read_text().strip()
+    return f"boot-{int(psutil.boot_time())}"
+
+
+def this_host() -> str:
+    return socket.gethostname()
+
+
+def identity_of(pid: int) -> DriverIdentity | None:
+    """The identity of a process of this machine; None if there is none of that pid."""
+    try:
+        return DriverIdentity(this_host(), boot_id(), pid, psutil.Process(pid).create_time())
+    except psutil.NoSuchProcess:
+        return None
+
+
+def own_identity() -> DriverIdentity:
+    """This process and its parent, the JVM of spark-submit."""
+    parent = os.getppid()
+    found = identity_of(parent)
+    own = psutil.Process().create_time()
+    started = found.start_time if found is not None else 0.0
+    return DriverIdentity(this_host(), boot_id(), os.getpid(), own, parent, started)
+
+
+def is_local(identity: DriverIdentity) -> bool:
+    """Recorded on this machine, in this boot."""
+    return identity.host == this_host() and identity.boot_id == boot_id()
+
+
+def _find(pid: int, start_time: float) -> psutil.Process | None:
+    if pid <= 0:
+        return None
+    try:
+        process = psutil.Process(pid)
+        same = abs(process.create_time() - start_time) <= START_TIME_TOLERANCE_SECONDS
+        return process if same and process.status() != psutil.STATUS_ZOMBIE else None
+    except psutil.NoSuchProcess:
+        return None
+
+
+def driver_processes(identity: DriverIdentity) -> list[psutil.Process]:
+    """What still runs of a driver on this machine: its Python and the JVM that started it."""
+    if not is_local(identity):
+        return []
+    pairs = ((identity.pid, identity.start_time), (identity.parent_pid, identity.parent_start_time))
+    return [process for pid, started in pairs if (process := _find(pid, started)) is not None]
+
+
+def is_gone(identity: DriverIdentity) -> bool | None:
+    """True if the driver's process has ended, False if it runs, None if this machine cannot tell."""
+    if identity.host != this_host():
+        return None
+    if identity.boot_id != boot_id():
+        return True
+    if identity.pid:
+        return _find(identity.pid, identity.start_time) is None
+    return _find(identity.parent_pid, identity.parent_start_time) is None
+
+
+def end(identity: DriverIdentity, timeout: float = 10.0) -> bool:
+    """SIGKILL what is left of a driver on this machine and wait for its end; False if something survived.
+
+    A stopped process dies of SIGKILL too. Nothing is done to processes of other machines: those are fenced only.
+    """
+    left = driver_processes(identity)
+    for process in left:
+        children = process.children(recursive=True)
+        for one in (process, *children):
+            try:
+                one.send_signal(signal.SIGKILL)
+            except psutil.NoSuchProcess:
+                continue
+    _, alive = psutil.wait_procs(left, timeout=timeout)
+    return not alive
+
+
+def wait_gone(identity: DriverIdentity, timeout: float) -> bool:
+    """Wait until the driver's processes have ended by themselves."""
+    _, alive = psutil.wait_procs(driver_processes(identity), timeout=timeout)
+    return not alive

@@ -1,0 +1,38 @@
+"""What the parts of a group's runtime are given."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from airflow_logio.dataflow.pipeline import Pipeline
+from airflow_logio.runtime.backlog import BacklogBound
+from airflow_logio.runtime.external import Connections
+from airflow_logio.runtime.mailbox import Bound
+from airflow_logio.runtime.spark import SparkSessions
+from airflow_logio.store.records import Run
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """A thread of the group has ended with an error."""
+
+    error: BaseException
+
+
+@dataclass(frozen=True, slots=True)
+class EpochSettings:
+    """What an epoch needs besides the log."""
+
+    pipeline: Pipeline
+    run: Run
+    group: str
+    connections: Connections
+    sessions: SparkSessions
+    may_start: Callable[[threading.Event], None]
+    """Blocks until sources may read, or the event is set."""
+    stop_requested: threading.Event
+    """Set when the group is asked to halt."""
+    backlog: BacklogBound = BacklogBound()
+    prefetch: Bound = Bound()

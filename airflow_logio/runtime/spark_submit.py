@@ -1,0 +1,202 @@
+"""spark-submit as a command: settings, arguments, environment. Nothing secret is among them.
+
+Setting names are those of Airflow's SparkSubmitOperator, so that both ways of launching share one vocabulary.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from airflow_logio.errors import ConfigurationError
+
+JAVA_VERSIONS = (17, 21)
+
+INHERITED = (
+    "HADOOP_CONF_DIR",
+    "HOME",
+    "JAVA_HOME",
+    "KRB5CCNAME",
+    "KRB5_CONFIG",
+    "LANG",
+    "LC_ALL",
+    "LOGNAME",
+    "PATH",
+    "SPARK_CONF_DIR",
+    "SPARK_HOME",
+    "TMPDIR",
+    "TZ",
+    "USER",
+    "YARN_CONF_DIR",
+)
+"""The environment of a driver: this, and what a launch adds. Nothing of Airflow's, whose settings hold secrets."""
+
+LOCAL_JAVA_OPTIONS = (
+    "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Xms64m -Xmn64m -XX:MinHeapFreeRatio=10 -XX:MaxHeapFreeRatio=20"
+)
+"""A driver that is one JVM of several on a machine: little memory, little compilation."""
+
+
+@dataclass(frozen=True, slots=True)
+class SparkSettings:
+    """What concerns Spark in a launch; None leaves spark-submit's default."""
+
+    master: str = "local[1]"
+    deploy_mode: str = "client"
+    conf: Mapping[str, str] = field(default_factory=dict)
+    packages: str | None = None
+    exclude_packages: str | None = None
+    repositories: str | None = None
+    jars: str | None = None
+    files: str | None = None
+    archives: str | None = None
+    py_files: str | None = None
+    driver_class_path: str | None = None
+    driver_memory: str | None = "512m"
+    driver_cores: int | None = None
+    executor_memory: str | None = None
+    executor_cores: int | None = None
+    num_executors: int | None = None
+    total_executor_cores: int | None = None
+    queue: str | None = None
+    properties_file: str | None = None
+    keytab: str | None = None
+    principal: str | None = None
+    proxy_user: str | None = None
+    verbose: bool = False
+    spark_binary: str | None = None
+    env_vars: Mapping[str, str] = field(default_factory=dict)
+
+    def effective_conf(self, group_conf: Mapping[str, str]) -> dict[str, str]:
+        """The group's settings, overridden by the launch's; small-machine defaults for local masters underneath."""
+        conf: dict[str, str] = {}
+        if self.master.startswith("local"):
+            conf |= {
+                "spark.ui.enabled": "false",
+                "spark.driver.host": "127.0.0.1",
+                "spark.driver.bindAddress": "127.0.0.1",
+                "spark.sql.shuffle.partitions": "2",
+                "spark.driver.extraJavaOptions": LOCAL_JAVA_OPTIONS,
+            }
+        return {**conf, **group_conf, **self.conf}
+
+
+_OPTIONS = (
+    ("packages", "--packages"),
+    ("exclude_packages", "--exclude-packages"),
+    ("repositories", "--repositories"),
+    ("jars", "--jars"),
+    ("files", "--files"),
+    ("archives", "--archives"),
+    ("driver_class_path", "--driver-class-path"),
+    ("driver_cores", "--driver-cores"),
+    ("executor_memory", "--executor-memory"),
+    ("executor_cores", "--executor-cores"),
+    ("num_executors", "--num-executors"),
+    ("total_executor_cores", "--total-executor-cores"),
+    ("queue", "--queue"),
+    ("properties_file", "--properties-file"),
+    ("keytab", "--keytab"),
+    ("principal", "--principal"),
+    ("proxy_user", "--proxy-user"),
+)
+
+
+def command(
+    settings: SparkSettings, conf: Mapping[str, str], name: str, bundle: Path, application: Path, config: Path
+) -> list[str]:
+    """The spark-submit command line of a driver."""
+    arguments = [find_spark_submit(settings.spark_binary), "--master", settings.master]
+    arguments += ["--deploy-mode", settings.deploy_mode, "--name", name]
+    memory = conf.get("spark.driver.memory", settings.driver_memory)
+    if memory:
+        arguments += ["--driver-memory", memory]
+    for attribute, option in _OPTIONS:
+        value = getattr(settings, attribute)
+        if value is not None:
+            arguments += [option, str(value)]
+    py_files = ",".join(filter(None, (settings.py_files, str(bundle))))
+    arguments += ["--py-files", py_files]
+    for key, value in sorted(conf.items()):
+        if key != "spark.driver.memory":
+            arguments += ["--conf", f"{key}={value}"]
+    if settings.verbose:
+        arguments.append("--verbose")
+    return [*arguments, str(application), "--config", str(config)]
+
+
+def environment(settings: SparkSettings) -> dict[str, str]:
+    """The minimal environment of a driver on this machine."""
+    inherited = {name: os.environ[name] for name in INHERITED if name in os.environ}
+    ours = {
+        "PYSPARK_PYTHON": sys.executable,
+        "PYSPARK_DRIVER_PYTHON": sys.executable,
+        "PYTHONUNBUFFERED": "1",
+        "MALLOC_ARENA_MAX": "2",
+        "SPARK_LOCAL_IP": "127.0.0.1",
+    }
+    if not settings.master.startswith("local"):
+        del ours["SPARK_LOCAL_IP"]
+    return {**inherited, **ours, **settings.env_vars}
+
+
+def check(settings: SparkSettings) -> None:
+    """Refuse what cannot work before anything is claimed or started. Raises `ConfigurationError`."""
+    if settings.deploy_mode != "client":
+        raise ConfigurationError(
+            f"deploy_mode={settings.deploy_mode!r} is not supported yet: drivers run in client mode, as processes of the "
+            "machine that launches them (the executors may be anywhere)"
+        )
+    find_spark_submit(settings.spark_binary)
+    check_java()
+
+
+def find_spark_submit(binary: str | None) -> str:
+    """The given binary, or the one that belongs to the installed pyspark. Raises `ConfigurationError`."""
+    if binary is not None:
+        found = shutil.which(binary)
+        if found is None:
+            raise ConfigurationError(f"spark_binary={binary!r} is not an executable on this machine")
+        return found
+    spec = importlib.util.find_spec("pyspark")
+    for folder in (spec.submodule_search_locations or []) if spec else []:
+        candidate = Path(folder) / "bin" / "spark-submit"
+        if candidate.is_file():
+            return str(candidate)
+    found = shutil.which("spark-submit")
+    if found is None:
+        raise ConfigurationError("spark-submit was not found: install pyspark (`pip install airflow-logio[spark]`)")
+    return found
+
+
+def find_java() -> Path | None:
+    """``java`` by JAVA_HOME or PATH."""
+    home = os.environ.get("JAVA_HOME")
+    if home and (Path(home) / "bin" / "java").is_file():
+        return Path(home) / "bin" / "java"
+    found = shutil.which("java")
+    return Path(found) if found else None
+
+
+def check_java() -> None:
+    """Java 17 or 21, by JAVA_HOME or PATH. Raises `ConfigurationError`."""
+    java = find_java()
+    needed = " or ".join(map(str, JAVA_VERSIONS))
+    if java is None:
+        raise ConfigurationError(f"Java {needed} is needed for Spark and was not found: install it, or set JAVA_HOME")
+    try:
+        printed = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=30, check=True).stderr
+    except (OSError, subprocess.SubprocessError) as error:
+        raise ConfigurationError(f"{java} does not run: {error}") from error
+    version = re.search(r'version "(\d+)', printed)
+    if version is None or int(version.group(1)) not in JAVA_VERSIONS:
+        raise ConfigurationError(
+            f"Spark needs Java {needed}; {java} is {printed.splitlines()[0] if printed else 'unknown'}"
+        )

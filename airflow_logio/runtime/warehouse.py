@@ -1,0 +1,240 @@
+"""A SQL warehouse as an external system: reads, and atomically conditional write actions.
+
+One transaction applies a group of write actions and advances the marker of (run, operator, connection, slot). It is
+refused if the marker has passed these numbers (they were applied by an earlier incarnation), if a higher fencing token
+wrote, or if another run owns the table. A stopped process cannot hold the marker's row for long: its session is ended by
+`idle_in_transaction_session_timeout` (PostgreSQL), or the process itself is ended before it is replaced (SQLite).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+import sqlalchemy as sa
+from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.engine import Connection, Engine, make_url
+
+from airflow_logio.crash import CrashPoint, crash_here
+from airflow_logio.dataflow.reads import TableRead
+from airflow_logio.dataflow.writers import TableWriter
+from airflow_logio.errors import ConfigurationError, ExternalUnavailable, Fenced, WriteRefused
+from airflow_logio.protocol.writes import PendingWrite, check_gapless, unapplied
+from airflow_logio.runtime import rows
+from airflow_logio.store.sql.engines import BUSY_TIMEOUT_SECONDS, postgres_arguments
+
+LOCK_TIMEOUT_SECONDS = 20.0
+"""Longer than PostgreSQL needs to end an idle session in a transaction, so that one wait is enough."""
+
+metadata = sa.MetaData()
+
+marker_table = sa.Table(
+    "logio_marker",
+    metadata,
+    sa.Column("run_uid", sa.String(32), primary_key=True),
+    sa.Column("operator", sa.String(250), primary_key=True),
+    sa.Column("connection", sa.String(250), primary_key=True),
+    sa.Column("slot", sa.Integer, primary_key=True, autoincrement=False),
+    sa.Column("last_write", sa.BigInteger, nullable=False),
+    sa.Column("token", sa.BigInteger, nullable=False),
+)
+
+owner_table = sa.Table(
+    "logio_owner",
+    metadata,
+    sa.Column("table_name", sa.String(250), primary_key=True),
+    sa.Column("run_uid", sa.String(32), nullable=False),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Marker:
+    """The key of a high-water row, and the fencing token of who advances it."""
+
+    run_uid: str
+    operator: str
+    connection: str
+    slot: int
+    token: int
+
+    def where(self) -> sa.ColumnElement[bool]:
+        columns = marker_table.c
+        return sa.and_(
+            columns.run_uid == self.run_uid,
+            columns.operator == self.operator,
+            columns.connection == self.connection,
+            columns.slot == self.slot,
+        )
+
+
+class Warehouse:
+    """One external SQL database, under the name the pipeline gives it. Used by one thread at a time per operation."""
+
+    def __init__(self, name: str, url: str) -> None:
+        self.name = name
+        self.engine = _engine(name, url)
+        self._prepared = False
+
+    # --- reads --------------------------------------------------------------------------------------------------------
+
+    def read(self, read: TableRead, keys: pa.Array | None = None) -> pa.Table:
+        """The effect of a read action, obtained in one snapshot.
+
+        With `keys`, only the rows whose `read.key` is among them. Raises `ExternalUnavailable`, `ConfigurationError`.
+        """
+        with self._translated(), self.engine.connect() as connection:
+            connection = connection.execution_options(**_snapshot(self.engine))
+            with connection.begin():
+                return rows.fetch(connection, read, keys)
+
+    # --- writes -------------------------------------------------------------------------------------------------------
+
+    def apply(self, marker: Marker, writer: TableWriter, writes: Sequence[PendingWrite], tables: list[Any]) -> None:
+        """Apply a gapless group of write actions and advance the marker, in one transaction.
+
+        `tables` holds the records of each action. Raises `WriteRefused` (another run owns the table), `Fenced` (a higher
+        token wrote), `LogInconsistent` (the external system is behind the log), `ExternalUnavailable` (try again).
+        """
+        check_gapless(writes)
+        self._prepare()
+        with self._translated(), self.engine.begin() as connection:
+            last = self._lock_marker(connection, marker)
+            pending = unapplied(writes, last)
+            if not pending:
+                return
+            todo = list(zip(writes, tables, strict=True))[len(writes) - len(pending) :]
+            if pending[0].header.get("action") == "begin":
+                self._begin(connection, marker, writer)
+                todo = todo[1:]
+            self._check_owner(connection, marker, writer)
+            rows.insert(connection, writer, [table for _, table in todo])
+            crash_here(CrashPoint.IN_WAREHOUSE_TRANSACTION)
+            connection.execute(
+                sa.update(marker_table).where(marker.where()).values(last_write=pending[-1].number, token=marker.token)
+            )
+
+    def _prepare(self) -> None:
+        if self._prepared:
+            return
+        with self._translated(), self.engine.begin() as connection:
+            if connection.dialect.name == "postgresql":
+                connection.execute(sa.text("SELECT pg_advisory_xact_lock(hashtext('logio warehouse'))"))
+            metadata.create_all(connection, checkfirst=True)
+        self._prepared = True
+
+    @staticmethod
+    def _lock_marker(connection: Connection, marker: Marker) -> int:
+        """Last applied number, with the row locked: whoever else writes here waits, then finds this token."""
+        query = sa.select(marker_table.c.last_write, marker_table.c.token).where(marker.where()).with_for_update()
+        row = connection.execute(query).one_or_none()
+        if row is None:
+            _insert_marker(connection, marker)
+            row = connection.execute(query).one()
+        if row.token > marker.token:
+            raise Fenced(
+                f"write actions of {marker.operator!r} on {marker.connection!r}: token {row.token} has written, this "
+                f"driver holds {marker.token}; it was replaced"
+            )
+        return int(row.last_write)
+
+    def _begin(self, connection: Connection, marker: Marker, writer: TableWriter) -> None:
+        """The first write action of a run: create the table if declared, take it over, treat what is in it as asked."""
+        table = rows.table_of(connection, writer, create=True)
+        if (
+            writer.on_new_run == "error"
+            and connection.execute(sa.select(sa.literal(1)).select_from(table).limit(1)).first()
+        ):
+            raise WriteRefused(
+                f"table {writer.table!r} of connection {self.name!r} is not empty, and its writer {marker.operator!r} says "
+                "on_new_run='error'; empty it, or choose 'append' or 'replace'"
+            )
+        if writer.on_new_run == "replace":
+            connection.execute(sa.delete(table))
+        connection.execute(sa.delete(owner_table).where(owner_table.c.table_name == writer.table))
+        connection.execute(sa.insert(owner_table).values(table_name=writer.table, run_uid=marker.run_uid))
+
+    def _check_owner(self, connection: Connection, marker: Marker, writer: TableWriter) -> None:
+        owner = connection.execute(
+            sa.select(owner_table.c.run_uid).where(owner_table.c.table_name == writer.table).with_for_update(read=True)
+        ).scalar_one_or_none()
+        if owner != marker.run_uid:
+            raise WriteRefused(
+                f"table {writer.table!r} of connection {self.name!r} belongs to run {owner or 'none'}: a newer run has taken "
+                f"it over, and run {marker.run_uid} must not write to it any more"
+            )
+
+    # --- inside -------------------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def _translated(self) -> Iterator[None]:
+        try:
+            yield
+        except (sa.exc.OperationalError, sa.exc.InterfaceError, sa.exc.TimeoutError) as error:
+            raise ExternalUnavailable(f"connection {self.name!r}: {_cause(error)}") from error
+        except sa.exc.DBAPIError as error:
+            if error.connection_invalidated:
+                raise ExternalUnavailable(f"connection {self.name!r}: {_cause(error)}") from error
+            raise WriteRefused(f"connection {self.name!r} refused a statement: {_cause(error)}") from error
+
+    def close(self) -> None:
+        self.engine.dispose()
+
+
+def _insert_marker(connection: Connection, marker: Marker) -> None:
+    """Two drivers may come here at once (the older one is about to be refused): whoever is first makes the row."""
+    dialects: dict[str, Any] = {"postgresql": postgresql.insert, "sqlite": sqlite.insert}
+    values = {
+        "run_uid": marker.run_uid,
+        "operator": marker.operator,
+        "connection": marker.connection,
+        "slot": marker.slot,
+        "last_write": 0,
+        "token": marker.token,
+    }
+    make = dialects.get(connection.dialect.name)
+    insert = make(marker_table).on_conflict_do_nothing() if make else sa.insert(marker_table)
+    connection.execute(insert.values(**values))
+
+
+def _cause(error: Exception) -> str:
+    return str(getattr(error, "orig", None) or error).strip()
+
+
+def _snapshot(engine: Engine) -> dict[str, Any]:
+    return {"isolation_level": "REPEATABLE READ"} if engine.dialect.name == "postgresql" else {"logio_writes": False}
+
+
+def _engine(name: str, url: str) -> Engine:
+    try:
+        parsed = make_url(url)
+        backend = parsed.get_backend_name()
+        if backend == "postgresql":
+            arguments = postgres_arguments(f"logio {name}", lock_timeout=LOCK_TIMEOUT_SECONDS)
+            return sa.create_engine(
+                parsed.set(drivername="postgresql+psycopg2"), connect_args=arguments, pool_size=2, pool_pre_ping=True
+            )
+        if backend == "sqlite":
+            return _sqlite(parsed)
+        return sa.create_engine(parsed, pool_pre_ping=True)
+    except (sa.exc.ArgumentError, sa.exc.NoSuchModuleError, ModuleNotFoundError) as error:
+        raise ConfigurationError(f"the URL of connection {name!r} cannot be used: {error}") from error
+
+
+def _sqlite(url: sa.URL) -> Engine:
+    engine = sa.create_engine(url, connect_args={"timeout": BUSY_TIMEOUT_SECONDS, "check_same_thread": False})
+
+    @sa.event.listens_for(engine, "connect")
+    def _on_connect(dbapi: Any, _record: object) -> None:
+        dbapi.isolation_level = None
+        dbapi.execute("PRAGMA journal_mode=WAL")
+        dbapi.execute("PRAGMA synchronous=FULL")
+
+    @sa.event.listens_for(engine, "begin")
+    def _on_begin(connection: Connection) -> None:
+        writes = connection.get_execution_options().get("logio_writes", True)
+        connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
+
+    return engine

@@ -1,0 +1,165 @@
+"""One incarnation's access to the log in memory (`GroupSession`)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from airflow_logio.errors import EpochVoid, Fenced, LogInconsistent
+from airflow_logio.protocol.effects import Effects
+from airflow_logio.protocol.states import GroupState, allowed_from
+from airflow_logio.protocol.values import Event, Port, Status
+from airflow_logio.protocol.writes import PendingWrite
+from airflow_logio.store.channels import STATE_CHANNEL, WRITES
+from airflow_logio.store.header import decode_header
+from airflow_logio.store.memory.apply import apply_effects
+from airflow_logio.store.memory.tables import GroupKey, LogRow, Tables
+from airflow_logio.store.port import GroupSession
+from airflow_logio.store.records import FenceRow, GroupRef, LoggedEvent, Recovered
+
+
+class MemoryGroupSession(GroupSession):
+    def __init__(self, tables: Tables, ref: GroupRef) -> None:
+        self.ref = ref
+        self._tables = tables
+        self._key = GroupKey(ref.run_id, ref.group, ref.replica)
+        self._fence = FenceRow(ref.incarnation, 0, 0)
+        self._seen = 0
+
+    # --- fence --------------------------------------------------------------------------------------------------------
+
+    def _current(self) -> FenceRow:
+        fence = self._tables.fences.get(self._key)
+        if fence is None:
+            raise Fenced(f"group {self.ref.group!r} of run {self.ref.run_id} is not in the log any more")
+        if fence.incarnation != self.ref.incarnation:
+            raise Fenced(
+                f"the driver of group {self.ref.group!r}, incarnation {self.ref.incarnation}, was replaced by "
+                f"incarnation {fence.incarnation}; it has committed nothing since, and exits"
+            )
+        return fence
+
+    def open(self, *, raise_epoch: bool = False) -> FenceRow:
+        with self._tables.transaction():
+            fence = self._current()
+            if raise_epoch:
+                fence = replace(fence, epoch=fence.epoch + 1)
+                self._tables.put(self._tables.fences, self._key, fence)
+        self._fence = fence
+        return fence
+
+    def commit(self, effects: Effects) -> None:
+        number = self._fence.commit_no + 1
+        with self._tables.transaction():
+            fence = self._current()
+            if fence.epoch != self._fence.epoch:
+                raise EpochVoid(
+                    f"group {self.ref.group!r}: epoch {self._fence.epoch} is void, the log is at {fence.epoch}"
+                )
+            if fence.commit_no != number - 1:
+                raise LogInconsistent(
+                    f"group {self.ref.group!r}: commit {number} was refused, the log is at commit {fence.commit_no}"
+                )
+            fence = replace(fence, commit_no=number)
+            self._tables.put(self._tables.fences, self._key, fence)
+            apply_effects(self._tables, self.ref, effects)
+        self._fence = fence
+
+    def park(self, error: str) -> None:
+        with self._tables.transaction():
+            self._current()
+            row, clock = self._tables.groups[self._key], self._tables.now()
+            if row.state in allowed_from(GroupState.PARKED):
+                parked = replace(row, state=GroupState.PARKED, since=clock, error=error)
+                self._tables.put(self._tables.groups, self._key, parked)
+            key = (self._key, self.ref.incarnation)
+            driver = self._tables.drivers[key]
+            self._tables.put(self._tables.drivers, key, replace(driver, ended_at=clock, error=error))
+
+    # --- delivery -----------------------------------------------------------------------------------------------------
+
+    def fetch(self, receiver: Port, after: int, *, max_events: int, max_bytes: int) -> Sequence[LoggedEvent]:
+        with self._tables.transaction():
+            waiting = self._tables.events.on_their_way(self.ref.run_id, receiver)
+            chosen: list[LogRow] = []
+            total = 0
+            for event_id in sorted(e for e in waiting if e > after)[:max_events]:
+                total += waiting[event_id].size
+                if chosen and total > max_bytes:
+                    break
+                chosen.append(waiting[event_id])
+            return [self._logged(row) for row in chosen]
+
+    def _logged(self, row: LogRow) -> LoggedEvent:
+        sender = Port(row.body.operator, row.send_port or "")
+        about, body = self._tables.bodies[row.body]
+        header = decode_header(f"event {row.body.event_id} of {sender}", about, body)
+        event = Event(sender, row.body.event_id, header.kind, header.records, None, body)
+        return LoggedEvent(Port(row.receiver, row.rec_port or ""), event, row.inset_id)
+
+    def acknowledged(self, receivers: Sequence[Port]) -> Mapping[Port, tuple[int, int]]:
+        with self._tables.transaction():
+            counters = self._tables.counters
+            found = {port: counters.get((self.ref.run_id, port, "in")) for port in receivers}
+            return {port: (row.events, row.bytes) for port, row in found.items() if row is not None}
+
+    # --- recovery -----------------------------------------------------------------------------------------------------
+
+    def recover(self, operators: Sequence[str]) -> Recovered:
+        with self._tables.transaction():
+            run, names = self.ref.run_id, set(operators)
+            undone = [
+                row
+                for row in self._tables.events.rows.values()
+                if row.body.run_id == run and row.status is Status.UNDONE
+            ]
+            return Recovered(
+                states={
+                    operator: data
+                    for (run_id, operator, state_id), data in self._tables.states.items()
+                    if run_id == run and operator in names and state_id == 0
+                },
+                snapshots=self._snapshots([row for row in undone if row.body.operator in names]),
+                acknowledged=self._acknowledged_events([row for row in undone if row.receiver in names]),
+                writes=self._pending_writes([row for row in undone if row.body.operator in names]),
+            )
+
+    def _snapshots(self, undone: Sequence[LogRow]) -> tuple[tuple[str, str, bytes], ...]:
+        rows = sorted((row for row in undone if row.body.channel == STATE_CHANNEL), key=lambda row: row.body.event_id)
+        states = self._tables.states
+        return tuple(
+            (row.body.operator, row.inset_id or "", states[row.body.run_id, row.body.operator, row.body.event_id])
+            for row in rows
+            if row.send_port is None
+        )
+
+    def _acknowledged_events(self, undone: Sequence[LogRow]) -> tuple[LoggedEvent, ...]:
+        rows = [row for row in undone if row.inset_id is not None and row.send_port is not None]
+        rows.sort(key=lambda row: (row.receiver, row.rec_port or "", row.body.event_id, row.inset_id or ""))
+        return tuple(self._logged(row) for row in rows if row.rec_port is not None)
+
+    def _pending_writes(self, undone: Sequence[LogRow]) -> tuple[PendingWrite, ...]:
+        rows = [row for row in undone if row.send_port is None and row.body.channel.startswith(WRITES)]
+        rows.sort(key=lambda row: (row.body.operator, row.rec_port or "", row.body.event_id))
+        writes = []
+        for row in rows:
+            operator, connection, number = row.body.operator, row.rec_port or "", row.body.event_id
+            about, body = self._tables.bodies[row.body]
+            header = decode_header(f"write action {number} of {operator} on {connection}", about, body)
+            writes.append(PendingWrite(operator, connection, number, header.about, header.records, body))
+        return tuple(writes)
+
+    # --- waking -------------------------------------------------------------------------------------------------------
+
+    def wait(self, timeout: float) -> None:
+        """Anybody's commit wakes everybody: that is cheap here."""
+        changed = self._tables.changed
+        with changed:
+            changed.wait_for(lambda: self._tables.commits != self._seen, timeout)
+            self._seen = self._tables.commits
+
+    def announce(self, groups: Sequence[str]) -> None:
+        """Nothing to send: the commit has notified."""
+
+    def close(self) -> None:
+        """Nothing is held."""

@@ -1,0 +1,270 @@
+"""`LogStore` in memory: for users' tests, the simulator and the contract suite. Thread-safe; one process."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Sequence
+from dataclasses import replace
+
+import msgspec
+
+from airflow_logio.errors import BudgetSpent, Fenced, IncompatibleRun, ProtocolViolation, UnknownRun
+from airflow_logio.protocol.states import GroupState, RunState, allowed_from, check_transition
+from airflow_logio.store.memory.session import MemoryGroupSession
+from airflow_logio.store.memory.tables import BeatRow, DriverRow, GroupKey, GroupRow, RunRow, Tables
+from airflow_logio.store.port import GroupSession, LogStore
+from airflow_logio.store.records import (
+    Claim,
+    DriverIdentity,
+    FenceRow,
+    GroupRef,
+    GroupStatus,
+    PortProgress,
+    Run,
+    RunSpec,
+)
+
+
+class MemoryLogStore(LogStore):
+    """Every instance is a log of its own; sessions of one instance share it, as drivers share a database."""
+
+    ends_old_driver_first = False
+
+    def __init__(self) -> None:
+        self.tables = Tables()
+
+    # --- runs ---------------------------------------------------------------------------------------------------------
+
+    def start_run(self, spec: RunSpec) -> Run:
+        tables = self.tables
+        with tables.transaction():
+            if spec.key in tables.run_keys:
+                found = tables.runs[tables.run_keys[spec.key]]
+                if found.spec.graph_fingerprint != spec.graph_fingerprint:
+                    raise IncompatibleRun(
+                        f"run {spec.key} was started by another version of pipeline {spec.key.pipeline!r} (graph "
+                        f"{found.spec.graph_fingerprint}, now {spec.graph_fingerprint}); restore that version, or "
+                        "start a fresh run"
+                    )
+                return found.as_run()
+            run_id, clock = len(tables.runs) + 1, tables.now()
+            # Through its stored form, as in a database: what cannot be stored is found out here.
+            stored = msgspec.json.decode(msgspec.json.encode(spec), type=RunSpec)
+            row = RunRow(run_id, uuid.uuid4().hex, stored, clock)
+            tables.put(tables.runs, run_id, row)
+            tables.put(tables.run_keys, spec.key, run_id)
+            for name in spec.groups:
+                key = GroupKey(run_id, name)
+                tables.put(tables.groups, key, GroupRow(GroupState.NEW, GroupState.RUNNING, clock))
+                tables.put(tables.fences, key, FenceRow(0, 0, 0))
+            return row.as_run()
+
+    def find_run(self, uid: str) -> Run:
+        with self.tables.transaction():
+            newest_first = list(reversed(self.tables.runs.values()))
+        exact = [row for row in newest_first if uid in (row.uid, row.spec.key.dag_run_id)]
+        matching = exact or [row for row in newest_first if row.uid.startswith(uid)]
+        if not matching:
+            raise UnknownRun(f"no run {uid!r} is in the log; `logio status` lists the runs")
+        if not exact and len(matching) > 1:
+            raise UnknownRun(f"{uid!r} is the beginning of {len(matching)} runs")
+        return matching[0].as_run()
+
+    def list_runs(self, *, pipeline: str | None = None, limit: int = 50) -> Sequence[Run]:
+        with self.tables.transaction():
+            rows = [row for row in self.tables.runs.values() if pipeline in (None, row.spec.key.pipeline)]
+        return [row.as_run() for row in reversed(rows)][:limit]
+
+    def finish_run(self, run_id: int) -> bool:
+        tables = self.tables
+        with tables.transaction():
+            row = tables.runs.get(run_id)
+            states = [group.state for key, group in tables.groups.items() if key.run_id == run_id]
+            if row is None or any(state is not GroupState.FINISHED for state in states):
+                return False
+            ended = row.ended_at if row.ended_at is not None else tables.now()
+            tables.put(tables.runs, run_id, replace(row, state=RunState.FINISHED, ended_at=ended))
+            return True
+
+    # --- groups -------------------------------------------------------------------------------------------------------
+
+    def groups(self, run_id: int) -> Sequence[GroupStatus]:
+        with self.tables.transaction():
+            return [self._status(key) for key in sorted(self.tables.groups) if key.run_id == run_id]
+
+    def group(self, run_id: int, group: str) -> GroupStatus:
+        with self.tables.transaction():
+            if GroupKey(run_id, group) not in self.tables.groups:
+                raise UnknownRun(f"run {run_id} has no group {group!r}")
+            return self._status(GroupKey(run_id, group))
+
+    def _status(self, key: GroupKey) -> GroupStatus:
+        tables = self.tables
+        row, incarnation = tables.groups[key], tables.fences[key].incarnation
+        driver = tables.drivers.get((key, incarnation))
+        beat = tables.beats.get((key, incarnation))
+        return GroupStatus(
+            group=key.group,
+            replica=key.replica,
+            state=row.state,
+            desired=row.desired,
+            incarnation=incarnation,
+            beat=beat.beat if beat else 0,
+            beat_at=beat.at if beat else None,
+            ready=bool(beat and beat.ready),
+            recoveries=sum(other == key and number > 1 for other, number in tables.drivers),
+            error=row.error,
+            since=row.since,
+            identity=driver.identity if driver else None,
+            log_path=driver.log_path if driver else None,
+            rss_bytes=beat.rss_bytes if beat else 0,
+        )
+
+    def claim(self, run_id: int, group: str, *, expected: int, reason: str, by_user: bool = False) -> Claim:
+        with self.tables.transaction():
+            made = self._claim(GroupKey(run_id, group), expected, reason, by_user=by_user)
+        if isinstance(made, str):
+            raise BudgetSpent(made)
+        return made
+
+    def _claim(self, key: GroupKey, expected: int, reason: str, *, by_user: bool) -> Claim | str:
+        tables, group = self.tables, key.group
+        if key.run_id not in tables.runs:
+            raise UnknownRun(f"no run {key.run_id} is in the log")
+        if key not in tables.groups:
+            raise ProtocolViolation(f"run {key.run_id} has no group {group!r}")
+        row, fence = tables.groups[key], tables.fences[key]
+        if fence.incarnation != expected:
+            raise Fenced(
+                f"group {group!r} was claimed by somebody else: incarnation {fence.incarnation}, expected {expected}"
+            )
+        check_transition(row.state, GroupState.CLAIMED)
+        if row.state is GroupState.PARKED and not by_user:
+            raise ProtocolViolation(f"group {group!r} is parked; only a person restarts it (`logio retry`)")
+        spends = expected > 0 and not by_user
+        ref = GroupRef(key.run_id, group, expected)
+        if spends and (causes := self._budget_spent(key)):
+            text = f"{causes}\nlast cause: {reason}"
+            self._move(ref, GroupState.PARKED, text)
+            self._end_driver(ref, reason)
+            return text
+        self._end_driver(ref, reason)
+        return self._raise_incarnation(key, fence, reason, spends=spends)
+
+    def _raise_incarnation(self, key: GroupKey, fence: FenceRow, reason: str, *, spends: bool) -> Claim:
+        tables, incarnation, clock = self.tables, fence.incarnation + 1, self.tables.now()
+        uid = tables.runs[key.run_id].uid
+        claim = Claim(key.run_id, uid, key.group, incarnation, uuid.uuid4().hex, recovery=incarnation > 1)
+        tables.put(tables.fences, key, replace(fence, incarnation=incarnation))
+        tables.add(tables.drivers, (key, incarnation), DriverRow(claim.nonce, reason, spends, clock))
+        tables.put(tables.groups, key, GroupRow(GroupState.CLAIMED, GroupState.RUNNING, clock))
+        return claim
+
+    def _budget_spent(self, key: GroupKey) -> str | None:
+        tables, clock = self.tables, self.tables.now()
+        budget = tables.runs[key.run_id].spec.budget
+        spent = [(n, row) for (other, n), row in sorted(tables.drivers.items()) if other == key and row.spends_budget]
+        if not budget.is_spent([clock - row.claimed_at for _, row in spent]):
+            return None
+        causes = "\n".join(f"  incarnation {n}: {row.reason}" for n, row in spent[-budget.recoveries :])
+        return (
+            f"group {key.group!r} was recovered {budget.recoveries} times within {budget.window_seconds:g} s and "
+            f"failed again; it is parked. Recoveries:\n{causes}"
+        )
+
+    def submitted(self, claim: Claim, *, log_path: str | None, launcher: DriverIdentity | None) -> bool:
+        tables, key = self.tables, GroupKey(claim.run_id, claim.group, claim.replica)
+        with tables.transaction():
+            driver = tables.drivers[key, claim.incarnation]
+            identity = driver.identity
+            if launcher is not None and identity is None:
+                identity = DriverIdentity(
+                    launcher.host,
+                    launcher.boot_id,
+                    0,
+                    0.0,
+                    parent_pid=launcher.pid,
+                    parent_start_time=launcher.start_time,
+                )
+            tables.put(tables.drivers, (key, claim.incarnation), replace(driver, log_path=log_path, identity=identity))
+            if tables.groups[key].state is not GroupState.CLAIMED:
+                return False
+            target = GroupState.RESTARTED if claim.recovery else GroupState.SUBMITTED
+            return self._move(claim, target, None)
+
+    def register(self, claim: Claim, identity: DriverIdentity) -> GroupRef:
+        tables, key = self.tables, GroupKey(claim.run_id, claim.group, claim.replica)
+        with tables.transaction():
+            driver = tables.drivers.get((key, claim.incarnation))
+            free = driver is not None and driver.nonce == claim.nonce and driver.registered_at is None
+            if driver is None or not free or not self._move(claim, GroupState.RUNNING, None):
+                raise Fenced(
+                    f"incarnation {claim.incarnation} of group {claim.group!r} is not to be had: it was replaced, "
+                    "ended, or another process holds it; this driver exits before its first read"
+                )
+            registered = replace(driver, registered_at=tables.now(), identity=identity)
+            tables.put(tables.drivers, (key, claim.incarnation), registered)
+        return GroupRef(claim.run_id, claim.group, claim.incarnation, claim.replica)
+
+    def heartbeat(self, ref: GroupRef, beat: int, *, ready: bool, rss_bytes: int) -> GroupState:
+        tables, key = self.tables, GroupKey(ref.run_id, ref.group, ref.replica)
+        with tables.transaction():
+            fence = tables.fences.get(key)
+            if fence is None or fence.incarnation != ref.incarnation:
+                raise Fenced(f"group {ref.group!r}: incarnation {ref.incarnation} was replaced")
+            # Not through `put`: a heartbeat wakes nobody.
+            tables.beats[key, ref.incarnation] = BeatRow(beat, tables.now(), ready, rss_bytes)
+            return tables.groups[key].desired
+
+    def declare_dead(self, ref: GroupRef, cause: str) -> bool:
+        return self._end(ref, GroupState.DEAD, cause)
+
+    def park(self, ref: GroupRef, error: str) -> bool:
+        return self._end(ref, GroupState.PARKED, error)
+
+    def halted(self, ref: GroupRef) -> bool:
+        return self._end(ref, GroupState.HALTED, None)
+
+    def _end(self, ref: GroupRef, target: GroupState, error: str | None) -> bool:
+        with self.tables.transaction():
+            moved = self._move(ref, target, error)
+            if moved:
+                self._end_driver(ref, error)
+            return moved
+
+    def _move(self, ref: Claim | GroupRef, target: GroupState, error: str | None) -> bool:
+        tables, key = self.tables, GroupKey(ref.run_id, ref.group, ref.replica)
+        if key not in tables.groups:
+            raise ProtocolViolation(f"run {ref.run_id} has no group {ref.group!r}")
+        row = tables.groups[key]
+        if tables.fences[key].incarnation != ref.incarnation or row.state not in allowed_from(target):
+            return False
+        tables.put(tables.groups, key, replace(row, state=target, since=tables.now(), error=error))
+        return True
+
+    def _end_driver(self, ref: GroupRef, error: str | None) -> None:
+        key = (GroupKey(ref.run_id, ref.group, ref.replica), ref.incarnation)
+        driver = self.tables.drivers.get(key)
+        if driver is not None and driver.ended_at is None:
+            self.tables.put(self.tables.drivers, key, replace(driver, ended_at=self.tables.now(), error=error))
+
+    def request(self, run_id: int, group: str, desired: GroupState) -> None:
+        if desired not in (GroupState.RUNNING, GroupState.HALTED):
+            raise ProtocolViolation(f"a group can be asked to run or to halt, not to be {desired.value!r}")
+        tables, key = self.tables, GroupKey(run_id, group)
+        with tables.transaction():
+            if key in tables.groups:
+                tables.put(tables.groups, key, replace(tables.groups[key], desired=desired))
+
+    # --- figures ------------------------------------------------------------------------------------------------------
+
+    def progress(self, run_id: int) -> Sequence[PortProgress]:
+        with self.tables.transaction():
+            rows = [row for (run, _, _), row in self.tables.counters.items() if run == run_id]
+        return sorted(rows, key=lambda row: (row.port, row.direction))
+
+    def session(self, ref: GroupRef) -> GroupSession:
+        return MemoryGroupSession(self.tables, ref)
+
+    def dispose(self) -> None:
+        """Nothing is held."""
