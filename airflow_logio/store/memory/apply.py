@@ -17,7 +17,7 @@ from airflow_logio.store.records import GroupRef, PortProgress
 
 
 def apply_effects(tables: Tables, ref: GroupRef, effects: Sequence[fx.Effect]) -> None:
-    """Rows first, then assignments, done marks, what concludes, states: so any concatenation of steps can be applied."""
+    """Rows first, then assignments, done marks, what concludes, states: any concatenation of steps can be applied."""
     writer = _Writer(tables, ref)
     for insert in effects:
         writer.insert(insert)

