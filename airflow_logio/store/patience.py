@@ -26,10 +26,13 @@ class Patience:
 
     def call(self, what: str, action: Callable[[], T], *, still_wanted: Callable[[], bool] = lambda: True) -> T:
         """Run `action` until it does not raise `LogUnavailable`; raise the last one when patience or interest ends."""
+        patience_ends = tenacity.stop_after_delay(self.total_seconds)
         retrying = tenacity.Retrying(
             retry=tenacity.retry_if_exception_type(LogUnavailable),
-            wait=tenacity.wait_exponential_jitter(self.first_wait_seconds, self.longest_wait_seconds),
-            stop=tenacity.stop_any(tenacity.stop_after_delay(self.total_seconds), lambda _state: not still_wanted()),
+            wait=tenacity.wait_exponential_jitter(
+                self.first_wait_seconds, self.longest_wait_seconds, jitter=self.first_wait_seconds
+            ),
+            stop=lambda state: not still_wanted() or patience_ends(state),
             before_sleep=lambda state: _report(what, state),
             reraise=True,
         )

@@ -41,8 +41,8 @@ class GroupSession(ABC):
     def commit(self, effects: Effects) -> None:
         """Apply effects in one transaction behind the fence (DESIGN decision 8), with LogEvent bodies serialized.
 
-        Raises `Fenced`, `EpochVoid`, `LogInconsistent`; an unknown outcome is resolved by a read-back that takes the fence
-        row's lock on a new connection, patiently.
+        Raises `Fenced`, `EpochVoid`, `LogInconsistent`; an unknown outcome is resolved by a read-back that takes the
+        fence row's lock on a new connection, patiently.
         """
 
     @abstractmethod
@@ -109,9 +109,10 @@ class LogStore(ABC):
     def claim(self, run_id: int, group: str, *, expected: int, reason: str, by_user: bool = False) -> Claim:
         """Raise the incarnation from `expected` to `expected + 1` and commit: from then on the old driver is fenced.
 
-        Compare-and-set: raises `Fenced` if somebody else claimed meanwhile, `ProtocolViolation` if the state table forbids
-        it, `BudgetSpent` (and parks the group) if the recovery budget is spent; `by_user` claims spend none. Whatever waits
-        for the fence row's lock is a stopped driver inside a transaction: its backend is ended (PostgreSQL).
+        Compare-and-set: raises `Fenced` if somebody else claimed meanwhile, `ProtocolViolation` if the state table
+        forbids it, `BudgetSpent` (and parks the group) if the recovery budget is spent; `by_user` claims spend none.
+        Whatever holds the fence row's lock for long is a stopped driver inside a transaction: its backend is ended
+        (PostgreSQL).
         """
 
     @abstractmethod

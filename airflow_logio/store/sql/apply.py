@@ -8,7 +8,8 @@ of several states of one operator the last one holds.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import sqlalchemy as sa
@@ -18,186 +19,36 @@ from sqlalchemy.engine import Connection
 from airflow_logio.errors import LogInconsistent
 from airflow_logio.protocol import effects as fx
 from airflow_logio.protocol.states import GroupState, allowed_from
-from airflow_logio.protocol.values import Kind, Port, ReadStatus, Status
-from airflow_logio.store.header import encode_header
+from airflow_logio.protocol.values import Port, ReadStatus, Status
+from airflow_logio.store.channels import write_channel
 from airflow_logio.store.records import GroupRef
 from airflow_logio.store.sql import schema
 from airflow_logio.store.sql.engines import now
-
-Row = dict[str, Any]
-
-
-def write_channel(connection: str) -> str:
-    return f"write:{connection}"
-
-
-def read_channel(connection: str) -> str:
-    return f"read:{connection}"
+from airflow_logio.store.sql.rows import EffectRows, Row
 
 
 class EffectWriter:
     """Applies effects of one group on an open transaction."""
 
-    def __init__(self, connection: Connection, ref: GroupRef) -> None:
+    def __init__(self, connection: Connection, ref: GroupRef, effects: Iterable[fx.Effect]) -> None:
         self._connection = connection
         self._ref = ref
         self._run = ref.run_id
         self._postgres = connection.dialect.name == "postgresql"
-        self._log_rows: list[Row] = []
-        self._data_rows: list[Row] = []
-        self._lineage: list[Row] = []
-        self._reads: list[Row] = []
-        self._assigned: list[fx.Acknowledge] = []
-        self._done: list[fx.MarkDone] = []
-        self._states: dict[tuple[str, int], bytes] = {}
-        self._counts: dict[tuple[Port, str], list[int]] = {}
-        self._late: list[fx.CompleteReadAction | fx.WritesDone | fx.FinishGroup] = []
+        self._rows = EffectRows(ref.run_id, effects)
 
-    def apply(self, effects: Iterable[fx.Effect]) -> None:
-        for effect in effects:
-            self._sort(effect)
-        self._insert(schema.event_log, self._log_rows)
-        self._insert(schema.event_data, self._data_rows)
-        self._insert(schema.read_action, self._reads)
-        self._insert(schema.event_lineage, self._lineage)
+    def apply(self) -> None:
+        rows = self._rows
+        self._insert(schema.event_log, rows.event_log)
+        self._insert(schema.event_data, rows.event_data)
+        self._insert(schema.read_action, rows.reads)
+        self._insert(schema.event_lineage, rows.lineage)
         self._assign()
         self._mark_done()
-        for late in self._late:
+        for late in rows.late:
             self._apply_late(late)
         self._store_states()
         self._count()
-
-    # --- sorting ------------------------------------------------------------------------------------------------------
-
-    def _sort(self, effect: fx.Effect) -> None:
-        match effect:
-            case fx.LogEvent():
-                self._log_event(effect)
-            case fx.Acknowledge():
-                self._acknowledge(effect)
-            case fx.MarkDone():
-                self._done.append(effect)
-            case fx.LogWrite():
-                self._log_write(effect)
-            case fx.LogRead():
-                self._log_read(effect)
-            case fx.LogStateEvent():
-                self._log_state(effect)
-            case fx.RecordLineage(sender, event_id, inset_id):
-                self._lineage.append(
-                    {
-                        "run_id": self._run,
-                        "send_op": sender.operator,
-                        "send_port": sender.name,
-                        "event_id": event_id,
-                        "inset_id": inset_id,
-                    }
-                )
-            case fx.StartReadAction(operator, connection, action_id, description):
-                self._read_row(operator, connection, action_id, ReadStatus.INCOMPLETE, description)
-            case fx.StoreState(operator, data):
-                self._states[operator, 0] = data
-            case fx.Count(port, direction, events, records, size):
-                total = self._counts.setdefault((port, direction), [0, 0, 0])
-                for index, value in enumerate((events, records, size)):
-                    total[index] += value
-            case fx.CompleteReadAction() | fx.WritesDone() | fx.FinishGroup():
-                self._late.append(effect)
-
-    def _log_row(
-        self,
-        event_id: int,
-        status: Status,
-        sender: tuple[str, str | None, str],
-        receiver: tuple[str, str | None],
-        inset_id: str | None,
-        size: int,
-    ) -> None:
-        send_op, send_port, channel = sender
-        self._log_rows.append(
-            {
-                "run_id": self._run,
-                "event_id": event_id,
-                "status": status.value,
-                "send_op": send_op,
-                "send_port": send_port,
-                "channel": channel,
-                "rec_op": receiver[0],
-                "rec_port": receiver[1],
-                "inset_id": inset_id,
-                "size": size,
-            }
-        )
-
-    def _data_row(self, sender: tuple[str, str | None, str], event_id: int, header: bytes, body: bytes) -> None:
-        send_op, send_port, channel = sender
-        self._data_rows.append(
-            {
-                "run_id": self._run,
-                "send_op": send_op,
-                "send_port": send_port,
-                "channel": channel,
-                "event_id": event_id,
-                "header": header,
-                "body": body,
-            }
-        )
-
-    def _log_event(self, effect: fx.LogEvent) -> None:
-        event = effect.event
-        body = event.body or b""
-        if event.kind is Kind.DATA and event.body is None:
-            raise LogInconsistent(f"event {event.event_id} of {event.sender} reached the log without a serialized body")
-        sender = (event.sender.operator, event.sender.name, event.sender.name)
-        for delivery in effect.deliveries:
-            receiver = (delivery.receiver.operator, delivery.receiver.name)
-            if not delivery.assignments:
-                status = Status.DONE if delivery.fused else Status.UNDONE
-                self._log_row(event.event_id, status, sender, receiver, None, len(body))
-            for inset_id, status in delivery.assignments:
-                self._log_row(event.event_id, status, sender, receiver, inset_id, len(body))
-        self._data_row(sender, event.event_id, encode_header(event.kind, event.records, body), body)
-
-    def _acknowledge(self, effect: fx.Acknowledge) -> None:
-        self._assigned.append(effect)
-        sender = (effect.sender.operator, effect.sender.name, effect.sender.name)
-        receiver = (effect.receiver.operator, effect.receiver.name)
-        for inset_id, status in effect.assignments[1:]:
-            self._log_row(effect.event_id, status, sender, receiver, inset_id, 0)
-
-    def _log_write(self, effect: fx.LogWrite) -> None:
-        body = effect.body or b""
-        sender = (effect.operator, None, write_channel(effect.connection))
-        self._log_row(effect.number, Status.UNDONE, sender, (effect.operator, effect.connection), None, len(body))
-        header = encode_header(Kind.DATA, effect.records, body, dict(effect.header))
-        self._data_row(sender, effect.number, header, body)
-
-    def _log_read(self, effect: fx.LogRead) -> None:
-        body = effect.body or b""
-        channel = read_channel(effect.connection)
-        sender = (effect.operator, f"{effect.connection}.{effect.action_id}", channel)
-        for inset_id in effect.inset_ids:
-            self._log_row(effect.action_id, Status.DONE, sender, (effect.operator, None), inset_id, 0)
-        about = dict(effect.description)
-        self._data_row(sender, effect.action_id, encode_header(Kind.DATA, effect.records, body, about), body)
-        self._read_row(effect.operator, effect.connection, effect.action_id, ReadStatus.COMPLETE, about)
-
-    def _read_row(self, operator: str, connection: str, action_id: int, status: ReadStatus, description: Any) -> None:
-        self._reads.append(
-            {
-                "run_id": self._run,
-                "op": operator,
-                "conn_id": connection,
-                "action_id": action_id,
-                "status": status.value,
-                "action_desc": json.dumps(dict(description), sort_keys=True),
-            }
-        )
-
-    def _log_state(self, effect: fx.LogStateEvent) -> None:
-        sender = (effect.operator, None, "state")
-        self._log_row(effect.state_id, effect.status, sender, (effect.operator, None), effect.inset_id, 0)
-        self._states[effect.operator, effect.state_id] = effect.data
 
     # --- statements ---------------------------------------------------------------------------------------------------
 
@@ -207,7 +58,7 @@ class EffectWriter:
 
     def _assign(self) -> None:
         by_port: dict[Port, list[fx.Acknowledge]] = {}
-        for effect in self._assigned:
+        for effect in self._rows.assigned:
             by_port.setdefault(effect.receiver, []).append(effect)
         for receiver, acknowledged in by_port.items():
             found = self._assign_port(receiver, acknowledged)
@@ -222,6 +73,8 @@ class EffectWriter:
             table.c.rec_port == receiver.name,
             table.c.inset_id.is_(None),
             table.c.status == Status.UNDONE.value,
+            # A pending write action looks the same, if its connection has the name of this port.
+            table.c.send_port.is_not(None),
         ]
         if self._postgres:
             rows = _unnest(
@@ -248,29 +101,40 @@ class EffectWriter:
 
     def _mark_done(self) -> None:
         by_operator: dict[str, list[fx.MarkDone]] = {}
-        for effect in self._done:
+        for effect in self._rows.done:
             by_operator.setdefault(effect.operator, []).append(effect)
-        table = schema.event_log
         for operator, done in by_operator.items():
-            update = (
-                sa.update(table)
-                .where(
-                    table.c.run_id == self._run,
-                    table.c.rec_op == operator,
-                    table.c.status == Status.UNDONE.value,
-                )
-                .values(status=Status.DONE.value)
+            found = self._rows_marked(operator, [effect.inset_id for effect in done])
+            for effect in done:
+                # Each Input Set by itself: a row too many here and one too few there must not cancel out.
+                what = f"operator {operator!r}: undone rows of Input Set {effect.inset_id!r}"
+                self._expect(found.get(effect.inset_id, 0), effect.rows, what)
+
+    def _rows_marked(self, operator: str, insets: Sequence[str]) -> Mapping[str, int]:
+        """Mark all undone rows of these Input Sets done; how many of each there were."""
+        table = schema.event_log
+        if self._postgres:
+            array = sa.cast(sa.literal(insets, postgresql.ARRAY(sa.Text)), postgresql.ARRAY(sa.Text))
+            among = table.c.inset_id == sa.any_(array)
+        else:
+            wanted = sa.func.json_each(json.dumps(insets)).table_valued("value")
+            among = table.c.inset_id.in_(sa.select(wanted.c.value))
+        update = (
+            sa.update(table)
+            .where(
+                table.c.run_id == self._run,
+                table.c.rec_op == operator,
+                table.c.status == Status.UNDONE.value,
+                among,
             )
-            insets = [effect.inset_id for effect in done]
-            if self._postgres:
-                array = sa.cast(sa.literal(insets, postgresql.ARRAY(sa.Text)), postgresql.ARRAY(sa.Text))
-                found = self._connection.execute(update.where(table.c.inset_id == sa.any_(array))).rowcount
-            else:
-                one = update.where(table.c.inset_id == sa.bindparam("b_inset"))
-                found = self._connection.execute(one, [{"b_inset": inset} for inset in insets]).rowcount
-            self._expect(
-                found, sum(effect.rows for effect in done), f"operator {operator!r}: undone rows of {insets[:3]}"
-            )
+            .values(status=Status.DONE.value)
+            .returning(table.c.inset_id)
+        )
+        if not self._postgres:
+            return Counter(self._connection.execute(update).scalars())
+        marked = update.cte("marked")
+        query = sa.select(marked.c.inset_id, sa.func.count()).group_by(marked.c.inset_id)
+        return {inset_id: count for inset_id, count in self._connection.execute(query)}
 
     def _apply_late(self, effect: fx.CompleteReadAction | fx.WritesDone | fx.FinishGroup) -> None:
         match effect:
@@ -331,11 +195,11 @@ class EffectWriter:
         )
 
     def _store_states(self) -> None:
-        if not self._states:
+        if not self._rows.states:
             return
         rows = [
             {"run_id": self._run, "op": operator, "slot": 0, "state_id": state_id, "state": data}
-            for (operator, state_id), data in self._states.items()
+            for (operator, state_id), data in self._rows.states.items()
         ]
         insert = self._upserting(schema.state)
         statement = insert.on_conflict_do_update(
@@ -344,7 +208,7 @@ class EffectWriter:
         self._connection.execute(statement, rows)
 
     def _count(self) -> None:
-        if not self._counts:
+        if not self._rows.counts:
             return
         clock = self._connection.execute(sa.select(now(self._connection.dialect.name))).scalar_one()
         table = schema.port_counter
@@ -365,7 +229,7 @@ class EffectWriter:
                 "first_at": clock,
                 "last_at": clock,
             }
-            for (port, direction), (events, records, size) in self._counts.items()
+            for (port, direction), (events, records, size) in self._rows.counts.items()
         ]
         self._connection.execute(statement, rows)
 

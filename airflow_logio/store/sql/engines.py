@@ -121,14 +121,16 @@ def writing(engine: Engine) -> Iterator[Connection]:
 @contextmanager
 def reading(engine: Engine) -> Iterator[Connection]:
     """One consistent snapshot, never committed."""
-    with translated(engine), engine.connect() as connection:
-        options: dict[str, Any] = {"logio_writes": False}
-        if engine.dialect.name == "postgresql":
-            options["isolation_level"] = "REPEATABLE READ"
-        connection = connection.execution_options(**options)
-        with connection.begin() as transaction:
-            yield connection
-            transaction.rollback()
+    options: dict[str, Any] = {"logio_writes": False}
+    if engine.dialect.name == "postgresql":
+        options["isolation_level"] = "REPEATABLE READ"
+    with (
+        translated(engine),
+        engine.connect() as connection,
+        connection.execution_options(**options).begin() as transaction,
+    ):
+        yield connection
+        transaction.rollback()
 
 
 _CONFLICTS = {"40001", "40P01", "55P03"}
@@ -152,17 +154,13 @@ def _translate(engine: Engine, error: sa.exc.DBAPIError) -> Exception:
     code = getattr(error.orig, "pgcode", None) or ""
     if code in _CONFLICTS:
         return TransactionConflict(f"{where}: {cause}")
-    if error.connection_invalidated or code.startswith(_RETRYABLE_CLASSES):
+    if code == "42P01" or "no such table" in cause:
+        return ConfigurationError(f"{where} has no LOG.io tables; create them with `logio db upgrade`")
+    gone = error.connection_invalidated or code.startswith(_RETRYABLE_CLASSES)
+    if gone or isinstance(error, (sa.exc.OperationalError, sa.exc.InterfaceError)):
         return LogUnavailable(f"{where}: {cause}")
     if isinstance(error, sa.exc.IntegrityError):
         return LogInconsistent(f"{where} refused a row: {cause}")
-    if isinstance(error, (sa.exc.OperationalError, sa.exc.InterfaceError)):
-        missing = "no such table" in cause or code == "42P01"
-        if missing:
-            return ConfigurationError(f"{where} has no LOG.io tables; create them with `logio db upgrade`")
-        return LogUnavailable(f"{where}: {cause}")
-    if code == "42P01":
-        return ConfigurationError(f"{where} has no LOG.io tables; create them with `logio db upgrade`")
     return LogInconsistent(f"{where}: {cause}")
 
 

@@ -14,6 +14,7 @@ from airflow_logio.protocol.states import GroupState, allowed_from, check_transi
 from airflow_logio.store.records import Claim, DriverIdentity, GroupRef, Run
 from airflow_logio.store.sql import schema
 from airflow_logio.store.sql.engines import now
+from airflow_logio.store.sql.runs import known
 
 
 def _of(table: sa.Table, run_id: int, group: str, replica: int = 0) -> list[sa.ColumnElement[bool]]:
@@ -36,7 +37,7 @@ def lock_group(connection: Connection, run_id: int, group: str) -> tuple[GroupSt
     ).scalar_one_or_none()
     if incarnation is None or state is None:
         raise ProtocolViolation(f"run {run_id} has no group {group!r}")
-    return GroupState(state), incarnation
+    return known(GroupState, state, f"the state of group {group!r}"), incarnation
 
 
 def move(connection: Connection, ref: Claim | GroupRef, target: GroupState, *, error: str | None = None) -> bool:
@@ -126,17 +127,23 @@ def _budget_spent(connection: Connection, run: Run, group: str, budget: Recovery
 
 
 def register(connection: Connection, claim: Claim, identity: DriverIdentity) -> bool:
-    """Compare-and-set on nonce and on not being registered: two processes cannot hold one incarnation."""
+    """Compare-and-set on nonce and on not being registered: two processes cannot hold one incarnation.
+
+    False means that nothing may stay of it: the caller rolls back.
+    """
+    if not move(connection, claim, GroupState.RUNNING):
+        return False
     table = schema.driver
     took = connection.execute(
         sa.update(table)
         .where(*_driver(claim), table.c.nonce == claim.nonce, table.c.registered_at.is_(None))
         .values(registered_at=now(connection.dialect.name), **identity_columns(identity, connection))
     ).rowcount
-    return took == 1 and move(connection, claim, GroupState.RUNNING)
+    return took == 1
 
 
 def submitted(connection: Connection, claim: Claim, log_path: str | None, launcher: DriverIdentity | None) -> bool:
+    state, incarnation = lock_group(connection, claim.run_id, claim.group)
     table = schema.driver
     values: dict[str, Any] = {"submitted_at": now(connection.dialect.name), "log_path": log_path}
     if launcher is not None:
@@ -147,7 +154,6 @@ def submitted(connection: Connection, claim: Claim, log_path: str | None, launch
             "boot_id": launcher.boot_id,
         }
     connection.execute(sa.update(table).where(*_driver(claim)).values(**values))
-    state, incarnation = lock_group(connection, claim.run_id, claim.group)
     if state is not GroupState.CLAIMED or incarnation != claim.incarnation:
         return False
     return move(connection, claim, GroupState.RESTARTED if claim.recovery else GroupState.SUBMITTED)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Sequence
-from typing import Any
+from enum import StrEnum
+from typing import Any, TypeVar
 
 import msgspec
 import sqlalchemy as sa
@@ -17,6 +18,18 @@ from airflow_logio.protocol.values import Port
 from airflow_logio.store.records import DriverIdentity, GroupStatus, PortProgress, Run, RunSpec
 from airflow_logio.store.sql import schema
 from airflow_logio.store.sql.engines import now
+
+S = TypeVar("S", bound=StrEnum)
+
+
+def known(states: type[S], stored: str, what: str) -> S:
+    """A stored state as a value; raises `LogInconsistent` for one that this code does not know."""
+    try:
+        return states(stored)
+    except ValueError:
+        raise LogInconsistent(
+            f"{what} is {stored!r} in the log, which this version of airflow_logio does not know"
+        ) from None
 
 
 def upserting(connection: Connection, table: sa.Table) -> Any:
@@ -52,8 +65,8 @@ def get_or_create(connection: Connection, spec: RunSpec) -> Run:
     run = to_run(row)
     if run.spec.graph_fingerprint != spec.graph_fingerprint:
         raise IncompatibleRun(
-            f"run {key} was started by another version of pipeline {key.pipeline!r} (graph {run.spec.graph_fingerprint}, "
-            f"now {spec.graph_fingerprint}); restore that version, or start a fresh run"
+            f"run {key} was started by another version of pipeline {key.pipeline!r} (graph "
+            f"{run.spec.graph_fingerprint}, now {spec.graph_fingerprint}); restore that version, or start a fresh run"
         )
     _create_groups(connection, run)
     return run
@@ -80,7 +93,14 @@ def to_run(row: sa.Row[Any]) -> Run:
         spec = msgspec.json.decode(row.spec, type=RunSpec)
     except (msgspec.DecodeError, msgspec.ValidationError) as error:
         raise LogInconsistent(f"the description of run {row.uid} cannot be read: {error}") from error
-    return Run(row.run_id, row.uid, spec, RunState(row.state), row.created_at, row.ended_at)
+    return Run(
+        row.run_id,
+        row.uid,
+        spec,
+        known(RunState, row.state, f"the state of run {row.uid}"),
+        row.created_at,
+        row.ended_at,
+    )
 
 
 def find(connection: Connection, uid: str) -> Run:
@@ -167,8 +187,8 @@ def _status(
     return GroupStatus(
         group=name,
         replica=replica,
-        state=GroupState(row[groups.state]),
-        desired=GroupState(row[groups.desired]),
+        state=known(GroupState, row[groups.state], f"the state of group {name!r}"),
+        desired=known(GroupState, row[groups.desired], f"the desired state of group {name!r}"),
         incarnation=incarnation,
         beat=beat.beat if beat else 0,
         beat_at=beat.at if beat else None,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import sqlalchemy as sa
@@ -106,7 +106,7 @@ class SqlGroupSession(GroupSession):
             ).rowcount
             if passed != 1:
                 self._refuse(self._lock_fence(connection), number)
-            EffectWriter(connection, self.ref).apply(effects)
+            EffectWriter(connection, self.ref, effects).apply()
             crash_here(CrashPoint.IN_LOG_TRANSACTION)
             self._note_first_commit(connection)
         self._first_commit_noted = True
@@ -172,7 +172,7 @@ class SqlGroupSession(GroupSession):
     # --- delivery -----------------------------------------------------------------------------------------------------
 
     def fetch(self, receiver: Port, after: int, *, max_events: int, max_bytes: int) -> Sequence[LoggedEvent]:
-        table, data = schema.event_log, schema.event_data
+        table = schema.event_log
         where = (
             table.c.run_id == self.ref.run_id,
             table.c.rec_op == receiver.operator,
@@ -184,7 +184,7 @@ class SqlGroupSession(GroupSession):
         )
         sizes = sa.select(table.c.event_id, table.c.size).where(*where).order_by(table.c.event_id).limit(max_events)
         with reading(self._engine) as connection:
-            last = _prefix_within(connection.execute(sizes).all(), max_bytes)
+            last = _prefix_within(((row.event_id, row.size) for row in connection.execute(sizes)), max_bytes)
             if last is None:
                 return ()
             rows = connection.execute(
@@ -193,7 +193,7 @@ class SqlGroupSession(GroupSession):
         return [self._logged(row) for row in rows]
 
     def _bodies(self, *more: sa.ColumnElement[Any]) -> sa.Select[Any]:
-        """EVENT_LOG joined with EVENT_DATA."""
+        """EVENT_LOG with EVENT_DATA beside it: an outer join, so that a missing body is noticed and not skipped."""
         table, data = schema.event_log, schema.event_data
         joined = sa.and_(
             data.c.run_id == table.c.run_id,
@@ -202,13 +202,13 @@ class SqlGroupSession(GroupSession):
             data.c.event_id == table.c.event_id,
         )
         columns = (table.c.send_op, table.c.send_port, table.c.rec_op, table.c.rec_port, table.c.event_id)
-        return sa.select(*columns, data.c.header, data.c.body, *more).select_from(table.join(data, joined))
+        return sa.select(*columns, data.c.header, data.c.body, *more).select_from(table.outerjoin(data, joined))
 
     @staticmethod
     def _logged(row: sa.Row[Any]) -> LoggedEvent:
         sender = Port(row.send_op, row.send_port)
         body = bytes(row.body or b"")
-        header = decode_header(f"event {row.event_id} of {sender}", bytes(row.header), body)
+        header = decode_header(f"event {row.event_id} of {sender}", bytes(row.header or b""), body)
         event = Event(sender, row.event_id, header.kind, header.records, None, body)
         return LoggedEvent(Port(row.rec_op, row.rec_port), event, row.inset_id)
 
@@ -296,7 +296,7 @@ class SqlGroupSession(GroupSession):
         for row in connection.execute(query):
             body = bytes(row.body or b"")
             where = f"write action {row.event_id} of {row.send_op} on {row.rec_port}"
-            header = decode_header(where, bytes(row.header), body)
+            header = decode_header(where, bytes(row.header or b""), body)
             writes.append(PendingWrite(row.send_op, row.rec_port, row.event_id, header.about, header.records, body))
         return tuple(writes)
 
@@ -312,9 +312,10 @@ class SqlGroupSession(GroupSession):
         self._waker.close()
 
 
-def _prefix_within(rows: Sequence[sa.Row[Any]], max_bytes: int) -> int | None:
+def _prefix_within(rows: Iterable[tuple[int, int]], max_bytes: int) -> int | None:
     """Last event id such that all up to it fit into `max_bytes`; the first event always fits."""
-    last, total = None, 0
+    last: int | None = None
+    total = 0
     for event_id, size in rows:
         total += size
         if last is not None and total > max_bytes:

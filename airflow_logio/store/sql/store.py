@@ -43,7 +43,7 @@ class SqlLogStore(LogStore):
 
     @property
     def ends_old_driver_first(self) -> bool:
-        """A stopped writer shuts everyone out of an SQLite file, so its process must go before the fence can be raised."""
+        """A stopped writer shuts everyone out of an SQLite file: its process must go before the fence can be raised."""
         return self.engine.dialect.name == "sqlite"
 
     # --- runs ---------------------------------------------------------------------------------------------------------
@@ -122,8 +122,8 @@ class SqlLogStore(LogStore):
         with writing(self.engine) as connection:
             if not groups.register(connection, claim, identity):
                 raise Fenced(
-                    f"incarnation {claim.incarnation} of group {claim.group!r} is not to be had: it was replaced, ended, "
-                    "or another process holds it; this driver exits before its first read"
+                    f"incarnation {claim.incarnation} of group {claim.group!r} is not to be had: it was replaced, "
+                    "ended, or another process holds it; this driver exits before its first read"
                 )
         return GroupRef(claim.run_id, claim.group, claim.incarnation, claim.replica)
 
@@ -154,7 +154,7 @@ class SqlLogStore(LogStore):
                     index_elements=["run_id", "group_name", "replica", "incarnation"], set_=values
                 )
             )
-        return GroupState(row.desired)
+        return runs.known(GroupState, row.desired, f"the desired state of group {ref.group!r}")
 
     def declare_dead(self, ref: GroupRef, cause: str) -> bool:
         return self._end(ref, GroupState.DEAD, cause)

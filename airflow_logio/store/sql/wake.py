@@ -1,8 +1,9 @@
 """Wake-ups for receivers that have nothing to do (DESIGN decision 5). A lost one costs a poll interval, never an event.
 
-PostgreSQL: LISTEN and NOTIFY on autocommit connections of their own. A NOTIFY inside a commit would take a global lock, so
-it is sent after it, and only to groups that have said that they are parked. The receiver says so, *then* polls, then
-waits: a commit in between finds it parked. SQLite has no such thing; a pragma tells cheaply that somebody has committed.
+PostgreSQL: LISTEN and NOTIFY on autocommit connections of their own. A NOTIFY inside a commit would take a global lock,
+so it is sent after it, and only to groups that have said that they are parked. The receiver says so, *then* polls, then
+waits: a commit in between finds it parked. SQLite has no such thing; a pragma tells cheaply that somebody has
+committed.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import sqlalchemy as sa
+from sqlalchemy.dialects import postgresql
 from sqlalchemy.engine import Engine
 
 from airflow_logio.store.records import GroupRef
@@ -127,7 +129,7 @@ class PostgresWaker(Waker):
 
     def _set_parked(self, parked: bool) -> None:
         table = schema.waiting
-        upsert = sa.dialects.postgresql.insert(table).values(
+        upsert = postgresql.insert(table).values(
             run_id=self._ref.run_id, group_name=self._ref.group, replica=self._ref.replica, parked=parked
         )
         statement = upsert.on_conflict_do_update(
@@ -158,7 +160,7 @@ class PostgresWaker(Waker):
             self._sending.execute(statement)
 
     def _autocommit(self) -> Any:
-        connection = self._engine.raw_connection()
+        connection: Any = self._engine.raw_connection()
         connection.driver_connection.autocommit = True
         return connection
 

@@ -1,0 +1,171 @@
+"""Effects as rows: what a batch of effects adds to each table, and what is left to do on rows that are there."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from typing import Any
+
+from airflow_logio.errors import LogInconsistent
+from airflow_logio.protocol import effects as fx
+from airflow_logio.protocol.values import Kind, Port, ReadStatus, Status
+from airflow_logio.store.channels import STATE_CHANNEL, read_channel, write_channel
+from airflow_logio.store.header import encode_header
+
+Row = dict[str, Any]
+
+
+class EffectRows:
+    """Effects of one commit, sorted by kind. Touches no database."""
+
+    def __init__(self, run_id: int, effects: Iterable[fx.Effect]) -> None:
+        self._run = run_id
+        self.event_log: list[Row] = []
+        self.event_data: list[Row] = []
+        self.lineage: list[Row] = []
+        self.reads: list[Row] = []
+        self.assigned: list[fx.Acknowledge] = []
+        self.done: list[fx.MarkDone] = []
+        self.states: dict[tuple[str, int], bytes] = {}
+        self.counts: dict[tuple[Port, str], list[int]] = {}
+        self.late: list[fx.CompleteReadAction | fx.WritesDone | fx.FinishGroup] = []
+        for effect in effects:
+            self._sort(effect)
+
+    def _sort(self, effect: fx.Effect) -> None:
+        match effect:
+            case fx.Acknowledge():
+                self._acknowledge(effect)
+            case fx.MarkDone():
+                self.done.append(effect)
+            case fx.StoreState(operator, data):
+                self.states[operator, 0] = data
+            case fx.Count(port, direction, events, records, size):
+                total = self.counts.setdefault((port, direction), [0, 0, 0])
+                for index, value in enumerate((events, records, size)):
+                    total[index] += value
+            case fx.CompleteReadAction() | fx.WritesDone() | fx.FinishGroup():
+                self.late.append(effect)
+            case _:
+                self._add(effect)
+
+    def _add(
+        self,
+        effect: fx.LogEvent | fx.LogWrite | fx.LogRead | fx.LogStateEvent | fx.RecordLineage | fx.StartReadAction,
+    ) -> None:
+        match effect:
+            case fx.LogEvent():
+                self._log_event(effect)
+            case fx.LogWrite():
+                self._log_write(effect)
+            case fx.LogRead():
+                self._log_read(effect)
+            case fx.LogStateEvent():
+                self._log_state(effect)
+            case fx.StartReadAction(operator, connection, action_id, description):
+                self._read_row(operator, connection, action_id, ReadStatus.INCOMPLETE, description)
+            case fx.RecordLineage(sender, event_id, inset_id):
+                self.lineage.append(
+                    {
+                        "run_id": self._run,
+                        "send_op": sender.operator,
+                        "send_port": sender.name,
+                        "event_id": event_id,
+                        "inset_id": inset_id,
+                    }
+                )
+
+    def _log_row(
+        self,
+        event_id: int,
+        status: Status,
+        sender: tuple[str, str | None, str],
+        receiver: tuple[str, str | None],
+        inset_id: str | None,
+        size: int,
+    ) -> None:
+        send_op, send_port, channel = sender
+        self.event_log.append(
+            {
+                "run_id": self._run,
+                "event_id": event_id,
+                "status": status.value,
+                "send_op": send_op,
+                "send_port": send_port,
+                "channel": channel,
+                "rec_op": receiver[0],
+                "rec_port": receiver[1],
+                "inset_id": inset_id,
+                "size": size,
+            }
+        )
+
+    def _data_row(self, sender: tuple[str, str | None, str], event_id: int, header: bytes, body: bytes) -> None:
+        send_op, send_port, channel = sender
+        self.event_data.append(
+            {
+                "run_id": self._run,
+                "send_op": send_op,
+                "send_port": send_port,
+                "channel": channel,
+                "event_id": event_id,
+                "header": header,
+                "body": body,
+            }
+        )
+
+    def _log_event(self, effect: fx.LogEvent) -> None:
+        event = effect.event
+        body = event.body or b""
+        if event.kind is Kind.DATA and event.body is None:
+            raise LogInconsistent(f"event {event.event_id} of {event.sender} reached the log without a serialized body")
+        sender = (event.sender.operator, event.sender.name, event.sender.name)
+        for delivery in effect.deliveries:
+            receiver = (delivery.receiver.operator, delivery.receiver.name)
+            if not delivery.assignments:
+                status = Status.DONE if delivery.fused else Status.UNDONE
+                self._log_row(event.event_id, status, sender, receiver, None, len(body))
+            for inset_id, status in delivery.assignments:
+                self._log_row(event.event_id, status, sender, receiver, inset_id, len(body))
+        self._data_row(sender, event.event_id, encode_header(event.kind, event.records, body), body)
+
+    def _acknowledge(self, effect: fx.Acknowledge) -> None:
+        self.assigned.append(effect)
+        sender = (effect.sender.operator, effect.sender.name, effect.sender.name)
+        receiver = (effect.receiver.operator, effect.receiver.name)
+        for inset_id, status in effect.assignments[1:]:
+            self._log_row(effect.event_id, status, sender, receiver, inset_id, 0)
+
+    def _log_write(self, effect: fx.LogWrite) -> None:
+        body = effect.body or b""
+        sender = (effect.operator, None, write_channel(effect.connection))
+        self._log_row(effect.number, Status.UNDONE, sender, (effect.operator, effect.connection), None, len(body))
+        header = encode_header(Kind.DATA, effect.records, body, dict(effect.header))
+        self._data_row(sender, effect.number, header, body)
+
+    def _log_read(self, effect: fx.LogRead) -> None:
+        body = effect.body or b""
+        channel = read_channel(effect.connection)
+        sender = (effect.operator, f"{effect.connection}.{effect.action_id}", channel)
+        for inset_id in effect.inset_ids:
+            self._log_row(effect.action_id, Status.DONE, sender, (effect.operator, None), inset_id, 0)
+        about = dict(effect.description)
+        self._data_row(sender, effect.action_id, encode_header(Kind.DATA, effect.records, body, about), body)
+        self._read_row(effect.operator, effect.connection, effect.action_id, ReadStatus.COMPLETE, about)
+
+    def _read_row(self, operator: str, connection: str, action_id: int, status: ReadStatus, description: Any) -> None:
+        self.reads.append(
+            {
+                "run_id": self._run,
+                "op": operator,
+                "conn_id": connection,
+                "action_id": action_id,
+                "status": status.value,
+                "action_desc": json.dumps(dict(description), sort_keys=True),
+            }
+        )
+
+    def _log_state(self, effect: fx.LogStateEvent) -> None:
+        sender = (effect.operator, None, STATE_CHANNEL)
+        self._log_row(effect.state_id, effect.status, sender, (effect.operator, None), effect.inset_id, 0)
+        self.states[effect.operator, effect.state_id] = effect.data
