@@ -21,7 +21,7 @@ from airflow_logio.dataflow.operators import BatchGenerator, InputSet
 from airflow_logio.errors import ExternalUnavailable, LogioError, OperatorFailed
 from airflow_logio.protocol.logic import Emit, Output, Read
 from airflow_logio.runtime.external import Connections, describe_read
-from airflow_logio.runtime.spark import SparkSessions, partitions_for
+from airflow_logio.runtime.spark import SparkSessions, lookup, partitions_for
 
 log = logging.getLogger(__name__)
 
@@ -98,9 +98,10 @@ class JobRunner:
         started = time.monotonic()
         tagged = self._operator.tagged(sets)
         effects = self._read(tagged)
+        ready = time.monotonic()
         crash_here(CrashPoint.BEFORE_JOB)
         session = self._sessions.get()
-        frames = {name: session.createDataFrame(effect) for name, (effect, _) in effects.items()}
+        frames = {name: lookup(session, effect) for name, (effect, _) in effects.items()}
         frame = session.createDataFrame(tagged).coalesce(partitions_for(session))
         result = self._operator.run(frame, frames).toArrow()
         crash_here(CrashPoint.AFTER_JOB)

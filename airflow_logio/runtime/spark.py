@@ -5,21 +5,14 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Mapping
 from typing import Any
 
 log = logging.getLogger(__name__)
 
-DEFAULT_CONF: Mapping[str, str] = {
-    "spark.ui.showConsoleProgress": "false",
-    "spark.sql.session.timeZone": "UTC",
-    # Batches come as Arrow tables and go back as Arrow tables: no row of them belongs into a literal relation, which is
-    # parsed, planned and collected on the heap.
-    "spark.sql.execution.arrow.localRelationThreshold": "0",
-    "spark.sql.execution.arrow.maxRecordsPerBatch": "1000000",
-    # A job is one batch of a few hundred thousand records: re-planning between stages costs more than it finds.
-    "spark.sql.adaptive.enabled": "false",
-}
+BROADCAST_BYTES = 32 * 2**20
+"""Effects of declared reads up to this size are broadcast: Spark cannot know the size of an Arrow table."""
+
+WARM_UP_ROWS = 2_000
 
 
 class SparkSessions:
@@ -57,12 +50,10 @@ class SparkSessions:
         try:
             from pyspark.sql import SparkSession
 
-            builder = SparkSession.builder.appName(self._application)
-            session = builder.getOrCreate()
-            for name, value in DEFAULT_CONF.items():
-                if name.startswith("spark.sql.") and session.conf.get(name, None) in (None, ""):
-                    session.conf.set(name, value)
-            log.info("Spark session ready after %.1f s", time.monotonic() - started)
+            session = SparkSession.builder.appName(self._application).getOrCreate()
+            made = time.monotonic()
+            warm_up(session)
+            log.info("Spark session after %.1f s, warm after %.1f s", made - started, time.monotonic() - started)
             self._session = session
         except BaseException as error:
             self._error = error
@@ -70,6 +61,27 @@ class SparkSessions:
     def stop(self) -> None:
         if self._session is not None:
             self._session.stop()
+
+
+def warm_up(session: Any) -> None:
+    """A small job of the usual shape (Arrow in, broadcast join, grouping, Arrow out): classes loaded, code compiled."""
+    import pyarrow as pa
+    from pyspark.sql import functions as F
+
+    numbers = pa.array(range(WARM_UP_ROWS), pa.int64())
+    texts = pa.array([f"text {number % 50}" for number in range(WARM_UP_ROWS)])
+    facts = session.createDataFrame(pa.table({"inset_id": numbers, "key": numbers, "value": numbers}))
+    names = session.createDataFrame(pa.table({"key": numbers, "name": texts}))
+    joined = facts.coalesce(1).join(F.broadcast(names), "key", "left")
+    joined.groupBy("inset_id", "name").agg(F.sum("value").alias("value")).toArrow()
+
+
+def lookup(session: Any, effect: Any) -> Any:
+    """The effect of a declared read as a DataFrame, broadcast if it is small."""
+    from pyspark.sql import functions as F
+
+    frame = session.createDataFrame(effect)
+    return F.broadcast(frame) if effect.nbytes <= BROADCAST_BYTES else frame
 
 
 def partitions_for(session: Any) -> int:

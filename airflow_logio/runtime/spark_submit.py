@@ -39,9 +39,23 @@ INHERITED = (
 """The environment of a driver: this, and what a launch adds. Nothing of Airflow's, whose settings hold secrets."""
 
 LOCAL_JAVA_OPTIONS = (
-    "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Xms64m -Xmn64m -XX:MinHeapFreeRatio=10 -XX:MaxHeapFreeRatio=20"
+    "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Xms96m -Xmn64m -XX:MinHeapFreeRatio=10 -XX:MaxHeapFreeRatio=20"
 )
 """A driver that is one JVM of several on a machine: little memory, little compilation."""
+
+
+BATCH_CONF: Mapping[str, str] = {
+    "spark.log.level": "WARN",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.sql.session.timeZone": "UTC",
+    # Batches come as Arrow tables and go back as Arrow tables: no row of them belongs into a literal relation, which is
+    # planned and collected on the driver's heap.
+    "spark.sql.execution.arrow.localRelationThreshold": "0",
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "1000000",
+    # A job is one batch of a few hundred thousand records: re-planning between stages costs more than it finds.
+    "spark.sql.adaptive.enabled": "false",
+}
+"""Defaults of every driver; a group's and a launch's settings override them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +90,7 @@ class SparkSettings:
 
     def effective_conf(self, group_conf: Mapping[str, str]) -> dict[str, str]:
         """The group's settings, overridden by the launch's; small-machine defaults for local masters underneath."""
-        conf: dict[str, str] = {}
+        conf = dict(BATCH_CONF)
         if self.master.startswith("local"):
             conf |= {
                 "spark.ui.enabled": "false",

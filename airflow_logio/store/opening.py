@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from airflow_logio.store.patience import Patience
-from airflow_logio.store.sql import migrate
+from airflow_logio.store.sql import revision
 from airflow_logio.store.sql.store import SqlLogStore
 
 
@@ -16,7 +16,9 @@ def open_store(
     schema of another version, `LogUnavailable` if the database does not answer.
     """
     if create:
+        from airflow_logio.store.sql import migrate  # the migration tool is loaded by those who migrate only
+
         migrate.upgrade(url)
     else:
-        migrate.check(url)
+        revision.check(url)
     return SqlLogStore(url, application=application, patience=patience)

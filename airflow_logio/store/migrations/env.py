@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from alembic import context
 
-from airflow_logio.store.sql.schema import metadata
+from airflow_logio.store.sql.schema import VERSION_TABLE, metadata
 
 context.configure(
     connection=context.config.attributes["connection"],
     target_metadata=metadata,
-    version_table="logio_alembic_version",
+    version_table=VERSION_TABLE,
     render_as_batch=True,
 )
 with context.begin_transaction():

@@ -1,4 +1,4 @@
-"""Bringing a database to this code's schema, and refusing one that is at another."""
+"""Bringing a database to this code's schema."""
 
 from __future__ import annotations
 
@@ -7,15 +7,12 @@ from pathlib import Path
 import sqlalchemy as sa
 from alembic import command
 from alembic.config import Config
-from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from sqlalchemy.engine import Connection
 
-from airflow_logio.errors import SchemaMismatch
-from airflow_logio.store.sql.engines import beat_engine, describe, log_engine, translated, writing
-from airflow_logio.store.sql.schema import beat_metadata
-
-VERSION_TABLE = "logio_alembic_version"
+from airflow_logio.store.sql.engines import beat_engine, log_engine, writing
+from airflow_logio.store.sql.revision import current, refuse_newer
+from airflow_logio.store.sql.schema import REVISION, beat_metadata
 
 
 def _config(connection: Connection | None = None) -> Config:
@@ -26,15 +23,10 @@ def _config(connection: Connection | None = None) -> Config:
 
 
 def head() -> str:
-    """The revision that this code expects."""
+    """The newest revision among the migrations; a test holds it equal to `schema.REVISION`."""
     revision = ScriptDirectory.from_config(_config()).get_current_head()
     assert revision is not None, "the package has no migrations"
     return revision
-
-
-def current(connection: Connection) -> str | None:
-    """The revision a database is at; None if it has no LOG.io tables."""
-    return MigrationContext.configure(connection, opts={"version_table": VERSION_TABLE}).get_current_revision()
 
 
 def upgrade(url: str) -> str:
@@ -44,7 +36,7 @@ def upgrade(url: str) -> str:
         with writing(engine) as connection:
             if connection.dialect.name == "postgresql":
                 connection.execute(sa.text("SELECT pg_advisory_xact_lock(hashtext('logio schema'))"))
-            _refuse_newer(connection)
+            refuse_newer(engine.url.render_as_string(), current(connection))
             command.upgrade(_config(connection), "head")
         beats = beat_engine(url, engine)
         with writing(beats) as connection:
@@ -53,30 +45,4 @@ def upgrade(url: str) -> str:
             beats.dispose()
     finally:
         engine.dispose()
-    return head()
-
-
-def check(url: str) -> None:
-    """Raise `SchemaMismatch` unless the database is at this code's revision."""
-    engine = log_engine(url)
-    try:
-        with translated(engine), engine.connect().execution_options(logio_writes=False) as connection:
-            _refuse_newer(connection)
-            found = current(connection)
-    finally:
-        engine.dispose()
-    if found != head():
-        raise SchemaMismatch(
-            f"{describe(engine)} is at schema {found or 'none'}, this version of airflow_logio needs {head()}; "
-            "run `logio db upgrade` while no run is active"
-        )
-
-
-def _refuse_newer(connection: Connection) -> None:
-    found = current(connection)
-    known = {script.revision for script in ScriptDirectory.from_config(_config()).walk_revisions()}
-    if found is not None and found not in known:
-        raise SchemaMismatch(
-            f"{describe(connection.engine)} is at schema {found}, which is newer than this version of airflow_logio "
-            f"(it knows {head()}); upgrade airflow_logio on this machine"
-        )
+    return REVISION

@@ -1,8 +1,8 @@
 """The tables of the log, declared once. Migrations are checked against this module by a test.
 
-Section 3.2 names five tables; each has the paper's columns plus `run_id`. `channel` is the sender side as one column that
-is never null (a port's name, ``write:<connection>`` or ``read:<connection>``), because null sender ports, by which the
-paper tells write actions apart, cannot be part of a key. The others hold runs, groups, drivers and counters.
+Section 3.2 names five tables; each has the paper's columns plus `run_id`. `channel` is the sender side as one column
+that is never null (a port's name, ``write:<connection>`` or ``read:<connection>``), because null sender ports, by which
+the paper tells write actions apart, cannot be part of a key. The others hold runs, groups, drivers and counters.
 """
 
 from __future__ import annotations
@@ -23,6 +23,11 @@ from sqlalchemy import (
     func,
     text,
 )
+
+REVISION = "0001"
+"""The Alembic revision that creates what this module declares."""
+
+VERSION_TABLE = "logio_alembic_version"
 
 metadata = MetaData(
     naming_convention={

@@ -1,0 +1,44 @@
+"""Which schema a database is at: a plain read, so that a driver starts without loading the migration tool."""
+
+from __future__ import annotations
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from airflow_logio.errors import SchemaMismatch
+from airflow_logio.store.sql.engines import describe, log_engine, reading
+from airflow_logio.store.sql.schema import REVISION, VERSION_TABLE
+
+
+def current(connection: Connection) -> str | None:
+    """The revision a database is at; None if it has no LOG.io tables."""
+    if not sa.inspect(connection).has_table(VERSION_TABLE):
+        return None
+    return connection.execute(
+        sa.select(sa.column("version_num")).select_from(sa.table(VERSION_TABLE))
+    ).scalar_one_or_none()
+
+
+def check(url: str) -> None:
+    """Raise `SchemaMismatch` unless the database is at this code's revision."""
+    engine = log_engine(url)
+    try:
+        with reading(engine) as connection:
+            found = current(connection)
+    finally:
+        engine.dispose()
+    refuse_newer(engine.url.render_as_string(), found)
+    if found != REVISION:
+        raise SchemaMismatch(
+            f"{describe(engine)} is at schema {found or 'none'}, this version of airflow_logio needs {REVISION}; "
+            "run `logio db upgrade` while no run is active"
+        )
+
+
+def refuse_newer(where: str, found: str | None) -> None:
+    """Revisions are numbered: a greater one was made by a later version of this package."""
+    if found is not None and found > REVISION:
+        raise SchemaMismatch(
+            f"log database {where} is at schema {found}, which is newer than this version of airflow_logio (it knows "
+            f"{REVISION}); upgrade airflow_logio on this machine"
+        )
