@@ -1,0 +1,99 @@
+"""Runs: get-or-create, lookup, end."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from airflow_logio.errors import IncompatibleRun, UnknownRun
+from airflow_logio.protocol import effects as fx
+from airflow_logio.protocol.states import GroupState, RunState
+from airflow_logio.store.port import LogStore
+from airflow_logio.store.records import Run
+from tests.support.logs import contents, spec, start_driver
+from tests.support.racing import race
+
+
+def test_a_run_is_created_once(log_store: LogStore) -> None:
+    run = log_store.start_run(spec("a", "b"))
+    again = log_store.start_run(spec("a", "b"))
+    assert again == run
+    assert run.spec == spec("a", "b")
+    assert run.state is RunState.RUNNING
+    assert [group.group for group in log_store.groups(run.run_id)] == ["a", "b"]
+    assert {group.state for group in log_store.groups(run.run_id)} == {GroupState.NEW}
+
+
+def test_many_starters_at_once_get_the_same_run(log_store: LogStore) -> None:
+    runs = race(*[lambda: log_store.start_run(spec("a", "b"))] * 6)
+    assert all(isinstance(run, Run) for run in runs), runs
+    assert len({run.uid for run in runs if isinstance(run, Run)}) == 1
+    assert len(log_store.list_runs()) == 1
+
+
+def test_another_dag_run_or_generation_is_another_run(log_store: LogStore) -> None:
+    runs = [
+        log_store.start_run(spec()),
+        log_store.start_run(spec(dag_run="run-2")),
+        log_store.start_run(spec(generation=2)),
+    ]
+    assert len({run.run_id for run in runs}) == len({run.uid for run in runs}) == 3
+
+
+def test_another_graph_is_refused_and_changes_nothing(log_store: LogStore) -> None:
+    log_store.start_run(spec("a"))
+    before = contents(log_store)
+    with pytest.raises(IncompatibleRun, match="graph-1, now graph-2"):
+        log_store.start_run(spec("a", "new", graph="graph-2"))
+    assert contents(log_store) == before
+
+
+def test_changed_code_alone_is_the_same_run(log_store: LogStore) -> None:
+    run = log_store.start_run(spec())
+    assert log_store.start_run(replace(spec(), code_fingerprint="code-2")).uid == run.uid
+
+
+def test_runs_are_found_by_uid_its_beginning_and_dag_run(log_store: LogStore) -> None:
+    first = log_store.start_run(spec())
+    second = log_store.start_run(spec(dag_run="run-2"))
+    assert log_store.find_run(first.uid).uid == first.uid
+    assert log_store.find_run(second.uid[:20]).uid == second.uid
+    assert log_store.find_run("run-2").uid == second.uid
+    assert [run.uid for run in log_store.list_runs()] == [second.uid, first.uid]
+    assert log_store.list_runs(limit=1)[0].uid == second.uid
+    assert log_store.list_runs(pipeline="another") == []
+
+
+@pytest.mark.parametrize("name", ["nobody", "%", "_", "run-"])
+def test_an_unknown_run_is_said_to_be_unknown(log_store: LogStore, name: str) -> None:
+    log_store.start_run(spec())
+    with pytest.raises(UnknownRun, match=name):
+        log_store.find_run(name)
+
+
+def test_an_ambiguous_beginning_is_refused(log_store: LogStore) -> None:
+    log_store.start_run(spec())
+    log_store.start_run(spec(dag_run="run-2"))
+    with pytest.raises(UnknownRun, match="2 runs"):
+        log_store.find_run("")
+
+
+def test_an_unknown_group_is_said_to_be_unknown(log_store: LogStore) -> None:
+    run = log_store.start_run(spec("a"))
+    with pytest.raises(UnknownRun, match="'b'"):
+        log_store.group(run.run_id, "b")
+
+
+def test_a_run_finishes_when_all_groups_have(log_store: LogStore) -> None:
+    run = log_store.start_run(spec("a", "b"))
+    start_driver(log_store, group="a", run=run).session.commit([fx.FinishGroup()])
+    assert not log_store.finish_run(run.run_id)
+    assert log_store.find_run(run.uid).state is RunState.RUNNING
+    start_driver(log_store, group="b", run=run).session.commit([fx.FinishGroup()])
+    assert log_store.finish_run(run.run_id)
+    finished = log_store.find_run(run.uid)
+    assert finished.state is RunState.FINISHED
+    assert finished.ended_at is not None
+    assert log_store.finish_run(run.run_id)
+    assert log_store.find_run(run.uid).ended_at == finished.ended_at, "the end is the first end"
