@@ -1,7 +1,7 @@
 """Named crash points (DESIGN, "How it is tested"): a real process dies there when a test asks for it.
 
-Armed by the environment variable `LOGIO_CRASH_AT=<point>:<n>`: the process kills itself with SIGKILL the n-th time it
-passes. The crash points of a group's threads share one counter per point. `stop` instead of a plain number (`<point>:<n>:stop`) sends SIGSTOP, for zombies that wake up later.
+Armed by the environment variable `LOGIO_CRASH_AT=<point>:<n>`: the process kills itself with SIGKILL the n-th time one of
+its threads passes. `<point>:<n>:stop` sends SIGSTOP instead, for zombies that wake up later.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Every error this package raises on purpose, sorted by what the reader should do about it.
 
 One root (`LogioError`). Below it: fix what you wrote (`PipelineDefinitionError`, `ConfigurationError`), wait and retry
-(`LogUnavailable`), restart the group within its budget (`OperatorFailed`), stop because somebody replaced you (`Fenced`), park the group because going on would lose or double
-data (`Park` and below).
+(`LogUnavailable`), restart the group within its budget (`OperatorFailed`), stop because somebody replaced you (`Fenced`),
+park the group because going on would lose or double data (`Park` and below).
 """
 
 from __future__ import annotations
@@ -47,6 +47,10 @@ class ExternalUnavailable(LogioError):
 
 class OperatorFailed(LogioError):
     """An operator's own code raised; the message names pipeline, operator, port, event and Input Set."""
+
+
+class SparkLost(LogioError):
+    """The JVM of this driver is gone; the driver ends, and is recovered."""
 
 
 # --- stop: this process is not the one any more ----------------------------------------------------------------------

@@ -25,7 +25,7 @@ class LeaseObserver:
 
     lease: Lease
     _incarnation: int = 0
-    _beat: int = -1
+    _beat: int = -2
     _since: float = field(default=0.0)
     _fresh: bool = True
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
 from airflow_logio.errors import LogInconsistent
@@ -26,7 +27,7 @@ class PendingWrite:
 
 def check_gapless(writes: Sequence[PendingWrite]) -> None:
     """Refuse a group with a hole: the marker would pass an action that was never applied."""
-    for before, after in zip(writes, writes[1:], strict=False):
+    for before, after in pairwise(writes):
         if after.number != before.number + 1:
             raise LogInconsistent(
                 f"write actions of {after.operator!r} on {after.connection!r} jump from {before.number} to {after.number}"

@@ -10,19 +10,12 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 
+from airflow_logio.errors import LogUnavailable
 from airflow_logio.protocol.values import Port
+from airflow_logio.store.records import BacklogBound
 
 ASK_EVERY_SECONDS = 0.1
-
-
-@dataclass(frozen=True, slots=True)
-class BacklogBound:
-    """Per connection; roughly a minute of traffic of a fast source."""
-
-    events: int = 8_192
-    bytes: int = 256 * 2**20
 
 
 class Backlog:
@@ -64,7 +57,10 @@ class Backlog:
 
     def _refresh(self) -> None:
         self._asked_at = self._clock()
-        counters = self._ask(self._receivers)
+        try:
+            counters = self._ask(self._receivers)
+        except LogUnavailable:
+            return  # still full as far as anybody knows; the committer waits for the log as well
         self._acknowledged = min(counters.get(port, (0, 0))[0] for port in self._receivers)
         while self._sizes and self._sizes[0][0] <= self._acknowledged:
             self._bytes -= self._sizes.popleft()[1]

@@ -84,11 +84,11 @@ class Committer:
             while (effects := self._take()) is not None:
                 self._commit(effects)
         except BaseException as error:
+            self._failed(error)  # first: whoever waits in drain() looks for the failure when it returns
             with self._changed:
                 self._broken = True
                 self._busy = False
                 self._changed.notify_all()
-            self._failed(error)
 
     def _take(self) -> fx.Effects | None:
         with self._changed:
@@ -133,11 +133,11 @@ def serialize(effects: fx.Effects) -> fx.Effects:
     for effect in effects:
         match effect:
             case fx.LogEvent(event, _) if event.kind is Kind.DATA:
-                if event.body is None:
-                    event = replace(event, body=encode(event.payload))
-                    effect = replace(effect, event=event)
-                sent[event.sender] = sent.get(event.sender, 0) + len(event.body or b"")
+                body = encode(event.payload) if event.body is None else event.body
+                sent[event.sender] = sent.get(event.sender, 0) + len(body)
+                result.append(replace(effect, event=replace(event, body=body)))
             case fx.LogWrite() | fx.LogRead() if effect.body is None and effect.payload is not None:
-                effect = replace(effect, body=encode(effect.payload))
-        result.append(effect)
+                result.append(replace(effect, body=encode(effect.payload)))
+            case _:
+                result.append(effect)
     return result + [fx.Count(port, "out", 0, 0, size) for port, size in sent.items()]

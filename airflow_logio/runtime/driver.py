@@ -26,6 +26,7 @@ from airflow_logio.runtime.processes import own_identity
 from airflow_logio.runtime.settings import EpochSettings
 from airflow_logio.runtime.spark import SparkSessions
 from airflow_logio.store.opening import open_store
+from airflow_logio.store.patience import Patience
 from airflow_logio.store.records import GroupRef, Run
 from airflow_logio.store.sql.store import SqlLogStore, driver_application
 
@@ -63,7 +64,9 @@ class Driver:
         self._config = config
         claim = config.claim
         application = driver_application(claim.run_id, claim.group, claim.incarnation)
-        self._store: SqlLogStore = open_store(config.log_url, application=application)
+        self._store: SqlLogStore = Patience().call(
+            "opening the log", lambda: open_store(config.log_url, application=application)
+        )
         self._halt = threading.Event()
         self._ready = threading.Event()
 
@@ -107,8 +110,9 @@ class Driver:
             log.warning("%s", error)
             return REPLACED
         except (Park, ExternalUnavailable) as error:
-            log.error("group %s is parked: %s", ref.group, error)
-            self._store.patience.call("parking", lambda: session.park(f"{type(error).__name__}: {error}"))
+            cause = f"{type(error).__name__}: {error}"
+            log.error("group %s is parked: %s", ref.group, cause)
+            self._store.patience.call("parking", lambda: session.park(cause))
             return PARKED
         except Exception as error:
             cause = f"{type(error).__name__}: {error}"

@@ -119,7 +119,9 @@ class GroupEpoch:
         for sender, receivers in self._remote.items():
             if receivers:
                 sent = self._protocol.operators[sender.operator].context.next_event.get(sender.name, 1) - 1
-                self._backlogs[sender] = Backlog(receivers, self._session.acknowledged, self._settings.backlog, sent)
+                self._backlogs[sender] = Backlog(
+                    receivers, self._session.acknowledged, self._settings.run.spec.backlog, sent
+                )
         self._channel = Channel(self._session, cursors, self._mailbox, self._fail)
         self._channel.start()
 
@@ -241,7 +243,7 @@ class GroupEpoch:
         crash_here(CrashPoint.AFTER_FINISH)
         return True
 
-    # --- called by threads ---------------------------------------------------------------------------------------------
+    # --- called by threads --------------------------------------------------------------------------------------------
 
     def _fail(self, error: BaseException) -> None:
         self._mailbox.put(Failure(error))

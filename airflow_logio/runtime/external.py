@@ -2,21 +2,31 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import pyarrow as pa
+import tenacity
 
+from airflow_logio.crash import CrashPoint, crash_here
 from airflow_logio.dataflow.operators import Operator
 from airflow_logio.dataflow.reads import TableRead
 from airflow_logio.dataflow.writers import TableWriter
-from airflow_logio.errors import ConfigurationError, OperatorFailed
+from airflow_logio.errors import ConfigurationError, ExternalUnavailable, OperatorFailed
 from airflow_logio.protocol.logic import Read, Write
 from airflow_logio.protocol.writes import PendingWrite
 from airflow_logio.runtime.warehouse import Marker, Warehouse
 
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
 BEGIN, INSERT = "begin", "insert"
+
+REPLAY_SECONDS = 900.0
+"""How long actions on an external system that is away are replayed before the group is parked."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,14 +56,53 @@ class Connections:
             self._open[name] = Warehouse(name, self._urls[name])
         return self._open[name]
 
-    def apply(self, operator: str, writer: TableWriter, writes: Sequence[PendingWrite], tables: list[Any]) -> None:
-        """Apply a gapless group of write actions of one operator, atomically conditional (Algorithms 5 and 8)."""
+    def read(self, read: TableRead, keys: pa.Array | None) -> pa.Table:
+        """The effect of a side-effect read action (Algorithm 4); replayed with back-off while the system is away."""
+        warehouse = self.warehouse(read.connection)
+        crash_here(CrashPoint.BEFORE_READ)
+        effect = replay(f"reading {read.table}", lambda: warehouse.read(read, keys), lambda: False)
+        crash_here(CrashPoint.AFTER_READ)
+        return effect
+
+    def apply(
+        self,
+        operator: str,
+        writer: TableWriter,
+        writes: Sequence[PendingWrite],
+        tables: list[pa.Table],
+        is_over: Callable[[], bool],
+    ) -> None:
+        """Apply a gapless group of write actions of one operator, atomically conditional (Algorithms 5 and 8).
+
+        Replayed with back-off while the system is away, until `is_over`: being conditional, a replay of what was applied
+        changes nothing.
+        """
         marker = Marker(self._identity.run_uid, operator, writer.connection, 0, self._identity.token)
-        self.warehouse(writer.connection).apply(marker, writer, writes, tables)
+        warehouse = self.warehouse(writer.connection)
+        crash_here(CrashPoint.BEFORE_WRITE)
+        replay(f"writing {writer.table}", lambda: warehouse.apply(marker, writer, writes, tables), is_over)
+        crash_here(CrashPoint.AFTER_WRITE)
 
     def close(self) -> None:
         for warehouse in self._open.values():
             warehouse.close()
+
+
+def replay(what: str, action: Callable[[], T], is_over: Callable[[], bool]) -> T:
+    """Run an action on an external system until it does not raise `ExternalUnavailable` (Algorithm 5 Step 2)."""
+
+    def report(state: tenacity.RetryCallState) -> None:
+        error = state.outcome.exception() if state.outcome else None
+        log.warning("%s: replaying (attempt %d): %s", what, state.attempt_number, error)
+
+    retrying = tenacity.Retrying(
+        retry=tenacity.retry_if_exception_type(ExternalUnavailable),
+        wait=tenacity.wait_exponential_jitter(0.1, 5.0),
+        stop=lambda state: (state.seconds_since_start or 0.0) >= REPLAY_SECONDS or is_over(),
+        before_sleep=report,
+        reraise=True,
+    )
+    return retrying(action)
 
 
 class StepExternal:
@@ -74,7 +123,7 @@ class StepExternal:
     def read(self, read: TableRead, keys: pa.Array | None = None) -> pa.Table:
         """A side-effect read action: its effect is obtained once, here."""
         self._before_read(read.connection)
-        table = self._connections.warehouse(read.connection).read(read, keys)
+        table = self._connections.read(read, keys)
         self.collected.append(Read(read.connection, describe_read(read, keys), table, table.num_rows))
         return table
 

@@ -18,7 +18,7 @@ import pyarrow as pa
 from airflow_logio.crash import CrashPoint, crash_here
 from airflow_logio.dataflow.function_operators import keys_of
 from airflow_logio.dataflow.operators import BatchGenerator, InputSet
-from airflow_logio.errors import ExternalUnavailable, LogioError, OperatorFailed
+from airflow_logio.errors import LogioError, OperatorFailed, SparkLost
 from airflow_logio.protocol.logic import Emit, Output, Read
 from airflow_logio.runtime.external import Connections, describe_read
 from airflow_logio.runtime.spark import SparkSessions, lookup, partitions_for
@@ -83,8 +83,10 @@ class JobRunner:
     def _run(self, sets: Sequence[InputSet]) -> None:
         try:
             self._done(self._generate(sets))
-        except (LogioError, ExternalUnavailable) as error:
+        except LogioError as error:
             self._failed(error)
+        except (ConnectionError, EOFError) as error:
+            self._failed(SparkLost(f"the JVM of group operator {self._name!r} is gone: {error}"))
         except BaseException as error:
             first, last = sets[0].inset_id, sets[-1].inset_id
             failure = OperatorFailed(
@@ -98,7 +100,6 @@ class JobRunner:
         started = time.monotonic()
         tagged = self._operator.tagged(sets)
         effects = self._read(tagged)
-        ready = time.monotonic()
         crash_here(CrashPoint.BEFORE_JOB)
         session = self._sessions.get()
         frames = {name: lookup(session, effect) for name, (effect, _) in effects.items()}
@@ -124,9 +125,7 @@ class JobRunner:
         for name, read in self._operator.reads.items():
             self._before_read(read.connection)
             keys = keys_of(tagged, read)
-            crash_here(CrashPoint.BEFORE_READ)
-            table = self._connections.warehouse(read.connection).read(read, keys)
-            crash_here(CrashPoint.AFTER_READ)
+            table = self._connections.read(read, keys)
             effects[name] = (table, Read(read.connection, describe_read(read, keys), table, table.num_rows))
         return effects
 

@@ -28,6 +28,8 @@ log = logging.getLogger(__name__)
 
 APPLICATION = Path(__file__).parent / "application" / "logio_driver.py"
 
+CONFIG_NAME = "driver.json"
+
 
 @dataclass(frozen=True, slots=True)
 class Launched:
@@ -57,8 +59,10 @@ class LocalProcessLauncher(Launcher):
     def launch(self, claim: Claim, config: DriverConfig, settings: SparkSettings, conf: Mapping[str, str]) -> Launched:
         folder = self.work_dir / claim.run_uid / claim.group / str(claim.incarnation)
         folder.mkdir(parents=True, mode=0o700)
+        for stale in folder.parent.glob(f"*/{CONFIG_NAME}"):
+            stale.unlink(missing_ok=True)  # of a driver that never came to read it
         bundle = write_bundle(PipelineRef(config.module, config.attr, Path(config.bundle_root)), folder / "bundle.zip")
-        config_path = folder / "driver.json"
+        config_path = folder / CONFIG_NAME
         config.write(config_path)
         name = f"logio {claim.group} {claim.run_uid[:8]}/{claim.incarnation}"
         command = spark_submit.command(settings, conf, name, bundle, APPLICATION, config_path)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import socket
 from pathlib import Path
@@ -36,12 +35,12 @@ def identity_of(pid: int) -> DriverIdentity | None:
 
 
 def own_identity() -> DriverIdentity:
-    """This process and its parent, the JVM of spark-submit."""
-    parent = os.getppid()
-    found = identity_of(parent)
-    own = psutil.Process().create_time()
-    started = found.start_time if found is not None else 0.0
-    return DriverIdentity(this_host(), boot_id(), os.getpid(), own, parent, started)
+    """This process, and its parent if that is the JVM of spark-submit: the two live and die together."""
+    own = psutil.Process()
+    parent = own.parent()
+    if parent is None or "java" not in parent.name():
+        return DriverIdentity(this_host(), boot_id(), own.pid, own.create_time())
+    return DriverIdentity(this_host(), boot_id(), own.pid, own.create_time(), parent.pid, parent.create_time())
 
 
 def is_local(identity: DriverIdentity) -> bool:

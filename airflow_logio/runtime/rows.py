@@ -126,7 +126,8 @@ def _as_declared(writer: TableWriter, records: pa.Table) -> pa.Table:
     unknown = [name for name in records.column_names if name not in writer.columns]
     if missing or unknown:
         raise WriteRefused(
-            f"records for table {writer.table!r} have columns {records.column_names}, it is declared with {list(writer.columns)}"
+            f"records for table {writer.table!r} have columns {records.column_names}, "
+            f"it is declared with {list(writer.columns)}"
         )
     schema = pa.schema([(name, ARROW_TYPES[kind]) for name, kind in writer.columns.items()])
     try:
@@ -148,12 +149,13 @@ def _insert_sqlite(connection: Connection, writer: TableWriter, records: pa.Tabl
 
 def _sqlite_values(column: pa.ChunkedArray) -> list[Any]:
     if pa.types.is_timestamp(column.type):
-        return pc.strftime(column, format="%Y-%m-%d %H:%M:%S").to_pylist()
-    if pa.types.is_date(column.type):
-        return pc.strftime(column, format="%Y-%m-%d").to_pylist()
-    if pa.types.is_boolean(column.type):
-        return column.cast(pa.int8()).to_pylist()
-    return column.to_pylist()
+        column = pc.strftime(column, format="%Y-%m-%d %H:%M:%S")
+    elif pa.types.is_date(column.type):
+        column = pc.strftime(column, format="%Y-%m-%d")
+    elif pa.types.is_boolean(column.type):
+        column = column.cast(pa.int8())
+    values: list[Any] = column.to_pylist()
+    return values
 
 
 def _insert_postgres(connection: Connection, writer: TableWriter, records: pa.Table) -> None:

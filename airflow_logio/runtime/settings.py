@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from airflow_logio.dataflow.pipeline import Pipeline
-from airflow_logio.runtime.backlog import BacklogBound
 from airflow_logio.runtime.external import Connections
 from airflow_logio.runtime.mailbox import Bound
 from airflow_logio.runtime.spark import SparkSessions
@@ -34,5 +33,4 @@ class EpochSettings:
     """Blocks until sources may read, or the event is set."""
     stop_requested: threading.Event
     """Set when the group is asked to halt."""
-    backlog: BacklogBound = BacklogBound()
-    prefetch: Bound = Bound()
+    prefetch: Bound = field(default_factory=Bound)

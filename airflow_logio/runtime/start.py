@@ -10,7 +10,7 @@ from airflow_logio.dataflow.pipeline import Pipeline
 from airflow_logio.errors import ConfigurationError
 from airflow_logio.protocol.liveness import Lease, RecoveryBudget
 from airflow_logio.runtime.bundle import PipelineRef
-from airflow_logio.store.records import RunKey, RunSpec
+from airflow_logio.store.records import BacklogBound, RunKey, RunSpec
 
 
 def run_spec(
@@ -24,6 +24,7 @@ def run_spec(
     generation: int = 1,
     budget: RecoveryBudget | None = None,
     lease: Lease | None = None,
+    backlog: BacklogBound | None = None,
     hold_sources: bool = False,
 ) -> RunSpec:
     """The description of a run, checked: parameters, connections (name → connection id), readable sources.
@@ -53,5 +54,6 @@ def run_spec(
         code_fingerprint=fingerprint["code"],
         budget=budget or RecoveryBudget(),
         lease=lease or Lease(),
+        backlog=backlog or BacklogBound(),
         hold_sources=hold_sources,
     )

@@ -85,10 +85,8 @@ class Warehouse:
 
         With `keys`, only the rows whose `read.key` is among them. Raises `ExternalUnavailable`, `ConfigurationError`.
         """
-        with self._translated(), self.engine.connect() as connection:
-            connection = connection.execution_options(**_snapshot(self.engine))
-            with connection.begin():
-                return rows.fetch(connection, read, keys)
+        with self._translated(), self.engine.connect().execution_options(**_snapshot(self.engine)) as connection:
+            return rows.fetch(connection, read, keys)
 
     # --- writes -------------------------------------------------------------------------------------------------------
 

@@ -34,15 +34,26 @@ class Observation:
 
 
 class GroupWatcher:
-    """One observer of one group. Call `poll` about once per second."""
+    """One observer of one group. Call `poll` about once per second.
+
+    `end_old_drivers` is off only in tests of zombies.
+    """
 
     def __init__(
-        self, store: LogStore, run_id: int, group: str, lease: Lease, clock: Callable[[], float] = time.monotonic
+        self,
+        store: LogStore,
+        run_id: int,
+        group: str,
+        lease: Lease,
+        *,
+        end_old_drivers: bool = True,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._store = store
         self._run_id = run_id
         self._group = group
         self._observer = LeaseObserver(lease)
+        self._end_old_drivers = end_old_drivers
         self._clock = clock
 
     def poll(self) -> Observation:
@@ -64,6 +75,8 @@ class GroupWatcher:
             return Observation(status)
         # What was read before the process was seen gone may be old: it may have finished in between.
         ref = GroupRef(self._run_id, self._group, status.incarnation, status.replica)
+        if self._store.ends_old_driver_first and self._end_old_drivers and status.identity is not None:
+            processes.end(status.identity)  # a stopped writer shuts everyone out, this declaration included
         self._store.declare_dead(ref, cause)
         status = self._store.group(self._run_id, self._group)
         return Observation(status, cause if status.state is GroupState.DEAD else None)
@@ -73,7 +86,9 @@ class GroupWatcher:
             pid = status.identity.pid or status.identity.parent_pid
             return f"the driver's process {pid} on {status.identity.host} has ended without saying so"
         launching = status.state in LAUNCHING
-        stood_still = self._observer.observe(status.incarnation, status.beat, self._clock())
+        # A driver that has just registered has a whole lease for its first heartbeat: launching counts separately.
+        beat = -1 if launching else status.beat
+        stood_still = self._observer.observe(status.incarnation, beat, self._clock())
         if self._observer.is_expired(stood_still, launching=launching):
             what = (
                 f"did not register within {stood_still:.0f} s"

@@ -1,7 +1,6 @@
 """Writer threads: one per (operator, connection), write actions in order, applied in groups (Algorithms 5 and 8).
 
-An action reaches this thread only after the commit that logged it. A group that fails because the external system is away
-is replayed with back-off; the operation is conditional, so replaying what was applied changes nothing.
+An action reaches this thread only after the commit that logged it.
 """
 
 from __future__ import annotations
@@ -13,11 +12,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
-import tenacity
 
-from airflow_logio.crash import CrashPoint, crash_here
 from airflow_logio.dataflow.writers import TableWriter
-from airflow_logio.errors import ExternalUnavailable
 from airflow_logio.protocol.writes import PendingWrite
 from airflow_logio.runtime.arrow import decode
 from airflow_logio.runtime.external import Connections
@@ -26,7 +22,6 @@ log = logging.getLogger(__name__)
 
 GROUP_ACTIONS = 4_096
 GROUP_RECORDS = 100_000
-REPLAY_SECONDS = 900.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,23 +127,10 @@ class WriterThread:
 
     def _apply(self, writes: Sequence[PendingWrite]) -> None:
         tables = [self._records(write) for write in writes]
-        retrying = tenacity.Retrying(
-            retry=tenacity.retry_if_exception_type(ExternalUnavailable),
-            wait=tenacity.wait_exponential_jitter(0.1, 5.0),
-            stop=tenacity.stop_any(tenacity.stop_after_delay(REPLAY_SECONDS), lambda _state: self._stopping),
-            before_sleep=self._report,
-            reraise=True,
-        )
-        crash_here(CrashPoint.BEFORE_WRITE)
-        retrying(self._connections.apply, self._operator, self._writer, writes, tables)
-        crash_here(CrashPoint.AFTER_WRITE)
+        self._connections.apply(self._operator, self._writer, writes, tables, lambda: self._stopping)
 
     @staticmethod
     def _records(write: PendingWrite) -> pa.Table:
         if not write.body:
             return pa.table({})
         return decode(f"write action {write.number} of {write.operator}", write.body)
-
-    def _report(self, state: tenacity.RetryCallState) -> None:
-        error = state.outcome.exception() if state.outcome else None
-        log.warning("writer %s: replaying write actions (attempt %d): %s", self._operator, state.attempt_number, error)

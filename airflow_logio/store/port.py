@@ -79,6 +79,11 @@ class GroupSession(ABC):
 class LogStore(ABC):
     """The log as launchers, supervisors and displays see it."""
 
+    @property
+    def ends_old_driver_first(self) -> bool:
+        """Whether a driver's process must be ended before its group can be claimed (a store that locks as a whole)."""
+        return False
+
     # --- runs ---------------------------------------------------------------------------------------------------------
 
     @abstractmethod

@@ -27,6 +27,18 @@ class RunKey:
 
 
 @dataclass(frozen=True, slots=True)
+class BacklogBound:
+    """How many unacknowledged events one connection may have in the log before its sender waits (back-pressure)."""
+
+    events: int = 8_192
+    bytes: int = 256 * 2**20
+
+    def __post_init__(self) -> None:
+        if self.events < 1 or self.bytes < 1:
+            raise ValueError(f"a backlog bound must allow at least one event and one byte, got {self}")
+
+
+@dataclass(frozen=True, slots=True)
 class RunSpec:
     """Everything needed to start a run. Databases are named by connection id, never by URL."""
 
@@ -42,6 +54,7 @@ class RunSpec:
     code_fingerprint: str
     budget: RecoveryBudget = field(default_factory=RecoveryBudget)
     lease: Lease = field(default_factory=Lease)
+    backlog: BacklogBound = field(default_factory=BacklogBound)
     hold_sources: bool = False
     """Sources wait until the drivers of all groups are ready, Spark warm: for benchmarks."""
 

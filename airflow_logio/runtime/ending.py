@@ -1,0 +1,85 @@
+"""Ending the drivers of a run on this machine: they are asked to halt, and killed if they do not."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from airflow_logio.errors import LogioError
+from airflow_logio.protocol.states import ENDED, LAUNCHING, GroupState
+from airflow_logio.runtime import leftovers, processes
+from airflow_logio.store.port import LogStore
+from airflow_logio.store.records import GroupRef, GroupStatus, Run
+
+log = logging.getLogger(__name__)
+
+POLL_SECONDS = 0.1
+
+
+@dataclass(slots=True)
+class DriverEnder:
+    """`work_dir` is the launcher's: drivers are found in it that were started and never recorded.
+
+    Works as well as it can while the log does not answer: by the identities that it knew (`remember`).
+    """
+
+    store: LogStore
+    run: Run
+    groups: Sequence[str]
+    work_dir: Path | None = None
+    grace_seconds: float = 15.0
+    _known: dict[str, GroupStatus] = field(default_factory=dict)
+
+    def remember(self, status: GroupStatus) -> None:
+        self._known[status.group] = status
+
+    def end(self, patient: Callable[[], bool] = lambda: True) -> None:
+        """Returns when no driver process of these groups is left here; kills at once when `patient` says no."""
+        deadline = time.monotonic() + self.grace_seconds
+        asked = False
+        while patient() and time.monotonic() < deadline:
+            asked = asked or self._ask_to_halt()
+            if asked and self._nobody_to_wait_for():
+                break
+            time.sleep(POLL_SECONDS)
+        for status in self._statuses():
+            if status.identity is not None and processes.driver_processes(status.identity):
+                log.info("group %s: ending its driver", status.group)
+                processes.end(status.identity)
+            self._note_halted(status)
+        if self.work_dir is not None:
+            leftovers.end_under(self.work_dir / self.run.uid, self.groups)
+
+    def _ask_to_halt(self) -> bool:
+        try:
+            for status in self.store.groups(self.run.run_id):
+                if status.group in self.groups and status.state not in ENDED:
+                    self.store.request(self.run.run_id, status.group, GroupState.HALTED)
+        except LogioError as error:
+            log.warning("the drivers cannot be asked to halt: %s", error)
+            return False
+        return True
+
+    def _nobody_to_wait_for(self) -> bool:
+        """A driver that has not registered has done nothing yet: it is killed, not waited for."""
+        registered = [status for status in self._statuses() if status.state not in LAUNCHING and status.identity]
+        return not any(processes.driver_processes(status.identity) for status in registered if status.identity)
+
+    def _statuses(self) -> list[GroupStatus]:
+        """As the log says; as it last said, if it cannot be asked."""
+        try:
+            self._known |= {status.group: status for status in self.store.groups(self.run.run_id)}
+        except LogioError as error:
+            log.debug("the log does not answer: %s", error)
+        return [self._known[name] for name in self.groups if name in self._known]
+
+    def _note_halted(self, status: GroupStatus) -> None:
+        if status.state in ENDED:
+            return
+        try:
+            self.store.halted(GroupRef(self.run.run_id, status.group, status.incarnation, status.replica))
+        except LogioError as error:
+            log.warning("group %s: its end cannot be logged: %s", status.group, error)

@@ -1,0 +1,44 @@
+"""Driver processes that no log knows of: their launcher was ended between starting them and recording them.
+
+Every local driver works in the private folder of its incarnation, ``work_dir/<run>/<group>/<incarnation>``, and so do
+its children: that tells whose they are.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterable
+from pathlib import Path
+
+import psutil
+
+log = logging.getLogger(__name__)
+
+
+def processes_under(folder: Path, groups: Iterable[str] | None = None) -> list[psutil.Process]:
+    """Processes of this user whose working directory is under `folder` (under ``folder/<group>`` of these groups)."""
+    roots = [folder.resolve() / group for group in groups] if groups is not None else [folder.resolve()]
+    found = []
+    for process in psutil.process_iter():
+        try:
+            if process.pid != os.getpid() and process.uids().real == os.getuid():
+                where = Path(process.cwd())
+                if any(where.is_relative_to(root) for root in roots):
+                    found.append(process)
+        except (psutil.Error, OSError):
+            continue
+    return found
+
+
+def end_under(folder: Path, groups: Iterable[str] | None = None, timeout: float = 10.0) -> int:
+    """SIGKILL them and wait for their end; returns how many there were."""
+    left = processes_under(folder, groups)
+    for process in left:
+        try:
+            log.warning("ending driver process %d, which the log does not know", process.pid)
+            process.kill()
+        except psutil.NoSuchProcess:
+            continue
+    psutil.wait_procs(left, timeout=timeout)
+    return len(left)

@@ -1,0 +1,123 @@
+"""A run supervised from one process of this machine: `logio run`, tests and benches. It prints nothing.
+
+The loop launches what is new, relaunches what is dead, and ends when every group has ended. Then, and whenever it is
+stopped or fails, it leaves no driver process behind.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Sequence
+
+from airflow_logio.errors import LogUnavailable
+from airflow_logio.protocol.states import ENDED, GroupState
+from airflow_logio.runtime.ending import DriverEnder
+from airflow_logio.runtime.launch import LaunchContext, LocalProcessLauncher, launch_group
+from airflow_logio.runtime.run_summary import Outcome, RunSummary, summarize
+from airflow_logio.runtime.snapshot import Observer, Snapshot
+from airflow_logio.runtime.supervise import tend
+from airflow_logio.runtime.watch import GroupWatcher
+
+log = logging.getLogger(__name__)
+
+OnSnapshot = Callable[[Snapshot], None]
+
+
+class LocalRun:
+    """Supervises groups of a run until they have ended; all groups unless some are named.
+
+    `poll` is the seconds between two looks, `halt_grace` how long a driver may take to halt before it is killed.
+    """
+
+    def __init__(
+        self,
+        context: LaunchContext,
+        groups: Sequence[str] | None = None,
+        poll: float = 0.25,
+        *,
+        snapshot_every: float = 0.5,
+        halt_grace: float = 15.0,
+    ) -> None:
+        self._context = context
+        self._groups = tuple(groups or context.pipeline.groups)
+        self._poll = poll
+        self._snapshot_every = snapshot_every
+        self._run_id = context.run.run_id
+        self._observer = Observer(context.store, context.run, context.pipeline)
+        self._watchers = {
+            name: GroupWatcher(context.store, self._run_id, name, context.run.spec.lease) for name in self._groups
+        }
+        launcher = context.launcher
+        work_dir = launcher.work_dir if isinstance(launcher, LocalProcessLauncher) else None
+        self._ender = DriverEnder(context.store, context.run, self._groups, work_dir, halt_grace)
+        self._peak: dict[str, int] = {}
+        self._halts = 0
+
+    def halt(self) -> None:
+        """End the run: the first call asks the drivers to halt, the second kills them. Safe in a signal handler."""
+        self._halts += 1
+
+    def run(self, on_snapshot: OnSnapshot = lambda _: None) -> RunSummary:
+        """Blocks until all groups have finished, one is parked, or `halt` was called; then no driver is left.
+
+        Groups that were halted before are launched again. Raises what a launch raises (`ConfigurationError`).
+        """
+        began = time.monotonic()
+        store, run = self._context.store, self._context.run
+        try:
+            self._resume()
+            outcome = self._supervise(on_snapshot)
+        except BaseException:
+            self._ender.end(lambda: False)
+            raise
+        self._ender.end(lambda: self._halts < 2)
+        if outcome is Outcome.FINISHED:
+            store.patience.call("finishing the run", lambda: store.finish_run(run.run_id))
+        self._show(on_snapshot)
+        seconds = time.monotonic() - began
+        return store.patience.call(
+            "summing up", lambda: summarize(store, run, self._context.pipeline, outcome, seconds, self._peak)
+        )
+
+    def _resume(self) -> None:
+        for status in self._context.store.groups(self._run_id):
+            if status.group in self._groups and status.state is GroupState.HALTED:
+                launch_group(self._context, status.group, expected=status.incarnation, reason="resumed", by_user=True)
+
+    def _supervise(self, on_snapshot: OnSnapshot) -> Outcome:
+        shown = float("-inf")
+        while not self._halts:
+            states = [self._tend(name) for name in self._groups]
+            if GroupState.PARKED in states:
+                return Outcome.PARKED
+            if all(state in ENDED for state in states):
+                return Outcome.FINISHED if set(states) == {GroupState.FINISHED} else Outcome.HALTED
+            if time.monotonic() - shown >= self._snapshot_every:
+                shown = time.monotonic()
+                self._show(on_snapshot)
+            time.sleep(self._poll)
+        return Outcome.HALTED
+
+    def _tend(self, name: str) -> GroupState | None:
+        if self._halts:
+            return None
+        try:
+            status = tend(self._context, self._watchers[name], name).status
+        except LogUnavailable as error:
+            log.warning("group %s: %s", name, error)
+            return None
+        if status is None:
+            return None
+        self._ender.remember(status)
+        return status.state
+
+    def _show(self, on_snapshot: OnSnapshot) -> None:
+        try:
+            snapshot = self._observer.take()
+        except LogUnavailable as error:
+            log.warning("no progress to be seen: %s", error)
+            return
+        for view in snapshot.groups:
+            self._peak[view.name] = max(self._peak.get(view.name, 0), view.status.rss_bytes)
+        on_snapshot(snapshot)
