@@ -52,7 +52,7 @@ class _Writer:
             case fx.LogStateEvent(operator, state_id, inset_id, data, status):
                 body = BodyKey(self._run, operator, STATE_CHANNEL, state_id)
                 self._row(body, status, None, operator, None, inset_id)
-                self._tables.put(self._tables.states, (self._run, operator, state_id), data)
+                self._tables.add(self._tables.states, (self._run, operator, state_id), data)
             case fx.RecordLineage(sender, event_id, inset_id):
                 self._tables.add(self._tables.lineage, (self._run, sender, event_id, inset_id), None)
             case fx.StartReadAction(operator, connection, action_id, description):

@@ -41,6 +41,7 @@ class EffectWriter:
         rows = self._rows
         self._insert(schema.event_log, rows.event_log)
         self._insert(schema.event_data, rows.event_data)
+        self._insert(schema.state, rows.snapshots)
         self._insert(schema.read_action, rows.reads)
         self._insert(schema.event_lineage, rows.lineage)
         self._assign()
@@ -197,15 +198,11 @@ class EffectWriter:
     def _store_states(self) -> None:
         if not self._rows.states:
             return
-        rows = [
-            {"run_id": self._run, "op": operator, "slot": 0, "state_id": state_id, "state": data}
-            for (operator, state_id), data in self._rows.states.items()
-        ]
         insert = self._upserting(schema.state)
         statement = insert.on_conflict_do_update(
             index_elements=["run_id", "op", "slot", "state_id"], set_={"state": insert.excluded.state}
         )
-        self._connection.execute(statement, rows)
+        self._connection.execute(statement, list(self._rows.states.values()))
 
     def _count(self) -> None:
         if not self._rows.counts:

@@ -26,7 +26,9 @@ class EffectRows:
         self.reads: list[Row] = []
         self.assigned: list[fx.Acknowledge] = []
         self.done: list[fx.MarkDone] = []
-        self.states: dict[tuple[str, int], bytes] = {}
+        self.states: dict[str, Row] = {}
+        """Current states; the last one of an operator holds."""
+        self.snapshots: list[Row] = []
         self.counts: dict[tuple[Port, str], list[int]] = {}
         self.late: list[fx.CompleteReadAction | fx.WritesDone | fx.FinishGroup] = []
         for effect in effects:
@@ -39,7 +41,7 @@ class EffectRows:
             case fx.MarkDone():
                 self.done.append(effect)
             case fx.StoreState(operator, data):
-                self.states[operator, 0] = data
+                self.states[operator] = self._state_row(operator, 0, data)
             case fx.Count(port, direction, events, records, size):
                 total = self.counts.setdefault((port, direction), [0, 0, 0])
                 for index, value in enumerate((events, records, size)):
@@ -168,4 +170,7 @@ class EffectRows:
     def _log_state(self, effect: fx.LogStateEvent) -> None:
         sender = (effect.operator, None, STATE_CHANNEL)
         self._log_row(effect.state_id, effect.status, sender, (effect.operator, None), effect.inset_id, 0)
-        self.states[effect.operator, effect.state_id] = effect.data
+        self.snapshots.append(self._state_row(effect.operator, effect.state_id, effect.data))
+
+    def _state_row(self, operator: str, state_id: int, data: bytes) -> Row:
+        return {"run_id": self._run, "op": operator, "slot": 0, "state_id": state_id, "state": data}
