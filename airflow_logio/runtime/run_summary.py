@@ -25,7 +25,7 @@ class RunSummary:
     """Times of ports and drivers are seconds by the log database's clock; `seconds` is the supervisor's."""
 
     outcome: Outcome
-    run_uid: str
+    run: Run
     seconds: float
     groups: tuple[GroupStatus, ...]
     ports: tuple[PortProgress, ...]
@@ -37,9 +37,9 @@ class RunSummary:
 
     @property
     def event_seconds(self) -> float | None:
-        """From the first event to the last; None if there was none."""
-        moved = [row for row in self.ports if row.events]
-        return max(row.last_at for row in moved) - min(row.first_at for row in moved) if moved else None
+        """From the first event sent to the last thing done with one; None if there was none."""
+        sent = [row.first_at for row in self.ports if row.direction == "out" and row.events]
+        return max(row.last_at for row in self.ports) - min(sent) if sent else None
 
     @property
     def records_per_second(self) -> float | None:
@@ -58,7 +58,8 @@ class RunSummary:
         """For ``--json`` and summary files."""
         return {
             "outcome": self.outcome.value,
-            "run": self.run_uid,
+            "run": self.run.uid,
+            "run_id": self.run.spec.key.dag_run_id,
             "records": self.records,
             "seconds": {"total": _rounded(self.seconds), "first_to_last_event": _rounded(self.event_seconds)},
             "records_per_second": _rounded(self.records_per_second, 0),
@@ -99,7 +100,7 @@ def summarize(
     sources = [operator for operator, inputs in pipeline.graph.inputs.items() if not inputs]
     return RunSummary(
         outcome=outcome,
-        run_uid=run.uid,
+        run=run,
         seconds=seconds,
         groups=tuple(store.groups(run.run_id)),
         ports=ports,

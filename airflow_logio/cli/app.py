@@ -1,0 +1,92 @@
+"""`logio`: the commands. Errors of this package are one sentence and exit code 1, wrong usage is exit code 2."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from dataclasses import dataclass
+from typing import Annotated, TextIO
+
+import typer
+from rich.console import Console
+
+from airflow_logio.errors import LogioError
+
+app = typer.Typer(
+    name="logio",
+    help="Runs pipelines on Spark with exactly-once recovery, and shows and steers their runs.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+PIPE_WIDTH = 200
+"""Where nobody sees it, nothing needs to be wrapped."""
+
+
+def _console(stream: TextIO, *, stderr: bool = False) -> Console:
+    return Console(stderr=stderr, highlight=False, soft_wrap=True, width=None if stream.isatty() else PIPE_WIDTH)
+
+
+out = _console(sys.stdout)
+err = _console(sys.stderr, stderr=True)
+
+
+@dataclass(slots=True)
+class _Options:
+    debug: bool = False
+
+
+_options = _Options()
+
+LogOption = Annotated[
+    str | None, typer.Option("--log", help="Connection id of the log. Default: LOGIO_URL, else .logio/logio.db")
+]
+RunArgument = Annotated[str, typer.Argument(help="Run: its uid, the beginning of it, or its run id")]
+
+
+def warn(text: str) -> None:
+    err.print(f"warning: {text}", style="yellow", markup=False)
+
+
+class _Lines:
+    """A log stream that prints above a live display instead of into it."""
+
+    def write(self, text: str) -> None:
+        if text.strip():
+            out.print(text.rstrip("\n"), style="yellow", markup=False)
+
+    def flush(self) -> None: ...
+
+
+class _FirstLine(logging.Formatter):
+    """The rest (causes of earlier recoveries, tracebacks) is in the report at the end."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return super().format(record).partition("\n")[0]
+
+
+@app.callback()
+def common(
+    debug: Annotated[bool, typer.Option("--debug", help="Tracebacks, and a detailed log on standard error")] = False,
+) -> None:
+    """Options of all commands."""
+    _options.debug = debug
+    handler = logging.StreamHandler(_Lines())
+    handler.setFormatter(logging.Formatter("%(asctime)s %(name)s: %(message)s") if debug else _FirstLine("%(message)s"))
+    logging.basicConfig(level=logging.INFO if debug else logging.WARNING, handlers=[handler])
+
+
+def main() -> None:
+    """Entry point of the command `logio`."""
+    from airflow_logio.cli import control, databases, running, status
+
+    for module in (running, status, control):
+        module.register(app)
+    app.add_typer(databases.app, name="db")
+    try:
+        app()
+    except LogioError as error:
+        if _options.debug:
+            raise
+        err.print(f"logio: {error}", style="red", markup=False)
+        sys.exit(1)

@@ -1,0 +1,110 @@
+"""Databases by connection id, for `logio` outside Airflow: the environment, then a file, then a default.
+
+``LOGIO_CONN_<ID>`` names any connection, ``LOGIO_URL`` the log and ``WAREHOUSE_URL`` the connection `warehouse`; else
+section ``[connections]`` of ``./logio.toml`` or ``~/.config/logio/connections.toml``, ``id = "URL"``. A URL never comes
+from a command line, where every user of the machine could read it.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import tomllib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from airflow_logio.errors import ConfigurationError
+
+LOG_CONNECTION = "logio_default"
+SHORT_NAMES = {LOG_CONNECTION: "LOGIO_URL", "warehouse": "WAREHOUSE_URL"}
+DEFAULT_LOG = Path(".logio/logio.db")
+
+
+def candidates(environment: Mapping[str, str]) -> list[Path]:
+    """The files that are looked for, the nearest first."""
+    config = Path(environment.get("XDG_CONFIG_HOME") or Path(environment.get("HOME", "~")).expanduser() / ".config")
+    return [Path("logio.toml"), config / "logio" / "connections.toml"]
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionFile:
+    """URLs by connection id; without a file, none."""
+
+    path: Path | None
+    urls: Mapping[str, str]
+
+    @classmethod
+    def find(cls, environment: Mapping[str, str], warn: Callable[[str], None]) -> ConnectionFile:
+        """The first file there is. Warns if others may read it. Raises `ConfigurationError` for an unreadable one."""
+        for path in candidates(environment):
+            if path.is_file():
+                return cls.read(path, warn)
+        return cls(None, {})
+
+    @classmethod
+    def read(cls, path: Path, warn: Callable[[str], None]) -> ConnectionFile:
+        try:
+            content = tomllib.loads(path.read_text())
+        except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+            raise ConfigurationError(f"connection file {path} cannot be read: {error}") from error
+        urls = _connections(path, content)
+        if urls and path.stat().st_mode & (stat.S_IRGRP | stat.S_IROTH):
+            warn(f"{path} holds database URLs and may be read by others; protect it: chmod 600 {path}")
+        return cls(path, urls)
+
+
+def _connections(path: Path, content: Mapping[str, Any]) -> dict[str, str]:
+    section = content.get("connections", {})
+    if not isinstance(section, dict):
+        raise ConfigurationError(f"{path}: connections must be a section, [connections]")
+    for name, url in section.items():
+        if not isinstance(url, str):
+            raise ConfigurationError(f'{path}: connection {name!r} must be a text, {name} = "postgresql://..."')
+    return section
+
+
+@dataclass(frozen=True, slots=True)
+class Connections:
+    """Resolves connection ids to URLs."""
+
+    environment: Mapping[str, str]
+    file: ConnectionFile
+
+    @classmethod
+    def load(cls, warn: Callable[[str], None]) -> Connections:
+        return cls(os.environ, ConnectionFile.find(os.environ, warn))
+
+    def find(self, conn_id: str) -> str | None:
+        names = (variable(conn_id), SHORT_NAMES.get(conn_id))
+        found = next((self.environment[name] for name in names if name and self.environment.get(name)), None)
+        return found or self.file.urls.get(conn_id)
+
+    def get(self, conn_id: str) -> str:
+        """Raises `ConfigurationError`, saying where the URL could be given."""
+        if url := self.find(conn_id):
+            return url
+        names = " or ".join(filter(None, (variable(conn_id), SHORT_NAMES.get(conn_id))))
+        where = self.file.path or " or ".join(str(path) for path in candidates(self.environment))
+        raise ConfigurationError(
+            f"connection {conn_id!r} is not known: set {names}, or add it to section [connections] of {where}"
+        )
+
+    def log_url(self, conn_id: str | None) -> str:
+        """The log: by id, or the default one, an SQLite file whose folder is made here."""
+        if conn_id is not None and conn_id != LOG_CONNECTION:
+            return self.get(conn_id)
+        return self.find(LOG_CONNECTION) or sqlite_url(DEFAULT_LOG)
+
+
+def variable(conn_id: str) -> str:
+    """The environment variable of a connection id."""
+    return "LOGIO_CONN_" + "".join(letter if letter.isalnum() else "_" for letter in conn_id).upper()
+
+
+def sqlite_url(path: Path) -> str:
+    """An SQLite file, as an absolute URL; its folder is made, readable by its owner only."""
+    path = path.absolute()
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    return f"sqlite:///{path}"

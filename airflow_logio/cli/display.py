@@ -1,0 +1,121 @@
+"""Progress of a run on a terminal: a live table, or plain lines where the output is no terminal."""
+
+from __future__ import annotations
+
+import time
+from types import TracebackType
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from airflow_logio.protocol.states import GroupState
+from airflow_logio.runtime.snapshot import GroupView, Snapshot
+
+BAR_CELLS = 20
+PLAIN_LINE_SECONDS = 5.0
+_STYLES = {
+    GroupState.RUNNING: "cyan",
+    GroupState.FINISHED: "green",
+    GroupState.DEAD: "bold red",
+    GroupState.PARKED: "bold red",
+    GroupState.HALTED: "yellow",
+}
+
+
+class Progress:
+    """Use as a context; `show` takes each snapshot, `say` a line that stays."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._live = Live(console=console, refresh_per_second=4, transient=False) if console.is_terminal else None
+        self._said_at = float("-inf")
+        self._states: dict[str, tuple[GroupState, int]] = {}
+
+    def __enter__(self) -> Progress:
+        if self._live:
+            self._live.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._live:
+            self._live.stop()
+
+    def say(self, text: str) -> None:
+        self._console.print(text, markup=False, highlight=False)
+
+    def show(self, snapshot: Snapshot) -> None:
+        if self._live:
+            self._live.update(table(snapshot))
+            return
+        states = {view.name: (view.status.state, view.status.incarnation) for view in snapshot.groups}
+        news = states != self._states
+        if news or time.monotonic() - self._said_at >= PLAIN_LINE_SECONDS:
+            self._states, self._said_at = states, time.monotonic()
+            self.say(line(snapshot))
+
+
+def table(snapshot: Snapshot) -> RenderableType:
+    """One row per group, in the order of the data."""
+    grid = Table.grid(padding=(0, 2))
+    for view in snapshot.groups:
+        state = view.status.state
+        grid.add_row(
+            Text(f" {view.name}", style=_STYLES.get(state, "")),
+            Text(bar(view.done), style=_STYLES.get(state, "dim")),
+            amount(view),
+            lag(view),
+            _memory(view),
+            f"inc {view.status.incarnation}",
+            Text(condition(view), style=_STYLES.get(state, "dim")),
+        )
+    return Group(grid, Text(f" {snapshot.seconds:.0f} s", style="dim"))
+
+
+def line(snapshot: Snapshot) -> str:
+    """The same on one line."""
+    parts = []
+    for view in snapshot.groups:
+        state = "" if view.status.state is GroupState.RUNNING else f" {view.status.state.value}"
+        again = f" inc {view.status.incarnation}" if view.status.incarnation > 1 else ""
+        share = f" {view.done:.0%}" if view.done is not None else ""
+        parts.append(f"{view.name}{state}{again}{share} {view.events:,} events")
+    return f"{snapshot.seconds:6.1f} s  " + " | ".join(parts)
+
+
+def bar(done: float | None) -> str:
+    if done is None:
+        return " " * BAR_CELLS
+    full = int(done * BAR_CELLS)
+    return "█" * full + "░" * (BAR_CELLS - full)
+
+
+def amount(view: GroupView) -> str:
+    """What the group has done, in the unit that tells most."""
+    if view.writes:
+        return f"{view.writes:,} writes"
+    if view.lag_seconds is None and view.total_records is not None:
+        return f"{view.records:,} / {view.total_records:,} records"
+    return f"{view.events:,} events, {view.output_sets:,} out"
+
+
+def lag(view: GroupView) -> str:
+    if view.total_records is not None or not view.lag_events:
+        return f"{view.rate / 1000:,.0f} k/s" if view.rate else ""
+    seconds = "" if view.lag_seconds is None else f" ({view.lag_seconds:.1f} s)"
+    return f"lag {view.lag_events:,} events{seconds}"
+
+
+def condition(view: GroupView) -> str:
+    state = view.status.state
+    if state is GroupState.RUNNING:
+        ago = view.recovered_seconds_ago
+        return "" if ago is None else f"recovered {time.strftime('%H:%M:%S', time.gmtime(ago))} ago"
+    return state.value
+
+
+def _memory(view: GroupView) -> str:
+    return f"{view.status.rss_bytes / 2**20:,.0f} MB" if view.status.rss_bytes else ""

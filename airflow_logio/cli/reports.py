@@ -1,0 +1,61 @@
+"""What is printed when a run has ended, and the end of a driver's log."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from airflow_logio.runtime.run_summary import Outcome, RunSummary
+
+TAIL_LINES = 20
+
+
+def report(console: Console, summary: RunSummary) -> None:
+    """Ports, seconds, drivers; for a parked group its cause and the end of its driver's log."""
+    console.print(_ports(summary))
+    seconds, rate = summary.event_seconds, summary.records_per_second
+    if seconds is not None:
+        speed = f", {rate:,.0f} records/s" if rate else ""
+        console.print(f"first to last event {seconds:.1f} s{speed}; {summary.seconds:.1f} s in all", highlight=False)
+    console.print(f"{len(summary.drivers)} drivers launched, {summary.recoveries} of them recoveries", highlight=False)
+    for group in summary.parked:
+        console.print(f"group {group.group} is parked: {group.error}", style="bold red", markup=False)
+        for line in tail(group.log_path):
+            console.print(f"  | {line}", markup=False, highlight=False)
+        console.print(
+            f"Fix the cause, then: logio retry {summary.run.uid[:8]} {group.group}", markup=False, highlight=False
+        )
+    if summary.outcome is Outcome.HALTED:
+        name = summary.run.spec.key.dag_run_id
+        console.print(
+            f"halted; every driver has ended. To continue: logio run ... --run-id {name}", markup=False, highlight=False
+        )
+
+
+def _ports(summary: RunSummary) -> Table:
+    table = Table(box=None, pad_edge=False)
+    for column, justify in (("port", "left"), ("", "left"), ("events", "right"), ("records", "right"), ("MB", "right")):
+        table.add_column(column, justify="right" if justify == "right" else "left")
+    for row in summary.ports:
+        size = f"{row.bytes / 2**20:,.1f}" if row.bytes else ""
+        table.add_row(str(row.port), row.direction, f"{row.events:,}", f"{row.records:,}", size)
+    return table
+
+
+def tail(log_path: str | None, lines: int = TAIL_LINES) -> list[str]:
+    """The last lines of a driver's log, if it is on this machine."""
+    if log_path is None:
+        return []
+    try:
+        with Path(log_path).open("rb") as file:
+            file.seek(max(0, file.seek(0, 2) - 64 * 1024))
+            return file.read().decode(errors="replace").splitlines()[-lines:]
+    except OSError:
+        return []
+
+
+def write_json(path: Path, summary: RunSummary) -> None:
+    path.write_text(json.dumps(summary.as_json(), indent=2) + "\n")

