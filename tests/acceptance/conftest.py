@@ -1,0 +1,41 @@
+"""Whole runs on real processes: a warehouse with `products`, a slice of the data, a folder for drivers."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.grocery import load_products, write_slice
+from tests.support.postgres import PostgresServer
+
+
+@pytest.fixture(scope="session")
+def small_transactions(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """20,000 transactions: 80 events of the plain pipeline, a hundred-odd hours."""
+    return write_slice(tmp_path_factory.mktemp("data") / "transactions.parquet", 20_000)
+
+
+@pytest.fixture(scope="session")
+def sqlite_warehouse_template(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("warehouse") / "warehouse.db"
+    load_products(f"sqlite:///{path}")
+    return path
+
+
+@pytest.fixture
+def warehouse_url(sqlite_warehouse_template: Path, tmp_path: Path) -> str:
+    """An SQLite warehouse of this test's own."""
+    path = shutil.copy(sqlite_warehouse_template, tmp_path / "warehouse.db")
+    return f"sqlite:///{path}"
+
+
+@pytest.fixture
+def postgres_warehouse_url(postgres_server: PostgresServer) -> Iterator[str]:
+    """A PostgreSQL warehouse of this test's own."""
+    url = postgres_server.new_database()
+    load_products(url)
+    yield url
+    postgres_server.drop_database(url)

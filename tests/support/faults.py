@@ -1,0 +1,120 @@
+"""Faults at a chosen statement of a chosen store: pauses, lost connections, lost acknowledgements."""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import psycopg2
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection, Engine
+
+from airflow_logio.store.sql.store import SqlLogStore
+
+PATIENCE_SECONDS = 30
+
+
+class Pause:
+    """Where a thread stands still until it is let go on, as a stopped process does."""
+
+    def __init__(self) -> None:
+        self._reached = threading.Event()
+        self._released = threading.Event()
+
+    def __call__(self, *_: object) -> None:
+        self._reached.set()
+        assert self._released.wait(PATIENCE_SECONDS), "nobody released the pause"
+
+    def wait_until_reached(self) -> None:
+        assert self._reached.wait(PATIENCE_SECONDS), "the pause was never reached"
+
+    def release(self) -> None:
+        self._released.set()
+
+
+@contextmanager
+def before_statement(store: SqlLogStore, number: int, fault: Callable[[Connection], None]) -> Iterator[list[str]]:
+    """Call `fault` once, before the statement of that number (from 1); yields the statements seen.
+
+    On SQLite BEGIN IMMEDIATE is a statement; psycopg2 sends BEGIN with the first one.
+    """
+    seen: list[str] = []
+
+    def listen(connection: Connection, _cursor: object, statement: str, *_: object) -> None:
+        seen.append(statement)
+        if len(seen) == number:
+            fault(connection)
+
+    sa.event.listen(store.engine, "before_cursor_execute", listen)
+    try:
+        yield seen
+    finally:
+        sa.event.remove(store.engine, "before_cursor_execute", listen)
+
+
+@contextmanager
+def around_commit(
+    store: SqlLogStore, *, before: Callable[[Any], None] | None = None, after: Callable[[Any], None] | None = None
+) -> Iterator[None]:
+    """Call `before` or `after` once, around the first COMMIT of the store, with the driver's own connection."""
+    dialect: Any = store.engine.dialect
+    original = dialect.do_commit
+    armed = [True]
+
+    def do_commit(connection: Any) -> None:
+        strike, armed[0] = armed[0], False
+        if strike and before is not None:
+            before(connection)
+        original(connection)
+        if strike and after is not None:
+            after(connection)
+
+    dialect.do_commit = do_commit
+    try:
+        yield
+    finally:
+        dialect.do_commit = original
+
+
+def lose_connection(connection: Connection) -> None:
+    """End the connection under the statement that is about to run: by the server, where there is one."""
+    driver_connection: Any = connection.connection.driver_connection
+    if connection.dialect.name == "postgresql":
+        terminate(connection.engine, driver_connection.info.backend_pid)
+    else:
+        driver_connection.close()
+
+
+def terminate(engine: Engine, backend: int) -> None:
+    """End a server process from outside, and wait until it is gone."""
+    admin = psycopg2.connect(engine.url.set(drivername="postgresql").render_as_string(hide_password=False))
+    try:
+        admin.autocommit = True
+        with admin.cursor() as cursor:
+            cursor.execute("SELECT pg_terminate_backend(%s, 10000)", (backend,))
+    finally:
+        admin.close()
+
+
+def acknowledgement_lost(connection: Any) -> None:
+    """COMMIT has reached the database, its answer has not reached us."""
+    raise _broken(connection, "the acknowledgement was lost")
+
+
+def commit_lost(connection: Any) -> None:
+    """COMMIT did not reach the database: what a connection that breaks a moment earlier looks like."""
+    driver_connection = getattr(connection, "driver_connection", connection)
+    driver_connection.rollback()
+    raise _broken(connection, "the commit was lost")
+
+
+def _broken(connection: Any, text: str) -> Exception:
+    driver_connection = getattr(connection, "driver_connection", connection)
+    driver_connection.close()
+    error: Exception = psycopg2.OperationalError(f"server closed the connection unexpectedly: {text}")
+    if isinstance(driver_connection, sqlite3.Connection):
+        error = sqlite3.OperationalError(f"disk I/O error: {text}")
+    return error

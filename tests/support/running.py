@@ -1,0 +1,214 @@
+"""A run of the sales pipeline under the eyes of a test: launched, supervised step by step, killed and stopped."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from airflow_logio.crash import VARIABLE
+from airflow_logio.protocol.liveness import Lease, RecoveryBudget
+from airflow_logio.protocol.states import GroupState
+from airflow_logio.runtime import bundle, processes, spark_submit
+from airflow_logio.runtime.driver_config import DriverConfig
+from airflow_logio.runtime.launch import APPLICATION, LaunchContext, Launched, Launcher, LocalProcessLauncher
+from airflow_logio.runtime.spark_submit import SparkSettings
+from airflow_logio.runtime.start import run_spec
+from airflow_logio.runtime.supervise import tend
+from airflow_logio.runtime.watch import GroupWatcher
+from airflow_logio.store.opening import open_store
+from airflow_logio.store.records import BacklogBound, Claim, GroupStatus
+from tests.support.waiting import eventually
+
+PLAIN = bundle.parse_ref(f"{Path(__file__).parent / 'bundle' / 'plain_sales.py'}:sales")
+PLAIN_RECORDS_PER_BATCH = 250 * 10
+SALES = bundle.parse_ref(f"{Path(__file__).parents[2] / 'dags' / 'pipelines' / 'sales.py'}:sales")
+SALES_RECORDS_PER_BATCH = 1_000 * 100
+
+Armed = Mapping[tuple[str, int], str]
+"""(group, incarnation) → where that driver is to die or stop, as `LOGIO_CRASH_AT` says it."""
+
+
+@dataclass
+class PlainLauncher(Launcher):
+    """The same driver program without spark-submit, for groups that need no Spark; arms crash points."""
+
+    work_dir: Path
+    armed: Armed = field(default_factory=dict)
+    children: list[subprocess.Popen[bytes]] = field(default_factory=list)
+
+    def launch(self, claim: Claim, config: DriverConfig, settings: SparkSettings, conf: Mapping[str, str]) -> Launched:
+        folder = self.work_dir / claim.group / str(claim.incarnation)
+        folder.mkdir(parents=True)
+        config.write(folder / "driver.json")
+        environment = spark_submit.environment(settings) | {"PYTHONPATH": str(Path(__file__).parents[2])}
+        if point := self.armed.get((claim.group, claim.incarnation)):
+            environment[VARIABLE] = point
+        with (folder / "driver.log").open("wb") as output:
+            child = subprocess.Popen(
+                [sys.executable, str(APPLICATION), "--config", str(folder / "driver.json")],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                env=environment,
+                start_new_session=True,
+            )
+        self.children.append(child)
+        return Launched(processes.identity_of(child.pid), str(folder / "driver.log"))
+
+
+@dataclass
+class ArmedSparkLauncher(Launcher):
+    """Real spark-submit, with crash points armed through the driver's environment."""
+
+    work_dir: Path
+    armed: Armed = field(default_factory=dict)
+
+    def launch(self, claim: Claim, config: DriverConfig, settings: SparkSettings, conf: Mapping[str, str]) -> Launched:
+        variables = dict(settings.env_vars) | {"PYTHONPATH": str(Path(__file__).parents[2])}
+        if point := self.armed.get((claim.group, claim.incarnation)):
+            variables[VARIABLE] = point
+        armed = SparkSettings(settings.master, env_vars=variables)
+        return LocalProcessLauncher(self.work_dir).launch(claim, config, armed, conf)
+
+
+class Running:
+    """Supervises a run; every look at it is a look at the log."""
+
+    def __init__(
+        self,
+        log_url: str,
+        warehouse_url: str,
+        transactions: Path,
+        launcher: Launcher,
+        *,
+        ref: bundle.PipelineRef = PLAIN,
+        name: str = "run",
+        end_old_drivers: bool = True,
+        lease: Lease | None = None,
+        recoveries: int = 50,
+        backlog: BacklogBound | None = None,
+    ) -> None:
+        self.pipeline = bundle.load(ref)
+        self.store = open_store(log_url)
+        spec = run_spec(
+            self.pipeline,
+            ref,
+            dag_id="tests",
+            dag_run_id=name,
+            params={"transactions": str(transactions)},
+            connections={"warehouse": "warehouse"},
+            budget=RecoveryBudget(recoveries, 600),
+            lease=lease or Lease(15, 60),
+            backlog=backlog,
+        )
+        self.run = self.store.start_run(spec)
+        self._context = LaunchContext(
+            self.store,
+            log_url,
+            self.run,
+            self.pipeline,
+            ref,
+            {"warehouse": warehouse_url},
+            launcher,
+            end_old_drivers=end_old_drivers,
+        )
+        self.groups = tuple(self.pipeline.groups)
+        self._watchers = {
+            group: GroupWatcher(self.store, self.run.run_id, group, spec.lease, end_old_drivers=end_old_drivers)
+            for group in self.groups
+        }
+
+    # --- supervising --------------------------------------------------------------------------------------------------
+
+    def tend(self, *groups: str) -> dict[str, GroupStatus | None]:
+        """One look at each group, launching what needs it."""
+        return {group: tend(self._context, self._watchers[group], group).status for group in groups or self.groups}
+
+    def until(self, condition: Callable[[], Any], what: str, *groups: str, timeout: float = 120) -> None:
+        """Supervise until a condition holds."""
+
+        def look() -> bool:
+            self.tend(*groups)
+            return bool(condition())
+
+        eventually(look, what=what, timeout=timeout)
+
+    def finish(self, timeout: float = 180) -> None:
+        """Supervise until every group has ended; fails with the causes if one is parked."""
+
+        def ended() -> bool:
+            statuses = self.tend()
+            for group, status in statuses.items():
+                if status is not None and status.state is GroupState.PARKED:
+                    raise AssertionError(f"{group} is parked: {status.error}\n{self.log_of(group)}")
+            return all(status is not None and status.state is GroupState.FINISHED for status in statuses.values())
+
+        try:
+            eventually(ended, what="the run finishes", timeout=timeout)
+        except AssertionError as error:
+            logs = "\n".join(f"--- {group}\n{self.log_of(group)}" for group in self.groups)
+            raise AssertionError(f"{error}\n{logs}") from error
+
+    def status(self, group: str) -> GroupStatus:
+        return self.store.group(self.run.run_id, group)
+
+    def count(self, port: str, direction: str) -> int:
+        """Events counted at ``operator.port``."""
+        return sum(
+            row.events
+            for row in self.store.progress(self.run.run_id)
+            if str(row.port) == port and row.direction == direction
+        )
+
+    def log_of(self, group: str, lines: int = 25) -> str:
+        path = self.status(group).log_path
+        if path is None or not Path(path).exists():
+            return "(no log)"
+        return "\n".join(Path(path).read_text(errors="replace").splitlines()[-lines:])
+
+    # --- hurting ------------------------------------------------------------------------------------------------------
+
+    def is_running(self, group: str, incarnation: int = 1) -> bool:
+        status = self.status(group)
+        return status.state is GroupState.RUNNING and status.incarnation >= incarnation
+
+    def signal(self, group: str, number: signal.Signals, *, jvm: bool = False) -> psutil.Process:
+        """Send a signal to the driver on record."""
+        identity = self.status(group).identity
+        assert identity is not None and identity.pid, f"{group} has no driver on record"
+        process = psutil.Process(identity.parent_pid if jvm else identity.pid)
+        process.send_signal(number)
+        return process
+
+    def close(self) -> None:
+        """End every driver of the run, whatever state it is in."""
+        for group in self.groups:
+            identity = self.status(group).identity
+            if identity is not None:
+                processes.end(identity)
+        self.store.dispose()
+
+
+@contextlib.contextmanager
+def running(*arguments: Any, **settings: Any) -> Iterator[Running]:
+    """A `Running` whose processes are gone at the end."""
+    run = Running(*arguments, **settings)
+    try:
+        yield run
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            run.close()
+        launcher = run._context.launcher
+        for child in getattr(launcher, "children", []):
+            if child.poll() is None:
+                os.kill(child.pid, signal.SIGKILL)
+            child.wait()
