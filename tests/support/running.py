@@ -19,7 +19,7 @@ from airflow_logio.protocol.liveness import Lease, RecoveryBudget
 from airflow_logio.protocol.states import GroupState
 from airflow_logio.runtime import bundle, processes, spark_submit
 from airflow_logio.runtime.driver_config import DriverConfig
-from airflow_logio.runtime.launch import APPLICATION, LaunchContext, Launched, Launcher, LocalProcessLauncher
+from airflow_logio.runtime.launch import APPLICATION, LaunchContext, Launched, Launcher, LocalProcessLauncher, launch_group
 from airflow_logio.runtime.spark_submit import SparkSettings
 from airflow_logio.runtime.start import run_spec
 from airflow_logio.runtime.supervise import tend
@@ -49,12 +49,18 @@ class PlainLauncher(Launcher):
         folder = self.work_dir / claim.group / str(claim.incarnation)
         folder.mkdir(parents=True)
         config.write(folder / "driver.json")
-        environment = spark_submit.environment(settings) | {"PYTHONPATH": str(Path(__file__).parents[2])}
-        if point := self.armed.get((claim.group, claim.incarnation)):
+        log = folder / "driver.log"
+        child = self.start(folder / "driver.json", log, self.armed.get((claim.group, claim.incarnation)))
+        return Launched(processes.identity_of(child.pid), str(log))
+
+    def start(self, config: Path, log: Path, point: str | None) -> subprocess.Popen[bytes]:
+        """Start a driver process with this configuration file."""
+        environment = spark_submit.environment(SparkSettings()) | {"PYTHONPATH": str(Path(__file__).parents[2])}
+        if point:
             environment[VARIABLE] = point
-        with (folder / "driver.log").open("wb") as output:
+        with log.open("wb") as output:
             child = subprocess.Popen(
-                [sys.executable, str(APPLICATION), "--config", str(folder / "driver.json")],
+                [sys.executable, str(APPLICATION), "--config", str(config)],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
@@ -62,7 +68,7 @@ class PlainLauncher(Launcher):
                 start_new_session=True,
             )
         self.children.append(child)
-        return Launched(processes.identity_of(child.pid), str(folder / "driver.log"))
+        return child
 
 
 @dataclass
@@ -157,6 +163,12 @@ class Running:
         except AssertionError as error:
             logs = "\n".join(f"--- {group}\n{self.log_of(group)}" for group in self.groups)
             raise AssertionError(f"{error}\n{logs}") from error
+
+    def relaunch(self, group: str) -> None:
+        """What a person does with a group that has halted or is parked."""
+        launch_group(
+            self._context, group, expected=self.status(group).incarnation, reason="by the test", by_user=True
+        )
 
     def status(self, group: str) -> GroupStatus:
         return self.store.group(self.run.run_id, group)

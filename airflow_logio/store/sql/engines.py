@@ -26,14 +26,19 @@ class TransactionConflict(LogUnavailable):
     """A deadlock, serialization failure or lock timeout: nothing was committed, the same effects may be tried again."""
 
 
+class LockTimeout(TransactionConflict):
+    """Somebody holds a lock for longer than any transaction of a living driver takes."""
+
+
 def parse_url(url: str) -> URL:
     """Check that a URL names a database that can hold a log. The message never repeats the password."""
     try:
         parsed = make_url(url)
-    except sa.exc.ArgumentError as error:
+    except (sa.exc.ArgumentError, ValueError):  # their texts repeat parts of the URL: not even as a cause
         raise ConfigurationError(
-            "the database URL cannot be parsed; expected e.g. postgresql://user@host/name"
-        ) from error
+            "the database URL cannot be parsed; expected e.g. postgresql://user@host/name, with special characters of "
+            "the password written as %XX"
+        ) from None
     backend = parsed.get_backend_name()
     if backend == "postgresql":
         return parsed.set(drivername="postgresql+psycopg2")
@@ -41,7 +46,7 @@ def parse_url(url: str) -> URL:
         if not parsed.database or parsed.database == ":memory:":
             raise ConfigurationError("an SQLite database for LOG.io must be a file: its processes have to share it")
         return parsed.set(drivername="sqlite")
-    raise ConfigurationError(f"{parsed.render_as_string()}: databases of kind {backend!r} are not supported")
+    raise ConfigurationError(f"{shown(parsed)}: databases of kind {backend!r} are not supported")
 
 
 def log_engine(url: str, *, application: str = "logio", pool_size: int = 5) -> Engine:
@@ -133,7 +138,8 @@ def reading(engine: Engine) -> Iterator[Connection]:
         transaction.rollback()
 
 
-_CONFLICTS = {"40001", "40P01", "55P03"}
+_CONFLICTS = {"40001", "40P01"}
+_LOCK_TIMEOUT = "55P03"
 _RETRYABLE_CLASSES = ("08", "53", "57", "25P03")
 
 
@@ -152,6 +158,8 @@ def _translate(engine: Engine, error: sa.exc.DBAPIError) -> Exception:
     cause = str(error.orig).strip()
     where = describe(engine)
     code = getattr(error.orig, "pgcode", None) or ""
+    if code == _LOCK_TIMEOUT:
+        return LockTimeout(f"{where}: {cause}")
     if code in _CONFLICTS:
         return TransactionConflict(f"{where}: {cause}")
     if code == "42P01" or "no such table" in cause:
@@ -166,7 +174,12 @@ def _translate(engine: Engine, error: sa.exc.DBAPIError) -> Exception:
 
 def describe(engine: Engine) -> str:
     """The database without its password, for messages."""
-    return f"log database {engine.url.render_as_string(hide_password=True)}"
+    return f"log database {shown(engine.url)}"
+
+
+def shown(url: URL) -> str:
+    """A URL for messages: no password, and no query part either, which may hold another one."""
+    return url.set(query={}).render_as_string(hide_password=True)
 
 
 def now(dialect: str) -> sa.ColumnElement[float]:

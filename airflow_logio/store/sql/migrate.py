@@ -10,7 +10,7 @@ from alembic.config import Config
 from alembic.script import ScriptDirectory
 from sqlalchemy.engine import Connection
 
-from airflow_logio.store.sql.engines import beat_engine, log_engine, writing
+from airflow_logio.store.sql.engines import beat_engine, describe, log_engine, writing
 from airflow_logio.store.sql.revision import current, refuse_newer
 from airflow_logio.store.sql.schema import REVISION, beat_metadata
 
@@ -36,7 +36,7 @@ def upgrade(url: str) -> str:
         with writing(engine) as connection:
             if connection.dialect.name == "postgresql":
                 connection.execute(sa.text("SELECT pg_advisory_xact_lock(hashtext('logio schema'))"))
-            refuse_newer(engine.url.render_as_string(), current(connection))
+            refuse_newer(describe(engine), current(connection))
             command.upgrade(_config(connection), "head")
         beats = beat_engine(url, engine)
         with writing(beats) as connection:

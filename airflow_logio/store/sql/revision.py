@@ -27,7 +27,7 @@ def check(url: str) -> None:
             found = current(connection)
     finally:
         engine.dispose()
-    refuse_newer(engine.url.render_as_string(), found)
+    refuse_newer(describe(engine), found)
     if found != REVISION:
         raise SchemaMismatch(
             f"{describe(engine)} is at schema {found or 'none'}, this version of airflow_logio needs {REVISION}; "
@@ -39,6 +39,6 @@ def refuse_newer(where: str, found: str | None) -> None:
     """Revisions are numbered: a greater one was made by a later version of this package."""
     if found is not None and found > REVISION:
         raise SchemaMismatch(
-            f"log database {where} is at schema {found}, which is newer than this version of airflow_logio (it knows "
+            f"{where} is at schema {found}, which is newer than this version of airflow_logio (it knows "
             f"{REVISION}); upgrade airflow_logio on this machine"
         )

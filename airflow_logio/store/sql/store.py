@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
@@ -15,11 +16,21 @@ from airflow_logio.store.patience import Patience
 from airflow_logio.store.port import GroupSession, LogStore
 from airflow_logio.store.records import Claim, DriverIdentity, GroupRef, GroupStatus, PortProgress, Run, RunSpec
 from airflow_logio.store.sql import groups, runs, schema
-from airflow_logio.store.sql.engines import TransactionConflict, beat_engine, log_engine, now, reading, writing
+from airflow_logio.store.sql.engines import (
+    LockTimeout,
+    TransactionConflict,
+    beat_engine,
+    log_engine,
+    now,
+    reading,
+    writing,
+)
 from airflow_logio.store.sql.session import SqlGroupSession
 from airflow_logio.store.sql.wake import PostgresWaker, SqliteWaker, Waker
 
 log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 MAX_APPLICATION_NAME = 63
 
@@ -89,15 +100,23 @@ class SqlLogStore(LogStore):
         return found[0]
 
     def claim(self, run_id: int, group: str, *, expected: int, reason: str, by_user: bool = False) -> Claim:
-        try:
-            made = self._claim(run_id, group, expected, reason, by_user=by_user)
-        except TransactionConflict:
-            # Somebody holds the fence row's lock for longer than a transaction takes: a driver that stopped inside one.
-            self.end_backends(run_id, group, expected)
-            made = self._claim(run_id, group, expected, reason, by_user=by_user)
+        def attempt() -> Claim | str:
+            return self._claim(run_id, group, expected, reason, by_user=by_user)
+
+        made = self._past_stopped_driver(GroupRef(run_id, group, expected), attempt)
         if isinstance(made, str):
             raise BudgetSpent(made)
         return made
+
+    def _past_stopped_driver(self, ref: GroupRef, attempt: Callable[[], T]) -> T:
+        """Whoever holds the fence row's lock for longer than a transaction takes is a driver stopped inside one."""
+        try:
+            return attempt()
+        except LockTimeout:
+            self.end_backends(ref.run_id, ref.group, ref.incarnation)
+        except TransactionConflict as error:
+            log.info("once more: %s", error)
+        return attempt()
 
     def _claim(self, run_id: int, group: str, expected: int, reason: str, *, by_user: bool) -> Claim | str:
         with writing(self.engine) as connection:
@@ -166,11 +185,14 @@ class SqlLogStore(LogStore):
         return self._end(ref, GroupState.HALTED, None)
 
     def _end(self, ref: GroupRef, target: GroupState, error: str | None) -> bool:
-        with writing(self.engine) as connection:
-            moved = groups.move(connection, ref, target, error=error)
-            if moved:
-                groups.end_driver(connection, ref, error)
-            return moved
+        def attempt() -> bool:
+            with writing(self.engine) as connection:
+                moved = groups.move(connection, ref, target, error=error)
+                if moved:
+                    groups.end_driver(connection, ref, error)
+                return moved
+
+        return self._past_stopped_driver(ref, attempt)
 
     def request(self, run_id: int, group: str, desired: GroupState) -> None:
         if desired not in (GroupState.RUNNING, GroupState.HALTED):

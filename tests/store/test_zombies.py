@@ -1,0 +1,191 @@
+"""Drivers that stand still anywhere in a commit while they are replaced: they commit nothing, and hold nobody up."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import AbstractContextManager
+
+import psutil
+import pytest
+
+from airflow_logio.errors import Fenced, LogUnavailable
+from airflow_logio.store.opening import open_store
+from airflow_logio.store.patience import Patience
+from airflow_logio.store.records import GroupRef
+from airflow_logio.store.sql import engines
+from airflow_logio.store.sql.store import SqlLogStore, driver_application
+from tests.conftest import QUICK
+from tests.store.conftest import OpenStore
+from tests.support.faults import Pause, around_commit, before_statement
+from tests.support.logs import Driver, assigned, contents, fetched, sent, spec, start_driver
+from tests.support.waiting import eventually
+
+
+@pytest.fixture
+def short_lock_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As long as any transaction of a living driver takes, in a test."""
+    arguments = engines.postgres_arguments.__kwdefaults__
+    assert arguments is not None
+    monkeypatch.setitem(arguments, "lock_timeout", 0.5)
+
+
+def zombie(open_another: OpenStore) -> Driver:
+    """A driver whose sessions are named as its launcher names them."""
+    run = open_another().start_run(spec())
+    store = open_another(application=driver_application(run.run_id, "g", 1))
+    driver = start_driver(store, run=run)
+    driver.session.commit([sent(1), sent(2)])
+    return driver
+
+
+def replace(supervisor: SqlLogStore, driver: Driver) -> Driver:
+    assert supervisor.declare_dead(driver.ref, "no heartbeat")
+    return start_driver(supervisor, run=driver.run, expected=driver.ref.incarnation)
+
+
+def commit_in_thread(pool: ThreadPoolExecutor, driver: Driver) -> Future[None]:
+    return pool.submit(driver.session.commit, [sent(3), assigned(1, "A"), assigned(2, "A")])
+
+
+def test_a_driver_paused_before_its_fence_statement_is_fenced(open_another: OpenStore) -> None:
+    driver, supervisor, pause = zombie(open_another), open_another(), Pause()
+    assert isinstance(driver.store, SqlLogStore)
+    with ThreadPoolExecutor(1) as pool, before_statement(driver.store, 1, pause):
+        commit = commit_in_thread(pool, driver)
+        pause.wait_until_reached()
+        successor = replace(supervisor, driver)
+        successor.session.commit([assigned(1, "B")])
+        before = contents(supervisor)
+        pause.release()
+        with pytest.raises(Fenced):
+            commit.result(30)
+    assert contents(supervisor) == before
+    assert fetched(successor.session) == [2]
+
+
+PAUSED_INSIDE = ["after the fence statement", "before the last statement", "before COMMIT"]
+
+
+def _pause_at(store: SqlLogStore, where: str, pause: Pause) -> AbstractContextManager[object]:
+    if where == "before COMMIT":
+        return around_commit(store, before=pause)
+    return before_statement(store, 2 if where == "after the fence statement" else 4, pause)
+
+
+@pytest.mark.postgres
+@pytest.mark.usefixtures("short_lock_timeout")
+@pytest.mark.parametrize("where", PAUSED_INSIDE)
+def test_a_driver_paused_inside_its_transaction_loses_it(postgres_url: str, where: str) -> None:
+    """PostgreSQL: the claim waits for the fence row's lock, ends the backend that holds it, and goes on."""
+    supervisor = open_store(postgres_url, patience=QUICK)
+    run = supervisor.start_run(spec())
+    store = open_store(postgres_url, application=driver_application(run.run_id, "g", 1), patience=QUICK)
+    driver = start_driver(store, run=run)
+    driver.session.commit([sent(1), sent(2)])
+    pause = Pause()
+    with ThreadPoolExecutor(1) as pool, _pause_at(store, where, pause):
+        commit = commit_in_thread(pool, driver)
+        pause.wait_until_reached()
+        successor = replace(supervisor, driver)
+        assert fetched(successor.session) == [1, 2], "what the zombie had in hand was not committed"
+        successor.session.commit([assigned(1, "B")])
+        before = contents(supervisor)
+        pause.release()
+        with pytest.raises(Fenced):
+            commit.result(30)
+    assert contents(supervisor) == before
+    store.dispose()
+    supervisor.dispose()
+
+
+@pytest.mark.postgres
+def test_a_stopped_driver_loses_its_transaction_by_itself(postgres_url: str) -> None:
+    """Also where nobody may end its backend: `idle_in_transaction_session_timeout` is below the lease."""
+    store = open_store(postgres_url, patience=QUICK)
+    driver = start_driver(store)
+    pause = Pause()
+    watcher = open_store(postgres_url, application="watcher", patience=QUICK)
+    with ThreadPoolExecutor(1) as pool, before_statement(store, 2, pause):
+        commit = commit_in_thread_of(pool, driver)
+        pause.wait_until_reached()
+        Patience(total_seconds=20, longest_wait_seconds=0.2).call(
+            "claim", lambda: watcher.declare_dead(GroupRef(driver.run.run_id, "g", 1), "test")
+        )
+        pause.release()
+        commit.result(30)  # dead is an observation; without a claim the driver goes on
+    assert fetched(driver.session) == [1]
+    store.dispose()
+    watcher.dispose()
+
+
+def commit_in_thread_of(pool: ThreadPoolExecutor, driver: Driver) -> Future[None]:
+    return pool.submit(driver.session.commit, [sent(1)])
+
+
+STOPS_INSIDE_ITS_COMMIT = """
+import os, signal, sys
+import sqlalchemy as sa
+from airflow_logio.store.opening import open_store
+from airflow_logio.store.records import GroupRef
+from tests.support.logs import sent
+
+url, run_id = sys.argv[1:]
+store = open_store(url)
+session = store.session(GroupRef(int(run_id), "g", 1))
+session.open()
+seen = []
+
+@sa.event.listens_for(store.engine, "before_cursor_execute")
+def stop(connection, cursor, statement, *_):
+    seen.append(statement)
+    if len(seen) == 3:
+        os.kill(os.getpid(), signal.SIGSTOP)
+
+session.commit([sent(3)])
+"""
+
+
+def test_a_stopped_writer_is_ended_before_it_is_replaced(sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """SQLite: a real process, stopped inside its transaction, shuts everyone out until it is ended."""
+    monkeypatch.setattr(engines, "BUSY_TIMEOUT_SECONDS", 0.2)
+    store = open_store(sqlite_url, patience=QUICK)
+    driver = start_driver(store)
+    driver.session.commit([sent(1), sent(2)])
+    command = [sys.executable, "-c", STOPS_INSIDE_ITS_COMMIT, sqlite_url, str(driver.run.run_id)]
+    process = subprocess.Popen(command)
+    try:
+        eventually(lambda: psutil.Process(process.pid).status() == psutil.STATUS_STOPPED, what="the driver is stopped")
+        assert store.ends_old_driver_first
+        with pytest.raises(LogUnavailable, match="locked"):
+            store.declare_dead(driver.ref, "no heartbeat")
+        assert store.heartbeat(driver.ref, 1, ready=True, rss_bytes=1), "heartbeats are in a file of their own"
+    finally:
+        os.kill(process.pid, signal.SIGKILL)
+        process.wait(30)
+    successor = replace(store, driver)
+    assert fetched(successor.session) == [1, 2]
+    store.dispose()
+
+
+def test_of_many_supervisors_one_recovers(open_another: OpenStore) -> None:
+    driver = zombie(open_another)
+    supervisors = [open_another() for _ in range(4)]
+    barrier = threading.Barrier(len(supervisors))
+
+    def recover(store: SqlLogStore) -> bool:
+        barrier.wait(30)
+        store.declare_dead(driver.ref, "no heartbeat")
+        try:
+            store.claim(driver.run.run_id, "g", expected=1, reason="no heartbeat")
+        except Fenced:
+            return False
+        return True
+
+    with ThreadPoolExecutor(len(supervisors)) as pool:
+        assert sorted(pool.map(recover, supervisors)) == [False, False, False, True]
+    assert supervisors[0].group(driver.run.run_id, "g").incarnation == 2
