@@ -243,8 +243,8 @@ class SqlGroupSession(GroupSession):
     def _snapshots(self, connection: Connection, operators: Sequence[str]) -> tuple[tuple[str, str, bytes], ...]:
         table, states = schema.event_log, schema.state
         query = (
-            sa.select(table.c.send_op, table.c.inset_id, states.c.state)
-            .join(
+            sa.select(table.c.send_op, table.c.event_id, table.c.inset_id, states.c.state)
+            .outerjoin(
                 states,
                 sa.and_(
                     states.c.run_id == table.c.run_id,
@@ -260,7 +260,11 @@ class SqlGroupSession(GroupSession):
             )
             .order_by(table.c.event_id)
         )
-        return tuple((row.send_op, row.inset_id, bytes(row.state)) for row in connection.execute(query))
+        rows = connection.execute(query).all()
+        for row in rows:
+            if row.state is None:
+                raise LogInconsistent(f"the state of state event {row.event_id} of {row.send_op} is not in the log")
+        return tuple((row.send_op, row.inset_id, bytes(row.state)) for row in rows)
 
     def _acknowledged_events(self, connection: Connection, operators: Sequence[str]) -> tuple[LoggedEvent, ...]:
         table = schema.event_log

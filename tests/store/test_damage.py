@@ -1,0 +1,94 @@
+"""Rows that were changed by hand, or by a defect: recognized, and named."""
+
+from __future__ import annotations
+
+import pytest
+import sqlalchemy as sa
+
+from airflow_logio.errors import Fenced, LogInconsistent
+from airflow_logio.protocol import effects as fx
+from airflow_logio.store.sql.store import SqlLogStore
+from tests.support.logs import Driver, assigned, fetched, sent, start_driver
+
+
+@pytest.fixture
+def driver(sql_store: SqlLogStore) -> Driver:
+    """Event 1 is held, 2 is on its way, and a write action is pending."""
+    driver = start_driver(sql_store)
+    driver.session.commit([sent(1), sent(2), assigned(1, "A"), fx.LogWrite("receiver", "wh", 1, {}, 1, None, b"w")])
+    return driver
+
+
+def execute(store: SqlLogStore, statement: str) -> None:
+    with store.engine.begin() as connection:
+        assert connection.execute(sa.text(statement)).rowcount > 0
+
+
+DAMAGE = {
+    "header": "UPDATE logio_event_data SET header = {garbage} WHERE event_id = {id} AND channel = '{channel}'",
+    "body": "UPDATE logio_event_data SET body = {garbage} WHERE event_id = {id} AND channel = '{channel}'",
+    "row": "DELETE FROM logio_event_data WHERE event_id = {id} AND channel = '{channel}'",
+}
+
+
+def damage(store: SqlLogStore, what: str, event_id: int, channel: str = "out") -> None:
+    garbage = "'\\x00'::bytea" if store.engine.dialect.name == "postgresql" else "x'00'"
+    execute(store, DAMAGE[what].format(garbage=garbage, id=event_id, channel=channel))
+
+
+@pytest.mark.parametrize("what", DAMAGE)
+def test_a_damaged_event_is_named_when_it_is_fetched(sql_store: SqlLogStore, driver: Driver, what: str) -> None:
+    damage(sql_store, what, 2)
+    with pytest.raises(LogInconsistent, match=r"event 2 of sender\.out"):
+        fetched(driver.session)
+
+
+@pytest.mark.parametrize("what", DAMAGE)
+def test_a_damaged_event_is_named_when_it_is_reloaded(sql_store: SqlLogStore, driver: Driver, what: str) -> None:
+    damage(sql_store, what, 1)
+    with pytest.raises(LogInconsistent, match=r"event 1 of sender\.out"):
+        driver.session.recover(["receiver"])
+
+
+@pytest.mark.parametrize("what", DAMAGE)
+def test_a_damaged_write_action_is_named(sql_store: SqlLogStore, driver: Driver, what: str) -> None:
+    damage(sql_store, what, 1, "write:wh")
+    with pytest.raises(LogInconsistent, match="write action 1 of receiver on wh"):
+        driver.session.recover(["receiver"])
+
+
+def test_a_lost_snapshot_is_named(sql_store: SqlLogStore, driver: Driver) -> None:
+    driver.session.commit([fx.LogStateEvent("receiver", 1, "A", b"at A")])
+    execute(sql_store, "DELETE FROM logio_state WHERE state_id = 1")
+    with pytest.raises(LogInconsistent, match="state event 1 of receiver"):
+        driver.session.recover(["receiver"])
+
+
+@pytest.mark.parametrize("column", ["state", "desired"])
+def test_an_unknown_state_of_a_group_is_named(sql_store: SqlLogStore, driver: Driver, column: str) -> None:
+    execute(sql_store, f"UPDATE logio_group SET {column} = 'resting'")
+    with pytest.raises(LogInconsistent, match="group 'g' is 'resting'"):
+        sql_store.group(driver.run.run_id, "g")
+    with pytest.raises(LogInconsistent, match="group 'g' is 'resting'"):
+        if column == "state":
+            sql_store.declare_dead(driver.ref, "test")
+        else:
+            sql_store.heartbeat(driver.ref, 1, ready=True, rss_bytes=0)
+
+
+def test_an_unknown_state_of_a_run_is_named(sql_store: SqlLogStore, driver: Driver) -> None:
+    execute(sql_store, "UPDATE logio_run SET state = 'resting'")
+    with pytest.raises(LogInconsistent, match=f"{driver.run.uid} is 'resting'"):
+        sql_store.find_run(driver.run.uid)
+
+
+def test_an_unreadable_run_is_named(sql_store: SqlLogStore, driver: Driver) -> None:
+    execute(sql_store, "UPDATE logio_run SET spec = '{}'")
+    with pytest.raises(LogInconsistent, match=f"run {driver.run.uid} cannot be read"):
+        sql_store.find_run(driver.run.uid)
+
+
+def test_a_deleted_fence_row_fences(sql_store: SqlLogStore, driver: Driver) -> None:
+    execute(sql_store, "DELETE FROM logio_fence")
+    with pytest.raises(Fenced, match="not in the log any more"):
+        driver.session.commit([])
