@@ -1,0 +1,92 @@
+"""What Airflow reads about this package: connection type with its form, operators, triggers, options.
+
+Read by every Airflow process at its start, so it imports nothing.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+NAME = "LOG.io"
+SSL_MODES = ["disable", "allow", "prefer", "require", "verify-ca", "verify-full"]
+
+
+def get_provider_info() -> dict[str, Any]:
+    """Entry point of group ``apache_airflow_provider``."""
+    return {
+        "package-name": "airflow-logio",
+        "name": NAME,
+        "description": "Exactly-once recovery, event lineage and scaling replicas for Spark pipelines run from Airflow.",
+        "integrations": [{"integration-name": NAME, "tags": ["software"]}],
+        "connection-types": [_connection_type()],
+        "hooks": [{"integration-name": NAME, "python-modules": ["airflow_logio.hooks.logio"]}],
+        "operators": [
+            {
+                "integration-name": NAME,
+                "python-modules": [
+                    "airflow_logio.operators.finish_run",
+                    "airflow_logio.operators.pipeline_group",
+                    "airflow_logio.operators.spark",
+                    "airflow_logio.operators.start_run",
+                ],
+            }
+        ],
+        "triggers": [{"integration-name": NAME, "python-modules": ["airflow_logio.triggers.group"]}],
+        "config": {"logio": {"description": "Options of the LOG.io provider.", "options": _options()}},
+    }
+
+
+def _connection_type() -> dict[str, Any]:
+    return {
+        "connection-type": "logio",
+        "hook-name": NAME,
+        "hook-class-name": "airflow_logio.hooks.logio.LogioHook",
+        "ui-field-behaviour": {
+            "hidden-fields": ["extra"],
+            "relabeling": {"schema": "Database", "login": "User"},
+            "placeholders": {
+                "host": "host of the PostgreSQL server; empty for an SQLite file",
+                "port": "5432",
+                "schema": "logio",
+            },
+        },
+        "conn-fields": {
+            "path": {
+                "label": "SQLite file",
+                "description": "Absolute path of an SQLite file that holds the log, instead of a PostgreSQL server. "
+                "All drivers must run on the machine that has it.",
+                "schema": {"type": ["string", "null"]},
+            },
+            "sslmode": {
+                "label": "TLS mode",
+                "description": "libpq's sslmode, for PostgreSQL.",
+                "schema": {"type": ["string", "null"], "enum": [*SSL_MODES, None], "default": None},
+            },
+            "sslrootcert": {
+                "label": "TLS root certificate",
+                "description": "Path of the file that verify-ca and verify-full check the server's certificate against, "
+                "on every machine that runs drivers.",
+                "schema": {"type": ["string", "null"]},
+            },
+        },
+    }
+
+
+def _options() -> dict[str, Any]:
+    return {
+        "poll_interval": {
+            "description": "Seconds between two looks of a watcher at the state of its group in the log.",
+            "version_added": "0.1.0",
+            "type": "float",
+            "example": "0.5",
+            "default": "1.0",
+        },
+        "work_dir": {
+            "description": "Folder for the files of Spark drivers (their logs, the code they are given), on each worker. "
+            "Empty: the folder logio in AIRFLOW_HOME.",
+            "version_added": "0.1.0",
+            "type": "string",
+            "example": "/var/lib/airflow/logio",
+            "default": "",
+        },
+    }

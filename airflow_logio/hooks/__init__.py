@@ -1,0 +1,1 @@
+"""Hooks: how Airflow connections become databases and Spark settings."""

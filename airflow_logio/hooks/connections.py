@@ -1,0 +1,105 @@
+"""Airflow connections as SQLAlchemy URLs, for the log and for warehouses.
+
+Needs no other provider: the fields of a connection say it all. A password is registered with Airflow's masker before the
+URL exists, and no message repeats it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import PurePath
+from typing import Any
+from urllib.parse import quote
+
+import sqlalchemy as sa
+from airflow.providers.common.compat.sdk import BaseHook
+from airflow.sdk.log import mask_secret
+from sqlalchemy.engine import URL, make_url
+
+from airflow_logio.errors import ConfigurationError
+
+LIBPQ_OPTIONS = ("sslmode", "sslrootcert", "sslcert", "sslkey", "sslcrl", "target_session_attrs", "gssencmode")
+"""Keys of a connection's extra that are handed on to libpq."""
+OWN_URL = "sqlalchemy_url"
+"""A connection of any type may name its URL itself, under this key of its extra."""
+
+
+def database_url(conn_id: str) -> str:
+    """The SQLAlchemy URL, password included, of the database that an Airflow connection names.
+
+    Types: ``postgres``, ``sqlite`` (its host is the absolute path of the file), ``logio``, or any other whose extra has
+    ``sqlalchemy_url``. Raises `ConfigurationError`, and Airflow's error for a connection that is not there.
+    """
+    connection = BaseHook.get_connection(conn_id)
+    extra = {key: value for key, value in connection.extra_dejson.items() if value not in (None, "")}
+    url = _url(connection, extra)
+    if url.password:
+        for form in _written(url):
+            mask_secret(form)
+    return url.render_as_string(hide_password=False)
+
+
+def _written(url: URL) -> set[str]:
+    """The ways in which a password may be written: plain, quoted for any URL, and as SQLAlchemy quotes it."""
+    password = str(url.password)
+    alone = URL.create("x", username="u", password=password).render_as_string(hide_password=False)
+    return {password, quote(password, safe=""), alone.removeprefix("x://u:").removesuffix("@")}
+
+
+def _url(connection: Any, extra: Mapping[str, Any]) -> URL:
+    kind = (connection.conn_type or "").lower()
+    if OWN_URL in extra:
+        return _own(connection, str(extra[OWN_URL]))
+    if kind == "sqlite":
+        return _sqlite(connection, connection.host or connection.schema)
+    if kind == "logio" and "path" in extra:
+        _refuse_both(connection)
+        return _sqlite(connection, str(extra["path"]))
+    if kind in ("postgres", "postgresql", "logio"):
+        return _postgres(connection, extra)
+    raise ConfigurationError(
+        f"connection {connection.conn_id!r} is of type {connection.conn_type!r}, which LOG.io cannot turn into a database; "
+        f"use type postgres or sqlite, or put a SQLAlchemy URL under {OWN_URL!r} into its extra"
+    )
+
+
+def _own(connection: Any, text: str) -> URL:
+    try:
+        return make_url(text)
+    except sa.exc.ArgumentError:
+        # Not chained: the cause repeats the URL, password included.
+        raise ConfigurationError(
+            f"connection {connection.conn_id!r}: {OWN_URL!r} in its extra is no SQLAlchemy URL"
+        ) from None
+
+
+def _sqlite(connection: Any, path: str | None) -> URL:
+    if not path or not PurePath(path).is_absolute():
+        raise ConfigurationError(
+            f"connection {connection.conn_id!r} names the SQLite file {path or ''!r}; its absolute path is needed, because "
+            "drivers run in folders of their own"
+        )
+    return URL.create("sqlite", database=path)
+
+
+def _postgres(connection: Any, extra: Mapping[str, Any]) -> URL:
+    if not connection.host or not connection.schema:
+        what = "host" if not connection.host else "database (field schema)"
+        raise ConfigurationError(f"connection {connection.conn_id!r} has no {what}")
+    return URL.create(
+        "postgresql+psycopg2",
+        username=connection.login or None,
+        password=connection.password or None,
+        host=connection.host,
+        port=connection.port,
+        database=connection.schema,
+        query={key: str(extra[key]) for key in LIBPQ_OPTIONS if key in extra},
+    )
+
+
+def _refuse_both(connection: Any) -> None:
+    if connection.host:
+        raise ConfigurationError(
+            f"connection {connection.conn_id!r} names both an SQLite file and the server {connection.host!r}: "
+            "which of them holds the log? Empty the other field"
+        )

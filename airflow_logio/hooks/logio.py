@@ -1,0 +1,67 @@
+"""`LogioHook`: the log database behind a connection of type ``logio``."""
+
+from __future__ import annotations
+
+from airflow.providers.common.compat.sdk import BaseHook
+
+from airflow_logio.errors import LogioError, SchemaMismatch
+from airflow_logio.hooks.connections import database_url
+from airflow_logio.store.opening import open_store
+from airflow_logio.store.sql import revision
+from airflow_logio.store.sql.engines import log_engine, translated
+from airflow_logio.store.sql.store import SqlLogStore
+
+
+class LogioHook(BaseHook):
+    """Opens the log. Its URL holds a password: give it to drivers by file, never by argument, XCom or template."""
+
+    conn_name_attr = "logio_conn_id"
+    default_conn_name = "logio_default"
+    conn_type = "logio"
+    hook_name = "LOG.io"
+
+    def __init__(self, logio_conn_id: str = default_conn_name) -> None:
+        super().__init__()
+        self.logio_conn_id = logio_conn_id
+
+    def get_url(self) -> str:
+        """SQLAlchemy URL, password included. Raises `ConfigurationError`."""
+        return database_url(self.logio_conn_id)
+
+    def get_store(self, *, create: bool = False) -> SqlLogStore:
+        """Open the log; `create` makes the tables in an empty database, and never migrates those of an older version.
+
+        Raises `ConfigurationError`, `SchemaMismatch`, `LogUnavailable`. The caller disposes of the store.
+        """
+        url = self.get_url()
+        return open_store(url, application="logio airflow", create=create and self._is_empty(url))
+
+    def get_conn(self) -> SqlLogStore:
+        """The store, as `get_store`."""
+        return self.get_store()
+
+    def test_connection(self) -> tuple[bool, str]:
+        """For the Test button of the connection form."""
+        try:
+            url = self.get_url()
+            if self._is_empty(url):
+                return True, "The database answers. It has no LOG.io tables yet; the first run creates them."
+            store = open_store(url, application="logio test")
+            try:
+                runs = store.list_runs(limit=1)
+            finally:
+                store.dispose()
+        except SchemaMismatch as error:
+            return False, str(error)
+        except LogioError as error:
+            return False, f"{type(error).__name__}: {error}"
+        latest = f"the latest run is {runs[0].spec.key}" if runs else "there are no runs yet"
+        return True, f"The log answers; {latest}."
+
+    def _is_empty(self, url: str) -> bool:
+        engine = log_engine(url)
+        try:
+            with translated(engine), engine.connect().execution_options(logio_writes=False) as connection:
+                return revision.current(connection) is None
+        finally:
+            engine.dispose()

@@ -1,0 +1,52 @@
+"""An Airflow home of these tests' own, before anything imports airflow; and a log, a DAG and a launcher for operators."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+
+_HOME = tempfile.mkdtemp(prefix="logio-airflow-home-")
+os.environ.update(
+    AIRFLOW_HOME=_HOME,
+    AIRFLOW__CORE__LOAD_EXAMPLES="False",
+    AIRFLOW__CORE__UNIT_TEST_MODE="False",
+    AIRFLOW__LOGIO__POLL_INTERVAL="0.01",
+)
+
+import atexit  # noqa: E402
+import shutil  # noqa: E402
+from collections.abc import Iterator  # noqa: E402
+
+import pytest  # noqa: E402
+
+from airflow_logio.store.opening import open_store  # noqa: E402
+from airflow_logio.store.sql.store import SqlLogStore  # noqa: E402
+from tests.unit.airflow.support import FakeLauncher, connection  # noqa: E402
+
+atexit.register(shutil.rmtree, _HOME, ignore_errors=True)
+
+
+@pytest.fixture(autouse=True)
+def no_connections_left_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Connections come from the environment of one test only."""
+    for name in [name for name in os.environ if name.startswith("AIRFLOW_CONN_")]:
+        monkeypatch.delenv(name)
+
+
+@pytest.fixture
+def log(sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[SqlLogStore]:
+    """A log in SQLite, known to Airflow as `logio_default`; the warehouse of the test pipeline is `warehouse_db`."""
+    path = sqlite_url.removeprefix("sqlite:///")
+    monkeypatch.setenv("AIRFLOW_CONN_LOGIO_DEFAULT", connection("logio", extra={"path": path}))
+    monkeypatch.setenv("AIRFLOW_CONN_WAREHOUSE_DB", connection("sqlite", host=path + ".warehouse"))
+    monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", connection("spark", host="local[1]"))
+    store = open_store(sqlite_url, application="test")
+    yield store
+    store.dispose()
+
+
+@pytest.fixture
+def launcher() -> Iterator[FakeLauncher]:
+    fake = FakeLauncher()
+    yield fake
+    fake.end_all()

@@ -1,0 +1,105 @@
+"""What the tests of the Airflow layer share: connections, contexts, and drivers that are only `sleep`."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from airflow_logio.protocol.effects import FinishGroup
+from airflow_logio.runtime import processes
+from airflow_logio.runtime.driver_config import DriverConfig
+from airflow_logio.runtime.launch import Launched, Launcher
+from airflow_logio.runtime.spark_submit import SparkSettings
+from airflow_logio.store.records import Claim, DriverIdentity, GroupRef
+from airflow_logio.store.sql.store import SqlLogStore
+
+HOUR = 3_600_000_000
+DAG_ID, RUN_ID = "logio_sales", "manual__2026-11-21"
+
+
+def connection(conn_type: str, *, extra: Mapping[str, Any] | None = None, **fields: Any) -> str:
+    """A connection as Airflow reads it from an environment variable."""
+    return json.dumps({"conn_type": conn_type, "extra": extra or {}, **fields})
+
+
+def context(*, params: Mapping[str, Any] | None = None, attempt: int = 1, max_tries: int = 3) -> dict[str, Any]:
+    return {
+        "dag_run": SimpleNamespace(dag_id=DAG_ID, run_id=RUN_ID),
+        "ti": SimpleNamespace(try_number=attempt, max_tries=max_tries),
+        "params": dict(params or {}),
+    }
+
+
+def write_transactions(path: Path) -> Path:
+    """Three sales, in order."""
+    table = pa.table(
+        {
+            "store_id": pa.array([1, 1, 2], pa.int64()),
+            "product_id": pa.array([10, 11, 10], pa.int64()),
+            "quantity": pa.array([1, 2, 3], pa.int64()),
+            "sales_value": pa.array([0.5, 1.25, 3.0], pa.float64()),
+            "transaction_timestamp": pa.array([0, 1, HOUR], pa.timestamp("us")),
+        }
+    )
+    pq.write_table(table, path)
+    return path
+
+
+@dataclass
+class FakeLauncher(Launcher):
+    """Each driver is a process that does nothing; the test speaks to the log for it."""
+
+    launched: list[tuple[Claim, DriverConfig, SparkSettings, dict[str, str]]] = field(default_factory=list)
+    log_text: str = "first line\nlast words"
+    folder: Path | None = None
+    children: list[subprocess.Popen[bytes]] = field(default_factory=list)
+
+    def launch(self, claim: Claim, config: DriverConfig, settings: SparkSettings, conf: Mapping[str, str]) -> Launched:
+        self.launched.append((claim, config, settings, dict(conf)))
+        child = subprocess.Popen(["sleep", "300"])
+        self.children.append(child)
+        log_path = None
+        if self.folder is not None:
+            path = self.folder / f"driver-{claim.incarnation}.log"
+            path.write_text(self.log_text)
+            log_path = str(path)
+        return Launched(processes.identity_of(child.pid), log_path)
+
+    @property
+    def claims(self) -> list[Claim]:
+        return [claim for claim, *_ in self.launched]
+
+    def identity(self, number: int = -1) -> DriverIdentity:
+        found = processes.identity_of(self.children[number].pid)
+        assert found is not None
+        return found
+
+    def kill(self, number: int = -1) -> None:
+        self.children[number].kill()
+        self.children[number].wait()
+
+    def end_all(self) -> None:
+        for child in self.children:
+            child.kill()
+            child.wait()
+
+
+def register(log: SqlLogStore, launcher: FakeLauncher) -> GroupRef:
+    """What a driver does first."""
+    return log.register(launcher.claims[-1], launcher.identity())
+
+
+def finish(log: SqlLogStore, ref: GroupRef) -> None:
+    """What a driver does last."""
+    session = log.session(ref)
+    session.open()
+    session.commit([FinishGroup()])
+    session.close()
