@@ -1,0 +1,140 @@
+"""`LogioGroupTrigger`: watches a group from the triggerer, over its incarnations, until a task has something to do.
+
+It costs no worker slot. It launches nothing: it wakes the task, and the task launches. That the log cannot be reached
+means that nothing is known; the trigger goes on asking.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+from airflow.providers.common.compat.sdk import AirflowException
+
+from airflow_logio._compat import BaseTrigger, TriggerEvent, aget_task_state
+from airflow_logio.errors import LogioError, LogUnavailable
+from airflow_logio.hooks.logio import LogioHook
+from airflow_logio.protocol.states import ALIVE, ENDED, GroupState
+from airflow_logio.runtime.watch import GroupWatcher, Observation
+from airflow_logio.store.port import LogStore
+
+WAKING = ENDED | {GroupState.NEW, GroupState.DEAD}
+"""States of a group that its task has to know of."""
+STOPPING = frozenset({"failed", "success", "skipped", "removed"})
+"""What the task instance has become if a person stopped it, rather than cleared it to go on."""
+_SILENT_POLLS = 60
+
+
+class LogioGroupTrigger(BaseTrigger):
+    """Fires one event: ``{"state": ..., "incarnation": ..., "cause": ...}``, or state ``error`` if it cannot watch.
+
+    All arguments are plain data; the database is named by its connection id.
+    """
+
+    def __init__(
+        self, *, logio_conn_id: str, run_uid: str, group: str, incarnation: int = 0, poll_interval: float = 1.0
+    ) -> None:
+        super().__init__()
+        if poll_interval <= 0:
+            raise ValueError(f"poll_interval is {poll_interval}; it must be above 0 seconds")
+        self.logio_conn_id = logio_conn_id
+        self.run_uid = run_uid
+        self.group = group
+        self.incarnation = int(incarnation)
+        self.poll_interval = float(poll_interval)
+        self._store: LogStore | None = None
+        self._run_id = 0
+        self._watcher: GroupWatcher | None = None
+        self._failed_polls = 0
+
+    def serialize(self) -> tuple[str, dict[str, Any]]:
+        """Class path, and the arguments that make an equal trigger in another process."""
+        return (
+            "airflow_logio.triggers.group.LogioGroupTrigger",
+            {
+                "logio_conn_id": self.logio_conn_id,
+                "run_uid": self.run_uid,
+                "group": self.group,
+                "incarnation": self.incarnation,
+                "poll_interval": self.poll_interval,
+            },
+        )
+
+    async def run(self) -> AsyncIterator[TriggerEvent]:
+        """Look once per `poll_interval`, each time in a thread."""
+        while True:
+            try:
+                observation = await asyncio.to_thread(self._look)
+            except (LogioError, AirflowException) as error:
+                yield self._event("error", f"{type(error).__name__}: {error}")
+                return
+            if observation.status is not None:
+                self.incarnation = observation.status.incarnation
+                if observation.status.state in WAKING:
+                    cause = observation.cause or observation.status.error
+                    yield self._event(observation.status.state.value, cause)
+                    return
+            await asyncio.sleep(self.poll_interval)
+
+    async def on_kill(self) -> None:
+        """A person acted on the task: marked, the group halts; cleared, it goes on, and the next attempt takes it up.
+
+        Airflow calls this alike for both, so the task instance is asked what it has become. Not called when the
+        triggerer restarts or hands the trigger over.
+        """
+        state = await aget_task_state(self.task_instance)
+        if state not in STOPPING:
+            self.log.info("Group %s goes on: its task was cleared (state %s)", self.group, state)
+            return
+        halted = await asyncio.to_thread(self._halt)
+        self.log.info("Group %s: its task is %s; %s", self.group, state, "asked to halt" if halted else "left as it is")
+
+    async def cleanup(self) -> None:
+        """Close connections. Says nothing about the group: a triggerer that restarts comes here too."""
+        store, self._store, self._watcher = self._store, None, None
+        if store is not None:
+            await asyncio.to_thread(store.dispose)
+
+    # --- in a thread -------------------------------------------------------------------------------------------------
+
+    def _look(self) -> Observation:
+        try:
+            observation = self._watch().poll()
+        except LogUnavailable:
+            observation = Observation(None)
+        if observation.status is not None:
+            self._failed_polls = 0
+            return observation
+        if self._failed_polls % _SILENT_POLLS == 0:
+            self.log.warning("Group %s: the log cannot be reached, so nothing is known; asking on", self.group)
+        self._failed_polls += 1
+        return observation
+
+    def _watch(self) -> GroupWatcher:
+        if self._watcher is None:
+            self._watcher = self._open()
+        return self._watcher
+
+    def _open(self) -> GroupWatcher:
+        store = LogioHook(self.logio_conn_id).get_store()
+        try:
+            run = store.find_run(self.run_uid)
+        except BaseException:
+            store.dispose()
+            raise
+        self._store, self._run_id = store, run.run_id
+        return GroupWatcher(store, run.run_id, self.group, run.spec.lease)
+
+    def _halt(self) -> bool:
+        """Only the incarnation that this trigger watched: a later one belongs to somebody else."""
+        self._watch()
+        assert self._store is not None
+        status = self._store.group(self._run_id, self.group)
+        if status.state not in ALIVE or status.incarnation != self.incarnation:
+            return False
+        self._store.request(self._run_id, self.group, GroupState.HALTED)
+        return True
+
+    def _event(self, state: str, cause: str | None) -> TriggerEvent:
+        return TriggerEvent({"state": state, "incarnation": self.incarnation, "cause": cause})

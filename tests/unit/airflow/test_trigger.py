@@ -1,0 +1,227 @@
+"""`LogioGroupTrigger` on a real log, with drivers that the test speaks for."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from airflow.serialization.serialized_objects import BaseSerialization
+from airflow.triggers.base import TriggerEvent
+
+from airflow_logio.errors import LogUnavailable
+from airflow_logio.hooks.logio import LogioHook
+from airflow_logio.protocol.states import GroupState
+from airflow_logio.runtime import bundle
+from airflow_logio.runtime.start import run_spec
+from airflow_logio.store.records import GroupRef, Run
+from airflow_logio.store.sql.store import SqlLogStore
+from airflow_logio.triggers import group as group_module
+from airflow_logio.triggers.group import LogioGroupTrigger
+from tests.support.waiting import eventually
+from tests.unit.airflow.support import DAG_ID, RUN_ID, FakeLauncher, finish, write_transactions
+
+GROUP = "totals"
+
+
+@pytest.fixture
+def run(log: SqlLogStore, tmp_path: Path) -> Run:
+    import pipelines.sales
+
+    ref = bundle.PipelineRef("pipelines.sales", "sales", bundle.locate("pipelines.sales"))
+    params = {"transactions": str(write_transactions(tmp_path / "t.parquet"))}
+    connections = {"warehouse": "warehouse_db"}
+    sales = pipelines.sales.sales
+    return log.start_run(run_spec(sales, ref, dag_id=DAG_ID, dag_run_id=RUN_ID, params=params, connections=connections))
+
+
+@pytest.fixture
+def trigger(run: Run) -> LogioGroupTrigger:
+    return LogioGroupTrigger(logio_conn_id="logio_default", run_uid=run.uid, group=GROUP, poll_interval=0.01)
+
+
+@pytest.fixture
+def running(log: SqlLogStore, run: Run, launcher: FakeLauncher) -> GroupRef:
+    """The group runs, as a process that does nothing."""
+    return start(log, run, launcher)
+
+
+def start(log: SqlLogStore, run: Run, launcher: FakeLauncher, expected: int = 0) -> GroupRef:
+    claim = log.claim(run.run_id, GROUP, expected=expected, reason="test")
+    launcher.launch(claim, *(None, None, {}))  # type: ignore[arg-type]
+    return log.register(claim, launcher.identity())
+
+
+def fired(trigger: LogioGroupTrigger, meanwhile: Callable[[], None] | None = None) -> Any:
+    """Run the trigger to its event; `meanwhile` happens once it has found nothing to say for a while."""
+
+    async def first() -> TriggerEvent:
+        async def event() -> TriggerEvent:
+            return await anext(aiter(trigger.run()))
+
+        task = asyncio.create_task(event())
+        if meanwhile is not None:
+            await asyncio.sleep(0.1)
+            assert not task.done(), f"the trigger fired too early: {task.result()}"
+            await asyncio.to_thread(meanwhile)
+        try:
+            return await asyncio.wait_for(task, 10)
+        finally:
+            await trigger.cleanup()
+
+    return asyncio.run(first()).payload
+
+
+def test_it_survives_serialization(trigger: LogioGroupTrigger) -> None:
+    path, arguments = trigger.serialize()
+    assert path == f"{LogioGroupTrigger.__module__}.{LogioGroupTrigger.__qualname__}"
+    assert "sqlite" not in json.dumps(arguments), "a connection id, never a URL"
+    stored = BaseSerialization.deserialize(BaseSerialization.serialize(arguments))
+    assert LogioGroupTrigger(**stored).serialize() == (path, arguments)
+
+
+def test_a_nonsensical_interval_is_refused() -> None:
+    with pytest.raises(ValueError, match="poll_interval"):
+        LogioGroupTrigger(logio_conn_id="x", run_uid="x", group="x", poll_interval=0)
+
+
+@pytest.mark.usefixtures("running")
+def test_a_driver_that_is_killed(trigger: LogioGroupTrigger, launcher: FakeLauncher) -> None:
+    event = fired(trigger, launcher.kill)
+    assert (event["state"], event["incarnation"]) == ("dead", 1)
+    assert "has ended without saying so" in event["cause"]
+
+
+def test_a_group_that_finishes(trigger: LogioGroupTrigger, log: SqlLogStore, running: GroupRef) -> None:
+    event = fired(trigger, lambda: finish(log, running))
+    assert event == {"state": "finished", "incarnation": 1, "cause": None}
+
+
+def test_a_group_that_is_parked(trigger: LogioGroupTrigger, log: SqlLogStore, running: GroupRef) -> None:
+    event = fired(trigger, lambda: None if log.park(running, "KeyError: 'department'") else pytest.fail())
+    assert event == {"state": "parked", "incarnation": 1, "cause": "KeyError: 'department'"}
+
+
+def test_a_group_nobody_has_launched(trigger: LogioGroupTrigger) -> None:
+    """The worker lost the log before it could launch: once the log is back, the task is woken to do it."""
+    assert fired(trigger)["state"] == "new"
+
+
+def test_it_watches_over_incarnations(
+    trigger: LogioGroupTrigger, log: SqlLogStore, run: Run, launcher: FakeLauncher, running: GroupRef
+) -> None:
+    """Somebody else recovers the group faster than this trigger looks: nothing to wake anybody for."""
+
+    def recover_and_finish() -> None:
+        log.declare_dead(running, "test")
+        finish(log, start(log, run, launcher, expected=1))
+
+    trigger.poll_interval = 0.5
+    assert fired(trigger, recover_and_finish) == {"state": "finished", "incarnation": 2, "cause": None}
+
+
+@pytest.mark.usefixtures("running")
+def test_a_log_that_is_away_means_nothing(
+    trigger: LogioGroupTrigger, launcher: FakeLauncher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The log is away when the watch begins, and again when the driver dies: seen only when it answers."""
+    away = threading.Event()
+    away.set()
+    asked: list[str] = []
+
+    def unless_away(name: str, real: Callable[..., Any]) -> Callable[..., Any]:
+        def ask(*arguments: Any, **named: Any) -> Any:
+            asked.append(name)
+            if away.is_set():
+                raise LogUnavailable("away")
+            return real(*arguments, **named)
+
+        return ask
+
+    monkeypatch.setattr(LogioHook, "get_store", unless_away("open", LogioHook.get_store))
+    monkeypatch.setattr(SqlLogStore, "group", unless_away("group", SqlLogStore.group))
+
+    def outage() -> None:
+        assert set(asked) == {"open"}
+        away.clear()
+        eventually(lambda: asked.count("group") > 2)
+        away.set()
+        launcher.kill()
+        asked.clear()
+        eventually(lambda: len(asked) > 3)
+        away.clear()
+
+    assert fired(trigger, outage)["state"] == "dead"
+
+
+def test_what_it_cannot_watch_is_said(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    unknown = LogioGroupTrigger(logio_conn_id="logio_default", run_uid="nope", group=GROUP)
+    event = fired(unknown)
+    assert event["state"] == "error" and "UnknownRun" in event["cause"]
+    missing = LogioGroupTrigger(logio_conn_id="nowhere", run_uid=run.uid, group=GROUP)
+    assert "nowhere" in fired(missing)["cause"]
+
+
+# --- what a person does to the task -----------------------------------------------------------------------------------
+
+
+def killed(trigger: LogioGroupTrigger, state: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def answer(task_instance: Any) -> str | None:
+        return state
+
+    monkeypatch.setattr(group_module, "aget_task_state", answer)
+    trigger._task_instance = SimpleNamespace(task_id=GROUP, dag_id=DAG_ID, run_id=RUN_ID, map_index=-1)
+
+    async def kill() -> None:
+        await asyncio.to_thread(trigger._look)
+        trigger.incarnation = max(trigger.incarnation, 1)
+        await trigger.on_kill()
+        await trigger.cleanup()
+
+    asyncio.run(kill())
+
+
+@pytest.mark.usefixtures("running")
+@pytest.mark.parametrize("state", ["failed", "success", "removed"])
+def test_a_task_that_was_marked_halts_its_group(
+    state: str, trigger: LogioGroupTrigger, log: SqlLogStore, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    killed(trigger, state, monkeypatch)
+    assert log.group(run.run_id, GROUP).desired is GroupState.HALTED
+
+
+@pytest.mark.usefixtures("running")
+@pytest.mark.parametrize("state", [None, "scheduled", "queued", "running", "restarting"])
+def test_a_task_that_was_cleared_leaves_its_group_running(
+    state: str | None, trigger: LogioGroupTrigger, log: SqlLogStore, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    killed(trigger, state, monkeypatch)
+    assert log.group(run.run_id, GROUP).desired is GroupState.RUNNING
+
+
+def test_a_late_kill_spares_a_later_incarnation(
+    trigger: LogioGroupTrigger,
+    log: SqlLogStore,
+    run: Run,
+    launcher: FakeLauncher,
+    running: GroupRef,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    log.declare_dead(running, "test")
+    start(log, run, launcher, expected=1)
+    trigger.incarnation = 1
+    killed(trigger, "failed", monkeypatch)
+    assert log.group(run.run_id, GROUP).desired is GroupState.RUNNING
+
+
+def test_cleanup_alone_says_nothing(trigger: LogioGroupTrigger, log: SqlLogStore, run: Run, running: GroupRef) -> None:
+    """A triggerer that restarts calls it too."""
+    trigger._look()
+    asyncio.run(trigger.cleanup())
+    status = log.group(run.run_id, GROUP)
+    assert (status.state, status.desired) == (GroupState.RUNNING, GroupState.RUNNING)
