@@ -47,8 +47,8 @@ class RunSummary:
 
     @property
     def recoveries(self) -> int:
-        """Drivers launched after the first of their group."""
-        return sum(driver.incarnation > 1 for driver in self.drivers)
+        """Drivers that replaced a dead one."""
+        return sum(driver.is_recovery for driver in self.drivers)
 
     @property
     def parked(self) -> tuple[GroupStatus, ...]:

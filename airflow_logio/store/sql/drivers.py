@@ -20,6 +20,8 @@ class DriverRecord:
     incarnation: int
     reason: str
     """Why it was launched."""
+    is_recovery: bool
+    """It replaced a dead driver, at the cost of the recovery budget; a person's retry does not."""
     claimed_at: float
     submitted_at: float | None
     registered_at: float | None
@@ -44,6 +46,7 @@ def driver_records(store: SqlLogStore, run_id: int) -> Sequence[DriverRecord]:
                 replica=row.replica,
                 incarnation=row.incarnation,
                 reason=row.reason,
+                is_recovery=row.spends_budget,
                 claimed_at=row.claimed_at,
                 submitted_at=row.submitted_at,
                 registered_at=row.registered_at,

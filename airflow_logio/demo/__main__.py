@@ -1,0 +1,63 @@
+"""``python -m airflow_logio.demo``: with ONCE=1 it ends with the run, non-zero unless exact; else with Ctrl-C."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import time
+
+from rich.console import Console
+
+from airflow_logio.cli.display import Progress
+from airflow_logio.demo.demonstration import Demonstration
+from airflow_logio.demo.interrupts import Interrupts
+from airflow_logio.demo.places import Places
+from airflow_logio.demo.standalone import Standalone
+from airflow_logio.errors import LogioError
+
+INTERRUPTED = 130
+
+
+def main() -> int:
+    once = os.environ.get("ONCE", "") not in ("", "0")
+    logging.basicConfig(level=logging.WARNING, format="%(message)s")
+    console = Console(highlight=False, soft_wrap=True, width=None if sys.stdout.isatty() else 200)
+    try:
+        places = Places.of_this_clone()
+        demo = Demonstration(places, Progress(console), Standalone(places))
+    except LogioError as error:
+        console.print(f"demo: {error}", style="red", markup=False)
+        return 1
+    interrupts = Interrupts()
+    try:
+        return _run(demo, console, once=once)
+    except KeyboardInterrupt:
+        console.print("\nending Airflow and the drivers; Ctrl-C once more does not wait for them", markup=False)
+        return INTERRUPTED
+    finally:
+        try:
+            interrupts.begin_cleaning()
+        finally:
+            demo.stop(interrupts.is_patient)
+
+
+def _run(demo: Demonstration, console: Console, *, once: bool) -> int:
+    try:
+        exact = demo.run()
+    except LogioError as error:
+        console.print(f"demo: {error}", style="red", markup=False)
+        return 1
+    verdict = "exact" if exact else "NOT exact"
+    console.print(f"\n{verdict}. {demo.watch.total:.0f} s in all; details: {demo.places.summary}", markup=False)
+    if not once:
+        user, password = demo.standalone.login() or ("admin", "?")
+        console.print(f"Airflow: {demo.standalone.url}   user {user}, password {password}", markup=False)
+        console.print("It runs until Ctrl-C.", markup=False)
+        while True:
+            time.sleep(1)
+    return 0 if exact else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,209 @@
+"""The independent check: the same sums by DuckDB, straight from the Parquet files, against the tables of the warehouse.
+
+It shares no code with the pipeline, the protocol or the writers: other engine, other SQL, other way of reading.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+import sqlalchemy as sa
+
+from airflow_logio.demo.data import warehouse_engine
+from airflow_logio.errors import ConfigurationError
+
+ROWS_PER_CHUNK = 50_000
+MOST_DIFFERENCES = 20
+RECORDS_PER_EVENT = 1_000
+EVENTS_PER_BATCH = 100
+
+_TRANSACTIONS = """
+CREATE TABLE transactions AS
+SELECT file_row_number AS row_number, transaction_timestamp::TIMESTAMP AS sold_at, store_id, product_id, quantity,
+       CAST(round(sales_value * 100) AS BIGINT) AS cents
+FROM read_parquet(?, file_row_number = true)
+"""
+_PRODUCTS = "CREATE TABLE products AS SELECT product_id, department FROM read_parquet(?)"
+
+_HOURLY = """
+SELECT date_trunc('hour', sold_at) AS hour, store_id, coalesce(department, 'UNKNOWN') AS department,
+       sum(quantity)::BIGINT AS quantity, sum(cents)::BIGINT AS sales_cents
+FROM transactions LEFT JOIN products USING (product_id) GROUP BY ALL
+"""
+_TOTALS = f"""
+SELECT 1 + row_number // {RECORDS_PER_EVENT * EVENTS_PER_BATCH} AS batch, product_id,
+       sum(quantity)::BIGINT AS quantity, sum(cents)::BIGINT AS sales_cents
+FROM transactions GROUP BY ALL
+"""
+_PER_PRODUCT = """
+SELECT product_id, sum(quantity)::BIGINT AS quantity, sum(cents)::BIGINT AS sales_cents FROM transactions GROUP BY ALL
+"""
+_FOUND_PER_PRODUCT = """
+SELECT product_id, sum(quantity)::BIGINT AS quantity, sum(sales_cents)::BIGINT AS sales_cents FROM found GROUP BY ALL
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A table of the warehouse as it must be: `key` columns first, then the values; types are DuckDB's."""
+
+    name: str
+    columns: dict[str, str]
+    key: int
+    expected: str
+
+
+HOURLY_SALES = Table(
+    "hourly_sales",
+    {"hour": "TIMESTAMP", "store_id": "BIGINT", "department": "VARCHAR", "quantity": "BIGINT", "sales_cents": "BIGINT"},
+    3,
+    _HOURLY,
+)
+ITEM_TOTALS = Table(
+    "item_totals",
+    {"batch": "BIGINT", "product_id": "BIGINT", "quantity": "BIGINT", "sales_cents": "BIGINT"},
+    2,
+    _TOTALS,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """Rows of one key, as they must be and as they are; a doubled row is found once too often."""
+
+    key: tuple[Any, ...]
+    expected: tuple[tuple[Any, ...], ...]
+    found: tuple[tuple[Any, ...], ...]
+
+    def __str__(self) -> str:
+        return f"{_words(self.key)}: expected {_values(self.expected)}, found {_values(self.found)}"
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """What one table holds. `differences` are the first of `differing` keys."""
+
+    what: str
+    expected_rows: int
+    found_rows: int
+    differing: int
+    differences: tuple[Difference, ...]
+
+    @property
+    def exact(self) -> bool:
+        return self.differing == 0 and self.expected_rows == self.found_rows
+
+
+@dataclass(frozen=True, slots=True)
+class CheckResult:
+    comparisons: tuple[Comparison, ...]
+
+    @property
+    def exact(self) -> bool:
+        return all(comparison.exact for comparison in self.comparisons)
+
+    def lines(self) -> list[str]:
+        """For people: ``exact``, or what differs."""
+        lines = []
+        for one in self.comparisons:
+            verdict = "exact" if one.exact else f"{one.differing:,} keys differ (expected {one.expected_rows:,} rows)"
+            lines.append(f"{one.what}: {one.found_rows:,} rows, {verdict}")
+            lines += [f"  {difference}" for difference in one.differences]
+            if one.differing > len(one.differences):
+                lines.append(f"  ... and {one.differing - len(one.differences):,} more")
+        return lines
+
+
+def check(warehouse_url: str, transactions: Path, products: Path) -> CheckResult:
+    """Recompute both tables from the files and compare every row. Raises `ConfigurationError` if a table cannot be read."""
+    with duckdb.connect(":memory:") as database:
+        database.execute(_TRANSACTIONS, [str(transactions)])
+        database.execute(_PRODUCTS, [str(products)])
+        comparisons = []
+        for table in (HOURLY_SALES, ITEM_TOTALS):
+            database.execute(f"CREATE OR REPLACE TABLE expected AS {table.expected}")
+            _load(database, warehouse_url, table)
+            comparisons.append(_compare(database, table.name, list(table.columns), table.key))
+        # Independent of how events were cut and counted: all batches together.
+        database.execute(f"CREATE OR REPLACE TABLE expected AS {_PER_PRODUCT}")
+        database.execute(f"CREATE TABLE summed AS {_FOUND_PER_PRODUCT}")
+        database.execute("CREATE OR REPLACE TABLE found AS FROM summed")
+        comparisons.append(
+            _compare(database, "item_totals summed per product", ["product_id", "quantity", "sales_cents"], 1)
+        )
+    return CheckResult(tuple(comparisons))
+
+
+def _load(database: duckdb.DuckDBPyConnection, url: str, table: Table) -> None:
+    """The table of the warehouse as table `found`, in chunks."""
+    declared = ", ".join(f"{name} {kind}" for name, kind in table.columns.items())
+    casts = ", ".join(f"{name}::{kind}" for name, kind in table.columns.items())
+    database.execute(f"CREATE OR REPLACE TABLE found ({declared})")
+    engine = warehouse_engine(url)
+    query = sa.text(f"SELECT {', '.join(table.columns)} FROM {table.name}")
+    try:
+        with engine.connect() as connection:
+            rows = connection.execution_options(stream_results=True).execute(query)
+            while chunk := rows.fetchmany(ROWS_PER_CHUNK):
+                columns = [pa.array(column) for column in zip(*chunk, strict=True)]
+                database.register("chunk", pa.table(columns, names=list(table.columns)))
+                database.execute(f"INSERT INTO found SELECT {casts} FROM chunk")
+                database.unregister("chunk")
+    except sa.exc.DBAPIError as error:
+        cause = str(error.orig).strip()
+        raise ConfigurationError(f"table {table.name} of the warehouse cannot be read: {cause}") from error
+    finally:
+        engine.dispose()
+
+
+def _compare(database: duckdb.DuckDBPyConnection, what: str, columns: Sequence[str], key: int) -> Comparison:
+    """As bags of rows: a doubled row differs, a changed one does, a missing one does."""
+    names, keys = ", ".join(columns), ", ".join(columns[:key])
+    database.execute(
+        f"""
+        CREATE OR REPLACE TABLE differing AS
+        SELECT true AS is_expected, {names} FROM (FROM expected SELECT {names} EXCEPT ALL FROM found SELECT {names})
+        UNION ALL
+        SELECT false, {names} FROM (FROM found SELECT {names} EXCEPT ALL FROM expected SELECT {names})
+        """
+    )
+    wanted = f"SELECT {keys} FROM differing GROUP BY ALL"
+    count = _number(database, f"SELECT count(*) FROM ({wanted})")
+    shown = database.execute(f"{wanted} ORDER BY ALL LIMIT {MOST_DIFFERENCES}").fetchall()
+    return Comparison(
+        what,
+        expected_rows=_number(database, "SELECT count(*) FROM expected"),
+        found_rows=_number(database, "SELECT count(*) FROM found"),
+        differing=count,
+        differences=tuple(_difference(database, row, columns, key) for row in shown),
+    )
+
+
+def _difference(
+    database: duckdb.DuckDBPyConnection, key_values: tuple[Any, ...], columns: Sequence[str], key: int
+) -> Difference:
+    same = " AND ".join(f"{name} IS NOT DISTINCT FROM ?" for name in columns[:key])
+    values = ", ".join(columns[key:])
+    sides = [
+        tuple(database.execute(f"SELECT {values} FROM {side} WHERE {same} ORDER BY ALL", list(key_values)).fetchall())
+        for side in ("expected", "found")
+    ]
+    return Difference(key_values, sides[0], sides[1])
+
+
+def _number(database: duckdb.DuckDBPyConnection, query: str) -> int:
+    row = database.execute(query).fetchone()
+    return int(row[0]) if row else 0
+
+
+def _words(values: tuple[Any, ...]) -> str:
+    return ", ".join(str(value) for value in values)
+
+
+def _values(rows: tuple[tuple[Any, ...], ...]) -> str:
+    return " and ".join(f"({_words(row)})" for row in rows) or "no row"

@@ -1,0 +1,54 @@
+"""Database URLs as Airflow connections, in the JSON form that ``AIRFLOW_CONN_*`` takes. They never touch a command line."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from sqlalchemy.engine import URL
+
+from airflow_logio.demo.data import warehouse_engine
+from airflow_logio.store.sql.engines import parse_url
+
+
+def log_connection(url: str) -> str:
+    """Connection type ``logio``. Raises `ConfigurationError` for a database that cannot hold a log."""
+    parsed = parse_url(url)
+    if parsed.get_backend_name() == "sqlite":
+        return json.dumps({"conn_type": "logio", "extra": {"path": parsed.database}})
+    return json.dumps(_server("logio", parsed))
+
+
+def warehouse_connection(url: str) -> str:
+    """Connection type ``sqlite``, ``postgres``, or any other by its URL."""
+    engine = warehouse_engine(url)
+    engine.dispose()
+    if engine.dialect.name == "sqlite":
+        return json.dumps({"conn_type": "sqlite", "host": engine.url.database})
+    if engine.dialect.name == "postgresql":
+        return json.dumps(_server("postgres", engine.url))
+    return json.dumps(_by_url("generic", engine.url))
+
+
+def spark_connection() -> str:
+    """Drivers are processes of this machine, one core each."""
+    return json.dumps({"conn_type": "spark", "host": "local[1]"})
+
+
+def _server(conn_type: str, url: URL) -> dict[str, Any]:
+    if not url.host or not url.database or any(not isinstance(value, str) for value in url.query.values()):
+        return _by_url(conn_type, url)  # a socket's folder, say, which the fields of a connection cannot express
+    fields = {
+        "conn_type": conn_type,
+        "host": url.host,
+        "port": url.port,
+        "schema": url.database,
+        "login": url.username,
+        "password": url.password,
+        "extra": dict(url.query) or None,
+    }
+    return {name: value for name, value in fields.items() if value is not None}
+
+
+def _by_url(conn_type: str, url: URL) -> dict[str, Any]:
+    return {"conn_type": conn_type, "extra": {"sqlalchemy_url": url.render_as_string(hide_password=False)}}

@@ -1,0 +1,173 @@
+"""The demonstration as a sequence: prepare, start Airflow, trigger, follow, check, sum up; and the way back from each."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+from airflow_logio.cli.display import Progress
+from airflow_logio.cli.reports import tail
+from airflow_logio.dataflow.pipeline import Pipeline
+from airflow_logio.demo.check import CheckResult, check
+from airflow_logio.demo.data import load_products, parquet_file
+from airflow_logio.demo.following import Followed, Follower
+from airflow_logio.demo.places import Places
+from airflow_logio.demo.rest import Airflow, AirflowUnavailable
+from airflow_logio.demo.standalone import Standalone
+from airflow_logio.demo.timing import Stopwatch, run_stages
+from airflow_logio.errors import ConfigurationError, LogioError
+from airflow_logio.protocol.states import RunState
+from airflow_logio.runtime import bundle, leftovers, spark_submit
+from airflow_logio.runtime.ending import DriverEnder
+from airflow_logio.store.opening import open_store
+from airflow_logio.store.sql.store import SqlLogStore
+
+DAG_ID = "logio_sales"
+START_SECONDS = 240.0
+PARSE_SECONDS = 120.0
+HALT_SECONDS = 5.0
+
+
+@dataclass(slots=True)
+class Demonstration:
+    """`run` returns whether everything was exact; `stop` leaves no process behind, whenever it is called."""
+
+    places: Places
+    progress: Progress
+    standalone: Standalone
+    watch: Stopwatch = field(default_factory=Stopwatch)
+    run_id: str = field(default_factory=lambda: f"demo__{datetime.now(UTC):%Y-%m-%dT%H:%M:%S}")
+    _store: SqlLogStore | None = None
+
+    def run(self) -> bool:
+        """Raises `LogioError` for whatever cannot be done."""
+        spark_submit.check_java()
+        transactions, products = parquet_file("transactions"), parquet_file("products")
+        with self.watch.measured("prepare"):
+            self._remove_leftovers()
+            pipeline = bundle.load(bundle.parse_ref(f"{self.places.dags / 'pipelines' / 'sales.py'}:sales"))
+            store = self._store = open_store(self.places.log_url, application="logio demo", create=True)
+            if loaded := load_products(self.places.warehouse_url, products):
+                self.progress.say(f"loaded {loaded:,} products into the warehouse")
+        with self.watch.measured("airflow_start"):
+            airflow = self._start_airflow()
+        with self.watch.measured("dag_parsed"):
+            self._wait_for_dag(airflow)
+        triggered_at = time.time()
+        with self.watch.measured("dag_run"):
+            followed = self._follow(airflow, store, pipeline)
+        ended_at = time.time()
+        self._report_failure(airflow, followed)
+        with self.watch.measured("check"):
+            self.progress.say("checking the warehouse with DuckDB, straight from the Parquet files")
+            result = check(self.places.warehouse_url, transactions, products)
+        for line in result.lines():
+            self.progress.say(line)
+        exact = result.exact and followed.state == "success"
+        self._write_summary(followed, result, exact=exact, triggered_at=triggered_at, ended_at=ended_at)
+        return exact
+
+    def stop(self, patient: Callable[[], bool]) -> None:
+        """Airflow first, so that nobody relaunches what is ended next."""
+        self.standalone.stop(patient)
+        if self._store is not None:
+            self._end_drivers(self._store, patient)
+            self._store.dispose()
+        leftovers.end_under(self.places.drivers)
+
+    # --- steps --------------------------------------------------------------------------------------------------------
+
+    def _remove_leftovers(self) -> None:
+        """Of a demonstration that was killed before it could clean up."""
+        self.standalone.stop()
+        leftovers.end_under(self.places.drivers)
+
+    def _start_airflow(self) -> Airflow:
+        self.standalone.start()
+        airflow = Airflow(self.standalone.url, self.standalone.login)
+        self._wait("Airflow starts", airflow.is_healthy, START_SECONDS)
+        return airflow
+
+    def _wait_for_dag(self, airflow: Airflow) -> None:
+        def parsed() -> bool:
+            if errors := airflow.import_errors():
+                raise ConfigurationError(f"a DAG cannot be imported: {errors[0]}")
+            return airflow.has_dag(DAG_ID)
+
+        self._wait(f"Airflow parses {DAG_ID}", parsed, PARSE_SECONDS)
+
+    def _wait(self, what: str, done: Callable[[], bool], seconds: float) -> None:
+        began = said = time.monotonic()
+        self.progress.say(f"{what} ...")
+        while not self._answer(done):
+            self.standalone.check_alive()
+            now = time.monotonic()
+            if now - began > seconds:
+                raise ConfigurationError(f"not within {seconds:g} s: {what}; see {self.places.airflow_log}")
+            if now - said >= 10:
+                said = now
+                self.progress.say(f"{what} ... {now - began:.0f} s")
+            time.sleep(0.3)
+        self.progress.say(f"{what}: done after {time.monotonic() - began:.1f} s")
+
+    @staticmethod
+    def _answer(done: Callable[[], bool]) -> bool:
+        try:
+            return done()
+        except AirflowUnavailable:
+            return False
+
+    def _follow(self, airflow: Airflow, store: SqlLogStore, pipeline: Pipeline) -> Followed:
+        for earlier in airflow.active_runs(DAG_ID):  # of a demonstration that was interrupted; only one run at a time
+            airflow.fail_run(DAG_ID, earlier)
+        airflow.unpause(DAG_ID)
+        airflow.trigger(DAG_ID, self.run_id)
+        self.progress.say(f"triggered {DAG_ID}, run {self.run_id}; Airflow: {self.standalone.url}")
+        follower = Follower(store, pipeline, airflow, self.standalone, DAG_ID)
+        with self.progress:
+            return follower.follow(self.run_id, self.progress)
+
+    def _report_failure(self, airflow: Airflow, followed: Followed) -> None:
+        if followed.state == "success":
+            return
+        states = airflow.task_states(DAG_ID, self.run_id)
+        self.progress.say(f"the DAG run has failed: {', '.join(f'{task} {state}' for task, state in states.items())}")
+        for group in followed.summary.groups if followed.summary else ():
+            if group.error:
+                self.progress.say(f"group {group.group} is {group.state.value}: {group.error}")
+                for line in tail(group.log_path):
+                    self.progress.say(f"  | {line}")
+
+    def _end_drivers(self, store: SqlLogStore, patient: Callable[[], bool]) -> None:
+        """Of this run, and of earlier ones of this folder that were interrupted."""
+        try:
+            runs = [run for run in store.list_runs() if run.state is RunState.RUNNING]
+        except LogioError as error:
+            self.progress.say(f"the log does not answer: {error}")
+            return
+        for run in runs:
+            if run.spec.key.dag_run_id == self.run_id or (self.places.drivers / run.uid).is_dir():
+                DriverEnder(store, run, run.spec.groups, self.places.drivers, HALT_SECONDS).end(patient)
+
+    def _write_summary(
+        self, followed: Followed, result: CheckResult, *, exact: bool, triggered_at: float, ended_at: float
+    ) -> None:
+        details: dict[str, Any] = followed.summary.as_json() if followed.summary else {}
+        seconds = {"total": self.watch.total, "first_to_last_event": None, **details.pop("seconds", {})}
+        seconds["total"] = self.watch.total
+        stages = run_stages(followed.summary, triggered_at, ended_at) if followed.summary else {}
+        tables = {one.what: one.found_rows for one in result.comparisons if " " not in one.what}
+        summary = {
+            "exact": exact,
+            "dag_run_state": followed.state,
+            **{name: details.pop(name, None) for name in ("records", "records_per_second")},
+            "seconds": seconds,
+            "seconds_by_step": {**self.watch.seconds, "of_dag_run": stages},
+            "rows_written": tables,
+            **details,
+        }
+        self.places.summary.write_text(json.dumps(summary, indent=2) + "\n")

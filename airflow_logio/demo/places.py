@@ -1,0 +1,54 @@
+"""Where the demonstration keeps everything: one folder, `.demo`, beside the DAGs; and the databases it uses."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import airflow_logio
+from airflow_logio.errors import ConfigurationError
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """`log_url` and `warehouse_url` come from LOGIO_URL and WAREHOUSE_URL, or are SQLite files of the folder."""
+
+    folder: Path
+    dags: Path
+    log_url: str
+    warehouse_url: str
+
+    @classmethod
+    def of_this_clone(cls, environment: Mapping[str, str] = os.environ) -> Places:
+        """Makes the folder. Raises `ConfigurationError` where there are no example DAGs (an installed wheel)."""
+        root = Path(airflow_logio.__file__).resolve().parents[1]
+        dags = root / "dags"
+        if not (dags / "logio_sales.py").is_file():
+            raise ConfigurationError(f"the demonstration runs from a clone of the repository; there is no {dags}")
+        folder = root / ".demo"
+        folder.mkdir(mode=0o700, exist_ok=True)
+        return cls(
+            folder,
+            dags,
+            environment.get("LOGIO_URL") or f"sqlite:///{folder / 'logio.db'}",
+            environment.get("WAREHOUSE_URL") or f"sqlite:///{folder / 'warehouse.db'}",
+        )
+
+    @property
+    def airflow_home(self) -> Path:
+        return self.folder / "airflow"
+
+    @property
+    def airflow_log(self) -> Path:
+        return self.folder / "airflow.log"
+
+    @property
+    def drivers(self) -> Path:
+        """The launcher's work_dir, one folder per run."""
+        return self.folder / "drivers"
+
+    @property
+    def summary(self) -> Path:
+        return self.folder / "summary.json"

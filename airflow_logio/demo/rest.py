@@ -1,0 +1,114 @@
+"""The few calls of Airflow's REST API that the demonstration needs."""
+
+from __future__ import annotations
+
+import json
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Mapping
+from typing import Any
+from urllib.parse import quote
+
+from airflow_logio.errors import LogioError
+
+TIMEOUT_SECONDS = 15.0
+_HEALTHY = ("metadatabase", "scheduler", "triggerer", "dag_processor")
+
+
+class AirflowRefused(LogioError):
+    """Airflow's REST API answered with an error."""
+
+    def __init__(self, text: str, status: int) -> None:
+        super().__init__(text)
+        self.status = status
+
+
+class AirflowUnavailable(LogioError):
+    """Airflow's REST API does not answer (yet)."""
+
+
+class Airflow:
+    """One instance; `login` is asked for user and password when the first call needs a token."""
+
+    def __init__(self, url: str, login: Callable[[], tuple[str, str] | None]) -> None:
+        self._url = url
+        self._login = login
+        self._token: str | None = None
+
+    def is_healthy(self) -> bool:
+        """Every component has reported; False also if nobody answers."""
+        try:
+            health = self._send("GET", "/api/v2/monitor/health", None, token=None)
+        except (AirflowUnavailable, AirflowRefused):
+            return False
+        return all((health.get(name) or {}).get("status") == "healthy" for name in _HEALTHY)
+
+    def has_dag(self, dag_id: str) -> bool:
+        """False as long as the DAG is not parsed."""
+        try:
+            self._call("GET", f"/api/v2/dags/{quote(dag_id)}")
+        except AirflowRefused as error:
+            if error.status == 404:
+                return False
+            raise
+        return True
+
+    def import_errors(self) -> list[str]:
+        """Tracebacks of DAG files that cannot be imported."""
+        found = self._call("GET", "/api/v2/importErrors").get("import_errors", [])
+        return [f"{one.get('filename')}: {one.get('stack_trace')}" for one in found]
+
+    def unpause(self, dag_id: str) -> None:
+        self._call("PATCH", f"/api/v2/dags/{quote(dag_id)}", {"is_paused": False})
+
+    def trigger(self, dag_id: str, run_id: str) -> None:
+        self._call("POST", f"/api/v2/dags/{quote(dag_id)}/dagRuns", {"dag_run_id": run_id, "logical_date": None})
+
+    def active_runs(self, dag_id: str) -> list[str]:
+        """Runs that are queued or running."""
+        found = self._call("GET", f"/api/v2/dags/{quote(dag_id)}/dagRuns?state=running&state=queued&limit=50")
+        return [str(run["dag_run_id"]) for run in found.get("dag_runs", [])]
+
+    def run_state(self, dag_id: str, run_id: str) -> str:
+        return str(self._call("GET", self._run(dag_id, run_id)).get("state"))
+
+    def fail_run(self, dag_id: str, run_id: str) -> None:
+        self._call("PATCH", self._run(dag_id, run_id), {"state": "failed"})
+
+    def task_states(self, dag_id: str, run_id: str) -> dict[str, str]:
+        found = self._call("GET", f"{self._run(dag_id, run_id)}/taskInstances").get("task_instances", [])
+        return {str(task["task_id"]): str(task["state"]) for task in found}
+
+    @staticmethod
+    def _run(dag_id: str, run_id: str) -> str:
+        return f"/api/v2/dags/{quote(dag_id)}/dagRuns/{quote(run_id, safe='')}"
+
+    def _call(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        if self._token is None:
+            self._token = self._new_token()
+        return self._send(method, path, body, token=self._token)
+
+    def _new_token(self) -> str:
+        login = self._login()
+        if login is None:
+            raise AirflowUnavailable("Airflow has not made its login yet")
+        answer = self._send("POST", "/auth/token", {"username": login[0], "password": login[1]}, token=None)
+        return str(answer["access_token"])
+
+    def _send(self, method: str, path: str, body: Mapping[str, Any] | None, *, token: str | None) -> dict[str, Any]:
+        headers = {"Content-Type": "application/json", "Accept": "application/json"}
+        if token is not None:
+            headers["Authorization"] = f"Bearer {token}"
+        data = None if body is None else json.dumps(body).encode()
+        request = urllib.request.Request(self._url + path, data=data, headers=headers, method=method)
+        try:
+            with urllib.request.urlopen(request, timeout=TIMEOUT_SECONDS) as answer:
+                content = answer.read()
+        except urllib.error.HTTPError as error:
+            with error:
+                text = error.read().decode(errors="replace")[:500]
+            raise AirflowRefused(f"Airflow: {method} {path}: {error.code} {text}", error.code) from None
+        except OSError as error:
+            raise AirflowUnavailable(f"Airflow: {method} {path}: {error}") from error
+        result: dict[str, Any] = json.loads(content) if content else {}
+        return result
