@@ -1,0 +1,58 @@
+"""`LogioFinishRunOperator`: the last task of a pipeline's DAG run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+from airflow.providers.common.compat.sdk import AirflowFailException, BaseOperator
+
+from airflow_logio.dataflow.pipeline import Pipeline
+from airflow_logio.hooks.logio import LogioHook
+from airflow_logio.operators.references import reference, resolve
+from airflow_logio.operators.runs import opened_log, progress_table, run_of
+from airflow_logio.protocol.states import GroupState
+
+
+class LogioFinishRunOperator(BaseOperator):
+    """Mark the run finished; fails, naming them, if groups are not. What the log says counts, not what tasks were marked.
+
+    :param pipeline: a `Pipeline`, or where one is: ``"module:attr"``.
+    :param run_uid: uid of the run (templated); by default this DAG run's run of the pipeline.
+    :param logio_conn_id: the connection of the log.
+    """
+
+    template_fields: ClassVar[Sequence[str]] = ("run_uid",)
+    ui_color = "#e4f0e8"
+
+    def __init__(
+        self,
+        *,
+        pipeline: Pipeline | str,
+        run_uid: str | None = None,
+        logio_conn_id: str = LogioHook.default_conn_name,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.pipeline = reference(pipeline)
+        self.run_uid = run_uid
+        self.logio_conn_id = logio_conn_id
+
+    def execute(self, context: Mapping[str, Any]) -> None:
+        """Raises `UnknownRun`, AirflowFailException."""
+        pipeline, _ = resolve(self.pipeline)
+        with opened_log(self.logio_conn_id) as store:
+            call = store.patience.call
+            run = call("finding the run", lambda: run_of(store, pipeline.name, context, self.run_uid))
+            finished = call("finishing the run", lambda: store.finish_run(run.run_id))
+            groups = call("reading the groups", lambda: store.groups(run.run_id))
+            progress = call("reading the counters", lambda: store.progress(run.run_id))
+        self.log.info("Run %s:\n%s", run.spec.key, progress_table(progress))
+        if not finished:
+            open_groups = [f"{g.group} ({g.state.value})" for g in groups if g.state is not GroupState.FINISHED]
+            raise AirflowFailException(
+                f"run {run.spec.key} is not finished: {', '.join(open_groups)}. Clear the tasks of these groups; "
+                "they go on where they stopped"
+            )
+        recoveries = sum(group.recoveries for group in groups)
+        self.log.info("Run %s is finished: %d groups, %d recoveries", run.spec.key, len(groups), recoveries)

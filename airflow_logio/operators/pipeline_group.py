@@ -1,0 +1,107 @@
+"""`LogioPipelineGroup`: the tasks of a whole pipeline, as a task group."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping
+from typing import Any
+
+from airflow.providers.common.compat.sdk import TaskGroup
+
+from airflow_logio.dataflow.pipeline import Pipeline
+from airflow_logio.errors import ConfigurationError, PipelineDefinitionError
+from airflow_logio.hooks.logio import LogioHook
+from airflow_logio.operators.finish_run import LogioFinishRunOperator
+from airflow_logio.operators.references import reference
+from airflow_logio.operators.spark import LogioSparkOperator
+from airflow_logio.operators.start_run import LogioStartRunOperator
+
+START, FINISH = "start_run", "finish_run"
+
+
+class LogioPipelineGroup(TaskGroup):
+    """``start_run >> [one task per operator group] >> finish_run``.
+
+    The groups run side by side: the log connects them, not the order of tasks.
+
+    :param pipeline: a `Pipeline`, or where one is: ``"module:attr"``.
+    :param logio_conn_id: the connection of the log.
+    :param conn_id: connection of type ``spark``; None means drivers with master ``local[1]``.
+    :param connections: the pipeline's connection names → Airflow connection ids.
+    :param params: the pipeline's parameters (templated); by default the DAG's ``params`` of the same names.
+    :param spark: arguments of `LogioSparkOperator` for every group, e.g. ``{"driver_memory": "1g"}``.
+    :param groups: group name → arguments of `LogioSparkOperator` for that group; they override `spark`.
+    :param group_id: by default the pipeline's name.
+
+    Further arguments are those of a TaskGroup. Raises `PipelineDefinitionError` while the DAG is parsed.
+    """
+
+    def __init__(
+        self,
+        pipeline: Pipeline | str,
+        *,
+        logio_conn_id: str = LogioHook.default_conn_name,
+        conn_id: str | None = "spark_default",
+        connections: Mapping[str, str] | None = None,
+        params: Mapping[str, Any] | None = None,
+        spark: Mapping[str, Any] | None = None,
+        groups: Mapping[str, Mapping[str, Any]] | None = None,
+        group_id: str | None = None,
+        **kwargs: Any,
+    ) -> None:
+        text = reference(pipeline)
+        known = _imported(pipeline)
+        _check_names(known, dict(connections or {}), dict(groups or {}))
+        super().__init__(group_id=group_id or known.name, **kwargs)
+        with self:
+            start = LogioStartRunOperator(
+                task_id=START,
+                pipeline=text,
+                connections=connections,
+                pipeline_params=params,
+                logio_conn_id=logio_conn_id,
+            )
+            finish = LogioFinishRunOperator(
+                task_id=FINISH, pipeline=text, run_uid=start.output, logio_conn_id=logio_conn_id
+            )
+            for name in known.groups:
+                arguments = {"conn_id": conn_id, **(spark or {}), **(groups or {}).get(name, {})}
+                task = LogioSparkOperator(
+                    task_id=name,
+                    pipeline=text,
+                    group=name,
+                    run_uid=start.output,
+                    logio_conn_id=logio_conn_id,
+                    **arguments,
+                )
+                start >> task >> finish
+
+
+def _imported(pipeline: Pipeline | str) -> Pipeline:
+    if isinstance(pipeline, Pipeline):
+        return pipeline.freeze()
+    module, _, attr = pipeline.rpartition(":")
+    found = getattr(importlib.import_module(module), attr, None) if module else None
+    if not isinstance(found, Pipeline):
+        raise ConfigurationError(f"{pipeline!r} names no pipeline; expected module.path:attr, importable from the DAGs")
+    return found.freeze()
+
+
+def _check_names(pipeline: Pipeline, connections: Mapping[str, str], groups: Mapping[str, Any]) -> None:
+    if missing := [name for name in pipeline.connections if name not in connections]:
+        raise PipelineDefinitionError(
+            f"pipeline {pipeline.name!r} needs a connection id for {', '.join(missing)}: "
+            f'connections={{"{missing[0]}": "<Airflow connection id>"}}'
+        )
+    if unknown := [name for name in connections if name not in pipeline.connections]:
+        raise PipelineDefinitionError(
+            f"pipeline {pipeline.name!r} has no connection {', '.join(unknown)}; it has {list(pipeline.connections)}"
+        )
+    if unknown := [name for name in groups if name not in pipeline.groups]:
+        raise PipelineDefinitionError(
+            f"pipeline {pipeline.name!r} has no group {', '.join(unknown)}; it has {list(pipeline.groups)}"
+        )
+    if taken := [name for name in (START, FINISH) if name in pipeline.groups]:
+        raise PipelineDefinitionError(
+            f"pipeline {pipeline.name!r}: LogioPipelineGroup needs the task id {taken[0]!r} for itself; rename that group"
+        )

@@ -1,0 +1,209 @@
+"""`LogioSparkOperator`: one task per operator group, for as long as the group lives."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from typing import Any, ClassVar, NoReturn
+
+from airflow.providers.common.compat.sdk import AirflowException, AirflowFailException, BaseOperator
+
+from airflow_logio import _compat
+from airflow_logio.dataflow.pipeline import Pipeline
+from airflow_logio.errors import ConfigurationError
+from airflow_logio.hooks.logio import LogioHook
+from airflow_logio.operators.group_task import GroupTask, asked_by_person, check_compatible, connection_urls
+from airflow_logio.operators.references import reference, resolve
+from airflow_logio.operators.runs import opened_log, run_of
+from airflow_logio.operators.spark_arguments import SparkArguments, check_place
+from airflow_logio.protocol.states import ALIVE, ENDED, GroupState
+from airflow_logio.runtime.launch import LaunchContext, Launcher, LocalProcessLauncher
+from airflow_logio.runtime.spark_submit import SparkSettings
+from airflow_logio.runtime.watch import GroupWatcher
+from airflow_logio.store.records import GroupStatus
+from airflow_logio.store.sql.store import SqlLogStore
+from airflow_logio.triggers.group import LogioGroupTrigger
+
+
+class LogioSparkOperator(BaseOperator):
+    """Launch a group's Spark driver, watch the group over its incarnations, and recover it within its budget.
+
+    Green is what the log says has finished, never an exit code. The task holds no worker slot while it watches. A retry,
+    or a clear, takes up a group that lives and recovers one that is dead; a clear, being a person's wish, also restarts
+    a group that is parked or halted.
+
+    :param pipeline: a `Pipeline`, or where one is: ``"module:attr"``.
+    :param group: name of the group; by default the task's own id, without its task group's.
+    :param run_uid: uid of the run (templated); by default this DAG run's run of the pipeline.
+    :param logio_conn_id: the connection of the log.
+    :param conn_id: connection of type ``spark``; None means a driver with master ``local[1]``.
+    :param connections: the pipeline's connection names → Airflow connection ids, where they differ from the run's.
+    :param deferrable: False watches from the worker instead of the triggerer.
+    :param poll_interval: seconds between two looks; by default ``[logio] poll_interval``.
+
+    The others are those of Airflow's SparkSubmitOperator. They override the group's settings in the pipeline.
+    """
+
+    template_fields: ClassVar[Sequence[str]] = (
+        "run_uid",
+        "connections",
+        "conf",
+        "files",
+        "py_files",
+        "jars",
+        "driver_class_path",
+        "packages",
+        "exclude_packages",
+        "keytab",
+        "principal",
+        "proxy_user",
+        "env_vars",
+        "properties_file",
+    )
+    ui_color = "#f7e3d0"
+
+    def __init__(
+        self,
+        *,
+        pipeline: Pipeline | str,
+        group: str | None = None,
+        run_uid: str | None = None,
+        logio_conn_id: str = LogioHook.default_conn_name,
+        conn_id: str | None = "spark_default",
+        connections: Mapping[str, str] | None = None,
+        deferrable: bool = True,
+        poll_interval: float | None = None,
+        conf: Mapping[str, Any] | None = None,
+        deploy_mode: str | None = None,
+        packages: str | None = None,
+        exclude_packages: str | None = None,
+        repositories: str | None = None,
+        jars: str | None = None,
+        files: str | None = None,
+        archives: str | None = None,
+        py_files: str | None = None,
+        driver_class_path: str | None = None,
+        driver_memory: str | None = None,
+        executor_memory: str | None = None,
+        executor_cores: int | None = None,
+        num_executors: int | None = None,
+        total_executor_cores: int | None = None,
+        properties_file: str | None = None,
+        yarn_queue: str | None = None,
+        keytab: str | None = None,
+        principal: str | None = None,
+        proxy_user: str | None = None,
+        env_vars: Mapping[str, Any] | None = None,
+        verbose: bool = False,
+        spark_binary: str | None = None,
+        retries: int = 3,
+        retry_delay: timedelta = timedelta(seconds=10),
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(retries=retries, retry_delay=retry_delay, **kwargs)
+        self.pipeline = reference(pipeline)
+        self.group = group or self.task_id.rpartition(".")[2]
+        self.run_uid = run_uid
+        self.logio_conn_id = logio_conn_id
+        self.conn_id = conn_id
+        self.connections = dict(connections or {})
+        self.deferrable = deferrable
+        self.poll_interval = poll_interval
+        self.conf = conf
+        self.deploy_mode = deploy_mode
+        self.packages = packages
+        self.exclude_packages = exclude_packages
+        self.repositories = repositories
+        self.jars = jars
+        self.files = files
+        self.archives = archives
+        self.py_files = py_files
+        self.driver_class_path = driver_class_path
+        self.driver_memory = driver_memory
+        self.executor_memory = executor_memory
+        self.executor_cores = executor_cores
+        self.num_executors = num_executors
+        self.total_executor_cores = total_executor_cores
+        self.properties_file = properties_file
+        self.yarn_queue = yarn_queue
+        self.keytab = keytab
+        self.principal = principal
+        self.proxy_user = proxy_user
+        self.env_vars = env_vars
+        self.verbose = verbose
+        self.spark_binary = spark_binary
+
+    def execute(self, context: Mapping[str, Any]) -> dict[str, Any]:
+        """A first attempt, a retry, or the first attempt after a clear."""
+        return self._work(context, asked=asked_by_person(context["ti"], self.retries))
+
+    def resume(self, context: Mapping[str, Any], event: Mapping[str, Any]) -> dict[str, Any]:
+        """The trigger saw something to do. What that is, is read from the log again: it may have been done meanwhile."""
+        cause = event.get("cause")
+        if event["state"] == "error":
+            raise AirflowException(f"the triggerer cannot watch group {self.group!r}: {cause}")
+        self.log.info("Group %s, incarnation %s: %s", self.group, event["incarnation"], cause or event["state"])
+        return self._work(context, asked=False)
+
+    def make_launcher(self) -> Launcher:
+        """How a claimed driver becomes a process; drivers are processes of the worker's machine."""
+        return LocalProcessLauncher(_compat.work_dir())
+
+    # --- inside ------------------------------------------------------------------------------------------------------
+
+    def _work(self, context: Mapping[str, Any], *, asked: bool) -> dict[str, Any]:
+        settings = SparkArguments.of(self).settings(self.conn_id)
+        check_place(settings, _compat.pods_end_with_their_task(self.executor))
+        interval = self.poll_interval or _compat.poll_interval()
+        with opened_log(self.logio_conn_id) as store:
+            task = self._group_task(context, store, settings, asked)
+            status = self._until_settled(task, interval)
+            if status is not None and status.state is GroupState.FINISHED:
+                return task.summary(status)
+            if status is not None and status.state in ENDED:
+                raise AirflowFailException(task.failure(status))
+            incarnation, run_uid = status.incarnation if status else 0, task.context.run.uid
+        self._watch(run_uid, incarnation, interval)
+
+    def _until_settled(self, task: GroupTask, interval: float) -> GroupStatus | None:
+        """Look and launch until the group has ended, or can be left to the trigger; None if it cannot be seen."""
+        while True:
+            observation, launched = task.advance()
+            status = observation.status
+            if launched:
+                continue
+            if status is None or status.state in ALIVE:
+                if self.deferrable and not task.must_stay(status):
+                    return status
+            elif status.state in ENDED:
+                return status
+            time.sleep(interval)
+
+    def _group_task(
+        self, context: Mapping[str, Any], store: SqlLogStore, settings: SparkSettings, asked: bool
+    ) -> GroupTask:
+        pipeline, ref = resolve(self.pipeline)
+        if self.group not in pipeline.groups:
+            raise ConfigurationError(
+                f"pipeline {pipeline.name!r} has no group {self.group!r}, only {list(pipeline.groups)}"
+            )
+        run = store.patience.call("finding the run", lambda: run_of(store, pipeline.name, context, self.run_uid))
+        check_compatible(pipeline, run)
+        urls = connection_urls(pipeline, self.group, run, self.connections)
+        url = LogioHook(self.logio_conn_id).get_url()
+        launching = LaunchContext(store, url, run, pipeline, ref, urls, self.make_launcher(), settings)
+        task = GroupTask(launching, self.group, GroupWatcher(store, run.run_id, self.group, run.spec.lease), asked)
+        task.log_settings()
+        return task
+
+    def _watch(self, run_uid: str, incarnation: int, interval: float) -> NoReturn:
+        trigger = LogioGroupTrigger(
+            logio_conn_id=self.logio_conn_id,
+            run_uid=run_uid,
+            group=self.group,
+            incarnation=incarnation,
+            poll_interval=interval,
+        )
+        self.defer(trigger=trigger, method_name="resume")
+        raise AssertionError("defer does not return")

@@ -1,0 +1,77 @@
+"""`LogioStartRunOperator`: the first task of a pipeline's DAG run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+from airflow.providers.common.compat.sdk import BaseOperator
+
+from airflow_logio.dataflow.pipeline import Pipeline
+from airflow_logio.hooks.logio import LogioHook
+from airflow_logio.operators.references import reference, resolve
+from airflow_logio.operators.runs import identity, opened_log
+from airflow_logio.runtime.start import run_spec
+
+
+class LogioStartRunOperator(BaseOperator):
+    """Get or create the run of this DAG run in the log, and return its uid.
+
+    An ordinary task, not a setup task: to clear a task clears its setups too, and that must not begin anything anew.
+    Run again (a retry, a clear), it finds the run that is there; the parameters and connections of a run are those it
+    was created with. In an empty log database it makes the tables.
+
+    :param pipeline: a `Pipeline`, or where one is: ``"module:attr"``.
+    :param connections: the pipeline's connection names → Airflow connection ids.
+    :param pipeline_params: the pipeline's parameters (templated). By default the DAG run's ``params`` of the same names.
+    :param logio_conn_id: the connection of the log.
+    """
+
+    template_fields: ClassVar[Sequence[str]] = ("pipeline_params", "connections")
+    ui_color = "#e4f0e8"
+
+    def __init__(
+        self,
+        *,
+        pipeline: Pipeline | str,
+        connections: Mapping[str, str] | None = None,
+        pipeline_params: Mapping[str, Any] | None = None,
+        logio_conn_id: str = LogioHook.default_conn_name,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.pipeline = reference(pipeline)
+        self.connections = dict(connections or {})
+        self.pipeline_params = None if pipeline_params is None else dict(pipeline_params)
+        self.logio_conn_id = logio_conn_id
+
+    def execute(self, context: Mapping[str, Any]) -> str:
+        """Raises `ConfigurationError` for a wrong parameter, `IncompatibleRun` for a changed pipeline."""
+        pipeline, ref = resolve(self.pipeline)
+        dag_id, run_id = identity(context)
+        spec = run_spec(
+            pipeline,
+            ref,
+            dag_id=dag_id,
+            dag_run_id=run_id,
+            params=self._given(pipeline, context),
+            connections=self.connections,
+        )
+        with opened_log(self.logio_conn_id, create=True) as store:
+            run = store.patience.call("starting the run", lambda: store.start_run(spec))
+        if (run.spec.params, run.spec.connections) != (spec.params, spec.connections):
+            self.log.warning(
+                "The run exists and keeps what it was created with: parameters %s, connections %s",
+                run.spec.params,
+                run.spec.connections,
+            )
+        if run.spec.code_fingerprint != spec.code_fingerprint:
+            self.log.warning("The code of pipeline %s has changed since the run was created", pipeline.name)
+        self.log.info("Run %s of pipeline %s, run id %d, uid %s", run_id, pipeline.name, run.run_id, run.uid)
+        return run.uid
+
+    def _given(self, pipeline: Pipeline, context: Mapping[str, Any]) -> dict[str, Any]:
+        if self.pipeline_params is not None:
+            return dict(self.pipeline_params)
+        params = context["params"]
+        return {name: params[name] for name in pipeline.params if name in params}

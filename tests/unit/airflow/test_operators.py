@@ -1,0 +1,381 @@
+"""The tasks of a pipeline on a real log in SQLite, with drivers that the test speaks for."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from airflow.providers.common.compat.sdk import DAG, AirflowException, AirflowFailException, TaskDeferred
+
+from airflow_logio.errors import ConfigurationError, IncompatibleRun, UnknownRun
+from airflow_logio.operators import spark
+from airflow_logio.operators.finish_run import LogioFinishRunOperator
+from airflow_logio.operators.spark import LogioSparkOperator
+from airflow_logio.operators.start_run import LogioStartRunOperator
+from airflow_logio.protocol.liveness import RecoveryBudget
+from airflow_logio.protocol.states import GroupState, RunState
+from airflow_logio.store.records import GroupStatus, Run
+from airflow_logio.store.sql.store import SqlLogStore
+from pipelines.sales import sales
+from tests.unit.airflow.support import (
+    DAG_ID,
+    RUN_ID,
+    FakeLauncher,
+    connection,
+    context,
+    finish,
+    register,
+    write_transactions,
+)
+
+REF = "pipelines.sales:sales"
+WAREHOUSE = {"warehouse": "warehouse_db"}
+
+
+@pytest.fixture
+def params(tmp_path: Path) -> dict[str, str]:
+    return {"transactions": str(write_transactions(tmp_path / "transactions.parquet")), "other": "of the DAG"}
+
+
+@pytest.fixture
+def run(log: SqlLogStore, params: dict[str, str]) -> Run:
+    start = LogioStartRunOperator(task_id="start_run", pipeline=REF, connections=WAREHOUSE)
+    return log.find_run(start.execute(context(params=params)))
+
+
+@pytest.fixture
+def operator(run: Run, launcher: FakeLauncher, monkeypatch: pytest.MonkeyPatch) -> Callable[..., LogioSparkOperator]:
+    monkeypatch.setattr(LogioSparkOperator, "make_launcher", lambda self: launcher)
+
+    def make(**arguments: Any) -> LogioSparkOperator:
+        return LogioSparkOperator(**{"task_id": "totals", "pipeline": REF, "retries": 3, **arguments})
+
+    return make
+
+
+def deferred(action: Callable[[], object]) -> TaskDeferred:
+    with pytest.raises(TaskDeferred) as caught:
+        action()
+    return caught.value
+
+
+def dead(state: str = "dead", cause: str = "killed") -> dict[str, Any]:
+    return {"state": state, "incarnation": 1, "cause": cause}
+
+
+def status(log: SqlLogStore, run: Run) -> GroupStatus:
+    return log.group(run.run_id, "totals")
+
+
+# --- start ------------------------------------------------------------------------------------------------------------
+
+
+def test_the_run_is_made_once(log: SqlLogStore, run: Run, params: dict[str, str]) -> None:
+    start = LogioStartRunOperator(task_id="start_run", pipeline=sales, connections=WAREHOUSE)
+    assert start.execute(context(params=params)) == run.uid
+    assert (run.spec.key.dag_id, run.spec.key.dag_run_id) == (DAG_ID, RUN_ID)
+    assert (run.spec.pipeline_ref, run.spec.connections) == (REF, WAREHOUSE)
+    assert run.spec.params == {"transactions": params["transactions"]}, "only what the pipeline declares"
+    assert len(log.list_runs()) == 1
+
+
+def test_a_run_keeps_what_it_was_made_with(
+    run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str], log: SqlLogStore
+) -> None:
+    other = {"transactions": str(write_transactions(tmp_path / "other.parquet"))}
+    start = LogioStartRunOperator(task_id="s", pipeline=REF, connections=WAREHOUSE, pipeline_params=other)
+    assert start.execute(context()) == run.uid
+    assert "keeps what it was created with" in capsys.readouterr().out
+    assert log.find_run(run.uid).spec.params == run.spec.params
+
+
+@pytest.mark.parametrize(
+    ("params", "connections", "message"),
+    [
+        ({"transactions": None}, WAREHOUSE, "needs parameter 'transactions'"),
+        ({}, WAREHOUSE, "needs parameter 'transactions'"),
+        ({"transactions": "/nowhere.parquet"}, WAREHOUSE, "nowhere.parquet"),
+        ({"transactions": "x"}, {}, "missing warehouse"),
+    ],
+)
+def test_what_is_wrong_is_said_before_the_log_knows(
+    log: SqlLogStore, params: dict[str, Any], connections: dict[str, str], message: str
+) -> None:
+    start = LogioStartRunOperator(task_id="s", pipeline=REF, connections=connections)
+    with pytest.raises(ConfigurationError, match=message):
+        start.execute(context(params=params))
+    assert list(log.list_runs()) == []
+
+
+def test_a_pipeline_that_is_not_there(log: SqlLogStore) -> None:
+    start = LogioStartRunOperator(task_id="s", pipeline="pipelines.nothing:sales")
+    with pytest.raises(ConfigurationError, match=r"pipelines\.nothing.*DAG folder"):
+        start.execute(context())
+
+
+# --- launch and watch -------------------------------------------------------------------------------------------------
+
+
+def test_it_launches_and_leaves_the_watching_to_the_trigger(
+    operator: Callable[..., LogioSparkOperator], log: SqlLogStore, run: Run, launcher: FakeLauncher, sqlite_url: str
+) -> None:
+    task = operator(driver_memory="1g", conf={"spark.a": "b"})
+    watch = deferred(lambda: task.execute(context()))
+    [(claim, config, settings, conf)] = launcher.launched
+    assert (claim.run_uid, claim.group, claim.incarnation) == (run.uid, "totals", 1)
+    assert (config.log_url, config.module, config.attr) == (sqlite_url, "pipelines.sales", "sales")
+    assert Path(config.bundle_root).name == "dags"
+    assert set(config.connections) == {"warehouse"}
+    assert (settings.master, conf["spark.driver.memory"], conf["spark.a"]) == ("local[1]", "1g", "b")
+    assert status(log, run).state is GroupState.SUBMITTED
+    assert watch.method_name == "resume" and watch.timeout is None
+    _, arguments = watch.trigger.serialize()
+    assert arguments == {
+        "logio_conn_id": "logio_default",
+        "run_uid": run.uid,
+        "group": "totals",
+        "incarnation": 1,
+        "poll_interval": 0.01,
+    }
+
+
+def test_a_group_gets_only_the_connections_it_uses(
+    operator: Callable[..., LogioSparkOperator], launcher: FakeLauncher
+) -> None:
+    deferred(lambda: operator(task_id="sales.ingest").execute(context()))
+    assert launcher.launched[0][1].connections == {}
+
+
+def test_a_retry_takes_up_a_group_that_lives(
+    operator: Callable[..., LogioSparkOperator], log: SqlLogStore, launcher: FakeLauncher
+) -> None:
+    deferred(lambda: operator().execute(context()))
+    register(log, launcher)
+    deferred(lambda: operator().execute(context(attempt=2)))
+    assert len(launcher.claims) == 1
+
+
+def test_a_dead_driver_is_replaced_by_the_task(
+    operator: Callable[..., LogioSparkOperator],
+    log: SqlLogStore,
+    run: Run,
+    launcher: FakeLauncher,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    launcher.folder = tmp_path
+    deferred(lambda: operator().execute(context()))
+    register(log, launcher)
+    launcher.kill()
+    with caplog.at_level(logging.WARNING):
+        watch = deferred(lambda: operator().resume(context(), dead()))
+    assert [claim.incarnation for claim in launcher.claims] == [1, 2]
+    assert watch.trigger.incarnation == 2
+    assert status(log, run).state is GroupState.RESTARTED
+    assert "last words" in caplog.text, "the end of the dead driver's log is in the task's log"
+
+
+def test_a_finished_group_is_green(
+    operator: Callable[..., LogioSparkOperator], log: SqlLogStore, run: Run, launcher: FakeLauncher
+) -> None:
+    deferred(lambda: operator().execute(context()))
+    finish(log, register(log, launcher))
+    summary = operator().resume(context(), dead("finished", ""))
+    assert summary == {"run": run.uid, "group": "totals", "incarnations": 1, "recoveries": 0, "records": {}}
+    assert operator().execute(context(attempt=2)) == summary, "a clear of a finished group does nothing again"
+    assert len(launcher.claims) == 1
+
+
+def test_without_deferral_the_worker_watches(
+    operator: Callable[..., LogioSparkOperator],
+    log: SqlLogStore,
+    launcher: FakeLauncher,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def let_the_driver_work(seconds: float) -> None:
+        if launcher.claims[-1].incarnation == 1:
+            register(log, launcher)
+            launcher.kill()
+        elif log.group(launcher.claims[-1].run_id, "totals").state is GroupState.RESTARTED:
+            finish(log, register(log, launcher))
+
+    monkeypatch.setattr(spark, "time", SimpleNamespace(sleep=let_the_driver_work))
+    summary = operator(deferrable=False).execute(context())
+    assert (summary["incarnations"], summary["recoveries"]) == (2, 1)
+
+
+def test_a_trigger_that_cannot_watch_fails_the_attempt(operator: Callable[..., LogioSparkOperator]) -> None:
+    with pytest.raises(AirflowException, match="cannot watch group 'totals': no file") as caught:
+        operator().resume(context(), dead("error", "no file"))
+    assert not isinstance(caught.value, AirflowFailException), "another attempt may help"
+
+
+# --- parked, halted, asked for by a person ------------------------------------------------------------------------------
+
+
+def park(log: SqlLogStore, operator: Callable[..., LogioSparkOperator], launcher: FakeLauncher) -> None:
+    deferred(lambda: operator().execute(context()))
+    ref = register(log, launcher)
+    launcher.kill()
+    assert log.park(ref, "KeyError: 'department'")
+
+
+def test_a_parked_group_is_red_and_says_why(
+    operator: Callable[..., LogioSparkOperator], log: SqlLogStore, launcher: FakeLauncher, tmp_path: Path
+) -> None:
+    launcher.folder = tmp_path
+    launcher.log_text = "\n".join(f"line {number}" for number in range(100))
+    park(log, operator, launcher)
+    with pytest.raises(AirflowFailException) as caught:
+        operator().resume(context(), dead("parked"))
+    words = str(caught.value)
+    assert "'totals'" in words and RUN_ID in words and "KeyError: 'department'" in words and "clear this task" in words
+    assert "line 99" in words and "line 60" in words and "line 59" not in words
+
+
+def test_airflows_own_retry_leaves_it_parked(
+    operator: Callable[..., LogioSparkOperator], log: SqlLogStore, launcher: FakeLauncher
+) -> None:
+    park(log, operator, launcher)
+    with pytest.raises(AirflowFailException):
+        operator().execute(context(attempt=2, max_tries=3))
+    assert len(launcher.claims) == 1
+
+
+def test_a_clear_restarts_it_and_spends_no_budget(
+    operator: Callable[..., LogioSparkOperator], log: SqlLogStore, run: Run, launcher: FakeLauncher
+) -> None:
+    """A clear at attempt 1 makes max_tries = 1 + retries: attempt 2 is the first that a person asked for."""
+    park(log, operator, launcher)
+    deferred(lambda: operator().execute(context(attempt=2, max_tries=4)))
+    assert [claim.incarnation for claim in launcher.claims] == [1, 2]
+    assert status(log, run).state is GroupState.RESTARTED
+
+
+def test_a_spent_budget_parks(
+    operator: Callable[..., LogioSparkOperator], log: SqlLogStore, run: Run, launcher: FakeLauncher
+) -> None:
+    budget = RecoveryBudget().recoveries
+    deferred(lambda: operator().execute(context()))
+    for _ in range(budget):
+        launcher.kill()
+        deferred(lambda: operator().resume(context(), dead()))
+    launcher.kill()
+    with pytest.raises(AirflowFailException, match=f"recovered {budget} times"):
+        operator().resume(context(), dead())
+    assert len(launcher.claims) == budget + 1
+
+
+def test_a_halted_group_is_red_until_the_task_is_cleared(
+    operator: Callable[..., LogioSparkOperator], log: SqlLogStore, launcher: FakeLauncher
+) -> None:
+    deferred(lambda: operator().execute(context()))
+    assert log.halted(register(log, launcher))
+    launcher.kill()
+    with pytest.raises(AirflowFailException, match=r"halted on request.*clear this task"):
+        operator().resume(context(), dead("halted"))
+    deferred(lambda: operator().execute(context(attempt=2, max_tries=4)))
+    assert len(launcher.claims) == 2
+
+
+def test_a_clear_waits_for_a_halt_that_is_under_way(
+    operator: Callable[..., LogioSparkOperator],
+    log: SqlLogStore,
+    run: Run,
+    launcher: FakeLauncher,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    deferred(lambda: operator().execute(context()))
+    ref = register(log, launcher)
+    log.request(run.run_id, "totals", GroupState.HALTED)
+
+    def obey(seconds: float) -> None:
+        log.halted(ref)
+        launcher.kill()
+
+    monkeypatch.setattr(spark, "time", SimpleNamespace(sleep=obey))
+    deferred(lambda: operator().execute(context(attempt=2, max_tries=4)))
+    assert [claim.incarnation for claim in launcher.claims] == [1, 2]
+    assert status(log, run).desired is GroupState.RUNNING
+
+
+# --- refusals -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"conn_id": "spark_typo"}, "no Spark connection 'spark_typo'"),
+        ({"deploy_mode": "cluster"}, "cluster"),
+        ({"executor": "KubernetesExecutor"}, "ends the machine of a task"),
+        ({"group": "total"}, "no group 'total'"),
+        ({"connections": {"werehouse": "x"}}, "no connection werehouse"),
+    ],
+)
+def test_what_cannot_work_is_refused_before_anything_is_claimed(
+    arguments: dict[str, Any], message: str, operator: Callable[..., LogioSparkOperator], log: SqlLogStore, run: Run
+) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        operator(**arguments).execute(context())
+    assert {group.state for group in log.groups(run.run_id)} == {GroupState.NEW}
+
+
+def test_a_run_that_was_never_started(operator: Callable[..., LogioSparkOperator], launcher: FakeLauncher) -> None:
+    other = context()
+    other["dag_run"].run_id = "another"
+    with pytest.raises(UnknownRun, match="LogioStartRunOperator"):
+        operator().execute(other)
+
+
+def test_another_version_of_the_pipeline(
+    operator: Callable[..., LogioSparkOperator], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(type(sales), "fingerprint", lambda self: {"graph": "other", "code": "other"})
+    with pytest.raises(IncompatibleRun, match="another version"):
+        operator().execute(context())
+
+
+def test_no_secret_in_what_airflow_keeps_or_shows(
+    operator: Callable[..., LogioSparkOperator],
+    log: SqlLogStore,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    fields = connection("postgres", host="db", schema="w", login="anna", password="p@ss:w/ord%")
+    monkeypatch.setenv("AIRFLOW_CONN_WAREHOUSE_DB", fields)
+    task = operator(conf={"spark.hadoop.fs.s3a.secret.key": "k3y-of-s3"}, env_vars={"API_TOKEN": "t0ken"})
+    with caplog.at_level(logging.INFO, logger="airflow_logio.operators"):
+        watch = deferred(lambda: task.execute(context()))
+    kept = str(watch.trigger.serialize()) + str([getattr(task, name) for name in ("connections", "run_uid")])
+    assert "p@ss" not in kept + caplog.text and "p%40ss" not in kept + caplog.text
+    assert "k3y-of-s3" not in caplog.text and "t0ken" not in caplog.text
+    assert "local[1]" in caplog.text, "the effective Spark settings are logged"
+
+
+# --- finish -------------------------------------------------------------------------------------------------------------
+
+
+def test_the_run_finishes_when_all_groups_have(
+    log: SqlLogStore, run: Run, operator: Callable[..., LogioSparkOperator], launcher: FakeLauncher
+) -> None:
+    end = LogioFinishRunOperator(task_id="finish_run", pipeline=sales, run_uid=run.uid)
+    for group in run.spec.groups:
+        with pytest.raises(AirflowFailException, match=rf"{group} \(new\)"):
+            end.execute(context())
+        deferred(lambda group=group: operator(group=group).execute(context()))  # type: ignore[misc]
+        finish(log, register(log, launcher))
+    LogioFinishRunOperator(task_id="finish_run", pipeline=REF).execute(context())
+    assert log.find_run(run.uid).state is RunState.FINISHED
+
+
+def test_a_task_of_its_own_dag_finds_its_run_by_itself(
+    log: SqlLogStore, run: Run, operator: Callable[..., LogioSparkOperator], launcher: FakeLauncher
+) -> None:
+    with DAG("logio_sales", schedule=None):
+        task = operator(run_uid=None)
+    deferred(lambda: task.execute(context()))
+    assert launcher.claims[0].run_uid == run.uid

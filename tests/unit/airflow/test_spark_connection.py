@@ -1,0 +1,123 @@
+"""Connections of type `spark`, and the operator's arguments, as the settings of a launch."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+
+from airflow_logio import _compat
+from airflow_logio.errors import ConfigurationError
+from airflow_logio.hooks.spark import SparkTarget, spark_target
+from airflow_logio.operators.spark_arguments import SparkArguments, check_place
+from airflow_logio.runtime.spark_submit import SparkSettings
+from tests.unit.airflow.support import connection
+
+
+@pytest.mark.parametrize(
+    ("fields", "master"),
+    [
+        (connection("spark", host="local[1]"), "local[1]"),
+        ("spark://local%5B2%5D", "local[2]"),
+        (connection("spark", host="yarn"), "yarn"),
+        ("yarn://", "yarn"),
+        ("spark://head:7077", "spark://head:7077"),
+        (connection("spark", host="spark://head", port=7077), "spark://head:7077"),
+        (connection("spark", host="spark://a:7077,b:7077"), "spark://a:7077,b:7077"),
+        (connection("spark", host="k8s://https://api", port=443), "k8s://https://api:443"),
+        ("k8s://https%3A%2F%2Fapi", "k8s://https://api"),
+    ],
+)
+def test_masters(fields: str, master: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AIRFLOW_CONN_SPARK_X", fields)
+    assert spark_target("spark_x").master == master
+
+
+def test_no_connection_is_local() -> None:
+    assert spark_target(None) == SparkTarget(master="local[1]")
+
+
+def test_a_missing_connection_is_never_yarn() -> None:
+    with pytest.raises(ConfigurationError, match="airflow connections add spark_typo --conn-type spark"):
+        spark_target("spark_typo")
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        (connection("spark"), "has no host"),
+        (connection("spark", host="local", extra={"spark-binary": "/bin/sh"}), "may only name one of"),
+        (connection("spark", host="local", extra={"keytab": "abc="}), "keytab=<path"),
+        (connection("spark", host="local", extra={"spark-home": "/opt"}), "spark_binary=<path>"),
+    ],
+)
+def test_what_a_connection_may_not_say(fields: str, message: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AIRFLOW_CONN_SPARK_X", fields)
+    with pytest.raises(ConfigurationError, match=message):
+        spark_target("spark_x")
+
+
+def test_extras(monkeypatch: pytest.MonkeyPatch) -> None:
+    extra = {
+        "queue": "root.etl",
+        "deploy-mode": "client",
+        "spark-binary": "spark3-submit",
+        "namespace": "etl",
+        "principal": "etl@R",
+    }
+    monkeypatch.setenv("AIRFLOW_CONN_SPARK_X", connection("spark", host="yarn", extra=extra))
+    settings = SparkArguments(yarn_queue="root.mine").settings("spark_x")
+    assert (settings.master, settings.queue, settings.deploy_mode) == ("yarn", "root.mine", "client")
+    assert (settings.spark_binary, settings.principal) == ("spark3-submit", "etl@R")
+    assert settings.conf == {"spark.kubernetes.namespace": "etl"}
+
+
+def test_the_forms_default_binary_means_that_of_pyspark(monkeypatch: pytest.MonkeyPatch) -> None:
+    fields = connection("spark", host="local", extra={"spark-binary": "spark-submit", "deploy-mode": "", "queue": None})
+    monkeypatch.setenv("AIRFLOW_CONN_SPARK_X", fields)
+    assert SparkArguments().settings("spark_x") == SparkSettings(master="local", driver_memory="512m")
+
+
+def test_arguments_override_the_group() -> None:
+    settings = SparkArguments(driver_memory="2g", conf={"spark.x": 1, "spark.y": True}).settings(None)
+    conf = settings.effective_conf({"spark.driver.memory": "512m", "spark.x": "0", "spark.z": "kept"})
+    assert {key: conf[key] for key in ("spark.driver.memory", "spark.x", "spark.y", "spark.z")} == {
+        "spark.driver.memory": "2g",
+        "spark.x": "1",
+        "spark.y": "true",
+        "spark.z": "kept",
+    }
+
+
+def test_a_property_without_value_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match="None"):
+        SparkArguments(env_vars={"TOKEN": None}).settings(None)
+
+
+def test_they_come_from_an_operators_attributes() -> None:
+    values = {name: None for name in SparkArguments.__slots__} | {"jars": "a.jar", "verbose": True}
+    assert SparkArguments.of(SimpleNamespace(**values)) == SparkArguments(jars="a.jar", verbose=True)
+
+
+# --- where drivers cannot live ----------------------------------------------------------------------------------------
+
+
+def test_a_pod_that_ends_with_its_task_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AIRFLOW_IS_K8S_EXECUTOR_POD", "True")
+    with pytest.raises(ConfigurationError, match=r"KubernetesExecutor ends the machine of a task.*workers that stay"):
+        check_place(SparkSettings(), _compat.pods_end_with_their_task(None))
+
+
+@pytest.mark.parametrize(
+    ("executor", "ends"),
+    [
+        (None, False),
+        ("LocalExecutor", False),
+        ("CeleryExecutor", False),
+        ("airflow.providers.cncf.kubernetes.executors.kubernetes_executor.KubernetesExecutor", True),
+        ("pods:my.KubernetesExecutor", True),
+        ("KubernetesExecutor", True),
+    ],
+)
+def test_executors(executor: str | None, ends: bool) -> None:
+    assert (_compat.pods_end_with_their_task(executor) is not None) == ends
