@@ -32,17 +32,19 @@ def head() -> str:
 def upgrade(url: str) -> str:
     """Create or migrate the tables; safe to call twice and by two processes at once. Returns the revision."""
     engine = log_engine(url)
+    beats = beat_engine(url, engine)
     try:
         with writing(engine) as connection:
             if connection.dialect.name == "postgresql":
                 connection.execute(sa.text("SELECT pg_advisory_xact_lock(hashtext('logio schema'))"))
             refuse_newer(describe(engine), current(connection))
             command.upgrade(_config(connection), "head")
-        beats = beat_engine(url, engine)
-        with writing(beats) as connection:
-            beat_metadata.create_all(connection, checkfirst=True)
+            if beats is engine:  # under the same lock: two processes would both find the tables missing
+                beat_metadata.create_all(connection, checkfirst=True)
         if beats is not engine:
-            beats.dispose()
+            with writing(beats) as connection:
+                beat_metadata.create_all(connection, checkfirst=True)
     finally:
         engine.dispose()
+        beats.dispose()
     return REVISION
