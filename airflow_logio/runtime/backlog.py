@@ -19,28 +19,31 @@ ASK_EVERY_SECONDS = 0.1
 
 
 class Backlog:
-    """One output port and its receivers in other groups. Not thread-safe: it belongs to the group's loop."""
+    """One output port and its receivers in other groups. Not thread-safe: it belongs to the group's loop.
+
+    `ask` reads the receivers' counters, `last_sent` is the id of the last event that was produced.
+    """
 
     def __init__(
         self,
         receivers: Sequence[Port],
         ask: Callable[[Sequence[Port]], Mapping[Port, tuple[int, int]]],
         bound: BacklogBound,
-        sent: int,
+        last_sent: Callable[[], int],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._receivers = tuple(receivers)
         self._ask = ask
         self._bound = bound
         self._clock = clock
-        self._sent = sent
+        self._last_sent = last_sent
         self._acknowledged = 0
         self._sizes: deque[tuple[int, int]] = deque()
         self._bytes = 0
         self._asked_at = float("-inf")
 
-    def sent(self, event_id: int, size: int) -> None:
-        self._sent = max(self._sent, event_id)
+    def note_size(self, event_id: int, size: int) -> None:
+        """An event of this incarnation is on its way to the log; earlier ones are bounded by their number alone."""
         self._sizes.append((event_id, size))
         self._bytes += size
 
@@ -53,7 +56,7 @@ class Backlog:
         return self._is_over()
 
     def _is_over(self) -> bool:
-        return self._sent - self._acknowledged >= self._bound.events or self._bytes >= self._bound.bytes
+        return self._last_sent() - self._acknowledged >= self._bound.events or self._bytes >= self._bound.bytes
 
     def _refresh(self) -> None:
         self._asked_at = self._clock()

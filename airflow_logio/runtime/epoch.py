@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from airflow_logio.crash import CrashPoint, crash_here
@@ -19,7 +20,7 @@ from airflow_logio.dataflow.writers import TableWriter
 from airflow_logio.protocol import effects as fx
 from airflow_logio.protocol.group import GroupProtocol
 from airflow_logio.protocol.logic import Emit
-from airflow_logio.protocol.values import Event, ExecutionMode, Port
+from airflow_logio.protocol.values import FIRST_EVENT_ID, Event, ExecutionMode, Port
 from airflow_logio.protocol.writes import PendingWrite
 from airflow_logio.runtime.backlog import Backlog
 from airflow_logio.runtime.channel import Channel
@@ -118,9 +119,11 @@ class GroupEpoch:
         }
         for sender, receivers in self._remote.items():
             if receivers:
-                sent = self._protocol.operators[sender.operator].context.next_event.get(sender.name, 1) - 1
                 self._backlogs[sender] = Backlog(
-                    receivers, self._session.acknowledged, self._settings.run.spec.backlog, sent
+                    receivers,
+                    self._session.acknowledged,
+                    self._settings.run.spec.backlog,
+                    partial(self._last_event, sender),
                 )
         self._channel = Channel(self._session, cursors, self._mailbox, self._fail)
         self._channel.start()
@@ -219,7 +222,13 @@ class GroupEpoch:
         return late or ledger.received >= FLUSH_EVENTS or self._protocol.is_finished()
 
     def _submit(self) -> None:
-        self._committer.submit(self._protocol.close_step())
+        effects = self._protocol.close_step()
+        for effect in effects:
+            if isinstance(effect, fx.LogEvent) and effect.event.sender in self._backlogs:
+                event = effect.event
+                size = len(event.body) if event.body is not None else getattr(event.payload, "nbytes", 0)
+                self._backlogs[event.sender].note_size(event.event_id, size)
+        self._committer.submit(effects)
         self._unflushed_since = None
 
     def _is_finished(self) -> bool:
@@ -274,6 +283,9 @@ class GroupEpoch:
 
     def _group_of(self, operator: str) -> str:
         return next(name for name, group in self._pipeline.groups.items() if operator in group.operators)
+
+    def _last_event(self, sender: Port) -> int:
+        return self._protocol.operators[sender.operator].context.next_event.get(sender.name, FIRST_EVENT_ID) - 1
 
     def _before_read(self, connection: str) -> None:
         """A side-effect read waits for the group's earlier write actions on that connection (decision 4)."""

@@ -19,7 +19,14 @@ from airflow_logio.protocol.liveness import Lease, RecoveryBudget
 from airflow_logio.protocol.states import GroupState
 from airflow_logio.runtime import bundle, processes, spark_submit
 from airflow_logio.runtime.driver_config import DriverConfig
-from airflow_logio.runtime.launch import APPLICATION, LaunchContext, Launched, Launcher, LocalProcessLauncher, launch_group
+from airflow_logio.runtime.launch import (
+    APPLICATION,
+    LaunchContext,
+    Launched,
+    Launcher,
+    LocalProcessLauncher,
+    launch_group,
+)
 from airflow_logio.runtime.spark_submit import SparkSettings
 from airflow_logio.runtime.start import run_spec
 from airflow_logio.runtime.supervise import tend
@@ -166,9 +173,7 @@ class Running:
 
     def relaunch(self, group: str) -> None:
         """What a person does with a group that has halted or is parked."""
-        launch_group(
-            self._context, group, expected=self.status(group).incarnation, reason="by the test", by_user=True
-        )
+        launch_group(self._context, group, expected=self.status(group).incarnation, reason="by the test", by_user=True)
 
     def status(self, group: str) -> GroupStatus:
         return self.store.group(self.run.run_id, group)
@@ -192,6 +197,12 @@ class Running:
     def is_running(self, group: str, incarnation: int = 1) -> bool:
         status = self.status(group)
         return status.state is GroupState.RUNNING and status.incarnation >= incarnation
+
+    def process(self, group: str) -> psutil.Process:
+        """The driver on record."""
+        identity = self.status(group).identity
+        assert identity is not None and identity.pid, f"{group} has no driver on record"
+        return psutil.Process(identity.pid)
 
     def signal(self, group: str, number: signal.Signals, *, jvm: bool = False) -> psutil.Process:
         """Send a signal to the driver on record."""

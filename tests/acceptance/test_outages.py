@@ -1,0 +1,97 @@
+"""Databases that go away and come back: drivers wait and go on; nobody is recovered, nothing is lost (hole 10)."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+
+import pytest
+
+from tests.support.grocery import assert_exact
+from tests.support.postgres import PostgresServer
+from tests.support.running import PLAIN_RECORDS_PER_BATCH, PlainLauncher, running
+from tests.support.waiting import eventually
+
+pytestmark = [pytest.mark.acceptance, pytest.mark.postgres]
+
+AWAY_SECONDS = 20.0
+
+
+def test_the_log_and_the_warehouse_are_away_for_a_while(
+    postgres_server: PostgresServer,
+    postgres_url: str,
+    postgres_warehouse_url: str,
+    small_transactions: Path,
+    tmp_path: Path,
+) -> None:
+    """Longer than the lease: polls fail as well, so nobody takes the silence for the death of every driver."""
+    launcher = PlainLauncher(tmp_path / "drivers")
+    with running(postgres_url, postgres_warehouse_url, small_transactions, launcher) as run:
+        run.until(lambda: run.count("ingest.out", "out") > 5, "ingest has begun")
+        postgres_server.stop()
+        try:
+            seen = [status for _ in range(3) for status in run.tend().values()]
+            assert seen == [None] * len(seen), "what cannot be asked is unknown, not dead"
+        finally:
+            postgres_server.start()
+        run.finish()
+        assert [run.status(group).incarnation for group in run.groups] == [1, 1, 1, 1]
+    assert_exact(postgres_warehouse_url, small_transactions, PLAIN_RECORDS_PER_BATCH)
+
+
+def test_a_driver_that_starts_during_an_outage_waits(
+    postgres_server: PostgresServer,
+    postgres_url: str,
+    warehouse_url: str,
+    small_transactions: Path,
+    tmp_path: Path,
+) -> None:
+    launcher = PlainLauncher(tmp_path / "drivers")
+    with running(postgres_url, warehouse_url, small_transactions, launcher) as run:
+        run.tend()
+        postgres_server.stop()
+        try:
+            log = tmp_path / "drivers" / "ingest" / "1" / "driver.log"
+            eventually(lambda: "waiting for the log database" in log.read_text(), what="ingest waits", timeout=60)
+        finally:
+            postgres_server.start()
+        run.finish()
+        assert [run.status(group).incarnation for group in run.groups] == [1, 1, 1, 1]
+    assert_exact(warehouse_url, small_transactions, PLAIN_RECORDS_PER_BATCH)
+
+
+def test_a_warehouse_that_is_away_is_written_when_it_is_back(
+    sqlite_url: str,
+    postgres_server: PostgresServer,
+    postgres_warehouse_url: str,
+    small_transactions: Path,
+    tmp_path: Path,
+) -> None:
+    launcher = PlainLauncher(tmp_path / "drivers")
+    with running(sqlite_url, postgres_warehouse_url, small_transactions, launcher) as run:
+        run.until(lambda: run.count("publish.warehouse", "write") > 2, "publish writes")
+        postgres_server.stop()
+        try:
+            run.until(lambda: "replaying" in run.log_of("publish"), "publish replays its write actions")
+        finally:
+            postgres_server.start()
+        run.finish()
+        assert [run.status(group).incarnation for group in run.groups] == [1, 1, 1, 1]
+    assert_exact(postgres_warehouse_url, small_transactions, PLAIN_RECORDS_PER_BATCH)
+
+
+def test_the_server_is_restarted_while_a_driver_is_dead(
+    postgres_server: PostgresServer,
+    postgres_url: str,
+    postgres_warehouse_url: str,
+    small_transactions: Path,
+    tmp_path: Path,
+) -> None:
+    launcher = PlainLauncher(tmp_path / "drivers")
+    with running(postgres_url, postgres_warehouse_url, small_transactions, launcher) as run:
+        run.until(lambda: run.is_running("hourly") and run.count("hourly.out", "out") > 2, "hourly has begun")
+        run.signal("hourly", signal.SIGKILL)
+        postgres_server.restart()
+        run.finish()
+        assert run.status("hourly").incarnation == 2
+    assert_exact(postgres_warehouse_url, small_transactions, PLAIN_RECORDS_PER_BATCH)

@@ -1,0 +1,155 @@
+"""Whole runs: back-pressure, new runs over old tables, budgets, bad input, halting."""
+
+from __future__ import annotations
+
+import re
+import signal
+from pathlib import Path
+
+import psutil
+import pyarrow.parquet as pq
+import pytest
+import sqlalchemy as sa
+
+from airflow_logio.errors import ConfigurationError, IncompatibleRun
+from airflow_logio.protocol.states import GroupState
+from airflow_logio.runtime.bundle import parse_ref
+from airflow_logio.store.records import BacklogBound
+from tests.support.grocery import assert_exact
+from tests.support.running import PLAIN_RECORDS_PER_BATCH, PlainLauncher, running
+from tests.support.waiting import eventually
+
+pytestmark = pytest.mark.acceptance
+
+
+def test_a_sender_waits_for_its_slowest_receiver(
+    log_url: str, warehouse_url: str, small_transactions: Path, tmp_path: Path
+) -> None:
+    bound = 20
+    launcher = PlainLauncher(tmp_path / "drivers")
+    with running(log_url, warehouse_url, small_transactions, launcher, backlog=BacklogBound(events=bound)) as run:
+        run.until(lambda: run.count("ingest.out", "out") >= bound, "ingest has filled the bound", "ingest", "totals")
+        run.until(lambda: run.count("totals.in", "in") >= bound, "totals has taken everything", "ingest", "totals")
+        beat = run.status("ingest").beat
+        run.until(lambda: run.status("ingest").beat > beat + 4, "ingest beats on", "ingest", "totals")
+        sent = run.count("ingest.out", "out")
+        assert bound <= sent < 2 * bound, "hourly has acknowledged nothing, so its sender must have stopped"
+        run.finish()
+    assert_exact(warehouse_url, small_transactions, PLAIN_RECORDS_PER_BATCH)
+
+
+def test_a_window_larger_than_the_backlog_does_not_deadlock(
+    sqlite_url: str, warehouse_url: str, small_transactions: Path, tmp_path: Path
+) -> None:
+    """Ten events make an Output Set of totals; the bound is four: what is acknowledged does not count."""
+    launcher = PlainLauncher(tmp_path / "drivers")
+    with running(sqlite_url, warehouse_url, small_transactions, launcher, backlog=BacklogBound(events=4)) as run:
+        run.finish()
+    assert_exact(warehouse_url, small_transactions, PLAIN_RECORDS_PER_BATCH)
+
+
+def test_a_new_run_replaces_the_tables_and_an_older_one_may_not_write_any_more(
+    log_url: str, warehouse_url: str, small_transactions: Path, tmp_path: Path
+) -> None:
+    arguments = (log_url, warehouse_url, small_transactions)
+    stopping = PlainLauncher(tmp_path / "first", {("publish", 1): "before_write:3:stop"})
+    with running(*arguments, stopping, name="first") as first:
+        first.until(lambda: first.is_running("publish"), "publish runs")
+        process = first.process("publish")
+        first.until(lambda: process.status() == psutil.STATUS_STOPPED, "publish is about to write")
+        others = [group for group in first.groups if group != "publish"]
+        first.until(
+            lambda: all(first.status(group).state is GroupState.FINISHED for group in others), "the others end", *others
+        )
+        with running(*arguments, PlainLauncher(tmp_path / "second"), name="second") as second:
+            second.finish()
+        process.send_signal(signal.SIGCONT)
+        eventually(lambda: first.status("publish").state is GroupState.PARKED, what="the old run parks", timeout=90)
+        error = first.status("publish").error or ""
+    assert "belongs to run" in error and "must not write to it any more" in error
+    assert_exact(warehouse_url, small_transactions, PLAIN_RECORDS_PER_BATCH)
+
+
+def test_the_budget_is_spent_and_the_causes_are_told(
+    log_url: str, warehouse_url: str, small_transactions: Path, tmp_path: Path
+) -> None:
+    armed = {("totals", incarnation): "after_commit:1" for incarnation in range(1, 10)}
+    launcher = PlainLauncher(tmp_path / "drivers", armed)
+    with running(log_url, warehouse_url, small_transactions, launcher, recoveries=2) as run:
+        run.until(lambda: run.status("totals").state is GroupState.PARKED, "totals is parked")
+        status = run.status("totals")
+    assert status.incarnation == 3
+    assert "was recovered 2 times within 600 s" in (status.error or "")
+    assert len(re.findall(r"incarnation \d: the driver's process \d+", status.error or "")) == 2
+
+
+def test_a_source_out_of_order_parks_the_group_and_says_where(
+    sqlite_url: str, warehouse_url: str, small_transactions: Path, tmp_path: Path
+) -> None:
+    table = pq.read_table(small_transactions).slice(0, 2_000)
+    backwards = tmp_path / "backwards.parquet"
+    pq.write_table(table.take(list(range(1_999, -1, -1))), backwards)
+    with running(sqlite_url, warehouse_url, backwards, PlainLauncher(tmp_path / "drivers")) as run:
+        run.until(lambda: run.status("ingest").state is GroupState.PARKED, "ingest is parked", "ingest")
+        error = run.status("ingest").error or ""
+    assert error.startswith("SourceNotOrdered: ") and "transaction_timestamp" in error
+
+
+def test_a_file_that_changed_between_two_incarnations_parks_the_group(
+    sqlite_url: str, warehouse_url: str, small_transactions: Path, tmp_path: Path
+) -> None:
+    file = tmp_path / "changing.parquet"
+    file.write_bytes(small_transactions.read_bytes())
+    launcher = PlainLauncher(tmp_path / "drivers", {("ingest", 1): "after_commit:4"})
+    with running(sqlite_url, warehouse_url, file, launcher) as run:
+        run.until(lambda: run.is_running("ingest"), "ingest runs", "ingest")
+        process = run.process("ingest")
+        eventually(lambda: process.status() == psutil.STATUS_ZOMBIE, what="ingest dies", timeout=60)
+        pq.write_table(pq.read_table(small_transactions).slice(0, 10_000), file)
+        run.until(lambda: run.status("ingest").state is GroupState.PARKED, "ingest is parked", "ingest")
+        error = run.status("ingest").error or ""
+    assert error.startswith("SourceChanged: ") and str(file) in error
+
+
+def test_what_is_wrong_is_said_before_anything_is_started(
+    sqlite_url: str, warehouse_url: str, small_transactions: Path, tmp_path: Path
+) -> None:
+    launcher = PlainLauncher(tmp_path / "drivers")
+    with (
+        pytest.raises(ConfigurationError, match=r"nowhere\.parquet"),
+        running(sqlite_url, warehouse_url, tmp_path / "nowhere.parquet", launcher),
+    ):
+        pass
+    assert launcher.children == []
+    engine = sa.create_engine(sqlite_url)
+    with engine.connect() as connection:
+        assert connection.execute(sa.text("SELECT count(*) FROM logio_run")).scalar_one() == 0
+    engine.dispose()
+
+
+def test_another_pipeline_under_the_same_run_is_refused(
+    sqlite_url: str, warehouse_url: str, small_transactions: Path, tmp_path: Path
+) -> None:
+    changed = tmp_path / "changed_sales.py"
+    source = (Path(__file__).parents[1] / "support" / "bundle" / "plain_sales.py").read_text()
+    changed.write_text(source.replace("EVENTS_PER_BATCH = 10", "EVENTS_PER_BATCH = 20"))
+    arguments = (sqlite_url, warehouse_url, small_transactions, PlainLauncher(tmp_path / "drivers"))
+    with (
+        running(*arguments),
+        pytest.raises(IncompatibleRun, match="restore that version, or start a fresh run"),
+        running(*arguments, ref=parse_ref(f"{changed}:sales")),
+    ):
+        pass
+
+
+def test_a_group_that_is_asked_to_halt_does_so_and_goes_on_later(
+    sqlite_url: str, warehouse_url: str, small_transactions: Path, tmp_path: Path
+) -> None:
+    launcher = PlainLauncher(tmp_path / "drivers")
+    with running(sqlite_url, warehouse_url, small_transactions, launcher, backlog=BacklogBound(events=8)) as run:
+        run.until(lambda: run.is_running("ingest"), "ingest runs", "ingest")
+        run.store.request(run.run.run_id, "ingest", GroupState.HALTED)
+        run.until(lambda: run.status("ingest").state is GroupState.HALTED, "ingest halts", "ingest")
+        run.relaunch("ingest")
+        run.finish()
+    assert_exact(warehouse_url, small_transactions, PLAIN_RECORDS_PER_BATCH)

@@ -1,0 +1,82 @@
+"""The example pipeline on real spark-submit processes: drivers killed, stopped and continued; the result is exact."""
+
+from __future__ import annotations
+
+import random
+import signal
+from pathlib import Path
+
+import psutil
+import pytest
+
+from airflow_logio.crash import CrashPoint
+from airflow_logio.protocol.liveness import Lease
+from tests.support.grocery import assert_exact, write_slice
+from tests.support.running import SALES, SALES_RECORDS_PER_BATCH, ArmedSparkLauncher, running
+from tests.support.waiting import eventually
+
+pytestmark = pytest.mark.acceptance
+
+ROWS = 250_000
+
+
+@pytest.fixture(scope="session")
+def transactions(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_slice(tmp_path_factory.mktemp("spark") / "transactions.parquet", ROWS)
+
+
+def test_every_driver_is_killed_and_then_two_at_once(
+    log_url: str, warehouse_url: str, transactions: Path, tmp_path: Path
+) -> None:
+    """Each group once, its JVM or its Python, when it has something to lose; then two together."""
+    launcher = ArmedSparkLauncher(tmp_path / "drivers", {("hourly", 2): f"{CrashPoint.BEFORE_JOB}:1"})
+    chance = random.Random(20_261_121)
+    with running(log_url, warehouse_url, transactions, launcher, ref=SALES) as run:
+        run.until(lambda: run.count("ingest.out", "out") > 3, "ingest has begun")
+        run.signal("ingest", signal.SIGKILL, jvm=chance.random() < 0.5)
+        run.until(lambda: run.count("totals.in", "in") > 10, "totals has begun")
+        run.signal("totals", signal.SIGKILL, jvm=chance.random() < 0.5)
+        run.until(lambda: run.is_running("hourly") and run.count("hourly.in", "in") > 10, "hourly holds events")
+        run.signal("hourly", signal.SIGKILL, jvm=True)
+        run.until(lambda: run.status("hourly").incarnation == 3, "hourly died again, before its first job")
+        run.until(lambda: run.is_running("hourly", 3) and run.is_running("publish"), "both run")
+        run.signal("hourly", signal.SIGKILL)
+        run.signal("publish", signal.SIGKILL)
+        run.finish()
+        assert {group: run.status(group).incarnation > 1 for group in run.groups} == dict.fromkeys(run.groups, True)
+    assert_exact(warehouse_url, transactions, SALES_RECORDS_PER_BATCH)
+
+
+@pytest.mark.postgres
+def test_a_stopped_spark_driver_is_replaced_and_exits_when_it_is_continued(
+    postgres_url: str, postgres_warehouse_url: str, transactions: Path, tmp_path: Path
+) -> None:
+    """Stopped behind its fence statement, the ending of old processes switched off."""
+    launcher = ArmedSparkLauncher(tmp_path / "drivers", {("hourly", 1): f"{CrashPoint.IN_LOG_TRANSACTION}:3:stop"})
+    arguments = (postgres_url, postgres_warehouse_url, transactions, launcher)
+    with running(*arguments, ref=SALES, end_old_drivers=False, lease=Lease(8, 90)) as run:
+        run.until(lambda: run.is_running("hourly"), "hourly runs")
+        zombie = run.process("hourly")
+        jvm = zombie.parent()
+        assert jvm is not None
+        run.until(lambda: zombie.status() == psutil.STATUS_STOPPED, "hourly has stopped inside a transaction")
+        run.until(lambda: run.is_running("hourly", 2), "hourly is replaced")
+        zombie.send_signal(signal.SIGCONT)
+        eventually(
+            lambda: not zombie.is_running() and not jvm.is_running(), what="the zombie and its JVM exit", timeout=60
+        )
+        run.finish()
+        assert run.status("hourly").incarnation == 2
+    assert_exact(postgres_warehouse_url, transactions, SALES_RECORDS_PER_BATCH)
+
+
+def test_python_does_not_outlive_its_jvm(
+    sqlite_url: str, warehouse_url: str, transactions: Path, tmp_path: Path
+) -> None:
+    """Nobody tells Python that the JVM of spark-submit is gone; a driver without a session has to see it itself."""
+    launcher = ArmedSparkLauncher(tmp_path / "drivers")
+    with running(sqlite_url, warehouse_url, transactions, launcher, ref=SALES) as run:
+        run.until(lambda: run.is_running("publish"), "publish runs", "publish")
+        python = run.process("publish")
+        run.signal("publish", signal.SIGKILL, jvm=True)
+        eventually(lambda: not python.is_running(), what="Python exits", timeout=10)

@@ -1,0 +1,264 @@
+"""ParquetSource: the same events however the file is cut and wherever reading resumes; what it refuses."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from airflow_logio.dataflow import ParquetSource, SourceBatch, fingerprints
+from airflow_logio.dataflow.rows import regroup
+from airflow_logio.errors import (
+    ConfigurationError,
+    OperatorFailed,
+    PipelineDefinitionError,
+    SourceChanged,
+    SourceNotOrdered,
+)
+
+
+def read(source: ParquetSource, offset: int = 0, action: dict[str, Any] | None = None) -> list[SourceBatch]:
+    return list(source.read({}, action or source.action({}), offset))
+
+
+def write(path: Path, groups: int = 10, **columns: Sequence[Any] | pa.Array) -> Path:
+    pq.write_table(pa.table(columns), path, row_group_size=groups)
+    return path
+
+
+def test_whole_real_file(transactions: Path) -> None:
+    source = ParquetSource(str(transactions), ordered_by="transaction_timestamp")
+    action = source.action({})
+    batches = read(source, action=action)
+    assert action["rows"] == 1_469_307
+    assert len(batches) == 1_470
+    assert [batch.table.num_rows for batch in batches[:-1]] == [1000] * 1469
+    assert [batch.next_offset for batch in batches] == [*range(1000, 1_469_001, 1000), 1_469_307]
+    whole = pq.read_table(transactions)
+    schema = pa.schema(
+        [(f.name, pa.timestamp("us") if pa.types.is_timestamp(f.type) else f.type) for f in whole.schema]
+    )
+    assert pa.concat_tables([batch.table for batch in batches]).equals(whole.cast(schema))
+    assert batches[0].table.schema == schema
+    for offset in (1000, 65_000, 66_000, 733_000, 1_469_000):
+        assert read(source, offset, action) == batches[offset // 1000 :]
+    assert read(source, 1_469_307, action) == []
+
+
+@settings(deadline=None, max_examples=60)
+@given(rows=st.integers(0, 60), group=st.integers(1, 25), size=st.integers(1, 20), resume=st.integers(0, 60))
+def test_events_do_not_depend_on_row_groups_or_on_where_reading_resumes(
+    tmp_path_factory: pytest.TempPathFactory, rows: int, group: int, size: int, resume: int
+) -> None:
+    path = tmp_path_factory.mktemp("rows") / "a.parquet"
+    write(path, group, n=pa.array(range(rows), pa.int64()), t=pa.array([n // 3 for n in range(rows)], pa.int64()))
+    source = ParquetSource(str(path), ordered_by="t", records_per_event=size, columns=["n"])
+    batches = read(source)
+    assert [batch.table["n"].to_pylist() for batch in batches] == [
+        list(range(begin, min(begin + size, rows))) for begin in range(0, rows, size)
+    ]
+    resume = min(resume, len(batches))
+    offset = batches[resume - 1].next_offset if resume else 0
+    assert read(source, offset) == batches[resume:]
+    assert all(batch.table.column_names == ["n"] for batch in batches)
+
+
+@settings(deadline=None)
+@given(st.lists(st.integers(0, 9), max_size=12), st.integers(1, 7))
+def test_regroup_is_independent_of_the_cuts(sizes: list[int], size: int) -> None:
+    whole = pa.table({"n": pa.array(range(sum(sizes)), pa.int64())})
+    cut = [whole.slice(sum(sizes[:i]), rows) for i, rows in enumerate(sizes)]
+    events = list(regroup(cut, size))
+    assert [table["n"].to_pylist() for table in events] == [
+        list(range(begin, min(begin + size, sum(sizes)))) for begin in range(0, sum(sizes), size)
+    ]
+    assert all(table["n"].num_chunks == 1 for table in events)
+
+
+def test_columns_are_in_the_order_asked_for(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.parquet", a=[1], b=[2], c=[3])
+    (batch,) = read(ParquetSource(str(path), columns=["c", "a"], ordered_by="b"))
+    assert batch.table.to_pydict() == {"c": [3], "a": [1]}
+    assert batch.table.column_names == ["c", "a"]
+
+
+def test_action_is_json_and_says_what_was_read(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.parquet", a=[1, 2], b=[3, 4])
+    action = ParquetSource("{folder}/{name}.parquet").action({"folder": str(tmp_path), "name": "a"})
+    assert json.loads(json.dumps(action)) == action
+    fingerprint = action.pop("fingerprint")
+    assert fingerprint.startswith("blake2b:")
+    assert action == {"path": str(path), "rows": 2, "size": path.stat().st_size, "columns": ["a", "b"]}
+
+
+def test_relative_paths_are_recorded_as_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write(tmp_path / "a.parquet", a=[1])
+    monkeypatch.chdir(tmp_path)
+    source = ParquetSource("a.parquet")
+    action = source.action({})
+    monkeypatch.chdir("/")
+    assert action["path"] == str(path)
+    assert len(read(source, action=action)) == 1
+
+
+def test_uri(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.parquet", a=[1])
+    assert read(ParquetSource(path.as_uri()))[0].table.to_pydict() == {"a": [1]}
+
+
+def test_a_changed_file_is_refused(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.parquet", a=[1, 2, 3])
+    source = ParquetSource(str(path))
+    before = source.action({})
+    shutil.copy(path, tmp_path / "copy.parquet")
+    write(path, a=[1, 2, 4])
+    after = source.action({})
+    with pytest.raises(SourceChanged) as caught:
+        read(source, action=before)
+    for part in (str(path), before["fingerprint"], after["fingerprint"], "start a new run"):
+        assert part in str(caught.value)
+    shutil.copy(tmp_path / "copy.parquet", path)
+    assert len(read(source, action=before)) == 1, "the same content under the same name is the same file"
+    with pytest.raises(SourceChanged, match="has 3 rows, but 4 were read before"):
+        read(source, 4, before)
+    path.unlink()
+    with pytest.raises(SourceChanged, match="is gone"):
+        read(source, action=before)
+
+
+def test_fingerprint_of_a_large_file_is_sampled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fingerprints, "WHOLE_UP_TO", 1000)
+    monkeypatch.setattr(fingerprints, "MIB", 16)
+    path = write(tmp_path / "a.parquet", a=list(range(5000)))
+    source = ParquetSource(str(path))
+    first = source.action({})["fingerprint"]
+    assert first.startswith("blake2b-sampled:")
+    assert source.action({})["fingerprint"] == first
+    write(path, a=[*range(4999), 7])
+    assert source.action({})["fingerprint"] != first, "statistics in the footer tell, wherever the samples lie"
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        ([1, 2, 2, 1], "row 3 (counted from 0) has t = 1 after 2"),
+        ([1, 0], "row 1 (counted from 0) has t = 0 after 1"),
+        ([1, None, 2], "row 1 (counted from 0) has no 't' (None)"),
+        ([1.0, float("nan")], "row 1 (counted from 0) has no 't' (nan)"),
+        ([*range(10), 8], "row 10 (counted from 0) has t = 8 after 9"),
+        ([*range(70_000), 5], "row 70,000 (counted from 0) has t = 5 after 69999"),
+    ],
+)
+def test_order_is_checked(tmp_path: Path, values: list[Any], words: str) -> None:
+    path = write(tmp_path / "a.parquet", 65_536, t=values)
+    with pytest.raises(SourceNotOrdered) as caught:
+        read(ParquetSource(str(path), ordered_by="t", records_per_event=2))
+    assert words in str(caught.value)
+    assert str(path) in str(caught.value)
+
+
+def test_order_is_checked_across_batches_and_where_reading_resumes(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.parquet", 3, t=[1, 2, 3, 2, 4, 4])  # row 3 is the first of its row group
+    source = ParquetSource(str(path), ordered_by="t", records_per_event=3)
+    for offset in (0, 2, 3):
+        with pytest.raises(SourceNotOrdered, match=r"row 3 \(counted from 0\) has t = 2 after 3"):
+            read(source, offset)
+    assert len(read(source, 4)) == 1
+    assert len(read(ParquetSource(str(path)))) == 1, "without ordered_by any order is fine"
+
+
+def test_events_before_the_disorder_are_delivered(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.parquet", 65_536, t=[*range(65_536), 0])
+    source = ParquetSource(str(path), ordered_by="t", records_per_event=1024)
+    batches = source.read({}, source.action({}), 0)
+    assert [next(batches).next_offset for _ in range(64)][-1] == 65_536
+    with pytest.raises(SourceNotOrdered):
+        next(batches)
+
+
+def test_times_are_microseconds_in_utc_without_zone(tmp_path: Path) -> None:
+    zoned = pa.array([3_600_000_000_000], pa.timestamp("ns", "Europe/Berlin"))
+    path = write(tmp_path / "a.parquet", ns=pa.array([1000], pa.timestamp("ns")), zoned=zoned)
+    (batch,) = read(ParquetSource(str(path)))
+    assert {str(f.type) for f in batch.table.schema} == {"timestamp[us]"}
+    assert batch.table["ns"].cast(pa.int64()).to_pylist() == [1]
+    assert batch.table["zoned"].cast(pa.int64()).to_pylist() == [3_600_000_000]
+
+
+def test_nothing_is_rounded_in_silence(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.parquet", ns=pa.array([1001], pa.timestamp("ns")), n=[1])
+    with pytest.raises(OperatorFailed, match=r"column\(s\) ns does not fit into microseconds"):
+        read(ParquetSource(str(path)))
+    assert len(read(ParquetSource(str(path), columns=["n"]))) == 1, "only columns that are read matter"
+
+
+def test_transform(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.parquet", 3, a=list(range(7)))
+    sizes = []
+
+    def add(table: pa.Table) -> pa.Table:
+        sizes.append(table.num_rows)
+        return table.append_column("b", table["a"])
+
+    batches = read(ParquetSource(str(path), records_per_event=4, transform=add))
+    assert sizes == [4, 3], "once per event, whatever the reader's batches"
+    assert batches[0].table.column_names == ["a", "b"]
+    with pytest.raises(OperatorFailed, match="made 2 rows of a table of 4 rows"):
+        read(ParquetSource(str(path), records_per_event=4, transform=lambda table: table.slice(0, 2)))
+    with pytest.raises(OperatorFailed, match="made NoneType"):
+        read(ParquetSource(str(path), transform=lambda table: None))
+
+
+def test_what_cannot_be_read(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.parquet", price=[1])
+    (tmp_path / "text").write_text("no parquet")
+    cases: list[tuple[ParquetSource, dict[str, str], str]] = [
+        (ParquetSource(str(tmp_path / "none")), {}, "cannot read Parquet file"),
+        (ParquetSource(str(tmp_path / "text")), {}, "cannot read Parquet file"),
+        (ParquetSource("{file}"), {}, "needs run parameter 'file'"),
+        (
+            ParquetSource(str(path), columns=["prise"]),
+            {},
+            "has no column 'prise', only ['price']. Did you mean 'price'?",
+        ),
+        (ParquetSource(str(path), ordered_by="t"), {}, "has no column 't'"),
+    ]
+    for source, params, words in cases:
+        with pytest.raises(ConfigurationError) as caught:
+            source.action(params)
+        assert words in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("build", "words"),
+    [
+        (lambda: ParquetSource("a", records_per_event=0), "records_per_event is 0"),
+        (lambda: ParquetSource("a", records_per_event=True), "records_per_event is True"),
+        (lambda: ParquetSource("a", columns="abc"), "columns is the single string"),
+        (lambda: ParquetSource(""), "path is ''"),
+        (lambda: ParquetSource("{"), "path '{'"),
+        (lambda: ParquetSource("{}"), "parameter name '' is not allowed"),
+        (lambda: ParquetSource("{a.b}"), "parameter name 'a.b' is not allowed"),
+        (lambda: ParquetSource("{a!r}"), "without format or conversion"),
+        (lambda: ParquetSource("{a:>3}"), "without format or conversion"),
+    ],
+)
+def test_refused_at_definition(build: Any, words: str) -> None:
+    with pytest.raises(PipelineDefinitionError) as caught:
+        build()
+    assert words in str(caught.value)
+
+
+def test_braces_can_be_escaped(tmp_path: Path) -> None:
+    path = write(tmp_path / "{a}.parquet", a=[1])
+    source = ParquetSource(str(tmp_path) + "/{{a}}.parquet")
+    assert source.placeholders() == frozenset()
+    assert source.action({})["path"] == str(path)
