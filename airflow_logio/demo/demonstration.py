@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 from airflow_logio.cli.display import Progress
@@ -63,11 +64,8 @@ class Demonstration:
         ended_at = time.time()
         self._report_failure(airflow, followed)
         with self.watch.measured("check"):
-            self.progress.say("checking the warehouse with DuckDB, straight from the Parquet files")
-            result = check(self.places.warehouse_url, transactions, products)
-        for line in result.lines():
-            self.progress.say(line)
-        exact = result.exact and followed.state == "success"
+            result = self._check(transactions, products)
+        exact = result is not None and result.exact and followed.state == "success"
         self._write_summary(followed, result, exact=exact, triggered_at=triggered_at, ended_at=ended_at)
         return exact
 
@@ -142,6 +140,18 @@ class Demonstration:
                 for line in tail(group.log_path):
                     self.progress.say(f"  | {line}")
 
+    def _check(self, transactions: Path, products: Path) -> CheckResult | None:
+        """None if there is nothing to check: a failed run may have made no tables."""
+        self.progress.say("checking the warehouse with DuckDB, straight from the Parquet files")
+        try:
+            result = check(self.places.warehouse_url, transactions, products)
+        except ConfigurationError as error:
+            self.progress.say(str(error))
+            return None
+        for line in result.lines():
+            self.progress.say(line)
+        return result
+
     def _end_drivers(self, store: SqlLogStore, patient: Callable[[], bool]) -> None:
         """Of this run, and of earlier ones of this folder that were interrupted."""
         try:
@@ -154,13 +164,14 @@ class Demonstration:
                 DriverEnder(store, run, run.spec.groups, self.places.drivers, HALT_SECONDS).end(patient)
 
     def _write_summary(
-        self, followed: Followed, result: CheckResult, *, exact: bool, triggered_at: float, ended_at: float
+        self, followed: Followed, result: CheckResult | None, *, exact: bool, triggered_at: float, ended_at: float
     ) -> None:
         details: dict[str, Any] = followed.summary.as_json() if followed.summary else {}
         seconds = {"total": self.watch.total, "first_to_last_event": None, **details.pop("seconds", {})}
         seconds["total"] = self.watch.total
         stages = run_stages(followed.summary, triggered_at, ended_at) if followed.summary else {}
-        tables = {one.what: one.found_rows for one in result.comparisons if " " not in one.what}
+        compared = result.comparisons if result else ()
+        tables = {one.what: one.found_rows for one in compared if " " not in one.what}
         summary = {
             "exact": exact,
             "dag_run_state": followed.state,

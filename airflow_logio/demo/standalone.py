@@ -24,7 +24,7 @@ from airflow_logio.demo.places import Places
 from airflow_logio.errors import ConfigurationError
 
 USUAL_PORT = 8080
-STOP_SECONDS = 10.0
+STOP_SECONDS = 6.0
 KEPT = ("HOME", "JAVA_HOME", "LANG", "LC_ALL", "LOGNAME", "SPARK_HOME", "TMPDIR", "TZ", "USER")
 
 

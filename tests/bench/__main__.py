@@ -1,0 +1,63 @@
+"""``python -m tests.bench``: throughput and recovery of the sales pipeline, every run checked for exactness."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+from tests.bench import recovery, throughput
+from tests.bench.databases import DATABASES, Databases
+
+RECOVERED = ("totals", "hourly")
+
+
+def main() -> int:
+    arguments = _arguments()
+    results: dict[str, Any] = {"load_average_before": os.getloadavg()[0], "throughput": [], "recovery": []}
+    print(f"load average before: {os.getloadavg()[0]:.2f}; cores: {os.cpu_count()}", flush=True)
+    for name in arguments.database or list(DATABASES):
+        databases = DATABASES[name]()
+        try:
+            if arguments.only in (None, "throughput"):
+                _throughput(databases, arguments.runs, results)
+            if arguments.only in (None, "recovery"):
+                _recovery(databases, results)
+        except throughput.WrongResult as error:
+            print(f"{name}: {error}", file=sys.stderr)
+            return 1
+        finally:
+            databases.close()
+    if arguments.json:
+        arguments.json.write_text(json.dumps(results, indent=2) + "\n")
+    return 0
+
+
+def _throughput(databases: Databases, runs: int, results: dict[str, Any]) -> None:
+    measured = throughput.measure(databases, runs)
+    results["throughput"].append(measured.as_json())
+    print(measured.line(), flush=True)
+
+
+def _recovery(databases: Databases, results: dict[str, Any]) -> None:
+    for group in RECOVERED:
+        for idle in (True, False):
+            measured = recovery.measure(databases, group, idle=idle)
+            results["recovery"].append(measured.as_json())
+            print(measured.line(), flush=True)
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="make bench", description=__doc__)
+    parser.add_argument("--runs", type=int, default=3, help="runs per throughput figure (the median is reported)")
+    parser.add_argument("--database", action="append", choices=list(DATABASES), help="only this one (repeatable)")
+    parser.add_argument("--only", choices=("throughput", "recovery"), help="only this part")
+    parser.add_argument("--json", type=Path, help="write all figures to this file")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,67 @@
+"""Fresh databases for each measured run, durable as in production."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from pathlib import Path
+
+from airflow_logio.demo.data import load_products
+from airflow_logio.store.sql import migrate
+from tests.support.postgres import PostgresServer
+
+
+class Databases(ABC):
+    """Where log and warehouse of the measured runs are."""
+
+    name: str
+
+    @abstractmethod
+    def fresh(self, folder: Path) -> tuple[str, str]:
+        """URLs of a new log with its tables and of a new warehouse with products."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """End whatever serves them."""
+
+
+class Sqlite(Databases):
+    name = "sqlite"
+
+    def fresh(self, folder: Path) -> tuple[str, str]:
+        log, warehouse = f"sqlite:///{folder / 'log.db'}", f"sqlite:///{folder / 'warehouse.db'}"
+        migrate.upgrade(log)
+        load_products(warehouse)
+        return log, warehouse
+
+    def close(self) -> None:
+        """Files, in the folder of their run."""
+
+
+class Postgres(Databases):
+    """One server, fsync on, that ends with us; two databases per run."""
+
+    name = "postgres"
+
+    def __init__(self) -> None:
+        self._server = PostgresServer()
+        self._made: list[str] = []
+        try:
+            self._server.create()
+            self._server.start()
+        except BaseException:
+            self._server.destroy()
+            raise
+
+    def fresh(self, folder: Path) -> tuple[str, str]:
+        while self._made:
+            self._server.drop_database(self._made.pop())
+        self._made = [self._server.new_database(), self._server.new_database(migrated=False)]
+        log, warehouse = self._made
+        load_products(warehouse)
+        return log, warehouse
+
+    def close(self) -> None:
+        self._server.destroy()
+
+
+DATABASES: dict[str, type[Databases]] = {"sqlite": Sqlite, "postgres": Postgres}

@@ -1,0 +1,72 @@
+"""One run of the sales pipeline as `logio run` makes it: real spark-submit drivers, checked by DuckDB afterwards."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from airflow_logio.demo.check import check
+from airflow_logio.demo.data import parquet_file
+from airflow_logio.protocol.liveness import Lease
+from airflow_logio.runtime import bundle
+from airflow_logio.runtime.launch import LaunchContext, LocalProcessLauncher
+from airflow_logio.runtime.local_run import LocalRun
+from airflow_logio.runtime.start import run_spec
+from airflow_logio.store.opening import open_store
+
+PIPELINE = Path(__file__).parents[2] / "dags" / "pipelines" / "sales.py"
+
+
+@dataclass(frozen=True, slots=True)
+class SalesRun:
+    """Ready to be supervised; nothing is launched yet."""
+
+    context: LaunchContext
+    local: LocalRun
+    transactions: Path
+
+    def is_exact(self) -> bool:
+        """Every row of both tables, by other means."""
+        return check(self.context.connections["warehouse"], self.transactions, parquet_file("products")).exact
+
+
+@contextmanager
+def sales_run(
+    urls: tuple[str, str],
+    folder: Path,
+    *,
+    transactions: Path | None = None,
+    hold_sources: bool = True,
+    lease: Lease | None = None,
+) -> Iterator[SalesRun]:
+    """`hold_sources`: the first event is read when all drivers are up, Spark warm."""
+    log_url, warehouse_url = urls
+    ref = bundle.parse_ref(f"{PIPELINE}:sales")
+    pipeline = bundle.load(ref)
+    file = transactions or parquet_file("transactions")
+    store = open_store(log_url, application="logio bench")
+    try:
+        spec = run_spec(
+            pipeline,
+            ref,
+            dag_id="bench",
+            dag_run_id="bench",
+            params={"transactions": str(file)},
+            connections={"warehouse": "warehouse"},
+            hold_sources=hold_sources,
+            lease=lease,
+        )
+        context = LaunchContext(
+            store=store,
+            log_url=log_url,
+            run=store.start_run(spec),
+            pipeline=pipeline,
+            ref=ref,
+            connections={"warehouse": warehouse_url},
+            launcher=LocalProcessLauncher(folder / "drivers"),
+        )
+        yield SalesRun(context, LocalRun(context), file)
+    finally:
+        store.dispose()
