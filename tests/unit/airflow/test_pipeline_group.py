@@ -98,7 +98,7 @@ def test_a_pipeline_of_a_dag_file_is_refused(monkeypatch: pytest.MonkeyPatch) ->
     dag_file.flow = tiny()  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, dag_file.__name__, dag_file)
     with pytest.raises(PipelineDefinitionError, match=r"DAG file /dags/my_dag\.py.*module of its own"):
-        reference(dag_file.flow)  # type: ignore[attr-defined]
+        reference(dag_file.flow)
 
 
 def test_a_pipeline_in_no_variable_is_refused() -> None:
