@@ -6,6 +6,7 @@ import logging
 from pathlib import Path
 
 import pytest
+import sqlalchemy as sa
 from airflow.providers.common.compat.sdk import AirflowNotFoundException
 from airflow.sdk.log import redact
 from sqlalchemy.engine import make_url
@@ -102,6 +103,22 @@ def test_the_hook_opens_the_log(log: SqlLogStore) -> None:
     assert list(store.list_runs()) == []
     store.dispose()
     assert LogioHook().test_connection() == (True, "The log answers; there are no runs yet.")
+
+
+@pytest.mark.postgres
+def test_the_hook_opens_a_log_on_postgresql(postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From the fields of a form, with the password that a real role has."""
+    url = make_url(postgres_url)
+    engine = sa.create_engine(url)
+    with engine.begin() as database:
+        database.execute(sa.text("CREATE ROLE anna LOGIN SUPERUSER PASSWORD 'p@ss:w/ord%'"))
+    engine.dispose()
+    server = {"host": url.host, "port": url.port, "schema": url.database, "login": "anna", "password": "p@ss:w/ord%"}
+    monkeypatch.setenv("AIRFLOW_CONN_LOGIO_DEFAULT", connection("logio", extra={"sslmode": "disable"}, **server))
+    store = LogioHook().get_store()
+    assert list(store.list_runs()) == []
+    store.dispose()
+    assert LogioHook().test_connection()[0]
 
 
 def test_the_hook_creates_tables_only_in_an_empty_database(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
