@@ -108,7 +108,7 @@ def test_the_hook_opens_the_log(log: SqlLogStore) -> None:
 @pytest.mark.postgres
 def test_the_hook_opens_a_log_on_postgresql(postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """From the fields of a form, with the password that a real role has."""
-    url = make_url(postgres_url)
+    url = make_url(postgres_url).set(drivername="postgresql+psycopg2")
     engine = sa.create_engine(url)
     with engine.begin() as database:
         database.execute(sa.text("CREATE ROLE anna LOGIN SUPERUSER PASSWORD 'p@ss:w/ord%'"))
