@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import sys
 from dataclasses import dataclass
+from functools import cache
 from typing import Annotated, TextIO
 
 import typer
@@ -76,15 +77,21 @@ def common(
     logging.basicConfig(level=logging.INFO if debug else logging.WARNING, handlers=[handler])
 
 
-def main() -> None:
-    """Entry point of the command `logio`."""
+@cache
+def commands() -> typer.Typer:
+    """The application with all its commands; they are imported when they are needed."""
     from airflow_logio.cli import control, databases, running, status
 
     for module in (running, status, control):
         module.register(app)
     app.add_typer(databases.app, name="db")
+    return app
+
+
+def main() -> None:
+    """Entry point of the command `logio`."""
     try:
-        app()
+        commands()()
     except LogioError as error:
         if _options.debug:
             raise

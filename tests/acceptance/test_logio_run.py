@@ -1,0 +1,73 @@
+"""`logio run` from a terminal's point of view: real spark-submit drivers, a slice of the data, every row checked."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from airflow_logio.demo.check import check
+from airflow_logio.demo.data import parquet_file
+from airflow_logio.runtime.leftovers import processes_under
+from tests.support.grocery import write_slice
+from tests.support.waiting import eventually
+
+pytestmark = [pytest.mark.acceptance, pytest.mark.spark]
+
+SALES = f"{Path(__file__).parents[2] / 'dags' / 'pipelines' / 'sales.py'}:sales"
+ROWS = 30_000
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Where the terminal is; log, warehouse and drivers are in it by default."""
+    write_slice(tmp_path / "transactions.parquet", ROWS)
+    return tmp_path
+
+
+def started(folder: Path, *arguments: str) -> subprocess.Popen[str]:
+    environment = {name: value for name, value in os.environ.items() if not name.endswith("_URL")}
+    command = [sys.executable, "-m", "airflow_logio.cli", *arguments]
+    return subprocess.Popen(
+        command, cwd=folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
+
+
+def is_exact(folder: Path) -> bool:
+    warehouse = f"sqlite:///{folder / '.logio' / 'warehouse.db'}"
+    result = check(warehouse, folder / "transactions.parquet", parquet_file("products"))
+    assert result.exact, "\n".join(result.lines())
+    return True
+
+
+def test_a_run_needs_no_options_but_its_data(folder: Path) -> None:
+    run = started(folder, "run", SALES, "--param", "transactions=transactions.parquet", "--json", "summary.json")
+    printed, _ = run.communicate(timeout=240)
+    assert run.returncode == 0, printed
+    assert is_exact(folder)
+    summary = json.loads((folder / "summary.json").read_text())
+    assert (summary["outcome"], summary["records"], summary["drivers_launched"]) == ("finished", ROWS, 4)
+    assert summary["ports"]["ingest.out out"] == {**summary["ports"]["ingest.out out"], "events": 30, "records": ROWS}
+    assert processes_under(folder) == []
+
+
+def test_ctrl_c_leaves_no_driver_and_the_run_goes_on_later(folder: Path) -> None:
+    arguments = ("run", SALES, "--param", "transactions=transactions.parquet", "--run-id", "mine")
+    run = started(folder, *arguments)
+    drivers = folder / ".logio" / "drivers"
+    eventually(lambda: len(list(drivers.glob("*/*/1/driver.log"))) == 4, what="four drivers", timeout=60)
+    eventually(lambda: processes_under(drivers), what="driver processes", timeout=60)
+    run.send_signal(signal.SIGINT)
+    printed, _ = run.communicate(timeout=60)
+    assert run.returncode == 130, printed
+    assert processes_under(folder) == []
+    again = started(folder, *arguments)
+    printed, _ = again.communicate(timeout=240)
+    assert again.returncode == 0, printed
+    assert is_exact(folder)
+    assert processes_under(folder) == []

@@ -1,0 +1,97 @@
+"""Databases by connection id: the environment, then a file, then a default; never a command line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from airflow_logio.cli.connections import ConnectionFile, Connections, variable
+from airflow_logio.errors import ConfigurationError
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def written(path: Path, content: str, mode: int = 0o600) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(content)
+    path.chmod(mode)
+    return path
+
+
+def known(environment: dict[str, str], urls: dict[str, str] | None = None) -> Connections:
+    return Connections(environment, ConnectionFile(Path("logio.toml"), urls or {}))
+
+
+def test_a_file_names_databases_by_connection_id(tmp_path: Path) -> None:
+    path = written(tmp_path / "logio.toml", '[connections]\nwarehouse_db = "postgresql://u:p@host/sales"\n')
+    warnings: list[str] = []
+    assert ConnectionFile.read(path, warnings.append).urls == {"warehouse_db": "postgresql://u:p@host/sales"}
+    assert warnings == []
+
+
+def test_a_file_that_others_may_read_is_warned_of_without_its_content(tmp_path: Path) -> None:
+    path = written(tmp_path / "logio.toml", '[connections]\nw = "postgresql://u:geheim@host/sales"\n', mode=0o644)
+    warnings: list[str] = []
+    ConnectionFile.read(path, warnings.append)
+    assert len(warnings) == 1 and "chmod 600" in warnings[0] and "geheim" not in warnings[0]
+
+
+def test_the_folder_s_file_comes_before_the_user_s(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    written(home / ".config" / "logio" / "connections.toml", '[connections]\na = "sqlite:///user.db"\n')
+    environment = {"HOME": str(home)}
+    assert ConnectionFile.find(environment, lambda _: None).urls == {"a": "sqlite:///user.db"}
+    written(tmp_path / "logio.toml", '[connections]\na = "sqlite:///folder.db"\n')
+    assert ConnectionFile.find(environment, lambda _: None).urls == {"a": "sqlite:///folder.db"}
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        ("[connections\n", "cannot be read"),
+        ('connections = "x"\n', "must be a section"),
+        ("[connections]\na = 5\n", "'a' must be a text"),
+    ],
+)
+def test_a_broken_file_is_refused(tmp_path: Path, content: str, says: str) -> None:
+    with pytest.raises(ConfigurationError, match=says):
+        ConnectionFile.read(written(tmp_path / "logio.toml", content), lambda _: None)
+
+
+def test_the_environment_comes_before_the_file() -> None:
+    urls = {"warehouse": "sqlite:///file.db"}
+    assert known({}, urls).get("warehouse") == "sqlite:///file.db"
+    assert known({"WAREHOUSE_URL": "sqlite:///short.db"}, urls).get("warehouse") == "sqlite:///short.db"
+    both = {"WAREHOUSE_URL": "sqlite:///short.db", "LOGIO_CONN_WAREHOUSE": "sqlite:///long.db"}
+    assert known(both, urls).get("warehouse") == "sqlite:///long.db"
+
+
+def test_an_empty_variable_is_no_url() -> None:
+    assert known({"WAREHOUSE_URL": ""}, {"warehouse": "sqlite:///file.db"}).get("warehouse") == "sqlite:///file.db"
+
+
+def test_any_connection_id_has_a_variable() -> None:
+    assert variable("my-db.eu") == "LOGIO_CONN_MY_DB_EU"
+    assert known({"LOGIO_CONN_MY_DB_EU": "sqlite:///x.db"}).get("my-db.eu") == "sqlite:///x.db"
+
+
+def test_an_unknown_connection_says_where_it_could_be_given() -> None:
+    with pytest.raises(ConfigurationError, match=r"set LOGIO_CONN_LAKE, or add it to section .* of logio.toml"):
+        known({}).get("lake")
+
+
+def test_the_log_defaults_to_a_file_in_the_folder(tmp_path: Path) -> None:
+    assert known({}).log_url(None) == f"sqlite:///{tmp_path / '.logio' / 'logio.db'}"
+    assert (tmp_path / ".logio").is_dir()
+
+
+def test_logio_url_names_the_default_log_only() -> None:
+    connections = known({"LOGIO_URL": "sqlite:///mine.db"}, {"production": "sqlite:///production.db"})
+    assert connections.log_url(None) == "sqlite:///mine.db"
+    assert connections.log_url("production") == "sqlite:///production.db"
+    with pytest.raises(ConfigurationError, match="'other' is not known"):
+        connections.log_url("other")

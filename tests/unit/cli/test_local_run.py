@@ -1,0 +1,260 @@
+"""The supervising loop of `logio run`, with drivers that are mere processes: however it ends, none is left."""
+
+from __future__ import annotations
+
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import psutil
+import pytest
+
+from airflow_logio.errors import ConfigurationError, LogUnavailable
+from airflow_logio.protocol.states import GroupState
+from airflow_logio.runtime import bundle, processes, spark_submit
+from airflow_logio.runtime.driver_config import DriverConfig
+from airflow_logio.runtime.launch import LaunchContext, Launched, Launcher
+from airflow_logio.runtime.local_run import LocalRun
+from airflow_logio.runtime.run_summary import Outcome, RunSummary
+from airflow_logio.runtime.spark_submit import SparkSettings
+from airflow_logio.runtime.start import run_spec
+from airflow_logio.store.opening import open_store
+from airflow_logio.store.records import Claim, GroupRef
+from airflow_logio.store.sql.store import SqlLogStore
+from tests.support.grocery import write_slice
+from tests.support.waiting import eventually
+
+SALES = bundle.parse_ref(f"{Path(__file__).parents[3] / 'dags' / 'pipelines' / 'sales.py'}:sales")
+GROUPS = {"ingest", "totals", "hourly", "publish"}
+
+
+@dataclass
+class Sleepers(Launcher):
+    """Drivers that sleep; `behaviour` makes something of a claim and its process, at once or in a thread."""
+
+    behaviour: Callable[[Claim, subprocess.Popen[bytes]], None] = lambda _claim, _process: None
+    refused: str | None = None
+    processes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
+    """The latest of each group."""
+    all: list[subprocess.Popen[bytes]] = field(default_factory=list)
+
+    def launch(self, claim: Claim, config: DriverConfig, settings: SparkSettings, conf: Mapping[str, str]) -> Launched:
+        if claim.group == self.refused:
+            raise ConfigurationError("spark-submit could not be started: no such file")
+        process = subprocess.Popen(["sleep", "600"], start_new_session=True)
+        self.processes[claim.group] = process
+        self.all.append(process)
+        identity = processes.identity_of(process.pid)
+        self.behaviour(claim, process)
+        return Launched(identity, None)
+
+    def alive(self) -> list[str]:
+        return [str(process.args) for process in self.all if process.poll() is None]
+
+
+@pytest.fixture
+def store(sqlite_url: str) -> Iterator[SqlLogStore]:
+    opened = open_store(sqlite_url)
+    yield opened
+    opened.dispose()
+
+
+@pytest.fixture
+def launcher() -> Iterator[Sleepers]:
+    sleepers = Sleepers()
+    yield sleepers
+    for process in sleepers.all:
+        process.kill()
+        process.wait()
+
+
+@pytest.fixture
+def context(
+    store: SqlLogStore, sqlite_url: str, launcher: Sleepers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> LaunchContext:
+    monkeypatch.setattr(spark_submit, "check", lambda _settings: None)
+    pipeline = bundle.load(SALES)
+    spec = run_spec(
+        pipeline,
+        SALES,
+        dag_id="tests",
+        dag_run_id="run",
+        params={"transactions": str(write_slice(tmp_path / "transactions.parquet", 1_000))},
+        connections={"warehouse": "warehouse"},
+    )
+    return LaunchContext(store, sqlite_url, store.start_run(spec), pipeline, SALES, {"warehouse": "x"}, launcher)
+
+
+def registering(store: SqlLogStore) -> Callable[[Claim, subprocess.Popen[bytes]], None]:
+    """Drivers that register and then hear nothing."""
+
+    def register(claim: Claim, process: subprocess.Popen[bytes]) -> None:
+        identity = processes.identity_of(process.pid)
+        assert identity is not None
+        store.register(claim, identity)
+
+    return register
+
+
+class Running:
+    """`LocalRun.run` in a thread."""
+
+    def __init__(self, local: LocalRun) -> None:
+        self.local = local
+        self.summaries: list[RunSummary] = []
+        self._thread = threading.Thread(target=lambda: self.summaries.append(local.run()))
+        self._thread.start()
+
+    def end(self, timeout: float = 20) -> RunSummary:
+        self._thread.join(timeout)
+        assert not self._thread.is_alive(), "the loop does not end"
+        return self.summaries[0]
+
+
+def states(context: LaunchContext) -> dict[str, GroupState]:
+    return {status.group: status.state for status in context.store.groups(context.run.run_id)}
+
+
+def test_halting_does_not_wait_for_drivers_that_have_not_registered(context: LaunchContext, launcher: Sleepers) -> None:
+    running = Running(LocalRun(context, poll=0.02, halt_grace=60))
+    eventually(lambda: set(launcher.processes) == GROUPS, what="all launched")
+    running.local.halt()
+    assert running.end().outcome is Outcome.HALTED
+    assert launcher.alive() == []
+    assert set(states(context).values()) == {GroupState.HALTED}
+
+
+def test_a_driver_that_does_not_obey_is_killed_after_a_while(context: LaunchContext, launcher: Sleepers) -> None:
+    launcher.behaviour = registering(context.store)
+    running = Running(LocalRun(context, poll=0.02, halt_grace=0.5))
+    eventually(lambda: set(launcher.processes) == GROUPS, what="all launched")
+    running.local.halt()
+    running.end()
+    assert launcher.alive() == []
+    assert set(states(context).values()) == {GroupState.HALTED}
+
+
+def test_the_second_ctrl_c_kills_at_once(context: LaunchContext, launcher: Sleepers) -> None:
+    launcher.behaviour = registering(context.store)
+    running = Running(LocalRun(context, poll=0.02, halt_grace=600))
+    eventually(lambda: set(launcher.processes) == GROUPS, what="all launched")
+    running.local.halt()
+    eventually(lambda: {status.desired for status in context.store.groups(context.run.run_id)} == {GroupState.HALTED})
+    assert len(launcher.alive()) == len(GROUPS)
+    running.local.halt()
+    running.end()
+    assert launcher.alive() == []
+
+
+def test_drivers_that_obey_end_by_themselves(context: LaunchContext, launcher: Sleepers) -> None:
+    store = context.store
+
+    def obey(claim: Claim, process: subprocess.Popen[bytes]) -> None:
+        registering(store)(claim, process)
+        ref = GroupRef(claim.run_id, claim.group, claim.incarnation)
+
+        def live() -> None:
+            while store.group(claim.run_id, claim.group).desired is not GroupState.HALTED:
+                time.sleep(0.02)
+            store.halted(ref)
+            process.terminate()
+
+        threading.Thread(target=live, daemon=True).start()
+
+    launcher.behaviour = obey
+    running = Running(LocalRun(context, poll=0.02, halt_grace=600))
+    eventually(lambda: set(launcher.processes) == GROUPS, what="all launched")
+    running.local.halt()
+    running.end()
+    assert {process.wait() for process in launcher.processes.values()} == {-15}
+    assert set(states(context).values()) == {GroupState.HALTED}
+
+
+def test_a_parked_group_ends_the_run_and_the_other_drivers(context: LaunchContext, launcher: Sleepers) -> None:
+    launcher.behaviour = registering(context.store)
+    running = Running(LocalRun(context, poll=0.02, halt_grace=0.5))
+    eventually(lambda: set(launcher.processes) == GROUPS, what="all launched")
+    context.store.park(GroupRef(context.run.run_id, "totals", 1), "KeyError: 'department'")
+    summary = running.end()
+    assert summary.outcome is Outcome.PARKED
+    assert [(group.group, group.error) for group in summary.parked] == [("totals", "KeyError: 'department'")]
+    assert launcher.alive() == []
+    assert states(context)["ingest"] is GroupState.HALTED
+
+
+def test_a_launch_that_is_impossible_leaves_no_driver(context: LaunchContext, launcher: Sleepers) -> None:
+    launcher.refused = "publish"
+    with pytest.raises(ConfigurationError, match="could not be started"):
+        LocalRun(context, poll=0.02).run()
+    assert set(launcher.processes) == GROUPS - {"publish"}
+    assert launcher.alive() == []
+
+
+def test_without_a_log_drivers_are_killed_by_what_was_known(
+    context: LaunchContext, launcher: Sleepers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    launcher.behaviour = registering(context.store)
+    local = LocalRun(context, poll=0.02, halt_grace=0.3)
+    seen = threading.Event()
+
+    def away(*_arguments: object) -> None:
+        raise LogUnavailable("the log is away")
+
+    def show(_snapshot: object) -> None:
+        if len(launcher.processes) == len(GROUPS) and not seen.is_set():
+            seen.set()
+
+    ended: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            local.run(show)
+        except LogUnavailable as error:
+            ended.append(error)
+
+    monkeypatch.setattr(context.store, "patience", _impatient())
+    thread = threading.Thread(target=run)
+    thread.start()
+    assert seen.wait(15)
+    time.sleep(0.1)
+    for name in ("groups", "group", "request", "halted", "progress"):
+        monkeypatch.setattr(context.store, name, away)
+    local.halt()
+    thread.join(20)
+    assert not thread.is_alive() and launcher.alive() == []
+    assert len(ended) == 1, "what became of the run cannot be said"
+
+
+def _impatient() -> object:
+    from airflow_logio.store.patience import Patience
+
+    return Patience(total_seconds=0.1, first_wait_seconds=0.01, longest_wait_seconds=0.01)
+
+
+def test_groups_that_were_halted_are_launched_again(context: LaunchContext, launcher: Sleepers) -> None:
+    first = Running(LocalRun(context, poll=0.02))
+    eventually(lambda: set(launcher.processes) == GROUPS, what="all launched")
+    first.local.halt()
+    first.end()
+    launcher.processes.clear()
+    second = Running(LocalRun(context, poll=0.02))
+    eventually(lambda: set(launcher.processes) == GROUPS, what="all launched again")
+    second.local.halt()
+    summary = second.end()
+    assert {group.incarnation for group in summary.groups} == {2}
+    assert summary.recoveries == 0, "a person's wish is no recovery"
+
+
+def test_a_dead_driver_is_replaced_and_counted(context: LaunchContext, launcher: Sleepers) -> None:
+    launcher.behaviour = registering(context.store)
+    running = Running(LocalRun(context, poll=0.02, halt_grace=0.2))
+    eventually(lambda: set(launcher.processes) == GROUPS, what="all launched")
+    psutil.Process(launcher.processes["hourly"].pid).kill()
+    eventually(lambda: context.store.group(context.run.run_id, "hourly").incarnation == 2, what="hourly is replaced")
+    running.local.halt()
+    summary = running.end()
+    assert summary.recoveries == 1 and len(summary.drivers) == 5
+    assert launcher.alive() == []
