@@ -54,7 +54,8 @@ class _Armed:
             self.remaining -= 1
             due = self.remaining == 0
         if due:
-            os.kill(os.getpid(), self.signal)
+            # To this very thread: a signal to the process may be taken by another one, and this one would run on a little.
+            signal.pthread_kill(threading.get_ident(), self.signal)
 
 
 _armed = _Armed(os.environ[VARIABLE]) if os.environ.get(VARIABLE) else None

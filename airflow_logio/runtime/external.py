@@ -97,7 +97,7 @@ def replay(what: str, action: Callable[[], T], is_over: Callable[[], bool]) -> T
 
     retrying = tenacity.Retrying(
         retry=tenacity.retry_if_exception_type(ExternalUnavailable),
-        wait=tenacity.wait_exponential_jitter(0.1, 5.0),
+        wait=tenacity.wait_exponential(0.1, 5.0) + tenacity.wait_random(0, 0.1),
         stop=lambda state: (state.seconds_since_start or 0.0) >= REPLAY_SECONDS or is_over(),
         before_sleep=report,
         reraise=True,

@@ -57,6 +57,7 @@ class LocalProcessLauncher(Launcher):
     work_dir: Path
 
     def launch(self, claim: Claim, config: DriverConfig, settings: SparkSettings, conf: Mapping[str, str]) -> Launched:
+        _reap()
         folder = self.work_dir / claim.run_uid / claim.group / str(claim.incarnation)
         folder.mkdir(parents=True, mode=0o700)
         for stale in folder.parent.glob(f"*/{CONFIG_NAME}"):
@@ -67,7 +68,7 @@ class LocalProcessLauncher(Launcher):
         name = f"logio {claim.group} {claim.run_uid[:8]}/{claim.incarnation}"
         command = spark_submit.command(settings, conf, name, bundle, APPLICATION, config_path)
         log_path = folder / "driver.log"
-        log.info("group %s, incarnation %d: %s", claim.group, claim.incarnation, " ".join(command))
+        log.info("group %s, incarnation %d: spark-submit, output in %s", claim.group, claim.incarnation, log_path)
         try:
             with log_path.open("wb") as output:
                 process = subprocess.Popen(
@@ -82,7 +83,16 @@ class LocalProcessLauncher(Launcher):
         except OSError as error:
             config_path.unlink(missing_ok=True)
             raise ConfigurationError(f"spark-submit could not be started: {error}") from error
+        _children.append(process)
         return Launched(processes.identity_of(process.pid), str(log_path))
+
+
+_children: list[subprocess.Popen[bytes]] = []
+
+
+def _reap() -> None:
+    """A launcher that lives on collects what has ended of what it started; nobody waits for the others."""
+    _children[:] = [child for child in _children if child.poll() is None]
 
 
 @dataclass(frozen=True, slots=True)

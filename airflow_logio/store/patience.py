@@ -29,9 +29,8 @@ class Patience:
         patience_ends = tenacity.stop_after_delay(self.total_seconds)
         retrying = tenacity.Retrying(
             retry=tenacity.retry_if_exception_type(LogUnavailable),
-            wait=tenacity.wait_exponential_jitter(
-                self.first_wait_seconds, self.longest_wait_seconds, jitter=self.first_wait_seconds
-            ),
+            wait=tenacity.wait_exponential(self.first_wait_seconds, self.longest_wait_seconds)
+            + tenacity.wait_random(0, self.first_wait_seconds),
             stop=lambda state: not still_wanted() or patience_ends(state),
             before_sleep=lambda state: _report(what, state),
             reraise=True,

@@ -100,8 +100,9 @@ def test_a_file_that_changed_between_two_incarnations_parks_the_group(
 ) -> None:
     file = tmp_path / "changing.parquet"
     file.write_bytes(small_transactions.read_bytes())
-    launcher = PlainLauncher(tmp_path / "drivers", {("ingest", 1): "after_commit:4"})
-    with running(sqlite_url, warehouse_url, file, launcher) as run:
+    launcher = PlainLauncher(tmp_path / "drivers", {("ingest", 1): "after_commit:2"})
+    # Nobody receives, so ingest cannot have read the whole file when it dies.
+    with running(sqlite_url, warehouse_url, file, launcher, backlog=BacklogBound(events=8)) as run:
         run.until(lambda: run.is_running("ingest"), "ingest runs", "ingest")
         process = run.process("ingest")
         eventually(lambda: process.status() == psutil.STATUS_ZOMBIE, what="ingest dies", timeout=60)

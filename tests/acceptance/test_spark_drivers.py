@@ -12,7 +12,7 @@ import pytest
 from airflow_logio.crash import CrashPoint
 from airflow_logio.protocol.liveness import Lease
 from tests.support.grocery import assert_exact, write_slice
-from tests.support.running import SALES, SALES_RECORDS_PER_BATCH, ArmedSparkLauncher, running
+from tests.support.running import SALES, SALES_RECORDS_PER_BATCH, ArmedSparkLauncher, has_ended, running
 from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.acceptance
@@ -62,9 +62,7 @@ def test_a_stopped_spark_driver_is_replaced_and_exits_when_it_is_continued(
         run.until(lambda: zombie.status() == psutil.STATUS_STOPPED, "hourly has stopped inside a transaction")
         run.until(lambda: run.is_running("hourly", 2), "hourly is replaced")
         zombie.send_signal(signal.SIGCONT)
-        eventually(
-            lambda: not zombie.is_running() and not jvm.is_running(), what="the zombie and its JVM exit", timeout=60
-        )
+        eventually(lambda: has_ended(zombie) and has_ended(jvm), what="the zombie and its JVM exit", timeout=60)
         run.finish()
         assert run.status("hourly").incarnation == 2
     assert_exact(postgres_warehouse_url, transactions, SALES_RECORDS_PER_BATCH)
@@ -79,4 +77,4 @@ def test_python_does_not_outlive_its_jvm(
         run.until(lambda: run.is_running("publish"), "publish runs", "publish")
         python = run.process("publish")
         run.signal("publish", signal.SIGKILL, jvm=True)
-        eventually(lambda: not python.is_running(), what="Python exits", timeout=10)
+        eventually(lambda: has_ended(python), what="Python exits", timeout=10)

@@ -19,7 +19,7 @@ from airflow_logio.protocol.liveness import Lease
 from airflow_logio.runtime.driver import REPLACED
 from airflow_logio.store.sql.engines import log_engine
 from tests.support.grocery import assert_exact
-from tests.support.running import PLAIN_RECORDS_PER_BATCH, PlainLauncher, running
+from tests.support.running import PLAIN_RECORDS_PER_BATCH, PlainLauncher, has_ended, running
 from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.acceptance
@@ -96,7 +96,7 @@ def test_on_sqlite_a_stopped_driver_is_ended_and_the_others_go_on(
         stopped = run.process(group)
         run.finish()
         assert run.status(group).incarnation == 2
-        assert not stopped.is_running() or stopped.status() == psutil.STATUS_ZOMBIE
+        assert has_ended(stopped)
         others = [run.status(other).incarnation for other in run.groups if other != group]
         assert others == [1, 1, 1], "the others were waiting for the lock, not dead"
     assert_exact(warehouse_url, small_transactions, PLAIN_RECORDS_PER_BATCH)

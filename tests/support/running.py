@@ -221,6 +221,14 @@ class Running:
         self.store.dispose()
 
 
+def has_ended(process: psutil.Process) -> bool:
+    """The process is gone, or waits for its parent to notice."""
+    try:
+        return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
+
+
 @contextlib.contextmanager
 def running(*arguments: Any, **settings: Any) -> Iterator[Running]:
     """A `Running` whose processes are gone at the end."""
