@@ -28,8 +28,9 @@ demo: $(STAMP) ## the sales pipeline in a real Airflow, checked at the end; ONCE
 test: $(STAMP) ## all tests (ARGS="tests/unit -k name" for some)
 	@JAVA_HOME="$$(.ci/java)" && export JAVA_HOME && exec $(BIN)/python -m pytest $(ARGS)
 
-check: $(STAMP) ## format, lint, types, import contracts
+check: $(STAMP) ## format, quotes, lint, types, import contracts
 	$(BIN)/ruff format --check .
+	@$(BIN)/python .ci/quote --check
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
@@ -37,6 +38,7 @@ check: $(STAMP) ## format, lint, types, import contracts
 format: $(STAMP) ## rewrite the code as `make check` wants it
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
+	$(BIN)/python .ci/quote
 
 bench: $(STAMP) ## the figures of the README
 	@JAVA_HOME="$$(.ci/java)" && export JAVA_HOME && exec $(BIN)/python -m tests.bench
