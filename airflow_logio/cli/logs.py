@@ -9,8 +9,7 @@ from pathlib import Path
 from airflow_logio.errors import ConfigurationError
 from airflow_logio.store.opening import open_store
 from airflow_logio.store.patience import Patience
-from airflow_logio.store.sql.engines import log_engine, parse_url, reading
-from airflow_logio.store.sql.revision import current
+from airflow_logio.store.sql.engines import parse_url
 from airflow_logio.store.sql.store import SqlLogStore
 
 TERMINAL_PATIENCE = Patience(total_seconds=30)
@@ -19,11 +18,10 @@ TERMINAL_PATIENCE = Patience(total_seconds=30)
 
 @contextmanager
 def opened(url: str, *, create: bool = False) -> Iterator[SqlLogStore]:
-    """The log, closed at the end. `create` makes the tables if there are none; older ones are never migrated here,
-    because other runs may be active (`SchemaMismatch` says what to do)."""
+    """The log, closed at the end; `create` as in `open_store`."""
     if not create:
         _must_exist(url)
-    store = open_store(url, application="logio cli", patience=TERMINAL_PATIENCE, create=create and _is_empty(url))
+    store = open_store(url, application="logio cli", patience=TERMINAL_PATIENCE, create=create)
     try:
         yield store
     finally:
@@ -36,12 +34,3 @@ def _must_exist(url: str) -> None:
         raise ConfigurationError(
             f"there is no log {parsed.database} yet; `logio run` makes one, LOGIO_URL or --log name another"
         )
-
-
-def _is_empty(url: str) -> bool:
-    engine = log_engine(url)
-    try:
-        with reading(engine) as connection:
-            return current(connection) is None
-    finally:
-        engine.dispose()

@@ -8,7 +8,6 @@ from airflow_logio.errors import LogioError, SchemaMismatch
 from airflow_logio.hooks.connections import database_url
 from airflow_logio.store.opening import open_store
 from airflow_logio.store.sql import revision
-from airflow_logio.store.sql.engines import log_engine, translated
 from airflow_logio.store.sql.store import SqlLogStore
 
 
@@ -33,8 +32,7 @@ class LogioHook(BaseHook):
 
         Raises `ConfigurationError`, `SchemaMismatch`, `LogUnavailable`. The caller disposes of the store.
         """
-        url = self.get_url()
-        return open_store(url, application="logio airflow", create=create and self._is_empty(url))
+        return open_store(self.get_url(), application="logio airflow", create=create)
 
     def get_conn(self) -> SqlLogStore:
         """The store, as `get_store`."""
@@ -44,7 +42,7 @@ class LogioHook(BaseHook):
         """For the Test button of the connection form."""
         try:
             url = self.get_url()
-            if self._is_empty(url):
+            if revision.is_empty(url):
                 return True, "The database answers. It has no LOG.io tables yet; the first run creates them."
             store = open_store(url, application="logio test")
             try:
@@ -57,11 +55,3 @@ class LogioHook(BaseHook):
             return False, f"{type(error).__name__}: {error}"
         latest = f"the latest run is {runs[0].spec.key}" if runs else "there are no runs yet"
         return True, f"The log answers; {latest}."
-
-    def _is_empty(self, url: str) -> bool:
-        engine = log_engine(url)
-        try:
-            with translated(engine), engine.connect().execution_options(logio_writes=False) as connection:
-                return revision.current(connection) is None
-        finally:
-            engine.dispose()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 from airflow_logio.errors import LogUnavailable
 from airflow_logio.protocol.values import Event, Kind, Port
@@ -75,11 +76,14 @@ class Channel:
 
     def _hand_over(self, receiver: Port, logged: LoggedEvent) -> None:
         event = logged.event
-        payload = None
-        if event.kind is Kind.DATA:
-            payload = decode(f"event {event.event_id} of {event.sender}", event.body or b"")
-        ready = Event(event.sender, event.event_id, event.kind, event.records, payload, event.body)
-        self._mailbox.put_input((receiver, ready), len(event.body or b""))
+        self._mailbox.put_input((receiver, unpacked(event)), len(event.body or b""))
         self._cursors[receiver] = event.event_id
         if event.kind is Kind.END:
             del self._cursors[receiver]
+
+
+def unpacked(event: Event) -> Event:
+    """The event with its records as an Arrow table; raises `LogInconsistent` if its body is damaged."""
+    if event.kind is not Kind.DATA:
+        return event
+    return replace(event, payload=decode(f"event {event.event_id} of {event.sender}", event.body or b""))

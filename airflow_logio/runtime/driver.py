@@ -16,7 +16,15 @@ from typing import NoReturn
 
 from airflow_logio.crash import CrashPoint, crash_here
 from airflow_logio.dataflow.pipeline import Pipeline
-from airflow_logio.errors import EpochVoid, ExternalUnavailable, Fenced, LogioError, LogUnavailable, Park
+from airflow_logio.errors import (
+    ConfigurationError,
+    EpochVoid,
+    ExternalUnavailable,
+    Fenced,
+    LogioError,
+    LogUnavailable,
+    Park,
+)
 from airflow_logio.runtime import bundle, driver_config
 from airflow_logio.runtime.driver_config import DriverConfig
 from airflow_logio.runtime.epoch import GroupEpoch, needs_spark
@@ -109,7 +117,7 @@ class Driver:
         except Fenced as error:
             log.warning("%s", error)
             return REPLACED
-        except (Park, ExternalUnavailable) as error:
+        except (Park, ExternalUnavailable, ConfigurationError) as error:
             cause = f"{type(error).__name__}: {error}"
             log.error("group %s is parked: %s", ref.group, cause)
             self._store.patience.call("parking", lambda: session.park(cause))

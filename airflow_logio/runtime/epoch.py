@@ -23,7 +23,7 @@ from airflow_logio.protocol.logic import Emit
 from airflow_logio.protocol.values import FIRST_EVENT_ID, Event, ExecutionMode, Port
 from airflow_logio.protocol.writes import PendingWrite
 from airflow_logio.runtime.backlog import Backlog
-from airflow_logio.runtime.channel import Channel
+from airflow_logio.runtime.channel import Channel, unpacked
 from airflow_logio.runtime.committer import Committer
 from airflow_logio.runtime.generation import Generation
 from airflow_logio.runtime.jobs import Generated
@@ -98,9 +98,13 @@ class GroupEpoch:
             operators[name].restore(data)
         for name, inset_id, data in recovered.snapshots:
             operators[name].restore_snapshot(inset_id, data)
+        ready: dict[tuple[Port, int], Event] = {}
         for logged in _round_robin(recovered):
             assert logged.inset_id is not None
-            operators[logged.receiver.operator].reload(logged.receiver.name, logged.event, logged.inset_id)
+            key = (logged.receiver, logged.event.event_id)
+            if key not in ready:
+                ready[key] = unpacked(logged.event)  # once per event: its Input Sets share the records
+            operators[logged.receiver.operator].reload(logged.receiver.name, ready[key], logged.inset_id)
 
     def _start_threads(self, recovered: Recovered) -> None:
         for name, operator in self._members.items():
@@ -134,7 +138,7 @@ class GroupEpoch:
                 continue
             source = self._protocol.source(name)
             if source.action is None:
-                self._protocol.begin_source(name, operator.action(self._settings.run.spec.params))
+                self._protocol.begin_source(name, self._settings.run.spec.actions[name])
             if source.state["complete"]:
                 continue
             assert source.action is not None

@@ -39,9 +39,8 @@ def run_spec(
             f"pipeline {pipeline.name!r} needs connections {list(pipeline.connections)}: "
             f"{'missing ' + ', '.join(missing) if missing else 'unknown ' + ', '.join(unknown)}"
         )
-    for operator in pipeline.operators.values():
-        if isinstance(operator, SourceOperator):
-            operator.action(checked)
+    sources = {name: op for name, op in pipeline.operators.items() if isinstance(op, SourceOperator)}
+    actions = {name: source.action(checked) for name, source in sources.items()}
     fingerprint = pipeline.fingerprint()
     return RunSpec(
         key=RunKey(pipeline.name, dag_id, dag_run_id, generation),
@@ -54,6 +53,7 @@ def run_spec(
         code_fingerprint=fingerprint["code"],
         budget=budget or RecoveryBudget(),
         lease=lease or Lease(),
+        actions=actions,
         backlog=backlog or BacklogBound(),
         hold_sources=hold_sources,
     )

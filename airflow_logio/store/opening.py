@@ -12,10 +12,11 @@ def open_store(
 ) -> SqlLogStore:
     """Open the log at `url`.
 
-    `create` makes or migrates the tables first. Raises `ConfigurationError` for an unusable URL, `SchemaMismatch` for a
-    schema of another version, `LogUnavailable` if the database does not answer.
+    `create` makes the tables if there are none; older ones are never migrated here, because other runs may be active.
+    Raises `ConfigurationError` for an unusable URL, `SchemaMismatch` for a schema of another version, `LogUnavailable` if
+    the database does not answer.
     """
-    if create:
+    if create and revision.is_empty(url):
         from airflow_logio.store.sql import migrate  # the migration tool is loaded by those who migrate only
 
         migrate.upgrade(url)

@@ -54,6 +54,8 @@ class RunSpec:
     code_fingerprint: str
     budget: RecoveryBudget = field(default_factory=RecoveryBudget)
     lease: Lease = field(default_factory=Lease)
+    actions: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """Source → description of its read action, as it was when the run was started (paths made absolute there)."""
     backlog: BacklogBound = field(default_factory=BacklogBound)
     hold_sources: bool = False
     """Sources wait until the drivers of all groups are ready, Spark warm: for benchmarks."""

@@ -35,6 +35,16 @@ def check(url: str) -> None:
         )
 
 
+def is_empty(url: str) -> bool:
+    """Whether a database has no LOG.io tables yet."""
+    engine = log_engine(url)
+    try:
+        with reading(engine) as connection:
+            return current(connection) is None
+    finally:
+        engine.dispose()
+
+
 def refuse_newer(where: str, found: str | None) -> None:
     """Revisions are numbered: a greater one was made by a later version of this package."""
     if found is not None and found > REVISION:

@@ -280,7 +280,15 @@ class SqlGroupSession(GroupSession):
             )
             .order_by(table.c.rec_op, table.c.rec_port, table.c.event_id, table.c.inset_id)
         )
-        return tuple(self._logged(row) for row in connection.execute(query))
+        events: list[LoggedEvent] = []
+        for row in connection.execute(query):
+            receiver = Port(row.rec_op, row.rec_port)
+            last = events[-1] if events else None
+            if last is not None and (last.receiver, last.event.event_id) == (receiver, row.event_id):
+                events.append(LoggedEvent(receiver, last.event, row.inset_id))  # one body, however many Input Sets
+            else:
+                events.append(self._logged(row))
+        return tuple(events)
 
     def _pending_writes(self, connection: Connection, operators: Sequence[str]) -> tuple[PendingWrite, ...]:
         """Algorithm 8 Step 1: null sender port, status undone, in order."""
