@@ -193,7 +193,12 @@ class GroupEpoch:
         return max(0.0, min(FLUSH_SECONDS, self._unflushed_since + FLUSH_SECONDS - time.monotonic()))
 
     def _accepts_inputs(self) -> bool:
-        return not self._generation.is_full() and not any(backlog.is_full() for backlog in self._backlogs.values())
+        """Memory stays bounded however far a job, a receiver or an external system lags."""
+        return not (
+            self._generation.is_full()
+            or any(writer.is_full() for writer in self._writers.values())
+            or any(backlog.is_full() for backlog in self._backlogs.values())
+        )
 
     def _observe(self, item: Any) -> None:
         if self._unflushed_since is None:

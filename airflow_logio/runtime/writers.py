@@ -22,6 +22,8 @@ log = logging.getLogger(__name__)
 
 GROUP_ACTIONS = 4_096
 GROUP_RECORDS = 100_000
+MAX_ACTIONS_WAITING = 16_384
+MAX_BYTES_WAITING = 64 * 2**20
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +52,7 @@ class WriterThread:
         self._done = done
         self._failed = failed
         self._pending: deque[PendingWrite] = deque()
+        self._pending_bytes = 0
         self._busy = False
         self._outstanding = 0
         self._stopping = False
@@ -64,6 +67,7 @@ class WriterThread:
     def add(self, writes: Sequence[PendingWrite]) -> None:
         with self._changed:
             self._pending.extend(writes)
+            self._pending_bytes += sum(len(write.body) for write in writes)
             self._outstanding += len(writes)
             self._changed.notify_all()
 
@@ -71,6 +75,11 @@ class WriterThread:
         """Actions handed over whose success the loop has not logged yet."""
         with self._changed:
             return self._outstanding
+
+    def is_full(self) -> bool:
+        """So much is waiting for the external system that the group should take no more events meanwhile."""
+        with self._changed:
+            return len(self._pending) >= MAX_ACTIONS_WAITING or self._pending_bytes >= MAX_BYTES_WAITING
 
     def settle(self, count: int) -> None:
         """The loop has taken note of the success of `count` actions."""
@@ -123,6 +132,7 @@ class WriterThread:
             while self._pending and len(taken) < GROUP_ACTIONS and records < GROUP_RECORDS:
                 taken.append(self._pending.popleft())
                 records += taken[-1].records
+                self._pending_bytes -= len(taken[-1].body)
             return taken
 
     def _apply(self, writes: Sequence[PendingWrite]) -> None:

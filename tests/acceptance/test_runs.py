@@ -6,6 +6,7 @@ import re
 import signal
 from pathlib import Path
 
+import duckdb
 import psutil
 import pyarrow.parquet as pq
 import pytest
@@ -15,11 +16,15 @@ from airflow_logio.errors import ConfigurationError, IncompatibleRun
 from airflow_logio.protocol.states import GroupState
 from airflow_logio.runtime.bundle import parse_ref
 from airflow_logio.store.records import BacklogBound
+from airflow_logio.store.sql.engines import log_engine
 from tests.support.grocery import assert_exact
 from tests.support.running import PLAIN_RECORDS_PER_BATCH, PlainLauncher, running
 from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.acceptance
+
+RECORDS_PER_EVENT = 250
+"""Of the plain pipeline."""
 
 
 def test_a_sender_waits_for_its_slowest_receiver(
@@ -154,3 +159,36 @@ def test_a_group_that_is_asked_to_halt_does_so_and_goes_on_later(
         run.relaunch("ingest")
         run.finish()
     assert_exact(warehouse_url, small_transactions, PLAIN_RECORDS_PER_BATCH)
+
+
+def test_lineage_is_what_brute_force_says(
+    log_url: str, warehouse_url: str, small_transactions: Path, tmp_path: Path
+) -> None:
+    """Every hourly.out event, with the events of ingest that hold a record of its hour, and with its read action."""
+    launcher = PlainLauncher(tmp_path / "drivers", {("hourly", 1): "after_commit:3"})
+    with running(log_url, warehouse_url, small_transactions, launcher) as run:
+        run.finish()
+    engine = log_engine(log_url)
+    with engine.connect() as connection:
+        recorded = connection.execute(
+            sa.text(
+                "SELECT l.event_id, e.inset_id, e.send_op, e.event_id FROM logio_event_lineage l "
+                "JOIN logio_event_log e ON e.run_id = l.run_id AND e.rec_op = l.send_op AND e.inset_id = l.inset_id "
+                "WHERE l.send_op = 'hourly' AND l.send_port = 'out'"
+            )
+        ).all()
+        others = connection.execute(
+            sa.text("SELECT count(*) FROM logio_event_lineage WHERE send_op <> 'hourly'")
+        ).scalar_one()
+    engine.dispose()
+    query = (
+        "SELECT DISTINCT strftime(date_trunc('hour', transaction_timestamp), '%Y-%m-%dT%H:%M'), "
+        f"file_row_number // {RECORDS_PER_EVENT} + 1 FROM read_parquet('{small_transactions}', file_row_number = true)"
+    )
+    with duckdb.connect() as files:
+        wanted = set(files.execute(query).fetchall())
+    assert {(inset, event) for _, inset, sender, event in recorded if sender == "ingest"} == wanted
+    hours = {inset for inset, _ in wanted}
+    assert {inset for _, inset, sender, _ in recorded if sender == "hourly"} == hours, "one read action per hour"
+    assert len({event for event, _, _, _ in recorded}) == len(hours), "one output event per hour"
+    assert others == 0, "nothing is recorded outside the scope"
