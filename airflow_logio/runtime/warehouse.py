@@ -24,7 +24,7 @@ from airflow_logio.dataflow.writers import TableWriter
 from airflow_logio.errors import ConfigurationError, ExternalUnavailable, Fenced, WriteRefused
 from airflow_logio.protocol.writes import PendingWrite, check_gapless, unapplied
 from airflow_logio.runtime import rows
-from airflow_logio.store.sql.engines import BUSY_TIMEOUT_SECONDS, postgres_arguments
+from airflow_logio.store.sql.engines import postgres_arguments, sqlite_engine
 
 LOCK_TIMEOUT_SECONDS = 20.0
 """Longer than PostgreSQL needs to end an idle session in a transaction, so that one wait is enough."""
@@ -215,24 +215,7 @@ def _engine(name: str, url: str) -> Engine:
                 parsed.set(drivername="postgresql+psycopg2"), connect_args=arguments, pool_size=2, pool_pre_ping=True
             )
         if backend == "sqlite":
-            return _sqlite(parsed)
+            return sqlite_engine(parsed)
         return sa.create_engine(parsed, pool_pre_ping=True)
     except (sa.exc.ArgumentError, sa.exc.NoSuchModuleError, ModuleNotFoundError) as error:
         raise ConfigurationError(f"the URL of connection {name!r} cannot be used: {error}") from error
-
-
-def _sqlite(url: sa.URL) -> Engine:
-    engine = sa.create_engine(url, connect_args={"timeout": BUSY_TIMEOUT_SECONDS, "check_same_thread": False})
-
-    @sa.event.listens_for(engine, "connect")
-    def _on_connect(dbapi: Any, _record: object) -> None:
-        dbapi.isolation_level = None
-        dbapi.execute("PRAGMA journal_mode=WAL")
-        dbapi.execute("PRAGMA synchronous=FULL")
-
-    @sa.event.listens_for(engine, "begin")
-    def _on_begin(connection: Connection) -> None:
-        writes = connection.get_execution_options().get("logio_writes", True)
-        connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
-
-    return engine

@@ -53,7 +53,7 @@ def log_engine(url: str, *, application: str = "logio", pool_size: int = 5) -> E
     """An engine for the log itself. Transactions are begun by `writing` and `reading` below."""
     parsed = parse_url(url)
     if parsed.get_backend_name() == "sqlite":
-        return _sqlite_engine(parsed, durable=True)
+        return sqlite_engine(parsed)
     return sa.create_engine(
         parsed,
         pool_size=pool_size,
@@ -84,7 +84,8 @@ def postgres_arguments(application: str, *, lock_timeout: float = LOCK_TIMEOUT_S
     }
 
 
-def _sqlite_engine(url: URL, *, durable: bool) -> Engine:
+def sqlite_engine(url: URL, *, durable: bool = True) -> Engine:
+    """An SQLite file in WAL mode whose transactions are begun IMMEDIATE, unless option `logio_writes` is False."""
     path = Path(str(url.database))
     if not path.parent.is_dir():
         raise ConfigurationError(f"the folder of the SQLite database {path} does not exist; create it first")
@@ -113,7 +114,7 @@ def beat_engine(url: str, log: Engine) -> Engine:
     parsed = parse_url(url)
     if parsed.get_backend_name() != "sqlite":
         return log
-    return _sqlite_engine(parsed.set(database=f"{parsed.database}.heartbeat"), durable=False)
+    return sqlite_engine(parsed.set(database=f"{parsed.database}.heartbeat"), durable=False)
 
 
 @contextmanager
