@@ -1,12 +1,13 @@
 """What must hold of a pipeline. Each check names the culprit, and the next step where it is not obvious.
 
 Checks of one operator run when it is added; checks of the whole run on first use and in ``Pipeline.validate()``.
-Groups may well exchange events in both directions (A → B → A over different operators): they meet only in the log, and
-a group's driver waits for none of the others.
+Groups may not exchange events in both directions (A → B → A over different operators): back-pressure stops a whole
+group, so that two of them could wait for each other for ever.
 """
 
 from __future__ import annotations
 
+from graphlib import CycleError, TopologicalSorter
 from itertools import combinations
 
 from airflow_logio.dataflow.definition import Definition
@@ -41,6 +42,8 @@ def check_whole(definition: Definition) -> Graph:
     _check_cycle(definition, graph)
     _check_connected(definition, graph)
     _check_groups(definition)
+    _check_group_cycle(definition, graph)
+    _check_reads_beside_writes(definition)
     _check_tables(definition)
     for scope in definition.scopes:
         if not has_path(graph, scope):
@@ -138,3 +141,34 @@ def _check_tables(definition: Definition) -> None:
                 f"{a.on_new_run!r} and {b.on_new_run!r}: a new run would find the rows of one when the other begins. "
                 "Let both say 'append', or let them write different tables"
             )
+
+
+def _check_group_cycle(definition: Definition, graph: Graph) -> None:
+    member = {name: name for name in definition.operators}
+    member |= {name: group.name for group in definition.groups.values() for name in group.operators}
+    feeds: dict[str, set[str]] = {group: set() for group in member.values()}
+    for receiver, sender in graph.senders.items():
+        if member[receiver.operator] != member[sender.operator]:
+            feeds[member[receiver.operator]].add(member[sender.operator])
+    try:
+        TopologicalSorter(feeds).prepare()
+    except CycleError as error:
+        cycle = " → ".join(reversed(error.args[1]))
+        definition.refuse(
+            f"groups form a cycle: {cycle}. Each could wait for the other's back-pressure for ever; put their operators "
+            "into one group, or split a group in two"
+        )
+
+
+def _check_reads_beside_writes(definition: Definition) -> None:
+    """A read would have to wait for the group's earlier writes, which are not even logged while a step is open."""
+    for group in definition.groups.values():
+        operators = {name: definition.operators[name] for name in group.operators}
+        written = {connection: name for name, operator in operators.items() for connection in operator.writes()}
+        for name, operator in operators.items():
+            for connection in set(operator.connections()) - set(operator.writes()):
+                if connection in written:
+                    definition.refuse(
+                        f"group {group.name!r}: operator {name!r} reads connection {connection!r}, which "
+                        f"{written[connection]!r} writes in the same group; put them into groups of their own"
+                    )

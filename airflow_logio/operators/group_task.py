@@ -10,7 +10,14 @@ from typing import Any
 from airflow.sdk.log import redact
 
 from airflow_logio.dataflow.pipeline import Pipeline
-from airflow_logio.errors import BudgetSpent, ConfigurationError, Fenced, IncompatibleRun, LogUnavailable
+from airflow_logio.errors import (
+    BudgetSpent,
+    ConfigurationError,
+    Fenced,
+    IncompatibleRun,
+    LogUnavailable,
+    ProtocolViolation,
+)
 from airflow_logio.hooks.connections import database_url
 from airflow_logio.operators.runs import driver_log
 from airflow_logio.protocol.states import GroupState
@@ -95,7 +102,7 @@ class GroupTask:
     def _restart(self, status: GroupStatus) -> bool:
         try:
             launch_group(self.context, self.group, expected=status.incarnation, reason=ASKED, by_user=True)
-        except (Fenced, BudgetSpent) as error:
+        except (Fenced, BudgetSpent, ProtocolViolation) as error:
             log.warning("Group %s was not launched: %s", self.group, error)
             return False
         log.info("Group %s was %s and is launched again", self.group, status.state.value)

@@ -19,21 +19,26 @@ class LeaseObserver:
     """One observer's view of one driver.
 
     Dead by lease means: the *same* heartbeat number for a whole lease while every poll in between succeeded. A failed
-    poll starts the observation again, so that a log outage does not look like the death of every driver. Times are the
-    observer's own monotonic seconds.
+    poll starts the observation again, so that a log outage does not look like the death of every driver; and between two
+    polls at most a quarter of the lease counts, so that an observer that was itself stopped for a while accuses nobody.
+    Times are the observer's own monotonic seconds, taken before each question.
     """
 
     lease: Lease
     _incarnation: int = 0
     _beat: int = -2
-    _since: float = field(default=0.0)
+    _last: float = field(default=0.0)
+    _still: float = field(default=0.0)
     _fresh: bool = True
 
     def observe(self, incarnation: int, beat: int, now: float) -> float:
-        """A poll succeeded; returns for how many seconds this heartbeat has stood still."""
+        """A poll succeeded; returns for how many seconds this heartbeat has been seen to stand still."""
         if self._fresh or incarnation != self._incarnation or beat != self._beat:
-            self._incarnation, self._beat, self._since, self._fresh = incarnation, beat, now, False
-        return now - self._since
+            self._incarnation, self._beat, self._still, self._fresh = incarnation, beat, 0.0, False
+        else:
+            self._still += min(now - self._last, self.lease.seconds / 4)
+        self._last = now
+        return self._still
 
     def poll_failed(self) -> None:
         self._fresh = True

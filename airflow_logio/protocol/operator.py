@@ -114,6 +114,11 @@ class OperatorProtocol:
             self.triggered[inset_id] = self.open.pop(inset_id)
             if self.spec.reads_state:
                 self._log_state(inset_id, ledger)
+        if self.open and self.inputs_ended():
+            raise ProtocolViolation(
+                f"operator {self.spec.name!r} left Input Set {next(iter(self.open))!r} open at the end of its inputs: "
+                "flush() must name every open one, or nothing would ever generate it"
+            )
 
     def _log_state(self, inset_id: str, ledger: Ledger) -> None:
         state_id = self.context.allocate_state()

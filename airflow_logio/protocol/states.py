@@ -53,7 +53,8 @@ GROUP_TRANSITIONS: Mapping[GroupState, frozenset[GroupState]] = {
     _S.RESTARTED: frozenset({_S.RUNNING, _S.DEAD, _S.PARKED, _S.HALTED}),
     _S.RUNNING: frozenset({_S.DRAINING, _S.FINISHED, _S.DEAD, _S.PARKED, _S.HALTED}),
     _S.DRAINING: frozenset({_S.FINISHED, _S.DEAD, _S.PARKED, _S.HALTED}),
-    _S.DEAD: frozenset({_S.CLAIMED, _S.PARKED, _S.HALTED}),
+    # A driver that was taken for dead and not replaced may still finish: its commit passes the fence.
+    _S.DEAD: frozenset({_S.CLAIMED, _S.FINISHED, _S.PARKED, _S.HALTED}),
     _S.PARKED: frozenset({_S.CLAIMED, _S.HALTED}),
     _S.HALTED: frozenset({_S.CLAIMED}),
     _S.FINISHED: frozenset(),
@@ -70,6 +71,16 @@ ALIVE = _ALIVE
 def allowed_from(target: GroupState) -> frozenset[GroupState]:
     """The states from which `target` may be entered."""
     return frozenset(source for source, targets in GROUP_TRANSITIONS.items() if target in targets)
+
+
+def check_claim(group: str, state: GroupState, *, by_user: bool) -> None:
+    """Whether a group may be claimed: what a person stopped, or what was given up, only a person starts again.
+
+    Raises `ProtocolViolation`.
+    """
+    check_transition(state, GroupState.CLAIMED)
+    if state in (GroupState.PARKED, GroupState.HALTED) and not by_user:
+        raise ProtocolViolation(f"group {group!r} is {state.value}; only a person restarts it (`logio retry`)")
 
 
 def check_transition(source: GroupState, target: GroupState) -> None:

@@ -15,6 +15,7 @@ _COMPRESSED = pa.ipc.IpcWriteOptions(compression="lz4")
 
 def encode(table: pa.Table) -> bytes:
     """An Arrow IPC stream of `table`, without schema metadata that readers do not need."""
+    table = table.replace_schema_metadata(None)
     options = _COMPRESSED if table.nbytes >= COMPRESS_FROM_BYTES else _PLAIN
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, table.schema, options=options) as writer:

@@ -42,7 +42,6 @@ class Committer:
         self._broken = False
         self._changed = threading.Condition()
         self._thread = threading.Thread(target=self._run, name="logio-committer", daemon=True)
-        self.commits = 0
 
     def start(self) -> None:
         self._thread.start()
@@ -113,7 +112,6 @@ class Committer:
         crash_here(CrashPoint.BEFORE_COMMIT)
         self._session.commit(serialized)
         crash_here(CrashPoint.AFTER_COMMIT)
-        self.commits += 1
         self._after_commit(serialized)
 
 

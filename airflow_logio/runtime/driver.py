@@ -21,6 +21,7 @@ from airflow_logio.errors import (
     EpochVoid,
     ExternalUnavailable,
     Fenced,
+    IncompatibleRun,
     LogioError,
     LogUnavailable,
     Park,
@@ -81,7 +82,12 @@ class Driver:
     def run(self) -> int:
         claim = self._config.claim
         crash_here(CrashPoint.BEFORE_REGISTER)
-        ref = self._store.patience.call("registering", lambda: self._store.register(claim, own_identity()))
+        identity = own_identity()
+        try:
+            ref = self._store.patience.call("registering", lambda: self._store.register(claim, identity))
+        except Fenced as error:
+            log.warning("%s", error)
+            return REPLACED
         crash_here(CrashPoint.AFTER_REGISTER)
         log.info("group %s, incarnation %d: registered, pid %d", ref.group, ref.incarnation, os.getpid())
         sessions = SparkSessions(f"{claim.group} ({claim.run_uid[:8]}/{claim.incarnation})")
@@ -102,7 +108,8 @@ class Driver:
             else:
                 self._ready.set()
             run = self._store.patience.call("reading the run", lambda: self._store.find_run(self._config.claim.run_uid))
-            identity = WriterIdentity(run.uid, ref.incarnation)
+            _check_fingerprint(pipeline, run)
+            identity = WriterIdentity(run.uid, ref.incarnation, run.created_at)
             connections = Connections(self._config.connections, identity)
             settings = EpochSettings(
                 pipeline,
@@ -171,3 +178,15 @@ class Driver:
         log.warning("group %s, incarnation %d exits: %s", self._config.claim.group, self._config.claim.incarnation, why)
         sys.stderr.flush()
         os._exit(REPLACED)
+
+
+def _check_fingerprint(pipeline: Pipeline, run: Run) -> None:
+    """A run goes on with the pipeline it was started with (DESIGN decision 13); changed code alone only warns."""
+    found = pipeline.fingerprint()
+    if found["graph"] != run.spec.graph_fingerprint:
+        raise IncompatibleRun(
+            f"pipeline {pipeline.name!r} has changed since run {run.uid} was started (graph {found['graph']}, then "
+            f"{run.spec.graph_fingerprint}); restore that version and `logio retry`, or start a fresh run"
+        )
+    if found["code"] != run.spec.code_fingerprint:
+        log.warning("the code of pipeline %s has changed since the run was started", pipeline.name)

@@ -11,6 +11,7 @@ from pathlib import Path
 from airflow_logio.errors import LogioError
 from airflow_logio.protocol.states import ENDED, LAUNCHING, GroupState
 from airflow_logio.runtime import leftovers, processes
+from airflow_logio.runtime.launch import discard_configurations
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records import GroupRef, GroupStatus, Run
 
@@ -51,6 +52,7 @@ class DriverEnder:
                 processes.end(status.identity)
             self._note_halted(status)
         if self.work_dir is not None:
+            discard_configurations(self.work_dir / self.run.uid)
             leftovers.end_under(self.work_dir / self.run.uid, self.groups)
 
     def _ask_to_halt(self) -> bool:

@@ -48,7 +48,7 @@ class GroupEpoch:
         self._settings = settings
         self._session = session
         self._pipeline = settings.pipeline
-        specs, receivers = specs_of(self._pipeline, settings.group, settings.connections, self._before_read)
+        specs, receivers = specs_of(self._pipeline, settings.group, settings.connections)
         self._protocol = GroupProtocol(specs, receivers)
         self._members = {spec.name: self._pipeline.operators[spec.name] for spec in specs}
         self._mailbox = Mailbox(settings.prefetch)
@@ -61,7 +61,7 @@ class GroupEpoch:
             sender: tuple(port for port in ports if port.operator not in self._members)
             for sender, ports in receivers.items()
         }
-        self._generation = Generation(self._protocol, settings, self._members, self._before_read, self._mailbox.put)
+        self._generation = Generation(self._protocol, settings, self._members, self._mailbox.put)
         self._unflushed_since: float | None = None
 
     # --- life ---------------------------------------------------------------------------------------------------------
@@ -180,6 +180,7 @@ class GroupEpoch:
                     break
                 item = self._mailbox.get(0, inputs=self._accepts_inputs())
             self._generation.start_jobs()
+            self._settings.sessions.raise_if_failed()
             if self._settings.stop_requested.is_set():
                 return False
             if self._is_due():
@@ -295,14 +296,6 @@ class GroupEpoch:
 
     def _last_event(self, sender: Port) -> int:
         return self._protocol.operators[sender.operator].context.next_event.get(sender.name, FIRST_EVENT_ID) - 1
-
-    def _before_read(self, connection: str) -> None:
-        """A side-effect read waits for the group's earlier write actions on that connection (decision 4)."""
-        writers = [writer for (_, name), writer in self._writers.items() if name == connection]
-        if writers:
-            self._committer.drain()
-        for writer in writers:
-            writer.wait_idle()
 
 
 def _round_robin(recovered: Recovered) -> Sequence[Any]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import threading
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -36,6 +38,8 @@ class WriterIdentity:
     run_uid: str
     token: int
     """Fencing token: the incarnation. A lower one is refused."""
+    started_at: float
+    """When the run was started."""
 
 
 class Connections:
@@ -45,16 +49,19 @@ class Connections:
         self._urls = urls
         self._identity = identity
         self._open: dict[str, Warehouse] = {}
+        self._opening = threading.Lock()
+        self._one_at_a_time: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
 
     def warehouse(self, name: str) -> Warehouse:
-        if name not in self._open:
-            if name not in self._urls:
-                raise ConfigurationError(
-                    f"connection {name!r} is used by the pipeline, but the run was started without it "
-                    f"(it has: {', '.join(sorted(self._urls)) or 'none'})"
-                )
-            self._open[name] = Warehouse(name, self._urls[name])
-        return self._open[name]
+        with self._opening:
+            if name not in self._open:
+                if name not in self._urls:
+                    raise ConfigurationError(
+                        f"connection {name!r} is used by the pipeline, but the run was started without it "
+                        f"(it has: {', '.join(sorted(self._urls)) or 'none'})"
+                    )
+                self._open[name] = Warehouse(name, self._urls[name])
+            return self._open[name]
 
     def read(self, read: TableRead, keys: pa.Array | None) -> pa.Table:
         """The effect of a side-effect read action (Algorithm 4); replayed with back-off while the system is away."""
@@ -77,10 +84,13 @@ class Connections:
         Replayed with back-off while the system is away, until `is_over`: being conditional, a replay of what was applied
         changes nothing.
         """
-        marker = Marker(self._identity.run_uid, operator, writer.connection, 0, self._identity.token)
+        marker = Marker(
+            self._identity.run_uid, operator, writer.connection, 0, self._identity.token, self._identity.started_at
+        )
         warehouse = self.warehouse(writer.connection)
         crash_here(CrashPoint.BEFORE_WRITE)
-        replay(f"writing {writer.table}", lambda: warehouse.apply(marker, writer, writes, tables), is_over)
+        with self._one_at_a_time[writer.connection]:  # writes to one connection run one at a time
+            replay(f"writing {writer.table}", lambda: warehouse.apply(marker, writer, writes, tables), is_over)
         crash_here(CrashPoint.AFTER_WRITE)
 
     def close(self) -> None:
@@ -106,23 +116,16 @@ def replay(what: str, action: Callable[[], T], is_over: Callable[[], bool]) -> T
 
 
 class StepExternal:
-    """`External` of one generation: performs reads at once, collects writes; both become part of the Output Set.
+    """`External` of one generation: performs reads at once, collects writes; both become part of the Output Set."""
 
-    `before_read` waits for the group's earlier write actions on that connection (DESIGN decision 4).
-    """
-
-    def __init__(
-        self, name: str, operator: Operator, connections: Connections, before_read: Callable[[str], None]
-    ) -> None:
+    def __init__(self, name: str, operator: Operator, connections: Connections) -> None:
         self._name = name
         self._operator = operator
         self._connections = connections
-        self._before_read = before_read
         self.collected: list[Read | Write] = []
 
     def read(self, read: TableRead, keys: pa.Array | None = None) -> pa.Table:
         """A side-effect read action: its effect is obtained once, here."""
-        self._before_read(read.connection)
         table = self._connections.read(read, keys)
         self.collected.append(Read(read.connection, describe_read(read, keys), table, table.num_rows))
         return table

@@ -25,7 +25,6 @@ class Generation:
         protocol: GroupProtocol,
         settings: EpochSettings,
         members: Mapping[str, Operator],
-        before_read: Callable[[str], None],
         put: Callable[[Any], None],
     ) -> None:
         self._protocol = protocol
@@ -43,7 +42,6 @@ class Generation:
                 operator,
                 settings.sessions,
                 settings.connections,
-                before_read,
                 put,
                 lambda error: put(Failure(error)),
             )

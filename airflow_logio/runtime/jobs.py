@@ -50,7 +50,6 @@ class JobRunner:
         operator: BatchGenerator,
         sessions: SparkSessions,
         connections: Connections,
-        before_read: Callable[[str], None],
         done: Callable[[Generated], None],
         failed: Callable[[BaseException], None],
     ) -> None:
@@ -59,7 +58,6 @@ class JobRunner:
         self._operator = operator
         self._sessions = sessions
         self._connections = connections
-        self._before_read = before_read
         self._done = done
         self._failed = failed
         self._thread: threading.Thread | None = None
@@ -123,7 +121,6 @@ class JobRunner:
     def _read(self, tagged: pa.Table) -> Mapping[str, tuple[pa.Table, Read]]:
         effects = {}
         for name, read in self._operator.reads.items():
-            self._before_read(read.connection)
             keys = keys_of(tagged, read)
             table = self._connections.read(read, keys)
             effects[name] = (table, Read(read.connection, describe_read(read, keys), table, table.num_rows))

@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from airflow_logio.dataflow.pipeline import Pipeline
-from airflow_logio.errors import ConfigurationError
-from airflow_logio.protocol.states import GroupState
+from airflow_logio.errors import ConfigurationError, Fenced
+from airflow_logio.protocol.states import GroupState, check_claim
 from airflow_logio.runtime import processes, spark_submit
 from airflow_logio.runtime.bundle import PipelineRef, write_bundle
 from airflow_logio.runtime.driver_config import DriverConfig
@@ -60,8 +60,7 @@ class LocalProcessLauncher(Launcher):
         _reap()
         folder = self.work_dir / claim.run_uid / claim.group / str(claim.incarnation)
         folder.mkdir(parents=True, mode=0o700)
-        for stale in folder.parent.glob(f"*/{CONFIG_NAME}"):
-            stale.unlink(missing_ok=True)  # of a driver that never came to read it
+        discard_configurations(folder.parent)
         bundle = write_bundle(PipelineRef(config.module, config.attr, Path(config.bundle_root)), folder / "bundle.zip")
         config_path = folder / CONFIG_NAME
         config.write(config_path)
@@ -85,6 +84,12 @@ class LocalProcessLauncher(Launcher):
             raise ConfigurationError(f"spark-submit could not be started: {error}") from error
         _children.append(process)
         return Launched(processes.identity_of(process.pid), str(log_path))
+
+
+def discard_configurations(folder: Path) -> None:
+    """Remove what drivers below `folder` never came to read: their configurations hold database URLs."""
+    for stale in folder.rglob(CONFIG_NAME):
+        stale.unlink(missing_ok=True)
 
 
 _children: list[subprocess.Popen[bytes]] = []
@@ -119,6 +124,12 @@ def launch_group(context: LaunchContext, group: str, *, expected: int, reason: s
     """
     spark_submit.check(context.settings)
     status = context.store.group(context.run.run_id, group)
+    if status.incarnation != expected:
+        # Before anything is ended: what runs now is somebody else's driver.
+        raise Fenced(
+            f"group {group!r} was claimed by somebody else: incarnation {status.incarnation}, expected {expected}"
+        )
+    check_claim(group, status.state, by_user=by_user)
     if context.store.ends_old_driver_first:
         _end_old_driver(context, status)
     claim = context.store.claim(context.run.run_id, group, expected=expected, reason=reason, by_user=by_user)

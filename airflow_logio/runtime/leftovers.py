@@ -1,7 +1,7 @@
 """Driver processes that no log knows of: their launcher was ended between starting them and recording them.
 
 Every local driver works in the private folder of its incarnation, ``work_dir/<run>/<group>/<incarnation>``, and so do
-its children: that tells whose they are.
+its children: that tells whose they are. Somebody's shell that stands there is none of them: a driver names its application.
 """
 
 from __future__ import annotations
@@ -12,6 +12,8 @@ from collections.abc import Iterable
 from pathlib import Path
 
 import psutil
+
+from airflow_logio.runtime.launch import APPLICATION
 
 log = logging.getLogger(__name__)
 
@@ -24,7 +26,9 @@ def processes_under(folder: Path, groups: Iterable[str] | None = None) -> list[p
         try:
             if process.pid != os.getpid() and process.uids().real == os.getuid():
                 where = Path(process.cwd())
-                if any(where.is_relative_to(root) for root in roots):
+                if APPLICATION.name in " ".join(process.cmdline()) and any(
+                    where.is_relative_to(root) for root in roots
+                ):
                     found.append(process)
         except (psutil.Error, OSError):
             continue

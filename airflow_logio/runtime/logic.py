@@ -5,7 +5,7 @@ Errors in the author's code come out as `OperatorFailed` with pipeline, operator
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -18,20 +18,15 @@ from airflow_logio.protocol.values import Event, ExecutionMode, Port
 from airflow_logio.runtime.arrow import decode
 from airflow_logio.runtime.external import BEGIN, Connections, StepExternal
 
-BeforeRead = Callable[[str], None]
-
 
 class _Adapter:
     """What both kinds of operators share."""
 
-    def __init__(
-        self, pipeline: str, name: str, operator: Operator, connections: Connections, before: BeforeRead
-    ) -> None:
+    def __init__(self, pipeline: str, name: str, operator: Operator, connections: Connections) -> None:
         self._pipeline = pipeline
         self._name = name
         self._operator: Any = operator
         self._connections = connections
-        self._before_read = before
 
     def opening(self) -> Sequence[Write]:
         """The first write action of a run: what it does to the writer's table (``on_new_run``)."""
@@ -60,7 +55,7 @@ class _Adapter:
         return InputEvent(port, event.event_id, table)
 
     def _external(self) -> StepExternal:
-        return StepExternal(self._name, self._operator, self._connections, self._before_read)
+        return StepExternal(self._name, self._operator, self._connections)
 
 
 class StatelessLogic(_Adapter):
@@ -146,7 +141,7 @@ class StatefulLogic(_Adapter):
 
 
 def specs_of(
-    pipeline: Pipeline, group: str, connections: Connections, before_read: BeforeRead
+    pipeline: Pipeline, group: str, connections: Connections
 ) -> tuple[list[OperatorSpec], dict[Port, tuple[Port, ...]]]:
     """The operators of a group in topological order, and the receivers of their output ports."""
     members = set(pipeline.groups[group].operators)
@@ -161,7 +156,7 @@ def specs_of(
                 name=name,
                 inputs=tuple(operator.inputs),
                 outputs=tuple(operator.outputs),
-                logic=_logic(pipeline.name, name, operator, connections, before_read),
+                logic=_logic(pipeline.name, name, operator, connections),
                 lineage_in=frozenset(inside),
                 lineage_out=frozenset(outside),
                 asynchronous=operator.mode is ExecutionMode.EXECUTORS,
@@ -174,9 +169,9 @@ def specs_of(
     return specs, receivers
 
 
-def _logic(pipeline: str, name: str, operator: Operator, connections: Connections, before: BeforeRead) -> Logic | None:
+def _logic(pipeline: str, name: str, operator: Operator, connections: Connections) -> Logic | None:
     if isinstance(operator, StatelessOperator):
-        return StatelessLogic(pipeline, name, operator, connections, before)
+        return StatelessLogic(pipeline, name, operator, connections)
     if isinstance(operator, StatefulOperator):
-        return StatefulLogic(pipeline, name, operator, connections, before)
+        return StatefulLogic(pipeline, name, operator, connections)
     return None

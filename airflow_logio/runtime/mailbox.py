@@ -71,10 +71,6 @@ class Mailbox:
                     return None
                 self._changed.wait(remaining)
 
-    def has_inputs(self) -> bool:
-        with self._changed:
-            return bool(self._inputs)
-
     def close(self) -> None:
         with self._changed:
             self._closed = True

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import socket
 from pathlib import Path
@@ -10,8 +11,7 @@ import psutil
 
 from airflow_logio.store.records import DriverIdentity
 
-START_TIME_TOLERANCE_SECONDS = 1.5
-"""psutil derives start times from the boot time, which a clock adjustment moves a little."""
+START_TIME_TOLERANCE_SECONDS = 0.05
 
 
 def boot_id() -> str:
@@ -22,6 +22,20 @@ def boot_id() -> str:
     return f"boot-{int(psutil.boot_time())}"
 
 
+def start_time_of(pid: int) -> float:
+    """When a process started. On Linux in seconds since boot, which no adjustment of the clock moves; else since the epoch.
+
+    Raises `psutil.NoSuchProcess`.
+    """
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        return float(int(fields[19]) / os.sysconf("SC_CLK_TCK"))
+    except (FileNotFoundError, ProcessLookupError):
+        if Path("/proc/self/stat").exists():
+            raise psutil.NoSuchProcess(pid) from None
+        return float(psutil.Process(pid).create_time())
+
+
 def this_host() -> str:
     return socket.gethostname()
 
@@ -29,7 +43,7 @@ def this_host() -> str:
 def identity_of(pid: int) -> DriverIdentity | None:
     """The identity of a process of this machine; None if there is none of that pid."""
     try:
-        return DriverIdentity(this_host(), boot_id(), pid, psutil.Process(pid).create_time())
+        return DriverIdentity(this_host(), boot_id(), pid, start_time_of(pid))
     except psutil.NoSuchProcess:
         return None
 
@@ -39,8 +53,10 @@ def own_identity() -> DriverIdentity:
     own = psutil.Process()
     parent = own.parent()
     if parent is None or "java" not in parent.name():
-        return DriverIdentity(this_host(), boot_id(), own.pid, own.create_time())
-    return DriverIdentity(this_host(), boot_id(), own.pid, own.create_time(), parent.pid, parent.create_time())
+        return DriverIdentity(this_host(), boot_id(), own.pid, start_time_of(own.pid))
+    return DriverIdentity(
+        this_host(), boot_id(), own.pid, start_time_of(own.pid), parent.pid, start_time_of(parent.pid)
+    )
 
 
 def is_local(identity: DriverIdentity) -> bool:
@@ -53,7 +69,7 @@ def _find(pid: int, start_time: float) -> psutil.Process | None:
         return None
     try:
         process = psutil.Process(pid)
-        same = abs(process.create_time() - start_time) <= START_TIME_TOLERANCE_SECONDS
+        same = abs(start_time_of(pid) - start_time) <= START_TIME_TOLERANCE_SECONDS
         return process if same and process.status() != psutil.STATUS_ZOMBIE else None
     except psutil.NoSuchProcess:
         return None
@@ -85,8 +101,7 @@ def end(identity: DriverIdentity, timeout: float = 10.0) -> bool:
     """
     left = driver_processes(identity)
     for process in left:
-        children = process.children(recursive=True)
-        for one in (process, *children):
+        for one in (process, *_children(process)):
             try:
                 one.send_signal(signal.SIGKILL)
             except psutil.NoSuchProcess:
@@ -95,7 +110,8 @@ def end(identity: DriverIdentity, timeout: float = 10.0) -> bool:
     return not alive
 
 
-def wait_gone(identity: DriverIdentity, timeout: float) -> bool:
-    """Wait until the driver's processes have ended by themselves."""
-    _, alive = psutil.wait_procs(driver_processes(identity), timeout=timeout)
-    return not alive
+def _children(process: psutil.Process) -> list[psutil.Process]:
+    try:
+        return list(process.children(recursive=True))
+    except psutil.NoSuchProcess:
+        return []

@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from airflow_logio.dataflow.operators import SourceOperator
 from airflow_logio.errors import LogioError, OperatorFailed
+from airflow_logio.runtime.external import replay
 from airflow_logio.runtime.mailbox import Closed, Mailbox
 
 
@@ -61,13 +62,20 @@ class SourceReader:
         self._stopping.set()
         self._thread.join()
 
+    def _read(self) -> None:
+        """From behind the last batch that was handed over: a replayable action resumes there when it is replayed."""
+        for batch in self._operator.read(self._params, self._action, self._offset):
+            if self._stopping.is_set():
+                return
+            self._mailbox.put_input(Batch(self._name, batch.table, batch.next_offset), batch.table.nbytes)
+            self._offset = batch.next_offset
+
     def _run(self) -> None:
         try:
             self._may_start(self._stopping)
-            for batch in self._operator.read(self._params, self._action, self._offset):
-                if self._stopping.is_set():
-                    return
-                self._mailbox.put_input(Batch(self._name, batch.table, batch.next_offset), batch.table.nbytes)
+            replay(f"reading source {self._name}", self._read, self._stopping.is_set)
+            if self._stopping.is_set():
+                return
             self._mailbox.put_input(Exhausted(self._name), 0)
         except Closed:
             return

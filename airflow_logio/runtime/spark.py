@@ -42,8 +42,10 @@ class SparkSessions:
     def is_ready(self) -> bool:
         return self._session is not None
 
-    def failed(self) -> bool:
-        return self._error is not None
+    def raise_if_failed(self) -> None:
+        """The session could not be made: found out now, not when the first job asks for it."""
+        if self._error is not None:
+            raise self._error
 
     def _make(self) -> None:
         started = time.monotonic()

@@ -7,6 +7,7 @@ from typing import Any
 
 from airflow_logio.dataflow.operators import SourceOperator
 from airflow_logio.dataflow.pipeline import Pipeline
+from airflow_logio.dataflow.writers import TableWriter
 from airflow_logio.errors import ConfigurationError
 from airflow_logio.protocol.liveness import Lease, RecoveryBudget
 from airflow_logio.runtime.bundle import PipelineRef
@@ -39,6 +40,11 @@ def run_spec(
             f"pipeline {pipeline.name!r} needs connections {list(pipeline.connections)}: "
             f"{'missing ' + ', '.join(missing) if missing else 'unknown ' + ', '.join(unknown)}"
         )
+    for name, operator in pipeline.operators.items():
+        if operator.writes() and not isinstance(operator, TableWriter):
+            raise ConfigurationError(
+                f"operator {name!r} has write actions of its own kind; only TableWriter can be run so far"
+            )
     sources = {name: op for name, op in pipeline.operators.items() if isinstance(op, SourceOperator)}
     actions = {name: source.action(checked) for name, source in sources.items()}
     fingerprint = pipeline.fingerprint()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 
-from airflow_logio.errors import BudgetSpent, Fenced
+from airflow_logio.errors import BudgetSpent, Fenced, ProtocolViolation
 from airflow_logio.protocol.states import GroupState
 from airflow_logio.runtime.launch import LaunchContext, launch_group
 from airflow_logio.runtime.watch import GroupWatcher, Observation
@@ -21,7 +21,8 @@ FIRST_LAUNCH = "first launch"
 def start_if_needed(context: LaunchContext, group: str, observation: Observation) -> bool:
     """Launch a group that is new or dead; True if a driver was launched.
 
-    Does nothing for a group that lives, has ended, or cannot be seen. A group whose budget is spent is parked by the claim.
+    Does nothing for a group that lives, has ended, or cannot be seen. A group whose budget is spent is parked by the claim;
+    what somebody else has done meanwhile (claimed, parked, halted, finished) stands.
     """
     status = observation.status
     if status is None or status.state not in (GroupState.NEW, GroupState.DEAD):
@@ -29,7 +30,7 @@ def start_if_needed(context: LaunchContext, group: str, observation: Observation
     reason = FIRST_LAUNCH if status.state is GroupState.NEW else observation.cause or "dead"
     try:
         claim = launch_group(context, group, expected=status.incarnation, reason=reason)
-    except (Fenced, BudgetSpent) as error:
+    except (Fenced, BudgetSpent, ProtocolViolation) as error:
         log.warning("group %s was not launched: %s", group, error)
         return False
     if claim.recovery:

@@ -16,7 +16,7 @@ from typing import Any
 import pyarrow as pa
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
-from sqlalchemy.engine import Connection, Engine, make_url
+from sqlalchemy.engine import Connection, Engine
 
 from airflow_logio.crash import CrashPoint, crash_here
 from airflow_logio.dataflow.reads import TableRead
@@ -24,7 +24,7 @@ from airflow_logio.dataflow.writers import TableWriter
 from airflow_logio.errors import ConfigurationError, ExternalUnavailable, Fenced, WriteRefused
 from airflow_logio.protocol.writes import PendingWrite, check_gapless, unapplied
 from airflow_logio.runtime import rows
-from airflow_logio.store.sql.engines import postgres_arguments, sqlite_engine
+from airflow_logio.store.sql.engines import RETRYABLE, parse_url, postgres_arguments, sqlite_engine
 
 LOCK_TIMEOUT_SECONDS = 20.0
 """Longer than PostgreSQL needs to end an idle session in a transaction, so that one wait is enough."""
@@ -47,6 +47,7 @@ owner_table = sa.Table(
     metadata,
     sa.Column("table_name", sa.String(250), primary_key=True),
     sa.Column("run_uid", sa.String(32), nullable=False),
+    sa.Column("started_at", sa.Double, nullable=False),
 )
 
 
@@ -59,6 +60,8 @@ class Marker:
     connection: str
     slot: int
     token: int
+    started_at: float
+    """When the run was started, by the clock of its log: a table belongs to the latest run that began to write it."""
 
     def where(self) -> sa.ColumnElement[bool]:
         columns = marker_table.c
@@ -139,12 +142,19 @@ class Warehouse:
         return int(row.last_write)
 
     def _begin(self, connection: Connection, marker: Marker, writer: TableWriter) -> None:
-        """The first write action of a run: create the table if declared, take it over, treat what is in it as asked."""
+        """The first write action of a run: take the table over, create it if declared, treat what is in it as asked.
+
+        Refused if a run that was started later owns the table: this one was stopped before its first write.
+        """
+        if connection.dialect.name == "postgresql":  # two runs, or two writers of one table, begin one after the other
+            key = sa.text("SELECT pg_advisory_xact_lock(hashtext('logio table'), hashtext(:name))")
+            connection.execute(key, {"name": writer.table})
+        owner = connection.execute(sa.select(owner_table).where(owner_table.c.table_name == writer.table)).one_or_none()
+        if owner is not None and (owner.started_at, owner.run_uid) > (marker.started_at, marker.run_uid):
+            raise self._not_owner(marker, writer, owner.run_uid)
         table = rows.table_of(connection, writer, create=True)
-        if (
-            writer.on_new_run == "error"
-            and connection.execute(sa.select(sa.literal(1)).select_from(table).limit(1)).first()
-        ):
+        is_filled = connection.execute(sa.select(sa.literal(1)).select_from(table).limit(1)).first() is not None
+        if writer.on_new_run == "error" and is_filled:
             raise WriteRefused(
                 f"table {writer.table!r} of connection {self.name!r} is not empty, and its writer {marker.operator!r} says "
                 "on_new_run='error'; empty it, or choose 'append' or 'replace'"
@@ -152,17 +162,21 @@ class Warehouse:
         if writer.on_new_run == "replace":
             connection.execute(sa.delete(table))
         connection.execute(sa.delete(owner_table).where(owner_table.c.table_name == writer.table))
-        connection.execute(sa.insert(owner_table).values(table_name=writer.table, run_uid=marker.run_uid))
+        owned = {"table_name": writer.table, "run_uid": marker.run_uid, "started_at": marker.started_at}
+        connection.execute(sa.insert(owner_table).values(**owned))
 
     def _check_owner(self, connection: Connection, marker: Marker, writer: TableWriter) -> None:
         owner = connection.execute(
             sa.select(owner_table.c.run_uid).where(owner_table.c.table_name == writer.table).with_for_update(read=True)
         ).scalar_one_or_none()
         if owner != marker.run_uid:
-            raise WriteRefused(
-                f"table {writer.table!r} of connection {self.name!r} belongs to run {owner or 'none'}: a newer run has taken "
-                f"it over, and run {marker.run_uid} must not write to it any more"
-            )
+            raise self._not_owner(marker, writer, owner)
+
+    def _not_owner(self, marker: Marker, writer: TableWriter, owner: str | None) -> WriteRefused:
+        return WriteRefused(
+            f"table {writer.table!r} of connection {self.name!r} belongs to run {owner or 'none'}: a newer run has taken "
+            f"it over, and run {marker.run_uid} must not write to it any more"
+        )
 
     # --- inside -------------------------------------------------------------------------------------------------------
 
@@ -173,7 +187,8 @@ class Warehouse:
         except (sa.exc.OperationalError, sa.exc.InterfaceError, sa.exc.TimeoutError) as error:
             raise ExternalUnavailable(f"connection {self.name!r}: {_cause(error)}") from error
         except sa.exc.DBAPIError as error:
-            if error.connection_invalidated:
+            code = getattr(error.orig, "pgcode", None) or ""
+            if error.connection_invalidated or code.startswith(RETRYABLE):
                 raise ExternalUnavailable(f"connection {self.name!r}: {_cause(error)}") from error
             raise WriteRefused(f"connection {self.name!r} refused a statement: {_cause(error)}") from error
 
@@ -206,16 +221,24 @@ def _snapshot(engine: Engine) -> dict[str, Any]:
 
 
 def _engine(name: str, url: str) -> Engine:
+    """PostgreSQL and SQLite with all their guarantees; any other database that SQLAlchemy reaches, with its own."""
+    if not url.startswith(("postgresql", "sqlite")):
+        return _other_engine(name, url)
     try:
-        parsed = make_url(url)
-        backend = parsed.get_backend_name()
-        if backend == "postgresql":
-            arguments = postgres_arguments(f"logio {name}", lock_timeout=LOCK_TIMEOUT_SECONDS)
-            return sa.create_engine(
-                parsed.set(drivername="postgresql+psycopg2"), connect_args=arguments, pool_size=2, pool_pre_ping=True
-            )
-        if backend == "sqlite":
-            return sqlite_engine(parsed)
-        return sa.create_engine(parsed, pool_pre_ping=True)
-    except (sa.exc.ArgumentError, sa.exc.NoSuchModuleError, ModuleNotFoundError) as error:
-        raise ConfigurationError(f"the URL of connection {name!r} cannot be used: {error}") from error
+        parsed = parse_url(url)
+    except ConfigurationError as error:
+        raise ConfigurationError(f"connection {name!r}: {error}") from None
+    if parsed.get_backend_name() == "sqlite":
+        return sqlite_engine(parsed)
+    arguments = postgres_arguments(f"logio {name}", lock_timeout=LOCK_TIMEOUT_SECONDS)
+    return sa.create_engine(parsed, connect_args=arguments, pool_size=2, pool_pre_ping=True, hide_parameters=True)
+
+
+def _other_engine(name: str, url: str) -> Engine:
+    try:
+        return sa.create_engine(url, pool_pre_ping=True, hide_parameters=True)
+    except (sa.exc.ArgumentError, sa.exc.NoSuchModuleError, ModuleNotFoundError, ValueError):
+        # Their texts repeat parts of the URL.
+        raise ConfigurationError(
+            f"the URL of connection {name!r} cannot be used: it cannot be parsed, or its driver is not installed"
+        ) from None

@@ -65,12 +65,13 @@ class GroupWatcher:
             return Observation(None)
 
     def _look(self) -> Observation:
+        asked_at = self._clock()  # what the answer says held then, however late it comes
         status = self._store.group(self._run_id, self._group)
         if status.state is GroupState.DEAD:
             return Observation(status, status.error or "dead")
         if status.state not in ALIVE:
             return Observation(status)
-        cause = self._cause_of_death(status)
+        cause = self._cause_of_death(status, asked_at)
         if cause is None:
             return Observation(status)
         # What was read before the process was seen gone may be old: it may have finished in between.
@@ -81,14 +82,14 @@ class GroupWatcher:
         status = self._store.group(self._run_id, self._group)
         return Observation(status, cause if status.state is GroupState.DEAD else None)
 
-    def _cause_of_death(self, status: GroupStatus) -> str | None:
+    def _cause_of_death(self, status: GroupStatus, asked_at: float) -> str | None:
         if status.identity is not None and processes.is_gone(status.identity):
             pid = status.identity.pid or status.identity.parent_pid
             return f"the driver's process {pid} on {status.identity.host} has ended without saying so"
         launching = status.state in LAUNCHING
         # A driver that has just registered has a whole lease for its first heartbeat: launching counts separately.
         beat = -1 if launching else status.beat
-        stood_still = self._observer.observe(status.incarnation, beat, self._clock())
+        stood_still = self._observer.observe(status.incarnation, beat, asked_at)
         if self._observer.is_expired(stood_still, launching=launching):
             what = (
                 f"did not register within {stood_still:.0f} s"

@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 
 GROUP_ACTIONS = 4_096
 GROUP_RECORDS = 100_000
-MAX_ACTIONS_WAITING = 16_384
+MAX_ACTIONS_WAITING = 8_192
 MAX_BYTES_WAITING = 64 * 2**20
 
 
@@ -85,12 +85,6 @@ class WriterThread:
         """The loop has taken note of the success of `count` actions."""
         with self._changed:
             self._outstanding -= count
-
-    def wait_idle(self) -> None:
-        """Until every action handed over has been applied, or the thread has ended."""
-        with self._changed:
-            while (self._pending or self._busy) and not self._stopping:
-                self._changed.wait()
 
     def stop(self) -> None:
         """Join: after this returns, the thread writes nothing any more."""

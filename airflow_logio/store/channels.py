@@ -5,7 +5,7 @@ A port's own name for its events; for actions and state events, whose sender por
 
 from __future__ import annotations
 
-STATE_CHANNEL = "state"
+STATE_CHANNEL = "state:"
 WRITES = "write:"
 
 

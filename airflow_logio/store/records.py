@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from airflow_logio.errors import LogioError
 from airflow_logio.protocol.liveness import Lease, RecoveryBudget
 from airflow_logio.protocol.states import GroupState, RunState
 from airflow_logio.protocol.values import Event, Port
@@ -98,6 +99,13 @@ class Claim:
     recovery: bool
     """False for the first incarnation."""
     replica: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """A claim that was not made: the group was parked or halted instead, which is committed; then `error` is raised."""
+
+    error: LogioError
 
 
 @dataclass(frozen=True, slots=True)

@@ -192,3 +192,36 @@ def test_lineage_is_what_brute_force_says(
     assert {inset for _, inset, sender, _ in recorded if sender == "hourly"} == hours, "one read action per hour"
     assert len({event for event, _, _, _ in recorded}) == len(hours), "one output event per hour"
     assert others == 0, "nothing is recorded outside the scope"
+
+
+def test_a_run_stopped_before_its_first_write_cannot_take_a_newer_runs_table(
+    log_url: str, warehouse_url: str, small_transactions: Path, tmp_path: Path
+) -> None:
+    """Its first write action would delete what the newer run has written."""
+    arguments = (log_url, warehouse_url, small_transactions)
+    stopping = PlainLauncher(tmp_path / "first", {("publish", 1): "before_write:1:stop"})
+    with running(*arguments, stopping, name="first") as first:
+        first.until(lambda: first.is_running("publish"), "publish runs", "publish")
+        process = first.process("publish")
+        first.until(lambda: process.status() == psutil.STATUS_STOPPED, "publish is about to begin", "publish")
+        with running(*arguments, PlainLauncher(tmp_path / "second"), name="second") as second:
+            second.finish()
+        process.send_signal(signal.SIGCONT)
+        eventually(lambda: first.status("publish").state is GroupState.PARKED, what="the old run parks", timeout=90)
+        assert "a newer run has taken it over" in (first.status("publish").error or "")
+    assert_exact(warehouse_url, small_transactions, PLAIN_RECORDS_PER_BATCH)
+
+
+def test_a_pipeline_that_changes_under_a_run_parks_the_group(
+    sqlite_url: str, warehouse_url: str, small_transactions: Path, tmp_path: Path
+) -> None:
+    file = tmp_path / "bundle" / "changing_sales.py"
+    file.parent.mkdir()
+    source = (Path(__file__).parents[1] / "support" / "bundle" / "plain_sales.py").read_text()
+    file.write_text(source)
+    launcher = PlainLauncher(tmp_path / "drivers", {("totals", 1): "after_commit:2"})
+    with running(sqlite_url, warehouse_url, small_transactions, launcher, ref=parse_ref(f"{file}:sales")) as run:
+        run.until(lambda: run.is_running("totals"), "totals runs")
+        file.write_text(source.replace("EVENTS_PER_BATCH = 10", "EVENTS_PER_BATCH = 7"))
+        run.until(lambda: run.status("totals").state is GroupState.PARKED, "totals is parked")
+        assert (run.status("totals").error or "").startswith("IncompatibleRun: pipeline 'sales' has changed")

@@ -9,7 +9,7 @@ from dataclasses import replace
 import msgspec
 
 from airflow_logio.errors import BudgetSpent, Fenced, IncompatibleRun, ProtocolViolation, UnknownRun
-from airflow_logio.protocol.states import GroupState, RunState, allowed_from, check_transition
+from airflow_logio.protocol.states import GroupState, RunState, allowed_from, check_claim
 from airflow_logio.store.memory.session import MemoryGroupSession
 from airflow_logio.store.memory.tables import BeatRow, DriverRow, GroupKey, GroupRow, RunRow, Tables
 from airflow_logio.store.port import GroupSession, LogStore
@@ -20,6 +20,7 @@ from airflow_logio.store.records import (
     GroupRef,
     GroupStatus,
     PortProgress,
+    Refused,
     Run,
     RunSpec,
 )
@@ -123,11 +124,11 @@ class MemoryLogStore(LogStore):
     def claim(self, run_id: int, group: str, *, expected: int, reason: str, by_user: bool = False) -> Claim:
         with self.tables.transaction():
             made = self._claim(GroupKey(run_id, group), expected, reason, by_user=by_user)
-        if isinstance(made, str):
-            raise BudgetSpent(made)
+        if isinstance(made, Refused):
+            raise made.error
         return made
 
-    def _claim(self, key: GroupKey, expected: int, reason: str, *, by_user: bool) -> Claim | str:
+    def _claim(self, key: GroupKey, expected: int, reason: str, *, by_user: bool) -> Claim | Refused:
         tables, group = self.tables, key.group
         if key.run_id not in tables.runs:
             raise UnknownRun(f"no run {key.run_id} is in the log")
@@ -138,17 +139,18 @@ class MemoryLogStore(LogStore):
             raise Fenced(
                 f"group {group!r} was claimed by somebody else: incarnation {fence.incarnation}, expected {expected}"
             )
-        check_transition(row.state, GroupState.CLAIMED)
-        if row.state is GroupState.PARKED and not by_user:
-            raise ProtocolViolation(f"group {group!r} is parked; only a person restarts it (`logio retry`)")
+        check_claim(group, row.state, by_user=by_user)
         spends = expected > 0 and not by_user
         ref = GroupRef(key.run_id, group, expected)
         if spends and (causes := self._budget_spent(key)):
             text = f"{causes}\nlast cause: {reason}"
             self._move(ref, GroupState.PARKED, text)
             self._end_driver(ref, reason)
-            return text
+            return Refused(BudgetSpent(text))
         self._end_driver(ref, reason)
+        if not by_user and row.desired is GroupState.HALTED:
+            self._move(ref, GroupState.HALTED, None)
+            return Refused(ProtocolViolation(f"group {group!r} was asked to halt, and is not recovered"))
         return self._raise_incarnation(key, fence, reason, spends=spends)
 
     def _raise_incarnation(self, key: GroupKey, fence: FenceRow, reason: str, *, spends: bool) -> Claim:
@@ -163,7 +165,9 @@ class MemoryLogStore(LogStore):
     def _budget_spent(self, key: GroupKey) -> str | None:
         tables, clock = self.tables, self.tables.now()
         budget = tables.runs[key.run_id].spec.budget
-        spent = [(n, row) for (other, n), row in sorted(tables.drivers.items()) if other == key and row.spends_budget]
+        mine = [(n, row) for (other, n), row in sorted(tables.drivers.items()) if other == key and n > 1]
+        forgiven = max((n for n, row in mine if not row.spends_budget), default=0)
+        spent = [(n, row) for n, row in mine if n > forgiven]
         if not budget.is_spent([clock - row.claimed_at for _, row in spent]):
             return None
         causes = "\n".join(f"  incarnation {n}: {row.reason}" for n, row in spent[-budget.recoveries :])
@@ -196,6 +200,8 @@ class MemoryLogStore(LogStore):
         tables, key = self.tables, GroupKey(claim.run_id, claim.group, claim.replica)
         with tables.transaction():
             driver = tables.drivers.get((key, claim.incarnation))
+            if driver is not None and driver.registered_at is not None and self._is_same(driver, claim, identity):
+                return GroupRef(claim.run_id, claim.group, claim.incarnation, claim.replica)
             free = driver is not None and driver.nonce == claim.nonce and driver.registered_at is None
             if driver is None or not free or not self._move(claim, GroupState.RUNNING, None):
                 raise Fenced(
@@ -205,6 +211,11 @@ class MemoryLogStore(LogStore):
             registered = replace(driver, registered_at=tables.now(), identity=identity)
             tables.put(tables.drivers, (key, claim.incarnation), registered)
         return GroupRef(claim.run_id, claim.group, claim.incarnation, claim.replica)
+
+    def _is_same(self, driver: DriverRow, claim: Claim, identity: DriverIdentity) -> bool:
+        """The driver asks again because its acknowledgement was lost."""
+        incarnation = self.tables.fences[GroupKey(claim.run_id, claim.group, claim.replica)].incarnation
+        return (driver.nonce, driver.identity, incarnation) == (claim.nonce, identity, claim.incarnation)
 
     def heartbeat(self, ref: GroupRef, beat: int, *, ready: bool, rss_bytes: int) -> GroupState:
         tables, key = self.tables, GroupKey(ref.run_id, ref.group, ref.replica)

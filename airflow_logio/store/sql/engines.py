@@ -39,6 +39,9 @@ def parse_url(url: str) -> URL:
             "the database URL cannot be parsed; expected e.g. postgresql://user@host/name, with special characters of "
             "the password written as %XX"
         ) from None
+    if parsed.host and "@" in parsed.host:
+        # What stands behind the first @ of a password would become the host, and appear in every message.
+        raise ConfigurationError("the database URL has two @: write an @ of the password as %40") from None
     backend = parsed.get_backend_name()
     if backend == "postgresql":
         return parsed.set(drivername="postgresql+psycopg2")
@@ -61,6 +64,7 @@ def log_engine(url: str, *, application: str = "logio", pool_size: int = 5) -> E
         pool_pre_ping=False,
         isolation_level="READ COMMITTED",
         executemany_mode="values_plus_batch",
+        hide_parameters=True,
         connect_args=postgres_arguments(application),
     )
 
@@ -89,7 +93,9 @@ def sqlite_engine(url: URL, *, durable: bool = True) -> Engine:
     path = Path(str(url.database))
     if not path.parent.is_dir():
         raise ConfigurationError(f"the folder of the SQLite database {path} does not exist; create it first")
-    engine = sa.create_engine(url, connect_args={"timeout": BUSY_TIMEOUT_SECONDS, "check_same_thread": False})
+    engine = sa.create_engine(
+        url, connect_args={"timeout": BUSY_TIMEOUT_SECONDS, "check_same_thread": False}, hide_parameters=True
+    )
 
     @sa.event.listens_for(engine, "connect")
     def _on_connect(dbapi: sqlite3.Connection, _record: object) -> None:
@@ -141,7 +147,8 @@ def reading(engine: Engine) -> Iterator[Connection]:
 
 _CONFLICTS = {"40001", "40P01"}
 _LOCK_TIMEOUT = "55P03"
-_RETRYABLE_CLASSES = ("08", "53", "57", "25P03")
+RETRYABLE = ("08", "53", "57", "25P03", "25006")
+"""Beginnings of SQLSTATE codes after which asking again may help: connection, resources, shutdown, read-only for now."""
 
 
 @contextmanager
@@ -165,7 +172,7 @@ def _translate(engine: Engine, error: sa.exc.DBAPIError) -> Exception:
         return TransactionConflict(f"{where}: {cause}")
     if code == "42P01" or "no such table" in cause:
         return ConfigurationError(f"{where} has no LOG.io tables; create them with `logio db upgrade`")
-    gone = error.connection_invalidated or code.startswith(_RETRYABLE_CLASSES)
+    gone = error.connection_invalidated or code.startswith(RETRYABLE)
     if gone or isinstance(error, (sa.exc.OperationalError, sa.exc.InterfaceError)):
         return LogUnavailable(f"{where}: {cause}")
     if isinstance(error, sa.exc.IntegrityError):

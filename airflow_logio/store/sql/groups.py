@@ -8,10 +8,10 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from airflow_logio.errors import Fenced, ProtocolViolation
+from airflow_logio.errors import BudgetSpent, Fenced, ProtocolViolation
 from airflow_logio.protocol.liveness import RecoveryBudget
-from airflow_logio.protocol.states import GroupState, allowed_from, check_transition
-from airflow_logio.store.records import Claim, DriverIdentity, GroupRef, Run
+from airflow_logio.protocol.states import GroupState, allowed_from, check_claim
+from airflow_logio.store.records import Claim, DriverIdentity, GroupRef, Refused, Run
 from airflow_logio.store.sql import schema
 from airflow_logio.store.sql.engines import now
 from airflow_logio.store.sql.runs import known
@@ -63,14 +63,14 @@ def end_driver(connection: Connection, ref: Claim | GroupRef, error: str | None)
     )
 
 
-def claim(connection: Connection, run: Run, group: str, *, expected: int, reason: str, by_user: bool) -> Claim | str:
-    """Raise the incarnation; a string instead of a claim tells that the budget is spent and the group parked."""
+def claim(
+    connection: Connection, run: Run, group: str, *, expected: int, reason: str, by_user: bool
+) -> Claim | Refused:
+    """Raise the incarnation, or move the group to where it belongs instead."""
     state, incarnation = lock_group(connection, run.run_id, group)
     if incarnation != expected:
         raise Fenced(f"group {group!r} was claimed by somebody else: incarnation {incarnation}, expected {expected}")
-    check_transition(state, GroupState.CLAIMED)
-    if state is GroupState.PARKED and not by_user:
-        raise ProtocolViolation(f"group {group!r} is parked; only a person restarts it (`logio retry`)")
+    check_claim(group, state, by_user=by_user)
     recovery = expected > 0
     spends = recovery and not by_user
     ref = GroupRef(run.run_id, group, expected)
@@ -78,9 +78,18 @@ def claim(connection: Connection, run: Run, group: str, *, expected: int, reason
         text = f"{causes}\nlast cause: {reason}"
         move(connection, ref, GroupState.PARKED, error=text)
         end_driver(connection, ref, reason)
-        return text
+        return Refused(BudgetSpent(text))
     end_driver(connection, ref, reason)
+    if not by_user and _is_to_halt(connection, run, group):
+        move(connection, ref, GroupState.HALTED)
+        return Refused(ProtocolViolation(f"group {group!r} was asked to halt, and is not recovered"))
     return _raise_incarnation(connection, run, group, expected + 1, reason, spends=spends)
+
+
+def _is_to_halt(connection: Connection, run: Run, group: str) -> bool:
+    table = schema.group
+    desired = connection.execute(sa.select(table.c.desired).where(*_of(table, run.run_id, group))).scalar_one()
+    return bool(desired == GroupState.HALTED.value)
 
 
 def _raise_incarnation(
@@ -109,12 +118,31 @@ def _raise_incarnation(
     return made
 
 
+def _last_by_user(run: Run, group: str) -> sa.ScalarSelect[int]:
+    """The newest incarnation that a person started: what was before it is forgiven."""
+    driver = schema.driver.alias()
+    return (
+        sa.select(sa.func.max(driver.c.incarnation))
+        .where(
+            driver.c.run_id == run.run_id,
+            driver.c.group_name == group,
+            driver.c.incarnation > 1,
+            ~driver.c.spends_budget,
+        )
+        .scalar_subquery()
+    )
+
+
 def _budget_spent(connection: Connection, run: Run, group: str, budget: RecoveryBudget) -> str | None:
     driver = schema.driver
     clock = now(connection.dialect.name)
     rows = connection.execute(
         sa.select((clock - driver.c.claimed_at).label("age"), driver.c.incarnation, driver.c.reason)
-        .where(*_of(driver, run.run_id, group), driver.c.spends_budget)
+        .where(
+            *_of(driver, run.run_id, group),
+            driver.c.spends_budget,
+            driver.c.incarnation > sa.func.coalesce(_last_by_user(run, group), 0),
+        )
         .order_by(driver.c.incarnation)
     ).all()
     if not budget.is_spent([row.age for row in rows]):
@@ -129,8 +157,11 @@ def _budget_spent(connection: Connection, run: Run, group: str, budget: Recovery
 def register(connection: Connection, claim: Claim, identity: DriverIdentity) -> bool:
     """Compare-and-set on nonce and on not being registered: two processes cannot hold one incarnation.
 
-    False means that nothing may stay of it: the caller rolls back.
+    The same process may ask again (its acknowledgement was lost). False means that nothing may stay of it: the caller
+    rolls back.
     """
+    if _holds(connection, claim, identity):
+        return True
     if not move(connection, claim, GroupState.RUNNING):
         return False
     table = schema.driver
@@ -140,6 +171,21 @@ def register(connection: Connection, claim: Claim, identity: DriverIdentity) -> 
         .values(registered_at=now(connection.dialect.name), **identity_columns(identity, connection))
     ).rowcount
     return took == 1
+
+
+def _holds(connection: Connection, claim: Claim, identity: DriverIdentity) -> bool:
+    _, incarnation = lock_group(connection, claim.run_id, claim.group)
+    table = schema.driver
+    mine = sa.select(table.c.pid).where(
+        *_driver(claim),
+        table.c.nonce == claim.nonce,
+        table.c.registered_at.is_not(None),
+        table.c.host == identity.host,
+        table.c.boot_id == identity.boot_id,
+        table.c.pid == identity.pid,
+        table.c.start_time == identity.start_time,
+    )
+    return incarnation == claim.incarnation and connection.execute(mine).one_or_none() is not None
 
 
 def submitted(connection: Connection, claim: Claim, log_path: str | None, launcher: DriverIdentity | None) -> bool:

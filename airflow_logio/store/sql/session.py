@@ -15,6 +15,7 @@ from airflow_logio.protocol.effects import Effects
 from airflow_logio.protocol.states import GroupState, allowed_from
 from airflow_logio.protocol.values import Event, Port, Status
 from airflow_logio.protocol.writes import PendingWrite
+from airflow_logio.store.channels import STATE_CHANNEL, WRITES
 from airflow_logio.store.header import decode_header
 from airflow_logio.store.patience import Patience
 from airflow_logio.store.port import GroupSession
@@ -255,7 +256,7 @@ class SqlGroupSession(GroupSession):
             .where(
                 table.c.run_id == self.ref.run_id,
                 table.c.send_op.in_(operators),
-                table.c.channel == "state",
+                table.c.channel == STATE_CHANNEL,
                 table.c.status == Status.UNDONE.value,
             )
             .order_by(table.c.event_id)
@@ -299,7 +300,7 @@ class SqlGroupSession(GroupSession):
                 table.c.run_id == self.ref.run_id,
                 table.c.send_op.in_(operators),
                 table.c.send_port.is_(None),
-                table.c.channel.startswith("write:", autoescape=True),
+                table.c.channel.startswith(WRITES, autoescape=True),
                 table.c.status == Status.UNDONE.value,
             )
             .order_by(table.c.send_op, table.c.rec_port, table.c.event_id)

@@ -329,13 +329,26 @@ def test_operators_are_in_topological_order_then_of_definition() -> None:
     assert p.groups["fused"].spark == {"spark.driver.memory": "1g"}
 
 
-def test_groups_may_exchange_events_in_both_directions() -> None:
+def test_groups_that_wait_for_each_other_are_refused() -> None:
     p = Pipeline("p")
     first = p.source("first", ParquetSource("f"))
     middle = p.operator("middle", same, first)
     last = p.sink("last", Count(), middle)
     p.group("outer", first, last)
-    assert list(p.groups) == ["outer", "middle"]
+    with pytest.raises(PipelineDefinitionError, match=r"groups form a cycle: (outer → middle|middle → outer)"):
+        p.validate()
+
+
+def test_a_read_beside_a_write_of_the_same_connection_is_refused() -> None:
+    p = Pipeline("p", connections=["warehouse"])
+    reads = {"names": TableRead("warehouse", "names", key="id")}
+    function = generate(reads=reads)(lambda sales, names: sales)
+    node = p.operator("named", function, p.source("read", ParquetSource("f")), window=EveryEvents(2))
+    p.writer("save", TableWriter("warehouse", "t"), node)
+    p.validate()
+    p.group("both", "named", "save")
+    with pytest.raises(PipelineDefinitionError, match="'named' reads connection 'warehouse', which 'save' writes"):
+        p.validate()
 
 
 def test_lineage_views() -> None:

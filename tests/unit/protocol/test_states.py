@@ -25,7 +25,7 @@ EXPECTED = {
     "restarted": "running dead parked halted",
     "running": "draining finished dead parked halted",
     "draining": "finished dead parked halted",
-    "dead": "claimed parked halted",
+    "dead": "claimed finished parked halted",
     "parked": "claimed halted",
     "halted": "claimed",
     "finished": "",
