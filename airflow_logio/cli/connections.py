@@ -79,7 +79,8 @@ class Connections:
     def find(self, conn_id: str) -> str | None:
         names = (variable(conn_id), SHORT_NAMES.get(conn_id))
         found = next((self.environment[name] for name in names if name and self.environment.get(name)), None)
-        return found or self.file.urls.get(conn_id)
+        url = found or self.file.urls.get(conn_id)
+        return absolute(url) if url else None
 
     def get(self, conn_id: str) -> str:
         """Raises `ConfigurationError`, saying where the URL could be given."""
@@ -96,6 +97,14 @@ class Connections:
         if conn_id is not None and conn_id != LOG_CONNECTION:
             return self.get(conn_id)
         return self.find(LOG_CONNECTION) or sqlite_url(DEFAULT_LOG)
+
+
+def absolute(url: str) -> str:
+    """An SQLite path as seen from here: drivers work in folders of their own."""
+    scheme, separator, path = url.partition(":///")
+    if not scheme.startswith("sqlite") or not separator or not path or path.startswith((":", "/")):
+        return url
+    return f"{scheme}:///{Path(path).absolute()}"
 
 
 def variable(conn_id: str) -> str:

@@ -70,7 +70,8 @@ def _master(connection: Any) -> str:
         )
     if kind == "yarn":
         return "yarn"
-    whole = kind == "spark" and ("://" in host or not connection.port)
+    # Without the Spark provider the form has no type spark: with any other type the host is the whole master as well.
+    whole = kind != "k8s" and ("://" in host or kind != "spark" or not connection.port)
     master = host if whole else f"{kind}://{host}"
     return f"{master}:{connection.port}" if connection.port else master
 

@@ -193,8 +193,11 @@ def find_spark_submit(binary: str | None) -> str:
 def find_java() -> Path | None:
     """``java`` by JAVA_HOME or PATH."""
     home = os.environ.get("JAVA_HOME")
-    if home and (Path(home) / "bin" / "java").is_file():
-        return Path(home) / "bin" / "java"
+    if home:  # spark-submit believes JAVA_HOME alone
+        java = Path(home) / "bin" / "java"
+        if not java.is_file():
+            raise ConfigurationError(f"JAVA_HOME is {home}, but there is no {java}; correct it, or unset it")
+        return java
     found = shutil.which("java")
     return Path(found) if found else None
 

@@ -24,7 +24,7 @@ from airflow_logio.dataflow.writers import TableWriter
 from airflow_logio.errors import ConfigurationError, ExternalUnavailable, Fenced, WriteRefused
 from airflow_logio.protocol.writes import PendingWrite, check_gapless, unapplied
 from airflow_logio.runtime import rows
-from airflow_logio.store.sql.engines import RETRYABLE, parse_url, postgres_arguments, sqlite_engine
+from airflow_logio.store.sql.engines import RETRYABLE, is_misconfigured, parse_url, postgres_arguments, sqlite_engine
 
 LOCK_TIMEOUT_SECONDS = 20.0
 """Longer than PostgreSQL needs to end an idle session in a transaction, so that one wait is enough."""
@@ -149,7 +149,9 @@ class Warehouse:
         if connection.dialect.name == "postgresql":  # two runs, or two writers of one table, begin one after the other
             key = sa.text("SELECT pg_advisory_xact_lock(hashtext('logio table'), hashtext(:name))")
             connection.execute(key, {"name": writer.table})
-        owner = connection.execute(sa.select(owner_table).where(owner_table.c.table_name == writer.table)).one_or_none()
+        # Locked before anything is looked at or deleted: whoever writes as the owner has committed, or will be refused.
+        row = owner_table.c.table_name == writer.table
+        owner = connection.execute(sa.select(owner_table).where(row).with_for_update()).one_or_none()
         if owner is not None and (owner.started_at, owner.run_uid) > (marker.started_at, marker.run_uid):
             raise self._not_owner(marker, writer, owner.run_uid)
         table = rows.table_of(connection, writer, create=True)
@@ -161,9 +163,11 @@ class Warehouse:
             )
         if writer.on_new_run == "replace":
             connection.execute(sa.delete(table))
-        connection.execute(sa.delete(owner_table).where(owner_table.c.table_name == writer.table))
-        owned = {"table_name": writer.table, "run_uid": marker.run_uid, "started_at": marker.started_at}
-        connection.execute(sa.insert(owner_table).values(**owned))
+        mine = {"run_uid": marker.run_uid, "started_at": marker.started_at}
+        if owner is None:
+            connection.execute(sa.insert(owner_table).values(table_name=writer.table, **mine))
+        else:
+            connection.execute(sa.update(owner_table).where(row).values(**mine))
 
     def _check_owner(self, connection: Connection, marker: Marker, writer: TableWriter) -> None:
         owner = connection.execute(
@@ -185,6 +189,8 @@ class Warehouse:
         try:
             yield
         except (sa.exc.OperationalError, sa.exc.InterfaceError, sa.exc.TimeoutError) as error:
+            if is_misconfigured(error):
+                raise ConfigurationError(f"connection {self.name!r}: {_cause(error)}") from error
             raise ExternalUnavailable(f"connection {self.name!r}: {_cause(error)}") from error
         except sa.exc.DBAPIError as error:
             code = getattr(error.orig, "pgcode", None) or ""

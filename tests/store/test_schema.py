@@ -28,6 +28,7 @@ HOSTILE_ENCODED = "p%40ss%3Aw%2For%25d%3F%23%5B%5Dhunter2"
 def empty_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
     """A database without tables."""
     if request.param == "sqlite":
+        (tmp_path / "empty.db").touch()
         yield f"sqlite:///{tmp_path}/empty.db"
         return
     server: PostgresServer = request.getfixturevalue("postgres_server")
@@ -100,6 +101,12 @@ def test_several_processes_upgrade_at_once(empty_url: str) -> None:
 def test_a_database_without_tables_is_refused(empty_url: str) -> None:
     with pytest.raises(SchemaMismatch, match=r"schema none.*`logio db upgrade`"):
         open_store(empty_url)
+
+
+def test_asking_for_a_log_that_is_not_there_makes_none(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match="there is no log"):
+        open_store(f"sqlite:///{tmp_path}/missing.db")
+    assert not (tmp_path / "missing.db").exists()
 
 
 def test_an_older_schema_is_refused(log_url: str) -> None:

@@ -48,6 +48,11 @@ def parse_url(url: str) -> URL:
     if backend == "sqlite":
         if not parsed.database or parsed.database == ":memory:":
             raise ConfigurationError("an SQLite database for LOG.io must be a file: its processes have to share it")
+        if not Path(parsed.database).is_absolute():
+            raise ConfigurationError(
+                f"the SQLite database {parsed.database!r} must be an absolute path (sqlite:////...): its processes work in "
+                "folders of their own"
+            )
         return parsed.set(drivername="sqlite")
     raise ConfigurationError(f"{shown(parsed)}: databases of kind {backend!r} are not supported")
 
@@ -172,12 +177,27 @@ def _translate(engine: Engine, error: sa.exc.DBAPIError) -> Exception:
         return TransactionConflict(f"{where}: {cause}")
     if code == "42P01" or "no such table" in cause:
         return ConfigurationError(f"{where} has no LOG.io tables; create them with `logio db upgrade`")
+    if is_misconfigured(error):
+        return ConfigurationError(f"{where}: {cause}")
     gone = error.connection_invalidated or code.startswith(RETRYABLE)
     if gone or isinstance(error, (sa.exc.OperationalError, sa.exc.InterfaceError)):
         return LogUnavailable(f"{where}: {cause}")
-    if isinstance(error, sa.exc.IntegrityError):
-        return LogInconsistent(f"{where} refused a row: {cause}")
-    return LogInconsistent(f"{where}: {cause}")
+    refused = " refused a row" if isinstance(error, sa.exc.IntegrityError) else ""
+    return LogInconsistent(f"{where}{refused}: {cause}")
+
+
+_MISCONFIGURED = (
+    "password authentication failed",
+    "no password supplied",
+    "no pg_hba.conf entry",
+    '" does not exist',
+)
+
+
+def is_misconfigured(error: Exception) -> bool:
+    """A connection that was refused for what its URL says; a server that is starting, full or gone says something else."""
+    text = str(getattr(error, "orig", None) or error)
+    return "connection to server" in text and any(phrase in text for phrase in _MISCONFIGURED)
 
 
 def describe(engine: Engine) -> str:

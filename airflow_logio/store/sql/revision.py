@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from airflow_logio.errors import SchemaMismatch
-from airflow_logio.store.sql.engines import describe, log_engine, reading
+from airflow_logio.errors import ConfigurationError, SchemaMismatch
+from airflow_logio.store.sql.engines import describe, log_engine, parse_url, reading
 from airflow_logio.store.sql.schema import REVISION, VERSION_TABLE
 
 
@@ -21,6 +23,11 @@ def current(connection: Connection) -> str | None:
 
 def check(url: str) -> None:
     """Raise `SchemaMismatch` unless the database is at this code's revision."""
+    parsed = parse_url(url)
+    if parsed.get_backend_name() == "sqlite" and not Path(str(parsed.database)).is_file():
+        raise ConfigurationError(
+            f"there is no log {parsed.database} yet; the first run makes it, or `logio db upgrade`"
+        )
     engine = log_engine(url)
     try:
         with reading(engine) as connection:

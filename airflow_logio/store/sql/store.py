@@ -105,7 +105,9 @@ class SqlLogStore(LogStore):
         with reading(self.engine) as connection:
             found = runs.statuses(connection, self.beats, run_id, group)
         if not found:
-            raise UnknownRun(f"run {run_id} has no group {group!r}")
+            with reading(self.engine) as connection:
+                run = self._run(connection, run_id)
+            raise UnknownRun(f"run {run.spec.key} has no group {group!r}; it has {', '.join(run.spec.groups)}")
         return found[0]
 
     def claim(self, run_id: int, group: str, *, expected: int, reason: str, by_user: bool = False) -> Claim:

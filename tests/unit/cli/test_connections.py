@@ -63,20 +63,20 @@ def test_a_broken_file_is_refused(tmp_path: Path, content: str, says: str) -> No
 
 
 def test_the_environment_comes_before_the_file() -> None:
-    urls = {"warehouse": "sqlite:///file.db"}
-    assert known({}, urls).get("warehouse") == "sqlite:///file.db"
-    assert known({"WAREHOUSE_URL": "sqlite:///short.db"}, urls).get("warehouse") == "sqlite:///short.db"
-    both = {"WAREHOUSE_URL": "sqlite:///short.db", "LOGIO_CONN_WAREHOUSE": "sqlite:///long.db"}
-    assert known(both, urls).get("warehouse") == "sqlite:///long.db"
+    urls = {"warehouse": "sqlite:////file.db"}
+    assert known({}, urls).get("warehouse") == "sqlite:////file.db"
+    assert known({"WAREHOUSE_URL": "sqlite:////short.db"}, urls).get("warehouse") == "sqlite:////short.db"
+    both = {"WAREHOUSE_URL": "sqlite:////short.db", "LOGIO_CONN_WAREHOUSE": "sqlite:////long.db"}
+    assert known(both, urls).get("warehouse") == "sqlite:////long.db"
 
 
 def test_an_empty_variable_is_no_url() -> None:
-    assert known({"WAREHOUSE_URL": ""}, {"warehouse": "sqlite:///file.db"}).get("warehouse") == "sqlite:///file.db"
+    assert known({"WAREHOUSE_URL": ""}, {"warehouse": "sqlite:////file.db"}).get("warehouse") == "sqlite:////file.db"
 
 
 def test_any_connection_id_has_a_variable() -> None:
     assert variable("my-db.eu") == "LOGIO_CONN_MY_DB_EU"
-    assert known({"LOGIO_CONN_MY_DB_EU": "sqlite:///x.db"}).get("my-db.eu") == "sqlite:///x.db"
+    assert known({"LOGIO_CONN_MY_DB_EU": "sqlite:////x.db"}).get("my-db.eu") == "sqlite:////x.db"
 
 
 def test_an_unknown_connection_says_where_it_could_be_given() -> None:
@@ -90,8 +90,8 @@ def test_the_log_defaults_to_a_file_in_the_folder(tmp_path: Path) -> None:
 
 
 def test_logio_url_names_the_default_log_only() -> None:
-    connections = known({"LOGIO_URL": "sqlite:///mine.db"}, {"production": "sqlite:///production.db"})
-    assert connections.log_url(None) == "sqlite:///mine.db"
-    assert connections.log_url("production") == "sqlite:///production.db"
+    connections = known({"LOGIO_URL": "sqlite:////mine.db"}, {"production": "sqlite:////production.db"})
+    assert connections.log_url(None) == "sqlite:////mine.db"
+    assert connections.log_url("production") == "sqlite:////production.db"
     with pytest.raises(ConfigurationError, match="'other' is not known"):
         connections.log_url("other")
