@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -125,6 +127,9 @@ class Demonstration:
         airflow.unpause(DAG_ID)
         airflow.trigger(DAG_ID, self.run_id)
         self.progress.say(f"triggered {DAG_ID}, run {self.run_id}; Airflow: {self.standalone.url}")
+        if "LOGIO_URL" not in os.environ:  # its own file: the address of a database of the user's is not repeated
+            logio = Path(sys.executable).parent / "logio"
+            self.progress.say(f"details, pids to kill: LOGIO_URL={self.places.log_url} {logio} status {self.run_id}")
         follower = Follower(store, pipeline, airflow, self.standalone, DAG_ID)
         with self.progress:
             return follower.follow(self.run_id, self.progress)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -107,7 +106,6 @@ def test_hourly_input_sets_on_the_whole_file(events: list[InputEvent]) -> None:
 
 
 @pytest.mark.spark
-@pytest.mark.skipif(shutil.which("java") is None, reason="no Java")
 def test_hourly_in_spark(events: list[InputEvent], data: Path, transactions: Path) -> None:
     from pyspark.sql import SparkSession
 
