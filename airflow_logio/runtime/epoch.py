@@ -40,6 +40,7 @@ log = logging.getLogger(__name__)
 FLUSH_SECONDS = 0.25
 """Assignments without an Output Set are committed at the latest after this time (DESIGN decision 2)."""
 FLUSH_EVENTS = 512
+COMMITTER_POLL_SECONDS = 0.005
 MAX_EVENTS_PER_STEP = 64
 
 
@@ -189,8 +190,11 @@ class GroupEpoch:
                 return self._finish()
 
     def _patience(self) -> float:
+        """How long to wait for news; an Output Set that waits for the committer is not left lying for a flush."""
         if self._unflushed_since is None:
             return FLUSH_SECONDS
+        if self._protocol.ledger.has_output:
+            return COMMITTER_POLL_SECONDS
         return max(0.0, min(FLUSH_SECONDS, self._unflushed_since + FLUSH_SECONDS - time.monotonic()))
 
     def _accepts_inputs(self) -> bool:
