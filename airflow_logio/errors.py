@@ -7,6 +7,8 @@ park the group because going on would lose or double data (`Park` and below).
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 
 class LogioError(Exception):
     """Root of all errors of this package."""
@@ -31,6 +33,10 @@ class UnknownRun(ConfigurationError):
     """No run of that name is in the log."""
 
 
+class LineageUnknown(ConfigurationError):
+    """Lineage was asked of a port outside every scope, of an event that is not in the log, or where no path leads."""
+
+
 # --- wait and try again ----------------------------------------------------------------------------------------------
 
 
@@ -45,8 +51,33 @@ class ExternalUnavailable(LogioError):
 # --- restart within the budget, then park ----------------------------------------------------------------------------
 
 
+@dataclass(frozen=True, slots=True)
+class FailurePoint:
+    """Where in its input an operator's code raised. Equal points of two drivers mean that recovery ran into it again."""
+
+    operator: str
+    port: str | None = None
+    event_id: int | None = None
+    inset_id: str | None = None
+    action: str | None = None
+    """A read or write action of the operator, in words."""
+
+    def __str__(self) -> str:
+        event = f"event {self.event_id} on port {self.operator}.{self.port}" if self.event_id is not None else ""
+        inset = f"Input Set {self.inset_id!r} of operator {self.operator!r}" if self.inset_id is not None else ""
+        action = f"{self.action} of operator {self.operator!r}" if self.action is not None else ""
+        return ", ".join(filter(None, [event, inset, action])) or f"operator {self.operator!r}"
+
+
 class OperatorFailed(LogioError):
-    """An operator's own code raised; the message names pipeline, operator, port, event and Input Set."""
+    """An operator's own code raised; the message names pipeline, operator, port, event and Input Set.
+
+    `at` is where, if one event or Input Set is to blame.
+    """
+
+    def __init__(self, message: str, at: FailurePoint | None = None) -> None:
+        super().__init__(message)
+        self.at = at
 
 
 class SparkLost(LogioError):
@@ -77,6 +108,10 @@ class LogInconsistent(Park):
 
 class ProtocolViolation(Park):
     """A step that the protocol does not allow (a state transition, a gap in event ids, a closed Input Set)."""
+
+
+class ApiMisuse(ProtocolViolation):
+    """A hand-written operator calls the LOG.io API (`airflow_logio.api`) against its rules; nothing was changed."""
 
 
 class SourceChanged(Park):

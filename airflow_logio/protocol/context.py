@@ -15,25 +15,35 @@ from airflow_logio.protocol.values import FIRST_EVENT_ID
 
 
 class ClosedInputSets(msgspec.Struct):
-    """Which Input Sets have been used: a low-water mark where they close in an order, exceptions where they do not.
+    """Which Input Sets have been used: low-water marks where they close in an order, exceptions where they do not.
 
-    `low` is the greatest order value that was closed (everything at or below it is closed); `exceptions` are Input Sets
-    of operators that declare no order.
+    `low` is, per generative function, the greatest order value that was closed (everything at or below it is closed);
+    `exceptions` are Input Sets without an order.
     """
 
-    low: int | str | None = None
+    low: dict[str, int | str] = msgspec.field(default_factory=dict)
     exceptions: set[str] = msgspec.field(default_factory=set)
 
-    def add(self, inset_id: str, order: int | str | None) -> None:
+    def add(self, inset_id: str, function: str, order: int | str | None) -> None:
         if order is None:
             self.exceptions.add(inset_id)
-        elif self.low is None or order > self.low:  # type: ignore[operator]  # one operator orders by one type
-            self.low = order
+        elif function not in self.low or order > self.low[function]:  # type: ignore[operator]  # of one type
+            self.low[function] = order
 
-    def holds(self, inset_id: str, order: int | str | None) -> bool:
+    def holds(self, inset_id: str, function: str, order: int | str | None) -> bool:
         if order is None:
             return inset_id in self.exceptions
-        return self.low is not None and order <= self.low  # type: ignore[operator]
+        low = self.low.get(function)
+        return low is not None and order <= low  # type: ignore[operator]
+
+
+class HeldOutput(msgspec.Struct):
+    """An Output Set that is logged and not sent: it waits for its write actions, and for the Output Sets before it."""
+
+    writes: dict[str, int] = msgspec.field(default_factory=dict)
+    """Connection → number of the last of its write actions."""
+    events: dict[str, tuple[int, int]] = msgspec.field(default_factory=dict)
+    """Output port → its first and last event_id."""
 
 
 class Context(msgspec.Struct):
@@ -54,10 +64,18 @@ class Context(msgspec.Struct):
     state_events: dict[str, int] = msgspec.field(default_factory=dict)
     """Triggered Input Set → id of the state event that keeps the global state as it was at the trigger."""
     closed: ClosedInputSets = msgspec.field(default_factory=ClosedInputSets)
+    written: dict[str, int] = msgspec.field(default_factory=dict)
+    """Connection → number of its last write action that is done; kept by operators that send after their writes."""
+    outbox: list[HeldOutput] = msgspec.field(default_factory=list)
+    """Output Sets that wait for write actions, in order (Steps 5 and 6 of Algorithm 3 swapped)."""
+    aside: list[str] = msgspec.field(default_factory=list)
+    """Quarantined Input Sets; a retry puts them back among the triggered ones."""
     opened: bool = False
     """The opening write actions (what a new run does to its tables) are logged."""
     finished: bool = False
     """End of stream is logged on every output port."""
+    taken_back: int = 0
+    """How many ends retries have taken back: on every output port, so many ids are of no data event."""
 
     def mark(self, port: str) -> int:
         return self.marks.get(port, FIRST_EVENT_ID - 1)
@@ -110,5 +128,18 @@ def decode_state(operator: str, data: bytes) -> StoredState:
     """The stored state, validated against its schema; raises `LogInconsistent` for anything else."""
     try:
         return _decoder.decode(data)
-    except (msgspec.DecodeError, msgspec.ValidationError) as error:
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:  # also text that is no UTF-8, and depth
+        if (older := _of_version_1(data)) is not None:
+            return older
         raise LogInconsistent(f"the stored state of operator {operator!r} cannot be read: {error}") from error
+
+
+def _of_version_1(data: bytes) -> StoredState | None:
+    """Written before operators had several generative functions: one low-water mark, of the only function there was."""
+    try:
+        stored = msgspec.msgpack.decode(data)
+        closed = stored["context"]["closed"]
+        closed["low"] = {} if closed["low"] is None else {"": closed["low"]}
+        return msgspec.convert(stored, StoredState)
+    except (msgspec.MsgspecError, ValueError, RecursionError, KeyError, TypeError):
+        return None

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import Any
 
 from airflow_logio.protocol.values import Event, Port, Status
@@ -27,6 +28,8 @@ class Delivery:
     receiver: Port
     assignments: Assignments = ()
     fused: bool = False
+    kept: bool = False
+    """The row lies on a data lineage path: garbage collection leaves it to retention (Section 3.6)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +38,10 @@ class LogEvent:
 
     event: Event
     deliveries: tuple[Delivery, ...]
+    kept: bool = False
+    """The sender port is in OUT of a lineage scope: the body stays when all receivers are done (Section 3.6)."""
+    held: bool = False
+    """Not to be delivered before a `Release`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +52,7 @@ class Acknowledge:
     receiver: Port
     event_id: int
     assignments: Assignments
+    kept: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +75,8 @@ class LogWrite:
     records: int
     payload: Any = field(default=None, compare=False, repr=False)
     body: bytes | None = field(default=None, compare=False, repr=False)
+    ref: str | None = field(default=None, compare=False)
+    """Where the body is, if it is not in the log (as in `Event`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +106,7 @@ class LogStateEvent:
     inset_id: str
     data: bytes = field(repr=False)
     status: Status = Status.UNDONE
+    kept: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,15 +126,116 @@ class StartReadAction:
     connection: str
     action_id: int
     description: Mapping[str, Any]
+    kept: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class CompleteReadAction:
-    """Algorithm 1 Step 3: the last event of a replayable read action is logged."""
+    """Algorithm 1 Step 3: the last event of a replayable read action is logged (`ref` is None).
+
+    Step 2.b: the effect of a non-replayable one is stored at `ref`; event r is logged as undone, its data is `ref`.
+    """
 
     operator: str
     connection: str
     action_id: int
+    ref: str | None = None
+    records: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ReadDone:
+    """Algorithm 1 Step 2.c (3): the last event of a non-replayable read action is logged, so event r is done."""
+
+    operator: str
+    connection: str
+    action_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class DropRead:
+    """Algorithm 1 Step 2.d: the stored effect is discarded; event r goes, and the read action unless lineage keeps it."""
+
+    operator: str
+    connection: str
+    action_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """Steps 5 and 6 of Algorithm 3 swapped: the writes are done, so events `first` to `last` are sent: `rows` rows."""
+
+    sender: Port
+    first: int
+    last: int
+    rows: int
+
+
+@dataclass(frozen=True, slots=True)
+class SetAside:
+    """Quarantine: the Input Set's `rows` undone rows are set aside, with the error that its generation raised."""
+
+    operator: str
+    inset_id: str
+    rows: int
+    error: str
+
+
+@dataclass(frozen=True, slots=True)
+class Collect:
+    """Section 3.6, for what these operators of the group have received or logged for themselves.
+
+    Done rows that no lineage scope needs, their bodies if nobody else needs them, used states and read actions; at most
+    `limit` rows of EVENT_LOG. What is done stays done: nothing that recovery could ask for.
+    """
+
+    operators: tuple[str, ...]
+    limit: int
+
+
+@dataclass(frozen=True, slots=True)
+class SweepShared:
+    """Section 3.6: bodies of an output port with receivers in several groups that no row of EVENT_LOG needs any more.
+
+    Two groups that collect the last two rows of an event at once both leave its body, because neither sees that the other
+    has deleted its row. At most `limit` bodies behind `after` are looked at.
+    """
+
+    sender: Port
+    after: int
+    limit: int
+
+
+class Kept(StrEnum):
+    """What is kept for lineage."""
+
+    EVENTS = "events"
+    """Events of an output port in OUT, the rows by which their receivers used them, their lineage relationships."""
+    READS = "reads"
+    """Side-effect read actions on a connection, with their stored effects."""
+    STATES = "states"
+    """Global states as they were at a trigger."""
+    SOURCE_READS = "source reads"
+    """Read actions of a source."""
+
+
+@dataclass(frozen=True, slots=True)
+class ExpireLineage:
+    """Section 3.6, retention period: what is older than `retention_seconds` and not reached from a kept target event.
+
+    One batch for one kind of things of one operator: of at most `limit` that are looked at, behind `after`. What is
+    upstream becomes unreachable when what is downstream is gone: batches go in reverse topological order.
+    """
+
+    operator: str
+    kept: Kept
+    retention_seconds: float
+    after: int
+    limit: int
+    name: str = ""
+    """The output port of events, the connection of reads."""
+    ports: tuple[str, ...] = ()
+    """Of the read actions of a source: its output ports in OUT, whose events say what they come from."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +250,7 @@ class LogRead:
     records: int
     payload: Any = field(default=None, compare=False, repr=False)
     body: bytes | None = field(default=None, compare=False, repr=False)
+    ref: str | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,6 +281,13 @@ Effect = (
     | RecordLineage
     | StartReadAction
     | CompleteReadAction
+    | ReadDone
+    | DropRead
+    | Release
+    | SetAside
+    | Collect
+    | SweepShared
+    | ExpireLineage
     | LogRead
     | Count
     | FinishGroup

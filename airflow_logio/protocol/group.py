@@ -6,23 +6,27 @@ decided by the ledger when the step is closed. All effects of a step commit in o
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
-from airflow_logio.errors import ProtocolViolation
+from airflow_logio.errors import OperatorFailed, ProtocolViolation
+from airflow_logio.protocol.context import HeldOutput
 from airflow_logio.protocol.effects import (
     Effects,
     FinishGroup,
     LogRead,
     LogWrite,
     RecordLineage,
+    Release,
     StoreState,
     WritesDone,
 )
 from airflow_logio.protocol.ledger import Ledger
 from airflow_logio.protocol.logic import Emit, InputSetState, OperatorSpec, Output, Read, Write
 from airflow_logio.protocol.operator import OperatorProtocol
-from airflow_logio.protocol.source import SourceProtocol
+from airflow_logio.protocol.recovery import Recovered, reload_order
+from airflow_logio.protocol.source import READ_ACTION_ID, SourceProtocol
 from airflow_logio.protocol.values import Event, Kind, Port
 
 
@@ -33,16 +37,60 @@ class GroupProtocol:
     other groups included.
     """
 
-    def __init__(self, operators: Sequence[OperatorSpec], receivers: Mapping[Port, Sequence[Port]]) -> None:
+    def __init__(
+        self,
+        operators: Sequence[OperatorSpec],
+        receivers: Mapping[Port, Sequence[Port]],
+        lineage_in: Collection[Port] = frozenset(),
+    ) -> None:
         self.operators: dict[str, OperatorProtocol] = {
             spec.name: OperatorProtocol(spec) if spec.inputs else SourceProtocol(spec) for spec in operators
         }
         self._remote: dict[Port, tuple[Port, ...]] = {}
         self._local: dict[Port, tuple[Port, ...]] = {}
         for sender, ports in receivers.items():
-            self._local[sender] = tuple(p for p in ports if p.operator in self.operators)
-            self._remote[sender] = tuple(p for p in ports if p.operator not in self.operators)
-        self.ledger = Ledger()
+            fused = tuple(port for port in ports if self._is_fused(sender, port))
+            self._local[sender] = fused
+            self._remote[sender] = tuple(port for port in ports if port not in fused)
+        mine = {Port(spec.name, port) for spec in operators for port in spec.lineage_in}
+        self.ledger = Ledger(frozenset(lineage_in) | mine)
+
+    def _is_fused(self, sender: Port, receiver: Port) -> bool:
+        """Whether an event goes from hand to hand. The chain is cut where it must wait: for write actions, for a turn."""
+        if receiver.operator not in self.operators:
+            return False
+        waits = self.operators[sender.operator].spec.sends_after_writes
+        return not waits and self.operators[receiver.operator].order is None
+
+    def inputs_from_log(self) -> list[Port]:
+        """Input ports of the group whose events are pulled from the log and whose stream has not ended."""
+        fused = {port for ports in self._local.values() for port in ports}
+        return [
+            port
+            for name, operator in self.operators.items()
+            for port in (Port(name, port) for port in operator.spec.inputs)
+            if port not in fused and port.name not in operator.context.ended
+        ]
+
+    # --- Algorithms 6 to 9 --------------------------------------------------------------------------------------------
+
+    def rebuild(self, recovered: Recovered, unpack: Callable[[Event], Event] = lambda event: event) -> None:
+        """States, snapshots, then all acknowledged undone events, without triggering (Algorithm 9 Steps 1 and 2).
+
+        `unpack` makes the payload of an event from its body; it is called once per event and receiver.
+        """
+        for name, data in recovered.states.items():
+            self.operators[name].restore(data)
+        for name, inset_id, data in recovered.snapshots:
+            self.operators[name].restore_snapshot(inset_id, data)
+        orders = {name: operator.order for name, operator in self.operators.items() if operator.order is not None}
+        ready: dict[tuple[Port, int], Event] = {}
+        for logged in reload_order(recovered.acknowledged, orders):
+            assert logged.inset_id is not None
+            key = (logged.receiver, logged.event.event_id)
+            if key not in ready:
+                ready[key] = unpack(logged.event)  # once: its Input Sets share the records
+            self.operators[logged.receiver.operator].reload(logged.receiver.name, ready[key], logged.inset_id)
 
     # --- observations -------------------------------------------------------------------------------------------------
 
@@ -70,9 +118,11 @@ class GroupProtocol:
         """
         protocol = self.operators[operator]
         inset_ids = []
-        for inset_id, outputs in results:
+        for inset_id, produced in results:
+            outputs = list(produced)
             self._complete(protocol, inset_id, outputs, has_read=bool(reads))
-            inset_ids.append(inset_id)
+            if self._is_captured(protocol, outputs):
+                inset_ids.append(inset_id)
         for read in reads:
             self._log_read(protocol, read, tuple(inset_ids))
         self._after_update(protocol)
@@ -81,21 +131,47 @@ class GroupProtocol:
         self.source(operator).begin(action, self.ledger)
 
     def emit(self, operator: str, outputs: Iterable[Emit], offset: int) -> None:
-        """A source has read a batch: its events, and the offset after them."""
+        """A source has read a batch: its events, and the offset after them.
+
+        Where lineage leads back to the events, they say which read action they come from (`READ_ACTION_ID`).
+        """
         source = self.source(operator)
         for output in outputs:
+            if output.port in source.spec.lineage_out:
+                output = replace(output, about={READ_ACTION_ID: source.action_id, **output.about})  # noqa: PLW2901
             self._emit(source, output, None, has_read=False)
         source.advance(offset)
 
-    def end_source(self, operator: str) -> None:
+    def store_effect(self, operator: str, ref: str, records: int) -> None:
+        """The effect of a non-replayable read action is stored at `ref` (Algorithm 1 Step 2.b)."""
+        self.source(operator).store_effect(ref, records, self.ledger)
+
+    def end_source(self, operator: str, next_action: Mapping[str, Any] | None = None) -> None:
+        """The read action under way has no more records; `next_action` follows it, or else the stream ends."""
         source = self.source(operator)
         source.complete(self.ledger)
-        self._finish_if_drained(source)
+        if next_action is not None:
+            source.begin(next_action, self.ledger)
+        else:
+            source.end()
+            self._finish_if_drained(source)
+
+    def effect_dropped(self, operator: str, action_id: int) -> None:
+        """The stored effect of a used-up read action is discarded (Algorithm 1 Step 2.d)."""
+        self.source(operator).dropped(action_id, self.ledger)
 
     def writes_done(self, operator: str, connection: str, first: int, last: int, records: int) -> None:
         """The external system has applied write actions `first` to `last` (Algorithm 5 Step 3)."""
         self.ledger.add(WritesDone(operator, connection, first, last))
         self.ledger.count(Port(operator, connection), "write", last - first + 1, records)
+        if self.operators[operator].spec.sends_after_writes:
+            self._release(self.operators[operator], connection, last)
+
+    def set_aside(self, operator: str, inset_id: str, error: str) -> None:
+        """A job of mode ``executors`` has found that the generation of one Input Set raises (quarantine)."""
+        protocol = self.operators[operator]
+        protocol.set_aside(inset_id, error, self.ledger)
+        self._after_update(protocol)
 
     def finish(self) -> None:
         """Everything has ended and every write action is done: the group is finished with this step."""
@@ -119,7 +195,13 @@ class GroupProtocol:
         return protocol
 
     def is_finished(self) -> bool:
-        return all(operator.context.finished for operator in self.operators.values())
+        """Every operator has ended and sent what it held, every stored effect is discarded."""
+        return all(
+            operator.context.finished
+            and not operator.context.outbox
+            and not (isinstance(operator, SourceProtocol) and operator.to_drop())
+            for operator in self.operators.values()
+        )
 
     def start_job(self, operator: str, inset_ids: Sequence[str]) -> list[tuple[str, Any]]:
         """Hand triggered Input Sets to a job: their event states; they are not offered again in this epoch."""
@@ -145,25 +227,70 @@ class GroupProtocol:
         if operator.spec.asynchronous:
             return
         for inset_id in operator.next_triggered():
-            outputs = list(operator.generate(inset_id))
+            try:
+                outputs = list(operator.generate(inset_id))
+            except OperatorFailed as error:
+                if not operator.spec.quarantines:
+                    raise
+                operator.set_aside(inset_id, str(error), self.ledger)
+                continue
             self._complete(operator, inset_id, outputs, has_read=any(isinstance(o, Read) for o in outputs))
 
     def _complete(
         self, operator: OperatorProtocol, inset_id: str, outputs: Iterable[Output], *, has_read: bool
     ) -> None:
         input_set = operator.close_input_set(inset_id, self.ledger)
+        outputs = list(outputs)
+        waiting = self._hold_back(operator, any(isinstance(output, Write) for output in outputs))
         for output in outputs:
             match output:
                 case Emit():
-                    self._emit(operator, output, (inset_id, input_set), has_read=has_read)
+                    event_id = self._emit(operator, output, (inset_id, input_set), has_read=has_read, held=waiting)
+                    if waiting is not None:
+                        first, _ = waiting.events.get(output.port, (event_id, event_id))
+                        waiting.events[output.port] = (first, event_id)
                 case Write():
-                    self._log_write(operator, output)
-                case Read():
+                    number = self._log_write(operator, output)
+                    if waiting is not None:
+                        waiting.writes[output.connection] = number
+                case Read() if self._is_captured(operator, outputs):
                     self._log_read(operator, output, (inset_id,))
 
+    @staticmethod
+    def _is_captured(operator: OperatorProtocol, outputs: Iterable[Output]) -> bool:
+        """Whether an Output Set has an event on a port in OUT."""
+        return any(isinstance(output, Emit) and output.port in operator.spec.captured_out for output in outputs)
+
+    @staticmethod
+    def _hold_back(operator: OperatorProtocol, writes: bool) -> HeldOutput | None:
+        """Where an operator sends after its writes, an Output Set waits for its own and for those before it."""
+        context = operator.context
+        if not operator.spec.sends_after_writes or not (writes or context.outbox):
+            return None
+        context.outbox.append(HeldOutput())
+        return context.outbox[-1]
+
+    def _release(self, operator: OperatorProtocol, connection: str, last: int) -> None:
+        """Send what has waited for write actions up to `last`, in order."""
+        context = operator.context
+        operator.dirty = True
+        context.written[connection] = last
+        while context.outbox and all(context.written.get(c, 0) >= n for c, n in context.outbox[0].writes.items()):
+            for name, (first, final) in context.outbox.pop(0).events.items():
+                port = Port(operator.spec.name, name)
+                rows = (final - first + 1) * len(self._remote.get(port, ()))
+                self.ledger.add(Release(port, first, final, rows))
+                self.ledger.has_output = True
+
     def _emit(
-        self, operator: OperatorProtocol, output: Emit, origin: tuple[str, InputSetState] | None, *, has_read: bool
-    ) -> None:
+        self,
+        operator: OperatorProtocol,
+        output: Emit,
+        origin: tuple[str, InputSetState] | None,
+        *,
+        has_read: bool,
+        held: HeldOutput | None = None,
+    ) -> int:
         sender = Port(operator.spec.name, output.port)
         if output.port not in operator.spec.outputs:
             raise ProtocolViolation(
@@ -171,27 +298,34 @@ class GroupProtocol:
             )
         event_id = operator.context.allocate_event(output.port)
         in_scope = output.port in operator.spec.lineage_out
-        if in_scope and origin is not None and (origin[1].lineage or has_read):
+        captured = output.port in operator.spec.captured_out
+        if captured and origin is not None and (origin[1].lineage or has_read):
             self.ledger.add(RecordLineage(sender, event_id, origin[0]))
-        self._send(Event(sender, event_id, Kind.DATA, output.records, output.payload, output.body), in_scope=in_scope)
+        event = Event(sender, event_id, Kind.DATA, output.records, output.payload, output.body, output.about)
+        self._send(event, in_scope=in_scope, held=held is not None)
+        return event_id
 
-    def _send(self, event: Event, *, in_scope: bool) -> None:
+    def _send(self, event: Event, *, in_scope: bool, held: bool = False) -> None:
         local = self._local.get(event.sender, ())
-        self.ledger.produce(event, self._remote.get(event.sender, ()), local, in_scope=in_scope)
+        self.ledger.produce(event, self._remote.get(event.sender, ()), local, in_scope=in_scope, held=held)
         for receiver in local:
             self._receive(receiver, event, in_log=False)
 
-    def _log_write(self, operator: OperatorProtocol, write: Write) -> None:
+    def _log_write(self, operator: OperatorProtocol, write: Write) -> int:
         number = operator.context.allocate_write(write.connection)
         self.ledger.add(
             LogWrite(
                 operator.spec.name, write.connection, number, write.header, write.records, write.payload, write.body
             )
         )
+        return number
 
     def _log_read(self, operator: OperatorProtocol, read: Read, inset_ids: tuple[str, ...]) -> None:
-        """Algorithm 4: an action id, and a stored effect, only where lineage asks for it."""
-        if not operator.spec.lineage_out or not inset_ids:
+        """Algorithm 4: an action id, and a stored effect, only where lineage asks for it.
+
+        `inset_ids` are those Input Sets of the action that have an output event on a port in OUT (Section 3.1).
+        """
+        if not inset_ids:
             return
         action_id = operator.context.allocate_action()
         self.ledger.add(
@@ -214,6 +348,10 @@ class GroupProtocol:
             return
         operator.context.finished = True
         operator.dirty = True
+        waiting = self._hold_back(operator, writes=False)
         for port in operator.spec.outputs:
             event_id = operator.context.allocate_event(port)
-            self._send(Event(Port(operator.spec.name, port), event_id, Kind.END), in_scope=False)
+            if waiting is not None:
+                waiting.events[port] = (event_id, event_id)
+            event = Event(Port(operator.spec.name, port), event_id, Kind.END)
+            self._send(event, in_scope=False, held=waiting is not None)

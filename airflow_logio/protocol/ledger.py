@@ -7,6 +7,7 @@ row in EVENT_LOG, the second needs one only if it outlives the step in an event 
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 
 from airflow_logio.protocol.effects import (
@@ -19,6 +20,7 @@ from airflow_logio.protocol.effects import (
     LogEvent,
     LogStateEvent,
     MarkDone,
+    SetAside,
 )
 from airflow_logio.protocol.values import Event, Kind, Port, Status
 
@@ -34,8 +36,9 @@ class _Receipt:
     def assignments(self) -> Assignments:
         return tuple(self.insets.items())
 
-    def is_undone(self) -> bool:
-        return Status.UNDONE in self.insets.values()
+    def is_used_up(self) -> bool:
+        """Nothing of the event is held in an event state or set aside: the step has used all of it."""
+        return all(status is Status.DONE for status in self.insets.values())
 
 
 @dataclass(slots=True)
@@ -44,15 +47,20 @@ class _Produced:
     remote: tuple[Port, ...]
     local: tuple[Port, ...]
     in_scope: bool
+    held: bool
 
 
 class Ledger:
-    """Collects what the operators of a group did since the last `close`."""
+    """Collects what the operators of a group did since the last `close`.
 
-    def __init__(self) -> None:
+    `lineage_in` are the receiver ports for which lineage is captured, those in other groups included: their rows are kept.
+    """
+
+    def __init__(self, lineage_in: Collection[Port] = frozenset()) -> None:
+        self._lineage_in = lineage_in
         self._receipts: dict[tuple[Port, int], _Receipt] = {}
         self._produced: list[_Produced] = []
-        self._done: list[MarkDone] = []
+        self._done: list[MarkDone | SetAside] = []
         self._state_events: dict[tuple[str, str], LogStateEvent] = {}
         self._effects: Effects = []
         self._counts: dict[tuple[Port, str], list[int]] = {}
@@ -78,8 +86,27 @@ class Ledger:
             self._done.append(MarkDone(operator, inset_id, logged_rows))
         self.has_output = True
 
-    def produce(self, event: Event, remote: tuple[Port, ...], local: tuple[Port, ...], *, in_scope: bool) -> None:
-        self._produced.append(_Produced(event, remote, local, in_scope))
+    def set_aside(
+        self, operator: str, inset_id: str, pending: list[tuple[str, int]], logged_rows: int, error: str
+    ) -> None:
+        """Quarantine: rows of this step are born set aside, rows of earlier steps become it, and are counted."""
+        for port, event_id in pending:
+            self._receipts[Port(operator, port), event_id].insets[inset_id] = Status.ASIDE
+        if (effect := self._state_events.get((operator, inset_id))) is not None:
+            self._state_events[operator, inset_id] = replace(effect, status=Status.ASIDE)
+        self._done.append(SetAside(operator, inset_id, logged_rows, error))
+        self.has_output = True
+
+    def produce(
+        self,
+        event: Event,
+        remote: tuple[Port, ...],
+        local: tuple[Port, ...],
+        *,
+        in_scope: bool,
+        held: bool = False,
+    ) -> None:
+        self._produced.append(_Produced(event, remote, local, in_scope, held))
         self.has_output = True
         if event.kind is Kind.DATA:
             self.count(event.sender, "out", 1, event.records)
@@ -106,7 +133,9 @@ class Ledger:
         """The effects of the step, in the order in which a store may apply them. The ledger is empty afterwards."""
         effects: Effects = [e for p in self._produced if (e := self._log_event(p)) is not None]
         effects += [
-            Acknowledge(receipt.event.sender, receiver, event_id, receipt.assignments())
+            Acknowledge(
+                receipt.event.sender, receiver, event_id, receipt.assignments(), kept=receiver in self._lineage_in
+            )
             for (receiver, event_id), receipt in self._receipts.items()
             if receipt.in_log
         ]
@@ -114,13 +143,17 @@ class Ledger:
         effects += self._done
         effects += self._effects
         effects += [Count(port, way, *total) for (port, way), total in self._counts.items()]
-        self.__init__()  # type: ignore[misc]  # an empty ledger is a new ledger
+        self.__init__(self._lineage_in)  # type: ignore[misc]  # an empty ledger is a new ledger
         return effects
 
     def _log_event(self, produced: _Produced) -> LogEvent | None:
-        deliveries = [Delivery(receiver) for receiver in produced.remote]
+        is_data = produced.event.kind is Kind.DATA
+        deliveries = [Delivery(receiver, kept=is_data and receiver in self._lineage_in) for receiver in produced.remote]
         for receiver in produced.local:
             receipt = self._receipts[receiver, produced.event.event_id]
-            if receipt.is_undone() or (produced.in_scope and produced.event.kind is Kind.DATA):
-                deliveries.append(Delivery(receiver, receipt.assignments(), fused=True))
-        return LogEvent(produced.event, tuple(deliveries)) if deliveries or produced.in_scope else None
+            kept = is_data and receiver in self._lineage_in
+            if kept or not receipt.is_used_up():
+                deliveries.append(Delivery(receiver, receipt.assignments(), fused=True, kept=kept))
+        if not deliveries and not produced.in_scope:
+            return None
+        return LogEvent(produced.event, tuple(deliveries), kept=produced.in_scope and is_data, held=produced.held)

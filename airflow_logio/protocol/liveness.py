@@ -49,14 +49,32 @@ class LeaseObserver:
 
 @dataclass(frozen=True, slots=True)
 class RecoveryBudget:
-    """At most `recoveries` claims after the first within `window_seconds`; spent by the claim, whoever recovers."""
+    """At most `recoveries` claims after the first within `window_seconds`; spent by the claim, whoever recovers.
+
+    At most `same_event` of them may run into an error of an operator's code at the same event or Input Set: an error that
+    comes back there is no accident of the machine, and more recoveries would not mend it.
+    """
 
     recoveries: int = 5
     window_seconds: float = 600.0
+    same_event: int = 2
 
     def __post_init__(self) -> None:
-        if self.recoveries < 0 or self.window_seconds <= 0:
-            raise ValueError(f"a recovery budget needs recoveries >= 0 and window_seconds > 0, got {self}")
+        if self.recoveries < 0 or self.window_seconds <= 0 or self.same_event < 0:
+            raise ValueError(
+                f"a recovery budget needs recoveries >= 0, same_event >= 0 and window_seconds > 0, got {self}"
+            )
+
+    def is_spent_at(self, points: Sequence[str | None]) -> bool:
+        """`points` are where the drivers of the group failed, oldest first; None where no operator's code was to blame."""
+        if not points or points[-1] is None:
+            return False
+        again = 0
+        for point in reversed(points):
+            if point != points[-1]:
+                break
+            again += 1
+        return again > self.same_event
 
     def is_spent(self, ages: Sequence[float]) -> bool:
         """`ages` are the seconds since each earlier recovery of the group."""

@@ -20,6 +20,7 @@ class Emit:
     payload: Any
     records: int
     body: bytes | None = None
+    about: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +76,13 @@ class Logic(Protocol):
         """At end of stream: which open Input Sets to generate, in order."""
         ...
 
-    def order(self, inset_id: str) -> int | str | None: ...
+    def function(self, inset_id: str) -> str:
+        """The generative function that uses the Input Set; `order` orders the Input Sets of one function."""
+        ...
+
+    def order(self, inset_id: str) -> int | str | None:
+        """A sortable place in the order in which Input Sets of its function close; None if they close in no order."""
+        ...
 
     def generate(self, inset_id: str, held: Any, state: Mapping[str, Any]) -> Iterable[Output]:
         """Generation of one Input Set (operators in mode ``driver``)."""
@@ -93,11 +100,27 @@ class OperatorSpec:
     """None for a source."""
     lineage_in: frozenset[str] = frozenset()
     lineage_out: frozenset[str] = frozenset()
+    """Output ports on a data lineage path: their events are kept."""
+    lineage_starts: frozenset[str] = frozenset()
+    """Those of them at which paths only start (Section 3.1): nothing is recorded of how their events were made."""
     asynchronous: bool = False
     """Generation is a step of its own, of many Input Sets (mode ``executors``)."""
     reads_state: bool = False
     stateless: bool = False
     """Every event is an Input Set of its own: the marks already tell which ones are closed."""
+    replayable: bool = True
+    """Of a source: its read actions return the same records again (Algorithm 1 Step 3 instead of Step 2)."""
+    port_order: tuple[str, ...] = ()
+    """The cyclic order in which events of the input ports are used; empty if there is none."""
+    sends_after_writes: bool = False
+    """Steps 5 and 6 of Algorithm 3 swapped: events of an Output Set are sent when its write actions are done."""
+    quarantines: bool = False
+    """An Input Set whose generation raises is set aside instead of failing the group."""
+
+    @property
+    def captured_out(self) -> frozenset[str]:
+        """OUT of Section 3.1: the output ports whose events get lineage relationships."""
+        return self.lineage_out - self.lineage_starts
 
 
 @dataclass(slots=True)

@@ -10,12 +10,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from airflow_logio.errors import ProtocolViolation
+from airflow_logio.errors import OperatorFailed, ProtocolViolation
 from airflow_logio.protocol.context import Context, decode_state, encode_state
 from airflow_logio.protocol.effects import LogStateEvent
 from airflow_logio.protocol.ledger import Ledger
 from airflow_logio.protocol.logic import InputSetState, Logic, OperatorSpec, Output
-from airflow_logio.protocol.values import Event, Kind, Port
+from airflow_logio.protocol.ports import PortOrder
+from airflow_logio.protocol.values import Event, Kind, Port, unstorable
 
 
 class OperatorProtocol:
@@ -31,6 +32,8 @@ class OperatorProtocol:
         """Complete ones, not generated yet, in the order of `context.triggered`."""
         self.in_flight: set[str] = set()
         self.dirty = False
+        self.receivers = {port: Port(spec.name, port) for port in spec.inputs}
+        self.order = PortOrder(spec.port_order) if spec.port_order else None
         self._snapshots: dict[str, dict[str, Any]] = {}
 
     @property
@@ -56,7 +59,13 @@ class OperatorProtocol:
         self._hold(port, inset_id, self.logic.part(port, event, inset_id)).logged_rows += 1
 
     def serialized(self) -> bytes:
-        return encode_state(self.context, self.state)
+        try:
+            return encode_state(self.context, self.state)
+        except (TypeError, ValueError, OverflowError, RecursionError) as error:
+            raise OperatorFailed(
+                f"the state of operator {self.spec.name!r} cannot be stored: {error}; a state holds text, numbers of 64 "
+                "bits, booleans, None, lists and maps with text keys, nested a few levels"
+            ) from error
 
     # --- Algorithm 2 --------------------------------------------------------------------------------------------------
 
@@ -64,18 +73,32 @@ class OperatorProtocol:
         """Steps 1 and 2. False if the event is obsolete and was discarded."""
         if self.context.is_obsolete(port, event.event_id):
             return False
+        self._refuse_out_of_turn(port, event)
         self.dirty = True
         self.context.marks[port] = event.event_id
-        receiver = Port(self.spec.name, port)
+        receiver = self.receivers[port]
         ledger.receive(receiver, event, in_log=in_log)
-        if event.kind is Kind.END:
-            self.context.ended.add(port)
+        if event.kind is not Kind.DATA:
+            if event.kind is Kind.END:
+                self.context.ended.add(port)
             return True
         for inset_id, part in self.logic.assign(port, event, self.state).items():
+            self._refuse_unstorable(inset_id, receiver, event)
             self._refuse_closed(inset_id, receiver, event)
             self._hold(port, inset_id, part).pending.append((port, event.event_id))
             ledger.assign(receiver, event.event_id, inset_id)
         return True
+
+    def next_port(self) -> str | None:
+        """The input port whose turn it is by the operator's declared order; None if it has none, or all have ended."""
+        return None if self.order is None else self.order.next_port(self.context.marks, self.context.ended)
+
+    def _refuse_out_of_turn(self, port: str, event: Event) -> None:
+        if self.order is not None and port != (due := self.next_port()):
+            raise ProtocolViolation(
+                f"operator {self.spec.name!r} uses its input ports in a declared order: event {event.event_id} of port "
+                f"{port!r} came when port {due!r} was due"
+            )
 
     def _hold(self, port: str, inset_id: str, part: Any) -> InputSetState:
         input_set = self._input_set(inset_id)
@@ -89,14 +112,22 @@ class OperatorProtocol:
             found = self.open[inset_id] = InputSetState()
         return found
 
+    def _refuse_unstorable(self, inset_id: str, receiver: Port, event: Event) -> None:
+        """Now, with event and port at hand; the commit would be refused by one database, and cut short by another."""
+        if (reason := unstorable(inset_id)) is not None:
+            shown = ascii(inset_id)[:60]
+            raise ProtocolViolation(f"{receiver} event {event.event_id} was assigned to Input Set {shown}: {reason}")
+
     def _refuse_closed(self, inset_id: str, receiver: Port, event: Event) -> None:
         if self.spec.stateless:
             return
-        closed = self.context.closed.holds(inset_id, self.logic.order(inset_id))
-        if closed or inset_id in self.triggered:
+        logic = self.logic
+        closed = self.context.closed.holds(inset_id, logic.function(inset_id), logic.order(inset_id))
+        if closed or inset_id in self.triggered or inset_id in self.context.aside:
             raise ProtocolViolation(
                 f"{receiver} event {event.event_id} was assigned to Input Set {inset_id!r}, which is "
-                f"{'closed' if closed else 'triggered'}: no event may join it any more (late data needs a window that waits)"
+                f"{'closed' if closed else 'triggered or set aside'}: no event may join it any more (late data needs a "
+                "window that waits)"
             )
 
     def trigger(self, ledger: Ledger) -> None:
@@ -126,7 +157,8 @@ class OperatorProtocol:
         self.context.state_events[inset_id] = state_id
         self._snapshots[inset_id] = decode_state(self.spec.name, data).state
         self.triggered[inset_id].state_pending = True
-        ledger.log_state(LogStateEvent(self.spec.name, state_id, inset_id, data))
+        kept = bool(self.spec.captured_out)
+        ledger.log_state(LogStateEvent(self.spec.name, state_id, inset_id, data, kept=kept))
 
     def inputs_ended(self) -> bool:
         return bool(self.spec.inputs) and self.context.ended.issuperset(self.spec.inputs)
@@ -152,17 +184,26 @@ class OperatorProtocol:
             raise ProtocolViolation(
                 f"operator {self.spec.name!r} generated Input Set {inset_id!r}, which was not triggered"
             )
-        self.dirty = True
-        input_set = self.triggered.pop(inset_id)
-        self.context.triggered.remove(inset_id)
+        input_set = self._take(inset_id)
         if not self.spec.stateless:
-            self.context.closed.add(inset_id, self.logic.order(inset_id))
-        self.in_flight.discard(inset_id)
-        self._snapshots.pop(inset_id, None)
+            self.context.closed.add(inset_id, self.logic.function(inset_id), self.logic.order(inset_id))
         if self.context.state_events.pop(inset_id, None) is not None:
-            ledger.finish_state(self.spec.name, inset_id, keep=bool(self.spec.lineage_out))
+            ledger.finish_state(self.spec.name, inset_id, keep=bool(self.spec.captured_out))
         ledger.mark_done(self.spec.name, inset_id, input_set.pending, input_set.logged_rows)
         return input_set
+
+    def set_aside(self, inset_id: str, error: str, ledger: Ledger) -> None:
+        """Quarantine: the Input Set leaves memory with its rows set aside; no event can join it any more."""
+        input_set = self._take(inset_id)
+        self.context.aside.append(inset_id)
+        ledger.set_aside(self.spec.name, inset_id, input_set.pending, input_set.logged_rows, error)
+
+    def _take(self, inset_id: str) -> InputSetState:
+        self.dirty = True
+        self.context.triggered.remove(inset_id)
+        self.in_flight.discard(inset_id)
+        self._snapshots.pop(inset_id, None)
+        return self.triggered.pop(inset_id)
 
     def settle(self) -> None:
         """The step is closed: rows assigned in it are in the log from its commit on."""

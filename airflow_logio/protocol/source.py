@@ -1,8 +1,8 @@
-"""A source with a replayable read action: Algorithms 1 (Step 3) and 6 (Step 4.b).
+"""A source operator: Algorithms 1 and 6, for replayable and non-replayable read actions, one after the other.
 
-The offset is the number of records whose events are logged; it lives in the global state and commits with each event.
-Non-replayable read actions (Steps 2.a to 2.d) store their effect first; they are not part of this module yet, and the
-pipeline refuses them when it is defined.
+The global state is ``{"action_id", "action", "offset", "stored", "done", "ended", "to_drop"}``: the read action on
+record, the number of its records whose events are logged, the reference of its stored effect, and the stored effects
+that are used up and not discarded yet. It commits with each event, so that recovery needs nothing else.
 """
 
 from __future__ import annotations
@@ -11,49 +11,134 @@ from collections.abc import Mapping
 from typing import Any
 
 from airflow_logio.errors import ProtocolViolation
-from airflow_logio.protocol.effects import CompleteReadAction, StartReadAction
+from airflow_logio.protocol.effects import CompleteReadAction, DropRead, ReadDone, StartReadAction
 from airflow_logio.protocol.ledger import Ledger
 from airflow_logio.protocol.operator import OperatorProtocol
 
 READ_CONNECTION = "source"
-"""The connection id under which READ_ACTION keeps the read action of a source."""
+"""The connection id under which READ_ACTION keeps the read actions of a source."""
+
+READ_ACTION_ID = "read_action"
+"""In `Event.about` of a source's event on a data lineage path: the action id of the read action that it comes from."""
 
 
 class SourceProtocol(OperatorProtocol):
-    """A source operator: global state ``{"action_id", "action", "offset", "complete"}``."""
+    """A source operator. One read action is under way at a time; the next one begins when the last has ended."""
+
+    def restore(self, data: bytes) -> None:
+        """Algorithm 6 Step 2. Sources of schema 0001 had one, replayable read action, and said when it was complete."""
+        super().restore(data)
+        if "complete" in self.state:
+            ended = bool(self.state.pop("complete"))
+            self.state |= {"stored": None, "done": ended, "ended": ended, "to_drop": []}
 
     def begin(self, action: Mapping[str, Any], ledger: Ledger) -> None:
-        """Algorithm 1 Step 1: log the read action as incomplete, once per run."""
-        if self.state:
+        """Algorithm 1 Step 1: log a read action as incomplete, once. Nothing happens if one is under way or all ended."""
+        if self.state and (not self.state["done"] or self.state["ended"]):
             return
         action_id = self.context.allocate_action()
-        self.state = {"action_id": action_id, "action": dict(action), "offset": 0, "complete": False}
-        ledger.add(StartReadAction(self.spec.name, READ_CONNECTION, action_id, dict(action)))
+        self.state = {
+            "action_id": action_id,
+            "action": dict(action),
+            "offset": 0,
+            "stored": None,
+            "done": False,
+            "ended": False,
+            "to_drop": self.to_drop(),
+        }
+        kept = bool(self.spec.lineage_out)
+        ledger.add(StartReadAction(self.spec.name, READ_CONNECTION, action_id, dict(action), kept=kept))
         ledger.has_output = True
         self.dirty = True
 
     @property
     def action(self) -> Mapping[str, Any] | None:
-        """The read action on record, or None if this run has not begun it."""
+        """The read action on record, or None if this run has not begun one."""
         return self.state.get("action")
 
     @property
+    def action_id(self) -> int:
+        return int(self.state["action_id"])
+
+    @property
     def offset(self) -> int:
-        """Records whose events are logged: where a replay resumes."""
+        """Records whose events are logged: where a replay, or the reading of the stored effect, resumes."""
         return int(self.state["offset"])
+
+    @property
+    def stored(self) -> str | None:
+        """Reference of the stored effect, once the read action is complete (Algorithm 1 Step 2.b)."""
+        ref: str | None = self.state.get("stored")
+        return ref
+
+    @property
+    def has_ended(self) -> bool:
+        """No read action will follow."""
+        return bool(self.state) and bool(self.state["ended"])
+
+    def to_drop(self) -> list[list[Any]]:
+        """(action_id, reference) of stored effects that are used up: to be discarded (Algorithm 6 Step 3.a)."""
+        return list(self.state.get("to_drop", ()))
+
+    def store_effect(self, ref: str, records: int, ledger: Ledger) -> None:
+        """Algorithm 1 Step 2.b: the whole effect is stored at `ref`; from now on it is never read again outside."""
+        self._refuse_unless_under_way()
+        if self.spec.replayable or self.stored is not None:
+            why = "can be replayed" if self.spec.replayable else f"has its effect stored at {self.stored!r}"
+            raise ProtocolViolation(
+                f"source {self.spec.name!r} stored the effect of read action {self.action_id}, which {why}"
+            )
+        self.state["stored"] = ref
+        self.dirty = True
+        ledger.has_output = True
+        ledger.add(CompleteReadAction(self.spec.name, READ_CONNECTION, self.action_id, ref, records))
 
     def advance(self, offset: int) -> None:
         """Algorithm 1 Step 2.c (2): the offset of the batch end, stored with the event."""
+        self._refuse_unless_under_way()
         if offset < self.offset:
             raise ProtocolViolation(f"source {self.spec.name!r} went back from offset {self.offset} to {offset}")
+        if not self.spec.replayable and self.stored is None:
+            raise ProtocolViolation(
+                f"source {self.spec.name!r} made an event of read action {self.action_id}, which cannot be replayed and "
+                "whose effect is not stored"
+            )
         self.state["offset"] = offset
         self.dirty = True
 
     def complete(self, ledger: Ledger) -> None:
-        """Algorithm 1 Step 3: the last event is logged, the read action is complete."""
-        self.state["complete"] = True
+        """The last event of the read action is logged: Algorithm 1 Step 3, or Step 2.c (3) for a stored effect."""
+        self._refuse_unless_under_way()
+        if self.spec.replayable:
+            ledger.add(CompleteReadAction(self.spec.name, READ_CONNECTION, self.action_id))
+        elif self.stored is None:
+            raise ProtocolViolation(f"the effect of read action {self.action_id} of {self.spec.name!r} is not stored")
+        else:
+            ledger.add(ReadDone(self.spec.name, READ_CONNECTION, self.action_id))
+            self.state["to_drop"] = [*self.to_drop(), [self.action_id, self.stored]]
+            self.state["stored"] = None
+        self.state["done"] = True
         self.dirty = True
-        ledger.add(CompleteReadAction(self.spec.name, READ_CONNECTION, int(self.state["action_id"])))
+
+    def dropped(self, action_id: int, ledger: Ledger) -> None:
+        """Algorithm 1 Step 2.d: the stored effect of a read action is discarded; its event r goes with this step."""
+        left = [pair for pair in self.to_drop() if pair[0] != action_id]
+        if len(left) == len(self.to_drop()):
+            raise ProtocolViolation(
+                f"source {self.spec.name!r} has no used-up effect of read action {action_id} to discard"
+            )
+        self.state["to_drop"] = left
+        self.dirty = True
+        ledger.add(DropRead(self.spec.name, READ_CONNECTION, action_id))
+
+    def end(self) -> None:
+        """No read action will follow."""
+        self.state["ended"] = True
+        self.dirty = True
+
+    def _refuse_unless_under_way(self) -> None:
+        if not self.state or self.state["done"]:
+            raise ProtocolViolation(f"source {self.spec.name!r} has no read action under way")
 
     def is_drained(self) -> bool:
-        return bool(self.state) and bool(self.state["complete"]) and not self.context.finished
+        return self.has_ended and not self.context.finished

@@ -40,7 +40,11 @@ class GroupState(StrEnum):
 class RunState(StrEnum):
     RUNNING = "running"
     FINISHED = "finished"
+    QUARANTINED = "quarantined"
+    """Finished with quarantine: every group has ended, and Input Sets are set aside."""
     HALTED = "halted"
+    REMOVING = "removing"
+    """It had ended, and is being removed from the log: nothing can be done with it any more."""
 
 
 _S = GroupState

@@ -2,12 +2,43 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, NamedTuple
 
 FIRST_EVENT_ID = 1
 """Event ids of a port, numbers of the write actions of a connection and action ids count from one."""
+
+
+MAX_NAME = 250
+"""Longest name that the log holds, in characters: Input Sets, operators, ports, groups, runs."""
+
+
+def unstorable(name: object) -> str | None:
+    """Why the log cannot hold `name` in a column of names, on any database; None if it can."""
+    if not isinstance(name, str):
+        return f"it is no text but {type(name).__name__}"
+    if not 0 < len(name) <= MAX_NAME:
+        return f"it has {len(name):,} characters, allowed are 1 to {MAX_NAME}"
+    if "\0" in name:
+        return "it contains the character NUL"
+    if not name.isascii():
+        try:
+            name.encode()
+        except UnicodeEncodeError:
+            return "it contains half a surrogate pair, which is no character"
+    return None
+
+
+def storable(text: str | None) -> str | None:
+    """Text of an error, as every database takes it: what is no character, and NUL, becomes the replacement character.
+
+    An error must be reported whatever it holds; names are refused instead (`unstorable`).
+    """
+    if text is None or (text.isascii() and "\0" not in text):
+        return text
+    return "".join("\ufffd" if letter == "\0" or "\ud800" <= letter <= "\udfff" else letter for letter in text)
 
 
 class Port(NamedTuple):
@@ -21,10 +52,14 @@ class Port(NamedTuple):
 
 
 class Status(StrEnum):
-    """Status of a row of EVENT_LOG (Section 3.2)."""
+    """Status of a row of EVENT_LOG (Section 3.2), and two of ours."""
 
     UNDONE = "undone"
     DONE = "done"
+    HELD = "held"
+    """Logged and not sent yet: its sender runs its write actions first (Steps 5 and 6 of Algorithm 3 swapped)."""
+    ASIDE = "aside"
+    """Its Input Set is quarantined: neither recovery nor generation touches it until a person retries it."""
 
 
 class ReadStatus(StrEnum):
@@ -39,6 +74,8 @@ class Kind(StrEnum):
 
     DATA = "data"
     END = "end"
+    RESUMED = "resumed"
+    """An end of stream that was taken back before it was received: quarantined Input Sets are retried behind it."""
 
 
 class ExecutionMode(StrEnum):
@@ -63,6 +100,10 @@ class Event:
     records: int = 0
     payload: Any = field(default=None, compare=False)
     body: bytes | None = field(default=None, compare=False, repr=False)
+    about: Mapping[str, Any] = field(default_factory=dict, compare=False)
+    """What the sender says of the event, JSON-able and small: a source says which part of its read action it is."""
+    ref: str | None = field(default=None, compare=False)
+    """Reference into the payload store, where the body is too large for the log; read back, `body` is empty then."""
 
     def __post_init__(self) -> None:
         if self.event_id < FIRST_EVENT_ID:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 from airflow_logio.errors import LogInconsistent
 
@@ -23,9 +23,25 @@ class PendingWrite:
     header: Mapping[str, Any]
     records: int
     body: bytes = field(repr=False)
+    ref: str | None = None
+    """Reference into the payload store, if the body is there and `body` is empty."""
 
 
-def check_gapless(writes: Sequence[PendingWrite]) -> None:
+class Numbered(Protocol):
+    """A write action, in the log or on its way to the external system."""
+
+    @property
+    def operator(self) -> str: ...
+    @property
+    def connection(self) -> str: ...
+    @property
+    def number(self) -> int: ...
+
+
+Action = TypeVar("Action", bound=Numbered)
+
+
+def check_gapless(writes: Sequence[Numbered]) -> None:
     """Refuse a group with a hole: the marker would pass an action that was never applied."""
     for before, after in pairwise(writes):
         if after.number != before.number + 1:
@@ -34,7 +50,7 @@ def check_gapless(writes: Sequence[PendingWrite]) -> None:
             )
 
 
-def unapplied(writes: Sequence[PendingWrite], marker: int) -> Sequence[PendingWrite]:
+def unapplied(writes: Sequence[Action], marker: int) -> Sequence[Action]:
     """Algorithm 8 Step 2: the actions beyond the external system's marker; those at or below it have succeeded."""
     if writes and marker + 1 < writes[0].number:
         first = writes[0]

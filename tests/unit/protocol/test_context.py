@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from airflow_logio.errors import LogInconsistent, ProtocolViolation
-from airflow_logio.protocol.context import ClosedInputSets, Context, decode_state, encode_state
+from airflow_logio.protocol.context import ClosedInputSets, Context, HeldOutput, decode_state, encode_state
 from airflow_logio.protocol.values import Event, Port
 
 
@@ -33,33 +33,36 @@ def test_ids_count_from_one_each_by_itself() -> None:
 
 def test_closed_in_an_order() -> None:
     closed = ClosedInputSets()
-    assert not closed.holds("a", 0)
-    closed.add("a", 5)
-    closed.add("b", 3)
-    assert [closed.holds("x", order) for order in (3, 4, 5, 6)] == [True, True, True, False]
+    assert not closed.holds("a", "", 0)
+    closed.add("a", "", 5)
+    closed.add("b", "", 3)
+    assert [closed.holds("x", "", order) for order in (3, 4, 5, 6)] == [True, True, True, False]
     assert closed.exceptions == set(), "an order needs one number, however many Input Sets there were"
 
 
 def test_closed_without_an_order() -> None:
     closed = ClosedInputSets()
-    closed.add("a", None)
-    assert closed.holds("a", None)
-    assert not closed.holds("b", None)
+    closed.add("a", "", None)
+    assert closed.holds("a", "", None)
+    assert not closed.holds("b", "", None)
 
 
 def test_a_state_comes_back_whole() -> None:
     context = Context(
-        {"in": 3},
-        {"in"},
-        {"out": 7},
-        {"wh": 2},
-        4,
-        5,
-        ["B", "A"],
-        {"B": 3},
-        ClosedInputSets("k", {"x", "y"}),
-        True,
-        True,
+        marks={"in": 3},
+        ended={"in"},
+        next_event={"out": 7},
+        next_write={"wh": 2},
+        next_state=4,
+        next_action=5,
+        triggered=["B", "A"],
+        state_events={"B": 3},
+        closed=ClosedInputSets({"": "k", "f": 3}, {"x", "y"}),
+        written={"wh": 1},
+        outbox=[HeldOutput({"wh": 2}, {"out": (5, 6)})],
+        aside=["C"],
+        opened=True,
+        finished=True,
     )
     state = {"seen": 1, "names": ["a"], "deep": {"x": None}, "bytes": b"\0"}
     stored = decode_state("op", encode_state(context, state))
@@ -68,8 +71,8 @@ def test_a_state_comes_back_whole() -> None:
 
 def test_the_same_state_has_the_same_bytes() -> None:
     names = [f"n{n}" for n in range(50)]
-    one = Context(closed=ClosedInputSets(None, set(names)), marks={"a": 1, "b": 2})
-    two = Context(closed=ClosedInputSets(None, set(reversed(names))), marks={"b": 2, "a": 1})
+    one = Context(closed=ClosedInputSets({}, set(names)), marks={"a": 1, "b": 2})
+    two = Context(closed=ClosedInputSets({}, set(reversed(names))), marks={"b": 2, "a": 1})
     assert encode_state(one, {"x": 1, "y": 2}) == encode_state(two, {"y": 2, "x": 1})
 
 
