@@ -7,6 +7,7 @@ from __future__ import annotations
 
 STATE_CHANNEL = "state:"
 WRITES = "write:"
+READS = "read:"
 
 
 def write_channel(connection: str) -> str:
@@ -14,4 +15,4 @@ def write_channel(connection: str) -> str:
 
 
 def read_channel(connection: str) -> str:
-    return f"read:{connection}"
+    return f"{READS}{connection}"

@@ -26,15 +26,39 @@ _decoder = msgspec.msgpack.Decoder(Header)
 
 
 def encode_header(kind: Kind, records: int, body: bytes, about: dict[str, Any] | None = None) -> bytes:
-    return _encoder.encode(Header(kind, records, zlib.crc32(body), about or {}))
-
-
-def decode_header(where: str, header: bytes, body: bytes) -> Header:
-    """Raises `LogInconsistent`, naming the event, if the header is not one or the body is not the one it describes."""
+    """Raises `LogInconsistent` for an `about` that holds more than text, numbers, lists and maps."""
     try:
-        decoded = _decoder.decode(header)
-    except (msgspec.DecodeError, msgspec.ValidationError) as error:
+        return _encoder.encode(Header(kind, records, zlib.crc32(body), about or {}))
+    except (TypeError, ValueError, OverflowError, RecursionError) as error:
+        raise LogInconsistent(f"a description cannot be stored: {error}; it is {repr(about)[:200]}") from error
+
+
+def read_header(where: str, header: bytes) -> Header:
+    """A header without its body. Raises `LogInconsistent`, naming the event, if it is not one."""
+    try:
+        return _decoder.decode(header)
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:  # also text that is no UTF-8, and depth
         raise LogInconsistent(f"the header of {where} cannot be read: {error}") from error
-    if zlib.crc32(body) != decoded.checksum:
+
+
+def decode_header(where: str, header: bytes, body: bytes, ref: str | None = None) -> Header:
+    """Raises `LogInconsistent`, naming the event, if the header is not one or the body is not the one it describes.
+
+    A body at `ref`, in the payload store, is checked by whoever loads it.
+    """
+    decoded = read_header(where, header)
+    if ref is None and zlib.crc32(body) != decoded.checksum:
         raise LogInconsistent(f"the body of {where} is damaged: its checksum does not match ({len(body):,} bytes)")
     return decoded
+
+
+def decode_about(where: str, header: bytes) -> dict[str, Any]:
+    """What a header says of its event, without the body. Raises `LogInconsistent` if it is not a header."""
+    return _decoded(where, header).about
+
+
+def _decoded(where: str, header: bytes) -> Header:
+    try:
+        return _decoder.decode(header)
+    except (msgspec.DecodeError, msgspec.ValidationError) as error:
+        raise LogInconsistent(f"the header of {where} cannot be read: {error}") from error

@@ -6,20 +6,25 @@ Every method is one transaction. All may raise `LogUnavailable`, which means: no
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import AbstractContextManager
 
+from airflow_logio.errors import FailurePoint
 from airflow_logio.protocol.effects import Effects
+from airflow_logio.protocol.recovery import LoggedEvent, Recovered
 from airflow_logio.protocol.states import GroupState
 from airflow_logio.protocol.values import Port
+from airflow_logio.store.lineage_log import LineageLog
 from airflow_logio.store.records import (
     Claim,
+    Collected,
     DriverIdentity,
     FenceRow,
     GroupRef,
     GroupStatus,
-    LoggedEvent,
     PortProgress,
-    Recovered,
+    QuarantinedInputSet,
+    Retried,
     Run,
     RunSpec,
 )
@@ -38,12 +43,18 @@ class GroupSession(ABC):
         """
 
     @abstractmethod
-    def commit(self, effects: Effects) -> None:
+    def commit(self, effects: Effects) -> tuple[Collected, ...]:
         """Apply effects in one transaction behind the fence (DESIGN decision 8), with LogEvent bodies serialized.
+
+        Returns what its effects of garbage collection did, in their order; nothing if the acknowledgement was lost.
 
         Raises `Fenced`, `EpochVoid`, `LogInconsistent`; an unknown outcome is resolved by a read-back that takes the
         fence row's lock on a new connection, patiently.
         """
+
+    @abstractmethod
+    def check(self) -> None:
+        """Raise `Fenced` or `EpochVoid` if a commit would be refused now: for a group that has nothing to commit."""
 
     @abstractmethod
     def fetch(self, receiver: Port, after: int, *, max_events: int, max_bytes: int) -> Sequence[LoggedEvent]:
@@ -102,6 +113,41 @@ class LogStore(ABC):
     def finish_run(self, run_id: int) -> bool:
         """Mark the run finished if all its groups are; False if one is not."""
 
+    @abstractmethod
+    def quarantined(self, run_id: int, group: str | None = None) -> Sequence[QuarantinedInputSet]:
+        """Input Sets that are set aside, the oldest first."""
+
+    @abstractmethod
+    def retry_quarantined(self, run_id: int, group: str | None = None) -> Retried:
+        """Put them back among the triggered ones, in one transaction that voids the epochs of all drivers concerned.
+
+        Ends of streams behind them are taken back; groups that had finished become halted, to be launched by a person.
+        """
+
+    # --- garbage ------------------------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def collect(self, run_id: int, limit: int) -> Collected:
+        """One batch of what the finished groups of a run have left (Section 3.6); again while there is `more`."""
+
+    @abstractmethod
+    def garbage(self, run_id: int) -> int:
+        """The number of rows of EVENT_LOG that `collect` would remove."""
+
+    @abstractmethod
+    def removable(self, older_than_seconds: float, *, unfinished: bool = False) -> Sequence[Run]:
+        """Runs that ended so long ago, the oldest first, and those whose removal was interrupted.
+
+        With `unfinished` also runs that nobody has gone on with for so long: halted, parked or never launched.
+        """
+
+    @abstractmethod
+    def remove_run(self, run_id: int, limit: int, *, unfinished: bool = False) -> Collected:
+        """One batch of an ended run's removal from all tables; again while there is `more`.
+
+        Raises `ProtocolViolation` if the run has not ended, `UnknownRun`.
+        """
+
     # --- groups -------------------------------------------------------------------------------------------------------
 
     @abstractmethod
@@ -133,8 +179,11 @@ class LogStore(ABC):
         """Write the heartbeat row of this incarnation; returns the desired state. Raises `Fenced` if replaced."""
 
     @abstractmethod
-    def declare_dead(self, ref: GroupRef, cause: str) -> bool:
-        """A supervisor saw this incarnation dead; False if it was replaced or has ended."""
+    def declare_dead(self, ref: GroupRef, cause: str, *, failed_at: FailurePoint | None = None) -> bool:
+        """A supervisor saw this incarnation dead, or it says so itself; False if it was replaced or has ended.
+
+        `failed_at` is where an operator's code raised: a claim that finds the same point too often parks the group.
+        """
 
     @abstractmethod
     def park(self, ref: GroupRef, error: str) -> bool:
@@ -148,10 +197,20 @@ class LogStore(ABC):
     def halted(self, ref: GroupRef) -> bool:
         """The driver of this incarnation has been stopped on request."""
 
+    # --- lineage ------------------------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def lineage(self, run: Run) -> AbstractContextManager[LineageLog]:
+        """The rows that lineage queries join, in one snapshot; the queries are in `store/lineage.py`."""
+
     # --- figures ------------------------------------------------------------------------------------------------------
 
     @abstractmethod
     def progress(self, run_id: int) -> Sequence[PortProgress]: ...
+
+    @abstractmethod
+    def references(self, run_id: int, prefix: str) -> Collection[str]:
+        """References into the payload store, beginning with `prefix`, that EVENT_DATA holds."""
 
     @abstractmethod
     def session(self, ref: GroupRef) -> GroupSession: ...

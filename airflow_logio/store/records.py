@@ -6,11 +6,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from airflow_logio.errors import LogioError
+import msgspec
+
+from airflow_logio.errors import ConfigurationError, LogioError
 from airflow_logio.protocol.liveness import Lease, RecoveryBudget
 from airflow_logio.protocol.states import GroupState, RunState
-from airflow_logio.protocol.values import Event, Port
-from airflow_logio.protocol.writes import PendingWrite
+from airflow_logio.protocol.values import Port, unstorable
+
+REPLAY_SECONDS = 900.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +43,29 @@ class BacklogBound:
 
 
 @dataclass(frozen=True, slots=True)
+class OperatorShape:
+    """One operator of a run's graph, as lineage queries, retention and displays need it: without the author's code."""
+
+    group: str
+    inputs: Mapping[str, str] = field(default_factory=dict)
+    """Input port → its sender, ``operator.port``."""
+    outputs: tuple[str, ...] = ()
+    lineage_in: tuple[str, ...] = ()
+    lineage_out: tuple[str, ...] = ()
+    lineage_starts: tuple[str, ...] = ()
+    """Those of `lineage_out` at which paths only start: nothing is recorded of how their events were made."""
+
+
+@dataclass(frozen=True, slots=True)
+class ScopeShape:
+    """A lineage scope: output ports as ``operator.port``; `retention_seconds` is τ of Section 3.6, None for ever."""
+
+    start: str
+    target: str
+    retention_seconds: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class RunSpec:
     """Everything needed to start a run. Databases are named by connection id, never by URL."""
 
@@ -60,6 +86,30 @@ class RunSpec:
     backlog: BacklogBound = field(default_factory=BacklogBound)
     hold_sources: bool = False
     """Sources wait until the drivers of all groups are ready, Spark warm: for benchmarks."""
+    replay_seconds: float = REPLAY_SECONDS
+    """How long actions on an external system that is away are replayed before the group is parked (Algorithm 5 Step 2)."""
+    operators: Mapping[str, OperatorShape] = field(default_factory=dict)
+    """The graph, in topological order."""
+    scopes: tuple[ScopeShape, ...] = ()
+
+
+def encode_spec(spec: RunSpec) -> str:
+    """The stored form of a description. Raises `ConfigurationError` for what would not come back as it was given."""
+    names = {"pipeline": spec.key.pipeline, "dag_id": spec.key.dag_id, "dag_run_id": spec.key.dag_run_id}
+    for what, name in [*names.items(), *(("group", group) for group in spec.groups)]:
+        if (reason := unstorable(name)) is not None:
+            raise ConfigurationError(f"the {what} of a run cannot be {ascii(name)[:60]}: {reason}")
+    try:
+        text = msgspec.json.encode(spec).decode()
+        same = msgspec.json.decode(text, type=RunSpec).params == dict(spec.params)
+    except (msgspec.MsgspecError, TypeError, ValueError, OverflowError, RecursionError) as error:
+        raise ConfigurationError(f"the description of run {str(spec.key)!a} cannot be stored: {error}") from error
+    if not same:
+        raise ConfigurationError(
+            f"the parameters of run {spec.key} cannot be stored as they are (a number that is none, such as nan or inf?): "
+            f"{dict(spec.params)}"
+        )
+    return text
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,22 +209,44 @@ class PortProgress:
 
 
 @dataclass(frozen=True, slots=True)
-class LoggedEvent:
-    """An event read back from the log, and the Input Set of the row it was read from (None if unassigned)."""
+class QuarantinedInputSet:
+    """An Input Set whose generation raised and that was set aside; `since` is in seconds since the epoch."""
 
-    receiver: Port
-    event: Event
-    inset_id: str | None = None
+    group: str
+    operator: str
+    inset_id: str
+    error: str
+    since: float
 
 
 @dataclass(frozen=True, slots=True)
-class Recovered:
-    """What Algorithms 6 to 9 read: states, undone state events, acknowledged undone events, pending write actions."""
+class Retried:
+    """What a retry of quarantined Input Sets has put back, and the groups that must be launched for it."""
 
-    states: Mapping[str, bytes]
-    snapshots: tuple[tuple[str, str, bytes], ...]
-    """(operator, Input Set, serialized state at the trigger)"""
-    acknowledged: tuple[LoggedEvent, ...]
-    """In event_id order per port."""
-    writes: tuple[PendingWrite, ...]
-    """In order per (operator, connection)."""
+    input_sets: tuple[QuarantinedInputSet, ...]
+    to_launch: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Collected:
+    """What one effect of garbage collection has done."""
+
+    rows: int = 0
+    """Rows removed."""
+    examined: int = 0
+    """Rows looked at."""
+    more: bool = False
+    """The batch was full: there may be more."""
+    after: int = 0
+    """Where a sweep goes on: behind this event_id, or from the beginning."""
+    refs: tuple[str, ...] = ()
+    """Payloads that no row names any more. Remove them after the commit; the sweep of the run finds what is forgotten."""
+
+
+def senders_of(spec: RunSpec) -> dict[Port, Port]:
+    """Input port → output port, of all operators of a run."""
+    return {
+        Port(name, port): Port(*sender.split(".", 1))
+        for name, shape in spec.operators.items()
+        for port, sender in shape.inputs.items()
+    }

@@ -3,66 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
-import sqlalchemy as sa
 
 from airflow_logio.errors import Fenced, LogUnavailable
-from airflow_logio.protocol import effects as fx
-from airflow_logio.store.opening import open_store
-from airflow_logio.store.port import LogStore
+from airflow_logio.store.records import Claim
 from airflow_logio.store.sql.store import SqlLogStore
-from tests.conftest import QUICK
 from tests.store.conftest import OpenStore
-from tests.support.faults import acknowledgement_lost, around_commit, before_statement, commit_lost, lose_connection
-from tests.support.logs import OUT, Driver, assigned, fetched, held, sent, spec, start_driver
-
-EVERY_KIND: fx.Effects = [
-    sent(4),
-    assigned(1, "A", "B"),
-    assigned(2, "A"),
-    assigned(3),
-    fx.MarkDone("receiver", "A", 2),
-    fx.LogWrite("receiver", "wh", 2, {}, 1, None, b"w2"),
-    fx.WritesDone("receiver", "wh", 1, 1),
-    fx.StoreState("receiver", b"after"),
-    fx.LogStateEvent("receiver", 1, "B", b"at B"),
-    fx.RecordLineage(OUT, 4, "A"),
-    fx.StartReadAction("source", "source", 1, {}),
-    fx.CompleteReadAction("source", "source", 1),
-    fx.LogRead("receiver", "wh", 1, {}, ("A",), 1, None, b"r"),
-    fx.Count(OUT, "out", 1, 3, 4),
-]
-
-
-def prepared(store: LogStore, dag_run: str) -> Driver:
-    driver = start_driver(store, run=store.start_run(spec(dag_run=dag_run)))
-    driver.session.commit(
-        [
-            sent(1),
-            sent(2),
-            sent(3),
-            fx.LogWrite("receiver", "wh", 1, {}, 1, None, b"w1"),
-            fx.Count(OUT, "out", 3, 9, 12),
-        ]
-    )
-    return driver
-
-
-def picture(driver: Driver) -> dict[str, Any]:
-    """What a later incarnation would see."""
-    session = driver.store.session(driver.ref)
-    recovered = session.recover(["receiver"])
-    return {
-        "fence": session.open(),
-        "waiting": fetched(session),
-        "held": held(session),
-        "states": recovered.states,
-        "snapshots": recovered.snapshots,
-        "writes": [write.number for write in recovered.writes],
-        "counters": [(row.port, row.events, row.bytes) for row in driver.store.progress(driver.run.run_id)],
-    }
+from tests.store.every_effect import EVERY_KIND, picture, prepared
+from tests.support.faults import (
+    acknowledgement_lost,
+    after_statement,
+    around_commit,
+    before_statement,
+    commit_lost,
+    lose_connection,
+)
+from tests.support.logs import IN, OUT, SOMEBODY, Driver, fetched, sent, spec, start_driver
 
 
 @pytest.fixture
@@ -70,19 +29,26 @@ def expected(sql_store: SqlLogStore) -> dict[str, Any]:
     """The picture after an undisturbed commit."""
     driver = prepared(sql_store, "undisturbed")
     driver.session.commit(EVERY_KIND)
-    return picture(driver)
+    return picture(sql_store, driver.run.run_id)
 
 
-def test_a_connection_lost_before_any_statement_of_a_commit(sql_store: SqlLogStore, expected: dict[str, Any]) -> None:
+LOSSES = {"before": before_statement, "after": after_statement}
+
+
+@pytest.mark.parametrize("when", LOSSES)
+def test_a_connection_lost_around_any_statement_of_a_commit(
+    sql_store: SqlLogStore, expected: dict[str, Any], when: str
+) -> None:
     number, struck = 0, True
     while struck:
         number += 1
         driver = prepared(sql_store, f"run {number}")
-        with before_statement(sql_store, number, lose_connection) as seen:
+        with LOSSES[when](sql_store, number, lose_connection) as seen:
             driver.session.commit(EVERY_KIND)
         struck = len(seen) >= number
-        assert picture(driver) == expected, f"connection lost before statement {number}: {seen[number - 1 :][:1]}"
-    assert number > 10, "a commit of every kind of effect has more statements than that"
+        found = picture(sql_store, driver.run.run_id)
+        assert found == expected, f"connection lost {when} statement {number}: {seen[number - 1 :][:1]}"
+    assert number > 20, "a commit of every kind of effect has more statements than that"
 
 
 @pytest.mark.parametrize("lost", [acknowledgement_lost, commit_lost])
@@ -93,9 +59,9 @@ def test_an_unknown_outcome_is_read_back(
     when = {"after" if lost is acknowledgement_lost else "before": lost}
     with around_commit(sql_store, **when):
         driver.session.commit(EVERY_KIND)
-    assert picture(driver) == expected
-    driver.session.commit([sent(5)])
-    assert fetched(driver.session) == [4, 5]
+    assert picture(sql_store, driver.run.run_id) == expected
+    driver.session.commit([sent(6)])
+    assert fetched(driver.session) == [5, 6]
 
 
 @pytest.mark.parametrize("lost", [acknowledgement_lost, commit_lost])
@@ -115,48 +81,139 @@ def test_an_unknown_outcome_of_a_replaced_driver_is_fenced(
 
     when = {"after" if lost is acknowledgement_lost else "before": lose_and_replace}
     with around_commit(sql_store, **when), pytest.raises(Fenced):
-        driver.session.commit([sent(4)])
+        driver.session.commit([sent(5)])
     successor = supervisor.session(driver.ref)
-    assert fetched(successor) == ([1, 2, 3, 4] if lost is acknowledgement_lost else [1, 2, 3])
+    assert fetched(successor) == ([1, 2, 3, 4, 5] if lost is acknowledgement_lost else [1, 2, 3, 4])
 
 
-def test_reads_after_a_lost_connection_say_that_the_log_is_away(sql_store: SqlLogStore) -> None:
-    driver = prepared(sql_store, "run")
-    for number in range(1, 4):
-        with before_statement(sql_store, number, lose_connection) as seen:
-            try:
-                assert fetched(driver.session) == [1, 2, 3]
-            except LogUnavailable:
-                assert len(seen) >= number
-    assert fetched(driver.session) == [1, 2, 3]
+# --- everything else that a driver, its launcher and its observers ask ------------------------------------------------
 
 
-@pytest.mark.postgres
-@pytest.mark.parametrize("code", ["40001", "40P01"])
-def test_conflicts_mean_the_same_effects_again(postgres_url: str, code: str) -> None:
-    store = open_store(postgres_url, patience=QUICK)
-    undisturbed, driver = prepared(store, "undisturbed"), prepared(store, "run")
-    undisturbed.session.commit(EVERY_KIND)
-    with store.engine.begin() as connection:
-        for statement in _failing_trigger(code, times=3):
-            connection.execute(sa.text(statement))
-    driver.session.commit(EVERY_KIND)
-    assert picture(driver) == picture(undisturbed)
-    with store.engine.begin() as connection:
-        assert connection.execute(sa.text("SELECT last_value FROM failures")).scalar_one() >= 4
-    store.dispose()
+@dataclass(frozen=True)
+class Asked:
+    """A question or a move, on a log made ready for it."""
+
+    act: Callable[[], Any]
+    outcome: Callable[[], Any]
+    """What it has changed, or what it answers."""
 
 
-def _failing_trigger(code: str, *, times: int) -> list[str]:
-    """A sequence is not rolled back: it counts the failures."""
-    return [
-        "CREATE SEQUENCE failures",
-        f"""
-        CREATE FUNCTION fail() RETURNS trigger LANGUAGE plpgsql AS $$
-        BEGIN
-            IF nextval('failures') <= {times} THEN RAISE EXCEPTION 'a conflict' USING ERRCODE = '{code}'; END IF;
-            RETURN NEW;
-        END $$
-        """,
-        "CREATE TRIGGER fail BEFORE INSERT ON logio_event_data FOR EACH STATEMENT EXECUTE FUNCTION fail()",
-    ]
+def of_a_driver(act: Callable[[Driver], Any], outcome: Callable[[Driver], Any]) -> Callable[[SqlLogStore, str], Asked]:
+    def ask(store: SqlLogStore, dag_run: str) -> Asked:
+        driver = start_driver(store, run=store.start_run(spec(dag_run=dag_run)))
+        return Asked(lambda: act(driver), lambda: outcome(driver))
+
+    return ask
+
+
+def state(driver: Driver) -> tuple[Any, ...]:
+    found = driver.store.group(driver.run.run_id, "g")
+    return found.state, found.incarnation, found.error, found.beat
+
+
+def answers(act: Callable[[Driver], Any]) -> Callable[[SqlLogStore, str], Asked]:
+    """A question, which changes nothing: one log is enough for all of them."""
+    drivers: dict[SqlLogStore, Driver] = {}
+
+    def ask(store: SqlLogStore, _: str) -> Asked:
+        if store not in drivers:
+            drivers[store] = prepared(store, "run")
+            drivers[store].session.commit(EVERY_KIND[:-1])
+        driver = drivers[store]
+        return Asked(lambda: act(driver), lambda: act(driver))
+
+    return ask
+
+
+def of_a_claim(act: Callable[[SqlLogStore, Claim], Any]) -> Callable[[SqlLogStore, str], Asked]:
+    def ask(store: SqlLogStore, dag_run: str) -> Asked:
+        claim = store.claim(store.start_run(spec(dag_run=dag_run)).run_id, "g", expected=0, reason="test")
+
+        def outcome() -> tuple[Any, ...]:
+            found = store.group(claim.run_id, "g")
+            return found.state, found.incarnation, found.identity, found.log_path
+
+        return Asked(lambda: act(store, claim), outcome)
+
+    return ask
+
+
+def a_claim(store: SqlLogStore, dag_run: str) -> Asked:
+    """Whoever asks again after a lost answer is refused if the claim was made; its launch deadline then passes."""
+    run = store.start_run(spec(dag_run=dag_run))
+
+    def act() -> None:
+        try:
+            store.claim(run.run_id, "g", expected=0, reason="test")
+        except Fenced as error:
+            assert "claimed by somebody else: incarnation 1" in str(error)
+
+    def outcome() -> tuple[Any, ...]:
+        found = store.group(run.run_id, "g")
+        return found.state, found.incarnation
+
+    return Asked(act, outcome)
+
+
+def a_run(store: SqlLogStore, dag_run: str) -> Asked:
+    def act() -> Any:
+        return store.start_run(spec("a", "b", dag_run=dag_run))
+
+    def outcome() -> list[Any]:
+        groups = store.groups(act().run_id)
+        return [(found.group, found.state, found.incarnation) for found in groups]
+
+    return Asked(act, outcome)
+
+
+ASKED: dict[str, Callable[[SqlLogStore, str], Asked]] = {
+    "fetch": answers(lambda driver: fetched(driver.session)),
+    "recover": answers(lambda driver: driver.store.session(driver.ref).recover(["receiver", "sender"])),
+    "acknowledged": answers(lambda driver: driver.session.acknowledged([OUT, IN])),
+    "status": answers(state),
+    "open": answers(lambda driver: driver.store.session(driver.ref).open()),
+    "heartbeat": of_a_driver(lambda driver: driver.store.heartbeat(driver.ref, 3, ready=True, rss_bytes=1), state),
+    "declare_dead": of_a_driver(lambda driver: driver.store.declare_dead(driver.ref, "test"), state),
+    "park": of_a_driver(lambda driver: driver.session.park("test"), state),
+    "register": of_a_claim(lambda store, claim: store.register(claim, SOMEBODY)),
+    "submitted": of_a_claim(lambda store, claim: store.submitted(claim, log_path="/l", launcher=SOMEBODY)),
+    "claim": a_claim,
+    "start_run": a_run,
+}
+READS = ("fetch", "recover", "acknowledged", "status")
+
+
+@pytest.mark.parametrize("name", ASKED)
+def test_a_connection_lost_around_any_statement_is_an_outage(sql_store: SqlLogStore, name: str) -> None:
+    """The one who asked is told that the log is away, asks again, and has what an undisturbed one has."""
+    undisturbed = ASKED[name](sql_store, "undisturbed")
+    undisturbed.act()
+    expected = undisturbed.outcome()
+    for when, loss in LOSSES.items():
+        number, struck = 0, True
+        while struck:
+            number += 1
+            asked = ASKED[name](sql_store, f"{when} {number}")
+            with loss(sql_store, number, lose_connection) as seen:
+                _until_it_answers(asked.act)
+            struck = len(seen) >= number
+            assert asked.outcome() == expected, f"connection lost {when} statement {number}: {seen}"
+        assert number > 1
+    if name not in READS:
+        for index, lost in enumerate((acknowledgement_lost, commit_lost)):
+            asked = ASKED[name](sql_store, f"commit {index}")
+            with around_commit(sql_store, **{"after" if lost is acknowledgement_lost else "before": lost}):
+                _until_it_answers(asked.act)
+            assert asked.outcome() == expected, lost.__name__
+
+
+def _until_it_answers(act: Callable[[], Any]) -> None:
+    refused = 0
+    while True:
+        try:
+            act()
+        except LogUnavailable:
+            refused += 1
+            assert refused < 8, "a lost connection is replaced, not met again and again"
+        else:
+            return

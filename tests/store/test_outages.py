@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
 import subprocess
 import sys
@@ -18,8 +19,9 @@ from airflow_logio.store.patience import Patience
 from airflow_logio.store.sql import engines
 from airflow_logio.store.sql.store import SqlLogStore
 from tests.conftest import QUICK
+from tests.store.small_disk import small_disk
 from tests.support.faults import around_commit, before_statement
-from tests.support.logs import fetched, sent, start_driver
+from tests.support.logs import contents, fetched, sent, start_driver
 from tests.support.postgres import PostgresServer
 from tests.support.waiting import eventually
 
@@ -133,6 +135,7 @@ def test_sqlite_is_full_for_a_while(sqlite_url: str) -> None:
     store = open_store(sqlite_url, patience=QUICK)
     driver = start_driver(store)
     driver.session.commit([sent(1)])
+    before = contents(store)
     pages = [0]
 
     @sa.event.listens_for(store.engine, "checkout")
@@ -147,11 +150,94 @@ def test_sqlite_is_full_for_a_while(sqlite_url: str) -> None:
         commit = pool.submit(driver.session.commit, [sent(2, b"x" * 200_000)])
         eventually(lambda: len(seen) >= 2, what="the commit has been refused twice")
         assert "full" in seen[0]
+        assert contents(store) == before, "nothing half committed"
+        assert fetched(driver.session) == [1], "readers are not shut out"
         assert not commit.done()
         pages[0] = 0
         commit.result(30)
     driver.session.commit([sent(3)])
     assert fetched(driver.session) == [1, 2, 3]
+    store.dispose()
+
+
+@pytest.mark.postgres
+def test_postgres_has_no_room_for_a_while(postgres_server: PostgresServer) -> None:
+    body = os.urandom(3 << 20)
+    with small_disk(postgres_server) as disk:
+        store = open_store(disk.url, patience=QUICK)
+        driver = start_driver(store)
+        driver.session.commit([sent(1)])
+        before = contents(store)
+        seen = failures(store)
+        disk.fill()
+        with ThreadPoolExecutor(1) as pool:
+            commit = pool.submit(driver.session.commit, [sent(2, body)])
+            eventually(lambda: len(seen) >= 2, what="the commit has been refused twice")
+            assert "No space left on device" in seen[0]
+            assert contents(store) == before, "nothing half committed"
+            assert fetched(driver.session) == [1], "readers are not shut out"
+            assert not commit.done()
+            disk.make_room()
+            commit.result(30)
+        driver.session.commit([sent(3)])
+        assert fetched(driver.session) == [1, 2, 3]
+        store.dispose()
+
+
+@pytest.mark.postgres
+def test_patience_with_a_full_disk_ends_with_what_the_database_says(postgres_server: PostgresServer) -> None:
+    with small_disk(postgres_server) as disk:
+        store = open_store(disk.url, patience=Patience(0.2, 0.01, 0.05))
+        driver = start_driver(store)
+        disk.fill()
+        with pytest.raises(LogUnavailable, match="No space left on device"):
+            driver.session.commit([sent(1, os.urandom(3 << 20))])
+        disk.make_room()
+        driver.session.commit([sent(1)])
+        assert fetched(driver.session) == [1]
+        store.dispose()
+
+
+@pytest.mark.postgres
+def test_a_run_goes_on_through_restarts_of_the_server(postgres_server: PostgresServer, postgres_url: str) -> None:
+    """Sender, receiver and heartbeats at work while the server is restarted twice; each event is received once."""
+    store = open_store(postgres_url, patience=QUICK)
+    driver = start_driver(store)
+    receiving = store.session(driver.ref)
+    last, received = 60, list[int]()
+    restarted = threading.Event()
+
+    def send() -> None:
+        for number in range(1, last + 1):
+            driver.session.commit([sent(number)])
+            driver.session.announce(["g"])
+            if number == last // 2:
+                assert restarted.wait(60), "nobody restarted the server"
+
+    def poll() -> list[int]:
+        return fetched(receiving, after=received[-1] if received else 0, many=7)
+
+    def beat() -> None:
+        store.heartbeat(driver.ref, len(received) + 1, ready=True, rss_bytes=1)
+
+    def receive() -> None:
+        while len(received) < last:
+            received.extend(QUICK.call("fetch", poll))
+            QUICK.call("heartbeat", beat)
+            receiving.wait(0.25)
+
+    with ThreadPoolExecutor(2) as pool:
+        working = [pool.submit(send), pool.submit(receive)]
+        for mode in ("fast", "immediate"):
+            postgres_server.stop(mode=mode)
+            postgres_server.start()
+        restarted.set()
+        for work in working:
+            work.result(60)
+    assert received == list(range(1, last + 1))
+    assert driver.session.open().commit_no == last
+    receiving.close()
+    driver.session.close()
     store.dispose()
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 import sys
 import threading
+import time
+from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import AbstractContextManager
+from contextlib import contextmanager
 
 import psutil
 import pytest
@@ -16,12 +17,12 @@ import pytest
 from airflow_logio.errors import Fenced, LogUnavailable
 from airflow_logio.store.opening import open_store
 from airflow_logio.store.patience import Patience
-from airflow_logio.store.records import GroupRef
+from airflow_logio.store.records import Collected, GroupRef
 from airflow_logio.store.sql import engines
 from airflow_logio.store.sql.store import SqlLogStore, driver_application
 from tests.conftest import QUICK
 from tests.store.conftest import OpenStore
-from tests.support.faults import Pause, around_commit, before_statement
+from tests.support.faults import Pause, before_statement
 from tests.support.logs import Driver, assigned, contents, fetched, sent, spec, start_driver
 from tests.support.waiting import eventually
 
@@ -48,61 +49,6 @@ def replace(supervisor: SqlLogStore, driver: Driver) -> Driver:
     return start_driver(supervisor, run=driver.run, expected=driver.ref.incarnation)
 
 
-def commit_in_thread(pool: ThreadPoolExecutor, driver: Driver) -> Future[None]:
-    return pool.submit(driver.session.commit, [sent(3), assigned(1, "A"), assigned(2, "A")])
-
-
-def test_a_driver_paused_before_its_fence_statement_is_fenced(open_another: OpenStore) -> None:
-    driver, supervisor, pause = zombie(open_another), open_another(), Pause()
-    assert isinstance(driver.store, SqlLogStore)
-    with ThreadPoolExecutor(1) as pool, before_statement(driver.store, 1, pause):
-        commit = commit_in_thread(pool, driver)
-        pause.wait_until_reached()
-        successor = replace(supervisor, driver)
-        successor.session.commit([assigned(1, "B")])
-        before = contents(supervisor)
-        pause.release()
-        with pytest.raises(Fenced):
-            commit.result(30)
-    assert contents(supervisor) == before
-    assert fetched(successor.session) == [2]
-
-
-PAUSED_INSIDE = ["after the fence statement", "before the last statement", "before COMMIT"]
-
-
-def _pause_at(store: SqlLogStore, where: str, pause: Pause) -> AbstractContextManager[object]:
-    if where == "before COMMIT":
-        return around_commit(store, before=pause)
-    return before_statement(store, 2 if where == "after the fence statement" else 4, pause)
-
-
-@pytest.mark.postgres
-@pytest.mark.usefixtures("short_lock_timeout")
-@pytest.mark.parametrize("where", PAUSED_INSIDE)
-def test_a_driver_paused_inside_its_transaction_loses_it(postgres_url: str, where: str) -> None:
-    """PostgreSQL: the claim waits for the fence row's lock, ends the backend that holds it, and goes on."""
-    supervisor = open_store(postgres_url, patience=QUICK)
-    run = supervisor.start_run(spec())
-    store = open_store(postgres_url, application=driver_application(run.run_id, "g", 1), patience=QUICK)
-    driver = start_driver(store, run=run)
-    driver.session.commit([sent(1), sent(2)])
-    pause = Pause()
-    with ThreadPoolExecutor(1) as pool, _pause_at(store, where, pause):
-        commit = commit_in_thread(pool, driver)
-        pause.wait_until_reached()
-        successor = replace(supervisor, driver)
-        assert fetched(successor.session) == [1, 2], "what the zombie had in hand was not committed"
-        successor.session.commit([assigned(1, "B")])
-        before = contents(supervisor)
-        pause.release()
-        with pytest.raises(Fenced):
-            commit.result(30)
-    assert contents(supervisor) == before
-    store.dispose()
-    supervisor.dispose()
-
-
 @pytest.mark.postgres
 def test_a_stopped_driver_loses_its_transaction_by_itself(postgres_url: str) -> None:
     """Also where nobody may end its backend: `idle_in_transaction_session_timeout` is below the lease."""
@@ -111,7 +57,7 @@ def test_a_stopped_driver_loses_its_transaction_by_itself(postgres_url: str) -> 
     pause = Pause()
     watcher = open_store(postgres_url, application="watcher", patience=QUICK)
     with ThreadPoolExecutor(1) as pool, before_statement(store, 2, pause):
-        commit = commit_in_thread_of(pool, driver)
+        commit = commit_in_thread(pool, driver)
         pause.wait_until_reached()
         Patience(total_seconds=20, longest_wait_seconds=0.2).call(
             "claim", lambda: watcher.declare_dead(GroupRef(driver.run.run_id, "g", 1), "test")
@@ -123,31 +69,50 @@ def test_a_stopped_driver_loses_its_transaction_by_itself(postgres_url: str) -> 
     watcher.dispose()
 
 
-def commit_in_thread_of(pool: ThreadPoolExecutor, driver: Driver) -> Future[None]:
+def commit_in_thread(pool: ThreadPoolExecutor, driver: Driver) -> Future[tuple[Collected, ...]]:
     return pool.submit(driver.session.commit, [sent(1)])
 
 
 STOPS_INSIDE_ITS_COMMIT = """
 import os, signal, sys
 import sqlalchemy as sa
+from airflow_logio.errors import Fenced
 from airflow_logio.store.opening import open_store
 from airflow_logio.store.records import GroupRef
-from tests.support.logs import sent
+from airflow_logio.store.sql.store import driver_application
+from tests.support.logs import assigned, sent
 
-url, run_id = sys.argv[1:]
-store = open_store(url)
-session = store.session(GroupRef(int(run_id), "g", 1))
+url, run_id, number = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+store = open_store(url, application=driver_application(run_id, "g", 1))
+session = store.session(GroupRef(run_id, "g", 1))
 session.open()
 seen = []
 
 @sa.event.listens_for(store.engine, "before_cursor_execute")
 def stop(connection, cursor, statement, *_):
     seen.append(statement)
-    if len(seen) == 3:
+    if len(seen) == number:
         os.kill(os.getpid(), signal.SIGSTOP)
 
-session.commit([sent(3)])
+try:
+    session.commit([sent(3), assigned(1, "A"), assigned(2, "A")])
+except Fenced:
+    sys.exit(75)
 """
+FENCED = 75
+
+
+@contextmanager
+def stopped_driver(url: str, run_id: int, statement: int) -> Iterator[subprocess.Popen[bytes]]:
+    """A process that has stopped itself in its commit, before the statement of that number."""
+    command = [sys.executable, "-c", STOPS_INSIDE_ITS_COMMIT, url, str(run_id), str(statement)]
+    process = subprocess.Popen(command)
+    try:
+        eventually(lambda: psutil.Process(process.pid).status() == psutil.STATUS_STOPPED, what="the driver is stopped")
+        yield process
+    finally:
+        process.kill()
+        process.wait(30)
 
 
 def test_a_stopped_writer_is_ended_before_it_is_replaced(sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -156,19 +121,51 @@ def test_a_stopped_writer_is_ended_before_it_is_replaced(sqlite_url: str, monkey
     store = open_store(sqlite_url, patience=QUICK)
     driver = start_driver(store)
     driver.session.commit([sent(1), sent(2)])
-    command = [sys.executable, "-c", STOPS_INSIDE_ITS_COMMIT, sqlite_url, str(driver.run.run_id)]
-    process = subprocess.Popen(command)
-    try:
-        eventually(lambda: psutil.Process(process.pid).status() == psutil.STATUS_STOPPED, what="the driver is stopped")
+    with stopped_driver(sqlite_url, driver.run.run_id, 3):
         assert store.ends_old_driver_first
         with pytest.raises(LogUnavailable, match="locked"):
             store.declare_dead(driver.ref, "no heartbeat")
         assert store.heartbeat(driver.ref, 1, ready=True, rss_bytes=1), "heartbeats are in a file of their own"
-    finally:
-        os.kill(process.pid, signal.SIGKILL)
-        process.wait(30)
+        assert fetched(driver.session) == [1, 2], "readers are not shut out"
     successor = replace(store, driver)
     assert fetched(successor.session) == [1, 2]
+    store.dispose()
+
+
+@pytest.mark.parametrize("statement", [1, 2, 4], ids=["before the fence", "behind the fence", "before the last"])
+@pytest.mark.usefixtures("short_lock_timeout")
+@pytest.mark.postgres
+def test_a_stopped_driver_holds_no_claim_up(postgres_url: str, statement: int) -> None:
+    """PostgreSQL: the claim gets through while the process is stopped; when it goes on, it is fenced."""
+    store = open_store(postgres_url, patience=QUICK)
+    driver = start_driver(store)
+    driver.session.commit([sent(1), sent(2)])
+    with stopped_driver(postgres_url, driver.run.run_id, statement) as process:
+        assert not store.ends_old_driver_first
+        began = time.monotonic()
+        successor = replace(store, driver)
+        assert time.monotonic() - began < engines.IDLE_IN_TRANSACTION_SECONDS, "it did not wait for the idle timeout"
+        assert fetched(successor.session) == [1, 2], "what the zombie had in hand was not committed"
+        successor.session.commit([assigned(1, "B"), sent(3)])
+        before = contents(store)
+        process.send_signal(signal.SIGCONT)
+        assert process.wait(30) == FENCED
+    assert contents(store) == before
+    store.dispose()
+
+
+def test_a_driver_stopped_before_its_transaction_is_fenced_when_it_goes_on(sqlite_url: str) -> None:
+    """SQLite: it holds nothing yet. Nobody ended it here: the fence is enough."""
+    store = open_store(sqlite_url, patience=QUICK)
+    driver = start_driver(store)
+    driver.session.commit([sent(1), sent(2)])
+    with stopped_driver(sqlite_url, driver.run.run_id, 1) as process:
+        successor = replace(store, driver)
+        successor.session.commit([assigned(1, "B"), sent(3)])
+        before = contents(store)
+        process.send_signal(signal.SIGCONT)
+        assert process.wait(30) == FENCED
+    assert contents(store) == before
     store.dispose()
 
 

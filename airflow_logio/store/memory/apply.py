@@ -3,30 +3,38 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from airflow_logio.errors import LogInconsistent
 from airflow_logio.protocol import effects as fx
 from airflow_logio.protocol.states import GroupState, allowed_from
-from airflow_logio.protocol.values import Kind, Port, ReadStatus, Status
+from airflow_logio.protocol.values import Kind, ReadStatus, Status
 from airflow_logio.store.channels import STATE_CHANNEL, read_channel, write_channel
 from airflow_logio.store.header import encode_header
-from airflow_logio.store.memory.tables import BodyKey, GroupKey, LogRow, Tables
-from airflow_logio.store.records import GroupRef, PortProgress
+from airflow_logio.store.memory import expiry, retention
+from airflow_logio.store.memory.tables import Body, BodyKey, GroupKey, LogRow, QuarantineRow, ReadRow, Tables
+from airflow_logio.store.records import Collected, GroupRef, PortProgress
 
 
-def apply_effects(tables: Tables, ref: GroupRef, effects: Sequence[fx.Effect]) -> None:
-    """Rows first, then assignments, done marks, what concludes, states: any concatenation of steps can be applied."""
+def apply_effects(tables: Tables, ref: GroupRef, effects: Sequence[fx.Effect]) -> tuple[Collected, ...]:
+    """Rows first, then assignments, done marks, what concludes, states: any concatenation of steps can be applied.
+
+    Returns what the effects of garbage collection did.
+    """
     writer = _Writer(tables, ref)
-    for insert in effects:
-        writer.insert(insert)
-    for conclude in (fx.Acknowledge, fx.MarkDone, fx.WritesDone, fx.CompleteReadAction, fx.FinishGroup):
-        for effect in effects:
-            if isinstance(effect, conclude):
-                writer.conclude(effect)
+    waiting: tuple[list[fx.Effect], ...] = ([], [], [], [])
     for effect in effects:
-        writer.store(effect)
+        kind = type(effect)
+        if (insert := _INSERT.get(kind)) is not None:
+            insert(writer, effect)
+        if (turn := _TURN.get(kind)) is not None:
+            waiting[turn].append(effect)
+    for turn_of in waiting:
+        for effect in turn_of:
+            _CONCLUDE[type(effect)](writer, effect)
+    return tuple(writer.collected)
 
 
 class _Writer:
@@ -34,31 +42,30 @@ class _Writer:
         self._tables = tables
         self._ref = ref
         self._run = ref.run_id
+        self.collected: list[Collected] = []
 
     # --- rows that are new --------------------------------------------------------------------------------------------
 
-    def insert(self, effect: fx.Effect) -> None:
-        match effect:
-            case fx.LogEvent():
-                self._log_event(effect)
-            case fx.Acknowledge(sender, receiver, event_id, assignments):
-                body = BodyKey(self._run, sender.operator, sender.name, event_id)
-                for inset_id, status in assignments[1:]:
-                    self._row(body, status, sender.name, receiver.operator, receiver.name, inset_id)
-            case fx.LogWrite():
-                self._log_write(effect)
-            case fx.LogRead():
-                self._log_read(effect)
-            case fx.LogStateEvent(operator, state_id, inset_id, data, status):
-                body = BodyKey(self._run, operator, STATE_CHANNEL, state_id)
-                self._row(body, status, None, operator, None, inset_id)
-                self._tables.add(self._tables.states, (self._run, operator, state_id), data)
-            case fx.RecordLineage(sender, event_id, inset_id):
-                self._tables.add(self._tables.lineage, (self._run, sender, event_id, inset_id), None)
-            case fx.StartReadAction(operator, connection, action_id, description):
-                key = (self._run, operator, connection, action_id)
-                about = json.loads(json.dumps(dict(description)))
-                self._tables.add(self._tables.reads, key, (ReadStatus.INCOMPLETE, about))
+    def _assign_further(self, effect: fx.Acknowledge) -> None:
+        """The row that waited takes the first Input Set; each further one has a row of its own."""
+        if len(effect.assignments) > 1:
+            sender, receiver = effect.sender, effect.receiver
+            body = BodyKey(self._run, sender.operator, sender.name, effect.event_id)
+            for inset_id, status in effect.assignments[1:]:
+                self._row(body, status, sender.name, receiver.operator, receiver.name, inset_id, kept=effect.kept)
+
+    def _log_state(self, effect: fx.LogStateEvent) -> None:
+        body = BodyKey(self._run, effect.operator, STATE_CHANNEL, effect.state_id)
+        self._row(body, effect.status, None, effect.operator, None, effect.inset_id, kept=effect.kept)
+        self._tables.add(self._tables.states, (self._run, effect.operator, effect.state_id), effect.data)
+
+    def _record_lineage(self, effect: fx.RecordLineage) -> None:
+        self._tables.add(self._tables.lineage, (self._run, effect.sender, effect.event_id, effect.inset_id), None)
+
+    def _start_read(self, effect: fx.StartReadAction) -> None:
+        key = (self._run, effect.operator, effect.connection, effect.action_id)
+        about = json.loads(json.dumps(dict(effect.description)))
+        self._tables.add(self._tables.reads, key, ReadRow(ReadStatus.INCOMPLETE, about, effect.kept))
 
     def _row(
         self,
@@ -69,59 +76,81 @@ class _Writer:
         rec_port: str | None,
         inset_id: str | None,
         size: int = 0,
+        *,
+        kept: bool = False,
     ) -> None:
-        self._tables.log(LogRow(body, status, send_port, receiver, rec_port, inset_id, size))
+        self._tables.log(LogRow(body, status, send_port, receiver, rec_port, inset_id, size, kept))
 
     def _log_event(self, effect: fx.LogEvent) -> None:
         event, data = effect.event, effect.event.body or b""
-        if event.kind is Kind.DATA and event.body is None:
+        if event.kind is Kind.DATA and event.body is None and event.ref is None:
             raise LogInconsistent(f"event {event.event_id} of {event.sender} reached the log without a serialized body")
         body = BodyKey(self._run, event.sender.operator, event.sender.name, event.event_id)
         for delivery in effect.deliveries:
             receiver = delivery.receiver
-            unassigned = Status.DONE if delivery.fused else Status.UNDONE
+            unassigned = Status.HELD if effect.held else Status.DONE if delivery.fused else Status.UNDONE
             for inset_id, status in delivery.assignments or ((None, unassigned),):
-                self._row(body, status, event.sender.name, receiver.operator, receiver.name, inset_id, len(data))
-        self._tables.add(self._tables.bodies, body, (encode_header(event.kind, event.records, data), data))
+                port = event.sender.name
+                self._row(body, status, port, receiver.operator, receiver.name, inset_id, len(data), kept=delivery.kept)
+        header = encode_header(event.kind, event.records, data, dict(event.about))
+        self._body(body, Body(header, data, event.ref, effect.kept))
+
+    def _body(self, key: BodyKey, row: Body) -> None:
+        if row.ref is not None:
+            row = row._replace(body=b"")
+        self._tables.add(self._tables.bodies, key, row._replace(logged_at=self._tables.now()) if row.kept else row)
 
     def _log_write(self, effect: fx.LogWrite) -> None:
         data = effect.body or b""
         body = BodyKey(self._run, effect.operator, write_channel(effect.connection), effect.number)
         self._row(body, Status.UNDONE, None, effect.operator, effect.connection, None, len(data))
         header = encode_header(Kind.DATA, effect.records, data, dict(effect.header))
-        self._tables.add(self._tables.bodies, body, (header, data))
+        self._body(body, Body(header, data, effect.ref))
+
+    def _log_read_event(self, effect: fx.CompleteReadAction) -> None:
+        """Event r of Algorithm 1 Step 2.b, where the effect is stored."""
+        if effect.ref is None:
+            return
+        body = BodyKey(self._run, effect.operator, read_channel(effect.connection), effect.action_id)
+        port = f"{effect.connection}.{effect.action_id}"
+        self._row(body, Status.UNDONE, port, effect.operator, None, None)
+        self._body(body, Body(encode_header(Kind.DATA, effect.records, b""), b"", effect.ref))
 
     def _log_read(self, effect: fx.LogRead) -> None:
         data, about = effect.body or b"", dict(effect.description)
         body = BodyKey(self._run, effect.operator, read_channel(effect.connection), effect.action_id)
         for inset_id in effect.inset_ids:
             port = f"{effect.connection}.{effect.action_id}"
-            self._row(body, Status.DONE, port, effect.operator, None, inset_id)
-        self._tables.add(self._tables.bodies, body, (encode_header(Kind.DATA, effect.records, data, about), data))
+            self._row(body, Status.DONE, port, effect.operator, None, inset_id, kept=True)
+        self._body(body, Body(encode_header(Kind.DATA, effect.records, data, about), data, effect.ref, kept=True))
         key = (self._run, effect.operator, effect.connection, effect.action_id)
-        self._tables.add(self._tables.reads, key, (ReadStatus.COMPLETE, json.loads(json.dumps(about))))
+        self._tables.add(self._tables.reads, key, ReadRow(ReadStatus.COMPLETE, json.loads(json.dumps(about)), True))
 
     # --- rows that must be there --------------------------------------------------------------------------------------
 
-    def conclude(self, effect: fx.Effect) -> None:
+    def _mark_done(self, effect: fx.MarkDone) -> None:
+        rows = self._tables.events.undone_of(self._run, effect.operator, effect.inset_id)
+        if len(rows) != effect.rows:
+            what = f"operator {effect.operator!r}: undone rows of Input Set {effect.inset_id!r}"
+            _expect(len(rows), effect.rows, what)
+        self._tables.relog(rows, Status.DONE)
+
+    def _conclude_read(self, effect: fx.CompleteReadAction | fx.ReadDone | fx.DropRead) -> None:
+        operator, connection, action_id = effect.operator, effect.connection, effect.action_id
         match effect:
-            case fx.Acknowledge():
-                self._assign(effect)
-            case fx.MarkDone(operator, inset_id, expected):
-                rows = self._tables.events.undone_of(self._run, operator, inset_id)
-                _expect(len(rows), expected, f"operator {operator!r}: undone rows of Input Set {inset_id!r}")
-                self._tables.relog(rows, status=Status.DONE)
-            case fx.WritesDone():
-                self._finish_writes(effect)
-            case fx.CompleteReadAction(operator, connection, action_id):
+            case fx.CompleteReadAction():
                 key = (self._run, operator, connection, action_id)
                 found = self._tables.reads.get(key)
                 if found is None:
                     _expect(0, 1, f"read action {action_id} of {operator!r}")
                 else:
-                    self._tables.put(self._tables.reads, key, (ReadStatus.COMPLETE, found[1]))
-            case fx.FinishGroup():
-                self._finish_group()
+                    self._tables.put(self._tables.reads, key, found._replace(status=ReadStatus.COMPLETE))
+            case fx.ReadDone():
+                rows = self._event_of_read(operator, connection, action_id, Status.UNDONE)
+                _expect(len(rows), 1, f"undone event of read action {action_id} of {operator!r}")
+                self._tables.relog(rows, Status.DONE)
+            case fx.DropRead():
+                self._drop_read(effect)
 
     def _assign(self, effect: fx.Acknowledge) -> None:
         row = self._tables.events.on_their_way(self._run, effect.receiver).get(effect.event_id)
@@ -129,7 +158,40 @@ class _Writer:
             _expect(0, 1, f"{effect.receiver}: unassigned event {effect.event_id} to acknowledge")
         else:
             inset_id, status = effect.assignments[0] if effect.assignments else (None, Status.DONE)
-            self._tables.relog([row], inset_id=inset_id, status=status)
+            self._tables.relog([row], status, inset_id)
+
+    def _event_of_read(self, operator: str, connection: str, action_id: int, status: Status) -> list[LogRow]:
+        body = BodyKey(self._run, operator, read_channel(connection), action_id)
+        row = self._tables.events.rows.get((body, operator, "", ""))
+        return [row] if row is not None and row.status is status else []
+
+    def _drop_read(self, effect: fx.DropRead) -> None:
+        operator, connection, action_id = effect.operator, effect.connection, effect.action_id
+        rows = self._event_of_read(operator, connection, action_id, Status.DONE)
+        _expect(len(rows), 1, f"done event of read action {action_id} of {operator!r}")
+        for row in rows:
+            self._tables.unlog(row)
+            self._tables.drop(self._tables.bodies, row.body)
+        key = (self._run, operator, connection, action_id)
+        if (action := self._tables.reads.get(key)) is not None and not action.kept:
+            self._tables.drop(self._tables.reads, key)
+
+    def _release(self, effect: fx.Release) -> None:
+        sender, events = effect.sender, self._tables.events
+        rows = [
+            row
+            for event_id in range(effect.first, effect.last + 1)
+            for row in events.held_of(BodyKey(self._run, sender.operator, sender.name, event_id))
+        ]
+        _expect(len(rows), effect.rows, f"held events {effect.first}-{effect.last} of {sender}")
+        self._tables.relog(rows, Status.UNDONE)
+
+    def _set_aside(self, effect: fx.SetAside) -> None:
+        rows = self._tables.events.undone_of(self._run, effect.operator, effect.inset_id)
+        _expect(len(rows), effect.rows, f"operator {effect.operator!r}: undone rows of Input Set {effect.inset_id!r}")
+        self._tables.relog(rows, Status.ASIDE)
+        row = QuarantineRow(self._ref.group, effect.error, self._tables.now())
+        self._tables.add(self._tables.quarantine, (self._run, effect.operator, effect.inset_id), row)
 
     def _finish_writes(self, effect: fx.WritesDone) -> None:
         rows = []
@@ -140,9 +202,18 @@ class _Writer:
                 rows.append(row)
         what = f"pending write actions {effect.first}-{effect.last} of {effect.operator!r}"
         _expect(len(rows), effect.last - effect.first + 1, what)
-        self._tables.relog(rows, status=Status.DONE)
+        self._tables.relog(rows, Status.DONE)
 
-    def _finish_group(self) -> None:
+    def _collect(self, effect: fx.Collect) -> None:
+        self.collected.append(retention.collect(self._tables, self._run, effect))
+
+    def _sweep_shared(self, effect: fx.SweepShared) -> None:
+        self.collected.append(retention.sweep_shared(self._tables, self._run, effect))
+
+    def _expire(self, effect: fx.ExpireLineage) -> None:
+        self.collected.append(expiry.expire(self._tables, self._run, effect))
+
+    def _finish_group(self, _effect: fx.FinishGroup) -> None:
         key, ref = GroupKey(self._run, self._ref.group, self._ref.replica), self._ref
         row, clock = self._tables.groups[key], self._tables.now()
         can_finish = row.state in allowed_from(GroupState.FINISHED)
@@ -155,20 +226,52 @@ class _Writer:
 
     # --- rows that are replaced ---------------------------------------------------------------------------------------
 
-    def store(self, effect: fx.Effect) -> None:
-        match effect:
-            case fx.StoreState(operator, data):
-                self._tables.put(self._tables.states, (self._run, operator, 0), data)
-            case fx.Count(port, direction, events, records, size):
-                self._count(port, direction, events, records, size)
+    def _store_state(self, effect: fx.StoreState) -> None:
+        self._tables.put(self._tables.states, (self._run, effect.operator, 0), effect.data)
 
-    def _count(self, port: Port, direction: str, events: int, records: int, size: int) -> None:
-        key, clock = (self._run, port, direction), self._tables.now()
-        old = self._tables.counters.get(key, PortProgress(port, direction, 0, 0, 0, clock, clock))
-        new = replace(
-            old, events=old.events + events, records=old.records + records, bytes=old.bytes + size, last_at=clock
-        )
-        self._tables.put(self._tables.counters, key, new)
+    def _count(self, effect: fx.Count) -> None:
+        key, clock, table = (self._run, effect.port, effect.direction), self._tables.now(), self._tables.counters
+        old = table.get(key)
+        events, records, size, first = (0, 0, 0, clock) if old is None else _totals(old)
+        events, records, size = events + effect.events, records + effect.records, size + effect.bytes
+        row = PortProgress(effect.port, effect.direction, events, records, size, first, clock)
+        self._tables.put(table, key, row)
+
+
+def _totals(row: PortProgress) -> tuple[int, int, int, float]:
+    return row.events, row.records, row.bytes, row.first_at
+
+
+_INSERT: Mapping[type, Callable[[_Writer, Any], None]] = {
+    fx.LogEvent: _Writer._log_event,
+    fx.Acknowledge: _Writer._assign_further,
+    fx.LogWrite: _Writer._log_write,
+    fx.LogRead: _Writer._log_read,
+    fx.LogStateEvent: _Writer._log_state,
+    fx.RecordLineage: _Writer._record_lineage,
+    fx.StartReadAction: _Writer._start_read,
+    fx.CompleteReadAction: _Writer._log_read_event,
+}
+_CONCLUDE: Mapping[type, Callable[[_Writer, Any], None]] = {
+    fx.Acknowledge: _Writer._assign,
+    fx.MarkDone: _Writer._mark_done,
+    fx.WritesDone: _Writer._finish_writes,
+    fx.CompleteReadAction: _Writer._conclude_read,
+    fx.ReadDone: _Writer._conclude_read,
+    fx.DropRead: _Writer._conclude_read,
+    fx.Release: _Writer._release,
+    fx.SetAside: _Writer._set_aside,
+    fx.Collect: _Writer._collect,
+    fx.SweepShared: _Writer._sweep_shared,
+    fx.ExpireLineage: _Writer._expire,
+    fx.FinishGroup: _Writer._finish_group,
+    fx.StoreState: _Writer._store_state,
+    fx.Count: _Writer._count,
+}
+_TURN: Mapping[type, int] = {
+    kind: {fx.Acknowledge: 0, fx.MarkDone: 1, fx.StoreState: 3, fx.Count: 3}.get(kind, 2) for kind in _CONCLUDE
+}
+"""Assignments, then done marks, then what concludes, then rows that are replaced."""
 
 
 def _expect(found: int, expected: int, what: str) -> None:

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from airflow_logio.errors import EpochVoid, Fenced, LogInconsistent
 from airflow_logio.protocol.effects import Effects
+from airflow_logio.protocol.recovery import LoggedEvent, Recovered
 from airflow_logio.protocol.states import GroupState, allowed_from
 from airflow_logio.protocol.values import Event, Port, Status
 from airflow_logio.protocol.writes import PendingWrite
@@ -15,7 +16,7 @@ from airflow_logio.store.header import decode_header
 from airflow_logio.store.memory.apply import apply_effects
 from airflow_logio.store.memory.tables import GroupKey, LogRow, Tables
 from airflow_logio.store.port import GroupSession
-from airflow_logio.store.records import FenceRow, GroupRef, LoggedEvent, Recovered
+from airflow_logio.store.records import Collected, FenceRow, GroupRef
 
 
 class MemoryGroupSession(GroupSession):
@@ -48,22 +49,28 @@ class MemoryGroupSession(GroupSession):
         self._fence = fence
         return fence
 
-    def commit(self, effects: Effects) -> None:
+    def commit(self, effects: Effects) -> tuple[Collected, ...]:
         number = self._fence.commit_no + 1
         with self._tables.transaction():
             fence = self._current()
-            if fence.epoch != self._fence.epoch:
-                raise EpochVoid(
-                    f"group {self.ref.group!r}: epoch {self._fence.epoch} is void, the log is at {fence.epoch}"
-                )
+            self._check_epoch(fence)
             if fence.commit_no != number - 1:
                 raise LogInconsistent(
                     f"group {self.ref.group!r}: commit {number} was refused, the log is at commit {fence.commit_no}"
                 )
-            fence = replace(fence, commit_no=number)
+            fence = FenceRow(fence.incarnation, fence.epoch, number)
             self._tables.put(self._tables.fences, self._key, fence)
-            apply_effects(self._tables, self.ref, effects)
+            collected = apply_effects(self._tables, self.ref, effects)
         self._fence = fence
+        return collected
+
+    def check(self) -> None:
+        with self._tables.transaction():
+            self._check_epoch(self._current())
+
+    def _check_epoch(self, fence: FenceRow) -> None:
+        if fence.epoch != self._fence.epoch:
+            raise EpochVoid(f"group {self.ref.group!r}: epoch {self._fence.epoch} is void, the log is at {fence.epoch}")
 
     def park(self, error: str) -> None:
         with self._tables.transaction():
@@ -92,9 +99,11 @@ class MemoryGroupSession(GroupSession):
 
     def _logged(self, row: LogRow) -> LoggedEvent:
         sender = Port(row.body.operator, row.send_port or "")
-        about, body = self._tables.bodies[row.body]
-        header = decode_header(f"event {row.body.event_id} of {sender}", about, body)
-        event = Event(sender, row.body.event_id, header.kind, header.records, None, body)
+        stored = self._tables.bodies[row.body]
+        header = decode_header(f"event {row.body.event_id} of {sender}", stored.header, stored.body, stored.ref)
+        event = Event(
+            sender, row.body.event_id, header.kind, header.records, None, stored.body, header.about, stored.ref
+        )
         return LoggedEvent(Port(row.receiver, row.rec_port or ""), event, row.inset_id)
 
     def acknowledged(self, receivers: Sequence[Port]) -> Mapping[Port, tuple[int, int]]:
@@ -144,9 +153,9 @@ class MemoryGroupSession(GroupSession):
         writes = []
         for row in rows:
             operator, connection, number = row.body.operator, row.rec_port or "", row.body.event_id
-            about, body = self._tables.bodies[row.body]
-            header = decode_header(f"write action {number} of {operator} on {connection}", about, body)
-            writes.append(PendingWrite(operator, connection, number, header.about, header.records, body))
+            about, body, ref, *_ = self._tables.bodies[row.body]
+            header = decode_header(f"write action {number} of {operator} on {connection}", about, body, ref)
+            writes.append(PendingWrite(operator, connection, number, header.about, header.records, body, ref))
         return tuple(writes)
 
     # --- waking -------------------------------------------------------------------------------------------------------

@@ -2,27 +2,36 @@
 
 from __future__ import annotations
 
+import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 
 import msgspec
 
-from airflow_logio.errors import BudgetSpent, Fenced, IncompatibleRun, ProtocolViolation, UnknownRun
+from airflow_logio.errors import BudgetSpent, FailurePoint, Fenced, IncompatibleRun, ProtocolViolation, UnknownRun
 from airflow_logio.protocol.states import GroupState, RunState, allowed_from, check_claim
+from airflow_logio.store.lineage_log import LineageLog
+from airflow_logio.store.memory import maintenance, quarantine
+from airflow_logio.store.memory.lineage import MemoryLineageLog
 from airflow_logio.store.memory.session import MemoryGroupSession
 from airflow_logio.store.memory.tables import BeatRow, DriverRow, GroupKey, GroupRow, RunRow, Tables
 from airflow_logio.store.port import GroupSession, LogStore
 from airflow_logio.store.records import (
     Claim,
+    Collected,
     DriverIdentity,
     FenceRow,
     GroupRef,
     GroupStatus,
     PortProgress,
+    QuarantinedInputSet,
     Refused,
+    Retried,
     Run,
     RunSpec,
+    encode_spec,
 )
 
 
@@ -31,8 +40,8 @@ class MemoryLogStore(LogStore):
 
     ends_old_driver_first = False
 
-    def __init__(self) -> None:
-        self.tables = Tables()
+    def __init__(self, clock: Callable[[], float] = time.time) -> None:
+        self.tables = Tables(clock)
 
     # --- runs ---------------------------------------------------------------------------------------------------------
 
@@ -48,9 +57,9 @@ class MemoryLogStore(LogStore):
                         "start a fresh run"
                     )
                 return found.as_run()
-            run_id, clock = len(tables.runs) + 1, tables.now()
+            run_id, clock = next(tables.run_ids), tables.now()
             # Through its stored form, as in a database: what cannot be stored is found out here.
-            stored = msgspec.json.decode(msgspec.json.encode(spec), type=RunSpec)
+            stored = msgspec.json.decode(encode_spec(spec), type=RunSpec)
             row = RunRow(run_id, uuid.uuid4().hex, stored, clock)
             tables.put(tables.runs, run_id, row)
             tables.put(tables.run_keys, spec.key, run_id)
@@ -84,8 +93,36 @@ class MemoryLogStore(LogStore):
             if row is None or any(state is not GroupState.FINISHED for state in states):
                 return False
             ended = row.ended_at if row.ended_at is not None else tables.now()
-            tables.put(tables.runs, run_id, replace(row, state=RunState.FINISHED, ended_at=ended))
+            aside = quarantine.quarantined(tables, run_id)
+            state = RunState.QUARANTINED if aside else RunState.FINISHED
+            tables.put(tables.runs, run_id, replace(row, state=state, ended_at=ended))
             return True
+
+    def quarantined(self, run_id: int, group: str | None = None) -> Sequence[QuarantinedInputSet]:
+        with self.tables.transaction():
+            return quarantine.quarantined(self.tables, run_id, group)
+
+    def retry_quarantined(self, run_id: int, group: str | None = None) -> Retried:
+        with self.tables.transaction():
+            return quarantine.retry(self.tables, run_id, group)
+
+    # --- garbage ------------------------------------------------------------------------------------------------------
+
+    def collect(self, run_id: int, limit: int) -> Collected:
+        with self.tables.transaction():
+            return maintenance.collect(self.tables, run_id, limit)
+
+    def garbage(self, run_id: int) -> int:
+        with self.tables.transaction():
+            return maintenance.garbage(self.tables, run_id)
+
+    def removable(self, older_than_seconds: float, *, unfinished: bool = False) -> Sequence[Run]:
+        with self.tables.transaction():
+            return maintenance.removable(self.tables, older_than_seconds, unfinished=unfinished)
+
+    def remove_run(self, run_id: int, limit: int, *, unfinished: bool = False) -> Collected:
+        with self.tables.transaction():
+            return maintenance.remove(self.tables, run_id, limit, unfinished=unfinished)
 
     # --- groups -------------------------------------------------------------------------------------------------------
 
@@ -165,8 +202,15 @@ class MemoryLogStore(LogStore):
     def _budget_spent(self, key: GroupKey) -> str | None:
         tables, clock = self.tables, self.tables.now()
         budget = tables.runs[key.run_id].spec.budget
-        mine = [(n, row) for (other, n), row in sorted(tables.drivers.items()) if other == key and n > 1]
+        all_mine = [(n, row) for (other, n), row in sorted(tables.drivers.items()) if other == key]
+        mine = [(n, row) for n, row in all_mine if n > 1]
         forgiven = max((n for n, row in mine if not row.spends_budget), default=0)
+        points = [row.failed_at for n, row in all_mine if n >= forgiven]
+        if budget.is_spent_at(points):
+            return (
+                f"group {key.group!r} failed at {points[-1]} again after {budget.same_event} recoveries; it is parked. "
+                "Mend the operator, or the data it cannot use, and `logio retry` the group"
+            )
         spent = [(n, row) for n, row in mine if n > forgiven]
         if not budget.is_spent([clock - row.claimed_at for _, row in spent]):
             return None
@@ -227,8 +271,8 @@ class MemoryLogStore(LogStore):
             tables.beats[key, ref.incarnation] = BeatRow(beat, tables.now(), ready, rss_bytes)
             return tables.groups[key].desired
 
-    def declare_dead(self, ref: GroupRef, cause: str) -> bool:
-        return self._end(ref, GroupState.DEAD, cause)
+    def declare_dead(self, ref: GroupRef, cause: str, *, failed_at: FailurePoint | None = None) -> bool:
+        return self._end(ref, GroupState.DEAD, cause, failed_at)
 
     def park(self, ref: GroupRef, error: str) -> bool:
         return self._end(ref, GroupState.PARKED, error)
@@ -236,11 +280,11 @@ class MemoryLogStore(LogStore):
     def halted(self, ref: GroupRef) -> bool:
         return self._end(ref, GroupState.HALTED, None)
 
-    def _end(self, ref: GroupRef, target: GroupState, error: str | None) -> bool:
+    def _end(self, ref: GroupRef, target: GroupState, error: str | None, failed_at: FailurePoint | None = None) -> bool:
         with self.tables.transaction():
             moved = self._move(ref, target, error)
             if moved:
-                self._end_driver(ref, error)
+                self._end_driver(ref, error, failed_at)
             return moved
 
     def _move(self, ref: Claim | GroupRef, target: GroupState, error: str | None) -> bool:
@@ -253,11 +297,14 @@ class MemoryLogStore(LogStore):
         tables.put(tables.groups, key, replace(row, state=target, since=tables.now(), error=error))
         return True
 
-    def _end_driver(self, ref: GroupRef, error: str | None) -> None:
+    def _end_driver(self, ref: GroupRef, error: str | None, failed_at: FailurePoint | None = None) -> None:
         key = (GroupKey(ref.run_id, ref.group, ref.replica), ref.incarnation)
         driver = self.tables.drivers.get(key)
+        point = None if failed_at is None else str(failed_at)
         if driver is not None and driver.ended_at is None:
-            self.tables.put(self.tables.drivers, key, replace(driver, ended_at=self.tables.now(), error=error))
+            self.tables.put(
+                self.tables.drivers, key, replace(driver, ended_at=self.tables.now(), error=error, failed_at=point)
+            )
 
     def request(self, run_id: int, group: str, desired: GroupState) -> None:
         if desired not in (GroupState.RUNNING, GroupState.HALTED):
@@ -267,12 +314,27 @@ class MemoryLogStore(LogStore):
             if key in tables.groups:
                 tables.put(tables.groups, key, replace(tables.groups[key], desired=desired))
 
+    # --- lineage ------------------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def lineage(self, run: Run) -> Iterator[LineageLog]:
+        with self.tables.transaction():
+            snapshot = MemoryLineageLog(self.tables, run)
+        yield snapshot
+
     # --- figures ------------------------------------------------------------------------------------------------------
 
     def progress(self, run_id: int) -> Sequence[PortProgress]:
         with self.tables.transaction():
             rows = [row for (run, _, _), row in self.tables.counters.items() if run == run_id]
         return sorted(rows, key=lambda row: (row.port, row.direction))
+
+    def references(self, run_id: int, prefix: str) -> Collection[str]:
+        with self.tables.transaction():
+            bodies = self.tables.bodies.items()
+            return frozenset(
+                row.ref for key, row in bodies if key.run_id == run_id and row.ref and row.ref.startswith(prefix)
+            )
 
     def session(self, ref: GroupRef) -> GroupSession:
         return MemoryGroupSession(self.tables, ref)

@@ -1,16 +1,17 @@
 """The tables of the log as dicts, with transactions: all of a transaction's changes, or none of them.
 
 Every change goes through `put`, `log` and `unlog`, which write down how to undo it; a transaction that fails is undone
-backwards. Rows are frozen values, so that what a reader holds never changes under it.
+backwards. Rows are frozen values, so that what a reader holds never changes under it. What a transaction has changed is
+shown to `observer`, if there is one: the simulator checks the log's invariants there.
 """
 
 from __future__ import annotations
 
+import itertools
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar
 
 from airflow_logio.errors import LogInconsistent
@@ -37,8 +38,7 @@ class BodyKey(NamedTuple):
     event_id: int
 
 
-@dataclass(frozen=True, slots=True)
-class LogRow:
+class LogRow(NamedTuple):
     """A row of EVENT_LOG; `key` is its unique key."""
 
     body: BodyKey
@@ -48,18 +48,44 @@ class LogRow:
     rec_port: str | None
     inset_id: str | None
     size: int = 0
+    kept: bool = False
 
     @property
     def key(self) -> tuple[BodyKey, str, str, str]:
         return self.body, self.receiver, self.rec_port or "", self.inset_id or ""
 
-    @property
-    def is_on_its_way(self) -> bool:
-        """Undone, unassigned, and sent by a port: something to fetch."""
-        return self.status is Status.UNDONE and self.inset_id is None and self.send_port is not None
-
 
 LogKey = tuple[BodyKey, str, str, str]
+ABSENT: Any = object()
+"""What a change of a table names as the row before, where there was none."""
+Change = tuple[dict[Any, Any], Any, Any]
+"""(table, key, row before)"""
+
+
+class Body(NamedTuple):
+    """A row of EVENT_DATA."""
+
+    header: bytes
+    body: bytes
+    ref: str | None = None
+    kept: bool = False
+    logged_at: float = 0.0
+
+
+class ReadRow(NamedTuple):
+    """A row of READ_ACTION."""
+
+    status: ReadStatus
+    description: dict[str, Any]
+    kept: bool = False
+
+
+class QuarantineRow(NamedTuple):
+    """An Input Set that is set aside."""
+
+    group: str
+    error: str
+    since: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +120,7 @@ class DriverRow:
     error: str | None = None
     log_path: str | None = None
     identity: DriverIdentity | None = None
+    failed_at: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,109 +132,178 @@ class BeatRow:
 
 
 class EventLog:
-    """EVENT_LOG with the two indexes that its readers need, kept by every insert and delete."""
+    """EVENT_LOG with the indexes that its readers need, kept by every insert and delete."""
 
     def __init__(self) -> None:
         self.rows: dict[LogKey, LogRow] = {}
-        self._on_their_way: dict[tuple[int, Port], dict[int, LogRow]] = {}
+        self._on_their_way: dict[tuple[int, str, str], dict[int, LogRow]] = {}
         self._of_inset: dict[tuple[int, str, str], dict[LogKey, LogRow]] = {}
+        self._held: dict[BodyKey, dict[LogKey, LogRow]] = {}
+        self._garbage: dict[tuple[int, str], dict[LogKey, LogRow]] = {}
+        self._of_event: dict[BodyKey, dict[LogKey, LogRow]] = {}
 
-    def insert(self, row: LogRow) -> None:
-        if row.key in self.rows:
-            raise LogInconsistent(f"the log refused a row: there is one of {row.key} already")
-        self.rows[row.key] = row
-        if row.is_on_its_way:
-            self._on_their_way.setdefault(self._port(row), {})[row.body.event_id] = row
-        if row.inset_id is not None and row.status is Status.UNDONE:
-            self._of_inset.setdefault(self._inset(row), {})[row.key] = row
+    def insert(self, row: LogRow) -> LogKey:
+        key = row.key
+        if key in self.rows:
+            raise LogInconsistent(f"the log refused a row: there is one of {key} already")
+        body, status, send_port, receiver, rec_port, inset_id, _, kept = row
+        self.rows[key] = row
+        self._of_event.setdefault(body, {})[key] = row
+        if status is Status.UNDONE:
+            if inset_id is not None:
+                self._of_inset.setdefault((body.run_id, receiver, inset_id), {})[key] = row
+            elif send_port is not None:
+                self._on_their_way.setdefault((body.run_id, receiver, rec_port or ""), {})[body.event_id] = row
+        elif status is Status.HELD:
+            self._held.setdefault(body, {})[key] = row
+        elif status is Status.DONE and not kept:
+            self._garbage.setdefault((body.run_id, receiver), {})[key] = row
+        return key
 
-    def remove(self, row: LogRow) -> None:
-        del self.rows[row.key]
-        self._on_their_way.get(self._port(row), {}).pop(row.body.event_id, None)
-        if row.inset_id is not None:
-            self._of_inset.get(self._inset(row), {}).pop(row.key, None)
+    def remove(self, row: LogRow) -> LogKey:
+        key = row.key
+        body, status, send_port, receiver, rec_port, inset_id, _, kept = row
+        del self.rows[key]
+        of_event = self._of_event[body]
+        del of_event[key]
+        if not of_event:
+            del self._of_event[body]
+        if status is Status.UNDONE:
+            if inset_id is not None:
+                del self._of_inset[body.run_id, receiver, inset_id][key]
+            elif send_port is not None:
+                del self._on_their_way[body.run_id, receiver, rec_port or ""][body.event_id]
+        elif status is Status.HELD:
+            del self._held[body][key]
+        elif status is Status.DONE and not kept:
+            del self._garbage[body.run_id, receiver][key]
+        return key
 
     def on_their_way(self, run_id: int, receiver: Port) -> dict[int, LogRow]:
         """event_id → undone, unassigned row of a receiver port."""
-        return self._on_their_way.get((run_id, receiver), {})
+        return self._on_their_way.get((run_id, *receiver), {})
 
     def undone_of(self, run_id: int, operator: str, inset_id: str) -> list[LogRow]:
         return list(self._of_inset.get((run_id, operator, inset_id), {}).values())
 
-    @staticmethod
-    def _port(row: LogRow) -> tuple[int, Port]:
-        return row.body.run_id, Port(row.receiver, row.rec_port or "")
+    def held_of(self, body: BodyKey) -> list[LogRow]:
+        """Rows of an event that is not sent yet."""
+        return list(self._held.get(body, {}).values())
 
-    @staticmethod
-    def _inset(row: LogRow) -> tuple[int, str, str]:
-        return row.body.run_id, row.receiver, row.inset_id or ""
+    def garbage(self, run_id: int, operator: str) -> list[LogRow]:
+        """Done rows of a receiver that lineage does not need."""
+        return list(self._garbage.get((run_id, operator), {}).values())
+
+    def of_event(self, body: BodyKey) -> list[LogRow]:
+        return list(self._of_event.get(body, {}).values())
+
+
+class Transaction:
+    """Holds the lock of the log; not a generator, because the simulator opens a few thousand of them per second."""
+
+    __slots__ = ("_tables",)
+
+    def __init__(self, tables: Tables) -> None:
+        self._tables = tables
+
+    def __enter__(self) -> None:
+        self._tables.changed.acquire()
+        self._tables.begin()
+
+    def __exit__(self, kind: type[BaseException] | None, _error: object, _where: object) -> None:
+        try:
+            if kind is None:
+                self._tables.commit()
+            else:
+                self._tables.rollback()
+        finally:
+            self._tables.changed.release()
 
 
 class Tables:
     """Everything that the log holds. Use `transaction`, also to read: it is the lock."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Callable[[], float] = time.time) -> None:
         self.runs: dict[int, RunRow] = {}
         self.run_keys: dict[RunKey, int] = {}
+        self.run_ids = itertools.count(1)
         self.groups: dict[GroupKey, GroupRow] = {}
         self.fences: dict[GroupKey, FenceRow] = {}
         self.drivers: dict[tuple[GroupKey, int], DriverRow] = {}
         self.beats: dict[tuple[GroupKey, int], BeatRow] = {}
         self.events = EventLog()
-        self.bodies: dict[BodyKey, tuple[bytes, bytes]] = {}
-        self.reads: dict[tuple[int, str, str, int], tuple[ReadStatus, dict[str, Any]]] = {}
+        self.bodies: dict[BodyKey, Body] = {}
+        self.reads: dict[tuple[int, str, str, int], ReadRow] = {}
+        self.quarantine: dict[tuple[int, str, str], QuarantineRow] = {}
         self.states: dict[tuple[int, str, int], bytes] = {}
         self.lineage: dict[tuple[int, Port, int, str], None] = {}
         self.counters: dict[tuple[int, Port, str], PortProgress] = {}
         self.changed = threading.Condition()
         """Its lock is the lock of the log; notified after every commit."""
         self.commits = 0
-        self._undo: list[Callable[[], None]] = []
+        self.now = clock
+        self.observer: Callable[[Sequence[Change]], None] | None = None
+        """Called with the changes of every transaction that has committed, in order."""
+        self._changes: list[Change] = []
 
-    @staticmethod
-    def now() -> float:
-        return time.time()
+    def transaction(self) -> Transaction:
+        """All of what is changed inside, or nothing if it raises."""
+        return Transaction(self)
 
-    @contextmanager
-    def transaction(self) -> Iterator[None]:
-        with self.changed:
-            self._undo.clear()
-            try:
-                yield
-            except BaseException:
-                for undo in reversed(self._undo):
-                    undo()
-                raise
-            if self._undo:
-                self.commits += 1
-                self.changed.notify_all()
+    def begin(self) -> None:
+        """Under the lock, as what follows."""
+        self._changes = []
+
+    def commit(self) -> None:
+        """Tell whoever waits for news, and the observer."""
+        if self._changes:
+            self.commits += 1
+            self.changed.notify_all()
+            if self.observer is not None:
+                self.observer(self._changes)
+
+    def rollback(self) -> None:
+        """Undo all changes, backwards."""
+        rows: object = self.events.rows
+        for table, key, before in reversed(self._changes):
+            if table is rows:
+                if before is ABSENT:
+                    self.events.remove(table[key])
+                else:
+                    self.events.insert(before)
+            elif before is ABSENT:
+                del table[key]
+            else:
+                table[key] = before
 
     def put(self, table: dict[K, V], key: K, value: V) -> None:
         """Insert or replace a row."""
-        if key in table:
-            before = table[key]
-            self._undo.append(lambda: table.__setitem__(key, before))
-        else:
-            self._undo.append(lambda: table.__delitem__(key))
+        self._changes.append((table, key, table.get(key, ABSENT)))
         table[key] = value
+
+    def drop(self, table: dict[K, V], key: K) -> None:
+        """Delete a row, if it is there."""
+        if key in table:
+            self._changes.append((table, key, table.pop(key)))
 
     def add(self, table: dict[K, V], key: K, value: V) -> None:
         """Insert a row that must be new."""
         if key in table:
             raise LogInconsistent(f"the log refused a row: there is one of {key} already")
-        self.put(table, key, value)
+        self._changes.append((table, key, ABSENT))
+        table[key] = value
 
     def log(self, row: LogRow) -> None:
         """Insert a row of EVENT_LOG."""
-        self.events.insert(row)
-        self._undo.append(lambda: self.events.remove(row))
+        self._changes.append((self.events.rows, self.events.insert(row), ABSENT))
 
     def unlog(self, row: LogRow) -> None:
-        self.events.remove(row)
-        self._undo.append(lambda: self.events.insert(row))
+        self._changes.append((self.events.rows, self.events.remove(row), row))
 
-    def relog(self, rows: Sequence[LogRow], **changes: Any) -> None:
-        """Change rows of EVENT_LOG."""
+    def relog(self, rows: Sequence[LogRow], status: Status, inset_id: str | None = None) -> None:
+        """Change rows of EVENT_LOG: their status, and the Input Set where a waiting one is assigned."""
         for row in rows:
             self.unlog(row)
-            self.log(replace(row, **changes))
+            body, _, send_port, receiver, rec_port, inset, size, kept = row
+            inset = inset if inset_id is None else inset_id
+            self.log(LogRow(body, status, send_port, receiver, rec_port, inset, size, kept))

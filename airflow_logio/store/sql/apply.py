@@ -16,13 +16,11 @@ import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import Connection
 
-from airflow_logio.errors import LogInconsistent
 from airflow_logio.protocol import effects as fx
-from airflow_logio.protocol.states import GroupState, allowed_from
-from airflow_logio.protocol.values import Port, ReadStatus, Status
-from airflow_logio.store.channels import write_channel
-from airflow_logio.store.records import GroupRef
+from airflow_logio.protocol.values import Port, Status
+from airflow_logio.store.records import Collected, GroupRef
 from airflow_logio.store.sql import schema
+from airflow_logio.store.sql.concluding import ConcludingWriter, expect
 from airflow_logio.store.sql.engines import now
 from airflow_logio.store.sql.rows import EffectRows, Row
 
@@ -37,21 +35,31 @@ class EffectWriter:
         self._postgres = connection.dialect.name == "postgresql"
         self._rows = EffectRows(ref.run_id, effects)
 
-    def apply(self) -> None:
+    def apply(self) -> tuple[Collected, ...]:
         rows = self._rows
         self._insert(schema.event_log, rows.event_log)
-        self._insert(schema.event_data, rows.event_data)
+        self._insert(schema.event_data, self._stamped(rows.event_data))
         self._insert(schema.state, rows.snapshots)
         self._insert(schema.read_action, rows.reads)
         self._insert(schema.event_lineage, rows.lineage)
         self._assign()
         self._mark_done()
+        concluding = ConcludingWriter(self._connection, self._ref)
         for late in rows.late:
-            self._apply_late(late)
+            concluding.apply(late)
         self._store_states()
         self._count()
+        return tuple(concluding.collected)
 
     # --- statements ---------------------------------------------------------------------------------------------------
+
+    def _stamped(self, rows: list[Row]) -> list[Row]:
+        """Retention goes by the age of what lineage keeps, by the database's clock."""
+        if any(row["kept"] for row in rows):
+            clock = self._connection.execute(sa.select(now(self._connection.dialect.name))).scalar_one()
+            for row in rows:
+                row["logged_at"] = clock if row["kept"] else None
+        return rows
 
     def _insert(self, table: sa.Table, rows: list[Row]) -> None:
         if rows:
@@ -63,7 +71,7 @@ class EffectWriter:
             by_port.setdefault(effect.receiver, []).append(effect)
         for receiver, acknowledged in by_port.items():
             found = self._assign_port(receiver, acknowledged)
-            self._expect(found, len(acknowledged), f"{receiver}: unassigned events to acknowledge")
+            expect(found, len(acknowledged), f"{receiver}: unassigned events to acknowledge")
 
     def _assign_port(self, receiver: Port, acknowledged: Sequence[fx.Acknowledge]) -> int:
         firsts = [effect.assignments[0] if effect.assignments else (None, Status.DONE) for effect in acknowledged]
@@ -109,7 +117,7 @@ class EffectWriter:
             for effect in done:
                 # Each Input Set by itself: a row too many here and one too few there must not cancel out.
                 what = f"operator {operator!r}: undone rows of Input Set {effect.inset_id!r}"
-                self._expect(found.get(effect.inset_id, 0), effect.rows, what)
+                expect(found.get(effect.inset_id, 0), effect.rows, what)
 
     def _rows_marked(self, operator: str, insets: Sequence[str]) -> Mapping[str, int]:
         """Mark all undone rows of these Input Sets done; how many of each there were."""
@@ -136,64 +144,6 @@ class EffectWriter:
         marked = update.cte("marked")
         query = sa.select(marked.c.inset_id, sa.func.count()).group_by(marked.c.inset_id)
         return {inset_id: count for inset_id, count in self._connection.execute(query)}
-
-    def _apply_late(self, effect: fx.CompleteReadAction | fx.WritesDone | fx.FinishGroup) -> None:
-        match effect:
-            case fx.WritesDone(operator, connection, first, last):
-                table = schema.event_log
-                update = (
-                    sa.update(table)
-                    .where(
-                        table.c.run_id == self._run,
-                        table.c.send_op == operator,
-                        table.c.channel == write_channel(connection),
-                        table.c.event_id.between(first, last),
-                        table.c.status == Status.UNDONE.value,
-                    )
-                    .values(status=Status.DONE.value)
-                )
-                found = self._connection.execute(update).rowcount
-                self._expect(found, last - first + 1, f"pending write actions {first}-{last} of {operator!r}")
-            case fx.CompleteReadAction(operator, connection, action_id):
-                reads = schema.read_action
-                complete = (
-                    sa.update(reads)
-                    .where(
-                        reads.c.run_id == self._run,
-                        reads.c.op == operator,
-                        reads.c.conn_id == connection,
-                        reads.c.action_id == action_id,
-                    )
-                    .values(status=ReadStatus.COMPLETE.value)
-                )
-                self._expect(self._connection.execute(complete).rowcount, 1, f"read action {action_id} of {operator!r}")
-            case fx.FinishGroup():
-                self._finish_group()
-
-    def _finish_group(self) -> None:
-        table, drivers, ref = schema.group, schema.driver, self._ref
-        clock = now(self._connection.dialect.name)
-        finish = (
-            sa.update(table)
-            .where(
-                table.c.run_id == ref.run_id,
-                table.c.group_name == ref.group,
-                table.c.replica == ref.replica,
-                table.c.state.in_([state.value for state in allowed_from(GroupState.FINISHED)]),
-            )
-            .values(state=GroupState.FINISHED.value, since=clock, error=None)
-        )
-        self._expect(self._connection.execute(finish).rowcount, 1, f"group {ref.group!r} in a state that can finish")
-        self._connection.execute(
-            sa.update(drivers)
-            .where(
-                drivers.c.run_id == ref.run_id,
-                drivers.c.group_name == ref.group,
-                drivers.c.replica == ref.replica,
-                drivers.c.incarnation == ref.incarnation,
-            )
-            .values(ended_at=clock)
-        )
 
     def _store_states(self) -> None:
         if not self._rows.states:
@@ -232,11 +182,6 @@ class EffectWriter:
 
     def _upserting(self, table: sa.Table) -> Any:
         return postgresql.insert(table) if self._postgres else sqlite.insert(table)
-
-    @staticmethod
-    def _expect(found: int, expected: int, what: str) -> None:
-        if found != expected:
-            raise LogInconsistent(f"{what}: the step expects {expected} row(s) in the log, there are {found}")
 
 
 def _unnest(**columns: tuple[type[sa.types.TypeEngine[Any]], list[Any]]) -> sa.FromClause:

@@ -8,9 +8,10 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from airflow_logio.errors import BudgetSpent, Fenced, ProtocolViolation
+from airflow_logio.errors import BudgetSpent, FailurePoint, Fenced, ProtocolViolation
 from airflow_logio.protocol.liveness import RecoveryBudget
 from airflow_logio.protocol.states import GroupState, allowed_from, check_claim
+from airflow_logio.protocol.values import storable
 from airflow_logio.store.records import Claim, DriverIdentity, GroupRef, Refused, Run
 from airflow_logio.store.sql import schema
 from airflow_logio.store.sql.engines import now
@@ -49,17 +50,20 @@ def move(connection: Connection, ref: Claim | GroupRef, target: GroupState, *, e
     connection.execute(
         sa.update(groups)
         .where(*_of(groups, ref.run_id, ref.group, ref.replica))
-        .values(state=target.value, since=now(connection.dialect.name), error=error)
+        .values(state=target.value, since=now(connection.dialect.name), error=storable(error))
     )
     return True
 
 
-def end_driver(connection: Connection, ref: Claim | GroupRef, error: str | None) -> None:
+def end_driver(
+    connection: Connection, ref: Claim | GroupRef, error: str | None, failed_at: FailurePoint | None = None
+) -> None:
     table = schema.driver
+    point = None if failed_at is None else str(failed_at)
     connection.execute(
         sa.update(table)
         .where(*_driver(ref), table.c.ended_at.is_(None))
-        .values(ended_at=now(connection.dialect.name), error=error)
+        .values(ended_at=now(connection.dialect.name), error=storable(error), failed_at=storable(point))
     )
 
 
@@ -105,7 +109,7 @@ def _raise_incarnation(
             replica=0,
             incarnation=incarnation,
             nonce=made.nonce,
-            reason=reason,
+            reason=storable(reason),
             spends_budget=spends,
             claimed_at=clock,
         )
@@ -136,12 +140,17 @@ def _last_by_user(run: Run, group: str) -> sa.ScalarSelect[int]:
 def _budget_spent(connection: Connection, run: Run, group: str, budget: RecoveryBudget) -> str | None:
     driver = schema.driver
     clock = now(connection.dialect.name)
+    forgiven = sa.func.coalesce(_last_by_user(run, group), 0)
+    ended = sa.select(driver.c.failed_at).where(*_of(driver, run.run_id, group), driver.c.incarnation >= forgiven)
+    points = connection.execute(ended.order_by(driver.c.incarnation)).scalars().all()
+    if budget.is_spent_at(points):
+        return failed_again(group, budget, str(points[-1]))
     rows = connection.execute(
         sa.select((clock - driver.c.claimed_at).label("age"), driver.c.incarnation, driver.c.reason)
         .where(
             *_of(driver, run.run_id, group),
             driver.c.spends_budget,
-            driver.c.incarnation > sa.func.coalesce(_last_by_user(run, group), 0),
+            driver.c.incarnation > forgiven,
         )
         .order_by(driver.c.incarnation)
     ).all()
@@ -151,6 +160,14 @@ def _budget_spent(connection: Connection, run: Run, group: str, budget: Recovery
     return (
         f"group {group!r} was recovered {budget.recoveries} times within {budget.window_seconds:g} s and failed again; "
         f"it is parked. Recoveries:\n{causes}"
+    )
+
+
+def failed_again(group: str, budget: RecoveryBudget, point: str) -> str:
+    """Why a group is parked whose recoveries always end at the same place."""
+    return (
+        f"group {group!r} failed at {point} again after {budget.same_event} recoveries; it is parked. Mend the operator, "
+        "or the data it cannot use, and `logio retry` the group"
     )
 
 

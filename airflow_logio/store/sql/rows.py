@@ -14,6 +14,20 @@ from airflow_logio.store.header import encode_header
 
 Row = dict[str, Any]
 
+Late = (
+    fx.CompleteReadAction
+    | fx.ReadDone
+    | fx.DropRead
+    | fx.WritesDone
+    | fx.Release
+    | fx.SetAside
+    | fx.Collect
+    | fx.SweepShared
+    | fx.ExpireLineage
+    | fx.FinishGroup
+)
+"""What changes rows that are there, in the order of the steps, after everything that adds rows."""
+
 
 class EffectRows:
     """Effects of one commit, sorted by kind. Touches no database."""
@@ -30,7 +44,7 @@ class EffectRows:
         """Current states; the last one of an operator holds."""
         self.snapshots: list[Row] = []
         self.counts: dict[tuple[Port, str], list[int]] = {}
-        self.late: list[fx.CompleteReadAction | fx.WritesDone | fx.FinishGroup] = []
+        self.late: list[Late] = []
         for effect in effects:
             self._sort(effect)
 
@@ -46,7 +60,20 @@ class EffectRows:
                 total = self.counts.setdefault((port, direction), [0, 0, 0])
                 for index, value in enumerate((events, records, size)):
                     total[index] += value
-            case fx.CompleteReadAction() | fx.WritesDone() | fx.FinishGroup():
+            case fx.CompleteReadAction():
+                self._read_event(effect)
+                self.late.append(effect)
+            case (
+                fx.ReadDone()
+                | fx.DropRead()
+                | fx.WritesDone()
+                | fx.Release()
+                | fx.SetAside()
+                | fx.Collect()
+                | fx.SweepShared()
+                | fx.ExpireLineage()
+                | fx.FinishGroup()
+            ):
                 self.late.append(effect)
             case _:
                 self._add(effect)
@@ -64,8 +91,8 @@ class EffectRows:
                 self._log_read(effect)
             case fx.LogStateEvent():
                 self._log_state(effect)
-            case fx.StartReadAction(operator, connection, action_id, description):
-                self._read_row(operator, connection, action_id, ReadStatus.INCOMPLETE, description)
+            case fx.StartReadAction(operator, connection, action_id, description, kept):
+                self._read_row(operator, connection, action_id, ReadStatus.INCOMPLETE, description, kept=kept)
             case fx.RecordLineage(sender, event_id, inset_id):
                 self.lineage.append(
                     {
@@ -85,6 +112,8 @@ class EffectRows:
         receiver: tuple[str, str | None],
         inset_id: str | None,
         size: int,
+        *,
+        kept: bool = False,
     ) -> None:
         send_op, send_port, channel = sender
         self.event_log.append(
@@ -99,10 +128,20 @@ class EffectRows:
                 "rec_port": receiver[1],
                 "inset_id": inset_id,
                 "size": size,
+                "kept": kept,
             }
         )
 
-    def _data_row(self, sender: tuple[str, str | None, str], event_id: int, header: bytes, body: bytes) -> None:
+    def _data_row(
+        self,
+        sender: tuple[str, str | None, str],
+        event_id: int,
+        header: bytes,
+        body: bytes,
+        *,
+        ref: str | None = None,
+        kept: bool = False,
+    ) -> None:
         send_op, send_port, channel = sender
         self.event_data.append(
             {
@@ -112,50 +151,63 @@ class EffectRows:
                 "channel": channel,
                 "event_id": event_id,
                 "header": header,
-                "body": body,
+                "body": b"" if ref is not None else body,
+                "ref": ref,
+                "kept": kept,
             }
         )
 
     def _log_event(self, effect: fx.LogEvent) -> None:
         event = effect.event
         body = event.body or b""
-        if event.kind is Kind.DATA and event.body is None:
+        if event.kind is Kind.DATA and event.body is None and event.ref is None:
             raise LogInconsistent(f"event {event.event_id} of {event.sender} reached the log without a serialized body")
         sender = (event.sender.operator, event.sender.name, event.sender.name)
         for delivery in effect.deliveries:
             receiver = (delivery.receiver.operator, delivery.receiver.name)
-            if not delivery.assignments:
-                status = Status.DONE if delivery.fused else Status.UNDONE
-                self._log_row(event.event_id, status, sender, receiver, None, len(body))
-            for inset_id, status in delivery.assignments:
-                self._log_row(event.event_id, status, sender, receiver, inset_id, len(body))
-        self._data_row(sender, event.event_id, encode_header(event.kind, event.records, body), body)
+            unassigned = Status.HELD if effect.held else Status.DONE if delivery.fused else Status.UNDONE
+            for inset_id, status in delivery.assignments or ((None, unassigned),):
+                self._log_row(event.event_id, status, sender, receiver, inset_id, len(body), kept=delivery.kept)
+        header = encode_header(event.kind, event.records, body, dict(event.about))
+        self._data_row(sender, event.event_id, header, body, ref=event.ref, kept=effect.kept)
 
     def _acknowledge(self, effect: fx.Acknowledge) -> None:
         self.assigned.append(effect)
         sender = (effect.sender.operator, effect.sender.name, effect.sender.name)
         receiver = (effect.receiver.operator, effect.receiver.name)
         for inset_id, status in effect.assignments[1:]:
-            self._log_row(effect.event_id, status, sender, receiver, inset_id, 0)
+            self._log_row(effect.event_id, status, sender, receiver, inset_id, 0, kept=effect.kept)
 
     def _log_write(self, effect: fx.LogWrite) -> None:
         body = effect.body or b""
         sender = (effect.operator, None, write_channel(effect.connection))
         self._log_row(effect.number, Status.UNDONE, sender, (effect.operator, effect.connection), None, len(body))
         header = encode_header(Kind.DATA, effect.records, body, dict(effect.header))
-        self._data_row(sender, effect.number, header, body)
+        self._data_row(sender, effect.number, header, body, ref=effect.ref)
 
     def _log_read(self, effect: fx.LogRead) -> None:
         body = effect.body or b""
         channel = read_channel(effect.connection)
         sender = (effect.operator, f"{effect.connection}.{effect.action_id}", channel)
         for inset_id in effect.inset_ids:
-            self._log_row(effect.action_id, Status.DONE, sender, (effect.operator, None), inset_id, 0)
+            self._log_row(effect.action_id, Status.DONE, sender, (effect.operator, None), inset_id, 0, kept=True)
         about = dict(effect.description)
-        self._data_row(sender, effect.action_id, encode_header(Kind.DATA, effect.records, body, about), body)
-        self._read_row(effect.operator, effect.connection, effect.action_id, ReadStatus.COMPLETE, about)
+        header = encode_header(Kind.DATA, effect.records, body, about)
+        self._data_row(sender, effect.action_id, header, body, ref=effect.ref, kept=True)
+        self._read_row(effect.operator, effect.connection, effect.action_id, ReadStatus.COMPLETE, about, kept=True)
 
-    def _read_row(self, operator: str, connection: str, action_id: int, status: ReadStatus, description: Any) -> None:
+    def _read_event(self, effect: fx.CompleteReadAction) -> None:
+        """Event r of Algorithm 1 Step 2.b: undone until the last event of its effect is logged; its data is a reference."""
+        if effect.ref is None:
+            return
+        channel = read_channel(effect.connection)
+        sender = (effect.operator, f"{effect.connection}.{effect.action_id}", channel)
+        self._log_row(effect.action_id, Status.UNDONE, sender, (effect.operator, None), None, 0)
+        self._data_row(sender, effect.action_id, encode_header(Kind.DATA, effect.records, b""), b"", ref=effect.ref)
+
+    def _read_row(
+        self, operator: str, connection: str, action_id: int, status: ReadStatus, description: Any, *, kept: bool
+    ) -> None:
         self.reads.append(
             {
                 "run_id": self._run,
@@ -164,12 +216,14 @@ class EffectRows:
                 "action_id": action_id,
                 "status": status.value,
                 "action_desc": json.dumps(dict(description), sort_keys=True),
+                "kept": kept,
             }
         )
 
     def _log_state(self, effect: fx.LogStateEvent) -> None:
         sender = (effect.operator, None, STATE_CHANNEL)
-        self._log_row(effect.state_id, effect.status, sender, (effect.operator, None), effect.inset_id, 0)
+        receiver = (effect.operator, None)
+        self._log_row(effect.state_id, effect.status, sender, receiver, effect.inset_id, 0, kept=effect.kept)
         self.snapshots.append(self._state_row(effect.operator, effect.state_id, effect.data))
 
     def _state_row(self, operator: str, state_id: int, data: bytes) -> Row:

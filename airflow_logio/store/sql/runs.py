@@ -15,7 +15,7 @@ from sqlalchemy.engine import Connection, Engine
 from airflow_logio.errors import IncompatibleRun, LogInconsistent, UnknownRun
 from airflow_logio.protocol.states import GroupState, RunState
 from airflow_logio.protocol.values import Port
-from airflow_logio.store.records import DriverIdentity, GroupStatus, PortProgress, Run, RunSpec
+from airflow_logio.store.records import DriverIdentity, GroupStatus, PortProgress, Run, RunSpec, encode_spec
 from airflow_logio.store.sql import schema
 from airflow_logio.store.sql.engines import now
 
@@ -48,7 +48,7 @@ def get_or_create(connection: Connection, spec: RunSpec) -> Run:
             dag_id=key.dag_id,
             dag_run_id=key.dag_run_id,
             generation=key.generation,
-            spec=msgspec.json.encode(spec).decode(),
+            spec=encode_spec(spec),
             state=RunState.RUNNING.value,
             created_at=clock,
         )
@@ -91,7 +91,7 @@ def _create_groups(connection: Connection, run: Run) -> None:
 def to_run(row: sa.Row[Any]) -> Run:
     try:
         spec = msgspec.json.decode(row.spec, type=RunSpec)
-    except (msgspec.DecodeError, msgspec.ValidationError) as error:
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         raise LogInconsistent(f"the description of run {row.uid} cannot be read: {error}") from error
     return Run(
         row.run_id,
@@ -118,11 +118,15 @@ def find(connection: Connection, uid: str) -> Run:
 
 def finish(connection: Connection, run_id: int) -> bool:
     groups, runs = schema.group, schema.run
+    # Locked by a statement of its own: what the next one sees is as it is when nobody reopens the run any more.
+    connection.execute(sa.select(runs.c.run_id).where(runs.c.run_id == run_id).with_for_update())
     unfinished = sa.exists().where(groups.c.run_id == run_id, groups.c.state != GroupState.FINISHED.value)
+    aside = sa.exists().where(schema.quarantine.c.run_id == run_id)
+    state = sa.case((aside, RunState.QUARANTINED.value), else_=RunState.FINISHED.value)
     done = connection.execute(
         sa.update(runs)
         .where(runs.c.run_id == run_id, ~unfinished)
-        .values(state=RunState.FINISHED.value, ended_at=sa.func.coalesce(runs.c.ended_at, now(connection.dialect.name)))
+        .values(state=state, ended_at=sa.func.coalesce(runs.c.ended_at, now(connection.dialect.name)))
     )
     return done.rowcount == 1
 

@@ -20,11 +20,12 @@ from sqlalchemy import (
     Table,
     Text,
     UniqueConstraint,
+    false,
     func,
     text,
 )
 
-REVISION = "0001"
+REVISION = "0002"
 """The Alembic revision that creates what this module declares."""
 
 VERSION_TABLE = "logio_alembic_version"
@@ -56,6 +57,7 @@ event_log = Table(
     Column("rec_port", _Name),
     Column("inset_id", _Name),
     Column("size", BigInteger, nullable=False, server_default=text("0")),
+    Column("kept", Boolean, nullable=False, server_default=false()),  # a done row that lineage needs (Section 3.6)
 )
 Index(
     "uq_logio_event_log_row",
@@ -71,6 +73,18 @@ Index(
 Index("ix_logio_event_log_delivery", event_log.c.run_id, event_log.c.rec_op, event_log.c.rec_port, event_log.c.event_id)
 Index("ix_logio_event_log_inset", event_log.c.run_id, event_log.c.rec_op, event_log.c.inset_id)
 
+# Conditions of partial indexes. Queries repeat them word by word: SQLite sees no index through a bound parameter.
+GARBAGE = "status = 'done' AND NOT kept"
+READ_GARBAGE = "status = 'complete' AND NOT kept"
+KEPT = "kept"
+Index(
+    "ix_logio_event_log_garbage",
+    event_log.c.run_id,
+    event_log.c.rec_op,
+    sqlite_where=text(GARBAGE),
+    postgresql_where=text(GARBAGE),
+)
+
 event_data = Table(
     "logio_event_data",
     metadata,
@@ -81,6 +95,20 @@ event_data = Table(
     Column("send_port", _Name),
     Column("header", LargeBinary, nullable=False),
     Column("body", LargeBinary),
+    Column("ref", Text),  # into the payload store, if the body is there
+    Column("kept", Boolean, nullable=False, server_default=false()),  # the sender port is in a lineage scope
+    Column("logged_at", Double),  # of kept ones, for retention
+)
+Index(
+    "ix_logio_event_data_kept",
+    event_data.c.run_id,
+    event_data.c.send_op,
+    event_data.c.channel,
+    event_data.c.event_id,
+    event_data.c.logged_at,
+    event_data.c.kept,  # to answer from the index alone: in a row of SQLite it lies behind the body
+    sqlite_where=text(KEPT),
+    postgresql_where=text(KEPT),
 )
 
 read_action = Table(
@@ -92,6 +120,14 @@ read_action = Table(
     Column("action_id", BigInteger, primary_key=True),
     Column("status", String(10), nullable=False),
     Column("action_desc", Text, nullable=False),
+    Column("kept", Boolean, nullable=False, server_default=false()),
+)
+Index(
+    "ix_logio_read_action_garbage",
+    read_action.c.run_id,
+    read_action.c.op,
+    sqlite_where=text(READ_GARBAGE),
+    postgresql_where=text(READ_GARBAGE),
 )
 
 state = Table(
@@ -173,6 +209,7 @@ driver = Table(
     Column("first_commit_at", Double),
     Column("ended_at", Double),
     Column("error", Text),
+    Column("failed_at", Text),
     Column("log_path", Text),
     Column("host", _Name),
     Column("boot_id", String(64)),
@@ -195,6 +232,18 @@ port_counter = Table(
     Column("bytes", BigInteger, nullable=False),
     Column("first_at", Double, nullable=False),
     Column("last_at", Double, nullable=False),
+)
+
+quarantine = Table(
+    "logio_quarantine",
+    metadata,
+    Column("run_id", _Id, primary_key=True, autoincrement=False),
+    Column("op", _Name, primary_key=True),
+    Column("inset_id", _Name, primary_key=True),
+    Column("group_name", _Name, nullable=False),
+    Column("error", Text, nullable=False),
+    Column("since", Double, nullable=False),
+    comment="Input Sets whose generation raised and that are set aside until a person retries them",
 )
 
 # --- heartbeats: on SQLite in a file of their own, so that they never wait for a writer ------------------------------

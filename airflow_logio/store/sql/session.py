@@ -12,14 +12,15 @@ from sqlalchemy.engine import Connection, Engine
 from airflow_logio.crash import CrashPoint, crash_here
 from airflow_logio.errors import EpochVoid, Fenced, LogInconsistent
 from airflow_logio.protocol.effects import Effects
+from airflow_logio.protocol.recovery import LoggedEvent, Recovered
 from airflow_logio.protocol.states import GroupState, allowed_from
-from airflow_logio.protocol.values import Event, Port, Status
+from airflow_logio.protocol.values import Event, Port, Status, storable
 from airflow_logio.protocol.writes import PendingWrite
 from airflow_logio.store.channels import STATE_CHANNEL, WRITES
 from airflow_logio.store.header import decode_header
 from airflow_logio.store.patience import Patience
 from airflow_logio.store.port import GroupSession
-from airflow_logio.store.records import FenceRow, GroupRef, LoggedEvent, Recovered
+from airflow_logio.store.records import Collected, FenceRow, GroupRef
 from airflow_logio.store.sql import schema
 from airflow_logio.store.sql.apply import EffectWriter
 from airflow_logio.store.sql.engines import now, reading, writing
@@ -82,21 +83,22 @@ class SqlGroupSession(GroupSession):
 
     # --- commit -------------------------------------------------------------------------------------------------------
 
-    def commit(self, effects: Effects) -> None:
+    def commit(self, effects: Effects) -> tuple[Collected, ...]:
         number = self._fence.commit_no + 1
         attempted = False
 
-        def attempt() -> None:
+        def attempt() -> tuple[Collected, ...]:
             nonlocal attempted
             if attempted and self._was_committed(number):
-                return
+                return ()
             attempted = True
-            self._commit_once(number, effects)
+            return self._commit_once(number, effects)
 
-        self._patience.call(f"group {self.ref.group!r}, commit {number}", attempt)
+        collected = self._patience.call(f"group {self.ref.group!r}, commit {number}", attempt)
         self._fence = FenceRow(self._fence.incarnation, self._fence.epoch, number)
+        return collected
 
-    def _commit_once(self, number: int, effects: Effects) -> None:
+    def _commit_once(self, number: int, effects: Effects) -> tuple[Collected, ...]:
         table = schema.fence
         with writing(self._engine) as connection:
             # A round trip of its own: its row count decides, before anything else is written (DESIGN decision 8).
@@ -107,10 +109,11 @@ class SqlGroupSession(GroupSession):
             ).rowcount
             if passed != 1:
                 self._refuse(self._lock_fence(connection), number)
-            EffectWriter(connection, self.ref, effects).apply()
+            collected = EffectWriter(connection, self.ref, effects).apply()
             crash_here(CrashPoint.IN_LOG_TRANSACTION)
             self._note_first_commit(connection)
         self._first_commit_noted = True
+        return collected
 
     def _refuse(self, row: FenceRow, number: int) -> None:
         if row.incarnation != self.ref.incarnation:
@@ -120,6 +123,19 @@ class SqlGroupSession(GroupSession):
         raise LogInconsistent(
             f"group {self.ref.group!r}: commit {number} was refused, the log is at commit {row.commit_no}"
         )
+
+    def check(self) -> None:
+        table = schema.fence
+        query = sa.select(table.c.incarnation, table.c.epoch, table.c.commit_no).where(
+            table.c.run_id == self.ref.run_id,
+            table.c.group_name == self.ref.group,
+            table.c.replica == self.ref.replica,
+        )
+        with reading(self._engine) as connection:
+            row = connection.execute(query).one_or_none()
+        found = FenceRow(0, 0, 0) if row is None else FenceRow(row.incarnation, row.epoch, row.commit_no)
+        if (found.incarnation, found.epoch) != (self._fence.incarnation, self._fence.epoch):
+            self._refuse(found, found.commit_no)
 
     def _was_committed(self, number: int) -> bool:
         """Resolve an unknown outcome: the fence row's lock on a new connection waits for the old transaction's end."""
@@ -166,9 +182,9 @@ class SqlGroupSession(GroupSession):
                     table.c.replica == self.ref.replica,
                     table.c.state.in_([state.value for state in allowed_from(GroupState.PARKED)]),
                 )
-                .values(state=GroupState.PARKED.value, since=clock, error=error)
+                .values(state=GroupState.PARKED.value, since=clock, error=storable(error))
             )
-            connection.execute(self._driver_update().values(ended_at=clock, error=error))
+            connection.execute(self._driver_update().values(ended_at=clock, error=storable(error)))
 
     # --- delivery -----------------------------------------------------------------------------------------------------
 
@@ -203,15 +219,22 @@ class SqlGroupSession(GroupSession):
             data.c.event_id == table.c.event_id,
         )
         columns = (table.c.send_op, table.c.send_port, table.c.rec_op, table.c.rec_port, table.c.event_id)
-        return sa.select(*columns, data.c.header, data.c.body, *more).select_from(table.outerjoin(data, joined))
+        return sa.select(*columns, data.c.header, data.c.body, data.c.ref, *more).select_from(
+            table.outerjoin(data, joined)
+        )
+
+    @classmethod
+    def _logged(cls, row: sa.Row[Any]) -> LoggedEvent:
+        event = cls._event(Port(row.send_op, row.send_port), row.event_id, row)
+        return LoggedEvent(Port(row.rec_op, row.rec_port), event, row.inset_id)
 
     @staticmethod
-    def _logged(row: sa.Row[Any]) -> LoggedEvent:
-        sender = Port(row.send_op, row.send_port)
-        body = bytes(row.body or b"")
-        header = decode_header(f"event {row.event_id} of {sender}", bytes(row.header or b""), body)
-        event = Event(sender, row.event_id, header.kind, header.records, None, body)
-        return LoggedEvent(Port(row.rec_op, row.rec_port), event, row.inset_id)
+    def _event(sender: Port, event_id: int, stored: Any) -> Event:
+        """From its row of EVENT_DATA; raises `LogInconsistent` if there is none (`stored` is None), or it is damaged."""
+        header_bytes, body, ref = (stored.header, stored.body, stored.ref) if stored is not None else (None, None, None)
+        body = bytes(body or b"")
+        header = decode_header(f"event {event_id} of {sender}", bytes(header_bytes or b""), body, ref)
+        return Event(sender, event_id, header.kind, header.records, None, body, header.about, ref)
 
     def acknowledged(self, receivers: Sequence[Port]) -> Mapping[Port, tuple[int, int]]:
         table = schema.port_counter
@@ -268,28 +291,40 @@ class SqlGroupSession(GroupSession):
         return tuple((row.send_op, row.inset_id, bytes(row.state)) for row in rows)
 
     def _acknowledged_events(self, connection: Connection, operators: Sequence[str]) -> tuple[LoggedEvent, ...]:
-        table = schema.event_log
-        query = (
-            self._bodies(table.c.inset_id)
-            .where(
-                table.c.run_id == self.ref.run_id,
-                table.c.rec_op.in_(operators),
-                table.c.rec_port.is_not(None),
-                table.c.send_port.is_not(None),
-                table.c.status == Status.UNDONE.value,
-                table.c.inset_id.is_not(None),
-            )
-            .order_by(table.c.rec_op, table.c.rec_port, table.c.event_id, table.c.inset_id)
+        """Rows first, then each body once, however many Input Sets and receivers hold the event."""
+        table, data = schema.event_log, schema.event_data
+        held = (
+            table.c.run_id == self.ref.run_id,
+            table.c.rec_op.in_(operators),
+            table.c.rec_port.is_not(None),
+            table.c.send_port.is_not(None),
+            table.c.status == Status.UNDONE.value,
+            table.c.inset_id.is_not(None),
         )
-        events: list[LoggedEvent] = []
-        for row in connection.execute(query):
-            receiver = Port(row.rec_op, row.rec_port)
-            last = events[-1] if events else None
-            if last is not None and (last.receiver, last.event.event_id) == (receiver, row.event_id):
-                events.append(LoggedEvent(receiver, last.event, row.inset_id))  # one body, however many Input Sets
-            else:
-                events.append(self._logged(row))
-        return tuple(events)
+        columns = (table.c.send_op, table.c.send_port, table.c.rec_op, table.c.rec_port, table.c.inset_id)
+        key = (table.c.send_op, table.c.channel, table.c.event_id)
+        rows = connection.execute(
+            sa.select(*columns, *key[1:])
+            .where(*held)
+            .order_by(table.c.rec_op, table.c.rec_port, table.c.event_id, table.c.inset_id)
+        ).all()
+        keys = sa.select(*key).where(*held).distinct().subquery()
+        joined = sa.and_(*(data.c[column.name] == keys.c[column.name] for column in key))
+        bodies = connection.execute(
+            sa.select(data.c.send_op, data.c.channel, data.c.event_id, data.c.header, data.c.body, data.c.ref)
+            .select_from(keys.join(data, joined))
+            .where(data.c.run_id == self.ref.run_id)
+        )
+        stored: dict[tuple[str, str, int], Any] = {(body.send_op, body.channel, body.event_id): body for body in bodies}
+        events: dict[tuple[str, str, int], Event] = {}
+        for row in rows:
+            of_row = (row.send_op, row.channel, row.event_id)
+            if of_row not in events:
+                events[of_row] = self._event(Port(row.send_op, row.send_port), row.event_id, stored.pop(of_row, None))
+        return tuple(
+            LoggedEvent(Port(row.rec_op, row.rec_port), events[row.send_op, row.channel, row.event_id], row.inset_id)
+            for row in rows
+        )
 
     def _pending_writes(self, connection: Connection, operators: Sequence[str]) -> tuple[PendingWrite, ...]:
         """Algorithm 8 Step 1: null sender port, status undone, in order."""
@@ -309,8 +344,10 @@ class SqlGroupSession(GroupSession):
         for row in connection.execute(query):
             body = bytes(row.body or b"")
             where = f"write action {row.event_id} of {row.send_op} on {row.rec_port}"
-            header = decode_header(where, bytes(row.header or b""), body)
-            writes.append(PendingWrite(row.send_op, row.rec_port, row.event_id, header.about, header.records, body))
+            header = decode_header(where, bytes(row.header or b""), body, row.ref)
+            writes.append(
+                PendingWrite(row.send_op, row.rec_port, row.event_id, header.about, header.records, body, row.ref)
+            )
         return tuple(writes)
 
     # --- waking -------------------------------------------------------------------------------------------------------

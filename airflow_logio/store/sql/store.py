@@ -4,27 +4,32 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
 from typing import TypeVar
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from airflow_logio.errors import Fenced, ProtocolViolation, UnknownRun
+from airflow_logio.errors import FailurePoint, Fenced, ProtocolViolation, UnknownRun
 from airflow_logio.protocol.states import GroupState
+from airflow_logio.store.lineage_log import LineageLog
 from airflow_logio.store.patience import Patience
 from airflow_logio.store.port import GroupSession, LogStore
 from airflow_logio.store.records import (
     Claim,
+    Collected,
     DriverIdentity,
     GroupRef,
     GroupStatus,
     PortProgress,
+    QuarantinedInputSet,
     Refused,
+    Retried,
     Run,
     RunSpec,
 )
-from airflow_logio.store.sql import groups, runs, schema
+from airflow_logio.store.sql import groups, maintenance, quarantine, runs, schema
 from airflow_logio.store.sql.engines import (
     LockTimeout,
     TransactionConflict,
@@ -34,6 +39,7 @@ from airflow_logio.store.sql.engines import (
     reading,
     writing,
 )
+from airflow_logio.store.sql.lineage import SqlLineageLog
 from airflow_logio.store.sql.session import SqlGroupSession
 from airflow_logio.store.sql.wake import PostgresWaker, SqliteWaker, Waker
 
@@ -86,6 +92,38 @@ class SqlLogStore(LogStore):
     def finish_run(self, run_id: int) -> bool:
         with writing(self.engine) as connection:
             return runs.finish(connection, run_id)
+
+    def quarantined(self, run_id: int, group: str | None = None) -> Sequence[QuarantinedInputSet]:
+        with reading(self.engine) as connection:
+            return quarantine.quarantined(connection, run_id, group)
+
+    def retry_quarantined(self, run_id: int, group: str | None = None) -> Retried:
+        with writing(self.engine) as connection:
+            return quarantine.retry(connection, self._run(connection, run_id), group)
+
+    # --- garbage ------------------------------------------------------------------------------------------------------
+
+    def collect(self, run_id: int, limit: int) -> Collected:
+        with writing(self.engine) as connection:
+            return maintenance.collect(connection, run_id, limit)
+
+    def garbage(self, run_id: int) -> int:
+        with reading(self.engine) as connection:
+            return maintenance.garbage(connection, run_id)
+
+    def removable(self, older_than_seconds: float, *, unfinished: bool = False) -> Sequence[Run]:
+        with reading(self.engine) as connection:
+            return maintenance.removable(connection, older_than_seconds, unfinished=unfinished)
+
+    def remove_run(self, run_id: int, limit: int, *, unfinished: bool = False) -> Collected:
+        with writing(self.engine) as connection:
+            removed = maintenance.remove(connection, run_id, limit, unfinished=unfinished)
+        with writing(self.beats) as connection:
+            maintenance.remove_beats(connection, run_id)
+        self._runs.pop(run_id, None)
+        return removed
+
+    # --- inside -------------------------------------------------------------------------------------------------------
 
     def _run(self, connection: Connection, run_id: int) -> Run:
         if run_id not in self._runs:
@@ -188,8 +226,8 @@ class SqlLogStore(LogStore):
             )
         return runs.known(GroupState, row.desired, f"the desired state of group {ref.group!r}")
 
-    def declare_dead(self, ref: GroupRef, cause: str) -> bool:
-        return self._end(ref, GroupState.DEAD, cause)
+    def declare_dead(self, ref: GroupRef, cause: str, *, failed_at: FailurePoint | None = None) -> bool:
+        return self._end(ref, GroupState.DEAD, cause, failed_at)
 
     def park(self, ref: GroupRef, error: str) -> bool:
         return self._end(ref, GroupState.PARKED, error)
@@ -197,12 +235,12 @@ class SqlLogStore(LogStore):
     def halted(self, ref: GroupRef) -> bool:
         return self._end(ref, GroupState.HALTED, None)
 
-    def _end(self, ref: GroupRef, target: GroupState, error: str | None) -> bool:
+    def _end(self, ref: GroupRef, target: GroupState, error: str | None, failed_at: FailurePoint | None = None) -> bool:
         def attempt() -> bool:
             with writing(self.engine) as connection:
                 moved = groups.move(connection, ref, target, error=error)
                 if moved:
-                    groups.end_driver(connection, ref, error)
+                    groups.end_driver(connection, ref, error, failed_at)
                 return moved
 
         return self._past_stopped_driver(ref, attempt)
@@ -218,11 +256,24 @@ class SqlLogStore(LogStore):
                 .values(desired=desired.value)
             )
 
+    # --- lineage ------------------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def lineage(self, run: Run) -> Iterator[LineageLog]:
+        with reading(self.engine) as connection:
+            yield SqlLineageLog(connection, run)
+
     # --- figures ------------------------------------------------------------------------------------------------------
 
     def progress(self, run_id: int) -> Sequence[PortProgress]:
         with reading(self.engine) as connection:
             return runs.progress(connection, run_id)
+
+    def references(self, run_id: int, prefix: str) -> Collection[str]:
+        table = schema.event_data
+        named = sa.select(table.c.ref).where(table.c.run_id == run_id, table.c.ref.startswith(prefix, autoescape=True))
+        with reading(self.engine) as connection:
+            return frozenset(connection.execute(named).scalars())
 
     def session(self, ref: GroupRef) -> GroupSession:
         waker: Waker

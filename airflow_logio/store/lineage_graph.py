@@ -1,0 +1,138 @@
+"""What a lineage query returns: a graph of events, Input Sets and read actions, each of them there once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, NamedTuple
+
+from airflow_logio.protocol.values import Port
+
+
+class Direction(StrEnum):
+    """Where a query goes from its events: to what they were made from, or to what was made from them."""
+
+    BACKWARD = "backward"
+    FORWARD = "forward"
+
+
+@dataclass(frozen=True, slots=True)
+class EventNode:
+    """An event. `records` is None, and `about` empty, once retention has let its data go."""
+
+    port: Port
+    event_id: int
+    records: int | None = field(default=None, compare=False)
+    about: Mapping[str, Any] = field(default_factory=dict, compare=False)
+    """What its sender says of it; of a Parquet source: ``first`` and ``last`` row of the file, counted from 0."""
+
+    def __str__(self) -> str:
+        return f"{self.port} {self.event_id}"
+
+
+@dataclass(frozen=True, slots=True)
+class InputSetNode:
+    """The Input Set of one generation."""
+
+    operator: str
+    inset_id: str
+
+    def __str__(self) -> str:
+        return f"Input Set {self.inset_id} of {self.operator}"
+
+
+@dataclass(frozen=True, slots=True)
+class ReadNode:
+    """A read action: of a source, or side-effect of a generation (`is_source` tells)."""
+
+    operator: str
+    connection: str
+    action_id: int
+    is_source: bool = field(default=False, compare=False)
+    records: int | None = field(default=None, compare=False)
+    """Of its stored effect; None if that is not kept."""
+    description: Mapping[str, Any] = field(default_factory=dict, compare=False)
+
+    def __str__(self) -> str:
+        return f"read action {self.action_id} of {self.operator} on {self.connection}"
+
+
+Node = EventNode | InputSetNode | ReadNode
+
+
+class Step(NamedTuple):
+    """A node as `Lineage.walk` meets it; `again` says that it, and what is below it, has been shown before."""
+
+    depth: int
+    node: Node
+    again: bool
+
+
+@dataclass(frozen=True)
+class Lineage:
+    """The answer to a query. `edges` lead away from `roots`, in the direction of the query.
+
+    Backward: event → Input Sets it was made from → their events on captured ports, and their read actions; an event of a
+    source → its read action. Forward: event → Input Sets that used it → events made from them. A node is there once, however
+    many ways lead to it: paths can be exponentially many.
+    """
+
+    direction: Direction
+    roots: tuple[EventNode, ...]
+    edges: Mapping[Node, tuple[Node, ...]]
+
+    def after(self, node: Node) -> tuple[Node, ...]:
+        """The nodes one edge further in the direction of the query; none at an end."""
+        return self.edges.get(node, ())
+
+    def nodes(self) -> Iterator[Node]:
+        """Every node, once; the roots first."""
+        seen: dict[Node, None] = dict.fromkeys(self.roots)
+        for node, ends in self.edges.items():
+            seen.setdefault(node)
+            seen.update(dict.fromkeys(ends))
+        yield from seen
+
+    def events(self, port: Port | str | None = None) -> list[EventNode]:
+        """The events of a port (``operator.port``), or all of them, in the order of event ids per port; with the roots."""
+        wanted = None if port is None else str(port)
+        found = (node for node in self.nodes() if isinstance(node, EventNode))
+        return sorted((e for e in found if wanted in (None, str(e.port))), key=lambda e: (e.port, e.event_id))
+
+    def input_sets(self, operator: str | None = None) -> list[InputSetNode]:
+        """The Input Sets of an operator, or all."""
+        found = (node for node in self.nodes() if isinstance(node, InputSetNode))
+        return sorted((i for i in found if operator in (None, i.operator)), key=lambda i: (i.operator, i.inset_id))
+
+    def reads(self, operator: str | None = None) -> list[ReadNode]:
+        """The read actions of an operator, or all."""
+        found = (node for node in self.nodes() if isinstance(node, ReadNode))
+        return sorted(
+            (r for r in found if operator in (None, r.operator)),
+            key=lambda r: (r.operator, r.connection, r.action_id),
+        )
+
+    def relationships(self) -> set[tuple[EventNode | ReadNode, EventNode]]:
+        """Data lineage relationships (a, b): b is an output event of an operator, a was used to make it (Section 3.1)."""
+        backward = self.direction is Direction.BACKWARD
+        return {
+            (far, node) if backward else (node, far)  # type: ignore[misc]  # forward, every end is an event
+            for node in self.edges
+            if isinstance(node, EventNode)
+            for inset in self.after(node)
+            for far in ((inset,) if isinstance(inset, ReadNode) else self.after(inset))
+            if not isinstance(far, InputSetNode)
+        }
+
+    def walk(self) -> Iterator[Step]:
+        """Depth first from the roots, as a tree is printed; below a node that comes again nothing is repeated."""
+        seen: set[Node] = set()
+        todo: list[tuple[int, Node]] = [(0, node) for node in reversed(self.roots)]
+        while todo:
+            depth, node = todo.pop()
+            again = node in seen
+            yield Step(depth, node, again and bool(self.after(node)))
+            if not again:
+                seen.add(node)
+                todo.extend((depth + 1, end) for end in reversed(self.after(node)))

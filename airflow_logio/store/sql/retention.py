@@ -1,0 +1,161 @@
+"""Garbage collection (Section 3.6): what is done, and needed neither by recovery nor by a lineage scope.
+
+Everything that recovery asks for is in rows that are not done, in the current states and in the bodies of such rows
+(marks, ids and closed Input Sets are in the stored contexts): none of it is found here. No statement looks at more rows
+than it may delete, however many have passed and however many are kept: `EXPLAIN` is part of the tests.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from airflow_logio.protocol import effects as fx
+from airflow_logio.store.channels import READS, STATE_CHANNEL
+from airflow_logio.store.records import Collected
+from airflow_logio.store.sql import schema
+from airflow_logio.store.sql.batches import among
+
+Channel = tuple[str, str]
+"""(operator, channel): what event ids are unique in."""
+
+
+def collect(connection: Connection, run_id: int, effect: fx.Collect) -> Collected:
+    """One batch for what `effect.operators` have received or logged for themselves."""
+    events = _drop_done_rows(connection, run_id, effect)
+    rows = sum(map(len, events.values()))
+    refs: list[str] = []
+    for (operator, channel), event_ids in events.items():
+        if channel == STATE_CHANNEL:
+            drop_states(connection, run_id, operator, event_ids)
+        else:
+            refs += drop_bodies(connection, run_id, (operator, channel), sorted(set(event_ids)), kept=False)[1]
+    reads = _drop_reads(connection, run_id, effect)
+    return Collected(rows + reads, rows + reads, max(rows, reads) >= effect.limit, refs=tuple(refs))
+
+
+def sweep_shared(connection: Connection, run_id: int, effect: fx.SweepShared) -> Collected:
+    """Bodies that no row of EVENT_LOG needs, among the next `effect.limit` of the port."""
+    data, sender = schema.event_data, effect.sender
+    query = (
+        sa.select(data.c.event_id)
+        .where(*of_channel(data, run_id, sender), data.c.event_id > effect.after)
+        .order_by(data.c.event_id)
+        .limit(effect.limit)
+    )
+    event_ids = connection.execute(query).scalars().all()
+    dropped, refs = drop_bodies(connection, run_id, sender, event_ids, kept=False)
+    more = len(event_ids) == effect.limit
+    return Collected(len(dropped), len(event_ids), more, event_ids[-1] if more else 0, tuple(refs))
+
+
+def drop_bodies(
+    connection: Connection, run_id: int, channel: Channel, event_ids: Sequence[int], *, kept: bool
+) -> tuple[Sequence[int], list[str]]:
+    """Delete those bodies that no row of EVENT_LOG needs; their event ids, and the references that were in them."""
+    if not event_ids:
+        return (), []
+    data, rows = schema.event_data, schema.event_log
+    not_needed = there_is_no(*of_channel(rows, run_id, channel), rows.c.event_id == data.c.event_id)
+    statement = (
+        sa.delete(data)
+        .where(*of_channel(data, run_id, channel), among(connection, data.c.event_id, event_ids))
+        .where(sa.text(schema.KEPT if kept else f"NOT {schema.KEPT}"), not_needed)
+        .returning(data.c.event_id, data.c.ref)
+    )
+    dropped = connection.execute(statement).all()
+    return [row.event_id for row in dropped], [row.ref for row in dropped if row.ref is not None]
+
+
+def drop_states(connection: Connection, run_id: int, operator: str, state_ids: Sequence[int]) -> None:
+    """Delete states as they were at a trigger; never the current one."""
+    if not state_ids:
+        return
+    table = schema.state
+    connection.execute(
+        sa.delete(table).where(
+            table.c.run_id == run_id,
+            table.c.op == operator,
+            table.c.slot == 0,
+            table.c.state_id > 0,
+            among(connection, table.c.state_id, state_ids),
+        )
+    )
+
+
+def _drop_done_rows(connection: Connection, run_id: int, effect: fx.Collect) -> Mapping[Channel, list[int]]:
+    """(operator, channel) → event ids of the rows that are deleted."""
+    table = schema.event_log
+    chosen = (
+        sa.select(table.c.row_id)
+        .where(table.c.run_id == run_id, table.c.rec_op.in_(effect.operators), sa.text(schema.GARBAGE))
+        # Event r of Algorithm 1 stays until its stored effect is discarded (Step 2.d): that deletes it, and counts it.
+        .where(sa.or_(table.c.rec_port.is_not(None), ~table.c.channel.startswith(READS, autoescape=True)))
+        .limit(effect.limit)
+    )
+    delete = sa.delete(table).where(table.c.row_id.in_(chosen.scalar_subquery()))
+    events: dict[Channel, list[int]] = {}
+    for row in connection.execute(delete.returning(table.c.send_op, table.c.channel, table.c.event_id)):
+        events.setdefault((row.send_op, row.channel), []).append(row.event_id)
+    return events
+
+
+def _drop_reads(connection: Connection, run_id: int, effect: fx.Collect) -> int:
+    """Read actions that are complete, but for the current one of an operator, and those whose event r is in the log."""
+    table, rows = schema.read_action, schema.event_log
+    same = table.alias("same")
+    current = sa.select(sa.func.max(same.c.action_id)).where(
+        same.c.run_id == table.c.run_id, same.c.op == table.c.op, same.c.conn_id == table.c.conn_id
+    )
+    garbage = (
+        sa.select(table.c.op, table.c.conn_id, table.c.action_id)
+        .where(table.c.run_id == run_id, table.c.op.in_(effect.operators), sa.text(schema.READ_GARBAGE))
+        .where(
+            table.c.action_id < current.scalar_subquery(),
+            there_is_no(
+                rows.c.run_id == table.c.run_id,
+                rows.c.send_op == table.c.op,
+                rows.c.channel == sa.literal(READS) + table.c.conn_id,
+                rows.c.event_id == table.c.action_id,
+            ),
+        )
+        .limit(effect.limit)
+    )
+    found = connection.execute(garbage).all()
+    for operator, conn_id in {(row.op, row.conn_id) for row in found}:
+        action_ids = [row.action_id for row in found if (row.op, row.conn_id) == (operator, conn_id)]
+        drop_read_actions(connection, run_id, operator, conn_id, action_ids)
+    return len(found)
+
+
+def drop_read_actions(
+    connection: Connection, run_id: int, operator: str, conn_id: str, action_ids: Sequence[int]
+) -> None:
+    if not action_ids:
+        return
+    table = schema.read_action
+    connection.execute(
+        sa.delete(table).where(
+            table.c.run_id == run_id,
+            table.c.op == operator,
+            table.c.conn_id == conn_id,
+            among(connection, table.c.action_id, action_ids),
+        )
+    )
+
+
+def there_is_no(*where: sa.ColumnElement[bool]) -> sa.ColumnElement[bool]:
+    """NOT EXISTS as one look into an index per row, on both databases: few rows are counted, and mostly none.
+
+    PostgreSQL makes a join of NOT EXISTS: one that reads the table, or for every row all rows that this transaction has
+    just deleted; with LIMIT 1 it reads the table where it expects to find one soon. SQLite takes the index with all
+    columns for `SELECT *`, and not the one that fits.
+    """
+    return sa.select(sa.func.count()).where(*where).scalar_subquery() == 0
+
+
+def of_channel(table: sa.Table, run_id: int, channel: Channel) -> tuple[sa.ColumnElement[Any], ...]:
+    return (table.c.run_id == run_id, table.c.send_op == channel[0], table.c.channel == channel[1])

@@ -1,0 +1,171 @@
+"""Heartbeats go on while the log is away or somebody writes for long: neither may look like the death of a driver."""
+
+from __future__ import annotations
+
+import sqlite3
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+import sqlalchemy as sa
+
+from airflow_logio.errors import LogUnavailable
+from airflow_logio.protocol.states import GroupState
+from airflow_logio.runtime.heartbeat import BEAT_SECONDS, Heartbeat
+from airflow_logio.store.opening import open_store
+from airflow_logio.store.port import LogStore
+from airflow_logio.store.records import GroupRef
+from tests.conftest import QUICK
+from tests.store.conftest import OpenStore
+from tests.support.logs import Driver, sent, start_driver
+from tests.support.postgres import PostgresServer
+from tests.support.waiting import eventually
+
+LONG_SECONDS = 2.0
+"""Longer than two heartbeats, so that one that waits for the writer shows."""
+
+
+class Timed:
+    """A store whose heartbeats are timed; a heartbeat that fails is counted, too."""
+
+    def __init__(self, store: LogStore) -> None:
+        self._store = store
+        self.took: list[float] = []
+        self.failed: list[Exception] = []
+
+    def heartbeat(self, ref: GroupRef, beat: int, *, ready: bool, rss_bytes: int) -> GroupState:
+        began = time.monotonic()
+        try:
+            return self._store.heartbeat(ref, beat, ready=ready, rss_bytes=rss_bytes)
+        except Exception as error:
+            self.failed.append(error)
+            raise
+        finally:
+            self.took.append(time.monotonic() - began)
+
+
+@contextmanager
+def beating(driver: Driver, store: LogStore) -> Iterator[tuple[Timed, list[str]]]:
+    """The driver's own heartbeat thread; the second value are reasons to end that it was given."""
+    timed, replaced = Timed(store), list[str]()
+    heartbeat = Heartbeat(timed, driver.ref, lambda: True, threading.Event(), replaced.append)  # type: ignore[arg-type]
+    heartbeat.start()
+    try:
+        yield timed, replaced
+    finally:
+        heartbeat.stop()
+
+
+WRITES_FOR_LONG = """
+import sqlite3, sys, time
+connection = sqlite3.connect(sys.argv[1], isolation_level=None)
+connection.execute("PRAGMA synchronous=FULL")
+connection.execute("BEGIN IMMEDIATE")
+connection.execute("UPDATE logio_group SET since = since")
+print("writing", flush=True)
+time.sleep(float(sys.argv[2]))
+connection.execute("COMMIT")
+connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+"""
+
+
+def test_nobody_waits_for_a_long_writer_to_say_that_he_is_alive(sqlite_url: str) -> None:
+    """SQLite: another process holds the file's only write lock for seconds; the driver's own commit waits for it."""
+    store = open_store(sqlite_url, patience=QUICK)
+    driver = start_driver(store)
+    path = sqlite_url.removeprefix("sqlite:///")
+    with beating(driver, store) as (timed, replaced):
+        command = [sys.executable, "-c", WRITES_FOR_LONG, path, str(LONG_SECONDS)]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as writer:
+            assert writer.stdout is not None and writer.stdout.readline() == "writing\n"
+            began, before = time.monotonic(), store.group(driver.run.run_id, "g").beat
+            driver.session.commit([sent(1)])
+            waited = time.monotonic() - began
+            after = store.group(driver.run.run_id, "g").beat
+    assert waited > LONG_SECONDS / 2, "the commit waits"
+    assert after - before >= int(LONG_SECONDS / BEAT_SECONDS) - 2
+    assert max(timed.took) < LONG_SECONDS / 2, timed.took
+    assert not timed.failed and not replaced
+    store.dispose()
+
+
+@pytest.mark.postgres
+def test_nobody_waits_for_a_lock_to_say_that_he_is_alive(postgres_url: str) -> None:
+    """PostgreSQL: somebody holds the fence row and the tables of events, as a long commit of this very group does."""
+    store = open_store(postgres_url, patience=QUICK)
+    driver = start_driver(store)
+    with beating(driver, store) as (timed, replaced), store.engine.begin() as connection:
+        connection.execute(sa.text("LOCK TABLE logio_event_log, logio_event_data IN EXCLUSIVE MODE"))
+        connection.execute(sa.text("SELECT 1 FROM logio_fence FOR UPDATE"))
+        connection.execute(sa.text("SELECT 1 FROM logio_group FOR UPDATE"))
+        before = store.group(driver.run.run_id, "g").beat
+        eventually(lambda: store.group(driver.run.run_id, "g").beat >= before + 3, what="three heartbeats")
+    assert max(timed.took) < LONG_SECONDS / 2, timed.took
+    assert not timed.failed and not replaced
+    store.dispose()
+
+
+@pytest.mark.postgres
+@pytest.mark.parametrize("mode", ["fast", "immediate"])
+def test_heartbeats_go_on_after_an_outage(postgres_server: PostgresServer, postgres_url: str, mode: str) -> None:
+    """The driver lives through it; an observer's polls fail meanwhile, so that it does not count the time."""
+    store = open_store(postgres_url, patience=QUICK)
+    driver = start_driver(store)
+    with beating(driver, store) as (timed, replaced):
+        eventually(lambda: store.group(driver.run.run_id, "g").beat >= 1, what="the first heartbeat")
+        postgres_server.stop(mode=mode)
+        try:
+            eventually(lambda: len(timed.failed) >= 2, what="two heartbeats have failed")
+            with pytest.raises(LogUnavailable):
+                store.group(driver.run.run_id, "g")
+        finally:
+            postgres_server.start()
+        last = len(timed.took)
+        eventually(lambda: _beat(store, driver) > last, what="the heartbeat is seen again")
+    assert all(isinstance(error, LogUnavailable) for error in timed.failed), timed.failed
+    assert replaced == []
+    driver.session.commit([sent(1)])
+    store.dispose()
+
+
+def _beat(store: LogStore, driver: Driver) -> int:
+    try:
+        return store.group(driver.run.run_id, "g").beat
+    except LogUnavailable:
+        return 0
+
+
+def test_heartbeats_go_on_after_their_file_was_locked(sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """SQLite: what an outage of the heartbeats themselves looks like; the log is not touched by it."""
+    monkeypatch.setattr("airflow_logio.store.sql.engines.BUSY_TIMEOUT_SECONDS", 0.05)
+    store = open_store(sqlite_url, patience=QUICK)
+    driver = start_driver(store)
+    with beating(driver, store) as (timed, replaced):
+        eventually(lambda: store.group(driver.run.run_id, "g").beat >= 1, what="the first heartbeat")
+        locker = sqlite3.connect(sqlite_url.removeprefix("sqlite:///") + ".heartbeat", isolation_level=None)
+        locker.execute("BEGIN IMMEDIATE")
+        eventually(lambda: timed.failed, what="a heartbeat has failed")
+        driver.session.commit([sent(1)])
+        locker.execute("ROLLBACK")
+        locker.close()
+        last = len(timed.took)
+        eventually(lambda: _beat(store, driver) > last, what="the heartbeat is seen again")
+    assert all(isinstance(error, LogUnavailable) for error in timed.failed), timed.failed
+    assert replaced == []
+    store.dispose()
+
+
+def test_a_lost_heartbeat_file_is_no_death(open_another: OpenStore) -> None:
+    """The row of the heartbeat is gone (a file that nobody needs to keep): the next heartbeat makes it again."""
+    store = open_another()
+    driver = start_driver(store)
+    store.heartbeat(driver.ref, 1, ready=True, rss_bytes=1)
+    with store.beats.begin() as connection:
+        connection.execute(sa.text("DELETE FROM logio_heartbeat"))
+    assert store.group(driver.run.run_id, "g").beat_at is None
+    store.heartbeat(driver.ref, 2, ready=True, rss_bytes=1)
+    assert store.group(driver.run.run_id, "g").beat == 2
