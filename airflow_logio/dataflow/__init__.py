@@ -5,6 +5,7 @@ from airflow_logio.dataflow.function_operators import BatchOperator, FunctionOpe
 from airflow_logio.dataflow.functions import generate, stateless
 from airflow_logio.dataflow.groups import Group
 from airflow_logio.dataflow.lineage import LineageScope, lineage_paths, lineage_ports
+from airflow_logio.dataflow.manual import ManualOperator
 from airflow_logio.dataflow.operators import (
     BatchGenerator,
     External,
@@ -19,40 +20,56 @@ from airflow_logio.dataflow.operators import (
     StatelessOperator,
     WriterOperator,
 )
+from airflow_logio.dataflow.parquet_writer import ParquetWriter
 from airflow_logio.dataflow.pipeline import Node, Pipeline
-from airflow_logio.dataflow.reads import TableRead
+from airflow_logio.dataflow.reads import FunctionRead, TableRead
 from airflow_logio.dataflow.sinks import Count
-from airflow_logio.dataflow.sources import ParquetSource
+from airflow_logio.dataflow.sources import ConnectedSource, ParquetSource, QuerySource, SourceConnection
+from airflow_logio.dataflow.synchronized import Synchronized
+from airflow_logio.dataflow.table_writer import TableWriter
 from airflow_logio.dataflow.windows import EveryEvents, Tumbling, Window
-from airflow_logio.dataflow.writers import TableWriter
+from airflow_logio.dataflow.write_actions import Marker, WriteAction
+from airflow_logio.dataflow.writers import CheckableWriter, ConditionalWriter, IdempotentWriter
 
 __all__ = [
     "BatchGenerator",
     "BatchOperator",
+    "CheckableWriter",
+    "ConditionalWriter",
+    "ConnectedSource",
     "Count",
     "EveryEvents",
     "External",
     "FunctionOperator",
+    "FunctionRead",
     "Group",
+    "IdempotentWriter",
     "InputEvent",
     "InputSet",
     "LineageScope",
+    "ManualOperator",
+    "Marker",
     "Node",
     "Operator",
     "ParquetSource",
+    "ParquetWriter",
     "Pipeline",
     "PortTable",
+    "QuerySource",
     "SinkOperator",
     "SourceBatch",
+    "SourceConnection",
     "SourceOperator",
     "StatefulOperator",
     "StatelessOperator",
     "Sums",
+    "Synchronized",
     "TableRead",
     "TableWriter",
     "Tumbling",
     "Window",
     "WindowedOperator",
+    "WriteAction",
     "WriterOperator",
     "generate",
     "lineage_paths",

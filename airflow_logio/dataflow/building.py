@@ -5,23 +5,23 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from airflow_logio.dataflow.definition import Definition
-from airflow_logio.dataflow.function_operators import FunctionOperator, windowed
+from airflow_logio.dataflow.function_operators import FunctionOperator, WindowedOperator, windowed
 from airflow_logio.dataflow.functions import GenerativeFunction, StatelessFunction, name_of
 from airflow_logio.dataflow.groups import Group
 from airflow_logio.dataflow.operators import Operator
+from airflow_logio.dataflow.several_functions import SeveralFunctions
 from airflow_logio.dataflow.validation import check_operator
 from airflow_logio.dataflow.windows import Window
 from airflow_logio.protocol.values import Port
 
 
 def made(definition: Definition, name: str, function: object, window: object) -> object:
-    """The operator of a decorated function and its window; anything else as it is, for `accepted` to judge."""
+    """The operator of a decorated function and its window, or of several; anything else as it is, for `accepted`."""
+    if isinstance(function, Mapping):
+        each = {part: _one_of_several(definition, f"{name}.{part}", one, window) for part, one in function.items()}
+        return SeveralFunctions(each)
     if isinstance(function, GenerativeFunction):
-        if not isinstance(window, Window):
-            definition.refuse(
-                f"operator {name!r} generates from Input Sets: give window=EveryEvents(...) or Tumbling(...)"
-            )
-        return windowed(function, window)
+        return _windowed(definition, name, function, window)
     if window is not None:
         definition.refuse(f"operator {name!r} has a window, but {function!r} is no @generate function")
     if isinstance(function, StatelessFunction):
@@ -31,6 +31,23 @@ def made(definition: Definition, name: str, function: object, window: object) ->
             f"operator {name!r} is the plain function {name_of(function)!r}; decorate it: @stateless or @generate(...)"
         )
     return function
+
+
+def _windowed(definition: Definition, name: str, function: GenerativeFunction, window: object) -> WindowedOperator:
+    if not isinstance(window, Window):
+        windows = "EveryEvents(...), Tumbling(...) or Synchronized(...)"
+        definition.refuse(f"operator {name!r} generates from Input Sets: give window={windows}")
+    return windowed(function, window)
+
+
+def _one_of_several(definition: Definition, name: str, given: object, window: object) -> WindowedOperator:
+    """`given` is a function, for the window of all, or (function, window of its own)."""
+    function, own = given if isinstance(given, tuple) and len(given) == 2 else (given, window)
+    if not isinstance(function, GenerativeFunction):
+        definition.refuse(
+            f"{name!r} is one of several functions of an operator, and no @generate function: {function!r}"
+        )
+    return _windowed(definition, name, function, own)
 
 
 def accepted(definition: Definition, name: str, operator: object, role: type[Operator]) -> Operator:

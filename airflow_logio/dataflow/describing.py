@@ -28,18 +28,18 @@ def plain_settings(thing: object) -> dict[str, Any]:
     for key, value in sorted(getattr(thing, "__dict__", {}).items()):
         if key.startswith("_"):
             continue
-        if _is_plain(value):
+        if is_plain(value):
             settings[key] = list(value) if isinstance(value, tuple) else value
         elif hasattr(value, "describe"):
             settings[key] = value.describe()
     return settings
 
 
-def _is_plain(value: object) -> bool:
+def is_plain(value: object) -> bool:
     if isinstance(value, Mapping):
-        return all(isinstance(key, str) and _is_plain(item) for key, item in value.items())
+        return all(isinstance(key, str) and is_plain(item) for key, item in value.items())
     if isinstance(value, list | tuple):
-        return all(_is_plain(item) for item in value)
+        return all(is_plain(item) for item in value)
     return value is None or isinstance(value, str | int | float | bool)
 
 

@@ -11,6 +11,14 @@ _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 DAY = _SECONDS["d"]
 
 
+def retention_seconds(text: object) -> float:
+    """A period in seconds. Raises PipelineDefinitionError."""
+    match = _DURATION.fullmatch(text) if isinstance(text, str) else None
+    if match is None:
+        raise PipelineDefinitionError(f"retention {text!r} is not understood: write '30m', '12h' or '7d'")
+    return float(int(match[1]) * _SECONDS[match[2]])
+
+
 def window_seconds(text: object) -> int:
     """Length of a window in seconds.
 

@@ -9,7 +9,7 @@ from airflow_logio.dataflow.definition import Definition, with_own_groups
 from airflow_logio.dataflow.describing import digest
 from airflow_logio.dataflow.graph import Graph
 from airflow_logio.dataflow.groups import Group
-from airflow_logio.dataflow.lineage import LineagePorts, LineageScope, lineage_ports
+from airflow_logio.dataflow.lineage import LineagePorts, LineageScope, lineage_ports, lineage_starts
 from airflow_logio.dataflow.operators import Operator
 from airflow_logio.dataflow.validation import check_whole
 
@@ -24,6 +24,7 @@ class Frozen:
     groups: dict[str, Group]
     scopes: tuple[LineageScope, ...]
     lineage: dict[str, LineagePorts]
+    lineage_starts: dict[str, frozenset[str]]
 
     @classmethod
     def of(cls, definition: Definition) -> Frozen:
@@ -33,7 +34,8 @@ class Frozen:
         operators = {name: definition.operators[name] for name in order}
         groups = with_own_groups(definition.groups, order)
         scopes = tuple(definition.scopes)
-        return cls(definition, graph, operators, groups, scopes, lineage_ports(graph, scopes))
+        captured, starts = lineage_ports(graph, scopes), lineage_starts(graph, scopes)
+        return cls(definition, graph, operators, groups, scopes, captured, starts)
 
     def describe(self) -> dict[str, Any]:
         """JSON-able structure. Spark settings are left out: more memory must not make it another pipeline."""

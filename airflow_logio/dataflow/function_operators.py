@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 
 from airflow_logio.dataflow import batches
 from airflow_logio.dataflow.describing import source, stable_name
-from airflow_logio.dataflow.functions import GenerativeFunction, StatelessFunction, name_of
+from airflow_logio.dataflow.functions import ONE_INPUT, GenerativeFunction, StatelessFunction, name_of
 from airflow_logio.dataflow.names import did_you_mean
 from airflow_logio.dataflow.operators import (
     BatchGenerator,
@@ -22,10 +22,12 @@ from airflow_logio.dataflow.operators import (
     StatefulOperator,
     StatelessOperator,
 )
-from airflow_logio.dataflow.reads import TableRead
+from airflow_logio.dataflow.reads import DeclaredRead
 from airflow_logio.dataflow.windows import WINDOW_START, Window
 from airflow_logio.errors import OperatorFailed, PipelineDefinitionError
 from airflow_logio.protocol.values import ExecutionMode
+
+SCHEMAS = "schemas"
 
 
 class FunctionOperator(StatelessOperator):
@@ -36,6 +38,7 @@ class FunctionOperator(StatelessOperator):
         self.inputs = function.inputs
         self.outputs = function.outputs
         self.state_version = function.state_version
+        self.on_error = function.on_error
 
     def process(self, event: InputEvent, external: External) -> Iterable[PortTable]:
         asked = {"port": event.port} if "port" in self._function.asks else {}
@@ -52,18 +55,26 @@ class FunctionOperator(StatelessOperator):
 class WindowedOperator(StatefulOperator):
     """A window for State Update and Triggering, a `generate` function for the Generation.
 
-    Event state: the list of the Input Set's tables, or what the function's `accumulate` makes of them. Raises
-    PipelineDefinitionError if the function asks for a fact that the window does not have.
+    Event state: the list of the Input Set's tables, or what the function's `accumulate` makes of them; {port: list of
+    tables} for a function of several input ports. Global state: the window's, with key ``schemas`` if there are several
+    ports, so that a port without events in an Input Set gives a table without rows. Raises PipelineDefinitionError if
+    function and window do not fit together.
     """
 
     def __init__(self, function: GenerativeFunction, window: Window) -> None:
         self._function = function
         self._window = window
-        self.reads: Mapping[str, TableRead] = dict(function.reads)
+        self.reads: Mapping[str, DeclaredRead] = dict(function.reads)
         self.outputs = function.outputs
         self.mode = function.mode
         self.state_version = function.state_version
+        self.on_error = function.on_error
+        self.order_insensitive = function.order_insensitive
         self.reads_state = "state" in function.asks
+        self.inputs = function.inputs
+        self.port_order = window.port_order()
+        self._has_ports = function.inputs != ONE_INPUT
+        _check_ports(function, window)
         if WINDOW_START in function.asks and WINDOW_START not in window.tags(()):
             raise PipelineDefinitionError(
                 f"function {name_of(function.fn)!r} takes {WINDOW_START!r}, which {window!r} does not have"
@@ -73,34 +84,52 @@ class WindowedOperator(StatefulOperator):
         return tuple(dict.fromkeys(read.connection for read in self.reads.values()))
 
     def initial_state(self) -> dict[str, Any]:
-        return self._window.initial_state()
+        state = self._window.initial_state()
+        return {**state, SCHEMAS: {}} if self._has_ports else state
 
     def assign(self, event: InputEvent, state: dict[str, Any]) -> Mapping[str, Any]:
+        if self._has_ports and event.port not in state[SCHEMAS]:
+            state[SCHEMAS][event.port] = event.table.schema.remove_metadata().serialize().to_pybytes()
         parts = self._window.assign(event, state)
-        return {inset_id: project(part, self._function.columns) for inset_id, part in parts.items()}
+        return {inset_id: self._part(event, part) for inset_id, part in parts.items()}
 
     def part(self, event: InputEvent, inset_id: str) -> Any:
-        return project(self._window.part(event, inset_id), self._function.columns)
+        return self._part(event, self._window.part(event, inset_id))
+
+    def _part(self, event: InputEvent, records: pa.Table) -> Any:
+        return (event.port, records) if self._has_ports else project(records, self._function.columns)
 
     def accumulate(self, held: Any | None, part: Any) -> Any:
+        if self._has_ports:
+            port, records = part
+            tables: dict[str, list[pa.Table]] = {} if held is None else held
+            tables.setdefault(port, []).append(records)
+            return tables
         add = self._function.accumulate
         return super().accumulate(held, part) if add is None else add(held, part)
 
     def triggered(self, state: Mapping[str, Any], open_insets: Sequence[str]) -> Sequence[str]:
         return self._window.triggered(state, open_insets)
 
+    def flush(self, state: Mapping[str, Any], open_insets: Sequence[str]) -> Sequence[str]:
+        return self._window.flush(open_insets)
+
     def order(self, inset_id: str) -> int | str:
         return self._window.order(inset_id)
 
     def generate(self, input_set: InputSet, state: Mapping[str, Any], external: External) -> Iterable[PortTable]:
-        records = self._records(input_set.held)
+        if not self._window.admits(input_set.inset_id, state):
+            return []
+        records = self._tables(input_set.held, state) if self._has_ports else self._records(input_set.held)
         facts = {"inset_id": input_set.inset_id, "state": state}
         asked = {name: facts[name] for name in self._function.asks if name in facts}
         if WINDOW_START in self._function.asks:
             asked[WINDOW_START] = self._window.tags([input_set.inset_id])[WINDOW_START][0].as_py()
         for name, read in self.reads.items():
             asked[name] = external.read(read, keys_of(records, read))
-        return outputs_of(self._function.fn(records, **asked), self.outputs, name_of(self._function.fn))
+        fn = self._function.fn
+        result = fn(**records, **asked) if self._has_ports else fn(records, **asked)
+        return outputs_of(result, self.outputs, name_of(fn))
 
     def settings(self) -> dict[str, Any]:
         add = self._function.accumulate
@@ -120,6 +149,19 @@ class WindowedOperator(StatefulOperator):
         if self._function.accumulate is None:
             return pa.concat_tables(held)
         return held if self._function.finish is None else self._function.finish(held)
+
+    def _tables(self, held: Mapping[str, list[pa.Table]], state: Mapping[str, Any]) -> dict[str, pa.Table]:
+        """A table per port, by parameter name."""
+        tables = {}
+        for port in self.inputs:
+            if port in held:
+                tables[port] = pa.concat_tables(held[port])
+            else:
+                schema = state[SCHEMAS].get(port)
+                tables[port] = (
+                    pa.table({}) if schema is None else pa.ipc.read_schema(pa.py_buffer(schema)).empty_table()
+                )
+        return tables
 
 
 class BatchOperator(WindowedOperator, BatchGenerator):
@@ -154,41 +196,75 @@ def project(table: pa.Table, columns: Sequence[str]) -> pa.Table:
     return table.select(columns)
 
 
-def keys_of(records: Any, read: TableRead) -> pa.Array | None:
+def keys_of(records: Any, read: DeclaredRead) -> pa.Array | None:
     """The distinct keys, sorted and without null, to which `read` is restricted; None if it has no key.
 
     Raises OperatorFailed if the records do not have the key column.
     """
     if read.key is None:
         return None
-    if not isinstance(records, pa.Table) or read.key not in records.column_names:
-        raise OperatorFailed(
-            f"the read of table {read.table!r} is restricted by {read.key!r}, not a column of the records"
-        )
-    keys = pc.unique(records.column(read.key)).drop_null()
+    tables = list(records.values()) if isinstance(records, Mapping) else [records]
+    having = [table for table in tables if isinstance(table, pa.Table) and read.key in table.column_names]
+    if not having:
+        raise OperatorFailed(f"the read of {read} is restricted by {read.key!r}, not a column of the records")
+    columns = [chunk for table in having for chunk in table.column(read.key).chunks]
+    keys = pc.unique(pa.chunked_array(columns, having[0].column(read.key).type)).drop_null()
     return keys.take(pc.sort_indices(keys))
 
 
 def outputs_of(result: Any, ports: Sequence[str], function: str) -> list[PortTable]:
-    """Output events of what a function returned, in the order of `ports`, without the empty ones.
+    """Output events of what a function returned, without the empty ones: of a mapping, in the order of `ports`.
 
-    Raises OperatorFailed for anything but a table (where there is one port), a mapping of ports to tables, or None.
+    Raises OperatorFailed for anything but a table (where there is one port), a mapping of ports to tables or iterables of
+    tables, an iterable of (port, table) or (where there is one port) of tables, or None.
     """
-    if result is None:
-        return []
-    if isinstance(result, pa.Table) and len(ports) == 1:
-        result = {ports[0]: result}
-    if not isinstance(result, Mapping):
+    pairs = _pairs(result, ports)
+    if pairs is None:
         raise OperatorFailed(f"function {function!r} returned {type(result).__name__}; return {_expected(ports)}")
-    for port, table in result.items():
+    outputs = []
+    for port, table in pairs:
         if port not in ports or not (table is None or isinstance(table, pa.Table)):
             raise OperatorFailed(
                 f"function {function!r} returned {type(table).__name__} for port {port!r}; return {_expected(ports)}"
             )
-    tables = ((port, result.get(port)) for port in ports)
-    return [(port, table) for port, table in tables if table is not None and table.num_rows]
+        if table is not None and table.num_rows:
+            outputs.append((port, table))
+    return outputs
+
+
+def _pairs(result: Any, ports: Sequence[str]) -> list[tuple[Any, Any]] | None:
+    """(port, table), unchecked; None if `result` is nothing that could have them."""
+    if result is None:
+        return []
+    if isinstance(result, pa.Table) and len(ports) == 1:
+        return [(ports[0], result)]
+    if isinstance(result, Mapping):
+        unknown = [port for port in result if port not in ports]
+        return [(port, table) for port in [*ports, *unknown] for table in _several(result.get(port))]
+    if isinstance(result, Iterable) and not isinstance(result, pa.Table | str | bytes):
+        alone = ports[0] if len(ports) == 1 else None
+        return [one if isinstance(one, tuple) and len(one) == 2 else (alone, one) for one in result]
+    return None
+
+
+def _several(value: Any) -> Iterable[Any]:
+    return value if isinstance(value, Iterable) and not isinstance(value, pa.Table | str | bytes) else (value,)
 
 
 def _expected(ports: Sequence[str]) -> str:
     mapping = f"a dict of Arrow tables for ports {list(ports)}"
     return f"an Arrow table, or {mapping}" if len(ports) == 1 else mapping
+
+
+def _check_ports(function: GenerativeFunction, window: Window) -> None:
+    name, ports = name_of(function.fn), function.inputs
+    if (wanted := window.ports()) and set(wanted) != set(ports):
+        raise PipelineDefinitionError(
+            f"function {name!r} gets {'its records on one port' if ports == ONE_INPUT else f'ports {list(ports)}'}, but "
+            f"{window!r} is for ports {list(wanted)}: write @generate(inputs={wanted!r}) and take a table of each by name"
+        )
+    if len(ports) > 1 and not window.suits_many_ports:
+        raise PipelineDefinitionError(
+            f"function {name!r} has input ports {list(ports)}, but {type(window).__name__} is a window of one port: the "
+            "ports would overtake each other. Use Synchronized(...) or EveryEvents(...)"
+        )

@@ -13,11 +13,14 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar, overload
 
 from airflow_logio.dataflow.names import check_columns, check_name, did_you_mean, quoted
-from airflow_logio.dataflow.reads import TableRead
+from airflow_logio.dataflow.reads import DeclaredRead
 from airflow_logio.errors import PipelineDefinitionError
 from airflow_logio.protocol.values import ExecutionMode
 
 Function = Callable[..., Any]
+
+ONE_INPUT = ("in",)
+ONE_OUTPUT = ("out",)
 
 FACTS = ("inset_id", "window_start", "state")
 """What a ``driver``-mode generative function may ask for by parameter name, beside its declared reads."""
@@ -33,6 +36,7 @@ class StatelessFunction:
     columns: tuple[str, ...] = ()
     state_version: int = 1
     asks: tuple[str, ...] = ()
+    on_error: str = "fail"
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self.fn(*args, **kwargs)
@@ -44,13 +48,16 @@ class GenerativeFunction:
 
     fn: Function
     mode: ExecutionMode = ExecutionMode.DRIVER
-    reads: Mapping[str, TableRead] = field(default_factory=dict)
+    reads: Mapping[str, DeclaredRead] = field(default_factory=dict)
     columns: tuple[str, ...] = ()
     accumulate: Function | None = None
     finish: Function | None = None
-    outputs: tuple[str, ...] = ("out",)
+    inputs: tuple[str, ...] = ONE_INPUT
+    outputs: tuple[str, ...] = ONE_OUTPUT
     state_version: int = 1
     asks: tuple[str, ...] = ()
+    on_error: str = "fail"
+    order_insensitive: bool = False
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self.fn(*args, **kwargs)
@@ -68,6 +75,7 @@ def stateless(
     outputs: Iterable[str] = ...,
     columns: Iterable[str] | None = ...,
     state_version: int = ...,
+    on_error: str = ...,
 ) -> Callable[[Function], StatelessFunction]: ...
 def stateless(
     fn: Function | None = None,
@@ -77,11 +85,14 @@ def stateless(
     outputs: Iterable[str] = ("out",),
     columns: Iterable[str] | None = None,
     state_version: int = 1,
+    on_error: str = "fail",
 ) -> StatelessFunction | Callable[[Function], StatelessFunction]:
     """A deterministic function of each event: ``fn(table)`` returns a table, ``{output port: table}``, or None.
 
     `columns` are the input columns it needs (all by default). A parameter named ``port`` gets the input port. An output
-    without records is not sent. Raises PipelineDefinitionError for a signature that cannot be filled.
+    without records is not sent. With ``on_error="quarantine"`` an event on which it raises is set aside, with the error,
+    and the others go on (`logio status` shows it, `logio retry` puts it back). Raises PipelineDefinitionError for a
+    signature that cannot be filled.
     """
 
     def wrap(function: Function) -> StatelessFunction:
@@ -92,6 +103,7 @@ def stateless(
             check_columns(columns),
             state_version,
             _asks(function, ("port",), ()),
+            on_error,
         )
         return _dressed(wrapped, function)
 
@@ -104,29 +116,38 @@ def generate(fn: Function, /) -> GenerativeFunction: ...
 def generate(
     *,
     mode: str = ...,
-    reads: Mapping[str, TableRead] | None = ...,
+    reads: Mapping[str, DeclaredRead] | None = ...,
     columns: Iterable[str] | None = ...,
     accumulate: Function | None = ...,
     finish: Function | None = ...,
+    inputs: Iterable[str] = ...,
     outputs: Iterable[str] = ...,
     state_version: int = ...,
+    on_error: str = ...,
+    order_insensitive: bool = ...,
 ) -> Callable[[Function], GenerativeFunction]: ...
 def generate(
     fn: Function | None = None,
     /,
     *,
     mode: str = "driver",
-    reads: Mapping[str, TableRead] | None = None,
+    reads: Mapping[str, DeclaredRead] | None = None,
     columns: Iterable[str] | None = None,
     accumulate: Function | None = None,
     finish: Function | None = None,
-    outputs: Iterable[str] = ("out",),
+    inputs: Iterable[str] = ONE_INPUT,
+    outputs: Iterable[str] = ONE_OUTPUT,
     state_version: int = 1,
+    on_error: str = "fail",
+    order_insensitive: bool = False,
 ) -> GenerativeFunction | Callable[[Function], GenerativeFunction]:
     """The generation of one Input Set (``driver``), or of many in one Spark job (``executors``).
 
-    Mode ``driver``: ``fn(records, ...)`` gets the Input Set as an Arrow table and returns a table, ``{port: table}``,
-    or None. It may also take, by name: ``inset_id`` (str), ``window_start`` (datetime, UTC without zone; time windows
+    Mode ``driver``: ``fn(records, ...)`` gets the Input Set as an Arrow table and returns its Output Set: None, a table,
+    ``{port: table}``, ``{port: [table, ...]}``, or, to say in which order events of several ports are sent, an iterable
+    of ``(port, table)``; each table is an event. With `inputs`, ``fn(clicks, views, ...)`` gets a table per input port,
+    by name, without rows where nothing has come (and without columns, if no event of that port was ever seen). It may
+    also take, by name: ``inset_id`` (str), ``window_start`` (datetime, UTC without zone; time windows
     only), ``state`` (the global state; it is then logged at the trigger) and each declared read (an Arrow table).
     `accumulate(held or None, table) -> held` replaces the list of tables as event state, so that it stays small;
     `finish(held)` then makes of it what `fn` gets (default: the attribute ``finish`` of `accumulate`, else `held`).
@@ -135,12 +156,18 @@ def generate(
     ``inset_id`` (and ``window_start``), and each declared read; the DataFrame it returns keeps column ``inset_id``.
 
     `columns` are the input columns it needs (all by default): less to hold, less to ship. An output without records is
-    not sent. Raises PipelineDefinitionError.
+    not sent. With ``on_error="quarantine"`` an Input Set on which it raises is set aside with the error, and the others go
+    on; it needs ``order_insensitive=True``, the author's word that it does not matter when an Output Set comes. Raises
+    PipelineDefinitionError.
     """
 
     def wrap(function: Function) -> GenerativeFunction:
         where = _mode(mode)
-        named = dict(reads or {})
+        named, ports = dict(reads or {}), _ports(inputs)
+        if not ports:
+            raise PipelineDefinitionError(
+                f"function {name_of(function)!r} has inputs=(): name its input ports, or leave it out"
+            )
         facts = () if where is ExecutionMode.EXECUTORS else FACTS
         wrapped = GenerativeFunction(
             function,
@@ -149,9 +176,12 @@ def generate(
             check_columns(columns),
             accumulate,
             finish or getattr(accumulate, "finish", None),
+            ports,
             _ports(outputs),
             state_version,
-            _asks(function, facts, tuple(named)),
+            _asks(function, facts, tuple(named), () if ports == ONE_INPUT else ports),
+            on_error,
+            order_insensitive,
         )
         _check_generative(wrapped)
         return _dressed(wrapped, function)
@@ -187,38 +217,52 @@ def _mode(mode: str) -> ExecutionMode:
         ) from None
 
 
-def _asks(function: Function, facts: tuple[str, ...], reads: tuple[str, ...]) -> tuple[str, ...]:
-    """The parameters after the first, each of which must be a fact or a declared read; every read must be asked for."""
+def _asks(
+    function: Function, facts: tuple[str, ...], reads: tuple[str, ...], ports: tuple[str, ...] = ()
+) -> tuple[str, ...]:
+    """The parameters that are facts or declared reads; every read, and every port of `ports`, must be asked for.
+
+    Without `ports`, the first parameter gets the records of the only port.
+    """
     name = name_of(function)
     parameters = list(inspect.signature(function).parameters.values())
     positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    if not parameters or parameters[0].kind not in positional:
-        raise PipelineDefinitionError(f"function {name!r} needs a first parameter for the records")
-    asked = tuple(p.name for p in parameters[1:] if p.default is p.empty or p.name in (*facts, *reads))
+    if not ports:
+        if not parameters or parameters[0].kind not in positional:
+            raise PipelineDefinitionError(f"function {name!r} needs a first parameter for the records")
+        parameters = parameters[1:]
+    known = (*ports, *reads, *facts)
+    asked = tuple(p.name for p in parameters if p.default is p.empty or p.name in known)
     for parameter in asked:
-        if parameter not in (*facts, *reads):
+        if parameter not in known:
+            records = "" if ports else "beside the records "
             raise PipelineDefinitionError(
-                f"function {name!r} takes {parameter!r}, which nobody fills; beside the records it may take "
-                f"{quoted((*reads, *facts))}.{did_you_mean(parameter, (*reads, *facts))}"
+                f"function {name!r} takes {parameter!r}, which nobody fills; {records}it may take "
+                f"{quoted(known)}.{did_you_mean(parameter, known)}"
             )
-    for read in reads:
-        if read not in asked:
-            raise PipelineDefinitionError(f"function {name!r} declares the read {read!r} but has no such parameter")
-    return asked
+    for kind, wanted in (("read", reads), ("input port", ports)):
+        for one in wanted:
+            if one not in asked:
+                raise PipelineDefinitionError(
+                    f"function {name!r} declares the {kind} {one!r} but has no such parameter"
+                )
+    return tuple(parameter for parameter in asked if parameter not in ports)
 
 
 def _check_generative(function: GenerativeFunction) -> None:
     name = name_of(function.fn)
     for read, declared in function.reads.items():
-        if read in FACTS or not isinstance(declared, TableRead):
+        if read in FACTS or not isinstance(declared, DeclaredRead):
             raise PipelineDefinitionError(
-                f"function {name!r}: read {read!r} must be a TableRead, and no word of {FACTS}"
+                f"function {name!r}: read {read!r} must be a TableRead or FunctionRead, and no word of {FACTS}"
             )
         if function.columns and declared.key is not None and declared.key not in function.columns:
             raise PipelineDefinitionError(
                 f"function {name!r}: read {read!r} is restricted by key {declared.key!r}, "
                 f"which is not among the columns {function.columns} that the function needs"
             )
+    if function.inputs != ONE_INPUT:
+        _check_inputs(function)
     if function.finish is not None and function.accumulate is None:
         raise PipelineDefinitionError(f"function {name!r} has finish= without accumulate=")
     if function.mode is ExecutionMode.EXECUTORS and (function.accumulate is not None or len(function.outputs) != 1):
@@ -226,3 +270,23 @@ def _check_generative(function: GenerativeFunction) -> None:
             f"function {name!r}: in mode 'executors' Spark gets the records themselves (no accumulate=), "
             "and returns one DataFrame (one output port)"
         )
+
+
+def _check_inputs(function: GenerativeFunction) -> None:
+    name, ports = name_of(function.fn), function.inputs
+    for port in ports:
+        if port in FACTS or port in function.reads or ports.count(port) > 1:
+            raise PipelineDefinitionError(
+                f"function {name!r}: the parameter {port!r} would have two meanings; rename that input port"
+            )
+    alone = {
+        "mode='executors'": function.mode is ExecutionMode.EXECUTORS,
+        "accumulate=": function.accumulate is not None,
+        "columns=": bool(function.columns),
+    }
+    for what, given in alone.items():
+        if given:
+            raise PipelineDefinitionError(
+                f"function {name!r} has inputs={list(ports)}, so it gets a table of each port; {what} is for the one table "
+                "of a function without inputs=. Derive from StatefulOperator, or do that in an operator before this one"
+            )

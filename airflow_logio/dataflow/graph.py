@@ -45,6 +45,17 @@ class Graph:
         for port in self.outputs_of(operator):
             yield from (receiver.operator for receiver in self._receivers[port])
 
+    def downstream(self, operator: str) -> set[str]:
+        """Operators that events of this one can reach, itself left out."""
+        found: set[str] = set()
+        todo = list(self.after(operator))
+        while todo:
+            name = todo.pop()
+            if name not in found:
+                found.add(name)
+                todo += self.after(name)
+        return found
+
     def cycle(self) -> list[str] | None:
         """Operators of one cycle, the first repeated at the end; None if there is no cycle."""
         sorter: graphlib.TopologicalSorter[str] = graphlib.TopologicalSorter({name: () for name in self.inputs})

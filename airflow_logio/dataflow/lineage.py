@@ -24,6 +24,8 @@ class LineageScope:
 
     start: Port
     target: Port
+    retention_seconds: float | None = None
+    """How long lineage of target events is kept (τ, Section 3.6); None for the life of the run."""
 
     def __str__(self) -> str:
         return f"({self.start}, {self.target})"
@@ -54,8 +56,8 @@ def has_path(graph: Graph, scope: LineageScope) -> bool:
 def lineage_ports(graph: Graph, scopes: Iterable[LineageScope]) -> dict[str, LineagePorts]:
     """(IN, OUT) of every operator, over all scopes; both empty where no lineage is captured.
 
-    The start port is in OUT of its operator: its events are what lineage leads back to. IN of that operator gets
-    nothing from the scope, because no path enters it.
+    The start port is in OUT of its operator: its events are what lineage leads back to, and are kept. IN of that operator
+    gets nothing from the scope, because no path enters it; see `lineage_starts`.
     """
     entered: dict[str, set[str]] = {name: set() for name in graph.inputs}
     left: dict[str, set[str]] = {name: set() for name in graph.inputs}
@@ -65,6 +67,23 @@ def lineage_ports(graph: Graph, scopes: Iterable[LineageScope]) -> dict[str, Lin
             side = left if port.name in graph.outputs[port.operator] else entered
             side[port.operator].add(port.name)
     return {name: (frozenset(entered[name]), frozenset(left[name])) for name in graph.inputs}
+
+
+def lineage_starts(graph: Graph, scopes: Iterable[LineageScope]) -> dict[str, frozenset[str]]:
+    """Output ports of every operator at which paths only start: nothing is recorded of how their events were made.
+
+    Section 3.1 enables capture for a subsequence (OP.in, OP.out) of a path, and no path has an input port before its start.
+    Another scope may pass through the same operator to another port, or through this port: then it is not listed.
+    """
+    scopes = list(scopes)
+    passed = {
+        port
+        for scope in scopes
+        for port in _reached(graph, scope.start) & _reaching(graph, scope.target)
+        if port != scope.start
+    }
+    starts = {scope.start for scope in scopes} - passed
+    return {name: frozenset(port.name for port in starts if port.operator == name) for name in graph.inputs}
 
 
 def _reached(graph: Graph, start: Port) -> set[Port]:

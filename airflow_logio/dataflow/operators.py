@@ -10,14 +10,14 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 import pyarrow as pa
 
 from airflow_logio.dataflow import batches
 from airflow_logio.dataflow.describing import class_source, plain_settings, stable_name
-from airflow_logio.dataflow.reads import TableRead
+from airflow_logio.dataflow.reads import DeclaredRead
 from airflow_logio.protocol.values import ExecutionMode
 
 PortTable = tuple[str, pa.Table]
@@ -47,7 +47,7 @@ class InputSet:
 class External(Protocol):
     """The external systems, as the runtime gives them to `process` and `generate`."""
 
-    def read(self, read: TableRead, keys: pa.Array | None = None) -> pa.Table:
+    def read(self, read: DeclaredRead, keys: pa.Array | None = None) -> pa.Table:
         """Side-effect read action (Algorithm 4): the rows of `read`, restricted to `keys` of its key column."""
         ...
 
@@ -69,6 +69,16 @@ class Operator(ABC):  # noqa: B024  # abstract by purpose: each role below adds 
     mode: ExecutionMode = ExecutionMode.DRIVER
     state_version: int = 1
     reads_state: bool = False
+    port_order: tuple[str, ...] = ()
+    """A cycle of input ports in which events are used, say fifty of ``a`` and then a hundred of ``b``; it makes an
+    operator with several ports deterministic. Empty: events are used as they come (Algorithm 9 Step 2)."""
+    sends_after_writes: bool = False
+    """Send the events of an Output Set only when its write actions are done (Steps 5 and 6 of Algorithm 3 swapped): for
+    downstream readers of what is written."""
+    on_error: str = "fail"
+    """What an error in the generation of an Input Set does: ``fail`` the group, or ``quarantine`` the Input Set."""
+    order_insensitive: bool = False
+    """Its results do not depend on when an event comes, be it after the end of the stream; quarantine asks for that."""
 
     def connections(self) -> tuple[str, ...]:
         """Names of the external connections this operator reads or writes; never URLs."""
@@ -101,6 +111,9 @@ class Operator(ABC):  # noqa: B024  # abstract by purpose: each role below adds 
             "mode": str(self.mode),
             "state_version": self.state_version,
             "reads_state": self.reads_state,
+            "port_order": list(self.port_order),
+            "sends_after_writes": self.sends_after_writes,
+            "on_error": self.on_error,
             "connections": sorted(self.connections()),
             "settings": self.settings(),
         }
@@ -116,31 +129,52 @@ class SourceBatch:
 
     table: pa.Table
     next_offset: int
+    about: Mapping[str, Any] = field(default_factory=dict)
+    """Which part of the read action it is, small and JSON-able; lineage shows it. ``first`` and ``last`` are row numbers."""
 
 
 class SourceOperator(Operator):
-    """Has no input port and turns one read action into events (Algorithms 1 and 6)."""
+    """Has no input port and turns read actions, one after the other, into events (Algorithms 1 and 6).
+
+    `replayable` says that a read action returns the same records in the same order when it is executed again, perhaps
+    with more behind them. The effect of one that is not is stored before its first event is made (Step 2), and the
+    external system is not read again.
+    """
 
     inputs = ()
     replayable: bool = True
 
     @abstractmethod
     def action(self, params: Mapping[str, Any]) -> dict[str, Any]:
-        """JSON-able description of the read action, with a fingerprint of what is read; logged once per run.
+        """JSON-able description of the first read action, with a fingerprint of what is read; asked once per run.
 
-        Raises ConfigurationError if the source cannot be read.
+        What later read actions need to know of it goes under ``plan``: the run keeps that, and the log entry of an action
+        does not repeat it. Raises ConfigurationError if the source cannot be read.
         """
+
+    def next_action(self, params: Mapping[str, Any], previous: Mapping[str, Any]) -> dict[str, Any] | None:
+        """The read action that follows `previous`, or None (the default) if the stream ends with it.
+
+        `previous` has the ``plan`` of the first one, if there is one. A source whose read actions cannot be replayed is not
+        asked again for what is in the log.
+        Asked in the driver when all events of `previous` are made; logged with the last of them, before it is executed.
+        """
+        return None
 
     @abstractmethod
     def read(self, params: Mapping[str, Any], action: Mapping[str, Any], offset: int) -> Iterator[SourceBatch]:
         """Execute the logged `action` and resume *after* its first `offset` records; 0 starts at the beginning.
 
-        A replayable source returns the same records in the same batches every time. Raises SourceChanged if it cannot.
+        A replayable source returns the same records in the same batches every time; one that is not is always asked for
+        all (`offset` is 0). Wait for records no longer than seconds at a time, yielding an empty batch if none come: a
+        group that halts or rebuilds itself waits for this. Raises SourceChanged if it cannot.
         """
 
 
 class StatelessOperator(Operator):
     """Computes output events from each input event alone; every Input Set is one event (Section 2)."""
+
+    order_insensitive = True
 
     @abstractmethod
     def process(self, event: InputEvent, external: External) -> Iterable[PortTable]:
@@ -190,8 +224,12 @@ class StatefulOperator(Operator):
         order = self.order(inset_id)
         return (1, inset_id) if order is None else (0, order, inset_id)
 
+    def function(self, inset_id: str) -> str:
+        """The generative function that an Input Set is for, if the operator has several (the paper's Example OP2)."""
+        return ""
+
     def order(self, inset_id: str) -> int | str | None:
-        """A sortable place in the order in which Input Sets close; None if they close in no order.
+        """A sortable place in the order in which Input Sets of its `function` close; None if they close in no order.
 
         With an order, one low-water mark stands for all closed Input Sets; without, each is remembered by name.
         """
@@ -208,7 +246,7 @@ class BatchGenerator(ABC):
     The defaults of `tagged` and `split` suit an event state that is a list of tables, and one output port.
     """
 
-    reads: Mapping[str, TableRead] = {}
+    reads: Mapping[str, DeclaredRead] = {}
 
     if TYPE_CHECKING:  # the operator's; read-only here, so that a class with two ports may be mixed with this one
 

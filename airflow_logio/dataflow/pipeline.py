@@ -13,6 +13,7 @@ from typing import Any
 
 from airflow_logio.dataflow import building, parameters
 from airflow_logio.dataflow.definition import Definition
+from airflow_logio.dataflow.durations import retention_seconds
 from airflow_logio.dataflow.frozen import Frozen
 from airflow_logio.dataflow.functions import GenerativeFunction, StatelessFunction
 from airflow_logio.dataflow.graph import Graph
@@ -47,6 +48,10 @@ Upstream = Node | Port | str
 """An output port: a `Node`, a `Port`, ``"operator.port"``, or ``"operator"`` if it has one output port."""
 
 
+OneFunction = GenerativeFunction | tuple[GenerativeFunction, Window]
+"""One of several functions of an operator, perhaps with a window of its own."""
+
+
 class Pipeline:
     """A graph of operators, cut into groups, with named parameters and connections to external systems.
 
@@ -76,13 +81,15 @@ class Pipeline:
     def operator(
         self,
         name: str,
-        function: Operator | StatelessFunction | GenerativeFunction,
+        function: Operator | StatelessFunction | GenerativeFunction | Mapping[str, OneFunction],
         *upstreams: Upstream,
         window: Window | None = None,
         **inputs: Upstream,
     ) -> Node:
         """Add an operator: a `stateless` function, a `generate` function with its `window`, or an `Operator`.
 
+        A mapping makes one operator of several `generate` functions over the same events, ``{"totals": f, "hourly": (g,
+        Tumbling("1h", on="time"))}``: `window` is for those without one of their own, output ports are named by function.
         `upstreams` feed its input ports in their order; with several ports, name them: ``clicks=upstream``.
         """
         return self._add(name, building.made(self._definition, name, function, window), Operator, upstreams, inputs)
@@ -111,11 +118,15 @@ class Pipeline:
         self._definition.groups[name] = group
         return group
 
-    def lineage(self, start: Upstream, target: Upstream) -> LineageScope:
-        """Capture lineage on all paths between two output ports (Section 3.1)."""
+    def lineage(self, start: Upstream, target: Upstream, *, retention: str | None = None) -> LineageScope:
+        """Capture lineage on all paths between two output ports (Section 3.1).
+
+        `retention` (``"7d"``, ``"12h"``) is how long the lineage of a target event is kept: for runs that never end. By
+        default it is kept as long as the run is in the log (Section 3.6).
+        """
         self._open()
         ports = [self._definition.output(self._reference(end), "lineage scope names port") for end in (start, target)]
-        scope = LineageScope(*ports)
+        scope = LineageScope(ports[0], ports[1], None if retention is None else retention_seconds(retention))
         if scope not in self._definition.scopes:
             self._definition.scopes.append(scope)
         return scope
@@ -182,6 +193,10 @@ class Pipeline:
     def lineage_ports(self, operator: str) -> LineagePorts:
         """(IN, OUT): input and output ports of an operator for which lineage is captured; KeyError if unknown."""
         return self._frozen.lineage[operator]
+
+    def lineage_starts(self, operator: str) -> frozenset[str]:
+        """Output ports of OUT at which lineage paths only start; KeyError if unknown."""
+        return self._frozen.lineage_starts[operator]
 
     def check_params(self, given: Mapping[str, Any]) -> dict[str, Any]:
         """The values of a run's parameters, checked; raises ConfigurationError if one is missing, unknown or wrong."""

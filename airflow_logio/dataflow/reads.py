@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
+import pyarrow as pa
+
+from airflow_logio.dataflow.describing import is_plain, stable_name
 from airflow_logio.dataflow.names import check_column, check_columns, check_name, check_table
 from airflow_logio.errors import PipelineDefinitionError
 
@@ -33,6 +37,49 @@ class TableRead:
                 f"the read of table {self.table!r} has key {self.key!r}, which is not among its columns {self.columns}"
             )
 
+    def __str__(self) -> str:
+        return f"table {self.table!r}"
+
     def describe(self) -> dict[str, Any]:
         """JSON-able settings for the run fingerprint."""
         return {"connection": self.connection, "table": self.table, "columns": list(self.columns), "key": self.key}
+
+
+@dataclass(frozen=True, slots=True)
+class FunctionRead:
+    """What a function of the author reads from an external system, as additional input of a generation (Algorithm 4).
+
+    `fetch(url, keys)` gets the URL of the connection, and the keys to look up, if the read has a `key` (as in `TableRead`;
+    else None); it returns an Arrow table. It is called once per generation and its result, the effect, is logged: what it
+    answers need not be the same tomorrow. While the external system is away (it raises ExternalUnavailable, ConnectionError
+    or TimeoutError) it is called again, with back-off. `description` says what is read, JSON-able, for READ_ACTION; no
+    secrets. Raises PipelineDefinitionError.
+    """
+
+    connection: str
+    fetch: Callable[[str, pa.Array | None], pa.Table]
+    description: Mapping[str, Any] = field(default_factory=dict)
+    key: str | None = None
+
+    def __post_init__(self) -> None:
+        check_name("connection", self.connection)
+        if not callable(self.fetch):
+            raise PipelineDefinitionError(f"fetch is {self.fetch!r}; give a function of URL and keys")
+        if not isinstance(self.description, Mapping) or not is_plain(self.description):
+            raise PipelineDefinitionError(
+                f"the description of {self} is {self.description!r}; give a mapping of texts to JSON values"
+            )
+        if self.key is not None:
+            check_column(self.key)
+
+    def __str__(self) -> str:
+        return f"function {stable_name(self.fetch)!r}"
+
+    def describe(self) -> dict[str, Any]:
+        """JSON-able settings for the run fingerprint."""
+        what = {"connection": self.connection, "function": stable_name(self.fetch), "key": self.key}
+        return what | {"description": dict(self.description)}
+
+
+DeclaredRead = TableRead | FunctionRead
+"""A side-effect read of either kind."""

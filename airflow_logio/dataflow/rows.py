@@ -36,7 +36,7 @@ def regroup(tables: Iterable[pa.Table], size: int) -> Iterator[pa.Table]:
 
 
 def uniform(table: pa.Table) -> pa.Table:
-    """Timestamps as timestamp[us] in UTC without zone; the schema has names and types alone.
+    """Timestamps as timestamp[us] in UTC without zone, dictionaries as their values; names and types alone.
 
     Metadata and "not null" of a file, or of a Spark plan, would make equal records look different.
 
@@ -47,6 +47,8 @@ def uniform(table: pa.Table) -> pa.Table:
         return table.cast(pa.schema(fields))
     except pa.ArrowInvalid as error:
         times = [f.name for f in table.schema if pa.types.is_timestamp(f.type)]
+        if not times:
+            raise OperatorFailed(f"records cannot be brought into a uniform shape: {error}") from error
         raise OperatorFailed(
             f"a timestamp in column(s) {', '.join(times)} does not fit into microseconds ({error}); nothing is "
             "rounded in silence: rewrite the file with timestamp[us], or leave the column out (columns=...)"
@@ -54,6 +56,8 @@ def uniform(table: pa.Table) -> pa.Table:
 
 
 def _uniform_type(kind: Any) -> Any:
+    if pa.types.is_dictionary(kind):  # each event would have a dictionary of its own, and no two could be summed up
+        return _uniform_type(kind.value_type)
     return pa.timestamp("us") if pa.types.is_timestamp(kind) else kind
 
 

@@ -12,6 +12,8 @@ from airflow_logio.errors import OperatorFailed
 class Count(SinkOperator):
     """Counts what it is sent. Global state: ``{"events": ..., "records": ...}``; it uses no Input Sets."""
 
+    order_insensitive = True
+
     def initial_state(self) -> dict[str, Any]:
         return {"events": 0, "records": 0}
 

@@ -35,6 +35,8 @@ def _column(event: InputEvent, on: str) -> Any:
     names = event.table.column_names
     if on not in names:
         raise OperatorFailed(f"the window needs column {on!r}; the records have {names}.{did_you_mean(on, names)}")
+    if names.count(on) > 1:
+        raise OperatorFailed(f"the window needs column {on!r}, of which the records have {names.count(on)}")
     column = event.table.column(on)
     if not (pa.types.is_timestamp(column.type) or pa.types.is_date(column.type)):
         raise OperatorFailed(f"the window needs a timestamp or date in column {on!r}, which is {column.type}")

@@ -13,9 +13,12 @@ from itertools import combinations
 from airflow_logio.dataflow.definition import Definition
 from airflow_logio.dataflow.graph import Graph
 from airflow_logio.dataflow.lineage import has_path
-from airflow_logio.dataflow.names import check_name, did_you_mean, quoted
+from airflow_logio.dataflow.manual import ManualOperator, check_alone, check_manual
+from airflow_logio.dataflow.names import check_count, check_name, did_you_mean, quoted
 from airflow_logio.dataflow.operators import BatchGenerator, Operator, SourceOperator, WriterOperator
-from airflow_logio.dataflow.writers import GUARANTEES, TableWriter
+from airflow_logio.dataflow.quarantine import check_on_error, check_quarantines
+from airflow_logio.dataflow.table_writer import TableWriter
+from airflow_logio.dataflow.writers import GUARANTEES, ActionWriter
 from airflow_logio.protocol.values import ExecutionMode
 
 
@@ -25,13 +28,13 @@ def check_operator(definition: Definition, name: str, operator: Operator) -> Non
         definition.refuse(f"operator name {name!r} is used twice; names are unique within a pipeline")
     _check_ports(definition, name, operator)
     _check_mode(definition, name, operator)
+    check_manual(definition, name, operator)
+    if isinstance(operator, WriterOperator) and not hasattr(operator, "connection"):
+        definition.refuse(f"writer {name!r} has no connection; call super().__init__(connection) in its class")
     _check_connections(definition, name, operator)
     _check_placeholders(definition, name, operator)
-    if isinstance(operator, SourceOperator) and not operator.replayable:
-        definition.refuse(
-            f"source {name!r} is not replayable. Recovery of sources that cannot be read again (Algorithm 6) comes "
-            "with the next release; until then use a source that returns the same records every time, such as a file"
-        )
+    _check_waiting(definition, name, operator)
+    check_on_error(definition, name, operator)
 
 
 def check_whole(definition: Definition) -> Graph:
@@ -42,9 +45,11 @@ def check_whole(definition: Definition) -> Graph:
     _check_cycle(definition, graph)
     _check_connected(definition, graph)
     _check_groups(definition)
+    check_alone(definition)
     _check_group_cycle(definition, graph)
-    _check_reads_beside_writes(definition)
+    _check_reads_beside_writes(definition, graph)
     _check_tables(definition)
+    check_quarantines(definition, graph)
     for scope in definition.scopes:
         if not has_path(graph, scope):
             definition.refuse(
@@ -61,7 +66,7 @@ def _check_ports(definition: Definition, name: str, operator: Operator) -> None:
             definition.refuse(
                 f"operator {name!r} has two ports named {port!r}; a port is referred to as '{name}.{port}'"
             )
-    if not operator.inputs and not isinstance(operator, SourceOperator):
+    if not operator.inputs and not isinstance(operator, SourceOperator | ManualOperator):
         definition.refuse(f"operator {name!r} has no input port; only a source may have none")
 
 
@@ -88,6 +93,29 @@ def _check_connections(definition: Definition, name: str, operator: Operator) ->
                 f"checkable nor idempotent (write_guarantee is {guarantee!r}): after a failure nobody could say "
                 "whether to repeat them. Use TableWriter, or a writer that declares one of these"
             )
+    if operator.writes() and not isinstance(operator, ManualOperator):
+        _check_writer(definition, name, operator)
+
+
+def _check_writer(definition: Definition, name: str, operator: Operator) -> None:
+    """The runtime must know how to execute what the operator writes: one connection, by the class of its guarantee."""
+    if not isinstance(operator, ActionWriter):
+        definition.refuse(
+            f"operator {name!r} declares write actions, but {type(operator).__name__} is no ConditionalWriter, "
+            "CheckableWriter or IdempotentWriter, so nobody would know how to execute them. Derive it from one of these, "
+            "or let it send the records to a writer in the same group"
+        )
+    if operator.writes() != {operator.connection: operator.write_guarantee}:
+        definition.refuse(f"writer {name!r} overrides writes(); a writer has one connection and one guarantee")
+    base = GUARANTEES[str(operator.write_guarantee)]
+    if not isinstance(operator, base | TableWriter):
+        definition.refuse(
+            f"writer {name!r} says that its write actions are {operator.write_guarantee}, but "
+            f"{type(operator).__name__} is no {base.__name__}"
+        )
+    check_count(f"actions_at_once of writer {name!r}", operator.actions_at_once)
+    if operator.replay_seconds is not None and not operator.replay_seconds > 0:
+        definition.refuse(f"replay_seconds of writer {name!r} is {operator.replay_seconds!r}; give seconds, or None")
 
 
 def _check_placeholders(definition: Definition, name: str, operator: Operator) -> None:
@@ -160,15 +188,52 @@ def _check_group_cycle(definition: Definition, graph: Graph) -> None:
         )
 
 
-def _check_reads_beside_writes(definition: Definition) -> None:
-    """A read would have to wait for the group's earlier writes, which are not even logged while a step is open."""
+def _check_reads_beside_writes(definition: Definition, graph: Graph) -> None:
+    """A read would have to wait for the group's earlier writes, which are not even logged while a step is open.
+
+    It need not where it reads for events that the writers send after their writes (Steps 5 and 6 of Algorithm 3 swapped).
+    """
     for group in definition.groups.values():
         operators = {name: definition.operators[name] for name in group.operators}
-        written = {connection: name for name, operator in operators.items() for connection in operator.writes()}
         for name, operator in operators.items():
-            for connection in set(operator.connections()) - set(operator.writes()):
-                if connection in written:
-                    definition.refuse(
-                        f"group {group.name!r}: operator {name!r} reads connection {connection!r}, which "
-                        f"{written[connection]!r} writes in the same group; put them into groups of their own"
-                    )
+            for connection in sorted(set(operator.connections()) - set(operator.writes())):
+                for writer, other in operators.items():
+                    if connection in other.writes():
+                        _check_read_beside_write(definition, graph, group.name, (name, connection, writer))
+
+
+def _check_read_beside_write(definition: Definition, graph: Graph, group: str, case: tuple[str, str, str]) -> None:
+    reader, connection, writer = case
+    downstream = reader in graph.downstream(writer)
+    if downstream and definition.operators[writer].sends_after_writes:
+        return
+    what = f"group {group!r}: operator {reader!r} reads connection {connection!r}, which {writer!r} writes in the same group"
+    if downstream:
+        definition.refuse(
+            f"{what}. If it is to see what is written for its events, let {writer!r} send after its writes "
+            "(sends_after_writes=True); else put them into groups of their own"
+        )
+    definition.refuse(f"{what} for other events than those it reads for; put them into groups of their own")
+
+
+def _check_waiting(definition: Definition, name: str, operator: Operator) -> None:
+    """What an operator waits for must exist."""
+    if operator.sends_after_writes and not operator.writes():
+        definition.refuse(
+            f"operator {name!r} says sends_after_writes=True and has no write actions. It is for the writer whose records "
+            "downstream operators read: say it there"
+        )
+    if not operator.port_order:
+        return
+    for port in operator.port_order:
+        if port not in operator.inputs:
+            definition.refuse(
+                f"the port_order of operator {name!r} names {port!r}, which is no input port of it (it has "
+                f"{quoted(tuple(operator.inputs))}).{did_you_mean(port, operator.inputs)}"
+            )
+    for port in operator.inputs:
+        if port not in operator.port_order:
+            definition.refuse(
+                f"input port {port!r} of operator {name!r} is not in its port_order, so no event of it would ever be used. "
+                f"Add it to the cycle, as often as events of it are used in a row"
+            )

@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -27,6 +27,17 @@ WINDOW_START = "window_start"
 class Window(ABC):
     """How events become Input Sets; the methods are those of `StatefulOperator`, on Arrow tables."""
 
+    suits_many_ports: ClassVar[bool] = False
+    """Whether a function with several input ports may use it."""
+
+    def ports(self) -> tuple[str, ...]:
+        """The input ports it is made for; empty if it takes those of the function, in the order of arrival."""
+        return ()
+
+    def port_order(self) -> tuple[str, ...]:
+        """The cyclic order in which it wants the events of its ports; empty if as they come."""
+        return ()
+
     @abstractmethod
     def initial_state(self) -> dict[str, Any]:
         """Global state before the first event; msgpack-able."""
@@ -42,6 +53,14 @@ class Window(ABC):
     @abstractmethod
     def triggered(self, state: Mapping[str, Any], open_insets: Sequence[str]) -> Sequence[str]:
         """The complete ones of the open Input Sets, in the order of `order`."""
+
+    def flush(self, open_insets: Sequence[str]) -> Sequence[str]:
+        """All open Input Sets, in the order of `order`: what is generated at the end of the stream."""
+        return sorted(open_insets, key=self.order)
+
+    def admits(self, inset_id: str, state: Mapping[str, Any]) -> bool:
+        """Whether the function is to be called for a triggered Input Set; if not, its Output Set is empty."""
+        return True
 
     @abstractmethod
     def order(self, inset_id: str) -> int | str:
@@ -61,8 +80,11 @@ class EveryEvents(Window):
     """Input Sets of `count` events each, named ``"1"``, ``"2"``, ... (the paper's OP2).
 
     Global state: ``{"events": number of events seen}``. Input Set b is complete when ``events >= b * count``; the last,
-    shorter one is flushed at the end of the stream. An event without records counts. Raises PipelineDefinitionError.
+    shorter one is flushed at the end of the stream. An event without records counts. Events of several input ports count
+    alike, as they arrive (the paper's second use case, not synchronized). Raises PipelineDefinitionError.
     """
+
+    suits_many_ports: ClassVar[bool] = True
 
     count: int
 

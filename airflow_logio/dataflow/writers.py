@@ -1,80 +1,178 @@
-"""Writers: operators whose every input event is one write action (Algorithm 5). Declarations; the SQL is elsewhere."""
+"""Writers: operators whose every input event is one write action (Algorithm 5), by what the external system can do.
+
+A write action is logged with the Output Set, executed after that commit, and replayed until it has succeeded; after a
+crash the pending ones are executed by the next driver (Algorithm 8). What that makes exact depends on the system:
+
+- `ConditionalWriter`: the system applies actions and their marker in one step. Exactly once, whatever happens, also
+  when a driver that was replaced wakes up later and writes on (a zombie): the marker refuses it.
+- `IdempotentWriter`: repeating an action changes nothing. Exact if drivers only stop (crash-stop), or if the actions
+  commute, for instance because each has a place of its own. Else a zombie may bring an older value back for a while.
+- `CheckableWriter`: the system can be asked whether it has applied an action. Exactly once if drivers only stop. A
+  question followed by a write is not conditional: a zombie and its successor can both ask, both hear no, and both write.
+
+Choose the first one that the external system allows. `TableWriter` (SQL tables) is conditional, `ParquetWriter`
+(folders of files) idempotent with commuting actions.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Any
+from abc import abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from typing import Any, Generic, TypeVar
 
-from airflow_logio.dataflow.names import check_column, check_columns, check_name, check_table, did_you_mean, quoted
+import pyarrow as pa
+
+from airflow_logio.crash import CrashPoint, crash_here
+from airflow_logio.dataflow.names import check_name
 from airflow_logio.dataflow.operators import External, InputEvent, PortTable, WriterOperator
-from airflow_logio.errors import OperatorFailed, PipelineDefinitionError
+from airflow_logio.dataflow.write_actions import Marker, WriteAction
+from airflow_logio.errors import OperatorFailed
 
-COLUMN_TYPES = ("bigint", "double", "text", "boolean", "timestamp", "date")
-ON_NEW_RUN = ("replace", "append", "error")
-GUARANTEES = ("conditional", "checkable", "idempotent")
+Client = TypeVar("Client")
+"""Whatever `connect` gives: a session, a database connection, a file system."""
 
 
-class TableWriter(WriterOperator):
-    """Inserts the records of each event into a table, in one transaction with the marker of the write action.
+class ActionWriter(WriterOperator):
+    """What all writers share: an event in, a write action of its records, the event out as it came.
 
-    `columns` (name → one of COLUMN_TYPES) lets the runtime create the table when it is missing, with `primary_key`; the
-    records must then have exactly these columns. `on_new_run` says what a new run does to rows of earlier runs:
-    ``replace`` deletes them as a fenced first write action, ``append`` keeps them, ``error`` refuses a table that has
-    any. Raises PipelineDefinitionError.
+    Actions of one writer are executed one after the other in the order of their numbers, on a thread of their own; of all
+    writers of a group that name the same connection, one at a time. Raises PipelineDefinitionError.
     """
 
-    kind = "conditional"
-    write_guarantee = "conditional"
+    replay_seconds: float | None = None
+    """For how long actions are replayed while the external system is away; None: as the run says. Then the group is
+    parked; nothing is lost, and ``logio retry`` goes on with the same actions."""
+    actions_at_once: int = 64
+    """How many actions are executed as one group at most. Between two groups the log learns what is done, and a driver
+    that is to halt does so."""
 
-    def __init__(
-        self,
-        connection: str,
-        table: str,
-        columns: Mapping[str, str] | None = None,
-        primary_key: Iterable[str] = (),
-        on_new_run: str = "error",
-    ) -> None:
+    def __init__(self, connection: str) -> None:
         self.connection = check_name("connection", connection)
-        self.table = check_table(table)
-        self.columns = None if columns is None else {check_column(name): kind for name, kind in columns.items()}
-        self.primary_key = check_columns(primary_key)
-        self.on_new_run = on_new_run
-        self._check()
+
+    def records(self, event: InputEvent) -> pa.Table | None:
+        """What is written of an event: by default its records as they are. None: no write action for this event."""
+        return event.table
+
+    def opening(self) -> Mapping[str, Any] | None:
+        """JSON-able description of a write action, without records, that a run begins with, once; None for none."""
+        return None
 
     def process(self, event: InputEvent, external: External) -> Iterable[PortTable]:
-        """One write action, its columns in declared order; the event goes on to ``out`` as it came."""
-        external.write(self.connection, self._declared(event))
+        """At most one write action; the event goes on to ``out`` as it came."""
+        records = self.records(event)
+        if records is not None:
+            external.write(self.connection, records)
         yield "out", event.table
 
-    def _declared(self, event: InputEvent) -> Any:
-        names = event.table.column_names
-        if self.columns is None or names == list(self.columns):
-            return event.table
-        if set(names) != set(self.columns):
-            raise OperatorFailed(f"table {self.table!r} has columns {list(self.columns)}, but the records have {names}")
-        return event.table.select(list(self.columns))
 
-    def _check(self) -> None:
-        if self.on_new_run not in ON_NEW_RUN:
-            hint = did_you_mean(self.on_new_run, ON_NEW_RUN)
-            raise PipelineDefinitionError(
-                f"writer of table {self.table!r}: on_new_run={self.on_new_run!r} is none of {quoted(ON_NEW_RUN)}.{hint}"
-            )
-        if self.columns is None:
-            return
-        if not self.columns:
-            raise PipelineDefinitionError(
-                f"writer of table {self.table!r}: columns is empty; leave it out or name some"
-            )
-        for name, kind in self.columns.items():
-            if kind not in COLUMN_TYPES:
-                raise PipelineDefinitionError(
-                    f"writer of table {self.table!r}: column {name!r} has type {kind!r}, which is not one of "
-                    f"{quoted(COLUMN_TYPES)}.{did_you_mean(kind, COLUMN_TYPES)}"
-                )
-        for name in self.primary_key:
-            if name not in self.columns:
-                raise PipelineDefinitionError(
-                    f"writer of table {self.table!r}: primary key column {name!r} is not among its columns."
-                    f"{did_you_mean(name, self.columns)}"
-                )
+class ClientWriter(ActionWriter, Generic[Client]):
+    """A writer of an external system that its author's own code reaches. Derive from one of the three classes below.
+
+    What the methods raise: `ExternalUnavailable`, or one of `unavailable`, says that the external system is away; the
+    client is then closed, and the group of actions replayed with a new one, with back-off. Any other error ends the
+    driver, naming operator, connection and write actions; after the next recovery they are tried again, until the
+    recovery budget is spent and the group parked.
+    """
+
+    unavailable: tuple[type[Exception], ...] = (ConnectionError, TimeoutError)
+    """Errors of the author's libraries that mean the same as `ExternalUnavailable`."""
+
+    @abstractmethod
+    def connect(self, url: str) -> AbstractContextManager[Client]:
+        """A client of the external system at the URL of this writer's connection; closed at the end, or after an error.
+
+        Called on the writer's thread, when the first action is to be executed. A generator function decorated with
+        ``contextlib.contextmanager`` will do. For what has a ``close`` method, use ``contextlib.closing``.
+        """
+
+
+class ConditionalWriter(ClientWriter[Client]):
+    """The external system applies a group of actions and advances its marker in one atomic step."""
+
+    write_guarantee = "conditional"
+    actions_at_once = 4_096
+
+    @abstractmethod
+    def apply(self, client: Client, marker: Marker, actions: Sequence[WriteAction]) -> None:
+        """In one atomic step: read the row `marker.key`, apply what it has not seen, and store the new row.
+
+        ::
+
+            with client.transaction():
+                number, token = client.lock(marker.key) or (0, 0)
+                for action in marker.unapplied(actions, number, token):
+                    client.insert(action.records)
+                client.store(marker.key, actions[-1].number, marker.token)
+
+        The actions come in order, without a gap; some of them, or all, may have been applied by an earlier driver.
+        """
+
+
+class CheckableWriter(ClientWriter[Client]):
+    """The external system can be asked whether an action was applied: by its `WriteAction.key`, stored with the data.
+
+    It is asked for every pending action after a recovery and after a failed attempt (Algorithm 8 Step 2.a), and not when
+    an action is executed for the first time by the driver that logged it.
+    """
+
+    write_guarantee = "checkable"
+
+    @abstractmethod
+    def is_applied(self, client: Client, action: WriteAction) -> bool:
+        """Whether the external system has applied the action, even if nobody heard of its success."""
+
+    @abstractmethod
+    def write(self, client: Client, action: WriteAction) -> None:
+        """Apply one action, wholly or not at all, in such a way that `is_applied` finds it; return when it is durable."""
+
+    def unapplied(self, client: Client, actions: Sequence[WriteAction]) -> Sequence[WriteAction]:
+        """Those of the actions that were not applied. Override it where one question does for many."""
+        return [action for action in actions if not self._is_applied(client, action)]
+
+    def write_group(self, client: Client, actions: Sequence[WriteAction]) -> None:
+        """Apply a group of actions in order. Override it where one request does for many; it may fail half-way."""
+        _one_by_one(self.write, client, actions)
+
+    def _is_applied(self, client: Client, action: WriteAction) -> bool:
+        answer = self.is_applied(client, action)
+        if not isinstance(answer, bool):  # a forgotten `return` would otherwise mean "write it again"
+            raise OperatorFailed(f"is_applied must answer True or False, it answered {answer!r} for {action.key}")
+        return answer
+
+
+class IdempotentWriter(ClientWriter[Client]):
+    """Executing actions again, in the same order, leaves the external system as executing them once does.
+
+    That holds of blind writes: put a file, upsert rows by their keys, set a value, send a request with an idempotency key.
+    It does not hold of an action that depends on what it finds, such as "rename a to b" before "create a".
+    """
+
+    write_guarantee = "idempotent"
+
+    @abstractmethod
+    def write(self, client: Client, action: WriteAction) -> None:
+        """Apply one action; return when it is durable. `WriteAction.key` serves systems that take an idempotency key.
+
+        After a failure all actions that the log does not know to be done are executed again, in order.
+        """
+
+    def write_group(self, client: Client, actions: Sequence[WriteAction]) -> None:
+        """Apply a group of actions in order. Override it where one request does for many; it may fail half-way."""
+        _one_by_one(self.write, client, actions)
+
+
+def _one_by_one(write: Any, client: Any, actions: Sequence[WriteAction]) -> None:
+    """Execute the actions of a group, a crash point between each two."""
+    for place, action in enumerate(actions):
+        if place:
+            crash_here(CrashPoint.IN_EXTERNAL_WRITE)
+        write(client, action)
+
+
+GUARANTEES: Mapping[str, Any] = {
+    "conditional": ConditionalWriter,
+    "checkable": CheckableWriter,
+    "idempotent": IdempotentWriter,
+}
+"""Guarantee → the class that an author derives a writer of it from."""

@@ -58,7 +58,11 @@ def test_stateless_with_ports_and_columns() -> None:
 @pytest.mark.parametrize(
     ("result", "words"),
     [
-        ([1], "returned list; return an Arrow table, or a dict"),
+        (1, "returned int; return an Arrow table, or a dict"),
+        ([1], "returned int for port 'out'"),
+        ("out", "returned str; return an Arrow table, or a dict"),
+        ([("ouz", pa.table({}))], "returned Table for port 'ouz'"),
+        ({"out": [pa.table({}), 3]}, "returned int for port 'out'"),
         ({"ouz": pa.table({})}, "returned Table for port 'ouz'"),
         ({"out": 3}, "returned int for port 'out'"),
     ],
@@ -194,7 +198,10 @@ def with_id(records: Any, inset_id: str) -> Any: ...
             lambda: generate(reads={"products": PRODUCTS})(bare),
             "declares the read 'products' but has no such parameter",
         ),
-        (lambda: generate(reads={"state": PRODUCTS})(lambda r, state: r), "must be a TableRead, and no word of"),
+        (
+            lambda: generate(reads={"state": PRODUCTS})(lambda r, state: r),
+            "must be a TableRead or FunctionRead, and no word of",
+        ),
         (lambda: generate(reads={"products": 3})(with_read), "must be a TableRead"),  # type: ignore[dict-item]
         (lambda: generate(reads={"products": PRODUCTS}, columns=("a",))(with_read), "key 'product'"),
         (lambda: generate(keywords_only), "'keywords_only' needs a first parameter"),

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from airflow_logio.dataflow.graph import Graph
-from airflow_logio.dataflow.lineage import LineageScope, has_path, lineage_paths, lineage_ports
+from airflow_logio.dataflow.lineage import LineageScope, has_path, lineage_paths, lineage_ports, lineage_starts
 from airflow_logio.protocol.values import Port
 
 NONE: tuple[frozenset[str], frozenset[str]] = (frozenset(), frozenset())
@@ -71,6 +71,18 @@ def test_only_the_start_port_of_the_start_operator_counts(figure: Graph) -> None
     assert ports["OP3"] == (frozenset({"in2"}), frozenset({"out"}))
 
 
+def test_a_start_is_only_that_unless_another_path_passes_it(figure: Graph) -> None:
+    """Section 3.1 enables capture for (OP.in, OP.out) on a path: no path has an input port before its start."""
+    late, early = LineageScope(port("OP1.out2"), port("OP3.out")), LineageScope(port("R2.out"), port("OP1.out1"))
+    assert lineage_starts(figure, [late])["OP1"] == {"out2"}
+    both = lineage_starts(figure, [late, early])
+    assert both["OP1"] == {"out2"}, "the other path passes OP1 to another port"
+    assert both["R2"] == {"out"}
+    assert not any(both[name] for name in ("OP2", "OP3", "R1", "W"))
+    passing = LineageScope(port("R2.out"), port("OP3.out"))
+    assert lineage_starts(figure, [late, passing])["OP1"] == frozenset()
+
+
 def test_scopes_add_up(figure: Graph) -> None:
     one, two = LineageScope(port("R1.out"), port("OP2.out")), LineageScope(port("R2.out"), port("OP1.out2"))
     ports = lineage_ports(figure, [one, two])
@@ -106,8 +118,13 @@ def random_graphs(draw: st.DrawFn) -> Graph:
 @given(random_graphs(), st.data())
 def test_reachability_says_what_enumerating_the_paths_says(drawn: Graph, data: st.DataObject) -> None:
     ports = [port for name in drawn.outputs for port in drawn.outputs_of(name)]
-    scope = LineageScope(data.draw(st.sampled_from(ports)), data.draw(st.sampled_from(ports)))
-    on_paths = {port for path in lineage_paths(drawn, scope) for port in path}
-    if on_paths:
-        computed = lineage_ports(drawn, [scope])
-        assert {Port(name, p) for name, (ins, outs) in computed.items() for p in ins | outs} == on_paths
+    pairs = st.builds(LineageScope, st.sampled_from(ports), st.sampled_from(ports))
+    drawn_scopes = data.draw(st.lists(pairs, min_size=1, max_size=3))
+    scopes = [scope for scope in drawn_scopes if has_path(drawn, scope)]
+    paths = [path for scope in scopes for path in lineage_paths(drawn, scope)]
+    computed, starts = lineage_ports(drawn, scopes), lineage_starts(drawn, scopes)
+    assert {Port(name, p) for name, (ins, outs) in computed.items() for p in ins | outs} == {
+        port for path in paths for port in path
+    }
+    left = {port for path in paths for port in path[2::2]}
+    assert {Port(name, p) for name, (_, outs) in computed.items() for p in outs - starts[name]} == left

@@ -73,6 +73,9 @@ def test_describe_is_json_without_addresses_or_secrets() -> None:
         "mode": "driver",
         "state_version": 1,
         "reads_state": False,
+        "port_order": [],
+        "sends_after_writes": False,
+        "on_error": "fail",
         "connections": [],
         "settings": {
             "gap": 30,
@@ -143,6 +146,7 @@ def test_table_writer_writes_and_passes_on() -> None:
         "columns": {"a": "bigint", "b": "text"},
         "primary_key": ["b"],
         "on_new_run": "error",
+        "sends_after_writes": False,
     }
 
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
 from airflow_logio.dataflow import (
+    CheckableWriter,
     Count,
     EveryEvents,
     External,
@@ -22,6 +24,7 @@ from airflow_logio.dataflow import (
     StatelessOperator,
     TableRead,
     TableWriter,
+    WriteAction,
     WriterOperator,
     generate,
     stateless,
@@ -70,8 +73,20 @@ class Hope(WriterOperator):
         return ()
 
 
-class Checked(Hope):
-    write_guarantee = "checkable"
+class Checked(CheckableWriter[None]):
+    """A writer whose external system remembers nothing, and takes nothing."""
+
+    def __init__(self) -> None:
+        super().__init__("warehouse")
+
+    def connect(self, url: str) -> AbstractContextManager[None]:
+        return nullcontext()
+
+    def is_applied(self, client: None, action: WriteAction) -> bool:
+        return False
+
+    def write(self, client: None, action: WriteAction) -> None:
+        pass
 
 
 def odd(**attributes: Any) -> StatelessOperator:
@@ -173,8 +188,6 @@ EAGER: list[tuple[Change, str]] = [
     ),
     (lambda p: p.source("x", ParquetSource("{flie}")), "Did you mean 'file'?"),
     (lambda p: p.writer("x", Hope(), "same"), "write actions of operator 'x' on connection 'warehouse' are neither"),
-    (lambda p: p.source("x", Queue()), "source 'x' is not replayable"),
-    (lambda p: p.source("x", Queue()), "comes with the next release"),
     (
         lambda p: p.operator("x", odd(mode=ExecutionMode.DATAFRAME), "same"),
         "'x' runs in mode 'dataframe', which comes with",
@@ -349,6 +362,74 @@ def test_a_read_beside_a_write_of_the_same_connection_is_refused() -> None:
     p.group("both", "named", "save")
     with pytest.raises(PipelineDefinitionError, match="'named' reads connection 'warehouse', which 'save' writes"):
         p.validate()
+
+
+class Idle(StatelessOperator):
+    def process(self, event: InputEvent, external: External) -> Iterable[PortTable]:
+        return ()
+
+
+def beside(*, downstream: bool, sends_after_writes: bool) -> Pipeline:
+    """A reader in the group of a writer of the same connection; behind it, or on another branch."""
+    p = Pipeline("p", connections=["warehouse"])
+    reading = generate(reads={"names": TableRead("warehouse", "names", key="id")})(lambda sales, names: sales)
+    source = p.source("read", ParquetSource("f"))
+    save = p.writer("save", TableWriter("warehouse", "t", sends_after_writes=sends_after_writes), source)
+    between = p.operator("between", same, save if downstream else source)
+    named = p.operator("named", reading, between, window=EveryEvents(2))
+    p.sink("last", Count(), named)
+    p.group("both", save, between, named)
+    return p
+
+
+def test_a_read_of_what_is_written_for_its_events() -> None:
+    beside(downstream=True, sends_after_writes=True).validate()
+    with pytest.raises(PipelineDefinitionError, match=r"let 'save' send after its writes \(sends_after_writes=True\)"):
+        beside(downstream=True, sends_after_writes=False).validate()
+    with pytest.raises(PipelineDefinitionError, match="'save' writes in the same group for other events than those"):
+        beside(downstream=False, sends_after_writes=True).validate()
+
+
+def test_every_writer_before_a_read_must_send_after_its_writes() -> None:
+    p = beside(downstream=True, sends_after_writes=True)
+    more = p.writer("more", TableWriter("warehouse", "u"), "save")
+    p.group("alone", more)
+    p.validate()
+    p = beside(downstream=True, sends_after_writes=True)
+    p._definition.groups.clear()
+    p.writer("more", TableWriter("warehouse", "u"), "save")
+    p.group("both", "save", "more", "between", "named")
+    with pytest.raises(PipelineDefinitionError, match="reads connection 'warehouse', which 'more' writes"):
+        p.validate()
+
+
+def test_only_who_writes_can_send_after_its_writes() -> None:
+    class Waiting(Idle):
+        sends_after_writes = True
+
+    p = Pipeline("p")
+    with pytest.raises(PipelineDefinitionError, match="'op' says sends_after_writes=True and has no write actions"):
+        p.operator("op", Waiting(), p.source("read", ParquetSource("f")))
+
+
+@pytest.mark.parametrize(
+    ("inputs", "order", "words"),
+    [
+        (("a", "b"), ("a", "a"), "input port 'b' of operator 'op' is not in its port_order"),
+        (("apples", "b"), ("appels", "b"), "names 'appels', which is no input port of it .* Did you mean 'apples'"),
+    ],
+)
+def test_a_port_order_names_every_input_port_and_nothing_else(
+    inputs: tuple[str, ...], order: tuple[str, ...], words: str
+) -> None:
+    class InOrder(Idle):
+        def __init__(self) -> None:
+            self.inputs = inputs
+            self.port_order = order
+
+    p = Pipeline("p")
+    with pytest.raises(PipelineDefinitionError, match=words):
+        p.operator("op", InOrder())
 
 
 def test_lineage_views() -> None:

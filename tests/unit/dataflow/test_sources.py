@@ -262,3 +262,76 @@ def test_braces_can_be_escaped(tmp_path: Path) -> None:
     source = ParquetSource(str(tmp_path) + "/{{a}}.parquet")
     assert source.placeholders() == frozenset()
     assert source.action({})["path"] == str(path)
+
+
+def parts(folder: Path, *sizes: int) -> list[Path]:
+    """Files ``part-0.parquet``, ...; their records count on from one to the next."""
+    files, start = [], 0
+    for number, size in enumerate(sizes):
+        files.append(write(folder / f"part-{number}.parquet", n=range(start, start + size)))
+        start += size
+    return files
+
+
+def chain(source: ParquetSource, params: dict[str, Any]) -> list[dict[str, Any]]:
+    """The read actions of a run, as the runtime asks for them: the plan stays with the run."""
+    first = source.action(params)
+    actions = [first]
+    while (following := source.next_action(params, {**actions[-1], "plan": first.get("plan", [])})) is not None:
+        actions.append(following)
+    return actions
+
+
+@pytest.mark.parametrize("how", ["pattern", "list", "uri"])
+def test_several_files_are_one_read_action_each(tmp_path: Path, how: str) -> None:
+    files = parts(tmp_path, 7, 0, 5)
+    paths: dict[str, Any] = {
+        "pattern": "{folder}/part-*.parquet",
+        "list": ["{folder}/part-0.parquet", "{folder}/part-1.parquet", "{folder}/part-2.parquet"],
+        "uri": "file://{folder}/part-?.parquet",
+    }
+    source = ParquetSource(paths[how], records_per_event=4)
+    assert source.placeholders() == {"folder"}
+    actions = chain(source, {"folder": str(tmp_path)})
+    assert [action["path"].removeprefix("file://") for action in actions] == [str(file) for file in files]
+    assert ([action["rows"] for action in actions], actions[0]["total_rows"]) == ([7, 0, 5], 12)
+    found = [[batch.table.column("n").to_pylist() for batch in read(source, action=action)] for action in actions]
+    assert found == [[[0, 1, 2, 3], [4, 5, 6]], [], [[7, 8, 9, 10], [11]]]
+
+
+def test_which_files_there_are_is_fixed_when_the_run_starts(tmp_path: Path) -> None:
+    parts(tmp_path, 3, 4)
+    source = ParquetSource(f"{tmp_path}/*.parquet")
+    first = source.action({})
+    write(tmp_path / "part-01-late.parquet", n=[99])
+    following = source.next_action({}, first)
+    assert following is not None and following["path"].endswith("part-1.parquet")
+    assert source.next_action({}, {**following, "plan": first["plan"]}) is None
+    json.dumps(first)
+
+
+def test_a_later_file_that_is_gone_is_said(tmp_path: Path) -> None:
+    files = parts(tmp_path, 3, 4)
+    source = ParquetSource(f"{tmp_path}/*.parquet")
+    first = source.action({})
+    files[1].unlink()
+    with pytest.raises(SourceChanged, match=r"part-1\.parquet was there when the run was started"):
+        source.next_action({}, first)
+
+
+def test_one_file_has_the_action_it_always_had(tmp_path: Path) -> None:
+    (file,) = parts(tmp_path, 3)
+    for path in (str(file), f"{tmp_path}/part-?.parquet", [str(file)]):
+        assert set(ParquetSource(path).action({})) == {"path", "rows", "size", "fingerprint", "columns"}
+
+
+def test_a_name_with_brackets_is_a_name_if_there_is_such_a_file(tmp_path: Path) -> None:
+    write(tmp_path / "sales[2024].parquet", n=[1])
+    assert ParquetSource(str(tmp_path / "sales[2024].parquet")).action({})["rows"] == 1
+
+
+def test_a_pattern_without_files_and_no_path_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match=r"no file matches .*/\*\.parquet"):
+        ParquetSource(f"{tmp_path}/*.parquet").action({})
+    with pytest.raises(PipelineDefinitionError, match="no files"):
+        ParquetSource([])

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import os
 import string
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -15,6 +14,7 @@ from airflow_logio.dataflow.fingerprints import parquet_fingerprint
 from airflow_logio.dataflow.names import check_column, check_count, check_name, did_you_mean
 from airflow_logio.dataflow.operators import SourceBatch, SourceOperator
 from airflow_logio.dataflow.rows import OrderCheck, regroup, uniform
+from airflow_logio.dataflow.sources.files import matching, opened, parquet, row_count
 from airflow_logio.errors import (
     ConfigurationError,
     ExternalUnavailable,
@@ -28,17 +28,19 @@ _READ_ROWS = 65_536
 
 
 class ParquetSource(SourceOperator):
-    """The rows of one Parquet file, in file order, `records_per_event` of them in each event (the last has the rest).
+    """The rows of Parquet files, in file order, `records_per_event` of them in each event (the last of a file has the rest).
 
-    `path` is a local path or a URI that Arrow can open, and may contain ``{param}`` placeholders. `columns` are those
-    to read (all by default). `ordered_by` names a column the file must be sorted by, ascending, ties allowed.
+    `path` is a local path or a URI that Arrow can open, and may contain ``{param}`` placeholders; or a sequence of them;
+    or a pattern, whose last part has ``*``, ``?`` or ``[...]``. What a pattern matches, in the order of the names, is fixed
+    when the run is started; each file is a read action of its own, and must not change. `columns` are those
+    to read (all by default). `ordered_by` names a column each file must be sorted by, ascending, ties allowed.
     `transform` is a pure function table → table with the same number of rows, applied to each event. Timestamps become
     timestamp[us] in UTC without zone. Raises PipelineDefinitionError.
     """
 
     def __init__(
         self,
-        path: str,
+        path: str | Sequence[str],
         *,
         ordered_by: str | None = None,
         records_per_event: int = 1000,
@@ -51,12 +53,19 @@ class ParquetSource(SourceOperator):
             )
         if isinstance(columns, str):
             raise PipelineDefinitionError(f"columns is the single string {columns!r}: write ({columns!r},)")
-        self.path = path
+        self.path = tuple(path) if isinstance(path, list | tuple) else path
         self.ordered_by = None if ordered_by is None else check_column(ordered_by)
         self.records_per_event = check_count("records_per_event", records_per_event)
         self.columns = None if columns is None else tuple(columns)
         self._transform = transform
-        self._placeholders = _placeholders(path)
+        self._placeholders = frozenset().union(*map(_placeholders, self.paths))
+        if not self.paths:
+            raise PipelineDefinitionError("a ParquetSource of no files; give a path, several, or a pattern")
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """The paths as they were given."""
+        return self.path if isinstance(self.path, tuple) else (self.path,)
 
     def placeholders(self) -> frozenset[str]:
         return self._placeholders
@@ -69,37 +78,70 @@ class ParquetSource(SourceOperator):
         return "" if self._transform is None else source(self._transform)
 
     def action(self, params: Mapping[str, Any]) -> dict[str, Any]:
-        """path (absolute), rows, size in bytes, fingerprint (see `parquet_fingerprint`), columns.
+        """path (absolute), rows, size in bytes, fingerprint (see `parquet_fingerprint`), columns; of the first file.
 
+        If there are several: also ``part`` (its number, from 0), ``total_rows`` of all, and the ``plan``, their paths.
         Raises ConfigurationError if there is no such file, or no such column in it.
         """
-        path = self._resolved(params)
         try:
-            with _opened(path) as (handle, size):
-                fingerprint = parquet_fingerprint(handle, size)
-                file = _parquet(handle)
-                columns = self._columns_in(path, file.schema_arrow.names)
-                rows = file.metadata.num_rows
-        except (OSError, pa.ArrowException) as error:
-            raise ConfigurationError(f"cannot read Parquet file {path}: {error}") from error
+            files = [file for path in self.paths for file in matching(self._resolved(path, params))]
+        except ValueError as error:  # a NUL, half a surrogate pair
+            raise ConfigurationError(f"no file can have the name {self.paths!a}: {error}") from error
+        path = files[0]
+        try:
+            first = self._action(path)
+            if len(files) == 1:
+                return first
+            total = 0
+            for path in files:
+                total += row_count(path)
+        except (OSError, ValueError, pa.ArrowException) as error:
+            raise ConfigurationError(f"cannot read Parquet file {path!r}: {error}") from error
+        return first | {"part": 0, "total_rows": total, "plan": files}
+
+    def next_action(self, params: Mapping[str, Any], previous: Mapping[str, Any]) -> dict[str, Any] | None:
+        """As `action`, for the next of the files that were there when the run was started.
+
+        Raises SourceChanged if it is gone or no Parquet file any more, ExternalUnavailable.
+        """
+        part, files = int(previous.get("part", 0)) + 1, previous.get("plan", ())
+        if part >= len(files):
+            return None
+        path = files[part]
+        try:
+            return self._action(path) | {"part": part}
+        except (FileNotFoundError, pa.ArrowInvalid) as error:
+            raise SourceChanged(
+                f"{path} was there when the run was started, and cannot be read now: {error}"
+            ) from error
+        except OSError as error:
+            raise ExternalUnavailable(f"cannot read {path}: {error}") from error
+
+    def _action(self, path: str) -> dict[str, Any]:
+        with opened(path) as (handle, size):
+            fingerprint = parquet_fingerprint(handle, size)
+            file = parquet(handle)
+            columns = self._columns_in(path, file.schema_arrow.names)
+            rows = file.metadata.num_rows
         return {"path": path, "rows": rows, "size": size, "fingerprint": fingerprint, "columns": columns}
 
     def read(self, params: Mapping[str, Any], action: Mapping[str, Any], offset: int) -> Iterator[SourceBatch]:
         """The events after the first `offset` rows. With the same offset they are always the same.
 
+        Each says its ``first`` and ``last`` row of the file, counted from 0.
         Raises, when the first event is asked for, SourceChanged if the file is not the one of `action`, and
         ExternalUnavailable if it cannot be reached. On the way, SourceNotOrdered, and OperatorFailed for a `transform`
         that changes the number of rows or for a timestamp that does not fit into microseconds.
         """
         path = action["path"]
         try:
-            with _opened(path) as (handle, size):
+            with opened(path) as (handle, size):
                 # Fingerprint and rows come from one open handle: a file replaced in between is not read half and half.
                 _check_unchanged(path, action, offset, parquet_fingerprint(handle, size))
                 tables = regroup(self._rows(handle, action, offset), self.records_per_event)
                 for table in tables:
-                    offset += table.num_rows
-                    yield SourceBatch(self._transformed(table), offset)
+                    first, offset = offset, offset + table.num_rows
+                    yield SourceBatch(self._transformed(table), offset, {"first": first, "last": offset - 1})
         except FileNotFoundError as error:
             raise SourceChanged(f"{path} is gone; put the file back, or start a new run on another one") from error
         except OSError as error:
@@ -112,7 +154,7 @@ class ParquetSource(SourceOperator):
         if self.ordered_by is not None:
             first = max(offset - 1, 0)  # the last row of the event before says whether the next one is in order
             check = OrderCheck(action["path"], self.ordered_by, first)
-        for raw in _tables_from(_parquet(handle), needed, first):
+        for raw in _undamaged(action["path"], _tables_from(parquet(handle), needed, first)):
             table = uniform(raw)
             if check is not None:
                 check.see(table)
@@ -131,11 +173,11 @@ class ParquetSource(SourceOperator):
             )
         return changed
 
-    def _resolved(self, params: Mapping[str, Any]) -> str:
+    def _resolved(self, path: str, params: Mapping[str, Any]) -> str:
         missing = sorted(self._placeholders - set(params))
         if missing:
-            raise ConfigurationError(f"path {self.path!r} needs run parameter {missing[0]!r}, which has no value")
-        path = self.path.format_map({name: str(params[name]) for name in self._placeholders})
+            raise ConfigurationError(f"path {path!r} needs run parameter {missing[0]!r}, which has no value")
+        path = path.format_map({name: str(params[name]) for name in self._placeholders})
         # Recorded as absolute: the driver that replays the action may have another working directory.
         return path if "://" in path else os.path.abspath(os.path.expanduser(path))
 
@@ -144,6 +186,8 @@ class ParquetSource(SourceOperator):
         for name in [*columns, *filter(None, [self.ordered_by])]:
             if name not in names:
                 raise ConfigurationError(f"{path} has no column {name!r}, only {names}.{did_you_mean(name, names)}")
+            if names.count(name) > 1:
+                raise ConfigurationError(f"{path} has {names.count(name)} columns {name!r}; rename them in the file")
         return columns
 
 
@@ -161,22 +205,6 @@ def _placeholders(path: object) -> frozenset[str]:
                 raise PipelineDefinitionError(f"path {path!r}: write {{{name}}} without format or conversion")
             names.add(check_name("parameter", name))
     return frozenset(names)
-
-
-@contextmanager
-def _opened(path: str) -> Iterator[tuple[Any, int]]:
-    from pyarrow import fs
-
-    system, inner = fs.FileSystem.from_uri(path) if "://" in path else (fs.LocalFileSystem(), path)
-    with system.open_input_file(inner) as handle:
-        yield handle, handle.size()
-
-
-def _parquet(handle: Any) -> Any:
-    import pyarrow.parquet as pq
-
-    # Without pre_buffer a row group is read page by page, so that a file of one huge row group stays small in memory.
-    return pq.ParquetFile(handle, pre_buffer=False, buffer_size=1 << 20)
 
 
 def _tables_from(file: Any, columns: Iterable[str], first: int) -> Iterator[pa.Table]:
@@ -198,6 +226,13 @@ def _tables_from(file: Any, columns: Iterable[str], first: int) -> Iterator[pa.T
             continue
         yield pa.Table.from_batches([batch.slice(skip)])
         skip = 0
+
+
+def _undamaged(path: str, tables: Iterator[pa.Table]) -> Iterator[pa.Table]:
+    try:
+        yield from tables
+    except pa.ArrowException as error:
+        raise OperatorFailed(f"{path} is damaged, or no Parquet file that Arrow can read: {error}") from error
 
 
 def _check_unchanged(path: str, action: Mapping[str, Any], offset: int, fingerprint: str) -> None:

@@ -1,0 +1,156 @@
+"""`ParquetWriter`: the ready-made idempotent writer, a Parquet file per write action."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import PurePosixPath
+from typing import Any
+
+from airflow_logio.dataflow.names import did_you_mean, quoted
+from airflow_logio.dataflow.write_actions import WriteAction
+from airflow_logio.dataflow.writers import IdempotentWriter
+from airflow_logio.errors import ConfigurationError, ExternalUnavailable, PipelineDefinitionError
+
+_WRONG = (FileNotFoundError, NotADirectoryError, IsADirectoryError, PermissionError)
+"""Errors of a file system that waiting does not mend."""
+
+
+COMPRESSIONS = ("zstd", "snappy", "gzip", "none")
+
+
+@dataclass(slots=True)
+class _Place:
+    """A folder of a file system."""
+
+    system: Any
+    base: str
+    """What the connection names."""
+    root: str
+    is_local: bool
+    renames: bool
+    """A file is put into place by renaming it; an object store shows it only when it is closed."""
+    prepared: set[str] = field(default_factory=set)
+    """Folders that are there, without what earlier drivers left in them."""
+
+
+class ParquetWriter(IdempotentWriter[_Place]):
+    """Writes the records of each event to a file of their own: ``<folder>/<run uid>/<operator>/<number>.parquet``.
+
+    The connection's URL is a local path (the folder must be there) or a URI that Arrow can open (``file``, ``s3``, ``gs``,
+    ``hdfs``); `folder` is below it. A file appears as a whole or not at all: it is written under a name beginning with a
+    dot, which readers of Parquet folders pass over, synced, and renamed; an object store puts it in one step. Files of
+    different runs never meet.
+
+    Exactly once, also when a driver that was replaced writes on: the number of an action and its records are in the log,
+    so that whoever writes a file writes the same records to the same place. Raises PipelineDefinitionError.
+    """
+
+    def __init__(self, connection: str, folder: str = "", *, compression: str = "zstd") -> None:
+        super().__init__(connection)
+        path = PurePosixPath(folder)
+        if path.is_absolute() or ".." in path.parts or "://" in folder:
+            raise PipelineDefinitionError(
+                f"folder {folder!r} is not allowed: give a relative path; the connection says what it is relative to"
+            )
+        self.folder = "" if folder in ("", ".") else str(path)
+        if compression not in COMPRESSIONS:
+            raise PipelineDefinitionError(
+                f"compression {compression!r} is none of {quoted(COMPRESSIONS)}.{did_you_mean(compression, COMPRESSIONS)}"
+            )
+        self.compression = compression
+
+    @contextmanager
+    def connect(self, url: str) -> Iterator[_Place]:
+        from pyarrow import fs
+
+        try:
+            if "://" in url:
+                system, root = fs.FileSystem.from_uri(url)
+            else:
+                system, root = fs.LocalFileSystem(), os.path.abspath(os.path.expanduser(url))
+        except (ValueError, NotImplementedError, OSError) as error:
+            # Not chained: the cause repeats the URL, which may hold a password.
+            raise ConfigurationError(
+                f"connection {self.connection!r} is no folder that Arrow can open ({type(error).__name__}): give a local "
+                "path, or a URI such as file:///..., s3://bucket/path, hdfs://host:port/path"
+            ) from None
+        local = isinstance(system, fs.LocalFileSystem)
+        if local and not os.path.isdir(root):  # to make it would hide a disk that is not mounted
+            raise ConfigurationError(f"connection {self.connection!r}: there is no folder {root}; make or mount it")
+        folder = "/".join(filter(None, (root.rstrip("/"), self.folder)))
+        yield _Place(system, root.rstrip("/"), folder, local, renames=local or system.type_name == "hdfs")
+
+    def write(self, client: _Place, action: WriteAction) -> None:
+        """Put the file of one action; one that is there already has the same records."""
+        folder = f"{client.root}/{action.run_uid}/{action.operator}"
+        try:
+            if client.renames:
+                self._rename_into(client, folder, action)
+            else:
+                self._fill(client, f"{folder}/{_file(action)}", action)
+        except _WRONG as error:
+            raise ConfigurationError(
+                f"connection {self.connection!r}: file {_file(action)} of {action.operator!r} cannot be written: {error}"
+            ) from error
+        except OSError as error:
+            raise ExternalUnavailable(f"connection {self.connection!r}: {error}") from error
+
+    def _rename_into(self, client: _Place, folder: str, action: WriteAction) -> None:
+        target = f"{folder}/{_file(action)}"
+        if folder not in client.prepared:
+            client.system.create_dir(folder, recursive=True)
+            self._sweep(client, folder, action.token)
+            if client.is_local:
+                _sync(*_folders_above(client.base, folder))
+            client.prepared.add(folder)
+        if not client.is_local and client.system.get_file_info(target).is_file:
+            return  # HDFS renames over nothing
+        # The token keeps drivers apart: none renames what another one is still writing.
+        hidden = f"{folder}/.{_file(action)}.{action.token}.tmp"
+        self._fill(client, hidden, action)
+        if client.is_local:
+            _sync(hidden)
+        client.system.move(hidden, target)
+        if client.is_local:
+            _sync(folder)
+
+    def _fill(self, client: _Place, path: str, action: WriteAction) -> None:
+        import pyarrow.parquet as pq
+
+        with client.system.open_output_stream(path) as stream:
+            pq.write_table(action.records, stream, compression=self.compression)
+
+    @staticmethod
+    def _sweep(client: _Place, folder: str, token: int) -> None:
+        """Remove what earlier drivers have left half-written."""
+        from pyarrow import fs
+
+        if token == 1:
+            return
+        for file in client.system.get_file_info(fs.FileSelector(folder)):
+            left_by = file.base_name.removesuffix(".tmp").rpartition(".")[2]
+            if file.base_name.endswith(".tmp") and left_by.isdecimal() and int(left_by) < token:
+                client.system.delete_file(file.path)
+
+
+def _file(action: WriteAction) -> str:
+    return f"{action.number:012d}.parquet"
+
+
+def _folders_above(base: str, folder: str) -> list[str]:
+    """The folders from `base` down to the one that holds `folder`: new names in them are to be durable."""
+    parts = folder.removeprefix(base).strip("/").split("/")
+    return ["/".join([base, *parts[:depth]]) for depth in range(len(parts))]
+
+
+def _sync(*paths: str) -> None:
+    """Write through to the disk: what is acknowledged to the log is durable."""
+    for path in paths:
+        handle = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)

@@ -1,0 +1,7 @@
+"""Ready-made sources, and the base class of an author's own that read a connection."""
+
+from airflow_logio.dataflow.sources.connected import ConnectedSource, SourceConnection
+from airflow_logio.dataflow.sources.parquet import ParquetSource
+from airflow_logio.dataflow.sources.query import QuerySource
+
+__all__ = ["ConnectedSource", "ParquetSource", "QuerySource", "SourceConnection"]

@@ -1,0 +1,172 @@
+"""`QuerySource`: the rows of a SQL query or table, read in one snapshot."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from airflow_logio.dataflow.names import check_column, check_columns, check_count, check_table, quoted
+from airflow_logio.dataflow.operators import SourceBatch
+from airflow_logio.dataflow.rows import regroup, uniform
+from airflow_logio.dataflow.sources.connected import ConnectedSource, SourceConnection
+from airflow_logio.errors import PipelineDefinitionError, SourceChanged, SourceNotOrdered
+
+COLUMN_TYPES = ("bigint", "double", "text", "boolean", "timestamp", "date")
+
+_EVERY = 2**63 - 1
+"""A LIMIT that limits nothing: some databases take no OFFSET without one."""
+
+_PARAMETER = re.compile(r"(?<![:\w\\]):([A-Za-z_]\w*)(?!:)")
+_TEXT = re.compile(r"'(?:[^']|'')*'")
+
+
+class QuerySource(ConnectedSource):
+    """The rows of a query of a SQL connection, `records_per_event` of them in each event (the last has the rest).
+
+    `query` is one SELECT, which may refer to run parameters as ``:name``; or give `table`. `columns` maps the columns to
+    their types (``bigint``, ``double``, ``text``, ``boolean``, ``timestamp``, ``date``); for a `table`, names alone will
+    do, or nothing, which means all columns as the database describes them.
+
+    A table is another one tomorrow, so the query is not replayable by default: its whole result is stored in the payload
+    store before its first row is used, and the database is not asked again. `replayable=True` saves that where the earlier
+    result is always a prefix of the later one, which you say with `append_only=True` (rows are neither changed nor
+    deleted, and new ones sort behind all that were ever visible) and `order_by`, columns that together are unique. Rows
+    that are equal in them are refused when they are met. Raises PipelineDefinitionError.
+    """
+
+    def __init__(
+        self,
+        connection: str,
+        query: str | None = None,
+        *,
+        table: str | None = None,
+        columns: Mapping[str, str] | Iterable[str] = (),
+        records_per_event: int = 1000,
+        replayable: bool = False,
+        order_by: str | Iterable[str] | None = None,
+        append_only: bool = False,
+    ) -> None:
+        super().__init__(connection)
+        if (query is None) == (table is None):
+            raise PipelineDefinitionError("a QuerySource reads either a query or a table: give one of them")
+        self.query = query
+        self.table = None if table is None else check_table(table)
+        self.columns = _typed(columns)
+        self.records_per_event = check_count("records_per_event", records_per_event)
+        self.order_by = check_columns((order_by,) if isinstance(order_by, str) else order_by)
+        self.append_only = append_only
+        self.replayable = replayable
+        if query is not None and (not self.columns or None in self.columns.values()):
+            raise PipelineDefinitionError(
+                "the columns of a query need types, because not every database tells them: columns={'id': 'bigint', ...}"
+            )
+        missing = [name for name in self.order_by if self.columns and name not in self.columns]
+        if missing:
+            raise PipelineDefinitionError(
+                f"order_by names {missing[0]!r}, which is not among columns {list(self.columns)}"
+            )
+        if replayable and not (self.order_by and append_only):
+            raise PipelineDefinitionError(
+                "replayable=True needs order_by=... over columns that together are unique, and append_only=True: your word "
+                "that rows are only added, behind all others in that order. Else leave replayable=False: the result is stored"
+            )
+
+    def settings(self) -> dict[str, Any]:
+        return super().settings() | {"replayable": self.replayable}
+
+    def placeholders(self) -> frozenset[str]:
+        return frozenset(_PARAMETER.findall(_TEXT.sub("", self.query or "")))
+
+    def action(self, params: Mapping[str, Any]) -> dict[str, Any]:
+        """statement, values of its parameters, connection: the text of the read action. Asks no database."""
+        values = {name: params[name] for name in sorted(self.placeholders())}
+        return {"connection": self.connection, "statement": self._statement(), "values": values}
+
+    def read_from(
+        self, connection: SourceConnection, params: Mapping[str, Any], action: Mapping[str, Any], offset: int
+    ) -> Iterator[SourceBatch]:
+        """Raises SourceNotOrdered for rows that are equal in `order_by`, and SourceChanged if some have gone."""
+        statement, skipped = action["statement"], max(offset - 1, 0)
+        if skipped:  # the last row of the event before shows that the next one is another one
+            statement = f"{statement} LIMIT {_EVERY} OFFSET {skipped}"
+        pieces = connection.query(statement, action["values"], self.columns, self.table)
+        ties = _Ties(self.order_by, skipped) if self.replayable else None
+        first = offset - skipped
+        for table in regroup(self._behind(pieces, ties, first, offset), self.records_per_event):
+            start, offset = offset, offset + table.num_rows
+            yield SourceBatch(table, offset, {"first": start, "last": offset - 1})
+
+    def _behind(self, pieces: Iterator[pa.Table], ties: _Ties | None, unwanted: int, offset: int) -> Iterator[pa.Table]:
+        seen = 0
+        for piece in pieces:
+            table = uniform(piece)
+            if ties is not None:
+                ties.see(table)
+            yield table.slice(max(0, unwanted - seen))
+            seen += table.num_rows
+        if seen < unwanted:
+            raise SourceChanged(
+                f"connection {self.connection!r}: the query returned {offset:,} rows before, and now it returns fewer; its "
+                "rows are not append-only. Declare the source with replayable=False and start a new run"
+            )
+
+    def _statement(self) -> str:
+        if self.query is not None:
+            inner = self.query.strip().rstrip(";")
+            names = ", ".join(self.columns)
+            statement = f"SELECT {names} FROM ({inner}) AS rows_of_query"
+        else:
+            statement = f"SELECT {', '.join(self.columns) or '*'} FROM {self.table}"
+        return f"{statement} ORDER BY {', '.join(self.order_by)}" if self.order_by else statement
+
+
+class _Ties:
+    """Refuses neighbours that are equal in all columns of the order: two executions may return them either way round."""
+
+    def __init__(self, columns: tuple[str, ...], row: int) -> None:
+        self._columns = columns
+        self._row = row
+        self._last: pa.Table | None = None
+
+    def see(self, table: pa.Table) -> None:
+        keys = table.select(list(self._columns))
+        if self._last is not None:
+            keys = pa.concat_tables([self._last, keys])
+        if not keys.num_rows:
+            return
+        self._compare(keys.combine_chunks(), self._row - (self._last is not None))
+        self._last = keys.slice(keys.num_rows - 1)
+        self._row += table.num_rows
+
+    def _compare(self, keys: pa.Table, row: int) -> None:
+        equal: Any = None
+        for name in self._columns:
+            values = keys.column(name)
+            if values.null_count:
+                raise SourceNotOrdered(
+                    f"row {row + pc.index(pc.is_null(values), True).as_py():,} (counted from 0) has no {name!r}, by which "
+                    "the rows are ordered; order by columns that are never null"
+                )
+            same = pc.equal(values.slice(1), values.slice(0, len(values) - 1))
+            equal = same if equal is None else pc.and_(equal, same)
+        place = pc.index(equal, True).as_py()
+        if place >= 0:
+            raise SourceNotOrdered(
+                f"rows {row + place:,} and {row + place + 1:,} (counted from 0) are equal in {quoted(self._columns)}, so "
+                "that their order is not the same every time; order by columns that together are unique, or declare the "
+                "source with replayable=False"
+            )
+
+
+def _typed(columns: Mapping[str, str] | Iterable[str]) -> dict[str, str | None]:
+    if not isinstance(columns, Mapping):
+        return dict.fromkeys(check_columns(columns))
+    for name, kind in columns.items():
+        check_column(name)
+        if kind not in COLUMN_TYPES:
+            raise PipelineDefinitionError(f"column {name!r} has type {kind!r}; types are {', '.join(COLUMN_TYPES)}")
+    return dict(columns)

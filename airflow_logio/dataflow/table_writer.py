@@ -1,0 +1,88 @@
+"""`TableWriter`: the ready-made conditional writer. A declaration; the SQL is in `runtime/warehouse.py`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import pyarrow as pa
+
+from airflow_logio.dataflow.names import check_column, check_columns, check_table, did_you_mean, quoted
+from airflow_logio.dataflow.operators import InputEvent
+from airflow_logio.dataflow.writers import ActionWriter
+from airflow_logio.errors import OperatorFailed, PipelineDefinitionError
+
+COLUMN_TYPES = ("bigint", "double", "text", "boolean", "timestamp", "date")
+ON_NEW_RUN = ("replace", "append", "error")
+
+
+class TableWriter(ActionWriter):
+    """Inserts the records of each event into a table, in one transaction with the marker of the write action.
+
+    Exactly once, also when a driver that was replaced writes on: the marker refuses it, and a table belongs to one run.
+
+    `columns` (name → one of COLUMN_TYPES) lets the runtime create the table when it is missing, with `primary_key`; the
+    records must then have exactly these columns. `on_new_run` says what a new run does to rows of earlier runs:
+    ``replace`` deletes them as a fenced first write action, ``append`` keeps them, ``error`` refuses a table that has
+    any. With `sends_after_writes` an event goes on only when its records are in the table, for downstream operators that
+    read it. Raises PipelineDefinitionError.
+    """
+
+    write_guarantee = "conditional"
+    actions_at_once = 4_096
+
+    def __init__(
+        self,
+        connection: str,
+        table: str,
+        columns: Mapping[str, str] | None = None,
+        primary_key: Iterable[str] = (),
+        on_new_run: str = "error",
+        *,
+        sends_after_writes: bool = False,
+    ) -> None:
+        super().__init__(connection)
+        self.sends_after_writes = bool(sends_after_writes)
+        self.table = check_table(table)
+        self.columns = None if columns is None else {check_column(name): kind for name, kind in columns.items()}
+        self.primary_key = check_columns(primary_key)
+        self.on_new_run = on_new_run
+        self._check()
+
+    def opening(self) -> Mapping[str, Any]:
+        """The run takes the table over, and treats what is in it as `on_new_run` says."""
+        return {"table": self.table, "mode": self.on_new_run}
+
+    def records(self, event: InputEvent) -> pa.Table:
+        """The records with their columns in declared order; raises OperatorFailed if they have others."""
+        names = event.table.column_names
+        if self.columns is None or names == list(self.columns):
+            return event.table
+        if set(names) != set(self.columns):
+            raise OperatorFailed(f"table {self.table!r} has columns {list(self.columns)}, but the records have {names}")
+        return event.table.select(list(self.columns))
+
+    def _check(self) -> None:
+        if self.on_new_run not in ON_NEW_RUN:
+            hint = did_you_mean(self.on_new_run, ON_NEW_RUN)
+            raise PipelineDefinitionError(
+                f"writer of table {self.table!r}: on_new_run={self.on_new_run!r} is none of {quoted(ON_NEW_RUN)}.{hint}"
+            )
+        if self.columns is None:
+            return
+        if not self.columns:
+            raise PipelineDefinitionError(
+                f"writer of table {self.table!r}: columns is empty; leave it out or name some"
+            )
+        for name, kind in self.columns.items():
+            if kind not in COLUMN_TYPES:
+                raise PipelineDefinitionError(
+                    f"writer of table {self.table!r}: column {name!r} has type {kind!r}, which is not one of "
+                    f"{quoted(COLUMN_TYPES)}.{did_you_mean(kind, COLUMN_TYPES)}"
+                )
+        for name in self.primary_key:
+            if name not in self.columns:
+                raise PipelineDefinitionError(
+                    f"writer of table {self.table!r}: primary key column {name!r} is not among its columns."
+                    f"{did_you_mean(name, self.columns)}"
+                )

@@ -1,0 +1,81 @@
+"""Write actions as a writer executes them, and the marker that makes them atomically conditional (Algorithms 5 and 8)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+
+from airflow_logio.errors import Fenced
+from airflow_logio.protocol.writes import unapplied
+
+BEGIN, INSERT = "begin", "insert"
+"""What the description of a write action says under ``action``: the one a run begins with, or records to write."""
+
+
+@dataclass(frozen=True, slots=True)
+class WriteAction:
+    """One write action, read back from the log: every execution of it, by whichever driver, gets the same values.
+
+    Only `token` differs: it is the fencing token of the driver that executes the action, and rises with every recovery.
+    """
+
+    run_uid: str
+    """Unique over all runs and all logs."""
+    operator: str
+    connection: str
+    number: int
+    """Counts from 1, without a gap, per run, operator, connection and slot."""
+    token: int
+    records: pa.Table = field(repr=False, compare=False)
+    description: Mapping[str, Any] = field(default_factory=dict)
+    slot: int = 0
+    """The slot of the key space, where the operator is replicated."""
+
+    @property
+    def key(self) -> str:
+        """Names this action and no other, for ever: an idempotency key."""
+        return f"{self.run_uid}/{self.operator}/{self.connection}/{self.slot}/{self.number}"
+
+    @property
+    def is_opening(self) -> bool:
+        """It has no records: it is the action that a run begins with (`WriterOperator.opening`)."""
+        return self.description.get("action") == BEGIN
+
+
+@dataclass(frozen=True, slots=True)
+class Marker:
+    """The high-water row of a writer in its external system: whose it is, and the fencing token of who advances it.
+
+    The external system keeps, under `key`, the number of the last action applied and the token it was applied with, and
+    changes them in the same atomic step as it applies actions.
+    """
+
+    run_uid: str
+    operator: str
+    connection: str
+    slot: int
+    token: int
+    started_at: float
+    """When the run was started, seconds since 1970 by the clock of its log."""
+
+    @property
+    def key(self) -> str:
+        """Names the row."""
+        return f"{self.run_uid}/{self.operator}/{self.connection}/{self.slot}"
+
+    def unapplied(self, actions: Sequence[WriteAction], number: int = 0, token: int = 0) -> Sequence[WriteAction]:
+        """Which of the actions are still to be applied, if the row holds `number` and `token` (0: there is none yet).
+
+        To be asked inside the step that then applies them, with the row locked. Afterwards the row holds the number of the
+        last action and `self.token`. Raises `Fenced` if a higher token wrote (this driver was replaced), and
+        `LogInconsistent` if the row is behind the log (the external system was restored from an older copy).
+        """
+        if token > self.token:
+            raise Fenced(
+                f"write actions of {self.operator!r} on {self.connection!r}: token {token} has written, this "
+                f"driver holds {self.token}; it was replaced"
+            )
+        return unapplied(actions, number)

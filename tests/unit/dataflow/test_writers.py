@@ -1,0 +1,279 @@
+"""Writers as authors declare them, and the Parquet files of the ready-made one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pyarrow import fs
+from pyarrow._fs import _MockFileSystem
+
+from airflow_logio.dataflow import (
+    CheckableWriter,
+    ConditionalWriter,
+    FunctionRead,
+    IdempotentWriter,
+    InputEvent,
+    Marker,
+    ParquetSource,
+    ParquetWriter,
+    Pipeline,
+    PortTable,
+    StatelessOperator,
+    WriteAction,
+)
+from airflow_logio.dataflow.parquet_writer import _Place
+from airflow_logio.errors import ConfigurationError, ExternalUnavailable, PipelineDefinitionError
+
+ROWS = pa.table({"a": [1, 2], "b": ["x", None]})
+
+
+def action(number: int = 1, *, token: int = 1, table: pa.Table = ROWS, run: str = "run1") -> WriteAction:
+    return WriteAction(run, "save", "lake", number, token, table, {"action": "insert"})
+
+
+# --- declarations -------------------------------------------------------------------------------------------------------
+
+
+class Sender(IdempotentWriter[None]):
+    def connect(self, url: str) -> AbstractContextManager[None]:
+        return nullcontext()
+
+    def write(self, client: None, action: WriteAction) -> None:
+        pass
+
+
+class Even(Sender):
+    """Writes the even numbers only."""
+
+    def records(self, event: InputEvent) -> pa.Table | None:
+        table = event.table.filter([number % 2 == 0 for number in event.table.column("a").to_pylist()])
+        return table if table.num_rows else None
+
+
+class Forgetful(Sender):
+    def __init__(self) -> None:
+        pass
+
+
+class Boastful(Sender):
+    write_guarantee = "conditional"
+
+
+class Several(Sender):
+    def writes(self) -> dict[str, str | None]:
+        return {"lake": "idempotent", "crm": "idempotent"}
+
+
+class Bare(StatelessOperator):
+    def writes(self) -> dict[str, str | None]:
+        return {"lake": "idempotent"}
+
+    def process(self, event: InputEvent, external: Any) -> Sequence[PortTable]:
+        return ()
+
+
+def with_attribute(name: str, value: Any) -> Sender:
+    sender = Sender("lake")
+    setattr(sender, name, value)
+    return sender
+
+
+def pipeline() -> Pipeline:
+    built = Pipeline("p", connections=["lake", "crm"])
+    built.source("read", ParquetSource("/x.parquet"))
+    return built
+
+
+@pytest.mark.parametrize(
+    ("add", "words"),
+    [
+        (
+            lambda p: p.writer("w", Forgetful(), "read"),
+            "writer 'w' has no connection; call super().__init__(connection)",
+        ),
+        (lambda p: p.writer("w", Boastful("lake"), "read"), "are conditional, but Boastful is no ConditionalWriter"),
+        (
+            lambda p: p.writer("w", Several("lake"), "read"),
+            "writer 'w' overrides writes(); a writer has one connection",
+        ),
+        (
+            lambda p: p.operator("w", Bare(), "read"),
+            "Bare is no ConditionalWriter, CheckableWriter or IdempotentWriter",
+        ),
+        (lambda p: p.writer("w", with_attribute("actions_at_once", 0), "read"), "actions_at_once of writer 'w' is 0"),
+        (lambda p: p.writer("w", with_attribute("replay_seconds", -1), "read"), "replay_seconds of writer 'w' is -1"),
+    ],
+)
+def test_writers_refused_at_definition(add: Callable[[Pipeline], Any], words: str) -> None:
+    with pytest.raises(PipelineDefinitionError) as caught:
+        add(pipeline())
+    assert words in str(caught.value)
+
+
+@pytest.mark.parametrize("base", [ConditionalWriter, CheckableWriter, IdempotentWriter])
+def test_a_writer_that_cannot_do_what_its_guarantee_needs_cannot_be_made(base: Any) -> None:
+    class Half(base):
+        def connect(self, url: str) -> AbstractContextManager[None]:
+            return nullcontext()
+
+    with pytest.raises(TypeError, match="abstract method"):
+        Half("lake")
+
+
+def test_an_event_whose_records_are_none_of_the_writers_business_is_passed_on() -> None:
+    written: list[pa.Table] = []
+
+    class External:
+        def read(self, read: Any, keys: Any = None) -> pa.Table:
+            raise AssertionError
+
+        def write(self, connection: str, table: pa.Table) -> None:
+            written.append(table)
+
+    for values in ([1, 3], [1, 2]):
+        event = InputEvent("in", 1, pa.table({"a": values}))
+        assert list(Even("lake").process(event, External())) == [("out", event.table)]
+    assert [table.column("a").to_pylist() for table in written] == [[2]]
+
+
+def test_keys_name_actions_and_markers() -> None:
+    assert action(7).key == "run1/save/lake/0/7"
+    assert not action(7).is_opening
+    assert WriteAction("run1", "save", "lake", 1, 1, pa.table({}), {"action": "begin"}).is_opening
+    assert Marker("run1", "save", "lake", 0, 3, 1.0).key == "run1/save/lake/0"
+    assert action(7, token=1) == action(7, token=1, table=pa.table({}))
+
+
+@pytest.mark.parametrize(
+    ("build", "words"),
+    [
+        (lambda: FunctionRead("Crm", print), "connection name 'Crm' is not allowed"),
+        (lambda: FunctionRead("crm", "print"), "fetch is 'print'; give a function of URL and keys"),  # type: ignore[arg-type]
+        (lambda: FunctionRead("crm", print, {"when": {1, 2}}), "give a mapping of texts to JSON values"),
+        (lambda: FunctionRead("crm", print, key="a b"), "column name 'a b' is not allowed"),
+        (lambda: ParquetWriter("lake", "/etc"), "folder '/etc' is not allowed"),
+        (lambda: ParquetWriter("lake", "a/../../b"), "folder 'a/../../b' is not allowed"),
+        (lambda: ParquetWriter("lake", "s3://bucket"), "folder 's3://bucket' is not allowed"),
+        (lambda: ParquetWriter("lake", compression="zst"), "compression 'zst' is none of"),
+        (lambda: ParquetWriter("lake", compression="zst"), "Did you mean 'zstd'?"),
+    ],
+)
+def test_reads_and_files_refused_at_definition(build: Callable[[], Any], words: str) -> None:
+    with pytest.raises(PipelineDefinitionError) as caught:
+        build()
+    assert words in str(caught.value)
+
+
+def test_a_read_by_a_function_is_part_of_the_fingerprint() -> None:
+    def rates(url: str, keys: Any) -> pa.Table:
+        return ROWS
+
+    described = FunctionRead("crm", rates, {"path": "/rates"}, key="a").describe()
+    assert described == {
+        "connection": "crm",
+        "function": "test_a_read_by_a_function_is_part_of_the_fingerprint.<locals>.rates",
+        "key": "a",
+        "description": {"path": "/rates"},
+    }
+
+
+# --- Parquet files ------------------------------------------------------------------------------------------------------
+
+
+def files(folder: Path) -> list[str]:
+    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
+
+
+@pytest.mark.parametrize("prefix", ["", "file://"])
+def test_a_file_per_action_below_the_folder_of_its_run(prefix: str, tmp_path: Path) -> None:
+    writer = ParquetWriter("lake", "sales/hourly")
+    with writer.connect(f"{prefix}{tmp_path}") as place:
+        writer.write_group(place, [action(1), action(2, table=ROWS.slice(0, 0))])
+        writer.write(place, action(1, run="run2"))
+    found = ["run1/save/000000000001.parquet", "run1/save/000000000002.parquet", "run2/save/000000000001.parquet"]
+    assert files(tmp_path / "sales" / "hourly") == found
+    assert pq.read_table(tmp_path / "sales/hourly" / found[0]) == ROWS
+    assert pq.read_table(tmp_path / "sales/hourly" / found[1]) == ROWS.slice(0, 0)
+
+
+def test_writing_an_action_again_leaves_the_same_files(tmp_path: Path) -> None:
+    writer = ParquetWriter("lake")
+    for token in (1, 2, 1):
+        with writer.connect(str(tmp_path)) as place:
+            writer.write_group(place, [action(number, token=token) for number in (1, 2)])
+    assert files(tmp_path) == ["run1/save/000000000001.parquet", "run1/save/000000000002.parquet"]
+    assert pq.read_table(tmp_path / "run1" / "save") == pa.concat_tables([ROWS, ROWS])
+
+
+def test_what_earlier_drivers_left_half_written_is_removed_and_what_later_ones_write_is_not(tmp_path: Path) -> None:
+    folder = tmp_path / "run1" / "save"
+    folder.mkdir(parents=True)
+    for name in (".000000000009.parquet.1.tmp", ".000000000009.parquet.3.tmp", "notes.tmp"):
+        (folder / name).write_bytes(b"half")
+    writer = ParquetWriter("lake")
+    with writer.connect(str(tmp_path)) as place:
+        writer.write(place, action(1, token=2))
+    assert files(folder) == [".000000000009.parquet.3.tmp", "000000000001.parquet", "notes.tmp"]
+
+
+def test_a_file_that_cannot_be_written_is_never_seen_half(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_arguments: Any, **_settings: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    writer = ParquetWriter("lake")
+    with writer.connect(str(tmp_path)) as place:
+        monkeypatch.setattr(pq, "write_table", full)
+        with pytest.raises(ExternalUnavailable, match=r"connection 'lake': .*No space left on device"):
+            writer.write(place, action())
+        assert not list(tmp_path.rglob("*.parquet"))
+        monkeypatch.undo()
+        writer.write(place, action())
+    assert files(tmp_path) == ["run1/save/000000000001.parquet"]
+
+
+@pytest.mark.parametrize("system", ["object store", "hdfs"])
+def test_other_file_systems_get_whole_files_too(system: str) -> None:
+    """Arrow's own file system in memory, in the two ways in which remote ones put a file."""
+    memory = _MockFileSystem()
+    place = _Place(memory, "root", "root", is_local=False, renames=system == "hdfs")
+    if system == "object store":
+        memory.create_dir("root/run1/save", recursive=True)  # an object store has no folders; this one does
+    writer = ParquetWriter("lake")
+    for _ in range(2):
+        writer.write_group(place, [action(1), action(2)])
+    found = memory.get_file_info(fs.FileSelector("root", recursive=True))
+    names = sorted(file.path for file in found if file.is_file)
+    assert names == ["root/run1/save/000000000001.parquet", "root/run1/save/000000000002.parquet"]
+    assert pq.read_table(names[0], filesystem=memory) == ROWS
+
+
+@pytest.mark.parametrize(
+    ("url", "words"),
+    [
+        ("{folder}/missing", "connection 'lake': there is no folder"),
+        ("nothing://u:s3cret@host/x", "connection 'lake' is no folder that Arrow can open"),
+        ("file:///a b", "connection 'lake' is no folder that Arrow can open"),
+    ],
+)
+def test_a_folder_that_is_not_there_is_not_made(url: str, words: str, tmp_path: Path) -> None:
+    with (
+        pytest.raises(ConfigurationError) as caught,
+        ParquetWriter("lake").connect(url.format(folder=tmp_path)),
+    ):
+        raise AssertionError("it was opened")
+    assert words in str(caught.value)
+    assert "s3cret" not in str(caught.value)
+    assert caught.value.__cause__ is None
+
+
+def test_a_file_where_a_folder_should_be_is_said_at_once(tmp_path: Path) -> None:
+    (tmp_path / "run1").touch()
+    writer = ParquetWriter("lake")
+    with writer.connect(str(tmp_path)) as place, pytest.raises(ConfigurationError, match="'save' cannot be written"):
+        writer.write(place, action())

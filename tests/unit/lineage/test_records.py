@@ -1,0 +1,219 @@
+"""The records behind a result, and `logio lineage`: on a log with Arrow bodies, as a sales run leaves it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from airflow_logio.cli.app import main
+from airflow_logio.errors import ConfigurationError, LineageUnknown
+from airflow_logio.protocol import effects as fx
+from airflow_logio.protocol.values import Event, Kind, Port, Status
+from airflow_logio.runtime.arrow import encode
+from airflow_logio.runtime.lineage_records import effect, records
+from airflow_logio.store.lineage import backward
+from airflow_logio.store.lineage_graph import InputSetNode, Lineage
+from airflow_logio.store.memory import MemoryLogStore
+from airflow_logio.store.opening import open_store
+from airflow_logio.store.port import LogStore
+from airflow_logio.store.records import OperatorShape, Run, ScopeShape
+from tests.support.logs import spec, start_driver
+
+INGEST, HOURLY = Port("ingest", "out"), Port("hourly", "out")
+IN = Port("hourly", "in")
+EVENTS = 60
+PRODUCTS = pa.table({"product_id": pa.array(range(100), pa.int32()), "department": ["GROCERY"] * 100})
+
+
+def sold(event_id: int) -> pa.Table:
+    """Two records, of products that only this event has."""
+    return pa.table({"product_id": [event_id, event_id + 1000], "quantity": [1, 2]})
+
+
+@dataclass
+class Sales:
+    """`wide` is an Input Set of all events, of which every third is in the log with a gap behind it; `small` of two."""
+
+    store: LogStore
+    run: Run
+
+    def origin(self, event_id: int) -> Lineage:
+        return backward(self.store, self.run, "hourly.out", event_id)
+
+
+def filled(store: LogStore) -> Sales:
+    shapes = {
+        "ingest": OperatorShape("g", {}, ("out",), (), ("out",), ("out",)),
+        "hourly": OperatorShape("g", {"in": "ingest.out"}, ("out",), ("in",), ("out",), ()),
+    }
+    named = replace(spec("g"), operators=shapes, scopes=(ScopeShape("ingest.out", "hourly.out"),))
+    driver = start_driver(store, run=store.start_run(named))
+    commit: fx.Effects = [fx.StartReadAction("ingest", "source", 1, {"path": "/data/sales 1.parquet"}, kept=True)]
+    for n in range(1, EVENTS + 1):
+        insets = ["wide"] if n % 20 else []
+        insets += ["small"] if n in (3, 4) else []
+        about = {"read_action": 1, "first": 2 * n - 2, "last": 2 * n - 1}
+        event = Event(INGEST, n, Kind.DATA, 2, None, encode(sold(n)), about)
+        delivery = fx.Delivery(IN, tuple((inset, Status.DONE) for inset in insets), fused=True, kept=True)
+        commit += [fx.LogEvent(event, (delivery,), kept=True), fx.Count(INGEST, "out", 1, 2)]
+    for n, inset in enumerate(("wide", "small"), start=1):
+        event = Event(HOURLY, n, Kind.DATA, 1, None, encode(pa.table({"hour": [inset]})))
+        commit += [fx.LogEvent(event, (), kept=True), fx.RecordLineage(HOURLY, n, inset), fx.Count(HOURLY, "out", 1, 1)]
+    described = {"table": "products", "key": "product_id"}
+    commit.append(fx.LogRead("hourly", "warehouse", 1, described, ("wide", "small"), 100, None, encode(PRODUCTS)))
+    driver.session.commit(commit)
+    return Sales(store, driver.run)
+
+
+@pytest.fixture
+def sales(log_store: LogStore) -> Sales:
+    return filled(log_store)
+
+
+def test_the_records_of_an_event(sales: Sales) -> None:
+    first, second = sales.origin(2).events("ingest.out")
+    assert records(sales.store, sales.run, first).equals(sold(3))
+    assert records(sales.store, sales.run, second).equals(sold(4))
+
+
+def test_the_rows_of_a_read_action_for_one_input_set(sales: Sales) -> None:
+    """Those whose key occurs in its events; the types of keys may differ."""
+    (read,) = sales.origin(2).reads("hourly")
+    assert effect(sales.store, sales.run, read).num_rows == 100
+    mine = effect(sales.store, sales.run, read, InputSetNode("hourly", "small"))
+    assert mine.column("product_id").to_pylist() == [3, 4]
+    assert effect(sales.store, sales.run, read, InputSetNode("hourly", "wide")).num_rows == EVENTS - 3
+
+
+def test_a_source_has_no_effect_of_its_own(sales: Sales) -> None:
+    (read,) = sales.origin(2).reads("ingest")
+    with pytest.raises(LineageUnknown, match="its records are those of the events of ingest"):
+        effect(sales.store, sales.run, read)
+
+
+def test_records_that_are_gone() -> None:
+    store = MemoryLogStore()
+    sales = filled(store)
+    event = sales.origin(2).events("ingest.out")[0]
+    for key in [key for key in store.tables.bodies if key.operator == "ingest"]:
+        del store.tables.bodies[key]
+    with pytest.raises(LineageUnknown, match=r"the records of ingest\.out 3 in run .* retention has let them go"):
+        records(store, sales.run, event)
+
+
+def test_records_in_the_payload_store() -> None:
+    store = MemoryLogStore()
+    sales = filled(store)
+    event = sales.origin(2).events("ingest.out")[0]
+    for key, row in store.tables.bodies.items():
+        if (key.operator, key.event_id) == ("ingest", 3):
+            store.tables.bodies[key] = row._replace(body=b"", ref="some/where")
+    with pytest.raises(ConfigurationError, match="payload store"):
+        records(store, sales.run, event)
+    loaded = {("ingest.out 3", "some/where"): encode(sold(3))}
+    assert records(store, sales.run, event, lambda what, ref: loaded[what, ref]).equals(sold(3))
+
+
+# --- logio lineage ----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def logged(sqlite_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Sales]:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("LOGIO_URL", sqlite_url)
+    store = open_store(sqlite_url)
+    yield filled(store)
+    store.dispose()
+
+
+def logio(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
+    monkeypatch.setattr("sys.argv", ["logio", *arguments])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    return int(ended.value.code or 0)
+
+
+def test_a_tree(logged: Sales, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    assert logio(monkeypatch, "lineage", "run-1", "hourly.out", "2") == 0
+    assert capsys.readouterr().out.splitlines() == [
+        "hourly.out 2   1 record",
+        "└── Input Set small",
+        "    ├── ingest.out 3-4   4 records   rows 4-7 of sales 1.parquet",
+        "    └── read warehouse.products   2 of 100 rows",
+        "2 events of ingest.out (4 records), 1 Input Set, 1 read action",
+    ]
+
+
+def test_neighbours_are_ranges_and_long_lists_are_cut(
+    logged: Sales, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert logio(monkeypatch, "lineage", logged.run.uid[:8], "hourly.out", "1") == 0
+    printed = capsys.readouterr().out
+    assert "ingest.out 1-19   38 records   rows 0-37 of sales 1.parquet" in printed
+    assert "ingest.out 21-39   38 records   rows 40-77" in printed
+    assert "read warehouse.products   100 rows" in printed, "of so many events the keys are not read"
+    assert logio(monkeypatch, "lineage", logged.run.uid[:8], "hourly.out", "1", "--lines", "1") == 0
+    assert "... and 39 more" in capsys.readouterr().out
+
+
+def test_forward(logged: Sales, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    assert logio(monkeypatch, "lineage", "run-1", "ingest.out", "3", "--forward", "--to", "hourly.out") == 0
+    assert capsys.readouterr().out.splitlines() == [
+        "ingest.out 3   2 records   rows 4-5",
+        "├── Input Set small of hourly",
+        "│   └── hourly.out 2   1 record",
+        "└── Input Set wide of hourly",
+        "    └── hourly.out 1   1 record",
+        "2 events of hourly.out (2 records), 2 Input Sets",
+    ]
+    assert logio(monkeypatch, "lineage", "run-1", "ingest.out", "20", "--forward") == 0
+    assert "nothing was made from it yet" in capsys.readouterr().out
+
+
+def test_records_beside_the_tree(
+    logged: Sales, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert logio(monkeypatch, "lineage", "run-1", "hourly.out", "2", "--records", "3") == 0
+    printed = capsys.readouterr().out.split("\n\n")
+    assert len(printed) == 4, "the tree, and a table for hourly.out, ingest.out and the read action"
+    (ingest,) = (part.splitlines() for part in printed if part.startswith("ingest.out"))
+    assert [line.split() for line in ingest[1:]] == [
+        ["(event)", "product_id", "quantity"],
+        ["3", "3", "1"],
+        ["3", "1003", "2"],
+        ["4", "4", "1"],
+    ]
+
+
+def test_the_whole_result_as_json(
+    logged: Sales, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert logio(monkeypatch, "lineage", "run-1", "hourly.out", "1", "--json", "--records", "1") == 0
+    found = json.loads(capsys.readouterr().out)
+    nodes = found["nodes"]
+    assert nodes[found["roots"][0]] == {
+        "kind": "event",
+        "port": "hourly.out",
+        "event_id": 1,
+        "records": 1,
+        "about": {},
+    }
+    assert sum(node["kind"] == "event" for node in nodes) == 1 + EVENTS - 3
+    reached = {nodes[end]["kind"] for begin, end in found["edges"] if nodes[begin]["kind"] == "input_set"}
+    assert reached == {"event", "read_action"}
+    assert found["records"]["ingest.out"] == [{"(event)": 1, "product_id": 1, "quantity": 1}]
+
+
+def test_what_cannot_be_answered_is_one_sentence(
+    logged: Sales, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert logio(monkeypatch, "lineage", "run-1", "hourly.out", "3") == 1
+    assert "has no event 3 of hourly.out; its events so far are 1 to 2" in capsys.readouterr().err
+    assert logio(monkeypatch, "lineage", "run-1", "hourly.in", "3") == 1
+    assert "ask for the events of 'ingest.out'" in capsys.readouterr().err
+    assert logio(monkeypatch, "lineage", "run-1", "hourly.out", "x") == 2
