@@ -9,6 +9,9 @@ from airflow_logio.errors import LogInconsistent
 COMPRESS_FROM_BYTES = 4096
 """Below this a compressed stream is not smaller; compression is paid for per column buffer."""
 
+_END = b"\xff\xff\xff\xff\0\0\0\0"
+"""What every whole stream ends with."""
+
 _PLAIN = pa.ipc.IpcWriteOptions()
 _COMPRESSED = pa.ipc.IpcWriteOptions(compression="lz4")
 
@@ -26,7 +29,12 @@ def encode(table: pa.Table) -> bytes:
 
 def decode(where: str, body: bytes) -> pa.Table:
     """The table of an event body; raises `LogInconsistent` naming `where` if the bytes are not a whole stream."""
+    if not body.endswith(_END):  # Arrow takes a stream that breaks off between two messages for a shorter one
+        raise LogInconsistent(f"the body of {where} is not a whole Arrow stream: it breaks off ({len(body):,} bytes)")
     try:
-        return pa.ipc.open_stream(body).read_all()
-    except (pa.ArrowException, OSError, EOFError) as error:
+        table = pa.ipc.open_stream(body).read_all()
+        table.validate(full=True)  # a buffer that is too short would be read beyond its end; costs a tenth of decoding
+        _ = table.column_names  # which are decoded now, from bytes that may be no text
+    except (pa.ArrowException, OSError, EOFError, UnicodeDecodeError) as error:
         raise LogInconsistent(f"the body of {where} is not an Arrow stream: {error}") from error
+    return table

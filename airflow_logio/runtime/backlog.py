@@ -3,14 +3,19 @@
 From numbers that both sides keep anyway: event ids are gapless, so a receiver's counter of acknowledged events says which
 are not; nothing is counted in the log. Acknowledged events do not count, so a window larger than the bound cannot
 deadlock: it acknowledges as it fills.
+
+Two kinds of connections have no such bound, because the bound itself could hold up what they wait for (`bounded`): those
+inside a group that go through the log, and those to an operator with a declared order that waits for another port which
+the held sender feeds, too. What is too much there waits in the log, on disk.
 """
 
 from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
+from airflow_logio.dataflow.pipeline import Pipeline
 from airflow_logio.errors import LogUnavailable
 from airflow_logio.protocol.values import Port
 from airflow_logio.store.records import BacklogBound
@@ -21,7 +26,8 @@ ASK_EVERY_SECONDS = 0.1
 class Backlog:
     """One output port and its receivers in other groups. Not thread-safe: it belongs to the group's loop.
 
-    `ask` reads the receivers' counters, `last_sent` is the id of the last event that was produced.
+    `ask` reads the receivers' counters, `last_sent` is the id of the last event that was produced. Receivers count data
+    alone: `taken_back` is the number of ids that ends have which were taken back.
     """
 
     def __init__(
@@ -30,6 +36,7 @@ class Backlog:
         ask: Callable[[Sequence[Port]], Mapping[Port, tuple[int, int]]],
         bound: BacklogBound,
         last_sent: Callable[[], int],
+        taken_back: int = 0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._receivers = tuple(receivers)
@@ -37,6 +44,7 @@ class Backlog:
         self._bound = bound
         self._clock = clock
         self._last_sent = last_sent
+        self.taken_back = taken_back
         self._acknowledged = 0
         self._sizes: deque[tuple[int, int]] = deque()
         self._bytes = 0
@@ -64,6 +72,53 @@ class Backlog:
             counters = self._ask(self._receivers)
         except LogUnavailable:
             return  # still full as far as anybody knows; the committer waits for the log as well
-        self._acknowledged = min(counters.get(port, (0, 0))[0] for port in self._receivers)
+        self._acknowledged = min(counters.get(port, (0, 0))[0] for port in self._receivers) + self.taken_back
         while self._sizes and self._sizes[0][0] <= self._acknowledged:
             self._bytes -= self._sizes.popleft()[1]
+
+
+def bounded(pipeline: Pipeline, group: str) -> dict[Port, tuple[Port, ...]]:
+    """Output ports of a group → the receivers whose backlog holds the group up; ports without any are left out."""
+    members = pipeline.groups[group].operators
+    found = {}
+    for sender in (port for name in members for port in pipeline.graph.outputs_of(name)):
+        receivers = tuple(
+            receiver
+            for receiver in pipeline.receivers(sender)
+            if receiver.operator not in members and not _starves_itself(pipeline, group, receiver)
+        )
+        if receivers:
+            found[sender] = receivers
+    return found
+
+
+def _starves_itself(pipeline: Pipeline, group: str, receiver: Port) -> bool:
+    """Whether holding `group` up could keep events from another port that the ordered receiver waits for.
+
+    A group that waits makes the groups wait that feed it: back-pressure stops whole groups.
+    """
+    operator = pipeline.operators[receiver.operator]
+    if not operator.port_order:
+        return False
+    if sum(bool(other.port_order) for other in pipeline.operators.values()) > 1:
+        return True  # each may wait for a sender that the other one holds up
+    held = _groups_before(pipeline, pipeline.groups[group].operators, whole_groups=True)
+    others = [port for port in pipeline.graph.inputs_of(receiver.operator) if port != receiver]
+    senders = [pipeline.sender(port).operator for port in others]
+    return bool(held & _groups_before(pipeline, senders, whole_groups=False))
+
+
+def _groups_before(pipeline: Pipeline, operators: Iterable[str], *, whole_groups: bool) -> set[str]:
+    """The groups of these operators and of all that they depend on; with all members of these groups, or only such."""
+    group_of = {name: group for group in pipeline.groups.values() for name in group.operators}
+    seen: set[str] = set()
+    todo = list(operators)
+    while todo:
+        name = todo.pop()
+        if name in seen:
+            continue
+        seen.add(name)
+        todo += [pipeline.sender(port).operator for port in pipeline.graph.inputs_of(name)]
+        if whole_groups:
+            todo += group_of[name].operators
+    return {group_of[name].name for name in seen}

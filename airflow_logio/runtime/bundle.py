@@ -11,6 +11,7 @@ import sys
 import zipfile
 from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 
 from airflow_logio.dataflow.pipeline import Pipeline
 from airflow_logio.errors import ConfigurationError, LogioError
@@ -65,19 +66,24 @@ def locate(pipeline_module: str) -> Path:
     return root
 
 
-def load(ref: PipelineRef) -> Pipeline:
-    """Import the pipeline. Raises `ConfigurationError` that names module, attribute and cause."""
+def import_module(ref: PipelineRef) -> ModuleType:
+    """Import the module from its bundle. Raises `ConfigurationError` that names module, bundle and cause."""
     root = str(ref.bundle_root)
     if root not in sys.path:
         sys.path.insert(0, root)
     try:
-        module = importlib.import_module(ref.module)
+        return importlib.import_module(ref.module)
     except LogioError:
         raise
     except Exception as error:
         raise ConfigurationError(
             f"module {ref.module!r} of bundle {ref.bundle_root} cannot be imported: {type(error).__name__}: {error}"
         ) from error
+
+
+def load(ref: PipelineRef) -> Pipeline:
+    """Import the pipeline. Raises `ConfigurationError` that names module, attribute and cause."""
+    module = import_module(ref)
     found = getattr(module, ref.attr, None)
     if not isinstance(found, Pipeline):
         names = [name for name, value in vars(module).items() if isinstance(value, Pipeline)]

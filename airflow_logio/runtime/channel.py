@@ -1,21 +1,21 @@
-"""The log as the channel (DESIGN decision 5): pulls undone, unassigned events of the group's external input ports.
+"""The log as the channel (DESIGN decision 5): pulls undone, unassigned events of the group's input ports.
 
-The cursor is volatile and starts at the mark; it bounds every scan. What is fetched waits in the mailbox, which bounds
-memory, however far the receiver lags.
+The cursors of its lanes are volatile and start at the marks; they bound every scan. What is fetched waits in the mailbox,
+which bounds memory, however far the receiver lags.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Sequence
 
 from airflow_logio.errors import LogUnavailable
-from airflow_logio.protocol.values import Event, Kind, Port
-from airflow_logio.runtime.arrow import decode
+from airflow_logio.protocol.recovery import LoggedEvent
+from airflow_logio.protocol.values import Port
+from airflow_logio.runtime.lanes import Lane
 from airflow_logio.runtime.mailbox import Closed, Mailbox
+from airflow_logio.runtime.payloads.bodies import Bodies, size_of
 from airflow_logio.store.port import GroupSession
-from airflow_logio.store.records import LoggedEvent
 
 POLL_SECONDS = 0.25
 FETCH_EVENTS = 64
@@ -23,24 +23,26 @@ FETCH_BYTES = 8 * 2**20
 
 
 class Channel:
-    """One thread for all external input ports of a group. `cursors` maps each port to its mark."""
+    """One thread for all input ports of a group that are fed from the log."""
 
     def __init__(
         self,
         session: GroupSession,
-        cursors: Mapping[Port, int],
+        lanes: Sequence[Lane],
+        bodies: Bodies,
         mailbox: Mailbox,
         failed: Callable[[BaseException], None],
     ) -> None:
         self._session = session
-        self._cursors = dict(cursors)
+        self._lanes = [lane for lane in lanes if not lane.has_ended()]
+        self._bodies = bodies
         self._mailbox = mailbox
         self._failed = failed
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="logio-channel", daemon=True)
 
     def start(self) -> None:
-        if self._cursors:
+        if self._lanes:
             self._thread.start()
 
     def stop(self) -> None:
@@ -51,7 +53,7 @@ class Channel:
 
     def _run(self) -> None:
         try:
-            while not self._stopping.is_set() and self._cursors:
+            while not self._stopping.is_set() and self._lanes:
                 if not self._pull():
                     self._session.wait(POLL_SECONDS)
         except Closed:
@@ -60,30 +62,17 @@ class Channel:
             self._failed(error)
 
     def _pull(self) -> bool:
-        """One round over the ports; True if anything was there."""
-        found = False
-        for receiver in list(self._cursors):
-            try:
-                events = self._session.fetch(
-                    receiver, self._cursors[receiver], max_events=FETCH_EVENTS, max_bytes=FETCH_BYTES
-                )
-            except LogUnavailable:
-                return False  # the committer reports an outage that lasts; the channel only waits
-            for logged in events:
-                self._hand_over(receiver, logged)
-                found = True
-        return found
+        """One round over the lanes; True if anything was there."""
+        try:
+            found = [lane.pull(self._fetch, self._hand_over) for lane in self._lanes]
+        except LogUnavailable:
+            return False  # the committer reports an outage that lasts; the channel only waits
+        self._lanes = [lane for lane in self._lanes if not lane.has_ended()]
+        return any(found)
+
+    def _fetch(self, receiver: Port, after: int) -> Sequence[LoggedEvent]:
+        return self._session.fetch(receiver, after, max_events=FETCH_EVENTS, max_bytes=FETCH_BYTES)
 
     def _hand_over(self, receiver: Port, logged: LoggedEvent) -> None:
         event = logged.event
-        self._mailbox.put_input((receiver, unpacked(event)), len(event.body or b""))
-        self._cursors[receiver] = event.event_id
-        if event.kind is Kind.END:
-            del self._cursors[receiver]
-
-
-def unpacked(event: Event) -> Event:
-    """The event with its records as an Arrow table; raises `LogInconsistent` if its body is damaged."""
-    if event.kind is not Kind.DATA:
-        return event
-    return replace(event, payload=decode(f"event {event.event_id} of {event.sender}", event.body or b""))
+        self._mailbox.put_input((receiver, self._bodies.unpacked(event)), size_of(event))

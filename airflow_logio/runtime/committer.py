@@ -13,27 +13,38 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from airflow_logio.crash import CrashPoint, crash_here
+from airflow_logio.errors import LogUnavailable
 from airflow_logio.protocol import effects as fx
 from airflow_logio.protocol.values import Kind, Port
 from airflow_logio.runtime.arrow import encode
+from airflow_logio.runtime.payloads.bodies import Bodies
 from airflow_logio.store.port import GroupSession
+from airflow_logio.store.records import Collected
 
 log = logging.getLogger(__name__)
 
 MAX_BYTES_PER_COMMIT = 32 * 2**20
 MAX_STEPS_WAITING = 64
+IDLE_CHECK_SECONDS = 1.0
 
 
 class Committer:
-    """`after_commit` gets the effects of every transaction that was committed, in order, on the committer's thread."""
+    """`after_commit` gets the effects of every transaction that was committed, in order, on the committer's thread.
+
+    So does `collected`, with what the garbage collection among them has done.
+    """
 
     def __init__(
         self,
         session: GroupSession,
+        bodies: Bodies,
         after_commit: Callable[[Sequence[fx.Effect]], None],
         failed: Callable[[BaseException], None],
+        collected: Callable[[Sequence[fx.Effect], Sequence[Collected]], None] = lambda _, __: None,
     ) -> None:
+        self._bodies = bodies
         self._session = session
+        self._collected = collected
         self._after_commit = after_commit
         self._failed = failed
         self._steps: deque[fx.Effects] = deque()
@@ -96,7 +107,8 @@ class Committer:
             while not self._steps:
                 if self._stopping:
                     return None
-                self._changed.wait()
+                if not self._changed.wait(IDLE_CHECK_SECONDS):
+                    self._check_idle()
             self._busy = True
             taken: fx.Effects = []
             size = 0
@@ -107,12 +119,23 @@ class Committer:
             self._changed.notify_all()
             return taken
 
+    def _check_idle(self) -> None:
+        """A group that has nothing to commit would never learn that it was replaced, or its epoch raised."""
+        self._changed.release()
+        try:
+            self._session.check()
+        except LogUnavailable as error:
+            log.debug("the fence cannot be read: %s", error)
+        finally:
+            self._changed.acquire()
+
     def _commit(self, effects: fx.Effects) -> None:
-        serialized = serialize(effects)
+        serialized = serialize(effects, self._bodies)
         crash_here(CrashPoint.BEFORE_COMMIT)
-        self._session.commit(serialized)
+        collected = self._session.commit(serialized)
         crash_here(CrashPoint.AFTER_COMMIT)
         self._after_commit(serialized)
+        self._collected(serialized, collected)
 
 
 def _payload_bytes(effect: fx.Effect) -> int:
@@ -124,8 +147,11 @@ def _payload_bytes(effect: fx.Effect) -> int:
     return 0
 
 
-def serialize(effects: fx.Effects) -> fx.Effects:
-    """Bodies as bytes, before the transaction is opened; and the bytes sent per port, which are known only now."""
+def serialize(effects: fx.Effects, bodies: Bodies) -> fx.Effects:
+    """Bodies as bytes, before the transaction is opened; and the bytes sent per port, which are known only now.
+
+    Large ones are durable in the payload store when this returns.
+    """
     sent: dict[Port, int] = {}
     result: fx.Effects = []
     for effect in effects:
@@ -133,9 +159,16 @@ def serialize(effects: fx.Effects) -> fx.Effects:
             case fx.LogEvent(event, _) if event.kind is Kind.DATA:
                 body = encode(event.payload) if event.body is None else event.body
                 sent[event.sender] = sent.get(event.sender, 0) + len(body)
-                result.append(replace(effect, event=replace(event, body=body)))
-            case fx.LogWrite() | fx.LogRead() if effect.body is None and effect.payload is not None:
-                result.append(replace(effect, body=encode(effect.payload)))
+                ref = bodies.outside(f"bodies/{event.sender}/{event.event_id}", body)
+                result.append(replace(effect, event=replace(event, body=body, ref=ref)))
+            case fx.LogWrite() | fx.LogRead() if effect.body is not None or effect.payload is not None:
+                body = encode(effect.payload) if effect.body is None else effect.body
+                result.append(replace(effect, body=body, ref=bodies.outside(_purpose(effect), body)))
             case _:
                 result.append(effect)
     return result + [fx.Count(port, "out", 0, 0, size) for port, size in sent.items()]
+
+
+def _purpose(action: fx.LogWrite | fx.LogRead) -> str:
+    kind, number = ("writes", action.number) if isinstance(action, fx.LogWrite) else ("reads", action.action_id)
+    return f"{kind}/{action.operator}.{action.connection}/{number}"

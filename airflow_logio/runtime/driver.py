@@ -24,6 +24,7 @@ from airflow_logio.errors import (
     IncompatibleRun,
     LogioError,
     LogUnavailable,
+    OperatorFailed,
     Park,
 )
 from airflow_logio.runtime import bundle, driver_config
@@ -31,11 +32,14 @@ from airflow_logio.runtime.driver_config import DriverConfig
 from airflow_logio.runtime.epoch import GroupEpoch, needs_spark
 from airflow_logio.runtime.external import Connections, WriterIdentity
 from airflow_logio.runtime.heartbeat import Heartbeat
+from airflow_logio.runtime.manual import ManualEpoch, manual_operator
+from airflow_logio.runtime.payloads import Payloads, sweep_group
 from airflow_logio.runtime.processes import own_identity
 from airflow_logio.runtime.settings import EpochSettings
 from airflow_logio.runtime.spark import SparkSessions
 from airflow_logio.store.opening import open_store
 from airflow_logio.store.patience import Patience
+from airflow_logio.store.port import GroupSession
 from airflow_logio.store.records import GroupRef, Run
 from airflow_logio.store.sql.store import SqlLogStore, driver_application
 
@@ -76,6 +80,7 @@ class Driver:
         self._store: SqlLogStore = Patience().call(
             "opening the log", lambda: open_store(config.log_url, application=application)
         )
+        self._payloads: Payloads | None = None
         self._halt = threading.Event()
         self._ready = threading.Event()
 
@@ -101,28 +106,39 @@ class Driver:
 
     def _drive(self, ref: GroupRef, sessions: SparkSessions) -> int:
         session = self._store.session(ref)
+        run: Run | None = None
         try:
+            if self._config.payloads:
+                self._payloads = Payloads(self._config.payloads)
             pipeline = self._load()
             if needs_spark(pipeline, ref.group):
                 sessions.begin()
             else:
                 self._ready.set()
-            run = self._store.patience.call("reading the run", lambda: self._store.find_run(self._config.claim.run_uid))
+            run = found = self._store.patience.call(
+                "reading the run", lambda: self._store.find_run(self._config.claim.run_uid)
+            )
             _check_fingerprint(pipeline, run)
             identity = WriterIdentity(run.uid, ref.incarnation, run.created_at)
-            connections = Connections(self._config.connections, identity)
+            connections = Connections(self._config.connections, identity, run.spec.replay_seconds)
             settings = EpochSettings(
                 pipeline,
                 run,
                 ref.group,
                 connections,
                 sessions,
-                lambda stopping: self._hold_sources(run, stopping),
+                lambda stopping: self._hold_sources(found, stopping),
                 self._halt,
+                payloads=self._payloads,
             )
+            self._sweep(run, ref, below=ref.incarnation)
             finished = self._epochs(settings, ref)
+            if finished:
+                self._sweep(run, ref, below=ref.incarnation + 1)
         except Fenced as error:
             log.warning("%s", error)
+            if run is not None:  # what it wrote since it was replaced is its own to clear away
+                self._sweep(run, ref, below=ref.incarnation + 1)
             return REPLACED
         except (Park, ExternalUnavailable, ConfigurationError) as error:
             cause = f"{type(error).__name__}: {error}"
@@ -133,7 +149,8 @@ class Driver:
             cause = f"{type(error).__name__}: {error}"
             log.exception("group %s failed and is to be recovered", ref.group)
             if not isinstance(error, LogUnavailable):
-                self._store.patience.call("reporting", lambda: self._store.declare_dead(ref, cause))
+                at = error.at if isinstance(error, OperatorFailed) else None
+                self._store.patience.call("reporting", lambda: self._store.declare_dead(ref, cause, failed_at=at))
             return FAILED
         if not finished:
             log.info("group %s halts on request", ref.group)
@@ -150,16 +167,32 @@ class Driver:
         while True:
             session = self._store.session(ref)
             try:
-                self._store.patience.call(
+                fence = self._store.patience.call(
                     "opening the fence",
                     lambda session=session, up=raise_epoch: session.open(raise_epoch=up),  # type: ignore[misc]
                 )
-                return GroupEpoch(settings, session).run()
+                return self._epoch(settings, session, fence.epoch).run()
             except EpochVoid as void:
                 log.warning("%s; rebuilding from the log", void)
                 raise_epoch = True
             finally:
                 session.close()
+
+    def _sweep(self, run: Run, ref: GroupRef, *, below: int) -> None:
+        """Clear away payloads that incarnations below have written and not committed; the next driver tries again."""
+        if self._payloads is None:
+            return
+        try:
+            sweep_group(self._payloads, self._store, run, ref.group, below=below)
+        except LogioError as error:
+            log.warning("the payloads of group %s are not swept: %s", ref.group, error)
+
+    @staticmethod
+    def _epoch(settings: EpochSettings, session: GroupSession, epoch: int) -> GroupEpoch | ManualEpoch:
+        by_hand = manual_operator(settings.pipeline, settings.group)
+        if by_hand is not None:
+            return ManualEpoch(settings, session, epoch, by_hand)
+        return GroupEpoch(settings, session, epoch)
 
     def _is_ready(self, sessions: SparkSessions) -> bool:
         return self._ready.is_set() or sessions.is_ready()

@@ -24,6 +24,8 @@ class DriverConfig:
     bundle_root: str
     connections: Mapping[str, str]
     """The pipeline's connection name → URL."""
+    payloads: str | None = None
+    """Root of the payload store, which may hold credentials."""
 
     def write(self, path: Path) -> None:
         """Create the file, readable by its owner only; it must not exist."""
@@ -40,5 +42,5 @@ def take(path: Path) -> DriverConfig:
         return msgspec.json.decode(data, type=DriverConfig)
     except FileNotFoundError:
         raise ConfigurationError(f"{path} is gone: this driver was started twice, or long after its launch") from None
-    except (msgspec.DecodeError, msgspec.ValidationError) as error:
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         raise ConfigurationError(f"{path} is no driver configuration: {error}") from error

@@ -16,24 +16,39 @@ from typing import Any
 from airflow_logio.crash import CrashPoint, crash_here
 from airflow_logio.dataflow.operators import SourceOperator
 from airflow_logio.dataflow.pipeline import Pipeline
-from airflow_logio.dataflow.writers import TableWriter
+from airflow_logio.dataflow.writers import ActionWriter
 from airflow_logio.protocol import effects as fx
 from airflow_logio.protocol.group import GroupProtocol
 from airflow_logio.protocol.logic import Emit
+from airflow_logio.protocol.recovery import Recovered
 from airflow_logio.protocol.values import FIRST_EVENT_ID, Event, ExecutionMode, Port
 from airflow_logio.protocol.writes import PendingWrite
-from airflow_logio.runtime.backlog import Backlog
-from airflow_logio.runtime.channel import Channel, unpacked
+from airflow_logio.runtime.backlog import Backlog, bounded
+from airflow_logio.runtime.channel import Channel
+from airflow_logio.runtime.collection import Collection
 from airflow_logio.runtime.committer import Committer
 from airflow_logio.runtime.generation import Generation
 from airflow_logio.runtime.jobs import Generated
-from airflow_logio.runtime.logic import specs_of
+from airflow_logio.runtime.lanes import lanes_of
+from airflow_logio.runtime.logic import captured_inputs, specs_of
 from airflow_logio.runtime.mailbox import Mailbox
+from airflow_logio.runtime.payloads import EpochPayloads
+from airflow_logio.runtime.payloads.bodies import Bodies
 from airflow_logio.runtime.settings import EpochSettings, Failure
-from airflow_logio.runtime.sources import Batch, Exhausted, SourceReader
+from airflow_logio.runtime.sources import (
+    PLAN,
+    Batch,
+    Discarded,
+    Exhausted,
+    ReadAction,
+    SourceReader,
+    Stored,
+    UsedUp,
+    without_plan,
+)
+from airflow_logio.runtime.sweeps import sweeps_of
 from airflow_logio.runtime.writers import Applied, WriterThread
 from airflow_logio.store.port import GroupSession
-from airflow_logio.store.records import Recovered
 
 log = logging.getLogger(__name__)
 
@@ -45,25 +60,32 @@ MAX_EVENTS_PER_STEP = 64
 
 
 class GroupEpoch:
-    def __init__(self, settings: EpochSettings, session: GroupSession) -> None:
+    def __init__(self, settings: EpochSettings, session: GroupSession, epoch: int) -> None:
         self._settings = settings
         self._session = session
         self._pipeline = settings.pipeline
         specs, receivers = specs_of(self._pipeline, settings.group, settings.connections)
-        self._protocol = GroupProtocol(specs, receivers)
+        self._protocol = GroupProtocol(specs, receivers, captured_inputs(self._pipeline))
         self._members = {spec.name: self._pipeline.operators[spec.name] for spec in specs}
         self._mailbox = Mailbox(settings.prefetch)
-        self._committer = Committer(session, self._after_commit, self._fail)
+        self._payloads = self._open_payloads(epoch)
+        self._bodies = Bodies(self._payloads)
+        self._collection = Collection(
+            list(self._members), sweeps_of(self._pipeline, settings.group), self._bodies.remove
+        )
+        self._committer = Committer(session, self._bodies, self._after_commit, self._fail, self._collection.committed)
         self._writers: dict[tuple[str, str], WriterThread] = {}
-        self._sources: list[SourceReader] = []
+        self._sources: dict[str, SourceReader] = {}
         self._channel: Channel | None = None
         self._backlogs: dict[Port, Backlog] = {}
-        self._remote = {
-            sender: tuple(port for port in ports if port.operator not in self._members)
-            for sender, ports in receivers.items()
-        }
         self._generation = Generation(self._protocol, settings, self._members, self._mailbox.put)
         self._unflushed_since: float | None = None
+
+    def _open_payloads(self, epoch: int) -> EpochPayloads | None:
+        payloads, ref = self._settings.payloads, self._session.ref
+        if payloads is None:
+            return None
+        return payloads.epoch(self._settings.run.uid, ref.group, ref.incarnation, epoch)
 
     # --- life ---------------------------------------------------------------------------------------------------------
 
@@ -94,75 +116,61 @@ class GroupEpoch:
         crash_here(CrashPoint.AFTER_RECOVERY)
 
     def _rebuild(self, recovered: Recovered) -> None:
-        operators = self._protocol.operators
-        for name, data in recovered.states.items():
-            operators[name].restore(data)
-        for name, inset_id, data in recovered.snapshots:
-            operators[name].restore_snapshot(inset_id, data)
-        ready: dict[tuple[Port, int], Event] = {}
-        for logged in _round_robin(recovered):
-            assert logged.inset_id is not None
-            key = (logged.receiver, logged.event.event_id)
-            if key not in ready:
-                ready[key] = unpacked(logged.event)  # once per event: its Input Sets share the records
-            operators[logged.receiver.operator].reload(logged.receiver.name, ready[key], logged.inset_id)
+        self._protocol.rebuild(recovered, self._bodies.unpacked)
 
     def _start_threads(self, recovered: Recovered) -> None:
         for name, operator in self._members.items():
-            if isinstance(operator, TableWriter):
+            if isinstance(operator, ActionWriter):
                 self._writers[name, operator.connection] = WriterThread(
-                    name, operator, self._settings.connections, self._mailbox.put, self._fail
+                    name, operator, self._settings.connections, self._bodies, self._mailbox.put, self._fail
                 )
         self._committer.start()
-        self._hand_to_writers(recovered.writes)
-        cursors = {
-            Port(name, port): protocol.context.mark(port)
-            for name, protocol in self._protocol.operators.items()
-            for port in protocol.spec.inputs
-            if self._pipeline.sender(Port(name, port)).operator not in self._members
-            and port not in protocol.context.ended
-        }
-        for sender, receivers in self._remote.items():
-            if receivers:
-                self._backlogs[sender] = Backlog(
-                    receivers,
-                    self._session.acknowledged,
-                    self._settings.run.spec.backlog,
-                    partial(self._last_event, sender),
-                )
-        self._channel = Channel(self._session, cursors, self._mailbox, self._fail)
+        self._hand_to_writers(recovered.writes, recovered=True)
+        for sender, receivers in bounded(self._pipeline, self._settings.group).items():
+            self._backlogs[sender] = Backlog(
+                receivers,
+                self._session.acknowledged,
+                self._settings.run.spec.backlog,
+                partial(self._last_event, sender),
+                self._protocol.operators[sender.operator].context.taken_back,
+            )
+        self._channel = Channel(self._session, lanes_of(self._protocol), self._bodies, self._mailbox, self._fail)
         self._channel.start()
 
     def _begin_sources(self) -> None:
+        """Algorithm 6 Steps 2 to 4. A read action that is new is executed once the log has it (`_after_commit`)."""
         for name, operator in self._members.items():
             if not isinstance(operator, SourceOperator):
                 continue
-            source = self._protocol.source(name)
-            if source.action is None:
-                self._protocol.begin_source(name, self._settings.run.spec.actions[name])
-            if source.state["complete"]:
-                continue
-            assert source.action is not None
-            self._sources.append(
-                SourceReader(
-                    name,
-                    operator,
-                    self._settings.run.spec.params,
-                    source.action,
-                    source.offset,
-                    self._mailbox,
-                    self._fail,
-                    self._settings.may_start,
-                )
+            source, first = self._protocol.source(name), self._settings.run.spec.actions[name]
+            reader = self._sources[name] = SourceReader(
+                name,
+                operator,
+                self._settings.run.spec.params,
+                first.get(PLAN),
+                self._settings.connections,
+                self._payloads,
+                self._mailbox,
+                self._fail,
+                self._settings.may_start,
             )
+            for action_id, ref in source.to_drop():
+                reader.ask(UsedUp(action_id, ref))
+            if source.action is None:
+                self._protocol.begin_source(name, without_plan(first))
+            elif not source.has_ended:
+                reader.ask(ReadAction(source.action_id, source.action, source.offset, source.stored))
 
     def _stop(self) -> None:
         """Join every thread: after this nothing of this epoch can reach the log or an external system."""
         self._mailbox.close()
+        if self._payloads is not None:
+            self._payloads.stop()
         self._committer.stop()
+        self._collection.stop()
         for writer in self._writers.values():
             writer.stop()
-        for source in self._sources:
+        for source in self._sources.values():
             source.stop()
         if self._channel is not None:
             self._channel.stop()
@@ -211,12 +219,8 @@ class GroupEpoch:
         match item:
             case (Port() as receiver, Event() as event):
                 self._protocol.deliver(receiver, event)
-            case Batch(operator, table, offset):
-                outputs = self._members[operator].outputs
-                emits = [Emit(port, table, table.num_rows) for port in outputs] if table.num_rows else []
-                self._protocol.emit(operator, emits, offset)
-            case Exhausted(operator):
-                self._protocol.end_source(operator)
+            case Batch() | Stored() | Exhausted() | Discarded():
+                self._observe_source(item)
             case Generated():
                 self._generation.finished(item)
             case Applied(operator, connection, first, last, records):
@@ -225,10 +229,27 @@ class GroupEpoch:
             case Failure(error):
                 raise error
 
+    def _observe_source(self, item: Batch | Stored | Exhausted | Discarded) -> None:
+        """Algorithm 1 Steps 2 and 3."""
+        operator = item.operator
+        match item:
+            case Batch(_, table, offset, about):
+                outputs = self._members[operator].outputs if table.num_rows else ()
+                emits = [Emit(port, table, table.num_rows, about=about) for port in outputs]
+                self._protocol.emit(operator, emits, offset)
+            case Stored(_, ref, records, end):
+                self._protocol.store_effect(operator, ref, records)
+                if end is not None:
+                    self._protocol.end_source(operator, end.next_action)
+            case Exhausted(_, next_action):
+                self._protocol.end_source(operator, next_action)
+            case Discarded(_, action_id):
+                self._protocol.effect_dropped(operator, action_id)
+
     def _is_due(self) -> bool:
         """Output Sets go to the committer as soon as it is free; assignments alone wait for company (decision 2)."""
         if self._unflushed_since is None:
-            return False
+            return self._collection.is_overdue()
         ledger = self._protocol.ledger
         if ledger.has_output and self._committer.is_idle():
             return True
@@ -242,7 +263,7 @@ class GroupEpoch:
                 event = effect.event
                 size = len(event.body) if event.body is not None else getattr(event.payload, "nbytes", 0)
                 self._backlogs[event.sender].note_size(event.event_id, size)
-        self._committer.submit(effects)
+        self._committer.submit(effects + self._collection.due(effects))
         self._unflushed_since = None
 
     def _is_finished(self) -> bool:
@@ -279,37 +300,39 @@ class GroupEpoch:
             if isinstance(e, fx.LogWrite)
         ]
         self._hand_to_writers(writes)
+        self._hand_to_sources(effects)
         awaken: set[str] = set()
         for effect in effects:
-            if isinstance(effect, fx.LogEvent):
-                for delivery in effect.deliveries:
-                    if not delivery.fused:
-                        awaken.add(self._group_of(delivery.receiver.operator))
+            if isinstance(effect, fx.LogEvent) and not effect.held:
+                sent = [delivery.receiver for delivery in effect.deliveries if not delivery.fused]
+            elif isinstance(effect, fx.Release):
+                sent = list(self._pipeline.receivers(effect.sender))
+            else:
+                continue
+            awaken.update(self._group_of(receiver.operator) for receiver in sent)
         if awaken:
             self._session.announce(sorted(awaken))
 
-    def _hand_to_writers(self, writes: Sequence[PendingWrite]) -> None:
+    def _hand_to_writers(self, writes: Sequence[PendingWrite], *, recovered: bool = False) -> None:
         by_writer: dict[tuple[str, str], list[PendingWrite]] = {}
         for write in writes:
             by_writer.setdefault((write.operator, write.connection), []).append(write)
         for key, group in by_writer.items():
-            self._writers[key].add(group)
+            self._writers[key].add(group, recovered=recovered)
+
+    def _hand_to_sources(self, effects: Sequence[fx.Effect]) -> None:
+        for effect in effects:
+            match effect:
+                case fx.StartReadAction(operator, _, action_id, action):
+                    self._sources[operator].ask(ReadAction(action_id, action))
+                case fx.ReadDone(operator, _, action_id):
+                    self._sources[operator].ask(UsedUp(action_id))
 
     def _group_of(self, operator: str) -> str:
         return next(name for name, group in self._pipeline.groups.items() if operator in group.operators)
 
     def _last_event(self, sender: Port) -> int:
         return self._protocol.operators[sender.operator].context.next_event.get(sender.name, FIRST_EVENT_ID) - 1
-
-
-def _round_robin(recovered: Recovered) -> Sequence[Any]:
-    """Algorithm 9 Step 2: increasing event_id per port, round robin between the ports of an operator."""
-    by_port: dict[Port, list[Any]] = {}
-    for logged in recovered.acknowledged:
-        by_port.setdefault(logged.receiver, []).append(logged)
-    queues = list(by_port.values())
-    longest = max(map(len, queues), default=0)
-    return [queue[index] for index in range(longest) for queue in queues if index < len(queue)]
 
 
 def needs_spark(pipeline: Pipeline, group: str) -> bool:

@@ -1,11 +1,11 @@
-"""Connections to external systems as operators and writer threads see them."""
+"""The external systems of a run as operators see them: connections by name, read actions, and what is to be written."""
 
 from __future__ import annotations
 
 import logging
 import threading
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -14,21 +14,16 @@ import tenacity
 
 from airflow_logio.crash import CrashPoint, crash_here
 from airflow_logio.dataflow.operators import Operator
-from airflow_logio.dataflow.reads import TableRead
-from airflow_logio.dataflow.writers import TableWriter
+from airflow_logio.dataflow.reads import DeclaredRead, FunctionRead, TableRead
+from airflow_logio.dataflow.write_actions import INSERT
 from airflow_logio.errors import ConfigurationError, ExternalUnavailable, OperatorFailed
 from airflow_logio.protocol.logic import Read, Write
-from airflow_logio.protocol.writes import PendingWrite
-from airflow_logio.runtime.warehouse import Marker, Warehouse
+from airflow_logio.runtime.queries import DeclaredConnection
+from airflow_logio.runtime.warehouse import Warehouse
 
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
-
-BEGIN, INSERT = "begin", "insert"
-
-REPLAY_SECONDS = 900.0
-"""How long actions on an external system that is away are replayed before the group is parked."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,61 +40,75 @@ class WriterIdentity:
 class Connections:
     """The external systems of a run, by the names the pipeline gives them; opened when first used."""
 
-    def __init__(self, urls: Mapping[str, str], identity: WriterIdentity) -> None:
+    def __init__(self, urls: Mapping[str, str], identity: WriterIdentity, replay_seconds: float) -> None:
+        self.identity = identity
+        self.replay_seconds = replay_seconds
         self._urls = urls
-        self._identity = identity
         self._open: dict[str, Warehouse] = {}
         self._opening = threading.Lock()
         self._one_at_a_time: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
 
+    def url(self, name: str) -> str:
+        """Raises `ConfigurationError` if the run was started without the connection."""
+        if name not in self._urls:
+            raise ConfigurationError(
+                f"connection {name!r} is used by the pipeline, but the run was started without it "
+                f"(it has: {', '.join(sorted(self._urls)) or 'none'})"
+            )
+        return self._urls[name]
+
     def warehouse(self, name: str) -> Warehouse:
+        """The SQL database that a connection names."""
         with self._opening:
             if name not in self._open:
-                if name not in self._urls:
-                    raise ConfigurationError(
-                        f"connection {name!r} is used by the pipeline, but the run was started without it "
-                        f"(it has: {', '.join(sorted(self._urls)) or 'none'})"
-                    )
-                self._open[name] = Warehouse(name, self._urls[name])
+                self._open[name] = Warehouse(name, self.url(name))
             return self._open[name]
 
-    def read(self, read: TableRead, keys: pa.Array | None) -> pa.Table:
+    def source(self, name: str) -> DeclaredConnection:
+        """The connection of a source."""
+        return DeclaredConnection(self.url(name), lambda: self.warehouse(name))
+
+    def lock(self, name: str) -> threading.Lock:
+        """Held while write actions are executed on a connection: they run one at a time."""
+        with self._opening:
+            return self._one_at_a_time[name]
+
+    def read(self, read: DeclaredRead, keys: pa.Array | None) -> pa.Table:
         """The effect of a side-effect read action (Algorithm 4); replayed with back-off while the system is away."""
-        warehouse = self.warehouse(read.connection)
+        action = self._table_read(read, keys) if isinstance(read, TableRead) else self._function_read(read, keys)
         crash_here(CrashPoint.BEFORE_READ)
-        effect = replay(f"reading {read.table}", lambda: warehouse.read(read, keys), lambda: False)
+        effect = replay(f"reading {read}", action, self.replay_seconds, threading.Event())
         crash_here(CrashPoint.AFTER_READ)
         return effect
 
-    def apply(
-        self,
-        operator: str,
-        writer: TableWriter,
-        writes: Sequence[PendingWrite],
-        tables: list[pa.Table],
-        is_over: Callable[[], bool],
-    ) -> None:
-        """Apply a gapless group of write actions of one operator, atomically conditional (Algorithms 5 and 8).
+    def _table_read(self, read: TableRead, keys: pa.Array | None) -> Callable[[], pa.Table]:
+        warehouse = self.warehouse(read.connection)
+        return lambda: warehouse.read(read, keys)
 
-        Replayed with back-off while the system is away, until `is_over`: being conditional, a replay of what was applied
-        changes nothing.
-        """
-        marker = Marker(
-            self._identity.run_uid, operator, writer.connection, 0, self._identity.token, self._identity.started_at
-        )
-        warehouse = self.warehouse(writer.connection)
-        crash_here(CrashPoint.BEFORE_WRITE)
-        with self._one_at_a_time[writer.connection]:  # writes to one connection run one at a time
-            replay(f"writing {writer.table}", lambda: warehouse.apply(marker, writer, writes, tables), is_over)
-        crash_here(CrashPoint.AFTER_WRITE)
+    def _function_read(self, read: FunctionRead, keys: pa.Array | None) -> Callable[[], pa.Table]:
+        url = self.url(read.connection)
+
+        def fetch() -> pa.Table:
+            try:
+                table = read.fetch(url, keys)
+            except (ConnectionError, TimeoutError) as error:
+                raise ExternalUnavailable(f"connection {read.connection!r}: {type(error).__name__}: {error}") from error
+            if not isinstance(table, pa.Table):
+                raise OperatorFailed(f"the read by {read} returned {type(table).__name__}; return an Arrow table")
+            return table
+
+        return fetch
 
     def close(self) -> None:
         for warehouse in self._open.values():
             warehouse.close()
 
 
-def replay(what: str, action: Callable[[], T], is_over: Callable[[], bool]) -> T:
-    """Run an action on an external system until it does not raise `ExternalUnavailable` (Algorithm 5 Step 2)."""
+def replay(what: str, action: Callable[[], T], seconds: float, stopping: threading.Event) -> T:
+    """Run an action on an external system until it does not raise `ExternalUnavailable` (Algorithm 5 Step 2).
+
+    With back-off, for so many seconds, or until `stopping`; then raises `ExternalUnavailable` for good.
+    """
 
     def report(state: tenacity.RetryCallState) -> None:
         error = state.outcome.exception() if state.outcome else None
@@ -108,11 +117,19 @@ def replay(what: str, action: Callable[[], T], is_over: Callable[[], bool]) -> T
     retrying = tenacity.Retrying(
         retry=tenacity.retry_if_exception_type(ExternalUnavailable),
         wait=tenacity.wait_exponential(0.1, 5.0) + tenacity.wait_random(0, 0.1),
-        stop=lambda state: (state.seconds_since_start or 0.0) >= REPLAY_SECONDS or is_over(),
+        stop=tenacity.stop_any(tenacity.stop_after_delay(seconds), tenacity.stop_when_event_set(stopping)),
+        sleep=tenacity.sleep_using_event(stopping),
         before_sleep=report,
         reraise=True,
     )
-    return retrying(action)
+    try:
+        return retrying(action)
+    except ExternalUnavailable as error:
+        attempts = retrying.statistics["attempt_number"]
+        raise ExternalUnavailable(
+            f"{what} was replayed {attempts} times in {seconds:g} s, and the external system is still away: {error}. What "
+            "is to be done stays in the log: when the system is back, `logio retry` goes on with it"
+        ) from error
 
 
 class StepExternal:
@@ -124,8 +141,18 @@ class StepExternal:
         self._connections = connections
         self.collected: list[Read | Write] = []
 
-    def read(self, read: TableRead, keys: pa.Array | None = None) -> pa.Table:
+    def read(self, read: DeclaredRead, keys: pa.Array | None = None) -> pa.Table:
         """A side-effect read action: its effect is obtained once, here."""
+        if read.connection in self._operator.writes():
+            raise OperatorFailed(
+                f"operator {self._name!r} reads connection {read.connection!r}, which it writes: what it reads would depend "
+                "on how far its writes have come. Read in an operator of another group"
+            )
+        if read.connection not in self._operator.connections():
+            raise OperatorFailed(
+                f"operator {self._name!r} reads connection {read.connection!r}, but does not name it in connections(); name "
+                "it there, so that the pipeline is checked with it"
+            )
         table = self._connections.read(read, keys)
         self.collected.append(Read(read.connection, describe_read(read, keys), table, table.num_rows))
         return table
@@ -140,9 +167,9 @@ class StepExternal:
         self.collected.append(Write(connection, {"action": INSERT}, table, table.num_rows))
 
 
-def describe_read(read: TableRead, keys: pa.Array | None) -> dict[str, Any]:
+def describe_read(read: DeclaredRead, keys: pa.Array | None) -> dict[str, Any]:
     """The textual description of a read action, for READ_ACTION."""
-    described: dict[str, Any] = {"table": read.table, "columns": list(read.columns), "key": read.key}
+    described = {name: value for name, value in read.describe().items() if name != "connection"}
     if keys is not None:
         described["keys"] = len(keys)
     return described

@@ -91,8 +91,12 @@ class Generation:
 
     def finished(self, job: Generated) -> None:
         """The end of a job is a step of its own: Output Sets logged, Input Sets done, state serialized."""
-        self._protocol.generated(job.operator, job.results, job.reads)
-        self._runners[job.operator].finished()
+        if job.results:
+            self._protocol.generated(job.operator, job.results, job.reads)
+        for inset_id, error in job.aside:
+            self._protocol.set_aside(job.operator, inset_id, error)
+        if job.is_last:
+            self._runners[job.operator].finished()
 
     def join(self) -> None:
         for runner in self._runners.values():

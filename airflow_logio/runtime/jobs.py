@@ -9,8 +9,8 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pyarrow as pa
@@ -18,7 +18,7 @@ import pyarrow as pa
 from airflow_logio.crash import CrashPoint, crash_here
 from airflow_logio.dataflow.function_operators import keys_of
 from airflow_logio.dataflow.operators import BatchGenerator, InputSet
-from airflow_logio.errors import LogioError, OperatorFailed, SparkLost
+from airflow_logio.errors import FailurePoint, LogioError, OperatorFailed, SparkLost
 from airflow_logio.protocol.logic import Emit, Output, Read
 from airflow_logio.runtime.external import Connections, describe_read
 from airflow_logio.runtime.spark import SparkSessions, lookup, partitions_for
@@ -33,11 +33,16 @@ LINGER_SECONDS = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Generated:
-    """A job has ended: outputs per Input Set in the order triggered, and the read actions of the job."""
+    """A job has ended: outputs per Input Set in the order triggered, and the read actions of the job.
+
+    `aside` are Input Sets to be quarantined, with their errors; `is_last` frees the runner.
+    """
 
     operator: str
     results: list[tuple[str, Sequence[Output]]]
     reads: list[Read]
+    aside: list[tuple[str, str]] = field(default_factory=list)
+    is_last: bool = True
 
 
 class JobRunner:
@@ -80,19 +85,41 @@ class JobRunner:
 
     def _run(self, sets: Sequence[InputSet]) -> None:
         try:
-            self._done(self._generate(sets))
+            parts = list(self._isolating(sets))
+            for part in parts[:-1]:
+                self._done(replace(part, is_last=False))
+            self._done(parts[-1])
         except LogioError as error:
             self._failed(error)
-        except (ConnectionError, EOFError) as error:
-            self._failed(SparkLost(f"the JVM of group operator {self._name!r} is gone: {error}"))
         except BaseException as error:
-            first, last = sets[0].inset_id, sets[-1].inset_id
-            failure = OperatorFailed(
-                f"pipeline {self._pipeline!r}, operator {self._name!r}, Input Sets {first!r} to {last!r}: "
-                f"{type(error).__name__}: {_first_lines(error)}"
-            )
-            failure.__cause__ = error
-            self._failed(failure)
+            self._failed(error)
+
+    def _isolating(self, sets: Sequence[InputSet]) -> Iterator[Generated]:
+        """The job; halved where it fails, until the Input Set is alone that is to blame: it is named, or set aside."""
+        try:
+            yield self._generate(sets)
+        except Exception as error:
+            if isinstance(error, LogioError) and not isinstance(error, OperatorFailed):
+                raise
+            if self._sessions.is_lost(error):  # no Input Set is to blame
+                raise SparkLost(f"Spark is gone from under operator {self._name!r}: {_first_lines(error)}") from error
+            if len(sets) == 1:
+                yield self._to_blame(sets[0].inset_id, error)
+                return
+            log.warning("%s: a job of %d Input Sets failed, looking for the one: %s", self._name, len(sets), error)
+            middle = len(sets) // 2
+            yield from self._isolating(sets[:middle])
+            yield from self._isolating(sets[middle:])
+
+    def _to_blame(self, inset_id: str, error: Exception) -> Generated:
+        failure = OperatorFailed(
+            f"pipeline {self._pipeline!r}, operator {self._name!r}, Input Set {inset_id!r}: "
+            f"{type(error).__name__}: {_first_lines(error)}",
+            FailurePoint(self._name, inset_id=inset_id),
+        )
+        if getattr(self._operator, "on_error", "fail") != "quarantine":
+            raise failure from error
+        return Generated(self._name, [], [], [(inset_id, str(failure))])
 
     def _generate(self, sets: Sequence[InputSet]) -> Generated:
         started = time.monotonic()

@@ -20,6 +20,7 @@ from airflow_logio.protocol.states import GroupState, check_claim
 from airflow_logio.runtime import processes, spark_submit
 from airflow_logio.runtime.bundle import PipelineRef, write_bundle
 from airflow_logio.runtime.driver_config import DriverConfig
+from airflow_logio.runtime.payloads import payload_root
 from airflow_logio.runtime.spark_submit import SparkSettings
 from airflow_logio.store.records import Claim, DriverIdentity, GroupRef, GroupStatus, Run
 from airflow_logio.store.sql.store import SqlLogStore
@@ -113,6 +114,8 @@ class LaunchContext:
     """The pipeline's connection name → URL."""
     launcher: Launcher
     settings: SparkSettings = field(default_factory=SparkSettings)
+    payloads: str | None = None
+    """Root of the payload store as the deployment configures it; by default that of the log, if it has one."""
     end_old_drivers: bool = True
     """Off only in tests of zombies: fencing alone must hold."""
 
@@ -142,6 +145,7 @@ def launch_group(context: LaunchContext, group: str, *, expected: int, reason: s
         context.ref.attr,
         str(context.ref.bundle_root),
         dict(context.connections),
+        payload_root(context.log_url, context.payloads),
     )
     conf = context.settings.effective_conf(context.pipeline.groups[group].spark)
     try:

@@ -14,9 +14,11 @@ from airflow_logio.errors import LogUnavailable
 from airflow_logio.protocol.states import ENDED, GroupState
 from airflow_logio.runtime.ending import DriverEnder
 from airflow_logio.runtime.launch import LaunchContext, LocalProcessLauncher, launch_group
+from airflow_logio.runtime.payloads import payload_root
 from airflow_logio.runtime.run_summary import Outcome, RunSummary, summarize
 from airflow_logio.runtime.snapshot import Observer, Snapshot
 from airflow_logio.runtime.supervise import tend
+from airflow_logio.runtime.tidying import clear_up
 from airflow_logio.runtime.watch import GroupWatcher
 
 log = logging.getLogger(__name__)
@@ -74,6 +76,9 @@ class LocalRun:
         self._ender.end(lambda: self._halts < 2)
         if outcome is Outcome.FINISHED:
             store.patience.call("finishing the run", lambda: store.finish_run(run.run_id))
+            clear_up(payload_root(self._context.log_url, self._context.payloads), store, run)
+            if store.patience.call("looking for quarantine", lambda: store.quarantined(run.run_id)):
+                outcome = Outcome.QUARANTINED
         self._show(on_snapshot)
         seconds = time.monotonic() - began
         return store.patience.call(

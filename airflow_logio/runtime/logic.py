@@ -11,12 +11,13 @@ from typing import Any
 
 from airflow_logio.dataflow.operators import InputEvent, InputSet, Operator, StatefulOperator, StatelessOperator
 from airflow_logio.dataflow.pipeline import Pipeline
-from airflow_logio.dataflow.writers import TableWriter
-from airflow_logio.errors import LogioError, OperatorFailed
+from airflow_logio.dataflow.write_actions import BEGIN
+from airflow_logio.dataflow.writers import ActionWriter
+from airflow_logio.errors import FailurePoint, LogioError, OperatorFailed
 from airflow_logio.protocol.logic import Emit, Logic, OperatorSpec, Output, Write
 from airflow_logio.protocol.values import Event, ExecutionMode, Port
 from airflow_logio.runtime.arrow import decode
-from airflow_logio.runtime.external import BEGIN, Connections, StepExternal
+from airflow_logio.runtime.external import Connections, StepExternal
 
 
 class _Adapter:
@@ -29,23 +30,30 @@ class _Adapter:
         self._connections = connections
 
     def opening(self) -> Sequence[Write]:
-        """The first write action of a run: what it does to the writer's table (``on_new_run``)."""
-        if not isinstance(self._operator, TableWriter):
-            return ()
-        header = {"action": BEGIN, "table": self._operator.table, "mode": self._operator.on_new_run}
-        return (Write(self._operator.connection, header),)
+        """The write action that a run begins with, if the writer has one."""
+        described = self._operator.opening() if isinstance(self._operator, ActionWriter) else None
+        return () if described is None else (Write(self._operator.connection, {**described, "action": BEGIN}),)
+
+    def function(self, inset_id: str) -> str:
+        return ""
 
     @contextmanager
-    def _named(self, where: str) -> Iterator[None]:
+    def _named(
+        self, where: str, port: str | None = None, event: Event | None = None, inset_id: str | None = None
+    ) -> Iterator[None]:
+        known = event is not None or inset_id is not None
+        at = FailurePoint(self._name, port, event.event_id if event else None, inset_id) if known else None
         try:
             yield
         except OperatorFailed as error:
-            raise OperatorFailed(f"pipeline {self._pipeline!r}, operator {self._name!r}, {where}: {error}") from error
+            raise OperatorFailed(
+                f"pipeline {self._pipeline!r}, operator {self._name!r}, {where}: {error}", at
+            ) from error
         except LogioError:
             raise
         except Exception as error:
             raise OperatorFailed(
-                f"pipeline {self._pipeline!r}, operator {self._name!r}, {where}: {type(error).__name__}: {error}"
+                f"pipeline {self._pipeline!r}, operator {self._name!r}, {where}: {type(error).__name__}: {error}", at
             ) from error
 
     def _input(self, port: str, event: Event) -> InputEvent:
@@ -86,7 +94,9 @@ class StatelessLogic(_Adapter):
     def generate(self, inset_id: str, held: Any, state: Mapping[str, Any]) -> Iterable[Output]:
         port, event = held
         external = self._external()
-        with self._named(f"port {port!r}, event {event.event_id} of {event.sender}"):
+        with self._named(
+            f"port {port!r}, event {event.event_id} of {event.sender}, Input Set {inset_id!r}", port, event, inset_id
+        ):
             given = self._input(port, event)
             outputs = list(self._operator.process(given, external))
         serialized = {id(given.table): event.body} if event.body else {}
@@ -109,11 +119,12 @@ class StatefulLogic(_Adapter):
         return dict(self._operator.initial_state())
 
     def assign(self, port: str, event: Event, state: dict[str, Any]) -> Mapping[str, Any]:
-        with self._named(f"port {port!r}, event {event.event_id} of {event.sender}"):
+        with self._named(f"port {port!r}, event {event.event_id} of {event.sender}", port, event):
             return self._operator.assign(self._input(port, event), state)  # type: ignore[no-any-return]
 
     def part(self, port: str, event: Event, inset_id: str) -> Any:
-        with self._named(f"port {port!r}, event {event.event_id} of {event.sender}, Input Set {inset_id!r}"):
+        where = f"port {port!r}, event {event.event_id} of {event.sender}, Input Set {inset_id!r}"
+        with self._named(where, port, event, inset_id):
             return self._operator.part(self._input(port, event), inset_id)
 
     def accumulate(self, held: Any | None, part: Any) -> Any:
@@ -128,12 +139,15 @@ class StatefulLogic(_Adapter):
         with self._named("flushing at end of stream"):
             return self._operator.flush(state, open_insets)  # type: ignore[no-any-return]
 
+    def function(self, inset_id: str) -> str:
+        return self._operator.function(inset_id)  # type: ignore[no-any-return]
+
     def order(self, inset_id: str) -> int | str | None:
         return self._operator.order(inset_id)  # type: ignore[no-any-return]
 
     def generate(self, inset_id: str, held: Any, state: Mapping[str, Any]) -> Iterable[Output]:
         external = self._external()
-        with self._named(f"Input Set {inset_id!r}"):
+        with self._named(f"Input Set {inset_id!r}", inset_id=inset_id):
             outputs = list(self._operator.generate(InputSet(inset_id, held), state, external))
         yield from external.collected
         for name, table in outputs:
@@ -159,14 +173,24 @@ def specs_of(
                 logic=_logic(pipeline.name, name, operator, connections),
                 lineage_in=frozenset(inside),
                 lineage_out=frozenset(outside),
+                lineage_starts=pipeline.lineage_starts(name),
                 asynchronous=operator.mode is ExecutionMode.EXECUTORS,
                 reads_state=operator.reads_state,
                 stateless=isinstance(operator, StatelessOperator),
+                replayable=getattr(operator, "replayable", True),
+                port_order=tuple(operator.port_order),
+                sends_after_writes=operator.sends_after_writes,
+                quarantines=operator.on_error == "quarantine",
             )
         )
         for port in operator.outputs:
             receivers[Port(name, port)] = pipeline.receivers(Port(name, port))
     return specs, receivers
+
+
+def captured_inputs(pipeline: Pipeline) -> frozenset[Port]:
+    """Input ports of the whole pipeline for which lineage is captured (IN of Section 3.1)."""
+    return frozenset(Port(name, port) for name in pipeline.operators for port in pipeline.lineage_ports(name)[0])
 
 
 def _logic(pipeline: str, name: str, operator: Operator, connections: Connections) -> Logic | None:

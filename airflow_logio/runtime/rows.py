@@ -11,7 +11,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from airflow_logio.dataflow.reads import TableRead
-from airflow_logio.dataflow.writers import TableWriter
+from airflow_logio.dataflow.table_writer import TableWriter
 from airflow_logio.errors import ConfigurationError, WriteRefused
 
 KEYS_PER_QUERY = 5_000
@@ -53,7 +53,7 @@ def fetch(connection: Connection, read: TableRead, keys: pa.Array | None) -> pa.
     missing = [name for name in names if name not in table.columns]
     if missing:
         raise ConfigurationError(f"table {read.table!r} of connection {read.connection!r} has no column {missing[0]!r}")
-    schema = pa.schema([(name, _arrow_type(table.columns[name])) for name in names])
+    schema = pa.schema([(name, arrow_type(table.columns[name])) for name in names])
     query = sa.select(*(table.columns[name] for name in names))
     if keys is None or read.key is None:
         found = connection.execute(query).all()
@@ -64,18 +64,22 @@ def fetch(connection: Connection, read: TableRead, keys: pa.Array | None) -> pa.
         for start in range(0, len(values), KEYS_PER_QUERY):
             found += connection.execute(restricted, {"keys": values[start : start + KEYS_PER_QUERY]}).all()
     columns = list(zip(*found, strict=True)) if found else [()] * len(names)
-    return pa.table(
-        [pa.array(column, field.type) for column, field in zip(columns, schema, strict=True)], schema=schema
-    )
+    return pa.table([_array(column, field.type) for column, field in zip(columns, schema, strict=True)], schema=schema)
 
 
-def _arrow_type(column: sa.Column[Any]) -> pa.DataType:
+def _array(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
+    if pa.types.is_floating(kind):  # NUMERIC comes as Decimal
+        values = [None if value is None else float(value) for value in values]
+    return pa.array(values, kind)
+
+
+def arrow_type(column: sa.Column[Any]) -> pa.DataType:
     kinds: list[tuple[Any, str]] = [
         (sa.Boolean, "boolean"),
         (sa.Integer, "bigint"),
         (sa.DateTime, "timestamp"),
         (sa.Date, "date"),
-        (sa.Numeric, "double"),
+        ((sa.Numeric, sa.Float), "double"),  # a Float is no Numeric from SQLAlchemy 2.1 on
     ]
     return next((ARROW_TYPES[name] for kind, name in kinds if isinstance(column.type, kind)), pa.string())
 
@@ -131,9 +135,31 @@ def _as_declared(writer: TableWriter, records: pa.Table) -> pa.Table:
         )
     schema = pa.schema([(name, ARROW_TYPES[kind]) for name, kind in writer.columns.items()])
     try:
-        return records.select(list(writer.columns)).cast(schema)
+        cast = records.select(list(writer.columns)).cast(schema)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
         raise WriteRefused(f"records for table {writer.table!r} do not fit its columns: {error}") from error
+    for field, column in zip(cast.schema, cast.columns, strict=True):
+        _refuse_far_times(writer, field, column)
+    return cast
+
+
+_YEARS_1_TO_9999 = {
+    pa.timestamp("us"): (-62_135_596_800 * 10**6, 253_402_300_800 * 10**6 - 1),
+    pa.date32(): (-719_162, 2_932_896),
+}
+
+
+def _refuse_far_times(writer: TableWriter, field: pa.Field, column: pa.ChunkedArray) -> None:
+    """Arrow's years go further than those of the databases' drivers: what is written must be readable again."""
+    if field.type not in _YEARS_1_TO_9999:
+        return
+    first, last = (pa.scalar(bound, field.type) for bound in _YEARS_1_TO_9999[field.type])
+    found = pc.min_max(column)
+    if found["min"].is_valid and (pc.less(found["min"], first).as_py() or pc.greater(found["max"], last).as_py()):
+        raise WriteRefused(
+            f"records for table {writer.table!r} have a time in column {field.name!r} outside the years 1 to 9999, which "
+            "databases cannot give back"
+        )
 
 
 def _insert_sqlite(connection: Connection, writer: TableWriter, records: pa.Table) -> None:
@@ -141,6 +167,12 @@ def _insert_sqlite(connection: Connection, writer: TableWriter, records: pa.Tabl
     quote = connection.dialect.identifier_preparer.quote
     names = ", ".join(quote(name) for name in records.column_names)
     marks = ", ".join("?" for _ in records.column_names)
+    for field, column in zip(records.schema, records.columns, strict=True):
+        if pa.types.is_floating(field.type) and pc.any(pc.is_nan(column)).as_py():
+            raise WriteRefused(
+                f"records for table {writer.table!r} have NaN in column {field.name!r}, which SQLite would turn into NULL; "
+                "fill it before the writer"
+            )
     columns = [_sqlite_values(column) for column in records.columns]
     connection.exec_driver_sql(
         f"INSERT INTO {quote(writer.table)} ({names}) VALUES ({marks})", list(zip(*columns, strict=True))

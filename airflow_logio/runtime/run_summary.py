@@ -9,13 +9,14 @@ from typing import Any
 
 from airflow_logio.dataflow.pipeline import Pipeline
 from airflow_logio.protocol.states import GroupState
-from airflow_logio.store.records import GroupStatus, PortProgress, Run
+from airflow_logio.store.records import GroupStatus, PortProgress, QuarantinedInputSet, Run
 from airflow_logio.store.sql.drivers import DriverRecord, driver_records
 from airflow_logio.store.sql.store import SqlLogStore
 
 
 class Outcome(StrEnum):
     FINISHED = "finished"
+    QUARANTINED = "finished with quarantine"
     PARKED = "parked"
     HALTED = "halted"
 
@@ -32,6 +33,8 @@ class RunSummary:
     drivers: tuple[DriverRecord, ...]
     records: int
     """Sent by the sources."""
+    quarantined: tuple[QuarantinedInputSet, ...]
+    """Input Sets that are set aside."""
     peak_rss: Mapping[str, int]
     """Largest resident memory seen per group, Python and JVM together, in bytes."""
 
@@ -71,6 +74,7 @@ class RunSummary:
             "groups": {group.group: {"state": group.state.value, "incarnation": group.incarnation,
                                      "error": group.error, "log": group.log_path} for group in self.groups},
             "drivers": [driver_json(driver) for driver in self.drivers],
+            "quarantined": [quarantined_json(one) for one in self.quarantined],
         }  # fmt: skip
 
 
@@ -92,6 +96,17 @@ def driver_json(driver: DriverRecord) -> dict[str, Any]:
     }
 
 
+def quarantined_json(one: QuarantinedInputSet) -> dict[str, Any]:
+    """An Input Set that is set aside."""
+    return {
+        "group": one.group,
+        "operator": one.operator,
+        "input_set": one.inset_id,
+        "error": one.error,
+        "since": one.since,
+    }
+
+
 def summarize(
     store: SqlLogStore, run: Run, pipeline: Pipeline, outcome: Outcome, seconds: float, peak_rss: Mapping[str, int]
 ) -> RunSummary:
@@ -106,6 +121,7 @@ def summarize(
         ports=ports,
         drivers=tuple(driver_records(store, run.run_id)),
         records=sum(row.records for row in ports if row.direction == "out" and row.port.operator in sources),
+        quarantined=tuple(store.quarantined(run.run_id)),
         peak_rss=dict(peak_rss),
     )
 

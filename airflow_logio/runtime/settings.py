@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from airflow_logio.dataflow.pipeline import Pipeline
 from airflow_logio.runtime.external import Connections
 from airflow_logio.runtime.mailbox import Bound
+from airflow_logio.runtime.payloads import Payloads
 from airflow_logio.runtime.spark import SparkSessions
 from airflow_logio.store.records import Run
 
@@ -34,3 +35,5 @@ class EpochSettings:
     stop_requested: threading.Event
     """Set when the group is asked to halt."""
     prefetch: Bound = field(default_factory=Bound)
+    payloads: Payloads | None = None
+    """The payload store of the deployment, if it has one."""

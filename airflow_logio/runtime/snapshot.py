@@ -64,7 +64,8 @@ def source_totals(pipeline: Pipeline, params: Mapping[str, object]) -> dict[str,
     totals = {}
     for name, operator in pipeline.operators.items():
         if isinstance(operator, SourceOperator):
-            rows = operator.action(params).get("rows")
+            action = operator.action(params)
+            rows = action.get("total_rows", action.get("rows"))
             if isinstance(rows, int):
                 totals[name] = rows
     return totals

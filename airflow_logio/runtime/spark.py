@@ -42,6 +42,19 @@ class SparkSessions:
     def is_ready(self) -> bool:
         return self._session is not None
 
+    def is_lost(self, error: BaseException) -> bool:
+        """Whether an error of a job is the end of the JVM or of its Spark context, and not of the author's function."""
+        from py4j.protocol import Py4JNetworkError
+
+        if isinstance(error, ConnectionError | EOFError | Py4JNetworkError):
+            return True
+        try:
+            context = self.get().sparkContext._jsc
+            return context is None or bool(context.sc().isStopped())
+        except Exception as silence:
+            log.debug("Spark does not answer: %s", silence)
+            return True
+
     def raise_if_failed(self) -> None:
         """The session could not be made: found out now, not when the first job asks for it."""
         if self._error is not None:

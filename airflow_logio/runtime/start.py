@@ -7,11 +7,12 @@ from typing import Any
 
 from airflow_logio.dataflow.operators import SourceOperator
 from airflow_logio.dataflow.pipeline import Pipeline
-from airflow_logio.dataflow.writers import TableWriter
 from airflow_logio.errors import ConfigurationError
 from airflow_logio.protocol.liveness import Lease, RecoveryBudget
+from airflow_logio.protocol.values import Port
 from airflow_logio.runtime.bundle import PipelineRef
-from airflow_logio.store.records import BacklogBound, RunKey, RunSpec
+from airflow_logio.runtime.payloads.roots import HOW_TO_CONFIGURE
+from airflow_logio.store.records import REPLAY_SECONDS, BacklogBound, OperatorShape, RunKey, RunSpec, ScopeShape
 
 
 def run_spec(
@@ -27,8 +28,12 @@ def run_spec(
     lease: Lease | None = None,
     backlog: BacklogBound | None = None,
     hold_sources: bool = False,
+    replay_seconds: float = REPLAY_SECONDS,
+    payloads: str | None = None,
 ) -> RunSpec:
     """The description of a run, checked: parameters, connections (name → connection id), readable sources.
+
+    `payloads` is the root of the deployment's payload store (`payload_root`); it is not part of the description.
 
     Raises `ConfigurationError` or `PipelineDefinitionError`, naming what is wrong.
     """
@@ -40,12 +45,10 @@ def run_spec(
             f"pipeline {pipeline.name!r} needs connections {list(pipeline.connections)}: "
             f"{'missing ' + ', '.join(missing) if missing else 'unknown ' + ', '.join(unknown)}"
         )
-    for name, operator in pipeline.operators.items():
-        if operator.writes() and not isinstance(operator, TableWriter):
-            raise ConfigurationError(
-                f"operator {name!r} has write actions of its own kind; only TableWriter can be run so far"
-            )
+    if not replay_seconds > 0:
+        raise ConfigurationError(f"replay_seconds is {replay_seconds!r}; give seconds, more than 0")
     sources = {name: op for name, op in pipeline.operators.items() if isinstance(op, SourceOperator)}
+    _check_storable(pipeline, sources, payloads)
     actions = {name: source.action(checked) for name, source in sources.items()}
     fingerprint = pipeline.fingerprint()
     return RunSpec(
@@ -62,4 +65,35 @@ def run_spec(
         actions=actions,
         backlog=backlog or BacklogBound(),
         hold_sources=hold_sources,
+        replay_seconds=replay_seconds,
+        operators=operator_shapes(pipeline),
+        scopes=tuple(
+            ScopeShape(str(scope.start), str(scope.target), scope.retention_seconds) for scope in pipeline.scopes
+        ),
     )
+
+
+def _check_storable(pipeline: Pipeline, sources: Mapping[str, SourceOperator], payloads: str | None) -> None:
+    stored = [name for name, source in sources.items() if not source.replayable]
+    if stored and payloads is None:
+        raise ConfigurationError(
+            f"source {stored[0]!r} of pipeline {pipeline.name!r} cannot be replayed: the effect of its reads must be stored "
+            f"outside the log before it is used, and this deployment has no payload store. To give it one, {HOW_TO_CONFIGURE}"
+        )
+
+
+def operator_shapes(pipeline: Pipeline) -> dict[str, OperatorShape]:
+    """The graph of a pipeline as a run remembers it, in topological order."""
+    group_of = {name: group.name for group in pipeline.groups.values() for name in group.operators}
+    shapes = {}
+    for name, operator in pipeline.operators.items():
+        inside, outside = pipeline.lineage_ports(name)
+        shapes[name] = OperatorShape(
+            group=group_of[name],
+            inputs={port: str(pipeline.sender(Port(name, port))) for port in operator.inputs},
+            outputs=tuple(operator.outputs),
+            lineage_in=tuple(sorted(inside)),
+            lineage_out=tuple(sorted(outside)),
+            lineage_starts=tuple(sorted(pipeline.lineage_starts(name))),
+        )
+    return shapes

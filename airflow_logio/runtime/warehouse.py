@@ -9,7 +9,7 @@ wrote, or if another run owns the table. A stopped process cannot hold the marke
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,9 +20,9 @@ from sqlalchemy.engine import Connection, Engine
 
 from airflow_logio.crash import CrashPoint, crash_here
 from airflow_logio.dataflow.reads import TableRead
-from airflow_logio.dataflow.writers import TableWriter
-from airflow_logio.errors import ConfigurationError, ExternalUnavailable, Fenced, WriteRefused
-from airflow_logio.protocol.writes import PendingWrite, check_gapless, unapplied
+from airflow_logio.dataflow.table_writer import TableWriter
+from airflow_logio.dataflow.write_actions import Marker, WriteAction
+from airflow_logio.errors import ConfigurationError, ExternalUnavailable, WriteRefused
 from airflow_logio.runtime import rows
 from airflow_logio.store.sql.engines import RETRYABLE, is_misconfigured, parse_url, postgres_arguments, sqlite_engine
 
@@ -51,28 +51,6 @@ owner_table = sa.Table(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Marker:
-    """The key of a high-water row, and the fencing token of who advances it."""
-
-    run_uid: str
-    operator: str
-    connection: str
-    slot: int
-    token: int
-    started_at: float
-    """When the run was started, by the clock of its log: a table belongs to the latest run that began to write it."""
-
-    def where(self) -> sa.ColumnElement[bool]:
-        columns = marker_table.c
-        return sa.and_(
-            columns.run_uid == self.run_uid,
-            columns.operator == self.operator,
-            columns.connection == self.connection,
-            columns.slot == self.slot,
-        )
-
-
 class Warehouse:
     """One external SQL database, under the name the pipeline gives it. Used by one thread at a time per operation."""
 
@@ -91,31 +69,32 @@ class Warehouse:
         with self._translated(), self.engine.connect().execution_options(**_snapshot(self.engine)) as connection:
             return rows.fetch(connection, read, keys)
 
+    @contextmanager
+    def snapshot(self) -> Iterator[Connection]:
+        """A connection for reads of one snapshot; driver errors come out as `ExternalUnavailable`, as from `read`."""
+        with self._translated(), self.engine.connect().execution_options(**_snapshot(self.engine)) as connection:
+            yield connection
+
     # --- writes -------------------------------------------------------------------------------------------------------
 
-    def apply(self, marker: Marker, writer: TableWriter, writes: Sequence[PendingWrite], tables: list[Any]) -> None:
+    def apply(self, marker: Marker, writer: TableWriter, actions: Sequence[WriteAction]) -> None:
         """Apply a gapless group of write actions and advance the marker, in one transaction.
 
-        `tables` holds the records of each action. Raises `WriteRefused` (another run owns the table), `Fenced` (a higher
+        Raises `WriteRefused` (another run owns the table), `Fenced` (a higher
         token wrote), `LogInconsistent` (the external system is behind the log), `ExternalUnavailable` (try again).
         """
-        check_gapless(writes)
         self._prepare()
         with self._translated(), self.engine.begin() as connection:
-            last = self._lock_marker(connection, marker)
-            pending = unapplied(writes, last)
+            pending = marker.unapplied(actions, *self._lock_marker(connection, marker))
             if not pending:
                 return
-            todo = list(zip(writes, tables, strict=True))[len(writes) - len(pending) :]
-            if pending[0].header.get("action") == "begin":
+            if pending[0].is_opening:
                 self._begin(connection, marker, writer)
-                todo = todo[1:]
             self._check_owner(connection, marker, writer)
-            rows.insert(connection, writer, [table for _, table in todo])
+            rows.insert(connection, writer, [action.records for action in pending if not action.is_opening])
             crash_here(CrashPoint.IN_WAREHOUSE_TRANSACTION)
-            connection.execute(
-                sa.update(marker_table).where(marker.where()).values(last_write=pending[-1].number, token=marker.token)
-            )
+            new = {"last_write": pending[-1].number, "token": marker.token}
+            connection.execute(sa.update(marker_table).where(_row(marker)).values(**new))
 
     def _prepare(self) -> None:
         if self._prepared:
@@ -127,19 +106,14 @@ class Warehouse:
         self._prepared = True
 
     @staticmethod
-    def _lock_marker(connection: Connection, marker: Marker) -> int:
-        """Last applied number, with the row locked: whoever else writes here waits, then finds this token."""
-        query = sa.select(marker_table.c.last_write, marker_table.c.token).where(marker.where()).with_for_update()
+    def _lock_marker(connection: Connection, marker: Marker) -> tuple[int, int]:
+        """Last number applied and its token, with the row locked: whoever else writes here waits, then finds this token."""
+        query = sa.select(marker_table.c.last_write, marker_table.c.token).where(_row(marker)).with_for_update()
         row = connection.execute(query).one_or_none()
         if row is None:
             _insert_marker(connection, marker)
             row = connection.execute(query).one()
-        if row.token > marker.token:
-            raise Fenced(
-                f"write actions of {marker.operator!r} on {marker.connection!r}: token {row.token} has written, this "
-                f"driver holds {marker.token}; it was replaced"
-            )
-        return int(row.last_write)
+        return int(row.last_write), int(row.token)
 
     def _begin(self, connection: Connection, marker: Marker, writer: TableWriter) -> None:
         """The first write action of a run: take the table over, create it if declared, treat what is in it as asked.
@@ -197,9 +171,41 @@ class Warehouse:
             if error.connection_invalidated or code.startswith(RETRYABLE):
                 raise ExternalUnavailable(f"connection {self.name!r}: {_cause(error)}") from error
             raise WriteRefused(f"connection {self.name!r} refused a statement: {_cause(error)}") from error
+        except (
+            ValueError,
+            OverflowError,
+            pa.ArrowException,
+        ) as error:  # text with NUL, a year 10000, a number too long
+            raise WriteRefused(f"connection {self.name!r}: a value cannot be passed on: {error}") from error
 
     def close(self) -> None:
         self.engine.dispose()
+
+
+@dataclass(frozen=True, slots=True)
+class TableTarget:
+    """A `TableWriter` as the runtime drives it: like an author's `ConditionalWriter`."""
+
+    writer: TableWriter
+    warehouse: Warehouse
+    unavailable: tuple[type[Exception], ...] = ()
+
+    def connect(self, _url: str) -> AbstractContextManager[Warehouse]:
+        """The run's one pool of connections to the database, which mends itself."""
+        return nullcontext(self.warehouse)
+
+    def apply(self, client: Warehouse, marker: Marker, actions: Sequence[WriteAction]) -> None:
+        client.apply(marker, self.writer, actions)
+
+
+def _row(marker: Marker) -> sa.ColumnElement[bool]:
+    columns = marker_table.c
+    return sa.and_(
+        columns.run_uid == marker.run_uid,
+        columns.operator == marker.operator,
+        columns.connection == marker.connection,
+        columns.slot == marker.slot,
+    )
 
 
 def _insert_marker(connection: Connection, marker: Marker) -> None:

@@ -11,16 +11,14 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-import pyarrow as pa
-
-from airflow_logio.dataflow.writers import TableWriter
+from airflow_logio.dataflow.writers import ActionWriter
 from airflow_logio.protocol.writes import PendingWrite
-from airflow_logio.runtime.arrow import decode
+from airflow_logio.runtime.execution import executor_of
 from airflow_logio.runtime.external import Connections
+from airflow_logio.runtime.payloads.bodies import Bodies
 
 log = logging.getLogger(__name__)
 
-GROUP_ACTIONS = 4_096
 GROUP_RECORDS = 100_000
 MAX_ACTIONS_WAITING = 8_192
 MAX_BYTES_WAITING = 64 * 2**20
@@ -41,21 +39,23 @@ class WriterThread:
     def __init__(
         self,
         operator: str,
-        writer: TableWriter,
+        writer: ActionWriter,
         connections: Connections,
+        bodies: Bodies,
         done: Callable[[Applied], None],
         failed: Callable[[BaseException], None],
     ) -> None:
         self._operator = operator
+        self._bodies = bodies
         self._writer = writer
-        self._connections = connections
+        self._executor = executor_of(operator, writer, connections)
         self._done = done
         self._failed = failed
         self._pending: deque[PendingWrite] = deque()
         self._pending_bytes = 0
-        self._busy = False
         self._outstanding = 0
-        self._stopping = False
+        self._recovered = 0
+        self._stopping = threading.Event()
         self._changed = threading.Condition()
         self._thread = threading.Thread(target=self._run, name=f"logio-writer-{operator}", daemon=True)
         self._thread.start()
@@ -64,11 +64,14 @@ class WriterThread:
     def connection(self) -> str:
         return self._writer.connection
 
-    def add(self, writes: Sequence[PendingWrite]) -> None:
+    def add(self, writes: Sequence[PendingWrite], *, recovered: bool = False) -> None:
+        """Hand over actions that are in the log; `recovered` ones were there when the group was rebuilt (Algorithm 8)."""
         with self._changed:
             self._pending.extend(writes)
             self._pending_bytes += sum(len(write.body) for write in writes)
             self._outstanding += len(writes)
+            if recovered and writes:
+                self._recovered = writes[-1].number
             self._changed.notify_all()
 
     def outstanding(self) -> int:
@@ -89,14 +92,14 @@ class WriterThread:
     def stop(self) -> None:
         """Join: after this returns, the thread writes nothing any more."""
         with self._changed:
-            self._stopping = True
+            self._stopping.set()
             self._changed.notify_all()
         self._thread.join()
 
     def _run(self) -> None:
         try:
             while writes := self._take():
-                self._apply(writes)
+                self._executor.execute([self._bodies.loaded(w) for w in writes], self._recovered, self._stopping)
                 self._done(
                     Applied(
                         self._operator,
@@ -107,34 +110,21 @@ class WriterThread:
                     )
                 )
         except BaseException as error:
-            with self._changed:
-                self._stopping = True
-                self._changed.notify_all()
             self._failed(error)
+        finally:
+            self._executor.close()
 
     def _take(self) -> list[PendingWrite]:
         with self._changed:
-            self._busy = False
-            self._changed.notify_all()
-            while not self._pending and not self._stopping:
-                self._changed.wait()
-            if self._stopping:
+            self._changed.wait_for(lambda: self._pending or self._stopping.is_set())
+            if self._stopping.is_set():
                 return []
-            self._busy = True
             taken: list[PendingWrite] = []
             records = 0
-            while self._pending and len(taken) < GROUP_ACTIONS and records < GROUP_RECORDS:
+            while self._pending and len(taken) < self._writer.actions_at_once and records < GROUP_RECORDS:
                 taken.append(self._pending.popleft())
                 records += taken[-1].records
                 self._pending_bytes -= len(taken[-1].body)
+                if taken[-1].ref is not None:
+                    break  # a body too large for the log: one at a time is enough for the memory
             return taken
-
-    def _apply(self, writes: Sequence[PendingWrite]) -> None:
-        tables = [self._records(write) for write in writes]
-        self._connections.apply(self._operator, self._writer, writes, tables, lambda: self._stopping)
-
-    @staticmethod
-    def _records(write: PendingWrite) -> pa.Table:
-        if not write.body:
-            return pa.table({})
-        return decode(f"write action {write.number} of {write.operator}", write.body)

@@ -10,10 +10,10 @@ import pyarrow as pa
 import pytest
 import sqlalchemy as sa
 
-from airflow_logio.dataflow.writers import TableWriter
+from airflow_logio.dataflow.table_writer import TableWriter
+from airflow_logio.dataflow.write_actions import Marker, WriteAction
 from airflow_logio.errors import ConfigurationError, Fenced, LogInconsistent, WriteRefused
-from airflow_logio.protocol.writes import PendingWrite
-from airflow_logio.runtime.warehouse import Marker, Warehouse
+from airflow_logio.runtime.warehouse import Warehouse
 from tests.support.postgres import PostgresServer
 
 REPLACE = TableWriter("wh", "t", {"a": "bigint", "who": "text"}, on_new_run="replace")
@@ -24,8 +24,10 @@ def marker(run: tuple[str, float], token: int = 1, operator: str = "publish") ->
     return Marker(run[0], operator, "wh", 0, token, run[1])
 
 
-def action(number: int) -> PendingWrite:
-    return PendingWrite("publish", "wh", number, {"action": "begin" if number == 1 else "insert"}, 1, b"")
+def action(run: tuple[str, float], number: int, operator: str = "publish") -> WriteAction:
+    """The first one begins the run; each other one inserts its number."""
+    table, kind = (pa.table({}), "begin") if number == 1 else (records(run, number), "insert")
+    return WriteAction(run[0], operator, "wh", number, 1, table, {"action": kind})
 
 
 def records(run: tuple[str, float], *values: int) -> pa.Table:
@@ -33,9 +35,7 @@ def records(run: tuple[str, float], *values: int) -> pa.Table:
 
 
 def apply(warehouse: Warehouse, run: tuple[str, float], *numbers: int, token: int = 1) -> None:
-    """Actions `numbers` of a run; each but the first inserts its number."""
-    tables = [pa.table({}) if number == 1 else records(run, number) for number in numbers]
-    warehouse.apply(marker(run, token), REPLACE, [action(number) for number in numbers], tables)
+    warehouse.apply(marker(run, token), REPLACE, [action(run, number) for number in numbers])
 
 
 def contents(warehouse: Warehouse) -> list[tuple[int, str]]:
@@ -126,7 +126,7 @@ def test_two_writers_of_one_table_begin_at_once(postgres_server: PostgresServer)
         warehouse = Warehouse("wh", url)
         barrier.wait()
         try:
-            warehouse.apply(marker(NEW, operator=operator), append, [action(1)], [pa.table({})])
+            warehouse.apply(marker(NEW, operator=operator), append, [action(NEW, 1, operator)])
         except Exception as error:
             errors.append(error)
         warehouse.close()

@@ -1,0 +1,106 @@
+"""In which order the channel takes the events of a group's input ports from the log.
+
+A port by itself is read as fast as the group takes its events. The ports of an operator with a declared order are read
+together, in turn: an event that is not due stays out of the group's mailbox, so that a port that waits for another one
+holds nobody up.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Collection, Mapping, Sequence
+from itertools import islice
+from typing import Protocol
+
+from airflow_logio.protocol.group import GroupProtocol
+from airflow_logio.protocol.ports import PortOrder
+from airflow_logio.protocol.recovery import LoggedEvent
+from airflow_logio.protocol.values import FIRST_EVENT_ID, Kind, Port
+
+EVENTS_PER_ROUND = 64
+
+Fetch = Callable[[Port, int], Sequence[LoggedEvent]]
+"""(receiver port, last event_id taken) → the next events in the log, few or none."""
+
+HandOver = Callable[[Port, LoggedEvent], None]
+
+
+class Lane(Protocol):
+    """Ports that are read together. Belongs to the channel's thread."""
+
+    def pull(self, fetch: Fetch, hand_over: HandOver) -> bool:
+        """One round: hand over what is there, but not so much that other lanes starve; False if nothing was."""
+        ...
+
+    def has_ended(self) -> bool:
+        """End of stream was handed over on every port."""
+        ...
+
+
+class OnePort:
+    """A port whose events are taken as they come; `mark` is the last one taken."""
+
+    def __init__(self, port: Port, mark: int) -> None:
+        self._port = port
+        self._mark = mark
+        self._ended = False
+
+    def pull(self, fetch: Fetch, hand_over: HandOver) -> bool:
+        events = fetch(self._port, self._mark)
+        for logged in events:
+            hand_over(self._port, logged)
+            self._mark = logged.event.event_id
+            self._ended = logged.event.kind is Kind.END
+        return bool(events)
+
+    def has_ended(self) -> bool:
+        return self._ended
+
+
+class InTurn:
+    """The ports of an operator with a declared order: `marks` and `ended` are its context's, as recovery left them.
+
+    What was fetched of a port and is not due waits here: one fetch of each port at most.
+    """
+
+    def __init__(self, operator: str, order: PortOrder, marks: Mapping[str, int], ended: Collection[str]) -> None:
+        self._operator = operator
+        self._order = order
+        self._marks = dict(marks)
+        self._ended = set(ended)
+        self._fetched: dict[str, deque[LoggedEvent]] = {}
+
+    def pull(self, fetch: Fetch, hand_over: HandOver) -> bool:
+        taken = 0
+        for port, logged in islice(iter(lambda: self._next(fetch), None), EVENTS_PER_ROUND):
+            hand_over(Port(self._operator, port), logged)
+            self._fetched[port].popleft()  # only now: handing over may fail, and is tried again
+            self._marks[port] = logged.event.event_id
+            if logged.event.kind is Kind.END:
+                self._ended.add(port)
+            taken += 1
+        return taken > 0
+
+    def has_ended(self) -> bool:
+        return self._order.next_port(self._marks, self._ended) is None
+
+    def _next(self, fetch: Fetch) -> tuple[str, LoggedEvent] | None:
+        """The event whose turn it is, if it has come."""
+        port = self._order.next_port(self._marks, self._ended)
+        if port is None:
+            return None
+        waiting = self._fetched.setdefault(port, deque())
+        if not waiting:
+            waiting.extend(fetch(Port(self._operator, port), self._marks.get(port, FIRST_EVENT_ID - 1)))
+        return (port, waiting[0]) if waiting else None
+
+
+def lanes_of(group: GroupProtocol) -> list[Lane]:
+    """The lanes of a group as recovery left it, for all its ports that are fed from the log and have not ended."""
+    lanes: list[Lane] = []
+    alone = group.inputs_from_log()
+    for name, operator in group.operators.items():
+        if operator.order is not None and any(port.operator == name for port in alone):
+            lanes.append(InTurn(name, operator.order, operator.context.marks, operator.context.ended))
+            alone = [port for port in alone if port.operator != name]
+    return lanes + [OnePort(port, group.operators[port.operator].context.mark(port.name)) for port in alone]

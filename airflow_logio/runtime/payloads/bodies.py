@@ -1,0 +1,63 @@
+"""Bodies of events and actions: in the log up to a size, in the payload store beyond it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from airflow_logio.errors import ConfigurationError
+from airflow_logio.protocol.values import Event, Kind
+from airflow_logio.protocol.writes import PendingWrite
+from airflow_logio.runtime.arrow import decode
+from airflow_logio.runtime.payloads.store import INLINE_BYTES, EpochPayloads
+from airflow_logio.store.references import Reference
+
+
+class Bodies:
+    """`payloads` is None where the deployment has no payload store: then every body is in the log."""
+
+    def __init__(self, payloads: EpochPayloads | None, inline_bytes: int = INLINE_BYTES) -> None:
+        self._payloads = payloads
+        self._inline_bytes = inline_bytes
+
+    def outside(self, purpose: str, body: bytes) -> str | None:
+        """Write a large body into the payload store, durable when this returns; None if its place is in the log."""
+        if self._payloads is None or len(body) <= self._inline_bytes:
+            return None
+        return str(self._payloads.store(purpose, body))
+
+    def unpacked(self, event: Event) -> Event:
+        """The event with its records as an Arrow table; raises `LogInconsistent` if its body is damaged or missing."""
+        if event.kind is not Kind.DATA:
+            return event
+        where = f"event {event.event_id} of {event.sender}"
+        return replace(event, payload=decode(where, self._body(where, event.body, event.ref)))
+
+    def loaded(self, write: PendingWrite) -> PendingWrite:
+        """The write action with its body."""
+        if write.ref is None or write.body:
+            return write
+        where = f"write action {write.number} of {write.operator} on {write.connection}"
+        return replace(write, body=self._body(where, write.body, write.ref))
+
+    def remove(self, refs: Iterable[str]) -> None:
+        """Those that garbage collection has taken out of the log."""
+        if self._payloads is not None:
+            self._payloads.remove(refs)
+
+    def _body(self, where: str, body: bytes | None, ref: str | None) -> bytes:
+        if ref is None or body:
+            return body or b""
+        if self._payloads is None:
+            raise ConfigurationError(
+                f"the body of {where} is in a payload store ({Reference.parse(where, ref).path}), and this deployment names "
+                "none: it was removed from the connection of the log"
+            )
+        return self._payloads.load(where, ref)
+
+
+def size_of(event: Event) -> int:
+    """Bytes of an event's body, wherever it is."""
+    if event.ref is not None and not event.body:
+        return Reference.parse(f"event {event.event_id} of {event.sender}", event.ref).size
+    return len(event.body or b"")

@@ -1,0 +1,81 @@
+"""Payloads in a folder: file and folder are on the disk before the log refers to them."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from airflow_logio.runtime.payloads.storage import Storage
+
+
+class LocalStorage(Storage):
+    """Files readable by their owner only; `root` is made when the first one is written."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+
+    @contextmanager
+    def create(self, path: str) -> Iterator[Any]:
+        target = self._root / path
+        descriptor = _create(target)
+        try:
+            with os.fdopen(descriptor, "wb") as file:
+                yield file
+                file.flush()
+                os.fsync(file.fileno())
+            _sync(target.parent)
+        except BaseException:
+            target.unlink(missing_ok=True)
+            raise
+
+    @contextmanager
+    def open(self, path: str) -> Iterator[Any]:
+        with (self._root / path).open("rb") as file:
+            yield file
+
+    def remove(self, paths: Iterable[str]) -> None:
+        for path in paths:
+            (self._root / path).unlink(missing_ok=True)
+
+    def find(self, folder: str) -> list[str]:
+        found = []
+        for where, _, files in os.walk(self._root / folder):
+            found += [str((Path(where) / file).relative_to(self._root)) for file in files]
+        return found
+
+    def prune(self, folder: str) -> None:
+        for where, _, _ in os.walk(self._root / folder, topdown=False):
+            with contextlib.suppress(OSError):  # not empty, or removed by somebody else
+                os.rmdir(where)
+
+
+def _create(target: Path) -> int:
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
+    _make(target.parent)
+    try:
+        return os.open(target, flags, 0o600)
+    except FileNotFoundError:  # somebody has pruned the folder, which was still empty
+        _make(target.parent)
+        return os.open(target, flags, 0o600)
+
+
+def _make(folder: Path) -> None:
+    """Make a folder that survives a crash: the entry of each new one is on the disk."""
+    if folder.is_dir():
+        return
+    _make(folder.parent)
+    with contextlib.suppress(FileExistsError):
+        folder.mkdir(mode=0o700)
+    _sync(folder.parent)
+
+
+def _sync(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

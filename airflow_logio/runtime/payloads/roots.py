@@ -1,0 +1,73 @@
+"""Where the payload store is: a setting of the deployment, beside the log and never part of a pipeline."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+import sqlalchemy as sa
+from sqlalchemy.engine import make_url
+
+from airflow_logio.errors import ConfigurationError
+
+SUFFIX = ".payloads"
+"""An SQLite log has its payloads in a folder beside it, of its own name and this suffix."""
+
+HOW_TO_CONFIGURE = (
+    "put `payloads`, a folder that all drivers reach or a URL that fsspec can open (s3://bucket/folder), into the extra of "
+    "the log's Airflow connection, or for `logio run` into section [payloads] of the connection file, under the id of the log"
+)
+
+
+def payload_root(log_url: str, configured: str | None) -> str | None:
+    """The root of a deployment's payload store; None if there is none: nothing is configured, and the log is a server.
+
+    Raises `ConfigurationError` for a folder that is not absolute: drivers work in folders of their own.
+    """
+    if configured:
+        if is_local(configured) and not local_path(configured).is_absolute():
+            raise ConfigurationError(
+                f"the payload store is the folder {configured!r}; give its absolute path, or a URL"
+            )
+        return configured
+    try:
+        url = make_url(log_url)
+    except sa.exc.ArgumentError:
+        return None
+    if url.get_backend_name() != "sqlite" or not url.database or url.database.startswith((":", "file:")):
+        return None
+    return str(Path(url.database).absolute()) + SUFFIX
+
+
+def is_local(root: str) -> bool:
+    """Whether the root is a folder of this machine's file systems (which may be a shared one)."""
+    return "://" not in root or root.startswith(("file://", "local://"))
+
+
+def local_path(root: str) -> Path:
+    return Path(unquote(urlsplit(root).path) if "://" in root else root).expanduser()
+
+
+def shown(root: str) -> str:
+    """The root for messages: no user, no password, no query."""
+    if "://" not in root:
+        return root
+    parts = urlsplit(root)
+    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
+
+
+def redacted(text: str, root: str) -> str:
+    """A message of a library about the root, without the credentials that the root may hold."""
+    for secret in secrets_of(root):
+        text = text.replace(secret, "***")
+    return text
+
+
+def secrets_of(root: str) -> list[str]:
+    """What of a root must not be shown: password and query, in every way in which they may be written."""
+    if "://" not in root:
+        return []
+    parts = urlsplit(root)
+    user, _, password = parts.netloc.rpartition("@")[0].partition(":")
+    alone = [] if password else [user]  # a token, or a name: nobody can tell
+    return [secret for secret in (password, unquote(password), *alone, parts.query, unquote(parts.query)) if secret]

@@ -1,0 +1,68 @@
+"""The sweep: removes what a fenced incarnation wrote and never committed.
+
+A fenced incarnation commits nothing any more, so that a file of it which no row names now will never be named. Files are
+listed first and the log is asked afterwards: a file of a live incarnation is not looked at, however it came there.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from airflow_logio.errors import LogioError
+from airflow_logio.protocol.states import GroupState
+from airflow_logio.runtime.payloads.store import Payloads
+from airflow_logio.store.port import LogStore
+from airflow_logio.store.records import Run
+from airflow_logio.store.references import Reference
+
+log = logging.getLogger(__name__)
+
+
+def sweep_group(payloads: Payloads, store: LogStore, run: Run, group: str, *, below: int) -> int:
+    """Sweep what incarnations below `below` of a group have left: they must be fenced, or have ended.
+
+    Returns the number of files removed. Raises `LogUnavailable`; a sweep that was cut short is made good by the next.
+    """
+    folder = f"{run.uid}/{group}"
+    incarnations: dict[int, list[str]] = {}
+    for path in payloads.find(folder):
+        incarnations.setdefault(_incarnation(path), []).append(path)
+    removed = 0
+    for incarnation, paths in incarnations.items():
+        if 0 < incarnation < below:
+            removed += _sweep(payloads, store, run, f"{folder}/{incarnation}", paths)
+    if removed:
+        log.info("group %s: %d payload files of incarnations below %d swept", group, removed, below)
+    return removed
+
+
+def sweep_run(payloads: Payloads, store: LogStore, run: Run) -> int:
+    """At the end of a run: what its fenced and its finished incarnations have left, zombies included."""
+    removed = 0
+    for status in store.groups(run.run_id):
+        below = status.incarnation + 1 if status.state is GroupState.FINISHED else status.incarnation
+        removed += sweep_group(payloads, store, run, status.group, below=below)
+    return removed
+
+
+def clear_away(root: str | None, store: LogStore, run: Run) -> None:
+    """`sweep_run` of a run that has finished. It has, whatever goes wrong here: that is logged."""
+    if root is None:
+        return
+    try:
+        sweep_run(Payloads(root), store, run)
+    except LogioError as error:
+        log.warning("the payloads of run %s are not swept: %s", run.spec.key, error)
+
+
+def _sweep(payloads: Payloads, store: LogStore, run: Run, folder: str, paths: list[str]) -> int:
+    named = {Reference.parse("a body", ref).path for ref in store.references(run.run_id, f"{folder}/")}
+    garbage = [path for path in paths if path not in named]
+    payloads.discard(garbage, folder)
+    return len(garbage)
+
+
+def _incarnation(path: str) -> int:
+    """Of ``<run>/<group>/<incarnation>/...``; 0 for what is not ours."""
+    parts = path.split("/")
+    return int(parts[2]) if len(parts) > 3 and parts[2].isdigit() else 0
