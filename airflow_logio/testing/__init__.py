@@ -1,0 +1,45 @@
+"""The simulator, for pipelines of this package and of its users: crash a pipeline in thousands of ways, by a seed.
+
+    from airflow_logio.testing import Simulator, pipeline_scenario
+
+    def test_my_pipeline_survives():
+        simulator = Simulator(pipeline_scenario(my_pipeline, tables={"warehouse": {"products": products}}))
+        for seed in range(1_000):
+            _, failure = simulator.run(seed)
+            assert failure is None, failure
+
+`logio simulate path/to/file.py:name` does the same from a terminal, on several cores, and tells what went wrong as a story.
+"""
+
+from __future__ import annotations
+
+from airflow_logio.testing.external import ExternalSystem, Guarantee
+from airflow_logio.testing.invariants import INVARIANTS, LogWatch, Violation
+from airflow_logio.testing.pipelines import ScriptedSource, pipeline_scenario
+from airflow_logio.testing.plan import Batch, Destinations, GroupPlan, ListSource, Observed, Scenario
+from airflow_logio.testing.schedule import Failure, Figures, Simulator
+from airflow_logio.testing.shrinking import shrink
+from airflow_logio.testing.sites import Site
+from airflow_logio.testing.story import tell
+
+__all__ = [
+    "INVARIANTS",
+    "Batch",
+    "Destinations",
+    "ExternalSystem",
+    "Failure",
+    "Figures",
+    "GroupPlan",
+    "Guarantee",
+    "ListSource",
+    "LogWatch",
+    "Observed",
+    "Scenario",
+    "ScriptedSource",
+    "Simulator",
+    "Site",
+    "Violation",
+    "pipeline_scenario",
+    "shrink",
+    "tell",
+]

@@ -1,0 +1,343 @@
+"""The log's invariants, checked on what each transaction has changed, as soon as it has.
+
+Each invariant is a method of `LogWatch` whose name is the sentence that holds; `INVARIANTS` lists them. The watch sees the
+tables of a log in memory (`Tables.observer`), and remembers what may have been collected since.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from airflow_logio.protocol import effects as fx
+from airflow_logio.protocol.context import Context, decode_state
+from airflow_logio.protocol.source import READ_CONNECTION
+from airflow_logio.protocol.states import GroupState
+from airflow_logio.protocol.values import Kind, Port, Status
+from airflow_logio.protocol.writes import PendingWrite
+from airflow_logio.store.channels import STATE_CHANNEL, WRITES, read_channel
+from airflow_logio.store.header import encode_header
+from airflow_logio.store.memory.tables import ABSENT, Body, BodyKey, Change, GroupKey, LogRow, Tables
+from airflow_logio.store.records import FenceRow
+from airflow_logio.testing.external import WriterKey
+from airflow_logio.testing.plan import GroupPlan, Systems
+
+if TYPE_CHECKING:
+    from airflow_logio.testing.incarnation import Incarnation
+
+END_HEADER = encode_header(Kind.END, 0, b"")
+
+
+class Violation(Exception):
+    """Something happened that must not; `invariant` names what does not hold."""
+
+    def __init__(self, invariant: str, what: str) -> None:
+        super().__init__(f"{invariant.replace('_', ' ')}: {what}")
+        self.invariant = invariant
+        self.what = what
+
+
+class LogWatch:
+    """One schedule's eye on its log. `ports` and `writes` keep every body in order, for the oracle."""
+
+    def __init__(self, tables: Tables) -> None:
+        self.tables = tables
+        self._plans: Mapping[str, GroupPlan] = {}
+        self._systems: Systems = {}
+        self._from_log: frozenset[tuple[str, str]] = frozenset()
+        self._senders: frozenset[tuple[str, str]] = frozenset()
+        self.channels: dict[tuple[str, str], list[bytes]] = {}
+        """(operator, port or channel) → bodies of what was logged on it."""
+        self.events = 0
+        """Events of all ports, write actions and state events: what has an event_id in the log."""
+        self._last: dict[tuple[str, str], int] = {}
+        self._ended: set[tuple[str, str]] = set()
+        self._assigned: set[Any] = set()
+        self._acknowledged: dict[tuple[str, str], int] = {}
+        self._contexts: dict[str, Context] = {}
+        self._tokens: dict[WriterKey, int] = {}
+        self._stale: set[str] = set()
+        tables.observer = self.observe
+
+    def begin(self, plans: Mapping[str, GroupPlan], systems: Systems, from_log: frozenset[tuple[str, str]]) -> None:
+        """`from_log` are the input ports whose events come from the log: all their events have rows."""
+        self._plans, self._systems, self._from_log = plans, systems, from_log
+        self._senders = frozenset(
+            (sender.operator, sender.name)
+            for plan in plans.values()
+            for sender, receivers in plan.receivers.items()
+            if any(tuple(receiver) in from_log for receiver in receivers)
+        )
+
+    def references(self) -> set[str]:
+        """Payloads that the log names."""
+        return {body.ref for body in self.tables.bodies.values() if body.ref is not None}
+
+    # --- what a driver does -------------------------------------------------------------------------------------------
+
+    def before_write(self, key: WriterKey, writes: Sequence[PendingWrite]) -> None:
+        """A driver is about to apply these."""
+        self.a_write_action_is_logged_before_it_is_applied(key, writes)
+
+    def a_write_action_is_logged_before_it_is_applied(self, key: WriterKey, writes: Sequence[PendingWrite]) -> None:
+        operator, connection = key
+        logged = self._last.get((operator, f"{WRITES}{connection}"), 0)
+        if writes and writes[-1].number > logged:
+            self._fail(
+                "a_write_action_is_logged_before_it_is_applied",
+                f"write action {writes[-1].number} of {operator} on {connection} is applied, the log knows {logged}",
+            )
+
+    def a_lower_token_writes_nothing(self, key: WriterKey, token: int) -> None:
+        """Asked when an external system has accepted a conditional write."""
+        highest = self._tokens.get(key, 0)
+        if token < highest:
+            self._fail(
+                "a_lower_token_writes_nothing", f"{key[1]} accepted token {token} of {key[0]} after token {highest}"
+            )
+        self._tokens[key] = token
+
+    def after_commit(self, driver: Incarnation, effects: fx.Effects) -> None:
+        """A driver has committed."""
+        self.a_replaced_driver_commits_nothing(driver)
+
+    def a_replaced_driver_commits_nothing(self, driver: Incarnation) -> None:
+        if driver.is_replaced:
+            self._fail(
+                "a_replaced_driver_commits_nothing",
+                f"{driver.plan.name}, incarnation {driver.number} has committed, and was replaced before",
+            )
+
+    def a_replaced_driver_has_no_heartbeat(self, driver: Incarnation) -> None:
+        if driver.is_replaced:
+            self._fail(
+                "a_replaced_driver_has_no_heartbeat", f"{driver.plan.name}, incarnation {driver.number} was replaced"
+            )
+
+    def a_complete_read_action_is_never_read_again(self, operator: str, action_id: int) -> None:
+        if self._last.get((operator, read_channel(READ_CONNECTION)), 0) >= action_id:
+            self._fail(
+                "a_complete_read_action_is_never_read_again",
+                f"{operator} reads action {action_id}, whose effect is stored",
+            )
+
+    # --- what a transaction changed -----------------------------------------------------------------------------------
+
+    def observe(self, changes: Sequence[Change]) -> None:
+        """All checks of one transaction."""
+        tables = self.tables
+        rows: dict[Any, Any] = {}
+        last: dict[Any, Any] = {}
+        log, bodies, states, fences = tables.events.rows, tables.bodies, tables.states, tables.fences
+        for table, key, before in changes:
+            if table is log:
+                rows.setdefault(key, before)
+                last[key] = before
+            elif table is bodies:
+                self._body(key, before, bodies.get(key, ABSENT))
+            elif table is states:
+                self._state(key, before)
+            elif table is fences:
+                self.fences_only_rise(key, before, fences[key])
+            elif table is tables.lineage:
+                self.lineage_names_events_of_the_log(key)
+            elif table is tables.groups and table[key].state is GroupState.FINISHED:
+                self.a_finished_group_holds_nothing(key)
+        if rows:
+            self._rows(rows, last)
+        if self._stale:
+            self.marks_are_what_was_acknowledged()
+
+    def _state(self, key: tuple[int, str, int], before: Any) -> None:
+        """State 0 of an operator is its current one, the others belong to state events."""
+        if key[2]:
+            self.events += before is ABSENT
+        else:
+            self.a_context_never_goes_back(key[1], self.tables.states[key])
+
+    def _rows(self, rows: dict[Any, Any], last: dict[Any, Any]) -> None:
+        """`rows` are the changed ones as they were before the transaction, `last` as they were before their last change."""
+        log = self.tables.events.rows
+        acknowledged: dict[tuple[str, str], set[int]] = {}
+        for key, before in rows.items():
+            after = log.get(key, ABSENT)
+            if before is after:
+                continue  # assigned and collected in one transaction
+            row: LogRow = before if after is ABSENT else after
+            if after is ABSENT:
+                self.nothing_undone_is_removed(last[key])
+            else:
+                self._row(key, before, row)
+            if row.rec_port is not None and row.send_port is not None:
+                port = (row.receiver, row.rec_port)
+                taken = after is ABSENT or row.inset_id is not None or row.status is Status.DONE
+                if taken and port in self._from_log:
+                    acknowledged.setdefault(port, set()).add(row.body.event_id)
+        for port, ids in acknowledged.items():
+            self.acknowledgements_are_a_prefix(port, ids)
+
+    def _row(self, key: Any, before: Any, row: LogRow) -> None:
+        if before is not ABSENT:
+            self.done_never_becomes_undone(before, row)
+        elif row.inset_id is not None:
+            self.no_event_enters_an_input_set_twice(key)
+        if row.status is Status.UNDONE:
+            self.an_undone_row_has_its_body(row)
+        elif row.status is Status.DONE and row.send_port is None and row.rec_port is not None:
+            self.a_write_action_is_done_when_it_is_applied(row)
+
+    def _body(self, key: BodyKey, before: Any, after: Any) -> None:
+        if after is ABSENT:
+            self.no_body_is_collected_that_is_needed(key)
+        elif before is not ABSENT:
+            self.a_body_never_changes(key, before, after)
+        else:
+            self.events += 1
+            self.event_ids_are_gapless(key)
+            self.the_end_of_a_stream_is_once_and_last(key, after)
+            self.channels.setdefault((key.operator, key.channel), []).append(after.body)
+
+    # --- the invariants -----------------------------------------------------------------------------------------------
+
+    def event_ids_are_gapless(self, key: BodyKey) -> None:
+        channel = (key.operator, key.channel)
+        last = self._last.get(channel, 0)
+        gapless = key.channel.startswith(WRITES) or channel in self._senders
+        if key.event_id != last + 1 if gapless else key.event_id <= last:
+            self._fail("event_ids_are_gapless", f"{_name(channel)} has event {key.event_id} after {last}")
+        self._last[channel] = key.event_id
+
+    def the_end_of_a_stream_is_once_and_last(self, key: BodyKey, body: Body) -> None:
+        channel = (key.operator, key.channel)
+        if channel in self._ended:
+            self._fail("the_end_of_a_stream_is_once_and_last", f"{_name(channel)} has event {key.event_id} behind it")
+        if body.header == END_HEADER and not body.body:
+            self._ended.add(channel)
+
+    def a_body_never_changes(self, key: BodyKey, before: Body, after: Body) -> None:
+        if before != after:
+            self._fail("a_body_never_changes", f"event {key.event_id} of {key.operator}.{key.channel}")
+
+    def no_body_is_collected_that_is_needed(self, key: BodyKey) -> None:
+        for row in self.tables.events.rows.values():
+            if row.body == key and row.status is not Status.DONE:
+                self._fail("no_body_is_collected_that_is_needed", f"{row.receiver} has not used {key} yet")
+
+    def no_event_enters_an_input_set_twice(self, key: Any) -> None:
+        if key in self._assigned:
+            body, receiver, _, inset = key
+            self._fail(
+                "no_event_enters_an_input_set_twice",
+                f"event {body.event_id} of {body.operator}.{body.channel} in Input Set {inset} of {receiver}",
+            )
+        self._assigned.add(key)
+
+    def done_never_becomes_undone(self, before: LogRow, row: LogRow) -> None:
+        if before.status is Status.DONE and row.status is not Status.DONE:
+            self._fail("done_never_becomes_undone", f"{row}")
+
+    def nothing_undone_is_removed(self, before: LogRow) -> None:
+        """A waiting row goes when its event is assigned; that one is checked as part of a prefix."""
+        if before.status is not Status.DONE and before.inset_id is not None:
+            self._fail("nothing_undone_is_removed", f"{before}")
+
+    def an_undone_row_has_its_body(self, row: LogRow) -> None:
+        key, tables = row.body, self.tables
+        if key not in tables.bodies and (
+            key.channel != STATE_CHANNEL or (key.run_id, key.operator, key.event_id) not in tables.states
+        ):
+            self._fail("an_undone_row_has_its_body", f"{row}")
+
+    def a_write_action_is_done_when_it_is_applied(self, row: LogRow) -> None:
+        assert row.rec_port is not None
+        marker = self._systems[row.rec_port].marker((row.receiver, row.rec_port))
+        if marker < row.body.event_id:
+            self._fail(
+                "a_write_action_is_done_when_it_is_applied",
+                f"write action {row.body.event_id} of {row.receiver} is done, {row.rec_port} has applied {marker}",
+            )
+
+    def acknowledgements_are_a_prefix(self, port: tuple[str, str], ids: set[int]) -> None:
+        last = self._acknowledged.get(port, 0)
+        new = {event_id for event_id in ids if event_id > last}
+        if new and (min(new) != last + 1 or max(new) - last != len(new)):
+            self._fail("acknowledgements_are_a_prefix", f"{_name(port)}: events {sorted(new)} after {last}")
+        if new:
+            self._acknowledged[port] = max(new)
+            self._stale.add(port[0])
+
+    def marks_are_what_was_acknowledged(self) -> None:
+        stale, self._stale = self._stale, set()
+        for (operator, port), last in self._acknowledged.items():
+            if operator in stale:
+                context = self._contexts.get(operator)
+                mark = context.mark(port) if context else 0
+                if mark != last:
+                    self._fail(
+                        "marks_are_what_was_acknowledged",
+                        f"{operator}.{port} has acknowledged event {last}, its stored mark is {mark}",
+                    )
+
+    def a_context_never_goes_back(self, operator: str, data: bytes) -> None:
+        new = decode_state(operator, data).context
+        old = self._contexts.get(operator)
+        self._contexts[operator] = new
+        self._stale.add(operator)
+        if old is None:
+            return
+        pairs = [(old.marks, new.marks), (old.next_event, new.next_event), (old.next_write, new.next_write)]
+        falls = any(after.get(name, 0) < value for before, after in pairs for name, value in before.items())
+        lower = new.next_state < old.next_state or new.next_action < old.next_action
+        if falls or lower or old.finished > new.finished or old.opened > new.opened or not old.ended <= new.ended:
+            self._fail("a_context_never_goes_back", f"{operator}: {old} became {new}")
+
+    def fences_only_rise(self, key: GroupKey, before: Any, after: FenceRow) -> None:
+        if before is ABSENT:
+            return
+        low = after.incarnation < before.incarnation or after.epoch < before.epoch
+        if low or not 0 <= after.commit_no - before.commit_no <= 1:
+            self._fail("fences_only_rise", f"{key.group}: {before} became {after}")
+
+    def lineage_names_events_of_the_log(self, key: Any) -> None:
+        run_id, sender, event_id, inset_id = key
+        if BodyKey(run_id, sender.operator, sender.name, event_id) not in self.tables.bodies:
+            self._fail("lineage_names_events_of_the_log", f"event {event_id} of {sender}, Input Set {inset_id}")
+
+    def a_finished_group_holds_nothing(self, key: GroupKey) -> None:
+        mine = {spec.name for spec in self._plans[key.group].operators}
+        for row in self.tables.events.rows.values():
+            if row.receiver in mine and row.status in (Status.UNDONE, Status.HELD):
+                self._fail("a_finished_group_holds_nothing", f"{key.group} has finished with {row}")
+
+    @staticmethod
+    def _fail(invariant: str, what: str) -> None:
+        raise Violation(invariant, what)
+
+
+def _name(channel: tuple[str, str]) -> Port:
+    return Port(*channel)
+
+
+INVARIANTS = (
+    LogWatch.a_write_action_is_logged_before_it_is_applied,
+    LogWatch.a_lower_token_writes_nothing,
+    LogWatch.a_replaced_driver_commits_nothing,
+    LogWatch.a_replaced_driver_has_no_heartbeat,
+    LogWatch.a_complete_read_action_is_never_read_again,
+    LogWatch.event_ids_are_gapless,
+    LogWatch.the_end_of_a_stream_is_once_and_last,
+    LogWatch.a_body_never_changes,
+    LogWatch.no_body_is_collected_that_is_needed,
+    LogWatch.no_event_enters_an_input_set_twice,
+    LogWatch.done_never_becomes_undone,
+    LogWatch.nothing_undone_is_removed,
+    LogWatch.an_undone_row_has_its_body,
+    LogWatch.a_write_action_is_done_when_it_is_applied,
+    LogWatch.acknowledgements_are_a_prefix,
+    LogWatch.marks_are_what_was_acknowledged,
+    LogWatch.a_context_never_goes_back,
+    LogWatch.fences_only_rise,
+    LogWatch.lineage_names_events_of_the_log,
+    LogWatch.a_finished_group_holds_nothing,
+)
+"""Checked at every transaction of every schedule on a log in memory."""

@@ -1,0 +1,215 @@
+"""The logs that schedules run on: in memory, and SQLite beside it, the two held equal at every answer.
+
+A schedule on SQLite runs on both: every commit goes to both, and whatever a driver is told must be the same, refusals
+included. So the invariants, which look into the tables in memory, hold for the SQL adapter as well.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from itertools import count
+from typing import Any, Protocol, TypeVar
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Engine, make_url
+
+from airflow_logio.errors import LogioError
+from airflow_logio.protocol.effects import Effects
+from airflow_logio.protocol.recovery import LoggedEvent, Recovered
+from airflow_logio.protocol.states import GroupState
+from airflow_logio.protocol.values import Port
+from airflow_logio.store.memory import MemoryLogStore
+from airflow_logio.store.memory.tables import Tables
+from airflow_logio.store.patience import Patience
+from airflow_logio.store.records import Claim, Collected, DriverIdentity, FenceRow, GroupRef, Run, RunSpec
+from airflow_logio.store.sql import schema
+from airflow_logio.store.sql.engines import sqlite_engine
+from airflow_logio.store.sql.store import SqlLogStore
+from airflow_logio.testing.invariants import Violation
+
+T = TypeVar("T")
+
+
+class Session(Protocol):
+    """What a simulated driver asks of its session (`GroupSession`)."""
+
+    @property
+    def ref(self) -> GroupRef: ...
+    def open(self, *, raise_epoch: bool = False) -> FenceRow: ...
+    def commit(self, effects: Effects) -> tuple[Collected, ...]: ...
+    def fetch(self, receiver: Port, after: int, *, max_events: int, max_bytes: int) -> Sequence[LoggedEvent]: ...
+    def recover(self, operators: Sequence[str]) -> Recovered: ...
+    def park(self, error: str) -> None: ...
+
+
+class Log(Protocol):
+    """What drivers and their supervisor ask of the log (`LogStore`)."""
+
+    def start_run(self, spec: RunSpec) -> Run: ...
+    def claim(self, run_id: int, group: str, *, expected: int, reason: str) -> Claim: ...
+    def register(self, claim: Claim, identity: DriverIdentity) -> GroupRef: ...
+    def heartbeat(self, ref: GroupRef, beat: int, *, ready: bool, rss_bytes: int) -> GroupState: ...
+    def declare_dead(self, ref: GroupRef, cause: str) -> bool: ...
+    def session(self, ref: GroupRef) -> Session: ...
+
+
+def memory_log() -> tuple[Log, Tables]:
+    """An empty log in memory, whose clock counts."""
+    store = MemoryLogStore(clock=count(1.0).__next__)
+    return store, store.tables
+
+
+def sqlite_log() -> tuple[Log, Tables]:
+    """Empty logs on SQLite in memory and in memory."""
+    store = MemoryLogStore(clock=count(1.0).__next__)
+    return TwinLog(_emptied(), store), store.tables
+
+
+LOGS: Mapping[str, Callable[[], tuple[Log, Tables]]] = {"memory": memory_log, "sqlite": sqlite_log}
+
+
+class _SqliteInMemory(SqlLogStore):
+    """The SQL adapter on a database that only this thread sees."""
+
+    def __init__(self) -> None:
+        self.engine = _engine(schema.metadata)
+        self.beats = _engine(schema.beat_metadata)
+        self.patience = Patience(total_seconds=0.0)
+        self._runs = {}
+
+    def empty(self) -> None:
+        self._runs = {}
+        for engine, metadata in ((self.engine, schema.metadata), (self.beats, schema.beat_metadata)):
+            with engine.begin() as connection:
+                for table in reversed(metadata.sorted_tables):
+                    connection.execute(sa.delete(table))
+
+
+def _engine(metadata: sa.MetaData) -> Engine:
+    engine = sqlite_engine(make_url("sqlite://"))
+    with engine.begin() as connection:
+        metadata.create_all(connection)
+    return engine
+
+
+_of_thread = threading.local()
+
+
+def _emptied() -> SqlLogStore:
+    """One per thread: making the tables takes longer than a schedule."""
+    if not hasattr(_of_thread, "store"):
+        _of_thread.store = _SqliteInMemory()
+    store: _SqliteInMemory = _of_thread.store
+    store.empty()
+    return store
+
+
+def _both(what: str, first: Callable[[], T], second: Callable[[], T], shown: Callable[[T], Any] = lambda one: one) -> T:
+    """The answer of both; raises what both raise, `Violation` if they differ."""
+    answers: list[Any] = []
+    errors: list[LogioError] = []
+    for ask in (first, second):
+        try:
+            answers.append(ask())
+        except LogioError as error:
+            errors.append(error)
+    if len(errors) == 1 or (errors and type(errors[0]) is not type(errors[1])):
+        raise Violation("both_logs_agree", f"{what}: SQLite and memory differ: {answers or ''} {errors}")
+    if errors:
+        raise errors[0]
+    if shown(answers[0]) != shown(answers[1]):
+        raise Violation("both_logs_agree", f"{what}: {shown(answers[0])} on SQLite, {shown(answers[1])} in memory")
+    result: T = answers[0]
+    return result
+
+
+class TwinLog:
+    def __init__(self, sql: SqlLogStore, memory: MemoryLogStore) -> None:
+        self._sql = sql
+        self._memory = memory
+        self._claims: dict[str, Claim] = {}
+
+    def start_run(self, spec: RunSpec) -> Run:
+        return _both(
+            "start_run", lambda: self._sql.start_run(spec), lambda: self._memory.start_run(spec), lambda run: run.run_id
+        )
+
+    def claim(self, run_id: int, group: str, *, expected: int, reason: str) -> Claim:
+        def in_memory() -> Claim:
+            made = self._memory.claim(run_id, group, expected=expected, reason=reason)
+            self._claims[f"{group}/{made.incarnation}"] = made
+            return made
+
+        return _both(
+            f"claim of {group}",
+            lambda: self._sql.claim(run_id, group, expected=expected, reason=reason),
+            in_memory,
+            lambda claim: (claim.group, claim.incarnation, claim.recovery),
+        )
+
+    def register(self, claim: Claim, identity: DriverIdentity) -> GroupRef:
+        mine = self._claims[f"{claim.group}/{claim.incarnation}"]
+        return _both(
+            f"registration of {claim.group}",
+            lambda: self._sql.register(claim, identity),
+            lambda: self._memory.register(mine, identity),
+        )
+
+    def heartbeat(self, ref: GroupRef, beat: int, *, ready: bool, rss_bytes: int) -> GroupState:
+        return _both(
+            f"heartbeat of {ref.group}",
+            lambda: self._sql.heartbeat(ref, beat, ready=ready, rss_bytes=rss_bytes),
+            lambda: self._memory.heartbeat(ref, beat, ready=ready, rss_bytes=rss_bytes),
+        )
+
+    def declare_dead(self, ref: GroupRef, cause: str) -> bool:
+        return _both(
+            f"death of {ref.group}",
+            lambda: self._sql.declare_dead(ref, cause),
+            lambda: self._memory.declare_dead(ref, cause),
+        )
+
+    def session(self, ref: GroupRef) -> Session:
+        return TwinSession(self._sql.session(ref), self._memory.session(ref))
+
+
+class TwinSession:
+    def __init__(self, sql: Session, memory: Session) -> None:
+        self._sql = sql
+        self._memory = memory
+        self.ref = sql.ref
+
+    def open(self, *, raise_epoch: bool = False) -> FenceRow:
+        return _both(
+            "fence",
+            lambda: self._sql.open(raise_epoch=raise_epoch),
+            lambda: self._memory.open(raise_epoch=raise_epoch),
+        )
+
+    def commit(self, effects: Effects) -> tuple[Collected, ...]:
+        # How much a batch of garbage collection finds is for each store to say.
+        return _both("commit", lambda: self._sql.commit(effects), lambda: self._memory.commit(effects), len)
+
+    def fetch(self, receiver: Port, after: int, *, max_events: int, max_bytes: int) -> Sequence[LoggedEvent]:
+        return _both(
+            f"events of {receiver} behind {after}",
+            lambda: self._sql.fetch(receiver, after, max_events=max_events, max_bytes=max_bytes),
+            lambda: self._memory.fetch(receiver, after, max_events=max_events, max_bytes=max_bytes),
+            _events,
+        )
+
+    def recover(self, operators: Sequence[str]) -> Recovered:
+        return _both(
+            f"recovery of {', '.join(operators)}",
+            lambda: self._sql.recover(operators),
+            lambda: self._memory.recover(operators),
+            lambda found: (dict(found.states), found.snapshots, _events(found.acknowledged), found.writes),
+        )
+
+    def park(self, error: str) -> None:
+        _both("park", lambda: self._sql.park(error), lambda: self._memory.park(error))
+
+
+def _events(found: Sequence[LoggedEvent]) -> list[tuple[Any, ...]]:
+    return [(row.receiver, row.event, row.event.body, row.event.about, row.inset_id) for row in found]

@@ -1,0 +1,164 @@
+"""A pipeline as its author wrote it, under the simulator: the adapters are the runtime's, the outside is simulated.
+
+Operators of mode ``executors`` and ``dataframe`` need a Spark session and are refused; give the simulator a pipeline in
+which they are replaced by Arrow functions, as the example of the sales pipeline does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any, cast
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from airflow_logio.dataflow.operators import Operator, SourceBatch, SourceOperator, StatefulOperator, StatelessOperator
+from airflow_logio.dataflow.pipeline import Pipeline
+from airflow_logio.dataflow.reads import TableRead
+from airflow_logio.errors import ConfigurationError, PipelineDefinitionError
+from airflow_logio.protocol.values import ExecutionMode
+from airflow_logio.runtime.external import Connections
+from airflow_logio.runtime.logic import captured_inputs, specs_of
+from airflow_logio.testing.codec import ArrowCodec
+from airflow_logio.testing.external import ExternalSystem, Guarantee
+from airflow_logio.testing.plan import Batch, Destinations, GroupPlan, Observed, Scenario, Systems
+
+ExternalTables = Mapping[str, Mapping[str, pa.Table]]
+"""Connection → name of a table → its contents, for side-effect reads."""
+
+
+class ScriptedSource(SourceOperator):
+    """A replayable source over a table in memory: `records_per_event` records make one event."""
+
+    def __init__(self, table: pa.Table, records_per_event: int) -> None:
+        self._table = table
+        self.records_per_event = records_per_event
+
+    def action(self, params: Mapping[str, Any]) -> dict[str, Any]:
+        return {"records": self._table.num_rows}
+
+    def read(self, params: Mapping[str, Any], action: Mapping[str, Any], offset: int) -> Iterator[SourceBatch]:
+        for start in range(offset, self._table.num_rows, self.records_per_event):
+            part = self._table.slice(start, self.records_per_event)
+            yield SourceBatch(part, start + part.num_rows)
+
+
+def pipeline_scenario(
+    pipeline: Pipeline,
+    *,
+    params: Mapping[str, Any] | None = None,
+    tables: ExternalTables | None = None,
+    expected: Callable[[], Destinations] | None = None,
+    judge: Callable[[Observed, Any], Sequence[str]] | None = None,
+    deterministic: bool = True,
+    weights: Mapping[str, float] | None = None,
+) -> Scenario:
+    """A scenario of a pipeline: its run parameters, the tables that it reads, and what must come out of it if that is known.
+
+    Without `expected`, every schedule is compared with a run without failures. Raises `PipelineDefinitionError` for an
+    operator that cannot run here, `ConfigurationError` for unusable parameters.
+    """
+    for name, operator in pipeline.operators.items():
+        _refuse_spark(name, operator)
+    checked = pipeline.check_params(dict(params or {}))
+    guarantees = _guarantees(pipeline)
+    return Scenario(
+        pipeline.name,
+        partial(_groups, pipeline, tables or {}, weights or {}),
+        {
+            name: _ReadActions(name, operator, checked)
+            for name, operator in pipeline.operators.items()
+            if isinstance(operator, SourceOperator)
+        },
+        {name: partial(ExternalSystem, guarantees.get(name, Guarantee.CONDITIONAL)) for name in pipeline.connections},
+        codec=ArrowCodec(),
+        expected=expected,
+        judge=judge,
+        deterministic=deterministic,
+        crash_stop=any(guarantee is not Guarantee.CONDITIONAL for guarantee in guarantees.values()),
+    )
+
+
+def _refuse_spark(name: str, operator: Operator) -> None:
+    if operator.mode is not ExecutionMode.DRIVER:
+        raise PipelineDefinitionError(
+            f"operator {name!r} has mode {operator.mode}, which needs a Spark session; the simulator has none. Give it a "
+            "pipeline in which an Arrow function of mode 'driver' stands in for it"
+        )
+    if not isinstance(operator, SourceOperator | StatelessOperator | StatefulOperator):
+        raise PipelineDefinitionError(
+            f"operator {name!r} is driven by hand; the simulator has nobody who would do that"
+        )
+
+
+def _guarantees(pipeline: Pipeline) -> Mapping[str, Guarantee]:
+    found: dict[str, Guarantee] = {}
+    for name, operator in pipeline.operators.items():
+        for connection, guarantee in operator.writes().items():
+            made = Guarantee(str(guarantee))
+            if found.setdefault(connection, made) is not made:
+                raise PipelineDefinitionError(
+                    f"writer {name!r} promises {made.value} write actions on connection {connection!r}, another one "
+                    f"{found[connection].value} ones; the simulator has one kind of system per connection"
+                )
+    return found
+
+
+def _groups(
+    pipeline: Pipeline, tables: ExternalTables, weights: Mapping[str, float], _systems: Systems
+) -> Sequence[GroupPlan]:
+    connections = cast(Connections, _Reads(tables))
+    plans = []
+    for name in pipeline.groups:
+        specs, receivers = specs_of(pipeline, name, connections)
+        plans.append(
+            GroupPlan(name, tuple(specs), receivers, frozenset(captured_inputs(pipeline)), weights.get(name, 1.0))
+        )
+    return plans
+
+
+class _Reads:
+    """What operators see of connections: side-effect reads of the tables given."""
+
+    def __init__(self, tables: ExternalTables) -> None:
+        self._tables = tables
+
+    def read(self, read: Any, keys: pa.Array | None) -> pa.Table:
+        contents = self._tables.get(read.connection, {}).get(getattr(read, "table", ""))
+        if not isinstance(read, TableRead) or contents is None:
+            raise ConfigurationError(
+                f"the simulator was given no contents for {read} of connection {read.connection!r}"
+            )
+        if keys is not None and read.key is not None:
+            contents = contents.filter(pc.is_in(contents.column(read.key), pc.unique(keys)))
+        return contents.select(list(read.columns)) if read.columns else contents
+
+
+class _ReadActions:
+    """The read actions of a source operator, each batch read once and kept: replayable is what returns the same again."""
+
+    def __init__(self, name: str, operator: SourceOperator, params: Mapping[str, Any]) -> None:
+        self._name, self._operator, self._params = name, operator, params
+        self._actions: list[Mapping[str, Any]] | None = None
+        self._effects: dict[tuple[int, int], dict[int, Batch]] = {}
+
+    @property
+    def actions(self) -> Sequence[Mapping[str, Any]]:
+        if self._actions is None:
+            following: Mapping[str, Any] | None = self._operator.action(self._params)
+            self._actions = []
+            while following is not None:
+                self._actions.append(following)
+                following = self._operator.next_action(self._params, following)
+        return self._actions
+
+    def batch(self, action: int, offset: int, reading: int) -> Batch | None:
+        key = (action, reading)
+        if key not in self._effects:
+            batches, start = {}, 0
+            for read in self._operator.read(self._params, self.actions[action], 0):
+                batches[start] = Batch(read.table, read.table.num_rows, read.next_offset, read.about)
+                start = read.next_offset
+            self._effects[key] = batches
+        return self._effects[key].get(offset)

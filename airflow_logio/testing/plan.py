@@ -1,0 +1,121 @@
+"""What a simulation runs: groups of operators, scripts of sources, external systems. Public: `Scenario`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from airflow_logio.protocol.logic import OperatorSpec
+from airflow_logio.protocol.values import Port
+from airflow_logio.testing.codec import Codec, PlainCodec
+from airflow_logio.testing.external import ExternalSystem
+
+Systems = Mapping[str, ExternalSystem]
+"""Connection → external system, of one schedule."""
+Pair = tuple[str, int, str, int]
+"""(input port, event_id, output port, event_id): the input event went into the output event's Input Set."""
+
+
+@dataclass(frozen=True, slots=True)
+class GroupPlan:
+    """One group as the protocol sees it: operators in topological order, receivers of their output ports."""
+
+    name: str
+    operators: tuple[OperatorSpec, ...]
+    receivers: Mapping[Port, tuple[Port, ...]]
+    lineage_in: frozenset[Port] = frozenset()
+    weight: float = 1.0
+    """How often its drivers are chosen, against 1: a straggler has little."""
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Part of the effect of a read action: one event on every output port, and the offset after it."""
+
+    payload: Any
+    records: int
+    next_offset: int
+    about: Mapping[str, Any] = field(default_factory=dict)
+
+
+class SourceScript(Protocol):
+    """What a source reads: read actions one after the other, each a sequence of batches."""
+
+    @property
+    def actions(self) -> Sequence[Mapping[str, Any]]: ...
+
+    def batch(self, action: int, offset: int, reading: int) -> Batch | None:
+        """The batch behind `offset` of the read action with this index; None at its end.
+
+        Of a replayable source always the same. The effect of another one may depend on `reading`: it is the number of the
+        external system's reading, which is never the same twice.
+        """
+        ...
+
+
+@dataclass(frozen=True)
+class ListSource:
+    """A source over lists of payloads, one list per read action; an offset counts batches."""
+
+    effects: tuple[tuple[Any, ...], ...]
+
+    @property
+    def actions(self) -> Sequence[Mapping[str, Any]]:
+        return [{"action": index} for index in range(len(self.effects))]
+
+    def batch(self, action: int, offset: int, reading: int) -> Batch | None:
+        effect = self.effects[action]
+        if offset >= len(effect):
+            return None
+        return Batch(effect[offset], len(effect[offset]), offset + 1)
+
+
+@dataclass(frozen=True)
+class Destinations:
+    """What the world sees of a run: the events of each port, the writes of each writer, and lineage.
+
+    `ports` maps ``operator.port`` to the payloads of its events, in order; `writes` maps ``operator>connection`` to the
+    payloads of its write actions, in order; what a scenario leaves out is compared with a run without failures alone.
+    """
+
+    ports: Mapping[str, Sequence[Any]] = field(default_factory=dict)
+    writes: Mapping[str, Sequence[Any]] = field(default_factory=dict)
+    lineage: frozenset[Pair] | None = None
+    aside: frozenset[tuple[str, str]] = frozenset()
+
+
+@dataclass(frozen=True)
+class Observed:
+    """What a schedule left behind: bodies in order per port and writer, and EVENT_LINEAGE joined with EVENT_LOG."""
+
+    ports: Mapping[str, Sequence[bytes]]
+    writes: Mapping[str, Sequence[bytes]]
+    lineage: frozenset[Pair]
+    systems: Systems
+    aside: frozenset[tuple[str, str]] = frozenset()
+    """(operator, Input Set) of what is quarantined."""
+    effects: int = 0
+    """Stored effects that are left in the payload store."""
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """A pipeline under the simulator.
+
+    `groups` makes the groups of one schedule from its external systems. A scenario is judged by `expected` where it gives
+    one, by a run without failures for everything else that is deterministic, and by `judge` where nothing is
+    (it returns what is wrong, in sentences).
+    """
+
+    name: str
+    groups: Callable[[Systems], Sequence[GroupPlan]]
+    sources: Mapping[str, SourceScript]
+    externals: Mapping[str, Callable[[], ExternalSystem]] = field(default_factory=dict)
+    codec: Codec = field(default_factory=PlainCodec)
+    expected: Callable[[], Destinations] | None = None
+    judge: Callable[[Observed, Codec], Sequence[str]] | None = None
+    deterministic: bool = True
+    crash_stop: bool = False
+    """Zombies do not reach the external systems: what checkable and idempotent write actions assume."""
+    about: str = ""

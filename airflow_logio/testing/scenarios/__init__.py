@@ -1,0 +1,45 @@
+"""The scenarios that this package brings, by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+
+from airflow_logio.testing.plan import Scenario
+from airflow_logio.testing.scenarios.generating import FUNCTIONS, NONDETERMINISTIC, QUARANTINE
+from airflow_logio.testing.scenarios.linear import LINEAR
+from airflow_logio.testing.scenarios.reading import FEED, SIDE_READS
+from airflow_logio.testing.scenarios.synchronized import SYNCHRONIZED
+from airflow_logio.testing.scenarios.writing import CHECKABLE, IDEMPOTENT, SWAPPED
+
+_PLAIN = (
+    LINEAR,
+    SYNCHRONIZED,
+    SIDE_READS,
+    CHECKABLE,
+    IDEMPOTENT,
+    SWAPPED,
+    NONDETERMINISTIC,
+    FUNCTIONS,
+    FEED,
+    QUARANTINE,
+)
+
+
+def _itself(scenario: Scenario) -> Scenario:
+    return scenario
+
+
+def _sales() -> Scenario:
+    from airflow_logio.testing.scenarios.sales import (
+        sales,  # Arrow's compute functions are loaded by those who need them
+    )
+
+    return sales()
+
+
+SCENARIOS: Mapping[str, Callable[[], Scenario]] = {
+    **{scenario.name: partial(_itself, scenario) for scenario in _PLAIN},
+    "sales": _sales,
+}
+"""Name → scenario, made when it is asked for."""

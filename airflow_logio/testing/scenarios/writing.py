@@ -1,0 +1,97 @@
+"""Writers of every kind: checkable, idempotent, and one whose events are sent when its writes are done."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from airflow_logio.errors import OperatorFailed
+from airflow_logio.protocol.logic import Emit, Output, Write
+from airflow_logio.testing.external import ExternalSystem, Guarantee
+from airflow_logio.testing.operators import PlainLogic, Sink, Writing, group, operator, source
+from airflow_logio.testing.plan import Destinations, GroupPlan, ListSource, Scenario, Systems
+
+EVENTS = 51
+INPUT: tuple[list[int], ...] = tuple([index, -index] for index in range(1, EVENTS + 1))
+
+
+def two_writers(_systems: Systems) -> Sequence[GroupPlan]:
+    return (
+        group("ingest", [source("read")], {"read.out": ["first.in"]}),
+        group("first", [operator("first", Writing("one"))], {"first.out": ["second.in"]}),
+        group("second", [operator("second", Writing("two"))], {"second.out": []}, weight=0.6),
+    )
+
+
+def expected() -> Destinations:
+    written = [[], *INPUT]
+    return Destinations({"read.out": INPUT, "first.out": INPUT}, {"first>one": written, "second>two": written})
+
+
+def _scenario(name: str, guarantee: Guarantee, about: str) -> Scenario:
+    system = partial(ExternalSystem, guarantee)
+    return Scenario(
+        name,
+        two_writers,
+        {"read": ListSource((INPUT,))},
+        {"one": system, "two": system},
+        expected=expected,
+        crash_stop=True,
+        about=about,
+    )
+
+
+CHECKABLE = _scenario("checkable", Guarantee.CHECKABLE, "writers that ask which action was applied last (crash-stop)")
+IDEMPOTENT = _scenario("idempotent", Guarantee.IDEMPOTENT, "writers of keyed upserts (crash-stop)")
+
+
+class Announcing(PlainLogic):
+    """Writes each event, and tells which write action to look for; some events are written by two actions, some by none."""
+
+    def generate(self, inset_id: str, held: Any, state: Mapping[str, Any]) -> Iterable[Output]:
+        writes = held[0] % 3
+        return (
+            *(Write("one", {"action": "insert"}, held, len(held)) for _ in range(writes)),
+            Emit("out", held, len(held)),
+        )
+
+
+class Looking(PlainLogic):
+    """Reads what its events tell of: it must be there."""
+
+    def __init__(self, systems: Systems) -> None:
+        self._systems = systems
+
+    def generate(self, inset_id: str, held: Any, state: Mapping[str, Any]) -> Iterable[Output]:
+        system = self._systems["one"]
+        needed = sum(values[0] % 3 for values in INPUT[: held[0]])
+        if system.marker(("first", "one")) < needed:
+            raise OperatorFailed(f"event {held[0]} was sent before write action {needed} was applied")
+        return (Write("two", {"action": "insert"}, held, len(held)),)
+
+
+def swapped(systems: Systems) -> Sequence[GroupPlan]:
+    return (
+        group("ingest", [source("read")], {"read.out": ["first.in"]}),
+        group(
+            "first", [operator("first", Announcing(), sends_after_writes=True)], {"first.out": ["second.in", "near.in"]}
+        ),
+        group("second", [operator("second", Looking(systems), outputs=())], {}),
+        group("near", [operator("near", Sink(), outputs=())], {}),
+    )
+
+
+def expected_swapped() -> Destinations:
+    first = [values for values in INPUT for _ in range(values[0] % 3)]
+    return Destinations({"first.out": INPUT}, {"first>one": first, "second>two": INPUT})
+
+
+SWAPPED = Scenario(
+    "swapped",
+    swapped,
+    {"read": ListSource((INPUT,))},
+    {"one": ExternalSystem, "two": ExternalSystem},
+    expected=expected_swapped,
+    about="Steps 5 and 6 swapped: a reader finds written what the event that it receives tells of",
+)

@@ -1,0 +1,174 @@
+"""One schedule: a world, a scheduler, an oracle."""
+
+from __future__ import annotations
+
+import gc
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from airflow_logio.store.channels import READS, WRITES
+from airflow_logio.testing.invariants import LogWatch, Violation
+from airflow_logio.testing.logs import LOGS
+from airflow_logio.testing.oracle import aside_of, compare, lineage_of
+from airflow_logio.testing.plan import Observed, Scenario
+from airflow_logio.testing.scheduler import Seeded, Undisturbed
+from airflow_logio.testing.sites import Site
+from airflow_logio.testing.world import Action, World
+
+MIN_EVENTS, MIN_COMMITS, MIN_CRASHES = 200, 50, 3
+"""What a schedule by seed has at least, or it is none."""
+
+
+Narrate = Callable[[World, Action], Callable[[bool], None]]
+
+
+@dataclass(frozen=True)
+class Failure:
+    """What is wrong, and the choices that led there."""
+
+    scenario: str
+    seed: int
+    invariant: str
+    what: str
+    trace: Sequence[Action] = field(repr=False, default=())
+
+
+@dataclass(frozen=True)
+class Figures:
+    """What a schedule consisted of."""
+
+    steps: int
+    events: int
+    commits: int
+    crashes: int
+    sites: Counter[Site]
+
+
+@dataclass(frozen=True)
+class Reference:
+    """A run without failures: its size, and what it leaves."""
+
+    events: int
+    observed: Observed
+
+
+class Simulator:
+    """Runs schedules of one scenario on a log of LOGS. Tests that break something replace `world_class`."""
+
+    def __init__(
+        self,
+        scenario: Scenario,
+        *,
+        world_class: type[World] = World,
+        store: str = "memory",
+        watch_class: type[LogWatch] = LogWatch,
+    ) -> None:
+        self.scenario = scenario
+        self._world_class = world_class
+        self._log = LOGS[store]
+        self._watch_class = watch_class
+        self._reference: Reference | None = None
+
+    def reference(self) -> Reference:
+        """Raises `Violation` if even a run without failures is not what the scenario expects."""
+        if self._reference is None:
+            plain = Simulator(self.scenario)
+            world, watch = plain.world()
+            Undisturbed(world).run()
+            observed = plain.observed(world, watch)
+            if wrong := compare(self.scenario, observed, None):
+                raise Violation("a_run_without_failures_is_right", wrong)
+            self._reference = Reference(watch.events, observed)
+        return self._reference
+
+    def world(self) -> tuple[World, LogWatch]:
+        """A new world, nothing claimed yet."""
+        log, tables = self._log()
+        watch = self._watch_class(tables)
+        return self._world_class(self.scenario, log, watch), watch
+
+    def observed(self, world: World, watch: LogWatch) -> Observed:
+        """What the world sees at the end of a schedule."""
+        ports = {_channel(*channel): bodies for channel, bodies in watch.channels.items() if WRITES not in channel[1]}
+        writes = {
+            f"{operator}>{connection}": [action.body for action in applied]
+            for connection, system in sorted(world.systems.items())
+            for (operator, _), applied in sorted(system.applied.items())
+        }
+        return Observed(
+            ports, writes, lineage_of(watch.tables), world.systems, aside_of(watch.tables), len(world.effects)
+        )
+
+    def run(self, seed: int) -> tuple[Figures, Failure | None]:
+        """One schedule. The same seed is the same schedule."""
+        reference = self.reference()
+        world, watch = self.world()
+        scheduler = Seeded(world, seed, reference.events)
+        failure: Failure | None = None
+        collects = gc.isenabled()
+        gc.disable()  # a world is let go of at once; looking for cycles while it lives costs a quarter of the time
+        try:
+            scheduler.run()
+            self._judge(world, watch, reference)
+        except Violation as error:
+            failure = Failure(self.scenario.name, seed, error.invariant, error.what, tuple(scheduler.trace))
+        finally:
+            if collects:
+                gc.enable()
+        figures = self._figures(world, watch, scheduler)
+        world.close()
+        return figures, failure
+
+    def record(self, seed: int) -> Sequence[Action]:
+        """The choices of a schedule."""
+        world, _ = self.world()
+        scheduler = Seeded(world, seed, self.reference().events)
+        scheduler.run()
+        world.close()
+        return tuple(scheduler.trace)
+
+    def replay(self, seed: int, actions: Sequence[Action], narrate: Narrate | None = None) -> Failure | None:
+        """The same choices, or some of them, then a run to the end without failures.
+
+        `narrate` sees every one of these choices before it is taken, and what it returns is told whether it was possible.
+        """
+        reference = self.reference()
+        world, watch = self.world()
+        taken: list[Action] = []
+        failure: Failure | None = None
+        try:
+            for action in actions:
+                tell = narrate(world, action) if narrate else None
+                taken.append(action)
+                done = False
+                try:
+                    done = world.perform(action)
+                except Violation:
+                    done = True
+                    raise
+                finally:
+                    if tell is not None:
+                        tell(done)
+                if not done:
+                    taken.pop()
+            Undisturbed(world).run()
+            self._judge(world, watch, reference)
+        except Violation as error:
+            failure = Failure(self.scenario.name, seed, error.invariant, error.what, tuple(taken))
+        world.close()
+        return failure
+
+    def _judge(self, world: World, watch: LogWatch, reference: Reference) -> None:
+        wrong = compare(self.scenario, self.observed(world, watch), reference.observed)
+        if wrong:
+            raise Violation("destinations_are_those_of_a_run_without_failures", wrong)
+
+    @staticmethod
+    def _figures(world: World, watch: LogWatch, scheduler: Seeded) -> Figures:
+        return Figures(len(scheduler.trace), watch.events, world.commits, world.crashes, world.sites)
+
+
+def _channel(operator: str, name: str) -> str:
+    """A port as ``operator.port``; the stored effects of side-effect reads as ``operator<connection``."""
+    return f"{operator}<{name.removeprefix(READS)}" if name.startswith(READS) else f"{operator}.{name}"

@@ -1,0 +1,43 @@
+"""Where a simulated driver can die: the sites of `airflow_logio.crash` and those that only a simulator can reach."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+from airflow_logio.crash import CrashPoint
+
+
+class Site(StrEnum):
+    """What a driver was about to do, or had just done, when it was lost; names of CrashPoint mean the same here."""
+
+    BEFORE_REGISTER = CrashPoint.BEFORE_REGISTER.value
+    AFTER_REGISTER = CrashPoint.AFTER_REGISTER.value
+    BEFORE_RECOVERY = CrashPoint.BEFORE_RECOVERY.value
+    IN_RECOVERY = "in_recovery"
+    """The log is read, nothing is rebuilt."""
+    AFTER_RECOVERY = CrashPoint.AFTER_RECOVERY.value
+    """Rebuilt, its first step not committed."""
+    IN_STEP = "in_step"
+    """Events are used by a step that is not closed."""
+    STEP_QUEUED = "step_queued"
+    """A closed step waits for the committer."""
+    BEFORE_COMMIT = CrashPoint.BEFORE_COMMIT.value
+    IN_DOUBT = "in_doubt"
+    """The connection broke inside a transaction: the database decides later, with the driver gone."""
+    COMMIT_UNKNOWN = "commit_unknown"
+    """Decided, but the acknowledgement was lost."""
+    AFTER_COMMIT = CrashPoint.AFTER_COMMIT.value
+    BEFORE_WRITE = CrashPoint.BEFORE_WRITE.value
+    WRITE_UNKNOWN = "write_unknown"
+    """Applied by the external system, whose answer was lost."""
+    AFTER_WRITE = CrashPoint.AFTER_WRITE.value
+    BEFORE_READ = CrashPoint.BEFORE_READ.value
+    AFTER_READ = CrashPoint.AFTER_READ.value
+    BEFORE_JOB = CrashPoint.BEFORE_JOB.value
+    AFTER_JOB = CrashPoint.AFTER_JOB.value
+    BEFORE_FINISH = CrashPoint.BEFORE_FINISH.value
+    AFTER_FINISH = CrashPoint.AFTER_FINISH.value
+    EPOCH_VOID = "epoch_void"
+    """Its memory was void, and it had not rebuilt itself yet."""
+    IDLE = "idle"
+    """Nothing was under way."""

@@ -1,0 +1,121 @@
+"""How a simulated driver starts, recovers and rebuilds itself: fence, log, memory, each a step of its own."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING
+
+from airflow_logio.protocol.group import GroupProtocol
+from airflow_logio.protocol.source import SourceProtocol
+from airflow_logio.protocol.values import Event, Kind
+from airflow_logio.store.records import DriverIdentity
+from airflow_logio.testing.committing import Committing
+from airflow_logio.testing.incarnation import Phase
+from airflow_logio.testing.threads import Committer, Source
+
+if TYPE_CHECKING:
+    pass
+
+
+class Starting(Committing):
+    """Algorithms 6 to 9, in the order of `runtime/epoch.py`."""
+
+    # --- start and recovery: fence, log, memory -----------------------------------------------------------------------
+
+    def _register(self, _about: object, _many: int, _outcome: str) -> bool:
+        if self.phase is not Phase.CLAIMED:
+            return False
+        identity = DriverIdentity("simulated", "boot", self.number, float(self.number))
+        self.session = self.world.store.session(self.world.store.register(self.claim, identity))
+        self.phase = Phase.REGISTERED
+        return True
+
+    def _open(self, _about: object, _many: int, _outcome: str) -> bool:
+        if self.phase is not Phase.REGISTERED or self.world.is_locked(self.plan.name):
+            return False
+        self.fence = self.session.open(raise_epoch=self.raises_epoch)
+        self.raises_epoch = False
+        self.phase = Phase.OPENED
+        return True
+
+    def _recover(self, _about: object, _many: int, _outcome: str) -> bool:
+        if self.phase is not Phase.OPENED:
+            return False
+        self.recovered = self.session.recover([spec.name for spec in self.plan.operators])
+        self.phase = Phase.READ
+        return True
+
+    def _rebuild(self, _about: object, _many: int, _outcome: str) -> bool:
+        if self.phase is not Phase.READ:
+            return False
+        self.epochs += 1
+        self.protocol = GroupProtocol(self.plan.operators, self.plan.receivers, self.plan.lineage_in)
+        self.protocol.rebuild(self.recovered, self._unpacked)
+        self._start_threads()
+        self.protocol.resume()
+        self._begin_sources()
+        self._submit()
+        self.fresh = True
+        self.phase = Phase.RUNNING
+        return True
+
+    def _unpacked(self, event: Event) -> Event:
+        if event.kind is Kind.END:
+            return event
+        payload = self.world.scenario.codec.decode(event.body or b"")
+        return Event(event.sender, event.event_id, event.kind, event.records, payload, event.body, event.about)
+
+    def _start_threads(self) -> None:
+        """New threads for a new epoch: nothing of the old one is left."""
+        self.committer = Committer()
+        self.writers = {}
+        for write in self.recovered.writes:
+            self._hand(write)
+        operators = self.protocol.operators
+        self.jobs = {name: None for name, operator in operators.items() if operator.spec.asynchronous}
+        self.cursors = {p: operators[p.operator].context.mark(p.name) for p in self.protocol.inputs_from_log()}
+        self.inbox = {port: deque() for port in self.cursors}
+        self.delivered = {}
+        self.drops = []
+        self.finishing = False
+
+    def _begin_sources(self) -> None:
+        self.sources = {}
+        for name, operator in self.protocol.operators.items():
+            if not isinstance(operator, SourceProtocol):
+                continue
+            if operator.action is None:
+                self.protocol.begin_source(name, self.world.scenario.sources[name].actions[0])
+            self.drops += [(name, action_id, ref) for action_id, ref in operator.to_drop()]
+            self._follow(name)
+
+    def _follow(self, name: str) -> None:
+        """The reading thread of the read action under way, from where the log says."""
+        source = self.protocol.source(name)
+        if source.has_ended:
+            self.sources.pop(name, None)
+        else:
+            self.sources[name] = Source(source.action_id - 1, source.offset, stored=source.stored)
+
+    # --- rebuild in place ---------------------------------------------------------------------------------------------
+
+    def void(self) -> None:
+        """Its memory is void (a commit was refused by the epoch, or a thread failed): stop, raise the epoch, rebuild."""
+        self.phase = Phase.STOPPING
+        self.committer.queue.clear()
+
+    def _void(self, _about: object, _many: int, _outcome: str) -> bool:
+        if self.phase is not Phase.RUNNING or self.finishing:
+            return False
+        self.void()
+        return True
+
+    def _join(self, _about: object, _many: int, _outcome: str) -> bool:
+        """Threads are joined: what one of them had not begun never happens."""
+        if self.phase is not Phase.STOPPING or self.world.is_in_doubt(self):
+            return False
+        self.writers = {}
+        self.committer = Committer()
+        self.raises_epoch = True
+        self.phase = Phase.REGISTERED
+        return True

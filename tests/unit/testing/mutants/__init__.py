@@ -1,0 +1,12 @@
+"""Deliberately broken variants of protocol, store and driver, which the simulator must catch.
+
+Each is a function that breaks one thing by a `pytest.MonkeyPatch` and says in its docstring what; some come with a driver
+or world of their own.
+"""
+
+from __future__ import annotations
+
+from tests.unit.testing.mutants import fencing, recovering, storing, writing
+from tests.unit.testing.mutants.registry import MUTANTS, Mutant
+
+__all__ = ["MUTANTS", "Mutant", "fencing", "recovering", "storing", "writing"]

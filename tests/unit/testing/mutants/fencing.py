@@ -1,0 +1,93 @@
+"""Broken fences, read-backs and heartbeats."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from airflow_logio.protocol.effects import Effects
+from airflow_logio.protocol.states import GroupState
+from airflow_logio.store.memory.apply import apply_effects
+from airflow_logio.store.memory.session import MemoryGroupSession
+from airflow_logio.store.memory.store import MemoryLogStore
+from airflow_logio.store.memory.tables import BeatRow, GroupKey
+from airflow_logio.store.records import FenceRow, GroupRef
+from airflow_logio.testing.driver import Driver
+from airflow_logio.testing.incarnation import Option
+from airflow_logio.testing.threads import At
+from tests.unit.testing.mutants.registry import mutant
+
+
+def _commit_unchecked(self: MemoryGroupSession, effects: Effects) -> tuple[Any, ...]:
+    with self._tables.transaction():
+        fence = self._tables.fences[self._key]
+        self._fence = FenceRow(fence.incarnation, fence.epoch, fence.commit_no + 1)
+        self._tables.put(self._tables.fences, self._key, self._fence)
+        return apply_effects(self._tables, self.ref, effects)
+
+
+@mutant("linear")
+def no_fence(patch: pytest.MonkeyPatch) -> None:
+    """Commits are not conditional on incarnation, epoch and commit number."""
+    patch.setattr(MemoryGroupSession, "commit", _commit_unchecked)
+
+
+class ChecksThenApplies(Driver):
+    """The fence is read in one step, the effects are applied in another."""
+
+    checked = False
+
+    def _commit(self, about: object, many: int, outcome: str) -> bool:
+        if self.committer.at is At.TAKEN and not self.checked:
+            row = self.session.open()
+            self.checked = row.epoch == self.fence.epoch
+            return True
+        self.checked = False
+        return super()._commit(about, many, outcome)
+
+
+@mutant("linear", driver=ChecksThenApplies)
+def fence_by_plain_select(patch: pytest.MonkeyPatch) -> None:
+    """The incarnation is compared by a SELECT; by the time the effects are applied, a successor may have read the log."""
+    patch.setattr(MemoryGroupSession, "commit", _commit_unchecked)
+
+
+class AsksTooEarly(Driver):
+    def _transaction(self) -> list[Option]:
+        return [("resolve", None)] if self.committer.at is At.UNKNOWN else super()._transaction()
+
+    def _may_read_back(self) -> bool:
+        return True
+
+
+@mutant("linear", driver=AsksTooEarly)
+def read_back_without_the_lock(_patch: pytest.MonkeyPatch) -> None:
+    """After a lost connection the fence is read at once, without waiting for the transaction to be decided."""
+
+
+class RetriesBlindly(Driver):
+    def _resolve(self, about: object, many: int, outcome: str) -> bool:
+        if self.committer.at is not At.UNKNOWN or not self._may_read_back():
+            return False
+        self.fence = self.session.open()
+        self.committer.at = At.TAKEN
+        return True
+
+
+@mutant("linear", driver=RetriesBlindly)
+def retry_without_read_back(_patch: pytest.MonkeyPatch) -> None:
+    """A transaction of unknown outcome is committed again, under the next number."""
+
+
+@mutant("linear")
+def heartbeat_unfenced(patch: pytest.MonkeyPatch) -> None:
+    """A heartbeat is written whoever sends it: a zombie looks like a living driver."""
+
+    def heartbeat(self: MemoryLogStore, ref: GroupRef, beat: int, *, ready: bool, rss_bytes: int) -> GroupState:
+        key = GroupKey(ref.run_id, ref.group, ref.replica)
+        with self.tables.transaction():
+            self.tables.beats[key, ref.incarnation] = BeatRow(beat, 0.0, ready, rss_bytes)
+            return self.tables.groups[key].desired
+
+    patch.setattr(MemoryLogStore, "heartbeat", heartbeat)

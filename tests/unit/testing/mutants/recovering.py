@@ -1,0 +1,170 @@
+"""Broken recovery: what is read from the log, and what is made of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import pytest
+
+from airflow_logio.protocol import group as group_module
+from airflow_logio.protocol.context import Context
+from airflow_logio.protocol.operator import OperatorProtocol
+from airflow_logio.protocol.recovery import LoggedEvent, reload_order
+from airflow_logio.protocol.values import Event
+from airflow_logio.store.memory import MemoryLogStore
+from airflow_logio.testing.driver import Driver
+from airflow_logio.testing.world import Action, World
+from tests.unit.testing.mutants.registry import mutant
+
+
+@mutant("linear")
+def filter_with_less_than(patch: pytest.MonkeyPatch) -> None:
+    """The duplicate filter of Algorithm 2 Step 1 as printed: `<` where it must be `<=`."""
+
+    def is_obsolete(self: Context, port: str, event_id: int) -> bool:
+        return event_id < self.mark(port)
+
+    patch.setattr(Context, "is_obsolete", is_obsolete)
+
+
+@mutant("functions")
+def triggering_during_recovery(patch: pytest.MonkeyPatch) -> None:
+    """Reloaded events go through State Update and Triggering like new ones."""
+    reload = OperatorProtocol.reload
+
+    def as_if_new(self: OperatorProtocol, port: str, event: Event, inset_id: str) -> None:
+        reload(self, port, event, inset_id)
+        self.logic.assign(port, event, self.state)
+
+    patch.setattr(OperatorProtocol, "reload", as_if_new)
+
+
+@mutant("functions")
+def reloads_some(patch: pytest.MonkeyPatch) -> None:
+    """Of the events of an Input Set, only the first is reloaded, and generation marks done what it finds."""
+    order = reload_order
+
+    def firsts(acknowledged: Iterable[LoggedEvent], orders: Any) -> Sequence[LoggedEvent]:
+        seen: dict[tuple[str, str | None], LoggedEvent] = {}
+        for logged in order(acknowledged, orders):
+            seen.setdefault((logged.receiver.operator, logged.inset_id), logged)
+        return list(seen.values())
+
+    patch.setattr(group_module, "reload_order", firsts)
+
+
+@mutant("synchronized")
+def declared_order_forgotten(patch: pytest.MonkeyPatch) -> None:
+    """Recovery reloads round robin, though the operator has declared an order of its ports."""
+    patch.setattr(group_module, "reload_order", lambda acknowledged, _orders: reload_order(acknowledged, {}))
+
+
+@mutant("linear")
+def lineage_forgotten(patch: pytest.MonkeyPatch) -> None:
+    """A reloaded event does not tell that its Input Set is in a lineage scope."""
+    reload = OperatorProtocol.reload
+
+    def without_lineage(self: OperatorProtocol, port: str, event: Event, inset_id: str) -> None:
+        reload(self, port, event, inset_id)
+        self._input_set(inset_id).lineage = False
+
+    patch.setattr(OperatorProtocol, "reload", without_lineage)
+
+
+def _tables(driver: Driver) -> Any:
+    store = driver.world.store
+    assert isinstance(store, MemoryLogStore)
+    return store.tables
+
+
+class RecomputesMarks(Driver):
+    def _start_threads(self) -> None:
+        rows = _tables(self).events.rows.values()
+        for port in self.protocol.inputs_from_log():
+            context = self.protocol.operators[port.operator].context
+            used = [
+                row.body.event_id
+                for row in rows
+                if (row.receiver, row.rec_port) == port and (row.inset_id is not None or row.status == "done")
+            ]
+            context.marks[port.name] = max(used, default=0)
+        super()._start_threads()
+
+
+@mutant("idempotent", driver=RecomputesMarks)
+def marks_recomputed_from_rows(_patch: pytest.MonkeyPatch) -> None:
+    """The mark of a port is the greatest event that EVENT_LOG shows as used: garbage collection takes it away."""
+
+
+class RecomputesIds(Driver):
+    def _start_threads(self) -> None:
+        bodies = _tables(self).bodies
+        for name, operator in self.protocol.operators.items():
+            for port in operator.spec.outputs:
+                logged = [key.event_id for key in bodies if (key.operator, key.channel) == (name, port)]
+                if port in operator.context.next_event:
+                    operator.context.next_event[port] = max(logged, default=0) + 1
+        super()._start_threads()
+
+
+@mutant("idempotent", driver=RecomputesIds)
+def ids_recomputed_from_rows(_patch: pytest.MonkeyPatch) -> None:
+    """The next event id is one more than the greatest in the log, which may have been collected."""
+
+
+class SkipsOne(Driver):
+    def _start_threads(self) -> None:
+        super()._start_threads()
+        self.cursors = {port: mark + bool(mark) for port, mark in self.cursors.items()}
+
+
+@mutant("linear", driver=SkipsOne)
+def cursor_behind_the_mark(_patch: pytest.MonkeyPatch) -> None:
+    """After a recovery the channel begins one event too late."""
+
+
+class DropsInTheLoop(Driver):
+    def _emit(self, about: object, many: int, outcome: str) -> bool:
+        emitted = super()._emit(about, many, outcome)
+        source = self.sources.get(str(about))
+        if emitted and source is not None and source.stored is not None:
+            self.world.effects.pop(source.stored, None)
+        return emitted
+
+    def _read(self, about: object, many: int, outcome: str) -> bool:
+        source = self.sources.get(str(about))
+        whole = source is not None and source.stored is not None
+        return super()._read(about, 1_000_000 if whole else many, outcome)
+
+
+@mutant("feed", driver=DropsInTheLoop)
+def effect_dropped_in_the_loop(_patch: pytest.MonkeyPatch) -> None:
+    """Listing 1 as printed: the stored effect of a read action is discarded when its first batch is made."""
+
+
+class ReadsTwice(Driver):
+    def _follow(self, name: str) -> None:
+        super()._follow(name)
+        if name in self.sources and self.protocol.source(name).offset == 0:
+            self.sources[name].stored = None
+
+
+@mutant("feed", driver=ReadsTwice)
+def complete_action_read_again(_patch: pytest.MonkeyPatch) -> None:
+    """A non-replayable read action of which no event is logged yet is executed again, though its effect is stored."""
+
+
+class SweepsLiveOnes(World):
+    def _sweep(self, _action: Action) -> bool:
+        named = self.watch.references()
+        self.effects = {path: effect for path, effect in self.effects.items() if path in named}
+        return True
+
+
+@mutant("feed", world=SweepsLiveOnes)
+def sweep_of_a_living_incarnation(patch: pytest.MonkeyPatch) -> None:
+    """The sweep removes every payload that the log does not name, also what a living driver has just stored."""
+    from airflow_logio.testing import world
+
+    patch.setitem(world._SUPERVISION, "sweep", SweepsLiveOnes._sweep)

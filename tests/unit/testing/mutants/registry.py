@@ -1,0 +1,42 @@
+"""How a broken variant is described."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import pytest
+
+from airflow_logio.testing.driver import Driver
+from airflow_logio.testing.world import World
+
+Break = Callable[[pytest.MonkeyPatch], None]
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """`scenario` is where it shows; `install` breaks what all drivers share, `world` what its class says."""
+
+    name: str
+    about: str
+    scenario: str
+    install: Break
+    world: type[World] = World
+
+
+MUTANTS: dict[str, Mutant] = {}
+
+
+def mutant(
+    scenario: str, *, driver: type[Driver] | None = None, world: type[World] = World
+) -> Callable[[Break], Break]:
+    """Register a broken variant under the name of the function that breaks it."""
+    if driver is not None:
+        world = type(f"WorldOf{driver.__name__}", (world,), {"driver_class": driver})
+
+    def register(install: Break) -> Break:
+        assert install.__doc__, install.__name__
+        MUTANTS[install.__name__] = Mutant(install.__name__, install.__doc__, scenario, install, world)
+        return install
+
+    return register

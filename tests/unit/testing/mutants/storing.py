@@ -1,0 +1,151 @@
+"""What a step commits, broken: acknowledgements, states, triggers."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from airflow_logio.protocol import effects as fx
+from airflow_logio.protocol.context import Context, encode_state
+from airflow_logio.protocol.group import GroupProtocol
+from airflow_logio.protocol.ledger import Ledger
+from airflow_logio.protocol.operator import OperatorProtocol
+from airflow_logio.testing.driver import Driver
+from tests.unit.testing.mutants.registry import mutant
+
+
+@mutant("linear")
+def trigger_not_committed(patch: pytest.MonkeyPatch) -> None:
+    """The stored context does not name Input Sets that are triggered: after a crash they are open again."""
+
+    def serialized(self: OperatorProtocol) -> bytes:
+        context = Context(**{name: getattr(self.context, name) for name in Context.__struct_fields__})
+        context.triggered = []
+        return encode_state(context, self.state)
+
+    patch.setattr(OperatorProtocol, "serialized", serialized)
+
+
+@mutant("linear")
+def snapshot_not_logged(patch: pytest.MonkeyPatch) -> None:
+    """The global state that an Input Set saw at its trigger stays in memory: a successor generates with a later one."""
+    log_state = OperatorProtocol._log_state
+
+    def kept_in_memory(self: OperatorProtocol, inset_id: str, _ledger: Ledger) -> None:
+        log_state(self, inset_id, Ledger())
+        self.triggered[inset_id].state_pending = False
+
+    patch.setattr(OperatorProtocol, "_log_state", kept_in_memory)
+
+
+@mutant("linear")
+def acknowledgement_not_a_prefix(patch: pytest.MonkeyPatch) -> None:
+    """A transaction acknowledges what it used; events that no Input Set has used are left for later."""
+    close = Ledger.close
+
+    def without_unused(self: Ledger) -> fx.Effects:
+        return [effect for effect in close(self) if not isinstance(effect, fx.Acknowledge) or effect.assignments]
+
+    patch.setattr(Ledger, "close", without_unused)
+
+
+class AcknowledgesLater(Driver):
+    def _submit(self) -> None:
+        super()._submit()
+        if self.committer.queue:
+            effects = self.committer.queue.pop()
+            late = [effect for effect in effects if isinstance(effect, fx.Acknowledge)]
+            self.committer.queue.append([effect for effect in effects if not isinstance(effect, fx.Acknowledge)])
+            if late:
+                self.committer.queue.append(list(late))
+
+
+@mutant("idempotent", driver=AcknowledgesLater)
+def acknowledge_after_send(_patch: pytest.MonkeyPatch) -> None:
+    """Outputs are committed, and the inputs they were made of are acknowledged by the next transaction."""
+
+
+class SerializesLate(Driver):
+    def _take(self, about: object, many: int, outcome: str) -> bool:
+        taken = super()._take(about, many, outcome)
+        if taken:
+            self.committer.taken = [
+                fx.StoreState(effect.operator, self.protocol.operators[effect.operator].serialized())
+                if isinstance(effect, fx.StoreState)
+                else effect
+                for effect in self.committer.taken
+            ]
+        return taken
+
+
+@mutant("linear", driver=SerializesLate)
+def state_by_reference(_patch: pytest.MonkeyPatch) -> None:
+    """States are serialized when they are committed: by then they hold events of later steps."""
+
+
+class StoresStateApart(Driver):
+    def _submit(self) -> None:
+        super()._submit()
+        if self.committer.queue:
+            effects = self.committer.queue.pop()
+            states = [effect for effect in effects if isinstance(effect, fx.StoreState)]
+            self.committer.queue.append([effect for effect in effects if not isinstance(effect, fx.StoreState)])
+            if states:
+                self.committer.queue.append(list(states))
+
+
+@mutant("linear", driver=StoresStateApart)
+def state_outside_the_transaction(_patch: pytest.MonkeyPatch) -> None:
+    """States have a transaction of their own, behind that of the step."""
+
+
+@mutant("functions")
+def state_not_stored_without_output(patch: pytest.MonkeyPatch) -> None:
+    """The paper's "if F uses a global state": a step that only assigns events does not store the state they changed."""
+    close_step = GroupProtocol.close_step
+
+    def lazily(self: GroupProtocol) -> fx.Effects:
+        effects = close_step(self)
+        makes = any(isinstance(effect, fx.LogEvent | fx.LogWrite | fx.MarkDone) for effect in effects)
+        return effects if makes else [effect for effect in effects if not isinstance(effect, fx.StoreState)]
+
+    patch.setattr(GroupProtocol, "close_step", lazily)
+
+
+@mutant("swapped")
+def sent_before_its_writes(patch: pytest.MonkeyPatch) -> None:
+    """An operator that should send after its writes sends at once."""
+
+    def at_once(*_arguments: Any, **_settings: Any) -> None:
+        return None
+
+    patch.setattr(GroupProtocol, "_hold_back", staticmethod(at_once))
+
+
+@mutant("linear")
+def second_end_of_stream(patch: pytest.MonkeyPatch) -> None:
+    """That a stream has ended is not stored: a successor ends it again."""
+    serialized = OperatorProtocol.serialized
+
+    def without_end(self: OperatorProtocol) -> bytes:
+        finished, self.context.finished = self.context.finished, False
+        try:
+            return serialized(self)
+        finally:
+            self.context.finished = finished
+
+    patch.setattr(OperatorProtocol, "serialized", without_end)
+
+
+@mutant("synchronized")
+def done_for_one_receiver_is_done_for_all(patch: pytest.MonkeyPatch) -> None:
+    """An event for several receivers is logged for the first one only."""
+    log_event = Ledger._log_event
+
+    def for_one(self: Ledger, produced: Any) -> fx.LogEvent | None:
+        effect = log_event(self, produced)
+        return effect if effect is None else replace(effect, deliveries=effect.deliveries[:1])
+
+    patch.setattr(Ledger, "_log_event", for_one)

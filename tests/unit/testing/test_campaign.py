@@ -1,0 +1,142 @@
+"""Campaigns: counted once, resumable, on several processes; and users' own pipelines from the command line."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from airflow_logio.cli.app import commands
+from airflow_logio.errors import ConfigurationError, PipelineDefinitionError
+from airflow_logio.testing import campaign as campaigns
+from airflow_logio.testing.campaign import CHUNK, Campaign
+from airflow_logio.testing.loading import load_scenario, scenario_names
+from airflow_logio.testing.scenarios import SCENARIOS
+
+OWN_PIPELINE = """
+import pyarrow as pa
+from airflow_logio.dataflow import Pipeline, TableWriter, EveryEvents, generate
+from airflow_logio.testing import ScriptedSource, pipeline_scenario
+
+
+@generate(mode="driver")
+def total(part: pa.Table, inset_id: str) -> pa.Table:
+    return pa.table({"batch": [int(inset_id)], "total": [sum(part.column("value").to_pylist())]})
+
+
+numbers = pa.table({"value": list(range(240))})
+mine = Pipeline("mine", connections=["warehouse"])
+read = mine.source("read", ScriptedSource(numbers, 4))
+sums = mine.operator("sums", total, read, window=EveryEvents(5))
+save = mine.writer("save", TableWriter("warehouse", "sums", {"batch": "bigint", "total": "bigint"}), sums)
+mine.group("ingest", read)
+mine.group("compute", sums)
+mine.group("store", save)
+scenario = pipeline_scenario(mine)
+number = 7
+"""
+
+
+@pytest.fixture
+def own(tmp_path: Path) -> Path:
+    path = tmp_path / f"own_{tmp_path.name}.py"
+    path.write_text(OWN_PIPELINE)
+    return path
+
+
+def test_schedules_are_spread_over_scenarios_without_gap_or_overlap() -> None:
+    campaign = Campaign(["a", "b", "c"], 3 * CHUNK + 7, seed=1_000)
+    seeds: dict[str, list[int]] = {}
+    for chunk in campaign.chunks():
+        seeds.setdefault(chunk.scenario, []).extend(range(chunk.first, chunk.first + chunk.count))
+    assert {name: len(found) for name, found in seeds.items()} == {"a": CHUNK + 3, "b": CHUNK + 2, "c": CHUNK + 2}
+    assert all(found == list(range(1_000, 1_000 + len(found))) for found in seeds.values())
+
+
+def test_a_campaign_goes_on_where_it_was(tmp_path: Path) -> None:
+    state = tmp_path / "state.json"
+    first = Campaign(["idempotent"], 3)
+    campaigns.run(first, state=state)
+    second = Campaign(["idempotent"], 5)
+    second.resume(state)
+    assert [(chunk.first, chunk.count) for chunk in second.chunks()] == [(3, 2)]
+    campaigns.run(second, state=state)
+    whole = Campaign(["idempotent"], 5)
+    campaigns.run(whole)
+    mine, reference = second.tallies["idempotent"], whole.tallies["idempotent"]
+    assert (mine.schedules, mine.commits, mine.crashes, mine.sites) == (
+        reference.schedules,
+        reference.commits,
+        reference.crashes,
+        reference.sites,
+    )
+    assert list(second.chunks()) == []
+
+
+def test_the_state_of_another_campaign_is_refused(tmp_path: Path) -> None:
+    state = tmp_path / "state.json"
+    Campaign(["linear"], 5, seed=3).save(state)
+    with pytest.raises(ConfigurationError, match="another campaign: linear from seed 3"):
+        Campaign(["linear"], 5).resume(state)
+    state.write_text("[]")
+    with pytest.raises(ConfigurationError, match="no state file"):
+        Campaign(["linear"], 5).resume(state)
+
+
+def test_a_name_means_a_scenario_or_all() -> None:
+    assert scenario_names("all") == list(SCENARIOS)
+    assert scenario_names("linear") == ["linear"]
+    with pytest.raises(ConfigurationError, match="there is no scenario 'linaer'; there are linear"):
+        load_scenario("linaer")
+
+
+@pytest.mark.parametrize("attribute", ["mine", "scenario"])
+def test_a_pipeline_of_ones_own(own: Path, attribute: str) -> None:
+    simulator = load_scenario(f"{own}:{attribute}")
+    assert set(simulator.reference().observed.ports) == {"read.out", "sums.out"}
+    assert simulator.reference().observed.writes["save>warehouse"]
+    for seed in range(10):
+        figures, failure = simulator.run(seed)
+        assert failure is None
+        assert figures.crashes >= 3
+
+
+def test_what_cannot_be_simulated_is_refused(own: Path) -> None:
+    with pytest.raises(ConfigurationError, match="is a int; the simulator runs"):
+        load_scenario(f"{own}:number")
+    with pytest.raises(ConfigurationError, match="is missing; the simulator runs"):
+        load_scenario(f"{own}:nothing")
+
+
+def test_an_operator_that_needs_spark_is_refused() -> None:
+    from airflow_logio.testing import pipeline_scenario
+    from pipelines.sales import sales
+
+    with pytest.raises(PipelineDefinitionError, match="'hourly' has mode executors, which needs a Spark session"):
+        pipeline_scenario(sales)
+
+
+def test_logio_simulate_reports_and_exits(own: Path, tmp_path: Path) -> None:
+    report = tmp_path / "report.json"
+    result = CliRunner().invoke(
+        commands(), ["simulate", f"{own}:mine", "--schedules", "4", "--seed", "9", "--json", str(report)]
+    )
+    assert result.exit_code == 0, result.output
+    written = json.loads(report.read_text())
+    assert (written["schedules"], written["violations"]) == (4, 0)
+    (tally,) = written["tallies"].values()
+    assert tally["crashes"] >= 12
+    assert sum(tally["sites"].values()) >= tally["crashes"]
+
+
+def test_logio_simulate_tells_what_went_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
+    from tests.unit.testing.mutants import MUTANTS
+
+    campaigns.simulator_of.cache_clear()
+    campaigns.simulator_of("linear", "memory").reference()
+    MUTANTS["marker_not_checked"].install(monkeypatch)
+    result = CliRunner().invoke(commands(), ["simulate", "linear", "--schedules", "20"])
+    campaigns.simulator_of.cache_clear()
+    assert result.exit_code == 1
