@@ -57,6 +57,13 @@ def _connection_type() -> dict[str, Any]:
                 "All drivers must run on the machine that has it.",
                 "schema": {"type": ["string", "null"]},
             },
+            "payloads": {
+                "label": "Payload store",
+                "description": "Where large bodies and the effects of reads that cannot be replayed go: an absolute path of "
+                "a folder that all drivers reach, or a URL that fsspec can open (s3://bucket/folder). By default beside an "
+                "SQLite file; for a PostgreSQL server there is none.",
+                "schema": {"type": ["string", "null"]},
+            },
             "sslmode": {
                 "label": "TLS mode",
                 "description": "libpq's sslmode, for PostgreSQL.",

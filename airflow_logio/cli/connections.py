@@ -1,8 +1,9 @@
 """Databases by connection id, for `logio` outside Airflow: the environment, then a file, then a default.
 
 ``LOGIO_CONN_<ID>`` names any connection, ``LOGIO_URL`` the log and ``WAREHOUSE_URL`` the connection `warehouse`; else
-section ``[connections]`` of ``./logio.toml`` or ``~/.config/logio/connections.toml``, ``id = "URL"``. A URL never comes
-from a command line, where every user of the machine could read it.
+section ``[connections]`` of ``./logio.toml`` or ``~/.config/logio/connections.toml``, ``id = "URL"``. The payload store of
+a log is in section ``[payloads]``, under the id of the log, or in ``LOGIO_PAYLOADS``. A URL never comes from a command
+line, where every user of the machine could read it.
 """
 
 from __future__ import annotations
@@ -11,14 +12,16 @@ import os
 import stat
 import tomllib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from airflow_logio.errors import ConfigurationError
+from airflow_logio.runtime.payloads import payload_root
 
 LOG_CONNECTION = "logio_default"
 SHORT_NAMES = {LOG_CONNECTION: "LOGIO_URL", "warehouse": "WAREHOUSE_URL"}
+PAYLOADS = "LOGIO_PAYLOADS"
 DEFAULT_LOG = Path(".logio/logio.db")
 
 
@@ -34,6 +37,8 @@ class ConnectionFile:
 
     path: Path | None
     urls: Mapping[str, str]
+    payloads: Mapping[str, str] = field(default_factory=dict)
+    """Connection id of a log → its payload store."""
 
     @classmethod
     def find(cls, environment: Mapping[str, str], warn: Callable[[str], None]) -> ConnectionFile:
@@ -49,19 +54,20 @@ class ConnectionFile:
             content = tomllib.loads(path.read_text())
         except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
             raise ConfigurationError(f"connection file {path} cannot be read: {error}") from error
-        urls = _connections(path, content)
-        if urls and path.stat().st_mode & (stat.S_IRGRP | stat.S_IROTH):
+        urls, payloads = _section(path, content, "connections"), _section(path, content, "payloads")
+        if (urls or payloads) and path.stat().st_mode & (stat.S_IRGRP | stat.S_IROTH):
             warn(f"{path} holds database URLs and may be read by others; protect it: chmod 600 {path}")
-        return cls(path, urls)
+        return cls(path, urls, payloads)
 
 
-def _connections(path: Path, content: Mapping[str, Any]) -> dict[str, str]:
-    section = content.get("connections", {})
+def _section(path: Path, content: Mapping[str, Any], called: str) -> dict[str, str]:
+    section = content.get(called, {})
     if not isinstance(section, dict):
-        raise ConfigurationError(f"{path}: connections must be a section, [connections]")
+        raise ConfigurationError(f"{path}: {called} must be a section, [{called}]")
     for name, url in section.items():
         if not isinstance(url, str):
-            raise ConfigurationError(f'{path}: connection {name!r} must be a text, {name} = "postgresql://..."')
+            example = "postgresql://..." if called == "connections" else "s3://bucket/folder"
+            raise ConfigurationError(f'{path}: connection {name!r} must be a text, {name} = "{example}"')
     return section
 
 
@@ -98,13 +104,25 @@ class Connections:
             return self.get(conn_id)
         return self.find(LOG_CONNECTION) or sqlite_url(DEFAULT_LOG)
 
+    def payloads(self, conn_id: str | None) -> str | None:
+        """The payload store of a log: as configured, else that of an SQLite log; None if there is none.
+
+        Raises `ConfigurationError`.
+        """
+        log = conn_id or LOG_CONNECTION
+        configured = self.environment.get(PAYLOADS) if log == LOG_CONNECTION else None
+        configured = configured or self.file.payloads.get(log)
+        if configured and "://" not in configured:
+            configured = str(Path(configured).expanduser().absolute())
+        return payload_root(self.log_url(conn_id), configured)
+
 
 def absolute(url: str) -> str:
     """An SQLite path as seen from here: drivers work in folders of their own."""
     scheme, separator, path = url.partition(":///")
     if not scheme.startswith("sqlite") or not separator or not path or path.startswith((":", "/")):
         return url
-    return f"{scheme}:///{Path(path).absolute()}"
+    return f"{scheme}:///{in_url(Path.cwd())}/{path}"
 
 
 def variable(conn_id: str) -> str:
@@ -116,4 +134,9 @@ def sqlite_url(path: Path) -> str:
     """An SQLite file, as an absolute URL; its folder is made, readable by its owner only."""
     path = path.absolute()
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    return f"sqlite:///{path}"
+    return f"sqlite:///{in_url(path)}"
+
+
+def in_url(path: Path) -> str:
+    """A path as part of a URL, where % and ? have a meaning."""
+    return str(path).replace("%", "%25").replace("?", "%3F")

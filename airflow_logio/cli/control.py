@@ -19,7 +19,7 @@ from airflow_logio.runtime.launch import launch_group
 from airflow_logio.runtime.spark_submit import SparkSettings
 from airflow_logio.runtime.watch import GroupWatcher
 from airflow_logio.store.port import LogStore
-from airflow_logio.store.records import GroupRef, Run
+from airflow_logio.store.records import GroupRef, Retried, Run
 
 STARTABLE = (GroupState.PARKED, GroupState.HALTED, GroupState.DEAD)
 
@@ -31,37 +31,56 @@ def register(app: typer.Typer) -> None:
 
 def retry(
     run: RunArgument,
-    group: Annotated[str, typer.Argument(help="Group")],
+    group: Annotated[str | None, typer.Argument(help="Group; default: all that wait for it")] = None,
     log: LogOption = None,
     master: Annotated[str, typer.Option(help="Spark master")] = "local[1]",
     detach: Annotated[
-        bool, typer.Option("--detach", help="Launch the driver and end; somebody else watches it")
+        bool, typer.Option("--detach", help="Launch the drivers and end; somebody else watches them")
     ] = False,
     json_path: Annotated[Path | None, typer.Option("--json", help="Write the summary to this file")] = None,
 ) -> None:
-    """Launch a parked, halted or dead group again, at no cost to its recovery budget, and supervise it.
+    """Launch parked, halted or dead groups again, at no cost to their recovery budget, and put back quarantined Input Sets.
 
-    Of a run that `logio run` started, all groups are supervised from here: those that were halted when this one was
-    parked go on, too. Of a run of Airflow only this group is.
+    Of a run that `logio run` started, all groups are supervised from here: those that were halted when one was parked go
+    on, too. Of a run of Airflow only the retried ones are. Groups behind a retried Input Set that had finished go on.
     """
     known = Connections.load(warn)
     log_url = known.log_url(log)
     with opened(log_url) as store:
         found = store.find_run(run)
-        status = store.group(found.run_id, group)
-        if status.state not in STARTABLE:
-            states = ", ".join(STARTABLE)
-            raise ProtocolViolation(
-                f"group {group!r} of run {found.spec.key} is {status.state.value}; only a group that is one of "
-                f"{states} is retried"
-            )
-        context = reopen(store, log_url, found, known, SparkSettings(master=master))
-        launch_group(context, group, expected=status.incarnation, reason="logio retry", by_user=True)
-        if detach:
-            out.print(f"group {group} of {found.spec.key}: incarnation {status.incarnation + 1} launched", markup=False)
+        context = reopen(store, log_url, known.payloads(log), found, known, SparkSettings(master=master))
+        retried = store.retry_quarantined(found.run_id, group)
+        if retried.input_sets:
+            out.print(f"{len(retried.input_sets)} quarantined Input Set(s) are retried", markup=False)
+        names = _to_launch(store, found, group, retried)
+        for name in names:
+            status = store.group(found.run_id, name)
+            launch_group(context, name, expected=status.incarnation, reason="logio retry", by_user=True)
+            if detach:
+                out.print(
+                    f"group {name} of {found.spec.key}: incarnation {status.incarnation + 1} launched", markup=False
+                )
+        if detach or not names:
             return
         mine = found.spec.key.dag_id == CLI_DAG_ID
-        raise typer.Exit(supervise(context, None if mine else [group], json_path))
+        raise typer.Exit(supervise(context, None if mine else names, json_path))
+
+
+def _to_launch(store: LogStore, run: Run, group: str | None, retried: Retried) -> list[str]:
+    """The groups to launch; raises `ProtocolViolation` if there is nothing to retry."""
+    statuses = {status.group: status for status in store.groups(run.run_id)}
+    if group is not None and group not in statuses:
+        store.group(run.run_id, group)  # says which groups there are
+    asked = [group] if group is not None else list(statuses)
+    names = [name for name in asked if statuses[name].state in STARTABLE]
+    names += [name for name in retried.to_launch if name not in names]
+    if not names and not retried.input_sets:
+        states = ", ".join(f"{name} is {statuses[name].state.value}" for name in asked)
+        raise ProtocolViolation(
+            f"run {run.spec.key} has nothing to retry: {states}, and no Input Set of theirs is quarantined; only a group "
+            f"that is one of {', '.join(STARTABLE)} is launched again"
+        )
+    return names
 
 
 def stop(

@@ -40,7 +40,12 @@ class Wanted:
 
 
 def prepare(
-    store: SqlLogStore, log_url: str, wanted: Wanted, known: Connections, say: Callable[[str], None]
+    store: SqlLogStore,
+    log_url: str,
+    payloads: str | None,
+    wanted: Wanted,
+    known: Connections,
+    say: Callable[[str], None],
 ) -> LaunchContext:
     """Get or create the run. Raises `ConfigurationError`, `PipelineDefinitionError`, `IncompatibleRun`.
 
@@ -63,14 +68,22 @@ def prepare(
         params=params,
         connections=ids,
         hold_sources=wanted.hold_sources,
+        payloads=payloads,
     )
     urls = _urls(ids, known, demo=demo)
     if demo and not own_data and (loaded := load_products(urls[WAREHOUSE])):
         say(f"loaded {loaded:,} products into connection {ids[WAREHOUSE]!r}")
-    return _context(store, log_url, store.start_run(spec), pipeline, ref, urls, wanted.settings)
+    return _context(store, log_url, payloads, store.start_run(spec), pipeline, ref, urls, wanted.settings)
 
 
-def reopen(store: SqlLogStore, log_url: str, run: Run, known: Connections, settings: SparkSettings) -> LaunchContext:
+def reopen(
+    store: SqlLogStore,
+    log_url: str,
+    payloads: str | None,
+    run: Run,
+    known: Connections,
+    settings: SparkSettings,
+) -> LaunchContext:
     """The context of a run that is in the log. Raises as `prepare` does."""
     spark_submit.check(settings)
     ref = bundle.parse_ref(run.spec.pipeline_ref, Path(run.spec.bundle_root))
@@ -82,12 +95,13 @@ def reopen(store: SqlLogStore, log_url: str, run: Run, known: Connections, setti
             f"{run.spec.graph_fingerprint}, now {found}); restore that version, or start a fresh run"
         )
     urls = _urls(run.spec.connections, known, demo=is_demo(ref, pipeline))
-    return _context(store, log_url, run, pipeline, ref, urls, settings)
+    return _context(store, log_url, payloads, run, pipeline, ref, urls, settings)
 
 
 def _absolute(pipeline: Pipeline, params: Mapping[str, str]) -> dict[str, str]:
     """Paths that are relative to this terminal's folder as absolute ones: a driver works in a folder of its own."""
-    begins = [source.path for source in pipeline.operators.values() if isinstance(source, ParquetSource)]
+    sources = [source for source in pipeline.operators.values() if isinstance(source, ParquetSource)]
+    begins = [path for source in sources for path in source.paths]
     return {
         name: os.path.abspath(value)
         if any(path.startswith(f"{{{name}}}") for path in begins) and "://" not in value
@@ -108,6 +122,7 @@ def _urls(ids: Mapping[str, str], known: Connections, *, demo: bool) -> dict[str
 def _context(
     store: SqlLogStore,
     log_url: str,
+    payloads: str | None,
     run: Run,
     pipeline: Pipeline,
     ref: PipelineRef,
@@ -123,4 +138,5 @@ def _context(
         connections=urls,
         launcher=LocalProcessLauncher(WORK_DIR.absolute()),
         settings=settings,
+        payloads=payloads,
     )

@@ -11,6 +11,7 @@ from rich.table import Table
 from airflow_logio.runtime.run_summary import Outcome, RunSummary
 
 TAIL_LINES = 20
+MAX_QUARANTINED = 10
 
 
 def report(console: Console, summary: RunSummary) -> None:
@@ -27,6 +28,15 @@ def report(console: Console, summary: RunSummary) -> None:
             console.print(f"  | {line}", markup=False, highlight=False)
         console.print(
             f"Fix the cause, then: logio retry {summary.run.uid[:8]} {group.group}", markup=False, highlight=False
+        )
+    for one in summary.quarantined[:MAX_QUARANTINED]:
+        console.print(f"quarantined: {one.error}", style="bold red", markup=False)
+    if summary.quarantined:
+        console.print(
+            f"finished with quarantine: {len(summary.quarantined)} Input Set(s) are set aside. Mend the operator, then: "
+            f"logio retry {summary.run.uid[:8]}",
+            markup=False,
+            highlight=False,
         )
     if summary.outcome is Outcome.HALTED:
         name = summary.run.spec.key.dag_run_id

@@ -59,7 +59,9 @@ def run(
     known = Connections.load(warn)
     log_url = known.log_url(log)
     with opened(log_url, create=True) as store:
-        context = prepare(store, log_url, wanted, known, lambda text: err.print(text, markup=False))
+        context = prepare(
+            store, log_url, known.payloads(log), wanted, known, lambda text: err.print(text, markup=False)
+        )
         raise typer.Exit(supervise(context, None, json_path))
 
 

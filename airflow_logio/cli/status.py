@@ -13,11 +13,13 @@ from rich.table import Table
 from airflow_logio.cli.app import LogOption, err, out, warn
 from airflow_logio.cli.connections import Connections
 from airflow_logio.cli.logs import opened
-from airflow_logio.protocol.states import GroupState
-from airflow_logio.runtime.run_summary import driver_json
-from airflow_logio.store.records import GroupStatus, PortProgress, Run
+from airflow_logio.protocol.states import GroupState, RunState
+from airflow_logio.runtime.run_summary import Outcome, driver_json, quarantined_json
+from airflow_logio.store.records import GroupStatus, PortProgress, QuarantinedInputSet, Run
 from airflow_logio.store.sql.drivers import DriverRecord, driver_records
 from airflow_logio.store.sql.store import SqlLogStore
+
+MAX_QUARANTINED = 20
 
 
 def register(app: typer.Typer) -> None:
@@ -53,23 +55,30 @@ def _runs(store: SqlLogStore, *, as_json: bool) -> None:
 
 def _run(store: SqlLogStore, run: Run, *, as_json: bool) -> None:
     groups, ports = store.groups(run.run_id), store.progress(run.run_id)
+    aside = store.quarantined(run.run_id)
     drivers = driver_records(store, run.run_id)
     if as_json:
         detail = _run_json(run, groups) | {
             "drivers": [driver_json(driver) for driver in drivers],
             "ports": [_port_json(row) for row in ports],
+            "quarantined": [quarantined_json(one) for one in aside],
         }
         typer.echo(json.dumps(detail, indent=2))
         return
     key = run.spec.key
     out.print(f"run {key.dag_run_id} of {key.pipeline} (dag {key.dag_id}), uid {run.uid}", markup=False)
-    out.print(f"{run.state.value}, started {_time(run.created_at)} UTC", markup=False)
+    state = Outcome.QUARANTINED if run.state is RunState.QUARANTINED else run.state
+    out.print(f"{state.value}, started {_time(run.created_at)} UTC", markup=False)
     out.print()
     out.print(_group_table(groups))
     out.print()
     out.print(_port_table(ports))
     out.print()
     out.print(_driver_table(drivers))
+    if aside:
+        out.print()
+        out.print(_quarantine_table(aside))
+        out.print(f"retry them with: logio retry {run.uid[:8]}", markup=False)
     for group in groups:
         if group.error:
             err.print(f"{group.group}: {group.error}", markup=False, style="red")
@@ -115,6 +124,15 @@ def _driver_table(drivers: Sequence[DriverRecord]) -> Table:
             driver.reason,
             driver.error or "",
         )
+    return table
+
+
+def _quarantine_table(aside: Sequence[QuarantinedInputSet]) -> Table:
+    table = _table("quarantined", "Input Set", "since (UTC)", "error")
+    for one in aside[:MAX_QUARANTINED]:
+        table.add_row(one.operator, one.inset_id, _time(one.since), one.error)
+    if len(aside) > MAX_QUARANTINED:
+        table.add_row("", f"... and {len(aside) - MAX_QUARANTINED:,} more (all with --json)", "", "")
     return table
 
 

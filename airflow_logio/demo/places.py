@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import airflow_logio
-from airflow_logio.cli.connections import absolute
+from airflow_logio.cli.connections import absolute, in_url
 from airflow_logio.errors import ConfigurationError
 
 
@@ -33,8 +33,8 @@ class Places:
         return cls(
             folder,
             dags,
-            absolute(environment.get("LOGIO_URL", "")) or f"sqlite:///{folder / 'logio.db'}",
-            absolute(environment.get("WAREHOUSE_URL", "")) or f"sqlite:///{folder / 'warehouse.db'}",
+            absolute(environment.get("LOGIO_URL", "")) or f"sqlite:///{in_url(folder / 'logio.db')}",
+            absolute(environment.get("WAREHOUSE_URL", "")) or f"sqlite:///{in_url(folder / 'warehouse.db')}",
         )
 
     @property

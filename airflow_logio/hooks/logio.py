@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 from airflow.providers.common.compat.sdk import BaseHook
+from airflow.sdk.log import mask_secret
 
-from airflow_logio.errors import LogioError, SchemaMismatch
+from airflow_logio.errors import ConfigurationError, LogioError, SchemaMismatch
 from airflow_logio.hooks.connections import database_url
+from airflow_logio.runtime.payloads import payload_root
+from airflow_logio.runtime.payloads.roots import secrets_of
 from airflow_logio.store.opening import open_store
 from airflow_logio.store.sql import revision
 from airflow_logio.store.sql.store import SqlLogStore
+
+PAYLOADS = "payloads"
+"""Key of a connection's extra: where the payload store is."""
 
 
 class LogioHook(BaseHook):
@@ -26,6 +32,20 @@ class LogioHook(BaseHook):
     def get_url(self) -> str:
         """SQLAlchemy URL, password included. Raises `ConfigurationError`."""
         return database_url(self.logio_conn_id)
+
+    def get_payloads(self) -> str | None:
+        """Root of the payload store: field ``payloads`` of the connection's extra, else that of an SQLite log.
+
+        A URL may hold credentials: as `get_url`. None if there is no payload store. Raises `ConfigurationError`.
+        """
+        configured = BaseHook.get_connection(self.logio_conn_id).extra_dejson.get(PAYLOADS)
+        if configured is not None and not isinstance(configured, str):
+            raise ConfigurationError(
+                f"connection {self.logio_conn_id!r}: {PAYLOADS!r} in its extra is no text; give a folder or a URL"
+            )
+        for secret in secrets_of(configured or ""):
+            mask_secret(secret)
+        return payload_root(self.get_url(), configured)
 
     def get_store(self, *, create: bool = False) -> SqlLogStore:
         """Open the log; `create` makes the tables in an empty database, and never migrates those of an older version.

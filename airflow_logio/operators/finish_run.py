@@ -12,14 +12,19 @@ from airflow_logio.hooks.logio import LogioHook
 from airflow_logio.operators.references import reference, resolve
 from airflow_logio.operators.runs import opened_log, progress_table, run_of
 from airflow_logio.protocol.states import GroupState
+from airflow_logio.runtime.tidying import clear_up
+from airflow_logio.store.records import QuarantinedInputSet, Run
 
 
 class LogioFinishRunOperator(BaseOperator):
     """Mark the run finished; fails, naming them, if groups are not. What the log says counts, not what tasks were marked.
 
+    A run with quarantined Input Sets is marked "finished with quarantine", and fails this task: it is not complete.
+
     :param pipeline: a `Pipeline`, or where one is: ``"module:attr"``.
     :param run_uid: uid of the run (templated); by default this DAG run's run of the pipeline.
     :param logio_conn_id: the connection of the log.
+    :param fail_on_quarantine: whether quarantined Input Sets fail the task; they are logged in any case.
     """
 
     template_fields: ClassVar[Sequence[str]] = ("run_uid",)
@@ -31,9 +36,11 @@ class LogioFinishRunOperator(BaseOperator):
         pipeline: Pipeline | str,
         run_uid: str | None = None,
         logio_conn_id: str = LogioHook.default_conn_name,
+        fail_on_quarantine: bool = True,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
+        self.fail_on_quarantine = fail_on_quarantine
         self.pipeline = reference(pipeline)
         self.run_uid = run_uid
         self.logio_conn_id = logio_conn_id
@@ -47,6 +54,9 @@ class LogioFinishRunOperator(BaseOperator):
             finished = call("finishing the run", lambda: store.finish_run(run.run_id))
             groups = call("reading the groups", lambda: store.groups(run.run_id))
             progress = call("reading the counters", lambda: store.progress(run.run_id))
+            if finished:
+                clear_up(LogioHook(self.logio_conn_id).get_payloads(), store, run)
+            aside = call("looking for quarantine", lambda: store.quarantined(run.run_id))
         self.log.info("Run %s:\n%s", run.spec.key, progress_table(progress))
         if not finished:
             open_groups = [f"{g.group} ({g.state.value})" for g in groups if g.state is not GroupState.FINISHED]
@@ -54,5 +64,15 @@ class LogioFinishRunOperator(BaseOperator):
                 f"run {run.spec.key} is not finished: {', '.join(open_groups)}. Clear the tasks of these groups; "
                 "they go on where they stopped"
             )
+        self._report_quarantine(run, aside)
         recoveries = sum(group.recoveries for group in groups)
         self.log.info("Run %s is finished: %d groups, %d recoveries", run.spec.key, len(groups), recoveries)
+
+    def _report_quarantine(self, run: Run, aside: Sequence[QuarantinedInputSet]) -> None:
+        for one in aside:
+            self.log.error("Quarantined: operator %s, Input Set %s: %s", one.operator, one.inset_id, one.error)
+        if aside and self.fail_on_quarantine:
+            raise AirflowFailException(
+                f"run {run.spec.key} is finished with quarantine: {len(aside)} Input Set(s) are set aside, listed above. "
+                f"Mend the operator, `logio retry {run.uid[:8]}`, then clear this task"
+            )

@@ -191,8 +191,9 @@ class LogioSparkOperator(BaseOperator):
         run = store.patience.call("finding the run", lambda: run_of(store, pipeline.name, context, self.run_uid))
         check_compatible(pipeline, run)
         urls = connection_urls(pipeline, self.group, run, self.connections)
-        url = LogioHook(self.logio_conn_id).get_url()
-        launching = LaunchContext(store, url, run, pipeline, ref, urls, self.make_launcher(), settings)
+        hook = LogioHook(self.logio_conn_id)
+        url, payloads = hook.get_url(), hook.get_payloads()
+        launching = LaunchContext(store, url, run, pipeline, ref, urls, self.make_launcher(), settings, payloads)
         task = GroupTask(launching, self.group, GroupWatcher(store, run.run_id, self.group, run.spec.lease), asked)
         task.log_settings()
         return task

@@ -56,6 +56,7 @@ class LogioStartRunOperator(BaseOperator):
             dag_run_id=run_id,
             params=self._given(pipeline, context),
             connections=self.connections,
+            payloads=LogioHook(self.logio_conn_id).get_payloads(),
         )
         with opened_log(self.logio_conn_id, create=True) as store:
             run = store.patience.call("starting the run", lambda: store.start_run(spec))

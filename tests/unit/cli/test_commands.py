@@ -64,7 +64,7 @@ def test_without_a_log_the_sentence_says_what_makes_one(
 def test_wrong_usage_is_exit_code_2(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     assert logio(monkeypatch, "run", "a.py:b", "--param", "no-equals-sign") == 2
     assert "name=value" in capsys.readouterr().err
-    assert logio(monkeypatch, "retry", "only-a-run") == 2
+    assert logio(monkeypatch, "lineage", "only-a-run") == 2
 
 
 def test_an_error_is_one_sentence_and_exit_code_1(
@@ -115,7 +115,7 @@ def test_retry_refuses_a_group_that_needs_none(
     run: Run, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert logio(monkeypatch, "retry", "manual__1", "totals") == 1
-    assert "'totals' of run manual__1 of sales is new" in capsys.readouterr().err
+    assert "run manual__1 of sales has nothing to retry: totals is new" in capsys.readouterr().err
     assert logio(monkeypatch, "retry", "manual__1", "nobody") == 1
     assert "no group 'nobody'" in capsys.readouterr().err
 

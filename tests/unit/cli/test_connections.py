@@ -95,3 +95,32 @@ def test_logio_url_names_the_default_log_only() -> None:
     assert connections.log_url("production") == "sqlite:////production.db"
     with pytest.raises(ConfigurationError, match="'other' is not known"):
         connections.log_url("other")
+
+
+def test_the_payload_store_of_a_log(tmp_path: Path) -> None:
+    path = written(tmp_path / "logio.toml", '[payloads]\nproduction = "s3://bucket/logio"\nlogio_default = "here"\n')
+    file = ConnectionFile.read(path, lambda _: None)
+    urls = {"production": "postgresql://u:p@host/log", "other": "postgresql://u:p@host/other"}
+    connections = Connections({}, ConnectionFile(path, urls, file.payloads))
+    assert connections.payloads("production") == "s3://bucket/logio"
+    assert connections.payloads("other") is None, "a server has no folder of its own"
+    assert connections.payloads(None) == str(tmp_path / "here"), "drivers work in folders of their own"
+
+
+def test_without_a_setting_an_sqlite_log_has_its_payloads_beside_it(tmp_path: Path) -> None:
+    assert known({}).payloads(None) == str(tmp_path / ".logio" / "logio.db.payloads")
+    connections = known({"LOGIO_URL": "postgresql://u:p@host/log", "LOGIO_PAYLOADS": "s3://bucket/x"})
+    assert connections.payloads(None) == "s3://bucket/x"
+    assert known({"LOGIO_PAYLOADS": "s3://bucket/x"}, {"b": "sqlite:////b.db"}).payloads("b") == "/b.db.payloads"
+
+
+def test_a_payload_store_that_is_no_text_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match="s3://bucket/folder"):
+        ConnectionFile.read(written(tmp_path / "logio.toml", "[payloads]\na = 5\n"), lambda _: None)
+
+
+def test_a_file_with_a_payload_store_alone_is_warned_of_too(tmp_path: Path) -> None:
+    path = written(tmp_path / "logio.toml", '[payloads]\na = "sftp://u:geheim@host/x"\n', mode=0o644)
+    warnings: list[str] = []
+    ConnectionFile.read(path, warnings.append)
+    assert len(warnings) == 1 and "geheim" not in warnings[0]

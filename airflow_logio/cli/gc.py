@@ -1,0 +1,137 @@
+"""`logio gc`: what runs that have ended leave in the log, and the runs themselves when they are old."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Annotated
+
+import typer
+from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+from airflow_logio.cli.app import LogOption, err, out, warn
+from airflow_logio.cli.connections import Connections
+from airflow_logio.cli.logs import TERMINAL_PATIENCE, opened
+from airflow_logio.dataflow.durations import retention_seconds
+from airflow_logio.errors import PipelineDefinitionError, ProtocolViolation
+from airflow_logio.runtime import tidying
+from airflow_logio.runtime.payloads import Payloads
+from airflow_logio.store.endings import check_ended
+from airflow_logio.store.port import LogStore
+from airflow_logio.store.records import Run
+
+Discard = Callable[[Sequence[str]], None]
+
+
+def register(app: typer.Typer) -> None:
+    app.command("gc")(gc)
+
+
+def gc(
+    run: Annotated[
+        str | None, typer.Argument(help="Run: uid, the beginning of it, or its run id; default: all")
+    ] = None,
+    log: LogOption = None,
+    older_than: Annotated[
+        str | None, typer.Option("--older-than", help="Remove runs that ended so long ago from all tables: 12h, 30d")
+    ] = None,
+    unfinished: Annotated[
+        bool, typer.Option("--unfinished", help="Also runs that were halted or parked: they cannot be retried any more")
+    ] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be done, and do nothing")] = False,
+) -> None:
+    """Collect what ended runs have left in the log; with --older-than, remove old runs altogether.
+
+    Running groups collect their own garbage, and a run that finishes is tidied up: this is for what was interrupted, and
+    for age. A run that has not ended is refused.
+    """
+    age = None if older_than is None else _age(older_than)
+    known = Connections.load(warn)
+    root = known.payloads(log)
+    payloads = None if root is None else Payloads(root)
+    with opened(known.log_url(log)) as store:
+        ended = _ended(store, run, unfinished=unfinished)
+        old = [] if age is None else _of(ended, store.removable(age, unfinished=unfinished))
+        young = [found for found in ended if found not in old]
+        if dry_run:
+            _say_what_would_be_done(store, old, young)
+            return
+        rows = sum(_remove(store, found, payloads, unfinished=unfinished) for found in old)
+        rows += sum(_tidy(store, found, payloads) for found in young)
+        out.print(f"{rows:,} rows of {len(ended)} ended run(s)", markup=False)
+
+
+def _age(text: str) -> float:
+    try:
+        return retention_seconds(text)
+    except PipelineDefinitionError:
+        raise typer.BadParameter(f"{text!r} is not understood: write 12h or 30d", param_hint="--older-than") from None
+
+
+def _ended(store: LogStore, name: str | None, *, unfinished: bool) -> Sequence[Run]:
+    """Raises `UnknownRun`, and `ProtocolViolation` if the run that was named has not ended."""
+    ended = store.removable(0.0, unfinished=unfinished)
+    if name is None:
+        return ended
+    run = store.find_run(name)
+    if not _of([run], ended):
+        check_ended(run, {group.group: group.state for group in store.groups(run.run_id)}, unfinished=unfinished)
+        raise ProtocolViolation(f"run {run.spec.key} has ended this very moment; try again")
+    return [run]
+
+
+def _of(runs: Sequence[Run], among: Sequence[Run]) -> list[Run]:
+    ids = {run.run_id for run in among}
+    return [run for run in runs if run.run_id in ids]
+
+
+def _say_what_would_be_done(store: LogStore, old: Sequence[Run], young: Sequence[Run]) -> None:
+    for run in old:
+        out.print(f"would remove {_name(run)}", markup=False)
+    garbage = [(run, store.garbage(run.run_id)) for run in young]
+    for run, rows in garbage:
+        if rows:
+            out.print(f"would collect {rows:,} rows of {_name(run)}", markup=False)
+    if not old and not any(rows for _, rows in garbage):
+        out.print("nothing would be done")
+
+
+def _remove(store: LogStore, run: Run, payloads: Payloads | None, *, unfinished: bool) -> int:
+    with _showing(f"removing {_name(run)}") as progress:
+        rows = tidying.remove(
+            store,
+            run.run_id,
+            _discard(payloads),
+            unfinished=unfinished,
+            patience=TERMINAL_PATIENCE,
+            progress=progress,
+        )
+        if payloads is not None:
+            payloads.discard(payloads.find(run.uid), run.uid)
+    out.print(f"removed {_name(run)}: {rows:,} rows", markup=False)
+    return rows
+
+
+def _tidy(store: LogStore, run: Run, payloads: Payloads | None) -> int:
+    with _showing(f"collecting what {_name(run)} has left") as progress:
+        rows = tidying.tidy(store, run.run_id, _discard(payloads), patience=TERMINAL_PATIENCE, progress=progress)
+    if rows:
+        out.print(f"{_name(run)}: {rows:,} rows collected", markup=False)
+    return rows
+
+
+def _discard(payloads: Payloads | None) -> Discard:
+    return (lambda _: None) if payloads is None else payloads.remove
+
+
+def _name(run: Run) -> str:
+    return f"run {run.spec.key}, uid {run.uid[:8]}"
+
+
+@contextmanager
+def _showing(what: str) -> Iterator[Callable[[int], None]]:
+    """How many rows have gone, while they go; on a terminal only."""
+    columns = (SpinnerColumn(), TextColumn("{task.description}"), TextColumn("{task.completed:,.0f} rows"))
+    with Progress(*columns, TimeElapsedColumn(), console=err, transient=True, disable=not err.is_terminal) as bars:
+        task = bars.add_task(what, total=None)
+        yield lambda rows: bars.advance(task, rows)

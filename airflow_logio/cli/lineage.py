@@ -1,0 +1,166 @@
+"""`logio lineage`: what an event was made from, or what was made from it."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated, Any
+
+import pyarrow as pa
+import typer
+from rich.table import Table
+from rich.text import Text
+
+from airflow_logio.cli.app import LogOption, RunArgument, out, warn
+from airflow_logio.cli.connections import Connections
+from airflow_logio.cli.lineage_tree import LINES_PER_NODE, counted, tree_of
+from airflow_logio.cli.logs import opened
+from airflow_logio.errors import LogioError
+from airflow_logio.runtime import lineage_records
+from airflow_logio.runtime.payloads import Payloads
+from airflow_logio.store.lineage import backward, forward
+from airflow_logio.store.lineage_graph import EventNode, InputSetNode, Lineage, Node, ReadNode
+from airflow_logio.store.port import LogStore
+from airflow_logio.store.records import Run
+
+EVENTS_TO_READ_A_KEY_FROM = 50
+"""In the tree, the rows of a read action are counted for Input Sets of so many events; the API has no such bound."""
+
+
+def register(app: typer.Typer) -> None:
+    app.command("lineage")(lineage)
+
+
+def lineage(
+    run: RunArgument,
+    port: Annotated[str, typer.Argument(help="Output port in a lineage scope, operator.port")],
+    event_id: Annotated[int, typer.Argument(help="Number of the event on that port, counted from 1")],
+    is_forward: Annotated[
+        bool, typer.Option("--forward/--backward", help="What was made from it / what it was made from")
+    ] = False,
+    to: Annotated[str | None, typer.Option(help="Only along the paths to this port")] = None,
+    records: Annotated[int, typer.Option(min=0, help="Also print up to so many records of each port")] = 0,
+    lines: Annotated[int, typer.Option(min=1, help="Lines printed below each line")] = LINES_PER_NODE,
+    log: LogOption = None,
+    as_json: Annotated[bool, typer.Option("--json", help="The whole result, on standard output")] = False,
+) -> None:
+    """The events and read actions that an event was made from, or the events that were made from it."""
+    known = Connections.load(warn)
+    with opened(known.log_url(log)) as store:
+        found = store.find_run(run)
+        result = (forward if is_forward else backward)(store, found, port, event_id, to)
+        behind = _Records(store, found, known.payloads(log))
+        if as_json:
+            typer.echo(json.dumps(_as_json(found, result, to, behind.samples(result, records)), indent=2, default=str))
+            return
+        out.print(tree_of(result, lines, behind.rows_for))
+        out.print(_summary(result))
+        for name, sample in behind.samples(result, records).items():
+            out.print()
+            out.print(_table(name, sample))
+
+
+def _summary(result: Lineage) -> Text:
+    """What the tree may not have shown in full."""
+    if not result.edges:
+        way = "was made from it yet" if result.direction == "forward" else "is recorded of what it was made from"
+        return Text(f"nothing {way}")
+    ports: dict[str, list[EventNode]] = {}
+    for event in result.events():
+        if event not in result.roots:
+            ports.setdefault(str(event.port), []).append(event)
+    parts = [
+        f"{counted(len(events), 'event')} of {name} ({counted(sum(e.records or 0 for e in events), 'record')})"
+        for name, events in ports.items()
+    ]
+    parts.append(counted(len(result.input_sets()), "Input Set"))
+    if reads := [read for read in result.reads() if not read.is_source]:
+        parts.append(counted(len(reads), "read action"))
+    return Text(", ".join(parts), style="dim")
+
+
+class _Records:
+    """The records behind a result, as far as they are there."""
+
+    def __init__(self, store: LogStore, run: Run, payloads: str | None) -> None:
+        self._store = store
+        self._run = run
+        self._load = Payloads(payloads).load if payloads else None
+
+    def rows_for(self, result: Lineage, input_set: InputSetNode, read: ReadNode) -> int | None:
+        """How many rows of a read action are for one Input Set; None if that is too much to ask, or cannot be said."""
+        events = sum(isinstance(node, EventNode) for node in result.after(input_set))
+        if read.records is None or events > EVENTS_TO_READ_A_KEY_FROM:
+            return None
+        try:
+            rows: int = lineage_records.effect(self._store, self._run, read, input_set, self._load).num_rows
+        except (LogioError, pa.ArrowException):
+            return None
+        return rows
+
+    def samples(self, result: Lineage, many: int) -> dict[str, pa.Table]:
+        """Up to `many` records of the events of each port, and of the effects of each connection that was read."""
+        found: dict[str, pa.Table] = {}
+        if many:
+            for node in result.nodes():
+                if isinstance(node, InputSetNode) or node.records is None or _is_source(node):
+                    continue
+                name = str(node.port) if isinstance(node, EventNode) else f"read {node.operator}.{node.connection}"
+                if name not in found or found[name].num_rows < many:
+                    found[name] = self._more(found.get(name), node, many)
+        return found
+
+    def _more(self, so_far: pa.Table | None, node: EventNode | ReadNode, many: int) -> pa.Table:
+        if isinstance(node, EventNode):
+            table, number = lineage_records.records(self._store, self._run, node, self._load), node.event_id
+        else:
+            table, number = lineage_records.effect(self._store, self._run, node, load=self._load), node.action_id
+        table = table.slice(0, many if so_far is None else many - so_far.num_rows)
+        name = "event" if isinstance(node, EventNode) else "action"
+        table = table.add_column(0, f"({name})", pa.repeat(pa.scalar(number, pa.int64()), table.num_rows))
+        return table if so_far is None else pa.concat_tables([so_far, table], promote_options="default")
+
+
+def _is_source(node: Node) -> bool:
+    return isinstance(node, ReadNode) and node.is_source
+
+
+def _table(name: str, sample: pa.Table) -> Table:
+    table = Table(title=name, title_justify="left", box=None, pad_edge=False, header_style="bold")
+    for column in sample.column_names:
+        table.add_column(Text(column))
+    for row in sample.to_pylist():
+        table.add_row(*(Text(str(value)) for value in row.values()))
+    return table
+
+
+def _as_json(run: Run, result: Lineage, to: str | None, samples: dict[str, pa.Table]) -> dict[str, Any]:
+    """Nodes, and edges as pairs of their places in the list of nodes."""
+    nodes = list(result.nodes())
+    place = {node: index for index, node in enumerate(nodes)}
+    return {
+        "run": run.uid,
+        "direction": result.direction.value,
+        "to": to,
+        "roots": [place[root] for root in result.roots],
+        "nodes": [_node_json(node) for node in nodes],
+        "edges": [[place[node], place[end]] for node, ends in result.edges.items() for end in ends],
+        "records": {name: sample.to_pylist() for name, sample in samples.items()},
+    }
+
+
+def _node_json(node: Node) -> dict[str, Any]:
+    match node:
+        case EventNode(port, event_id, records, about):
+            return {"kind": "event", "port": str(port), "event_id": event_id, "records": records, "about": dict(about)}
+        case InputSetNode(operator, inset_id):
+            return {"kind": "input_set", "operator": operator, "inset_id": inset_id}
+        case ReadNode(operator, connection, action_id, is_source, records, description):
+            return {
+                "kind": "read_action",
+                "operator": operator,
+                "connection": connection,
+                "action_id": action_id,
+                "is_source": is_source,
+                "records": records,
+                "description": dict(description),
+            }

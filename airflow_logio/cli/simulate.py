@@ -1,0 +1,182 @@
+"""`logio simulate`: pipelines under the deterministic simulator, thousands of schedules with crashes, by a seed."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from airflow_logio.cli.app import err, out
+from airflow_logio.cli.arguments import pairs
+from airflow_logio.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from airflow_logio.testing.campaign import Campaign, Tally
+
+
+class Store(StrEnum):
+    """Where schedules keep their log."""
+
+    MEMORY = "memory"
+    SQLITE = "sqlite"
+
+
+def register(app: typer.Typer) -> None:
+    app.command("simulate")(simulate)
+
+
+def simulate(
+    target: Annotated[
+        str,
+        typer.Argument(
+            help="file.py:name or module:name of a pipeline or Scenario, a scenario's name, or all",
+            metavar="[PIPELINE]",
+        ),
+    ] = "all",
+    schedules: Annotated[int, typer.Option("--schedules", "-n", min=1, help="Schedules in all")] = 1_000,
+    seed: Annotated[int, typer.Option(min=0, help="The first seed; each schedule has the next one")] = 0,
+    processes: Annotated[int, typer.Option(min=0, help="Processes; 0 for one per core")] = 1,
+    store: Annotated[
+        Store, typer.Option(help="Log: in memory, or SQLite held equal to the one in memory")
+    ] = Store.MEMORY,
+    param: Annotated[list[str] | None, typer.Option("--param", help="Run parameter of a pipeline, name=value")] = None,
+    state: Annotated[
+        Path | None, typer.Option(help="Keep what is done in this file, and go on from there if it exists")
+    ] = None,
+    json_path: Annotated[Path | None, typer.Option("--json", help="Write the report to this file")] = None,
+    story: Annotated[bool, typer.Option(help="Tell the first failing schedule of each scenario, shrunk")] = True,
+) -> None:
+    """Crash a pipeline in thousands of ways, and compare what comes out with a run without failures.
+
+    One process drives all groups of a schedule over the real protocol, step by step, and kills, delays, repeats and
+    replaces them as the seed says. The same seed is the same schedule. Exit code 1 if anything went wrong.
+    """
+    from airflow_logio.testing import campaign as campaigns
+    from airflow_logio.testing.loading import scenario_names
+
+    campaign = campaigns.Campaign(
+        scenario_names(target), schedules, seed, store.value, tuple(pairs("--param", param or ()).items())
+    )
+    if state is not None:
+        campaign.resume(state)
+    for name in campaign.scenarios:
+        _check(campaign, name)
+    started, before = time.monotonic(), campaign.ran
+    interrupted = False
+    with _bar(campaign) as advance:
+        try:
+            campaigns.run(campaign, processes=processes or os.cpu_count() or 1, state=state, progress=advance)
+        except KeyboardInterrupt:
+            interrupted = True
+            if state is not None:
+                campaign.save(state)
+    seconds = time.monotonic() - started
+    _report(campaign, campaign.ran - before, seconds)
+    if json_path is not None:
+        report = {**campaign.as_json(), "seconds": seconds, "schedules_now": campaign.ran - before}
+        json_path.write_text(json.dumps(report, indent=2))
+    if story:
+        _tell(campaign)
+    if interrupted:
+        err.print("interrupted" + ("" if state is None else f"; `--state {state}` goes on from here"), markup=False)
+        raise typer.Exit(130)
+    raise typer.Exit(1 if campaign.violations else 0)
+
+
+def _check(campaign: Campaign, name: str) -> None:
+    """The run without failures comes first: what it shows needs no seed."""
+    from airflow_logio.testing.campaign import simulator_of
+    from airflow_logio.testing.invariants import Violation
+
+    try:
+        simulator_of(name, campaign.store, campaign.params).reference()
+    except Violation as error:
+        raise ConfigurationError(f"{name}: even a run without failures is wrong: {error}") from error
+
+
+@contextmanager
+def _bar(campaign: Campaign) -> Iterator[Any]:
+    """A progress bar with schedules per second and violations; nothing where nobody looks."""
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[rate]}"),
+        TimeRemainingColumn(),
+        TextColumn("{task.fields[wrong]}", style="red"),
+    )
+    started, before = time.monotonic(), campaign.ran
+    with Progress(*columns, console=err, disable=not err.is_terminal) as progress:
+        task = progress.add_task("schedules", total=campaign.schedules, completed=before, rate="", wrong="")
+
+        def advance(count: int) -> None:
+            rate = (campaign.ran - before) / max(time.monotonic() - started, 1e-9)
+            wrong = f"{campaign.violations} violations" if campaign.violations else ""
+            progress.update(task, advance=count, rate=f"{rate:.0f}/s", wrong=wrong)
+
+        yield advance
+
+
+def _report(campaign: Campaign, ran: int, seconds: float) -> None:
+    table = Table("scenario", box=None, header_style="bold")
+    for name in ("schedules", "per CPU s", "events", "commits", "crashes", "violations"):
+        table.add_column(name, justify="right")
+    for name, tally in campaign.tallies.items():
+        rate = tally.schedules / tally.seconds if tally.seconds else 0.0
+        table.add_row(
+            name,
+            f"{tally.schedules:,}",
+            f"{rate:.0f}",
+            _mean(tally, "events"),
+            _mean(tally, "commits"),
+            _mean(tally, "crashes"),
+            f"{tally.violations:,}",
+            style="red" if tally.violations else None,
+        )
+    out.print(table)
+    out.print(_sites(list(campaign.tallies.values())), markup=False)
+    rate = ran / seconds if seconds else 0.0
+    now = f"{ran:,} now in {seconds:.1f} s, {rate:.0f} per second"
+    out.print(f"{campaign.ran:,} schedules, {campaign.violations:,} violations; {now}", markup=False)
+
+
+def _mean(tally: Tally, what: str) -> str:
+    """Per schedule, and the fewest of one."""
+    return f"{getattr(tally, what) / max(tally.schedules, 1):,.0f} (≥ {getattr(tally, f'fewest_{what}'):,})"
+
+
+def _sites(tallies: Sequence[Tally]) -> str:
+    total: dict[str, int] = {}
+    for tally in tallies:
+        for site, hits in tally.sites.items():
+            total[site] = total.get(site, 0) + hits
+    return "crash sites: " + ", ".join(f"{site} {hits:,}" for site, hits in sorted(total.items()))
+
+
+def _tell(campaign: Campaign) -> None:
+    """The story of the first failure of each scenario."""
+    from airflow_logio.testing.campaign import simulator_of
+    from airflow_logio.testing.shrinking import shrink
+    from airflow_logio.testing.story import tell
+
+    for name, tally in campaign.tallies.items():
+        if not tally.failures:
+            continue
+        seeds = ", ".join(str(failure.seed) for failure in tally.failures[:10])
+        out.print(f"\n{name}: seeds {seeds} fail; the first one, shrunk:", style="bold", markup=False)
+        simulator = simulator_of(name, campaign.store, campaign.params)
+        _, failure = simulator.run(tally.failures[0].seed)
+        if failure is None:
+            out.print(f"  seed {tally.failures[0].seed} does not fail any more", markup=False)
+            continue
+        for sentence in tell(simulator, shrink(simulator, failure)):
+            out.print(f"  {sentence}", markup=False)

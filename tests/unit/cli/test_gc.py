@@ -1,0 +1,120 @@
+"""`logio gc`, as a person types it."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from airflow_logio.cli.app import main
+from airflow_logio.errors import UnknownRun
+from airflow_logio.protocol import effects as fx
+from airflow_logio.protocol.values import Event, Port
+from airflow_logio.runtime.payloads import Payloads, payload_root
+from airflow_logio.store.opening import open_store
+from airflow_logio.store.records import Run
+from airflow_logio.store.sql.store import SqlLogStore
+from tests.store.test_maintenance import finish, rows_of, started
+from tests.support.garbage import NOTHING, event, left, used
+from tests.support.logs import IN, Driver
+
+
+@dataclass
+class Terminal:
+    """A log with runs, in a folder of its own."""
+
+    store: SqlLogStore
+    payloads: Payloads
+    monkeypatch: pytest.MonkeyPatch
+    capsys: pytest.CaptureFixture[str]
+
+    def logio(self, *arguments: str) -> tuple[int, str]:
+        self.monkeypatch.setattr(sys, "argv", ["logio", *arguments])
+        self.capsys.readouterr()
+        with pytest.raises(SystemExit) as ended:
+            main()
+        said = self.capsys.readouterr()
+        return int(ended.value.code or 0), said.out + said.err
+
+    def run(self, name: str, *, ended: bool = True) -> tuple[Run, dict[str, Driver]]:
+        """Three done events, one of them with its body in the payload store."""
+        run, drivers = started(self.store, name)
+        ref = self.payloads.epoch(run.uid, "a", 1, 0).store("body", b"large")
+        large = fx.LogEvent(Event(Port("sender", "out"), 3, records=1, body=b"", ref=str(ref)), (fx.Delivery(IN),))
+        drivers["a"].session.commit([event(1), event(2), large, used(1, "A"), used(2, "A"), used(3, "A")])
+        if ended:
+            finish(drivers, "a", "b", "c")
+            assert self.store.finish_run(run.run_id)
+        return run, drivers
+
+    def files(self, run: Run) -> list[str]:
+        return self.payloads.find(run.uid)
+
+
+@pytest.fixture
+def terminal(
+    sqlite_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Iterator[Terminal]:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("LOGIO_URL", sqlite_url)
+    root = payload_root(sqlite_url, None)
+    assert root is not None
+    store = open_store(sqlite_url)
+    yield Terminal(store, Payloads(root), monkeypatch, capsys)
+    store.dispose()
+
+
+def test_what_ended_runs_have_left_is_collected(terminal: Terminal) -> None:
+    run, _ = terminal.run("run-1")
+    assert len(terminal.files(run)) == 1
+    code, said = terminal.logio("gc", "run-1")
+    assert code == 0 and "3 rows collected" in said
+    assert left(terminal.store) == NOTHING
+    assert terminal.files(run) == []
+    assert terminal.store.find_run(run.uid) is not None
+    assert "0 rows of 1 ended run(s)" in terminal.logio("gc")[1]
+
+
+def test_a_dry_run_changes_nothing(terminal: Terminal) -> None:
+    run, _ = terminal.run("run-1")
+    before = rows_of(terminal.store, run.run_id)
+    assert "would collect 3 rows of run run-1" in terminal.logio("gc", "--dry-run")[1]
+    assert "nothing would be done" not in terminal.logio("gc", "--dry-run", "--older-than", "30d")[1]
+    assert rows_of(terminal.store, run.run_id) == before
+    assert len(terminal.files(run)) == 1
+
+
+def test_old_runs_are_removed_altogether(terminal: Terminal) -> None:
+    old, _ = terminal.run("run-1")
+    terminal.run("run-2", ended=False)
+    assert "would remove" not in terminal.logio("gc", "--older-than", "1h", "--dry-run")[1]
+    with terminal.store.engine.begin() as connection:
+        connection.exec_driver_sql("UPDATE logio_run SET ended_at = ended_at - 7200")
+    assert "would remove run run-1" in terminal.logio("gc", "--older-than", "1h", "--dry-run")[1]
+    code, said = terminal.logio("gc", "--older-than", "1h")
+    assert code == 0 and "removed run run-1" in said
+    with pytest.raises(UnknownRun):
+        terminal.store.find_run(old.uid)
+    assert rows_of(terminal.store, old.run_id) == {}
+    assert terminal.files(old) == []
+    assert [run.spec.key.dag_run_id for run in terminal.store.list_runs()] == ["run-2"]
+
+
+def test_a_run_that_has_not_ended_is_refused(terminal: Terminal) -> None:
+    _, drivers = terminal.run("run-1", ended=False)
+    code, said = terminal.logio("gc", "run-1")
+    assert code == 1 and "has not ended: a is running, b is running, c is running" in said
+    finish(drivers, "a", "b")
+    terminal.store.halted(drivers["c"].ref)
+    code, said = terminal.logio("gc", "run-1")
+    assert code == 1 and "--unfinished gives it up" in said
+    assert terminal.logio("gc", "run-1", "--unfinished")[0] == 0
+
+
+def test_an_age_that_is_none(terminal: Terminal) -> None:
+    code, said = terminal.logio("gc", "--older-than", "a month")
+    assert code == 2 and "is not" in said
