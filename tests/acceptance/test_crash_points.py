@@ -14,6 +14,10 @@ pytestmark = pytest.mark.acceptance
 
 IN_SPARK = {CrashPoint.BEFORE_JOB, CrashPoint.AFTER_JOB}
 """Passed by drivers with a Spark session only: see test_spark_drivers.py."""
+IN_STORES = {point for point in CrashPoint if point.endswith(("_store", "_drop"))}
+"""Passed by sources that cannot be replayed only: see test_sources.py."""
+ELSEWHERE = IN_SPARK | IN_STORES | {CrashPoint.IN_EXTERNAL_WRITE}
+"""IN_EXTERNAL_WRITE is passed by writers of an author's own external systems only: see test_writers.py."""
 
 WRITERS = ("totals", "publish")
 GROUPS_PASSING = {
@@ -34,7 +38,7 @@ ONCE_PER_DRIVER = {
 }
 
 
-@pytest.mark.parametrize("point", [point for point in CrashPoint if point not in IN_SPARK])
+@pytest.mark.parametrize("point", [point for point in CrashPoint if point not in ELSEWHERE])
 def test_dying_there_twice_changes_nothing(
     point: CrashPoint, log_url: str, warehouse_url: str, small_transactions: Path, tmp_path: Path
 ) -> None:

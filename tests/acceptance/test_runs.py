@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import re
 import signal
 from pathlib import Path
@@ -15,11 +16,15 @@ import sqlalchemy as sa
 from airflow_logio.errors import ConfigurationError, IncompatibleRun
 from airflow_logio.protocol.states import GroupState
 from airflow_logio.runtime.bundle import parse_ref
+from airflow_logio.runtime.lineage_records import effect, records
+from airflow_logio.store.lineage import backward, forward
+from airflow_logio.store.lineage_graph import EventNode, InputSetNode, ReadNode
 from airflow_logio.store.records import BacklogBound
 from airflow_logio.store.sql.engines import log_engine
 from tests.support.grocery import assert_exact
-from tests.support.running import PLAIN_RECORDS_PER_BATCH, PlainLauncher, running
+from tests.support.running import PLAIN_RECORDS_PER_BATCH, PlainLauncher, Running, running
 from tests.support.waiting import eventually
+from tests.support.warehouse import warehouse_engine
 
 pytestmark = pytest.mark.acceptance
 
@@ -168,6 +173,7 @@ def test_lineage_is_what_brute_force_says(
     launcher = PlainLauncher(tmp_path / "drivers", {("hourly", 1): "after_commit:3"})
     with running(log_url, warehouse_url, small_transactions, launcher) as run:
         run.finish()
+        _queries_say_the_same(run, small_transactions, warehouse_url)
     engine = log_engine(log_url)
     with engine.connect() as connection:
         recorded = connection.execute(
@@ -192,6 +198,54 @@ def test_lineage_is_what_brute_force_says(
     assert {inset for _, inset, sender, _ in recorded if sender == "hourly"} == hours, "one read action per hour"
     assert len({event for event, _, _, _ in recorded}) == len(hours), "one output event per hour"
     assert others == 0, "nothing is recorded outside the scope"
+
+
+def _queries_say_the_same(run: Running, transactions: Path, warehouse_url: str) -> None:
+    """Backward from every hour, forward from every event of ingest; the products that were read for some hours."""
+    hours = range(1, run.count("hourly.out", "out") + 1)
+    back = backward(run.store, run.run, "hourly.out", hours, to="ingest.out")
+    inset_of = {root: inset for root in back.roots for inset in back.after(root) if isinstance(inset, InputSetNode)}
+    assert len(inset_of) == len(set(inset_of.values())) == len(hours), "one Input Set per hour"
+    forth = forward(run.store, run.run, "ingest.out", range(1, run.count("ingest.out", "out") + 1), to="hourly.out")
+    assert forth.relationships() == {(a, b) for a, b in back.relationships() if isinstance(a, EventNode)}
+    with duckdb.connect() as files:
+        files.execute(
+            "CREATE TABLE sold AS SELECT date_trunc('hour', transaction_timestamp) AS hour, product_id, "
+            f"file_row_number AS n FROM read_parquet('{transactions}', file_row_number = true)"
+        )
+        wanted = set(
+            files.execute(
+                f"SELECT DISTINCT strftime(hour, '%Y-%m-%dT%H:%M'), n // {RECORDS_PER_EVENT} + 1 FROM sold"
+            ).fetchall()
+        )
+        assert {
+            (inset.inset_id, event.event_id)
+            for inset in inset_of.values()
+            for event in back.after(inset)
+            if isinstance(event, EventNode)
+        } == wanted
+        for event in back.events("ingest.out"):
+            first = (event.event_id - 1) * RECORDS_PER_EVENT
+            assert (event.about["first"], event.about["last"]) == (first, first + (event.records or 0) - 1)
+        (source,) = (read for read in back.reads() if read.is_source)
+        assert source.description["path"] == str(transactions)
+        known = _products(warehouse_url)
+        for root in back.roots[::40]:
+            (read,) = (node for node in back.after(inset_of[root]) if isinstance(node, ReadNode))
+            sold = "SELECT DISTINCT product_id FROM sold WHERE strftime(hour, '%Y-%m-%dT%H:%M') = ?"
+            asked = {row[0] for row in files.execute(sold, [inset_of[root].inset_id]).fetchall()}
+            used = effect(run.store, run.run, read, inset_of[root])
+            assert set(used.column("product_id").to_pylist()) == asked & known
+            made = records(run.store, run.run, root)
+            assert set(made.column("hour").to_pylist()) == {dt.datetime.fromisoformat(inset_of[root].inset_id)}
+
+
+def _products(warehouse_url: str) -> set[int]:
+    engine = warehouse_engine(warehouse_url)
+    with engine.connect() as connection:
+        found = set(connection.execute(sa.text("SELECT product_id FROM products")).scalars())
+    engine.dispose()
+    return found
 
 
 def test_a_run_stopped_before_its_first_write_cannot_take_a_newer_runs_table(

@@ -47,6 +47,43 @@ def test_every_driver_is_killed_and_then_two_at_once(
     assert_exact(warehouse_url, transactions, SALES_RECORDS_PER_BATCH)
 
 
+SITES = {
+    "ingest": (f"{CrashPoint.AFTER_REGISTER}:1", f"{CrashPoint.BEFORE_COMMIT}:2", f"{CrashPoint.AFTER_COMMIT}:3"),
+    "totals": (
+        f"{CrashPoint.BEFORE_RECOVERY}:1",
+        f"{CrashPoint.BEFORE_WRITE}:1",
+        f"{CrashPoint.IN_WAREHOUSE_TRANSACTION}:1",
+        f"{CrashPoint.AFTER_WRITE}:1",
+    ),
+    "hourly": (
+        f"{CrashPoint.BEFORE_READ}:1",
+        f"{CrashPoint.AFTER_READ}:1",
+        f"{CrashPoint.BEFORE_JOB}:1",
+        f"{CrashPoint.AFTER_JOB}:1",
+    ),
+    "publish": (
+        f"{CrashPoint.AFTER_RECOVERY}:1",
+        f"{CrashPoint.IN_LOG_TRANSACTION}:2",
+        f"{CrashPoint.BEFORE_FINISH}:1",
+    ),
+}
+"""Where the drivers of a group die, one incarnation after the other."""
+
+
+@pytest.mark.postgres
+def test_a_dozen_crash_points_in_one_run(
+    postgres_url: str, warehouse_url: str, transactions: Path, tmp_path: Path
+) -> None:
+    armed = {(group, number): point for group, points in SITES.items() for number, point in enumerate(points, start=1)}
+    assert len(armed) >= 12
+    launcher = ArmedSparkLauncher(tmp_path / "drivers", armed)
+    with running(postgres_url, warehouse_url, transactions, launcher, ref=SALES) as run:
+        run.finish(timeout=400)
+        died = {group: run.status(group).incarnation - 1 for group in SITES}
+        assert died == {group: len(points) for group, points in SITES.items()}, "every one of them was passed"
+    assert_exact(warehouse_url, transactions, SALES_RECORDS_PER_BATCH)
+
+
 @pytest.mark.postgres
 def test_a_stopped_spark_driver_is_replaced_and_exits_when_it_is_continued(
     postgres_url: str, postgres_warehouse_url: str, transactions: Path, tmp_path: Path

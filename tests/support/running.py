@@ -109,7 +109,12 @@ class Running:
         lease: Lease | None = None,
         recoveries: int = 50,
         backlog: BacklogBound | None = None,
+        connections: Mapping[str, str] | None = None,
+        params: Mapping[str, Any] | None = None,
+        **settings: Any,
     ) -> None:
+        """`connections` (name → URL) instead of the warehouse, `params` of the transactions; `settings` go to `run_spec`."""
+        urls = {"warehouse": warehouse_url} if connections is None else dict(connections)
         self.pipeline = bundle.load(ref)
         self.store = open_store(log_url)
         spec = run_spec(
@@ -117,11 +122,12 @@ class Running:
             ref,
             dag_id="tests",
             dag_run_id=name,
-            params={"transactions": str(transactions)},
-            connections={"warehouse": "warehouse"},
+            params={"transactions": str(transactions)} if params is None else params,
+            connections={connection: connection for connection in urls},
             budget=RecoveryBudget(recoveries, 600),
             lease=lease or Lease(15, 60),
             backlog=backlog,
+            **settings,
         )
         self.run = self.store.start_run(spec)
         self._context = LaunchContext(
@@ -130,8 +136,9 @@ class Running:
             self.run,
             self.pipeline,
             ref,
-            {"warehouse": warehouse_url},
+            urls,
             launcher,
+            payloads=settings.get("payloads"),
             end_old_drivers=end_old_drivers,
         )
         self.groups = tuple(self.pipeline.groups)

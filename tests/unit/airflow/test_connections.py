@@ -140,3 +140,27 @@ def test_a_database_that_does_not_answer(monkeypatch: pytest.MonkeyPatch, caplog
         found, words = LogioHook().test_connection()
     assert not found and "LogUnavailable" in words
     assert "p@ss" not in words + caplog.text and "p%40ss" not in words + caplog.text
+
+
+def test_the_payload_store_is_in_the_extra_of_the_log_s_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+    extra = {"payloads": "sftp://anna:geh%40eim@store/logio"}
+    monkeypatch.setenv("AIRFLOW_CONN_X", connection("logio", host="db", schema="logio", login="a", extra=extra))
+    assert LogioHook("x").get_payloads() == extra["payloads"]
+    assert "geh" not in str(redact(f"opening {extra['payloads']} with geh@eim"))
+
+
+def test_a_log_without_a_setting_has_the_payload_store_of_its_kind(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AIRFLOW_CONN_X", connection("logio", extra={"path": "/data/logio.db"}))
+    assert LogioHook("x").get_payloads() == "/data/logio.db.payloads"
+    monkeypatch.setenv("AIRFLOW_CONN_X", connection("logio", host="db", schema="logio"))
+    assert LogioHook("x").get_payloads() is None
+
+
+@pytest.mark.parametrize("payloads", ["relative/folder", 5])
+def test_a_payload_store_that_no_driver_would_find_is_refused(
+    payloads: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    extra = {"payloads": payloads}
+    monkeypatch.setenv("AIRFLOW_CONN_X", connection("logio", host="db", schema="logio", extra=extra))
+    with pytest.raises(ConfigurationError, match="payload"):
+        LogioHook("x").get_payloads()

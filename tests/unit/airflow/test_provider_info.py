@@ -47,7 +47,7 @@ def test_airflow_builds_the_form_of_a_connection(providers: ProvidersManager) ->
         for name, widget in providers.connection_form_widgets.items()
         if name.startswith("extra__logio__")
     }
-    assert set(widgets) == {"path", "sslmode", "sslrootcert"}
+    assert set(widgets) == {"path", "payloads", "sslmode", "sslrootcert"}
     field: Any = widgets["sslmode"].field
     assert "verify-full" in field["schema"]["enum"]
     behaviour = providers.field_behaviours["logio"]

@@ -1,0 +1,63 @@
+"""Jobs of operators in mode ``executors``: without Spark no Input Set is to blame, whatever they do with errors."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+pytestmark = pytest.mark.acceptance
+
+CHILD = '''
+import os, sys
+import psutil, pyarrow as pa
+from airflow_logio.runtime import spark
+from airflow_logio.runtime.jobs import JobRunner
+
+spark.warm_up = lambda session: None
+os.environ["PYSPARK_SUBMIT_ARGS"] = (
+    "--master local[1] --driver-memory 512m --conf spark.ui.enabled=false pyspark-shell"
+)
+
+def kill_the_jvm(session):
+    for process in psutil.Process().children(recursive=True):
+        if process.name().startswith("java"):
+            process.kill()
+
+def stop_the_context(session):
+    session.sparkContext._jsc.sc().stop()
+
+class Unlucky:
+    """A quarantining operator, as far as a job runner needs it: Spark goes when its job is about to be executed."""
+    on_error, reads, outputs = "quarantine", {}, ("out",)
+
+    def tagged(self, sets):
+        return pa.table({"inset_id": pa.array(range(len(sets)), pa.int64())})
+
+    def run(self, frame, reads):
+        globals()[sys.argv[1]](frame.sparkSession)
+        return frame
+
+    def split(self, result, n):
+        raise AssertionError("the job must not end")
+
+done, failed = [], []
+sessions = spark.SparkSessions("test")
+runner = JobRunner("p", "op", Unlucky(), sessions, None, done.append, failed.append)
+runner.start([("a", None), ("b", None)])
+runner.join()
+print([type(error).__name__ for error in failed], done, flush=True)
+for process in psutil.Process().children(recursive=True):
+    process.kill()
+os._exit(0)
+'''
+
+
+@pytest.mark.parametrize("accident", ["kill_the_jvm", "stop_the_context"])
+def test_a_job_that_loses_spark_sets_nothing_aside(accident: str) -> None:
+    """Under a job of two Input Sets, which would be halved if one of them could be to blame."""
+    child = subprocess.run(
+        [sys.executable, "-c", CHILD, accident], check=False, capture_output=True, text=True, timeout=240
+    )
+    assert child.stdout.splitlines()[-1:] == ["['SparkLost'] []"], child.stderr[-2000:]

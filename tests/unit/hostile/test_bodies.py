@@ -1,0 +1,104 @@
+"""Event bodies that are not what was written: an error that names the event, or the records as they were. Nothing else."""
+
+from __future__ import annotations
+
+import resource
+import struct
+import sys
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from airflow_logio.errors import LogInconsistent
+from airflow_logio.protocol.values import Kind
+from airflow_logio.runtime.arrow import decode, encode
+from airflow_logio.store.header import decode_header, encode_header
+
+TABLES = {
+    "small": pa.table({"a": pa.array([1, 2, None], pa.int64()), "b": ["x", None, "é"]}),
+    "compressed": pa.table({"a": list(range(900)), "b": [f"text {i}" for i in range(900)]}),
+    "no rows": pa.table({"a": pa.array([], pa.int64())}),
+    "no columns": pa.table({}),
+    "dictionary": pa.table({"d": pa.array(["a", "b", "a"]).dictionary_encode()}),
+    "nested": pa.table({"l": pa.array([[1, 2], [], None]), "s": pa.array([{"x": 1}, None, {"x": 2}])}),
+    "times": pa.table({"t": pa.array([0, -1], pa.timestamp("ns", "Europe/Berlin"))}),
+    "odd names": pa.table({"": [1], "né 'q\" \n\t": [2], "a.b": [3], "日本": [4]}),
+    "names twice": pa.table([pa.array([1]), pa.array([2])], names=["a", "a"]),
+    "nulls": pa.table({"n": pa.nulls(3)}),
+}
+BODIES = {name: encode(table) for name, table in TABLES.items()}
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_what_was_written_comes_back(name: str) -> None:
+    assert decode("event 1 of a.out", BODIES[name]).equals(TABLES[name])
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_a_body_that_breaks_off_anywhere_is_refused(name: str) -> None:
+    """Also between two messages, where Arrow sees the end of a stream with fewer rows."""
+    body = BODIES[name]
+    for length in range(len(body)):
+        with pytest.raises(LogInconsistent, match=r"event 7 of a\.out"):
+            decode("event 7 of a.out", body[:length])
+
+
+@pytest.mark.parametrize("name", TABLES)
+@given(data=st.data())
+@settings(max_examples=60, deadline=None)
+def test_the_checksum_sees_every_flipped_bit(name: str, data: st.DataObject) -> None:
+    body = BODIES[name]
+    header = encode_header(Kind.DATA, 3, body)
+    places = data.draw(st.sets(st.integers(0, len(body) * 8 - 1), min_size=1, max_size=3))
+    damaged = bytearray(body)
+    for place in places:
+        damaged[place // 8] ^= 1 << place % 8
+    with pytest.raises(LogInconsistent, match=r"body of event 7 .* damaged"):
+        decode_header("event 7", header, bytes(damaged))
+
+
+@pytest.mark.parametrize("name", TABLES)
+@given(data=st.data())
+@settings(max_examples=60, deadline=None)
+def test_a_body_of_a_wrong_checksum_does_no_harm_either(name: str, data: st.DataObject) -> None:
+    """Somebody has mended the checksum: a table or a refusal, never another error."""
+    body = bytearray(BODIES[name])
+    for _ in range(data.draw(st.integers(1, 4))):
+        body[data.draw(st.integers(0, len(body) - 1))] = data.draw(st.integers(0, 255))
+    try:
+        table = decode("event 7", bytes(body))
+    except LogInconsistent as error:
+        assert "event 7" in str(error)
+    else:
+        table.validate(full=True)
+        assert all(isinstance(name, str) for name in table.column_names)
+
+
+@given(body=st.binary(max_size=200), ends_well=st.booleans())
+@settings(max_examples=200, deadline=None)
+def test_bytes_that_are_no_stream_are_refused(body: bytes, ends_well: bool) -> None:
+    with pytest.raises(LogInconsistent, match="event 7"):
+        decode("event 7", body + (b"\xff\xff\xff\xff\0\0\0\0" if ends_well and not _is_empty_stream(body) else b""))
+
+
+def _is_empty_stream(body: bytes) -> bool:
+    return len(body) > 8 and body[:4] == b"\xff\xff\xff\xff"
+
+
+@pytest.mark.parametrize("length", [1 << 31, 3 << 30, 1 << 40, 1 << 62, -1, -(1 << 63), 0, 1])
+def test_a_huge_declared_length_allocates_nothing_of_the_kind(length: int) -> None:
+    """The length of a compressed buffer stands in front of it, and says how much room to make."""
+    body = bytearray(BODIES["compressed"])
+    place = body.index(struct.pack("<q", 900 * 8))
+    body[place : place + 8] = struct.pack("<q", length)
+    before = _peak_mebibytes()
+    with pytest.raises(LogInconsistent, match="event 7"):
+        decode("event 7", bytes(body))
+    assert _peak_mebibytes() - before < 64
+
+
+def _peak_mebibytes() -> float:
+    unit = 1024 if sys.platform == "linux" else 1
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 2**20
