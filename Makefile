@@ -6,6 +6,8 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 # Narrow a test run: make test ARGS="tests/store -k fence"
 ARGS ?=
+# Tests run in so many processes: most of them wait for drivers, databases and deadlines.
+WORKERS ?= 2
 
 .DEFAULT_GOAL := help
 .PHONY: help setup java demo test check format bench clean
@@ -26,7 +28,7 @@ demo: $(STAMP) ## the sales pipeline in a real Airflow, checked at the end; ONCE
 	@JAVA_HOME="$$(.ci/java)" && export JAVA_HOME && exec $(BIN)/python -m airflow_logio.demo
 
 test: $(STAMP) ## all tests (ARGS="tests/unit -k name" for some)
-	@JAVA_HOME="$$(.ci/java)" && export JAVA_HOME && exec $(BIN)/python -m pytest $(ARGS)
+	@JAVA_HOME="$$(.ci/java)" && export JAVA_HOME && exec $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(ARGS)
 
 check: $(STAMP) ## format, quotes, lint, types, import contracts
 	$(BIN)/ruff format --check .
