@@ -12,6 +12,7 @@ from airflow_logio.api.inbox import FETCH_BYTES, FETCH_EVENTS
 from airflow_logio.api.infos import AcknowledgedEvent, EventInfo, ReadAction, StreamEvent
 from airflow_logio.protocol.recovery import LoggedEvent, reload_order
 from airflow_logio.protocol.values import Event, Kind, Port
+from airflow_logio.store.patience import Patience
 
 
 class RecoveryMethods(Handle):
@@ -90,6 +91,13 @@ class RecoveryMethods(Handle):
 
     def _undelivered_to(self, receiver: Port) -> Iterator[Event]:
         after = 0
-        while events := self._book.session.fetch(receiver, after, max_events=FETCH_EVENTS, max_bytes=FETCH_BYTES):
+        while events := self._next_undelivered(receiver, after):
             yield from (logged.event for logged in events)
             after = events[-1].event.event_id
+
+    def _next_undelivered(self, receiver: Port, after: int) -> Sequence[LoggedEvent]:
+        session = self._book.session
+        return Patience().call(
+            f"events for {receiver}",
+            lambda: session.fetch(receiver, after, max_events=FETCH_EVENTS, max_bytes=FETCH_BYTES),
+        )

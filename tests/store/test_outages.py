@@ -72,6 +72,30 @@ def test_postgres_stops_in_a_commit_and_comes_back(
 
 
 @pytest.mark.postgres
+@pytest.mark.parametrize("statement", [1, 3])
+def test_postgres_stops_while_a_group_is_read_for_recovery(
+    postgres_server: PostgresServer, postgres_url: str, statement: int
+) -> None:
+    """An outage at this moment, too, is not the driver's death."""
+    store = open_store(postgres_url, patience=QUICK)
+    driver = start_driver(store)
+    driver.session.commit([sent(1)])
+    back = threading.Timer(AWAY_SECONDS, postgres_server.start)
+
+    def stop(_: object) -> None:
+        postgres_server.stop()
+        back.start()
+
+    before = driver.session.recover(["a", "b"])
+    try:
+        with before_statement(store, statement, stop):
+            assert driver.session.recover(["a", "b"]) == before
+    finally:
+        back.join()
+    store.dispose()
+
+
+@pytest.mark.postgres
 def test_patience_ends(postgres_server: PostgresServer, postgres_url: str) -> None:
     store = open_store(postgres_url, patience=Patience(0.3, 0.01, 0.05))
     driver = start_driver(store)

@@ -172,11 +172,7 @@ class Running:
                     raise AssertionError(f"{group} is parked: {status.error}\n{self.log_of(group)}")
             return all(status is not None and status.state is GroupState.FINISHED for status in statuses.values())
 
-        try:
-            eventually(ended, what="the run finishes", timeout=timeout)
-        except AssertionError as error:
-            logs = "\n".join(f"--- {group}\n{self.log_of(group)}" for group in self.groups)
-            raise AssertionError(f"{error}\n{logs}") from error
+        eventually(ended, what="the run finishes", timeout=timeout)
 
     def relaunch(self, group: str) -> None:
         """What a person does with a group that has halted or is parked."""
@@ -193,11 +189,17 @@ class Running:
             if str(row.port) == port and row.direction == direction
         )
 
+    def last_words(self, lines: int = 25) -> str:
+        """The ends of the logs of all drivers of the run, replaced ones too: what a failed test is explained by."""
+        work_dir: Path = self._context.launcher.work_dir  # type: ignore[attr-defined]
+        logs = sorted(work_dir.rglob("driver.log"))
+        return "\n".join(f"--- {log.relative_to(work_dir)}\n{_tail(log, lines)}" for log in logs)
+
     def log_of(self, group: str, lines: int = 25) -> str:
         path = self.status(group).log_path
         if path is None or not Path(path).exists():
             return "(no log)"
-        return "\n".join(Path(path).read_text(errors="replace").splitlines()[-lines:])
+        return _tail(Path(path), lines)
 
     # --- hurting ------------------------------------------------------------------------------------------------------
 
@@ -228,6 +230,10 @@ class Running:
         self.store.dispose()
 
 
+def _tail(log: Path, lines: int) -> str:
+    return "\n".join(log.read_text(errors="replace").splitlines()[-lines:])
+
+
 def has_ended(process: psutil.Process) -> bool:
     """The process is gone, or waits for its parent to notice."""
     try:
@@ -242,6 +248,9 @@ def running(*arguments: Any, **settings: Any) -> Iterator[Running]:
     run = Running(*arguments, **settings)
     try:
         yield run
+    except Exception as error:
+        error.add_note(run.last_words())
+        raise
     finally:
         with contextlib.suppress(ProcessLookupError):
             run.close()

@@ -30,7 +30,7 @@ log = logging.getLogger(__name__)
 
 
 class SqlGroupSession(GroupSession):
-    """`patience` bounds how long a commit waits for a database that is away before it gives up."""
+    """`patience` bounds how long a commit or a recovery waits for a database that is away before it gives up."""
 
     def __init__(self, engine: Engine, ref: GroupRef, waker: Waker, patience: Patience) -> None:
         self.ref = ref
@@ -249,13 +249,16 @@ class SqlGroupSession(GroupSession):
     # --- recovery -----------------------------------------------------------------------------------------------------
 
     def recover(self, operators: Sequence[str]) -> Recovered:
-        with reading(self._engine) as connection:
-            return Recovered(
-                states=self._states(connection, operators),
-                snapshots=self._snapshots(connection, operators),
-                acknowledged=self._acknowledged_events(connection, operators),
-                writes=self._pending_writes(connection, operators),
-            )
+        def attempt() -> Recovered:
+            with reading(self._engine) as connection:
+                return Recovered(
+                    states=self._states(connection, operators),
+                    snapshots=self._snapshots(connection, operators),
+                    acknowledged=self._acknowledged_events(connection, operators),
+                    writes=self._pending_writes(connection, operators),
+                )
+
+        return self._patience.call(f"group {self.ref.group!r}, recovery", attempt)
 
     def _states(self, connection: Connection, operators: Sequence[str]) -> dict[str, bytes]:
         table = schema.state
