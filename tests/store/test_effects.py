@@ -15,6 +15,7 @@ from airflow_logio.store.memory import MemoryLogStore
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.sql import schema
 from airflow_logio.store.sql.store import SqlLogStore
+from tests.support.faults import before_statement, inject
 from tests.support.logs import (
     DONE,
     IN,
@@ -201,6 +202,38 @@ def test_a_state_event_is_set_aside_too(log_store: LogStore) -> None:
     session.commit([fx.Acknowledge(OUT, IN, 2, (("B", ASIDE),)), born, fx.SetAside("receiver", "B", 0, "no")])
     assert session.recover(["receiver"]).snapshots == ()
     assert [row[3] for row in log_rows(log_store)] == ["aside"] * 4
+
+
+def test_any_number_of_input_sets_is_set_aside_in_as_many_statements(sql_store: SqlLogStore) -> None:
+    session = start_driver(sql_store).session
+    counts = {}
+    for number, many in enumerate((2, 500)):
+        first = 1_000 * number + 1
+        events = range(first, first + many)
+        session.commit([sent(event) for event in events])
+        session.commit([assigned(event, f"{event}", "odd" if event % 2 else "even") for event in events])
+        with before_statement(sql_store, 0, inject) as seen:
+            session.commit([fx.SetAside("receiver", f"{event}", 1, f"no {event}") for event in events])
+        counts[many] = len(seen)
+        wanted = [("receiver", f"{event}", "g", f"no {event}") for event in events]
+        assert [row for row in QUARANTINE.of(sql_store) if int(row[1]) >= first] == wanted
+        aside = {inset for _, _, inset, status in log_rows(sql_store) if status == "aside"}
+        assert aside >= {f"{event}" for event in events} and not aside & {"odd", "even"}
+    assert counts[500] == counts[2]
+
+
+def test_one_of_many_input_sets_that_is_not_as_it_should_be_is_named(log_store: LogStore) -> None:
+    """One row too many here and one too few there, in one commit: the sum is right, the Input Sets are not."""
+    session = start_driver(log_store).session
+    session.commit([sent(1), sent(2), sent(3)])
+    session.commit([assigned(1, "A", "B"), assigned(2, "A"), assigned(3, "C")])
+    before = contents(log_store)
+    aside: list[fx.Effect] = [
+        fx.SetAside("receiver", inset, rows, "no") for inset, rows in (("C", 1), ("A", 1), ("B", 2))
+    ]
+    with pytest.raises(LogInconsistent, match=r"Input Set 'A': the step expects 1 row\(s\) in the log, there are 2"):
+        session.commit(aside)
+    assert contents(log_store) == before
 
 
 # --- what lineage keeps -----------------------------------------------------------------------------------------------

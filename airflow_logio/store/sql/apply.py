@@ -1,13 +1,12 @@
 """Effects as SQL statements: one batch of effects, a handful of statements.
 
-Effects of many steps are applied by kind, not one by one: rows first, then assignments, then done marks, then states.
-That order is safe for any concatenation of steps, because an Input Set that is marked done can be assigned no more, and
-of several states of one operator the last one holds.
+Effects of many steps are applied by kind, not one by one: rows first, then assignments, then Input Sets that are done or
+set aside, then states. That order is safe for any concatenation of steps, because an Input Set that is done or set aside
+can be assigned no more, and of several states of one operator the last one holds.
 """
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -17,9 +16,10 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import Connection
 
 from airflow_logio.protocol import effects as fx
-from airflow_logio.protocol.values import Port, Status
+from airflow_logio.protocol.values import Port, Status, storable
 from airflow_logio.store.records import Collected, GroupRef
 from airflow_logio.store.sql import schema
+from airflow_logio.store.sql.batches import among
 from airflow_logio.store.sql.concluding import ConcludingWriter, expect
 from airflow_logio.store.sql.engines import now
 from airflow_logio.store.sql.rows import EffectRows, Row
@@ -43,7 +43,9 @@ class EffectWriter:
         self._insert(schema.read_action, rows.reads)
         self._insert(schema.event_lineage, rows.lineage)
         self._assign()
-        self._mark_done()
+        self._conclude(rows.done, Status.DONE)
+        self._conclude(rows.aside, Status.ASIDE)
+        self._quarantine()
         concluding = ConcludingWriter(self._connection, self._ref)
         for late in rows.late:
             concluding.apply(late)
@@ -108,42 +110,54 @@ class EffectWriter:
         ]
         return self._connection.execute(update, parameters).rowcount
 
-    def _mark_done(self) -> None:
-        by_operator: dict[str, list[fx.MarkDone]] = {}
-        for effect in self._rows.done:
+    def _conclude(self, effects: Sequence[fx.MarkDone | fx.SetAside], status: Status) -> None:
+        """Done, or set aside: all undone rows of these Input Sets, in one statement per operator."""
+        by_operator: dict[str, list[fx.MarkDone | fx.SetAside]] = {}
+        for effect in effects:
             by_operator.setdefault(effect.operator, []).append(effect)
-        for operator, done in by_operator.items():
-            found = self._rows_marked(operator, [effect.inset_id for effect in done])
-            for effect in done:
+        for operator, concluded in by_operator.items():
+            found = self._rows_moved(operator, [effect.inset_id for effect in concluded], status)
+            for effect in concluded:
                 # Each Input Set by itself: a row too many here and one too few there must not cancel out.
                 what = f"operator {operator!r}: undone rows of Input Set {effect.inset_id!r}"
                 expect(found.get(effect.inset_id, 0), effect.rows, what)
 
-    def _rows_marked(self, operator: str, insets: Sequence[str]) -> Mapping[str, int]:
-        """Mark all undone rows of these Input Sets done; how many of each there were."""
+    def _rows_moved(self, operator: str, insets: Sequence[str], status: Status) -> Mapping[str, int]:
+        """Give all undone rows of these Input Sets this status; how many of each there were."""
         table = schema.event_log
-        if self._postgres:
-            array = sa.cast(sa.literal(insets, postgresql.ARRAY(sa.Text)), postgresql.ARRAY(sa.Text))
-            among = table.c.inset_id == sa.any_(array)
-        else:
-            wanted = sa.func.json_each(json.dumps(insets)).table_valued("value")
-            among = table.c.inset_id.in_(sa.select(wanted.c.value))
         update = (
             sa.update(table)
             .where(
                 table.c.run_id == self._run,
                 table.c.rec_op == operator,
                 table.c.status == Status.UNDONE.value,
-                among,
+                among(self._connection, table.c.inset_id, insets),
             )
-            .values(status=Status.DONE.value)
+            .values(status=status.value)
             .returning(table.c.inset_id)
         )
         if not self._postgres:
             return Counter(self._connection.execute(update).scalars())
-        marked = update.cte("marked")
-        query = sa.select(marked.c.inset_id, sa.func.count()).group_by(marked.c.inset_id)
+        moved = update.cte("moved")
+        query = sa.select(moved.c.inset_id, sa.func.count()).group_by(moved.c.inset_id)
         return {inset_id: count for inset_id, count in self._connection.execute(query)}
+
+    def _quarantine(self) -> None:
+        if not self._rows.aside:
+            return
+        clock = self._connection.execute(sa.select(now(self._connection.dialect.name))).scalar_one()
+        rows: list[Row] = [
+            {
+                "run_id": self._run,
+                "op": effect.operator,
+                "inset_id": effect.inset_id,
+                "group_name": self._ref.group,
+                "error": storable(effect.error),
+                "since": clock,
+            }
+            for effect in self._rows.aside
+        ]
+        self._insert(schema.quarantine, rows)
 
     def _store_states(self) -> None:
         if not self._rows.states:

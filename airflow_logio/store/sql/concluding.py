@@ -1,4 +1,4 @@
-"""Effects that change rows of earlier steps: write and read actions done, events released, Input Sets set aside."""
+"""Effects that change rows of earlier steps: write and read actions done, events released, garbage collected."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from sqlalchemy.engine import Connection
 from airflow_logio.errors import LogInconsistent
 from airflow_logio.protocol import effects as fx
 from airflow_logio.protocol.states import GroupState, allowed_from
-from airflow_logio.protocol.values import ReadStatus, Status, storable
+from airflow_logio.protocol.values import ReadStatus, Status
 from airflow_logio.store.channels import read_channel, write_channel
 from airflow_logio.store.records import Collected, GroupRef
 from airflow_logio.store.sql import expiry, retention, schema
@@ -41,8 +41,6 @@ class ConcludingWriter:
                 self._drop_read(operator, connection, action_id)
             case fx.Release():
                 self._release(effect)
-            case fx.SetAside():
-                self._set_aside(effect)
             case fx.Collect() | fx.SweepShared() | fx.ExpireLineage():
                 self.collected.append(self._collect(effect))
             case fx.FinishGroup():
@@ -123,27 +121,6 @@ class ConcludingWriter:
         )
         found = self._connection.execute(update.values(status=Status.UNDONE.value)).rowcount
         expect(found, effect.rows, f"held events {effect.first}-{effect.last} of {sender}")
-
-    def _set_aside(self, effect: fx.SetAside) -> None:
-        table = schema.event_log
-        update = sa.update(table).where(
-            table.c.run_id == self._run,
-            table.c.rec_op == effect.operator,
-            table.c.inset_id == effect.inset_id,
-            table.c.status == Status.UNDONE.value,
-        )
-        found = self._connection.execute(update.values(status=Status.ASIDE.value)).rowcount
-        expect(found, effect.rows, f"operator {effect.operator!r}: undone rows of Input Set {effect.inset_id!r}")
-        self._connection.execute(
-            sa.insert(schema.quarantine).values(
-                run_id=self._run,
-                op=effect.operator,
-                inset_id=effect.inset_id,
-                group_name=self._ref.group,
-                error=storable(effect.error),
-                since=now(self._connection.dialect.name),
-            )
-        )
 
     def _collect(self, effect: fx.Collect | fx.SweepShared | fx.ExpireLineage) -> Collected:
         match effect:

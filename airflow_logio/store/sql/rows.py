@@ -20,7 +20,6 @@ Late = (
     | fx.DropRead
     | fx.WritesDone
     | fx.Release
-    | fx.SetAside
     | fx.Collect
     | fx.SweepShared
     | fx.ExpireLineage
@@ -40,6 +39,7 @@ class EffectRows:
         self.reads: list[Row] = []
         self.assigned: list[fx.Acknowledge] = []
         self.done: list[fx.MarkDone] = []
+        self.aside: list[fx.SetAside] = []
         self.states: dict[str, Row] = {}
         """Current states; the last one of an operator holds."""
         self.snapshots: list[Row] = []
@@ -54,6 +54,8 @@ class EffectRows:
                 self._acknowledge(effect)
             case fx.MarkDone():
                 self.done.append(effect)
+            case fx.SetAside():
+                self.aside.append(effect)
             case fx.StoreState(operator, data):
                 self.states[operator] = self._state_row(operator, 0, data)
             case fx.Count(port, direction, events, records, size):
@@ -68,7 +70,6 @@ class EffectRows:
                 | fx.DropRead()
                 | fx.WritesDone()
                 | fx.Release()
-                | fx.SetAside()
                 | fx.Collect()
                 | fx.SweepShared()
                 | fx.ExpireLineage()
