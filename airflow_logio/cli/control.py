@@ -13,9 +13,9 @@ from airflow_logio.cli.connections import Connections
 from airflow_logio.cli.logs import opened
 from airflow_logio.cli.preparing import CLI_DAG_ID, reopen
 from airflow_logio.cli.running import supervise
-from airflow_logio.errors import ProtocolViolation
-from airflow_logio.protocol.states import ENDED, GroupState
-from airflow_logio.runtime.launch import launch_group
+from airflow_logio.errors import Fenced, ProtocolViolation
+from airflow_logio.protocol.states import ALIVE, ENDED, GroupState
+from airflow_logio.runtime.launch import LaunchContext, launch_group
 from airflow_logio.runtime.spark_submit import SparkSettings
 from airflow_logio.runtime.watch import GroupWatcher
 from airflow_logio.store.port import LogStore
@@ -54,16 +54,25 @@ def retry(
             out.print(f"{len(retried.input_sets)} quarantined Input Set(s) are retried", markup=False)
         names = _to_launch(store, found, group, retried)
         for name in names:
-            status = store.group(found.run_id, name)
-            launch_group(context, name, expected=status.incarnation, reason="logio retry", by_user=True)
+            incarnation = _launch(context, name)
             if detach:
-                out.print(
-                    f"group {name} of {found.spec.key}: incarnation {status.incarnation + 1} launched", markup=False
-                )
+                out.print(f"group {name} of {found.spec.key}: incarnation {incarnation} launched", markup=False)
         if detach or not names:
             return
         mine = found.spec.key.dag_id == CLI_DAG_ID
         raise typer.Exit(supervise(context, None if mine else names, json_path))
+
+
+def _launch(context: LaunchContext, group: str) -> int:
+    """Returns the incarnation. `logio run` in another terminal may have seen first that the group waits: that is as good."""
+    store, run_id = context.store, context.run.run_id
+    status = store.group(run_id, group)
+    if status.state in ALIVE:
+        return status.incarnation
+    try:
+        return launch_group(context, group, expected=status.incarnation, reason="logio retry", by_user=True).incarnation
+    except Fenced:
+        return store.group(run_id, group).incarnation
 
 
 def _to_launch(store: LogStore, run: Run, group: str | None, retried: Retried) -> list[str]:

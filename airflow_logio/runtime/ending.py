@@ -1,4 +1,8 @@
-"""Ending the drivers of a run on this machine: they are asked to halt, and killed if they do not."""
+"""Ending the drivers of a run on this machine: they are asked to halt, and killed if they do not.
+
+Behind an end that was seen, or a halt that was asked for, only a person raises a group's incarnation (`logio retry` in
+another terminal). Such a driver is not ours to end.
+"""
 
 from __future__ import annotations
 
@@ -33,12 +37,22 @@ class DriverEnder:
     work_dir: Path | None = None
     grace_seconds: float = 15.0
     _known: dict[str, GroupStatus] = field(default_factory=dict)
+    _last: dict[str, int] = field(default_factory=dict)
+    """Group → the last incarnation that is ours to end, where there is one."""
 
     def remember(self, status: GroupStatus) -> None:
         self._known[status.group] = status
+        if status.state in ENDED:
+            self._last[status.group] = status.incarnation
+        else:
+            self.forget(status.group)
+
+    def forget(self, group: str) -> None:
+        """It is about to be launched again: however that ends, the new driver is ours."""
+        self._last.pop(group, None)
 
     def end(self, patient: Callable[[], bool] = lambda: True) -> None:
-        """Returns when no driver process of these groups is left here; kills at once when `patient` says no."""
+        """Returns when no driver process of ours is left here; kills at once when `patient` says no."""
         deadline = time.monotonic() + self.grace_seconds
         asked = False
         while patient() and time.monotonic() < deadline:
@@ -51,15 +65,31 @@ class DriverEnder:
                 log.info("group %s: ending its driver", status.group)
                 processes.end(status.identity)
             self._note_halted(status)
-        if self.work_dir is not None:
-            discard_configurations(self.work_dir / self.run.uid)
-            leftovers.end_under(self.work_dir / self.run.uid, self.groups)
+        folders = self._folders()
+        for folder in folders:
+            discard_configurations(folder)
+        leftovers.end_under(*folders)
+
+    def _folders(self) -> list[Path]:
+        """Where drivers of ours work that the log may not know of."""
+        if self.work_dir is None:
+            return []
+        found = []
+        for name in self.groups:
+            folder, last = self.work_dir / self.run.uid / name, self._last.get(name)
+            found += [folder] if last is None else [folder / str(number) for number in range(1, last + 1)]
+        return found
+
+    def _is_ours(self, status: GroupStatus) -> bool:
+        return status.incarnation <= self._last.get(status.group, status.incarnation)
 
     def _ask_to_halt(self) -> bool:
         try:
             for status in self.store.groups(self.run.run_id):
-                if status.group in self.groups and status.state not in ENDED:
+                if status.group in self.groups and status.state not in ENDED and self._is_ours(status):
                     self.store.request(self.run.run_id, status.group, GroupState.HALTED)
+            for status in self.store.groups(self.run.run_id):  # as it was asked: a recovery in between halts, too
+                self._last.setdefault(status.group, status.incarnation)
         except LogioError as error:
             log.warning("the drivers cannot be asked to halt: %s", error)
             return False
@@ -76,7 +106,8 @@ class DriverEnder:
             self._known |= {status.group: status for status in self.store.groups(self.run.run_id)}
         except LogioError as error:
             log.debug("the log does not answer: %s", error)
-        return [self._known[name] for name in self.groups if name in self._known]
+        known = [self._known[name] for name in self.groups if name in self._known]
+        return [status for status in known if self._is_ours(status)]
 
     def _note_halted(self, status: GroupStatus) -> None:
         if status.state in ENDED:

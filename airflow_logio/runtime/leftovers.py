@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterable
 from pathlib import Path
 
 import psutil
@@ -18,11 +17,11 @@ from airflow_logio.runtime.launch import APPLICATION
 log = logging.getLogger(__name__)
 
 
-def processes_under(folder: Path, groups: Iterable[str] | None = None) -> list[psutil.Process]:
-    """Processes of this user whose working directory is under `folder` (under ``folder/<group>`` of these groups)."""
-    roots = [folder.resolve() / group for group in groups] if groups is not None else [folder.resolve()]
+def processes_under(*folders: Path) -> list[psutil.Process]:
+    """Driver processes of this user whose working directory is one of these folders, or below."""
+    roots = [folder.resolve() for folder in folders]
     found = []
-    for process in psutil.process_iter():
+    for process in psutil.process_iter() if roots else ():
         try:
             if process.pid != os.getpid() and process.uids().real == os.getuid():
                 where = Path(process.cwd())
@@ -35,9 +34,9 @@ def processes_under(folder: Path, groups: Iterable[str] | None = None) -> list[p
     return found
 
 
-def end_under(folder: Path, groups: Iterable[str] | None = None, timeout: float = 10.0) -> int:
+def end_under(*folders: Path, timeout: float = 10.0) -> int:
     """SIGKILL them and wait for their end; returns how many there were."""
-    left = processes_under(folder, groups)
+    left = processes_under(*folders)
     for process in left:
         try:
             log.warning("ending driver process %d, which the log does not know", process.pid)

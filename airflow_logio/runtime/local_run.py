@@ -1,7 +1,11 @@
 """A run supervised from one process of this machine: `logio run`, tests and benches. It prints nothing.
 
 The loop launches what is new, relaunches what is dead, and ends when every group has ended. Then, and whenever it is
-stopped or fails, it leaves no driver process behind.
+stopped or fails, it leaves no driver process behind, but for what `logio retry` in another terminal has launched since.
+
+The log says whether a run has finished: a group that has finished is reopened by a retry of its quarantined Input Sets, in
+one transaction that `finish_run` comes before or after. A finish that is refused means going on. What was reopened and not
+launched (the retry may have died there) is launched here; if the retry launches it, too, one of the two claims fails.
 """
 
 from __future__ import annotations
@@ -10,7 +14,7 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 
-from airflow_logio.errors import LogUnavailable
+from airflow_logio.errors import Fenced, LogUnavailable
 from airflow_logio.protocol.states import ENDED, GroupState
 from airflow_logio.runtime.ending import DriverEnder
 from airflow_logio.runtime.launch import LaunchContext, LocalProcessLauncher, launch_group
@@ -20,6 +24,7 @@ from airflow_logio.runtime.snapshot import Observer, Snapshot
 from airflow_logio.runtime.supervise import tend
 from airflow_logio.runtime.tidying import clear_up
 from airflow_logio.runtime.watch import GroupWatcher
+from airflow_logio.store.records import GroupStatus
 
 log = logging.getLogger(__name__)
 
@@ -53,6 +58,8 @@ class LocalRun:
         launcher = context.launcher
         work_dir = launcher.work_dir if isinstance(launcher, LocalProcessLauncher) else None
         self._ender = DriverEnder(context.store, context.run, self._groups, work_dir, halt_grace)
+        self._finished: dict[str, int] = {}
+        """Group → incarnation that was seen finished: halted under the same one, it was reopened."""
         self._peak: dict[str, int] = {}
         self._halts = 0
 
@@ -75,7 +82,6 @@ class LocalRun:
             raise
         self._ender.end(lambda: self._halts < 2)
         if outcome is Outcome.FINISHED:
-            store.patience.call("finishing the run", lambda: store.finish_run(run.run_id))
             clear_up(payload_root(self._context.log_url, self._context.payloads), store, run)
             if store.patience.call("looking for quarantine", lambda: store.quarantined(run.run_id)):
                 outcome = Outcome.QUARANTINED
@@ -88,7 +94,15 @@ class LocalRun:
     def _resume(self) -> None:
         for status in self._context.store.groups(self._run_id):
             if status.group in self._groups and status.state is GroupState.HALTED:
-                launch_group(self._context, status.group, expected=status.incarnation, reason="resumed", by_user=True)
+                self._launch_again(status, "resumed")
+
+    def _launch_again(self, status: GroupStatus, reason: str) -> None:
+        """What only a person asks for. Somebody who was faster is watched as if the driver were ours."""
+        self._ender.forget(status.group)
+        try:
+            launch_group(self._context, status.group, expected=status.incarnation, reason=reason, by_user=True)
+        except Fenced as error:
+            log.info("group %s was launched by somebody else: %s", status.group, error)
 
     def _supervise(self, on_snapshot: OnSnapshot) -> Outcome:
         shown = float("-inf")
@@ -97,12 +111,24 @@ class LocalRun:
             if GroupState.PARKED in states:
                 return Outcome.PARKED
             if all(state in ENDED for state in states):
-                return Outcome.FINISHED if set(states) == {GroupState.FINISHED} else Outcome.HALTED
+                if set(states) != {GroupState.FINISHED}:
+                    return Outcome.HALTED
+                if self._is_finished():
+                    return Outcome.FINISHED
             if time.monotonic() - shown >= self._snapshot_every:
                 shown = time.monotonic()
                 self._show(on_snapshot)
             time.sleep(self._poll)
         return Outcome.HALTED
+
+    def _is_finished(self) -> bool:
+        """Whether nothing is left to supervise: the log has finished the run, or only groups of other supervisors go on."""
+        store = self._context.store
+        if store.patience.call("finishing the run", lambda: store.finish_run(self._run_id)):
+            return True
+        statuses = store.patience.call("looking for groups that go on", lambda: store.groups(self._run_id))
+        unfinished = {status.group for status in statuses if status.state is not GroupState.FINISHED}
+        return bool(unfinished) and unfinished.isdisjoint(self._groups)
 
     def _tend(self, name: str) -> GroupState | None:
         if self._halts:
@@ -114,6 +140,11 @@ class LocalRun:
             return None
         if status is None:
             return None
+        if status.state is GroupState.HALTED and self._finished.get(name) == status.incarnation:
+            self._launch_again(status, "reopened")
+            return None
+        if status.state is GroupState.FINISHED:
+            self._finished[name] = status.incarnation
         self._ender.remember(status)
         return status.state
 

@@ -130,7 +130,7 @@ class Running:
             **settings,
         )
         self.run = self.store.start_run(spec)
-        self._context = LaunchContext(
+        self.context = LaunchContext(
             self.store,
             log_url,
             self.run,
@@ -151,7 +151,7 @@ class Running:
 
     def tend(self, *groups: str) -> dict[str, GroupStatus | None]:
         """One look at each group, launching what needs it."""
-        return {group: tend(self._context, self._watchers[group], group).status for group in groups or self.groups}
+        return {group: tend(self.context, self._watchers[group], group).status for group in groups or self.groups}
 
     def until(self, condition: Callable[[], Any], what: str, *groups: str, timeout: float = 120) -> None:
         """Supervise until a condition holds."""
@@ -176,7 +176,7 @@ class Running:
 
     def relaunch(self, group: str) -> None:
         """What a person does with a group that has halted or is parked."""
-        launch_group(self._context, group, expected=self.status(group).incarnation, reason="by the test", by_user=True)
+        launch_group(self.context, group, expected=self.status(group).incarnation, reason="by the test", by_user=True)
 
     def status(self, group: str) -> GroupStatus:
         return self.store.group(self.run.run_id, group)
@@ -191,7 +191,7 @@ class Running:
 
     def last_words(self, lines: int = 25) -> str:
         """The ends of the logs of all drivers of the run, replaced ones too: what a failed test is explained by."""
-        work_dir: Path = self._context.launcher.work_dir  # type: ignore[attr-defined]
+        work_dir: Path = self.context.launcher.work_dir  # type: ignore[attr-defined]
         logs = sorted(work_dir.rglob("driver.log"))
         return "\n".join(f"--- {log.relative_to(work_dir)}\n{_tail(log, lines)}" for log in logs)
 
@@ -254,7 +254,7 @@ def running(*arguments: Any, **settings: Any) -> Iterator[Running]:
     finally:
         with contextlib.suppress(ProcessLookupError):
             run.close()
-        launcher = run._context.launcher
+        launcher = run.context.launcher
         for child in getattr(launcher, "children", []):
             if child.poll() is None:
                 os.kill(child.pid, signal.SIGKILL)

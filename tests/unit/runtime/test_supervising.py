@@ -18,7 +18,8 @@ from airflow_logio.protocol import effects as fx
 from airflow_logio.protocol.liveness import Lease, LeaseObserver, RecoveryBudget
 from airflow_logio.protocol.states import GroupState
 from airflow_logio.runtime import leftovers, processes
-from airflow_logio.runtime.launch import APPLICATION, LaunchContext, launch_group
+from airflow_logio.runtime.ending import DriverEnder
+from airflow_logio.runtime.launch import APPLICATION, CONFIG_NAME, LaunchContext, launch_group
 from airflow_logio.runtime.supervise import start_if_needed
 from airflow_logio.runtime.watch import GroupWatcher, Observation
 from airflow_logio.store.opening import open_store
@@ -190,7 +191,54 @@ def test_a_shell_in_a_drivers_folder_is_left_alone(sleeper: Sleeper, tmp_path: P
     folder = tmp_path / "uid" / "totals" / "1"
     folder.mkdir(parents=True)
     shell, driver = sleeper(cwd=folder), sleeper(str(APPLICATION), cwd=folder)
-    assert leftovers.end_under(tmp_path / "uid", ["totals"]) == 1
+    assert leftovers.end_under(tmp_path / "uid" / "totals") == 1
     assert shell.poll() is None
     assert not psutil.pid_exists(driver.pid)
     assert os.getpid() not in [process.pid for process in leftovers.processes_under(tmp_path)]
+
+
+@pytest.mark.parametrize("seen", ["parked before the end", "halted on request"])
+def test_a_driver_that_a_person_has_started_since_is_not_ended(
+    store: SqlLogStore, sleeper: Sleeper, tmp_path: Path, seen: str
+) -> None:
+    """Neither the one on record nor one that the log does not know of yet, nor what it has still to read."""
+    run = store.start_run(spec("g"))
+    folders = [tmp_path / run.uid / "g" / number for number in "12"]
+    for folder in folders:
+        folder.mkdir(parents=True)
+        (folder / CONFIG_NAME).write_text("{}")
+    old, new = (sleeper(str(APPLICATION), cwd=folder) for folder in folders)
+    claim = store.claim(run.run_id, "g", expected=0, reason="test")
+    ours = processes.identity_of(old.pid)
+    assert ours is not None
+    store.register(claim, ours)
+    ender = DriverEnder(store, run, ["g"], tmp_path, grace_seconds=60)
+
+    def restart() -> None:
+        again = store.claim(run.run_id, "g", expected=1, reason="a person", by_user=True)
+        store.submitted(again, log_path=None, launcher=processes.identity_of(new.pid))
+
+    if seen == "parked before the end":
+        assert store.park(GroupRef(run.run_id, "g", 1), "test")
+        ender.remember(store.group(run.run_id, "g"))
+        restart()
+        ender.end()
+    else:
+        ender.remember(store.group(run.run_id, "g"))
+        asking = iter([True, True])
+
+        def patient() -> bool:
+            if next(asking, False):
+                return True
+            store.halted(GroupRef(run.run_id, "g", 1))
+            restart()
+            return False
+
+        ender.end(patient)
+    assert not psutil.pid_exists(old.pid) and not (folders[0] / CONFIG_NAME).exists()
+    assert new.poll() is None and (folders[1] / CONFIG_NAME).exists()
+    status = store.group(run.run_id, "g")
+    assert (status.incarnation, status.state, status.desired) == (2, GroupState.RESTARTED, GroupState.RUNNING)
+    ender.forget("g")
+    ender.end(lambda: False)
+    assert not psutil.pid_exists(new.pid), "as soon as it is ours again"
