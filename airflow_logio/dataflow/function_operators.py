@@ -22,7 +22,7 @@ from airflow_logio.dataflow.operators import (
     StatefulOperator,
     StatelessOperator,
 )
-from airflow_logio.dataflow.reads import DeclaredRead
+from airflow_logio.dataflow.reads import DeclaredRead, TableRead
 from airflow_logio.dataflow.windows import WINDOW_START, Window
 from airflow_logio.errors import OperatorFailed, PipelineDefinitionError
 from airflow_logio.protocol.values import ExecutionMode
@@ -82,6 +82,9 @@ class WindowedOperator(StatefulOperator):
 
     def connections(self) -> tuple[str, ...]:
         return tuple(dict.fromkeys(read.connection for read in self.reads.values()))
+
+    def sql_connections(self) -> frozenset[str]:
+        return frozenset(read.connection for read in self.reads.values() if isinstance(read, TableRead))
 
     def initial_state(self) -> dict[str, Any]:
         state = self._window.initial_state()

@@ -84,6 +84,10 @@ class Operator(ABC):  # noqa: B024  # abstract by purpose: each role below adds 
         """Names of the external connections this operator reads or writes; never URLs."""
         return tuple(self.writes())
 
+    def sql_connections(self) -> frozenset[str]:
+        """Those of them whose tables or queries are declared, and which must therefore be SQL databases."""
+        return frozenset()
+
     def writes(self) -> Mapping[str, str | None]:
         """Connection → guarantee of its write actions: ``conditional``, ``checkable``, ``idempotent``, or None.
 

@@ -48,6 +48,9 @@ class SeveralFunctions(StatefulOperator):
     def connections(self) -> tuple[str, ...]:
         return _union(one.connections() for one in self._functions.values())
 
+    def sql_connections(self) -> frozenset[str]:
+        return frozenset().union(*(one.sql_connections() for one in self._functions.values()))
+
     def initial_state(self) -> dict[str, Any]:
         return {name: one.initial_state() for name, one in self._functions.items()}
 

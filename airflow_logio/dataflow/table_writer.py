@@ -49,6 +49,9 @@ class TableWriter(ActionWriter):
         self.on_new_run = on_new_run
         self._check()
 
+    def sql_connections(self) -> frozenset[str]:
+        return frozenset({self.connection})
+
     def opening(self) -> Mapping[str, Any]:
         """The run takes the table over, and treats what is in it as `on_new_run` says."""
         return {"table": self.table, "mode": self.on_new_run}

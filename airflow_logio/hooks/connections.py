@@ -1,7 +1,7 @@
-"""Airflow connections as SQLAlchemy URLs, for the log and for warehouses.
+"""Airflow connections as URLs: of SQLAlchemy for the log and for warehouses, of Airflow for an author's own systems.
 
 Needs no other provider: the fields of a connection say it all. A password is registered with Airflow's masker before the
-URL exists, and no message repeats it.
+URL is handed on, and no message repeats it.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import PurePath
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import quote, quote_plus, urlsplit
 
 import sqlalchemy as sa
 from airflow.providers.common.compat.sdk import BaseHook
@@ -31,8 +31,40 @@ def database_url(conn_id: str) -> str:
     ``sqlalchemy_url``. Raises `ConfigurationError`, and Airflow's error for a connection that is not there.
     """
     connection = BaseHook.get_connection(conn_id)
-    extra = {key: value for key, value in connection.extra_dejson.items() if value not in (None, "")}
-    url = _url(connection, extra)
+    url = _url(connection)
+    if url is None:
+        raise ConfigurationError(
+            f"connection {connection.conn_id!r} is of type {connection.conn_type!r}, which LOG.io cannot turn into a "
+            f"database; use type postgres or sqlite, or put a SQLAlchemy URL under {OWN_URL!r} into its extra"
+        )
+    return _masked(url)
+
+
+def external_url(conn_id: str) -> str:
+    """The URL of any external system, for the code of an author that knows what to do with it.
+
+    A connection that `database_url` can use has the same URL here; any other the one that Airflow makes of it
+    (``Connection.get_uri()``), with the extra in its query. Raises as `database_url`, but not for a type.
+    """
+    connection = BaseHook.get_connection(conn_id)
+    if (url := _url(connection)) is not None:
+        return _masked(url)
+    if not connection.conn_type:
+        raise ConfigurationError(f"connection {connection.conn_id!r} has no type, so no URL can be made of it")
+    uri: str = connection.get_uri()
+    if connection.password:
+        for form in (connection.password, quote(connection.password, safe="")):
+            mask_secret(form)
+    for key, value in connection.extra_dejson.items():  # masked if the key sounds like a secret
+        mask_secret(value, key)
+        mask_secret(quote_plus(str(value)), key)
+    if (query := urlsplit(uri).query) or connection.password:
+        mask_secret(query)
+        mask_secret(uri)
+    return uri
+
+
+def _masked(url: URL) -> str:
     if url.password:
         for form in _written(url):
             mask_secret(form)
@@ -46,7 +78,9 @@ def _written(url: URL) -> set[str]:
     return {password, quote(password, safe=""), alone.removeprefix("x://u:").removesuffix("@")}
 
 
-def _url(connection: Any, extra: Mapping[str, Any]) -> URL:
+def _url(connection: Any) -> URL | None:
+    """None for a type that is no database of ours."""
+    extra = {key: value for key, value in connection.extra_dejson.items() if value not in (None, "")}
     kind = (connection.conn_type or "").lower()
     if OWN_URL in extra:
         return _own(connection, str(extra[OWN_URL]))
@@ -57,10 +91,7 @@ def _url(connection: Any, extra: Mapping[str, Any]) -> URL:
         return _sqlite(connection, str(extra["path"]))
     if kind in ("postgres", "postgresql", "logio"):
         return _postgres(connection, extra)
-    raise ConfigurationError(
-        f"connection {connection.conn_id!r} is of type {connection.conn_type!r}, which LOG.io cannot turn into a database; "
-        f"use type postgres or sqlite, or put a SQLAlchemy URL under {OWN_URL!r} into its extra"
-    )
+    return None
 
 
 def _own(connection: Any, text: str) -> URL:

@@ -18,7 +18,7 @@ from airflow_logio.errors import (
     LogUnavailable,
     ProtocolViolation,
 )
-from airflow_logio.hooks.connections import database_url
+from airflow_logio.hooks.connections import database_url, external_url
 from airflow_logio.operators.runs import driver_log
 from airflow_logio.protocol.states import GroupState
 from airflow_logio.runtime.launch import LaunchContext, launch_group
@@ -39,7 +39,10 @@ def asked_by_person(task_instance: Any, retries: int) -> bool:
 
 
 def connection_urls(pipeline: Pipeline, group: str, run: Run, overriding: Mapping[str, str]) -> dict[str, str]:
-    """Connection name → URL, of those only that the group's operators use. Raises `ConfigurationError`."""
+    """Connection name → URL, of those only that the group's operators use. Raises `ConfigurationError`.
+
+    One whose tables or queries the pipeline declares, in whichever group, must be a SQL database.
+    """
     unknown = [name for name in overriding if name not in pipeline.connections]
     if unknown:
         raise ConfigurationError(
@@ -49,7 +52,8 @@ def connection_urls(pipeline: Pipeline, group: str, run: Run, overriding: Mappin
     used = {
         name for operator in pipeline.groups[group].operators for name in pipeline.operators[operator].connections()
     }
-    return {name: database_url(ids[name]) for name in sorted(used)}
+    sql = {name for operator in pipeline.operators.values() for name in operator.sql_connections()}
+    return {name: database_url(ids[name]) if name in sql else external_url(ids[name]) for name in sorted(used)}
 
 
 def check_compatible(pipeline: Pipeline, run: Run) -> None:

@@ -75,6 +75,9 @@ class QuerySource(ConnectedSource):
                 "that rows are only added, behind all others in that order. Else leave replayable=False: the result is stored"
             )
 
+    def sql_connections(self) -> frozenset[str]:
+        return frozenset({self.connection})
+
     def settings(self) -> dict[str, Any]:
         return super().settings() | {"replayable": self.replayable}
 

@@ -3,17 +3,42 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+from urllib.parse import quote, unquote, urlsplit
 
+import pyarrow as pa
 import pytest
 import sqlalchemy as sa
 from airflow.providers.common.compat.sdk import AirflowNotFoundException
 from airflow.sdk.log import redact
 from sqlalchemy.engine import make_url
 
+from airflow_logio.dataflow import (
+    ConnectedSource,
+    EveryEvents,
+    FunctionRead,
+    IdempotentWriter,
+    Pipeline,
+    QuerySource,
+    SourceBatch,
+    SourceConnection,
+    TableRead,
+    TableWriter,
+    WriteAction,
+    generate,
+)
+from airflow_logio.dataflow.functions import GenerativeFunction
+from airflow_logio.dataflow.operators import SourceOperator
+from airflow_logio.dataflow.reads import DeclaredRead
 from airflow_logio.errors import ConfigurationError
-from airflow_logio.hooks.connections import database_url
+from airflow_logio.hooks.connections import database_url, external_url
 from airflow_logio.hooks.logio import LogioHook
+from airflow_logio.operators.group_task import connection_urls
+from airflow_logio.store.records import Run
 from airflow_logio.store.sql.store import SqlLogStore
 from tests.unit.airflow.support import connection
 
@@ -88,6 +113,122 @@ def test_an_unusable_connection_is_named(fields: str, message: str, monkeypatch:
         database_url("x")
     assert "'x'" in str(caught.value)
     assert "hush" not in str(caught.value) and caught.value.__cause__ is None
+
+
+# --- systems of an author's own ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("fields", "url"),
+    [
+        (connection("http", host="api.example", port=8443, schema="https"), "http://api.example:8443/https"),
+        (connection("kafka", extra={"bootstrap.servers": "a:9092"}), "kafka:///?bootstrap.servers=a%3A9092"),
+        (connection("aws", login="AKIA", password="s/e+c"), "aws://AKIA:s%2Fe%2Bc@"),
+        ("google-cloud-platform://?project=p", "google-cloud-platform:///?project=p"),
+        (connection("postgres", host="db", schema="x"), "postgresql+psycopg2://db/x"),
+        (connection("sqlite", host="/data/own.db"), "sqlite:////data/own.db"),
+        (connection("http", host="api", extra={"sqlalchemy_url": "mysql://db/x"}), "mysql://db/x"),
+    ],
+)
+def test_any_type_is_a_url_for_code_that_knows_it(fields: str, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AIRFLOW_CONN_X", fields)
+    assert external_url("x") == url
+
+
+@pytest.mark.parametrize("password", HOSTILE)
+def test_the_secrets_of_any_type_are_masked(password: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    fields = connection("http", host="api", login="a", password=password, extra={"token": "t0ken/of=it"})
+    monkeypatch.setenv("AIRFLOW_CONN_X", fields)
+    url = external_url("x")
+    assert (urlsplit(url).hostname, unquote(urlsplit(url).password or "")) == ("api", password)
+    for secret in (password, quote(password, safe=""), "t0ken/of=it", "t0ken%2Fof%3Dit", url):
+        assert secret not in str(redact(f"asking {secret} now"))
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        (connection("", host="api", password="hush"), "has no type"),
+        (connection("postgres", schema="x", password="hush"), "has no host"),
+        (connection("generic", extra={"sqlalchemy_url": "db:hush@//"}), "no SQLAlchemy URL"),
+    ],
+)
+def test_what_is_no_url_of_anything_is_named(fields: str, message: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AIRFLOW_CONN_X", fields)
+    with pytest.raises(ConfigurationError, match=message) as caught:
+        external_url("x")
+    assert "'x'" in str(caught.value) and "hush" not in str(caught.value)
+
+
+class Post(IdempotentWriter[str]):
+    """To a system that only its author knows."""
+
+    @contextmanager
+    def connect(self, url: str) -> Iterator[str]:
+        yield url
+
+    def write(self, client: str, action: WriteAction) -> None:
+        raise NotImplementedError
+
+
+class Queue(ConnectedSource):
+    def action(self, params: Mapping[str, Any]) -> dict[str, Any]:
+        return {}
+
+    def read_from(
+        self, connection: SourceConnection, params: Mapping[str, Any], action: Mapping[str, Any], offset: int
+    ) -> Iterator[SourceBatch]:
+        raise NotImplementedError
+
+
+def looked_up(read: DeclaredRead) -> GenerativeFunction:
+    return generate(mode="driver", reads={"known": read}, columns=("id",))(lambda records, known: records)
+
+
+READS: dict[str, DeclaredRead] = {
+    "a function": FunctionRead("api", lambda url, keys: pa.table({})),
+    "a table": TableRead("api", "t"),
+}
+
+
+def posting(*, source: SourceOperator | None = None, read: str = "a function", table: bool = False) -> Pipeline:
+    pipeline = Pipeline("posting", connections=["api"])
+    begin = pipeline.source("begin", source or Queue("api"))
+    looked = pipeline.operator("look", looked_up(READS[read]), begin, window=EveryEvents(2))
+    pipeline.writer("post", TableWriter("api", "t") if table else Post("api"), looked)
+    return pipeline.freeze()
+
+
+def urls(pipeline: Pipeline) -> set[str]:
+    run = cast("Run", SimpleNamespace(spec=SimpleNamespace(connections={"api": "x"})))
+    return {url for group in pipeline.groups for url in connection_urls(pipeline, group, run, {}).values()}
+
+
+def test_a_system_that_only_the_code_of_its_author_uses_may_be_of_any_type(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AIRFLOW_CONN_X", connection("http", host="api.example"))
+    assert urls(posting()) == {"http://api.example"}
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        {"table": True},
+        {"read": "a table"},
+        {"source": QuerySource("api", table="t", columns={"id": "bigint"}, records_per_event=1)},
+    ],
+    ids=["a table is written", "a table is read", "a query is read"],
+)
+def test_tables_and_queries_need_a_database(sql: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wherever in the pipeline they are: no group of it starts."""
+    pipeline = posting(**sql)
+    for conn_type in ("http", "mysql"):
+        monkeypatch.setenv("AIRFLOW_CONN_X", connection(conn_type, host="api.example"))
+        for group in pipeline.groups:
+            run = cast("Run", SimpleNamespace(spec=SimpleNamespace(connections={"api": "x"})))
+            with pytest.raises(ConfigurationError, match=f"'x' is of type '{conn_type}'.*cannot turn into a database"):
+                connection_urls(pipeline, group, run, {})
+    monkeypatch.setenv("AIRFLOW_CONN_X", connection("postgres", host="db", schema="x"))
+    assert urls(pipeline) == {"postgresql+psycopg2://db/x"}
 
 
 def test_a_missing_connection() -> None:
