@@ -37,6 +37,8 @@ class Wanted:
     run_id: str | None
     hold_sources: bool
     settings: SparkSettings
+    replay_seconds: float | None = None
+    """None: the default, or what the run that is continued was started with."""
 
 
 def prepare(
@@ -68,12 +70,16 @@ def prepare(
         params=params,
         connections=ids,
         hold_sources=wanted.hold_sources,
+        replay_seconds=wanted.replay_seconds,
         payloads=payloads,
     )
     urls = _urls(ids, known, demo=demo)
     if demo and not own_data and (loaded := load_products(urls[WAREHOUSE])):
         say(f"loaded {loaded:,} products into connection {ids[WAREHOUSE]!r}")
-    return _context(store, log_url, payloads, store.start_run(spec), pipeline, ref, urls, wanted.settings)
+    run = store.start_run(spec)
+    if wanted.replay_seconds is not None and run.spec.replay_seconds != wanted.replay_seconds:
+        say(f"run {run.spec.key} goes on with the replay seconds it was started with: {run.spec.replay_seconds:g}")
+    return _context(store, log_url, payloads, run, pipeline, ref, urls, wanted.settings)
 
 
 def reopen(

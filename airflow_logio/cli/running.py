@@ -39,6 +39,10 @@ def run(
     hold_sources: Annotated[
         bool, typer.Option("--hold-sources/--no-hold-sources", help="Sources wait until all drivers are ready")
     ] = False,
+    replay_seconds: Annotated[
+        float | None,
+        typer.Option(help="How long an external system that is away is waited for before its group is parked"),
+    ] = None,
     json_path: Annotated[Path | None, typer.Option("--json", help="Write the summary to this file")] = None,
     master: Annotated[str, typer.Option(help="Spark master")] = "local[1]",
     driver_memory: Annotated[str | None, typer.Option(help="Memory of each driver's JVM")] = None,
@@ -55,6 +59,7 @@ def run(
         run_id=run_id,
         hold_sources=hold_sources,
         settings=settings,
+        replay_seconds=replay_seconds,
     )
     known = Connections.load(warn)
     log_url = known.log_url(log)

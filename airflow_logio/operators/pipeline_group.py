@@ -31,9 +31,12 @@ class LogioPipelineGroup(TaskGroup):
     :param params: the pipeline's parameters (templated); by default the DAG's ``params`` of the same names.
     :param spark: arguments of `LogioSparkOperator` for every group, e.g. ``{"driver_memory": "1g"}``.
     :param groups: group name → arguments of `LogioSparkOperator` for that group; they override `spark`.
+    :param replay_seconds: how long an external system that is away is waited for before its group is parked; by default
+        15 minutes.
     :param group_id: by default the pipeline's name.
 
-    Further arguments are those of a TaskGroup. Raises `PipelineDefinitionError` while the DAG is parsed.
+    Further arguments are those of a TaskGroup. Raises `PipelineDefinitionError` or `ConfigurationError` while the DAG is
+    parsed.
     """
 
     def __init__(
@@ -46,6 +49,7 @@ class LogioPipelineGroup(TaskGroup):
         params: Mapping[str, Any] | None = None,
         spark: Mapping[str, Any] | None = None,
         groups: Mapping[str, Mapping[str, Any]] | None = None,
+        replay_seconds: float | None = None,
         group_id: str | None = None,
         **kwargs: Any,
     ) -> None:
@@ -60,6 +64,7 @@ class LogioPipelineGroup(TaskGroup):
                 connections=connections,
                 pipeline_params=params,
                 logio_conn_id=logio_conn_id,
+                replay_seconds=replay_seconds,
             )
             finish = LogioFinishRunOperator(
                 task_id=FINISH, pipeline=text, run_uid=start.output, logio_conn_id=logio_conn_id

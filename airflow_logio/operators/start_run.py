@@ -11,7 +11,8 @@ from airflow_logio.dataflow.pipeline import Pipeline
 from airflow_logio.hooks.logio import LogioHook
 from airflow_logio.operators.references import reference, resolve
 from airflow_logio.operators.runs import identity, opened_log
-from airflow_logio.runtime.start import run_spec
+from airflow_logio.runtime.start import check_replay_seconds, run_spec
+from airflow_logio.store.records import RunSpec
 
 
 class LogioStartRunOperator(BaseOperator):
@@ -25,6 +26,8 @@ class LogioStartRunOperator(BaseOperator):
     :param connections: the pipeline's connection names → Airflow connection ids.
     :param pipeline_params: the pipeline's parameters (templated). By default the DAG run's ``params`` of the same names.
     :param logio_conn_id: the connection of the log.
+    :param replay_seconds: how long an external system that is away is waited for before its group is parked; by default
+        15 minutes. A writer's own ``replay_seconds`` comes before it.
     """
 
     template_fields: ClassVar[Sequence[str]] = ("pipeline_params", "connections")
@@ -37,6 +40,7 @@ class LogioStartRunOperator(BaseOperator):
         connections: Mapping[str, str] | None = None,
         pipeline_params: Mapping[str, Any] | None = None,
         logio_conn_id: str = LogioHook.default_conn_name,
+        replay_seconds: float | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -44,6 +48,8 @@ class LogioStartRunOperator(BaseOperator):
         self.connections = dict(connections or {})
         self.pipeline_params = None if pipeline_params is None else dict(pipeline_params)
         self.logio_conn_id = logio_conn_id
+        check_replay_seconds(replay_seconds)
+        self.replay_seconds = replay_seconds
 
     def execute(self, context: Mapping[str, Any]) -> str:
         """Raises `ConfigurationError` for a wrong parameter, `IncompatibleRun` for a changed pipeline."""
@@ -56,15 +62,15 @@ class LogioStartRunOperator(BaseOperator):
             dag_run_id=run_id,
             params=self._given(pipeline, context),
             connections=self.connections,
+            replay_seconds=self.replay_seconds,
             payloads=LogioHook(self.logio_conn_id).get_payloads(),
         )
         with opened_log(self.logio_conn_id, create=True) as store:
             run = store.patience.call("starting the run", lambda: store.start_run(spec))
-        if (run.spec.params, run.spec.connections) != (spec.params, spec.connections):
+        if _settings(run.spec) != _settings(spec):
             self.log.warning(
-                "The run exists and keeps what it was created with: parameters %s, connections %s",
-                run.spec.params,
-                run.spec.connections,
+                "The run exists and keeps what it was created with: parameters %s, connections %s, replay seconds %g",
+                *_settings(run.spec),
             )
         if run.spec.code_fingerprint != spec.code_fingerprint:
             self.log.warning("The code of pipeline %s has changed since the run was created", pipeline.name)
@@ -76,3 +82,7 @@ class LogioStartRunOperator(BaseOperator):
             return dict(self.pipeline_params)
         params = context["params"]
         return {name: params[name] for name in pipeline.params if name in params}
+
+
+def _settings(spec: RunSpec) -> tuple[object, ...]:
+    return (spec.params, spec.connections, spec.replay_seconds)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -28,12 +29,13 @@ def run_spec(
     lease: Lease | None = None,
     backlog: BacklogBound | None = None,
     hold_sources: bool = False,
-    replay_seconds: float = REPLAY_SECONDS,
+    replay_seconds: float | None = None,
     payloads: str | None = None,
 ) -> RunSpec:
     """The description of a run, checked: parameters, connections (name → connection id), readable sources.
 
-    `payloads` is the root of the deployment's payload store (`payload_root`); it is not part of the description.
+    `replay_seconds` is by default `REPLAY_SECONDS`. `payloads` is the root of the deployment's payload store
+    (`payload_root`); it is not part of the description.
 
     Raises `ConfigurationError` or `PipelineDefinitionError`, naming what is wrong.
     """
@@ -45,8 +47,7 @@ def run_spec(
             f"pipeline {pipeline.name!r} needs connections {list(pipeline.connections)}: "
             f"{'missing ' + ', '.join(missing) if missing else 'unknown ' + ', '.join(unknown)}"
         )
-    if not replay_seconds > 0:
-        raise ConfigurationError(f"replay_seconds is {replay_seconds!r}; give seconds, more than 0")
+    check_replay_seconds(replay_seconds)
     sources = {name: op for name, op in pipeline.operators.items() if isinstance(op, SourceOperator)}
     _check_storable(pipeline, sources, payloads)
     actions = {name: source.action(checked) for name, source in sources.items()}
@@ -65,12 +66,23 @@ def run_spec(
         actions=actions,
         backlog=backlog or BacklogBound(),
         hold_sources=hold_sources,
-        replay_seconds=replay_seconds,
+        replay_seconds=REPLAY_SECONDS if replay_seconds is None else float(replay_seconds),
         operators=operator_shapes(pipeline),
         scopes=tuple(
             ScopeShape(str(scope.start), str(scope.target), scope.retention_seconds) for scope in pipeline.scopes
         ),
     )
+
+
+def check_replay_seconds(seconds: float | None) -> None:
+    """Raises `ConfigurationError`. None is the default."""
+    if seconds is None:
+        return
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 < seconds < math.inf:
+        raise ConfigurationError(
+            f"replay_seconds is {seconds!r}; give seconds, more than 0: for so long what an external system is asked is "
+            "asked again while it is away, then the group is parked"
+        )
 
 
 def _check_storable(pipeline: Pipeline, sources: Mapping[str, SourceOperator], payloads: str | None) -> None:

@@ -111,6 +111,22 @@ def test_what_is_wrong_is_said_before_the_log_knows(
     assert list(log.list_runs()) == []
 
 
+def test_how_long_external_systems_are_waited_for(
+    log: SqlLogStore, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    params = {"transactions": str(write_transactions(tmp_path / "transactions.parquet"))}
+
+    def start(seconds: float | None) -> Run:
+        task = LogioStartRunOperator(task_id="s", pipeline=REF, connections=WAREHOUSE, replay_seconds=seconds)
+        return log.find_run(task.execute(context(params=params)))
+
+    assert start(30).spec.replay_seconds == 30.0
+    assert start(30).spec.replay_seconds == 30.0
+    assert "keeps what it was created with" not in capsys.readouterr().out
+    assert start(None).spec.replay_seconds == 30.0
+    assert "keeps what it was created with" in capsys.readouterr().out
+
+
 def test_a_pipeline_that_is_not_there(log: SqlLogStore) -> None:
     start = LogioStartRunOperator(task_id="s", pipeline="pipelines.nothing:sales")
     with pytest.raises(ConfigurationError, match=r"pipelines\.nothing.*DAG folder"):

@@ -73,6 +73,23 @@ def test_a_wrong_name_is_an_import_error_of_the_dag(arguments: dict[str, dict[st
         LogioPipelineGroup(sales, **arguments)  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("seconds", [0, -1.5, float("nan"), float("inf"), "30", True])
+def test_replay_seconds_that_are_none_are_an_import_error_of_the_dag(seconds: float) -> None:
+    with (
+        DAG("d", schedule=None),
+        pytest.raises(ConfigurationError, match=f"replay_seconds is {seconds!r}; give seconds"),
+    ):
+        LogioPipelineGroup(sales, connections=WAREHOUSE, replay_seconds=seconds)
+
+
+def test_replay_seconds_reach_the_task_that_starts_the_run() -> None:
+    with DAG("d", schedule=None) as dag:
+        LogioPipelineGroup(sales, connections=WAREHOUSE, replay_seconds=30)
+        LogioPipelineGroup(sales, connections=WAREHOUSE, group_id="other")
+    assert dag.get_task("sales.start_run").replay_seconds == 30
+    assert dag.get_task("other.start_run").replay_seconds is None
+
+
 def test_the_two_tasks_of_its_own_have_their_names() -> None:
     pipeline = tiny()
     pipeline.group("start_run", "begin")

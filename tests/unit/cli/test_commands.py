@@ -7,9 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from airflow_logio.cli import running
 from airflow_logio.cli.app import main
 from airflow_logio.protocol.states import GroupState
-from airflow_logio.runtime import bundle
+from airflow_logio.runtime import bundle, spark_submit
+from airflow_logio.runtime.launch import LaunchContext
 from airflow_logio.runtime.start import run_spec
 from airflow_logio.store.opening import open_store
 from airflow_logio.store.records import Run
@@ -83,6 +85,32 @@ def test_nothing_is_started_when_a_parameter_is_wrong(
     assert "cannot read Parquet file" in capsys.readouterr().err
     assert logio(monkeypatch, "status") == 0
     assert "no runs" in capsys.readouterr().out
+
+
+def test_how_long_external_systems_are_waited_for(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path, sqlite_url: str
+) -> None:
+    transactions = write_slice(tmp_path / "transactions.parquet", 1_000)
+    supervised: list[float] = []
+
+    def supervise(context: LaunchContext, *_: object) -> int:
+        supervised.append(context.run.spec.replay_seconds)
+        return 0
+
+    monkeypatch.setenv("LOGIO_URL", sqlite_url)
+    monkeypatch.setattr(running, "supervise", supervise)
+    monkeypatch.setattr(spark_submit, "check", lambda _settings: None)
+    path = f"{SALES.bundle_root / 'pipelines' / 'sales.py'}:sales"
+    command = ("run", path, "--param", f"transactions={transactions}")
+    assert logio(monkeypatch, *command, "--replay-seconds", "0") == 1
+    assert "replay_seconds is 0.0; give seconds, more than 0" in capsys.readouterr().err
+    assert logio(monkeypatch, *command) == 0
+    assert logio(monkeypatch, *command, "--replay-seconds", "1.5", "--run-id", "mine") == 0
+    assert logio(monkeypatch, *command, "--run-id", "mine") == 0
+    assert "goes on with" not in capsys.readouterr().err
+    assert logio(monkeypatch, *command, "--replay-seconds", "9", "--run-id", "mine") == 0
+    assert "goes on with the replay seconds it was started with: 1.5" in capsys.readouterr().err
+    assert supervised == [900.0, 1.5, 1.5, 1.5]
 
 
 def test_status_lists_runs_and_describes_one(
