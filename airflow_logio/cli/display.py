@@ -58,6 +58,10 @@ class Progress:
             self.say(line(snapshot))
 
 
+def style(state: GroupState) -> str:
+    return _STYLES.get(state, "")
+
+
 def table(snapshot: Snapshot) -> RenderableType:
     """One row per group, in the order of the data."""
     grid = Table.grid(padding=(0, 2))
@@ -82,7 +86,7 @@ def line(snapshot: Snapshot) -> str:
         state = "" if view.status.state is GroupState.RUNNING else f" {view.status.state.value}"
         again = f" inc {view.status.incarnation}" if view.status.incarnation > 1 else ""
         share = f" {view.done:.0%}" if view.done is not None else ""
-        parts.append(f"{view.name}{state}{again}{share} {view.events:,} events")
+        parts.append(f"{view.name}{state}{again}{share} {view.measured.events:,} events")
     return f"{snapshot.seconds:6.1f} s  " + " | ".join(parts)
 
 
@@ -97,16 +101,16 @@ def amount(view: GroupView) -> str:
     """What the group has done, in the unit that tells most."""
     if view.writes:
         return f"{view.writes:,} writes"
-    if view.lag_seconds is None and view.total_records is not None:
-        return f"{view.records:,} / {view.total_records:,} records"
-    return f"{view.events:,} events, {view.output_sets:,} out"
+    if view.total_records is not None:
+        return f"{view.measured.records:,} / {view.total_records:,} records"
+    return f"{view.measured.events:,} events, {view.sent.events:,} out"
 
 
 def lag(view: GroupView) -> str:
-    if view.total_records is not None or not view.lag_events:
+    if not view.lag.events:
         return f"{view.rate / 1000:,.0f} k/s" if view.rate else ""
     seconds = "" if view.lag_seconds is None else f" ({view.lag_seconds:.1f} s)"
-    return f"lag {view.lag_events:,} events{seconds}"
+    return f"lag {view.lag.events:,} events{seconds}"
 
 
 def condition(view: GroupView) -> str:

@@ -64,7 +64,7 @@ class Follower:
         try:
             if self._run is None or self._observer is None:
                 self._run = self.store.find_run(run_id)
-                self._observer = Observer(self.store, self._run, self.pipeline)
+                self._observer = Observer(self.store, self._run)
             snapshot = self._observer.take()
         except UnknownRun:
             return

@@ -1,20 +1,57 @@
-"""What a run looks like at one moment, per group: for displays, whoever launched the drivers (`logio run`, Airflow)."""
+"""What a run looks like at one moment: for displays, task logs and metrics, whoever launched the drivers.
+
+All figures come from the log's counters and from the graph that the run's description holds: neither the author's code
+is needed for them, nor is anything counted in the log.
+"""
 
 from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from airflow_logio.dataflow.operators import SourceOperator
-from airflow_logio.dataflow.pipeline import Pipeline
 from airflow_logio.protocol.states import GroupState
 from airflow_logio.protocol.values import Port
 from airflow_logio.store.port import LogStore
-from airflow_logio.store.records import GroupStatus, PortProgress, Run
+from airflow_logio.store.records import GroupStatus, PortProgress, Run, RunSpec, senders_of
 
 RATE_WINDOW_SECONDS = 4.0
+
+
+@dataclass(frozen=True, slots=True)
+class Amount:
+    events: int = 0
+    records: int = 0
+
+    def __add__(self, other: Amount) -> Amount:
+        return Amount(self.events + other.events, self.records + other.records)
+
+    def less(self, other: Amount) -> Amount:
+        """What is left of it after `other`, never below zero."""
+        return Amount(max(0, self.events - other.events), max(0, self.records - other.records))
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionView:
+    """From an output port to one input port: what was sent, and what its receiver has acknowledged of it."""
+
+    sender: Port
+    receiver: Port
+    from_group: str
+    to_group: str
+    sent: Amount
+    acknowledged: Amount
+    rate: float
+    """Records per second that were acknowledged over the last seconds; 0 at the first look."""
+
+    @property
+    def lag(self) -> Amount:
+        return self.sent.less(self.acknowledged)
+
+    @property
+    def inside_group(self) -> bool:
+        return self.from_group == self.to_group
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,22 +59,25 @@ class GroupView:
     """One group. A source group is measured by what it has read, any other by what it has acknowledged."""
 
     status: GroupStatus
-    events: int
-    records: int
+    is_source: bool
+    """No other group sends to it."""
+    measured: Amount
     rate: float
-    """Records per second over the last seconds."""
+    """Records per second over the last seconds; 0 at the first look."""
     done: float | None
     """Share of the whole input, 0 to 1; None if the size of a source is not known."""
     total_records: int | None
-    """Of the sources of this group; None for groups without, and if it is not known."""
-    lag_events: int
-    """Sent to this group, but not acknowledged by it."""
-    lag_seconds: float | None
-    """How long the lag would take at the present rate; None for a source, and while nothing moves."""
-    output_sets: int
-    """Events that its operators have sent (fused ones too)."""
+    """Of the sources of this group; None for groups with input from other groups, and if it is not known."""
+    received: Amount
+    """Acknowledged, of what other groups have sent."""
+    sent: Amount
+    """To other groups; an event counts once for each output port."""
     writes: int
     """Write actions applied at external systems."""
+    lag: Amount
+    """Sent to this group by others, but not acknowledged by it."""
+    lag_seconds: float | None
+    """How long the lag would take at the present rate; None for a source, and while nothing moves."""
     recovered_seconds_ago: float | None
     """Since the driver of the present incarnation registered; None for the first incarnation."""
 
@@ -52,113 +92,166 @@ class Snapshot:
     seconds: float
     """Since the observer began."""
     groups: tuple[GroupView, ...]
+    """In the order of the data."""
+    connections: tuple[ConnectionView, ...]
     ports: tuple[PortProgress, ...]
 
     @property
     def finished(self) -> bool:
         return all(view.status.state is GroupState.FINISHED for view in self.groups)
 
+    def group(self, name: str) -> GroupView | None:
+        """None if the log has no such group (any more)."""
+        return next((view for view in self.groups if view.name == name), None)
 
-def source_totals(pipeline: Pipeline, params: Mapping[str, object]) -> dict[str, int]:
-    """Number of records of each source operator that can tell; reads the files' metadata, not the log."""
-    totals = {}
-    for name, operator in pipeline.operators.items():
-        if isinstance(operator, SourceOperator):
-            action = operator.action(params)
-            rows = action.get("total_rows", action.get("rows"))
-            if isinstance(rows, int):
-                totals[name] = rows
-    return totals
+    def ports_of(self, group: str) -> tuple[PortProgress, ...]:
+        """The counters of a group's operators."""
+        shapes = self.run.spec.operators
+        return tuple(row for row in self.ports if (shape := shapes.get(row.port.operator)) and shape.group == group)
 
 
 class Observer:
-    """Takes snapshots of one run; keeps what rates need. `take` is two reads of the log."""
+    """Takes snapshots of one run; keeps what rates need. `take` reads the groups and the counters."""
 
     def __init__(
-        self, store: LogStore, run: Run, pipeline: Pipeline, clock: Callable[[], float] = time.monotonic
+        self,
+        store: LogStore,
+        run: Run,
+        _pipeline: object = None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._store = store
         self._run = run
-        self._pipeline = pipeline
         self._clock = clock
         self._began = clock()
-        self._totals = source_totals(pipeline, run.spec.params)
-        self._inputs = {name: _inputs(pipeline, group.operators) for name, group in pipeline.groups.items()}
-        self._history: dict[str, deque[tuple[float, int]]] = {name: deque() for name in pipeline.groups}
+        self._graph = _Graph(run.spec)
+        self._rates = _Rates()
 
     def take(self) -> Snapshot:
         """Raises `LogUnavailable`."""
         statuses = {status.group: status for status in self._store.groups(self._run.run_id)}
         ports = tuple(self._store.progress(self._run.run_id))
-        counters = {(row.port, row.direction): row for row in ports}
-        now, done = self._clock(), dict[str, float | None]()
+        counters = {(row.port, row.direction): Amount(row.events, row.records) for row in ports}
+        now = self._clock()
+        connections = tuple(self._connection(receiver, counters, now) for receiver in self._graph.senders)
+        views, done = list[GroupView](), dict[str, float | None]()
         # Groups come in the order of their first operator, so that a sender's share is known before its receiver's.
-        views = [self._view(name, statuses[name], counters, done, now) for name in self._pipeline.groups]
-        return Snapshot(self._run, now - self._began, tuple(views), ports)
+        for name in self._run.spec.groups:
+            if name in statuses:
+                view = self._view(statuses[name], counters, connections, done, now)
+                done[name] = view.done
+                views.append(view)
+        return Snapshot(self._run, now - self._began, tuple(views), connections, ports)
+
+    def _connection(self, receiver: Port, counters: Mapping[tuple[Port, str], Amount], now: float) -> ConnectionView:
+        graph, sender = self._graph, self._graph.senders[receiver]
+        acknowledged = counters.get((receiver, "in"), Amount())
+        return ConnectionView(
+            sender=sender,
+            receiver=receiver,
+            from_group=graph.group_of[sender.operator],
+            to_group=graph.group_of[receiver.operator],
+            sent=counters.get((sender, "out"), Amount()),
+            acknowledged=acknowledged,
+            rate=self._rates.of(receiver, now, acknowledged.records),
+        )
 
     def _view(
         self,
-        name: str,
         status: GroupStatus,
-        counters: Mapping[tuple[Port, str], PortProgress],
-        done: dict[str, float | None],
+        counters: Mapping[tuple[Port, str], Amount],
+        connections: Sequence[ConnectionView],
+        done: Mapping[str, float | None],
         now: float,
     ) -> GroupView:
-        operators = self._pipeline.groups[name].operators
-        sent = [row for (port, way), row in counters.items() if way == "out" and port.operator in operators]
-        writes = [row for (port, way), row in counters.items() if way == "write" and port.operator in operators]
-        inputs = self._inputs[name]
-        measured = [counters.get((port, "in")) for port in inputs] if inputs else sent
-        events, records = _sum(measured)
-        sent_events, sent_records = _sum([counters.get((self._pipeline.sender(port), "out")) for port in inputs])
-        rate = self._rate(name, now, records)
-        lag_records = max(0, sent_records - records)
-        total = sum(self._totals[op] for op in operators if op in self._totals) or None
-        done[name] = self._share(inputs, done, records, sent_records, total)
+        name, graph = status.group, self._graph
+        inputs = [one for one in connections if one.to_group == name and not one.inside_group]
+        senders = {one.sender for one in connections if one.from_group == name and not one.inside_group}
+        received, expected = _sum(one.acknowledged for one in inputs), _sum(one.sent for one in inputs)
+        sources = graph.sources_of(name)
+        read = _sum(amount for (port, way), amount in counters.items() if way == "out" and port.operator in sources)
+        measured = received if inputs else read
+        writes = _sum(
+            amount for (port, way), amount in counters.items() if way == "write" and graph.group(port) == name
+        )
+        rate = self._rates.of(name, now, measured.records)
+        lag = _sum(one.lag for one in inputs)
+        total = None if inputs else graph.total_records(sources)
         return GroupView(
             status=status,
-            events=events,
-            records=records,
+            is_source=not inputs,
+            measured=measured,
             rate=rate,
-            done=done[name],
-            total_records=None if inputs else total,
-            lag_events=max(0, sent_events - events) if inputs else 0,
-            lag_seconds=lag_records / rate if inputs and rate > 0 else None,
-            output_sets=_sum(sent)[0],
-            writes=_sum(writes)[0],
+            done=_share(inputs, done, measured, expected) if inputs else _part(measured, total),
+            total_records=total,
+            received=received,
+            sent=_sum(counters.get((port, "out"), Amount()) for port in senders),
+            writes=writes.events,
+            lag=lag,
+            lag_seconds=lag.records / rate if inputs and rate > 0 else None,
             recovered_seconds_ago=_recovered_ago(status),
         )
 
-    def _rate(self, name: str, now: float, records: int) -> float:
-        history = self._history[name]
-        history.append((now, records))
+
+class _Graph:
+    """The graph of a run as its description holds it; empty for runs that were begun before descriptions held one."""
+
+    def __init__(self, spec: RunSpec) -> None:
+        self.senders = senders_of(spec)
+        self.group_of = {name: shape.group for name, shape in spec.operators.items()}
+        self._spec = spec
+
+    def group(self, port: Port) -> str | None:
+        return self.group_of.get(port.operator)
+
+    def sources_of(self, group: str) -> list[str]:
+        shapes = self._spec.operators.items()
+        return [name for name, shape in shapes if shape.group == group and not shape.inputs]
+
+    def total_records(self, sources: Sequence[str]) -> int | None:
+        """Of the sources that could tell when the run was started; None if one could not."""
+        totals = []
+        for name in sources:
+            action = self._spec.actions.get(name, {})
+            totals.append(action.get("total_rows", action.get("rows")))
+        known = [total for total in totals if isinstance(total, int)]
+        return sum(known) if known and len(known) == len(totals) else None
+
+
+class _Rates:
+    """Per second, over the last seconds or since the last look, whichever is longer."""
+
+    def __init__(self) -> None:
+        self._history: dict[Hashable, deque[tuple[float, int]]] = {}
+
+    def of(self, what: Hashable, now: float, value: int) -> float:
+        history = self._history.setdefault(what, deque())
+        history.append((now, value))
         while now - history[0][0] > RATE_WINDOW_SECONDS and len(history) > 2:
             history.popleft()
         then, before = history[0]
-        return (records - before) / (now - then) if now > then else 0.0
-
-    def _share(
-        self, inputs: Sequence[Port], done: Mapping[str, float | None], records: int, sent: int, total: int | None
-    ) -> float | None:
-        if not inputs:
-            return None if total is None else min(1.0, records / total)
-        shares = [done.get(group) for group, members in self._pipeline.groups.items() for port in inputs
-                  if self._pipeline.sender(port).operator in members.operators]  # fmt: skip
-        known = [share for share in shares if share is not None]
-        if len(known) < len(shares):
-            return None
-        return min(known) * (records / sent if sent else 0.0)
+        return (value - before) / (now - then) if now > then else 0.0
 
 
-def _inputs(pipeline: Pipeline, operators: Sequence[str]) -> list[Port]:
-    """Input ports of a group that are fed by another group."""
-    ports = [port for operator in operators for port in pipeline.graph.inputs_of(operator)]
-    return [port for port in ports if pipeline.sender(port).operator not in operators]
+def _part(measured: Amount, total: int | None) -> float | None:
+    if total is None:
+        return None
+    return min(1.0, measured.records / total) if total else 1.0
 
 
-def _sum(rows: Sequence[PortProgress | None]) -> tuple[int, int]:
-    present = [row for row in rows if row is not None]
-    return sum(row.events for row in present), sum(row.records for row in present)
+def _share(
+    inputs: Sequence[ConnectionView], done: Mapping[str, float | None], measured: Amount, expected: Amount
+) -> float | None:
+    """What the slowest sender has done of the whole, times what is done of what was sent."""
+    shares = [done.get(one.from_group) for one in inputs]
+    known = [share for share in shares if share is not None]
+    if len(known) < len(shares):
+        return None
+    return min(known) * (min(1.0, measured.records / expected.records) if expected.records else 0.0)
+
+
+def _sum(amounts: Iterable[Amount]) -> Amount:
+    return sum(amounts, Amount())
 
 
 def _recovered_ago(status: GroupStatus) -> float | None:

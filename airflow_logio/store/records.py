@@ -193,6 +193,8 @@ class GroupStatus:
     log_path: str | None = None
     rss_bytes: int = 0
     replica: int = 0
+    commits: int = 0
+    """Commits of the group, all incarnations together (the fence row's number of the last one)."""
 
 
 @dataclass(frozen=True, slots=True)

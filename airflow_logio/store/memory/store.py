@@ -138,7 +138,8 @@ class MemoryLogStore(LogStore):
 
     def _status(self, key: GroupKey) -> GroupStatus:
         tables = self.tables
-        row, incarnation = tables.groups[key], tables.fences[key].incarnation
+        row, fence = tables.groups[key], tables.fences[key]
+        incarnation = fence.incarnation
         driver = tables.drivers.get((key, incarnation))
         beat = tables.beats.get((key, incarnation))
         return GroupStatus(
@@ -156,6 +157,7 @@ class MemoryLogStore(LogStore):
             identity=driver.identity if driver else None,
             log_path=driver.log_path if driver else None,
             rss_bytes=beat.rss_bytes if beat else 0,
+            commits=fence.commit_no,
         )
 
     def claim(self, run_id: int, group: str, *, expected: int, reason: str, by_user: bool = False) -> Claim:

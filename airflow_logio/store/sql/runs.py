@@ -137,7 +137,7 @@ def statuses(connection: Connection, beats: Engine, run_id: int, group: str | No
     same = [fence.c[name] == groups.c[name] for name in ("run_id", "group_name", "replica")]
     mine = [driver.c[name] == fence.c[name] for name in ("run_id", "group_name", "replica", "incarnation")]
     query = (
-        sa.select(groups, fence.c.incarnation, driver)
+        sa.select(groups, fence.c.incarnation, fence.c.commit_no, driver)
         .join(fence, sa.and_(*same))
         .outerjoin(driver, sa.and_(*mine))
         .where(groups.c.run_id == run_id)
@@ -204,6 +204,7 @@ def _status(
         backend_pid=row[driver.backend_pid],
         log_path=row[driver.log_path],
         rss_bytes=beat.rss_bytes if beat else 0,
+        commits=row[fence.commit_no],
     )
 
 

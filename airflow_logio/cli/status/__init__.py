@@ -1,0 +1,5 @@
+"""`logio status`: what the log says about runs, groups, connections and drivers; once, or again and again."""
+
+from airflow_logio.cli.status.command import register
+
+__all__ = ["register"]

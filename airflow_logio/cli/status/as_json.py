@@ -1,0 +1,131 @@
+"""`logio status --json`: the same figures for programs. Times are seconds since the epoch, by the log database's clock."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from airflow_logio.cli.status.report import LastError, Report
+from airflow_logio.runtime.recoveries import Recovery
+from airflow_logio.runtime.run_summary import driver_json, quarantined_json
+from airflow_logio.runtime.snapshot import Amount, ConnectionView, GroupView
+from airflow_logio.store.records import GroupStatus, PortProgress, Run
+
+
+def document(report: Report) -> dict[str, Any]:
+    """One run. ``at`` is the time of the look, by this machine's clock."""
+    errors = {error.group: _error(error) for error in report.last_errors}
+    groups = {view.name: _group(view) | {"last_error": errors.get(view.name)} for view in report.snapshot.groups}
+    return {
+        "at": report.at,
+        **_run(report.run),
+        "groups": groups,
+        "connections": [_connection(one) for one in report.snapshot.connections],
+        "ports": [_port(row) for row in report.snapshot.ports],
+        "drivers": [driver_json(driver) for driver in report.drivers],
+        "recoveries": [_recovery(one) for one in report.recoveries],
+        "quarantined": [quarantined_json(one) for one in report.quarantined],
+    }
+
+
+def listed_run(run: Run, groups: Sequence[GroupStatus]) -> dict[str, Any]:
+    """One run in the list of all."""
+    return _run(run) | {"groups": {group.group: _status(group) for group in groups}}
+
+
+def _run(run: Run) -> dict[str, Any]:
+    key = run.spec.key
+    return {
+        "uid": run.uid,
+        "pipeline": key.pipeline,
+        "dag_id": key.dag_id,
+        "run_id": key.dag_run_id,
+        "generation": key.generation,
+        "state": run.state.value,
+        "created_at": run.created_at,
+        "ended_at": run.ended_at,
+    }
+
+
+def _status(group: GroupStatus) -> dict[str, Any]:
+    return {
+        "state": group.state.value,
+        "desired": group.desired.value,
+        "since": group.since,
+        "incarnation": group.incarnation,
+        "recoveries": group.recoveries,
+        "pid": group.identity.pid if group.identity else None,
+        "host": group.identity.host if group.identity else None,
+        "heartbeat_at": group.beat_at,
+        "commits": group.commits,
+        "rss_bytes": group.rss_bytes,
+        "error": group.error,
+        "log": group.log_path,
+    }
+
+
+def _group(view: GroupView) -> dict[str, Any]:
+    return _status(view.status) | {
+        "received": _amount(view.received),
+        "sent": _amount(view.sent),
+        "writes": view.writes,
+        "lag": _amount(view.lag),
+        "records_per_second": round(view.rate, 1),
+        "done": view.done,
+    }
+
+
+def _connection(one: ConnectionView) -> dict[str, Any]:
+    return {
+        "from": str(one.sender),
+        "to": str(one.receiver),
+        "from_group": one.from_group,
+        "to_group": one.to_group,
+        "sent": _amount(one.sent),
+        "acknowledged": _amount(one.acknowledged),
+        "lag": _amount(one.lag),
+        "records_per_second": round(one.rate, 1),
+    }
+
+
+def _amount(amount: Amount) -> dict[str, int]:
+    return {"events": amount.events, "records": amount.records}
+
+
+def _port(row: PortProgress) -> dict[str, Any]:
+    return {
+        "port": str(row.port),
+        "direction": row.direction,
+        "events": row.events,
+        "records": row.records,
+        "bytes": row.bytes,
+        "first_at": row.first_at,
+        "last_at": row.last_at,
+    }
+
+
+def _error(error: LastError) -> dict[str, Any]:
+    return {
+        "incarnation": error.incarnation,
+        "text": error.text,
+        "log": error.log_path,
+        "is_present": error.is_present,
+    }
+
+
+def _recovery(one: Recovery) -> dict[str, Any]:
+    """Each step's time, and the seconds since the step before it."""
+    return {
+        "group": one.group,
+        "incarnation": one.incarnation,
+        "cause": one.cause,
+        "last_heartbeat_at": one.last_beat_at,
+        **{f"{step.replace(' ', '_')}_at": at for step, at in one.steps},
+        "seconds_of_steps": {step.replace(" ", "_"): round(took, 3) for step, took in one.seconds_of_steps.items()},
+        "detection_seconds": _rounded(one.detection_seconds),
+        "recovery_seconds": _rounded(one.seconds),
+    }
+
+
+def _rounded(seconds: float | None) -> float | None:
+    return None if seconds is None else round(seconds, 3)

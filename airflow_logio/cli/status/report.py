@@ -1,0 +1,95 @@
+"""What `logio status` knows of one run at one moment."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from airflow_logio.protocol.states import ENDED, GroupState, RunState
+from airflow_logio.runtime.recoveries import Recovery, recoveries
+from airflow_logio.runtime.run_summary import Outcome
+from airflow_logio.runtime.snapshot import Observer, Snapshot
+from airflow_logio.store.records import QuarantinedInputSet, Run
+from airflow_logio.store.sql.drivers import DriverRecord, driver_records
+from airflow_logio.store.sql.store import SqlLogStore
+
+
+@dataclass(frozen=True, slots=True)
+class LastError:
+    """Why a group does not run, or why its latest driver that ended in failure did; `incarnation` is that driver's."""
+
+    group: str
+    incarnation: int
+    text: str
+    log_path: str | None
+    is_present: bool
+    """The group is dead or parked by it, and has not recovered."""
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """`at` is this machine's clock, in seconds since the epoch."""
+
+    at: float
+    run: Run
+    snapshot: Snapshot
+    drivers: Sequence[DriverRecord]
+    quarantined: Sequence[QuarantinedInputSet]
+
+    @property
+    def state(self) -> str:
+        """The run's state, for people."""
+        return (Outcome.QUARANTINED if self.run.state is RunState.QUARANTINED else self.run.state).value
+
+    @property
+    def recoveries(self) -> Sequence[Recovery]:
+        return recoveries(self.drivers)
+
+    @property
+    def last_errors(self) -> Sequence[LastError]:
+        """One for each group that ever had an error."""
+        found = (self._last_error(view.name) for view in self.snapshot.groups)
+        return [error for error in found if error is not None]
+
+    @property
+    def has_ended(self) -> bool:
+        """The run is marked so, or nothing of it moves by itself any more: a group is parked or halted, and none runs."""
+        states = {view.status.state for view in self.snapshot.groups}
+        return self.run.state is not RunState.RUNNING or (states <= ENDED and not self.is_finishing)
+
+    @property
+    def is_finishing(self) -> bool:
+        """Every group has finished, and the run is not yet marked: whoever supervises it does that next."""
+        return self.run.state is RunState.RUNNING and self.snapshot.finished
+
+    def _last_error(self, group: str) -> LastError | None:
+        view = self.snapshot.group(group)
+        status = view.status if view else None
+        if status is not None and status.error and status.state in (GroupState.DEAD, GroupState.PARKED):
+            return LastError(group, status.incarnation, status.error, status.log_path, is_present=True)
+        failed = [driver for driver in self.drivers if driver.group == group and driver.error]
+        if not failed:
+            return None
+        last = max(failed, key=lambda driver: driver.incarnation)
+        return LastError(group, last.incarnation, last.error or "", last.log_path, is_present=False)
+
+
+class Reporter:
+    """Looks at one run; between two looks it keeps what rates need. `name` is as `LogStore.find_run` takes it."""
+
+    def __init__(self, store: SqlLogStore, name: str) -> None:
+        self._store = store
+        self._name = name
+        self._observer: Observer | None = None
+
+    def look(self) -> Report:
+        """Raises `UnknownRun`, `LogUnavailable`."""
+        run = self._store.find_run(self._name)
+        self._name = run.uid  # a later run of the same name is another run
+        if self._observer is None:
+            self._observer = Observer(self._store, run)
+        # The drivers first: whatever they have done by then is in the counters.
+        drivers = driver_records(self._store, run.run_id)
+        aside = self._store.quarantined(run.run_id)
+        return Report(time.time(), run, self._observer.take(), drivers, aside)

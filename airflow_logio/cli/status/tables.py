@@ -1,0 +1,220 @@
+"""`logio status` for people: tables and lines."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import UTC, datetime
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from airflow_logio.cli import display
+from airflow_logio.cli.status.report import Report
+from airflow_logio.protocol.states import ENDED, GroupState
+from airflow_logio.runtime.recoveries import Recovery
+from airflow_logio.runtime.snapshot import ConnectionView, GroupView
+from airflow_logio.store.records import GroupStatus, PortProgress, QuarantinedInputSet, Run
+from airflow_logio.store.sql.drivers import DriverRecord
+
+MAX_QUARANTINED = 20
+MAX_WATCHED_RECOVERIES = 5
+MAX_CAUSE = 100
+
+
+def runs(listed: Sequence[tuple[Run, Sequence[GroupStatus]]]) -> RenderableType:
+    """All runs, the newest first."""
+    table = _table("uid", "run", "pipeline", "state", "started (UTC)", "groups")
+    for run, groups in listed:
+        states = ", ".join(f"{group.group} {group.state.value}" for group in groups)
+        key = run.spec.key
+        _row(table, run.uid[:8], key.dag_run_id, key.pipeline, run.state.value, _time(run.created_at), states)
+    return table
+
+
+def whole(report: Report) -> RenderableType:
+    """Everything, for one look."""
+    parts = [
+        _heading(report),
+        _groups(report.snapshot.groups),
+        _connections(report.snapshot.connections),
+        _ports(report.snapshot.ports),
+        _drivers(report.drivers),
+        _recoveries(report.recoveries),
+        _quarantine(report),
+    ]
+    return _spaced(part for part in parts if part is not None)
+
+
+def page(report: Report) -> RenderableType:
+    """What changes, for a terminal that is painted over."""
+    parts = [
+        _heading(report),
+        _groups(report.snapshot.groups),
+        _connections(report.snapshot.connections),
+        _recoveries(report.recoveries[-MAX_WATCHED_RECOVERIES:]),
+        _quarantine(report),
+    ]
+    errors_ = [Text(str(line), style=line.style, no_wrap=True, overflow="ellipsis") for line in errors(report)]
+    return _spaced([*(part for part in parts if part is not None), *([Group(*errors_)] if errors_ else [])])
+
+
+def last_line(report: Report) -> str:
+    """How a watched run has ended."""
+    states = ", ".join(f"{view.name} {view.status.state.value}" for view in report.snapshot.groups)
+    return f"{report.state}: {states or 'no groups'}"
+
+
+def errors(report: Report) -> Iterator[Text]:
+    """Last errors of groups: in full where the group stands still, the first line where it has recovered."""
+    for error in report.last_errors:
+        if error.is_present:
+            yield Text(f"{error.group}: {error.text}", style="red")
+            yield Text(f"  driver log: {error.log_path or 'none'}")
+        else:
+            yield Text(f"{error.group}, incarnation {error.incarnation} (recovered): {_first_line(error.text)}", "dim")
+
+
+def clock_time(at: float) -> str:
+    return datetime.fromtimestamp(at, UTC).strftime("%H:%M:%S")
+
+
+# --- parts ------------------------------------------------------------------------------------------------------------
+
+
+def _heading(report: Report) -> Text:
+    run, key = report.run, report.run.spec.key
+    return Text(
+        f"run {key.dag_run_id} of {key.pipeline} (dag {key.dag_id}), uid {run.uid}\n"
+        f"{report.state}, started {_time(run.created_at)} UTC"
+    )
+
+
+def _groups(views: Sequence[GroupView]) -> Table:
+    table = _table("group", "state", "incarnation", "recoveries", "pid", "heartbeat", "commits", "MB", "done", "")
+    for view in views:
+        status = view.status
+        _row(
+            table,
+            status.group,
+            Text(_state(status), style=display.style(status.state)),
+            f"{status.incarnation}",
+            f"{status.recoveries}",
+            "" if status.identity is None else f"{status.identity.pid or status.identity.parent_pid}",
+            "" if status.beat_at is None else clock_time(status.beat_at),
+            f"{status.commits:,}",
+            f"{status.rss_bytes / 2**20:,.0f}" if status.rss_bytes else "",
+            display.amount(view),
+            display.lag(view),
+        )
+    return table
+
+
+def _state(status: GroupStatus) -> str:
+    """With the desired state, where that is another one that is still to come."""
+    if status.desired is not GroupState.RUNNING and status.state not in ENDED and status.state is not status.desired:
+        return f"{status.state.value} (to be {status.desired.value})"
+    return status.state.value
+
+
+def _connections(views: Sequence[ConnectionView]) -> Table | None:
+    """Inside a group events are handed on in one step: such a connection is shown only if it lags."""
+    shown = [one for one in views if not one.inside_group or one.lag.events]
+    if not shown:
+        return None
+    table = _table("connection", "sent", "acknowledged", "lag", "records behind", "records/s")
+    for one in shown:
+        _row(
+            table,
+            f"{one.sender} → {one.receiver}",
+            f"{one.sent.events:,}",
+            f"{one.acknowledged.events:,}",
+            f"{one.lag.events:,}",
+            f"{one.lag.records:,}",
+            f"{one.rate:,.0f}" if one.rate else "",
+        )
+    return table
+
+
+def _ports(rows: Sequence[PortProgress]) -> Table | None:
+    table = _table("port", "", "events", "records", "MB", "last (UTC)")
+    for row in rows:
+        size = f"{row.bytes / 2**20:,.1f}" if row.bytes else ""
+        _row(table, str(row.port), row.direction, f"{row.events:,}", f"{row.records:,}", size, _time(row.last_at))
+    return table if rows else None
+
+
+def _drivers(drivers: Sequence[DriverRecord]) -> Table | None:
+    table = _table("driver", "claimed (UTC)", "registered", "first commit", "why launched", "why ended")
+    for driver in drivers:
+        _row(
+            table,
+            f"{driver.group}/{driver.incarnation}",
+            _time(driver.claimed_at),
+            _after(driver.registered_at, driver),
+            _after(driver.first_commit_at, driver),
+            _first_line(driver.reason),
+            _first_line(driver.error or ""),
+        )
+    return table if drivers else None
+
+
+def _recoveries(found: Sequence[Recovery]) -> Table | None:
+    table = _table("recovery", "detected (UTC)", "fenced", "launched", "running", "first commit", "in all", "cause")
+    for one in found:
+        took = one.seconds_of_steps
+        steps = [f"+{took[step]:.1f} s" if step in took else "" for step, _ in one.steps[1:]]
+        whole_ = "" if one.seconds is None else f"{one.seconds:.1f} s"
+        _row(table, f"{one.group}/{one.incarnation}", _time(one.detected_at), *steps, whole_, _first_line(one.cause))
+    return table if found else None
+
+
+def _quarantine(report: Report) -> RenderableType | None:
+    if not report.quarantined:
+        return None
+    retry = Text(f"retry them with: logio retry {report.run.uid[:8]}")
+    return Group(_quarantined(report.quarantined), retry)
+
+
+def _quarantined(aside: Sequence[QuarantinedInputSet]) -> Table:
+    table = _table("quarantined", "Input Set", "since (UTC)", "error")
+    for one in aside[:MAX_QUARANTINED]:
+        _row(table, one.operator, one.inset_id, _time(one.since), one.error)
+    if len(aside) > MAX_QUARANTINED:
+        _row(table, "", f"... and {len(aside) - MAX_QUARANTINED:,} more (all with --json)", "", "")
+    return table
+
+
+# --- words ------------------------------------------------------------------------------------------------------------
+
+
+def _table(*columns: str) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for column in columns:
+        table.add_column(column)
+    return table
+
+
+def _row(table: Table, *cells: str | Text) -> None:
+    """Cells are texts, not markup: names and errors may hold brackets."""
+    table.add_row(*(Text(cell) if isinstance(cell, str) else cell for cell in cells))
+
+
+def _spaced(parts: Iterable[RenderableType]) -> Group:
+    spaced: list[RenderableType] = []
+    for part in parts:
+        spaced += [Text(), part] if spaced else [part]
+    return Group(*spaced)
+
+
+def _first_line(text: str) -> str:
+    line = text.partition("\n")[0]
+    return line if len(line) <= MAX_CAUSE else line[: MAX_CAUSE - 3] + "..."
+
+
+def _after(at: float | None, driver: DriverRecord) -> str:
+    return "" if at is None else f"+{at - driver.claimed_at:.1f} s"
+
+
+def _time(at: float) -> str:
+    return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%d %H:%M:%S")

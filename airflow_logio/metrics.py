@@ -1,0 +1,73 @@
+"""Metrics through Airflow's own `Stats`, to wherever Airflow is configured to send them (docs/metrics.md).
+
+To be called from tasks and triggers. Tags are names that authors gave, never ids of runs or events: the number of series
+stays as small as the pipelines are. A metric that cannot be sent is logged once, and fails nothing.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from datetime import timedelta
+
+from airflow.providers.common.compat.sdk import Stats
+
+from airflow_logio.runtime.recoveries import Recovery
+from airflow_logio.runtime.snapshot import Snapshot
+
+log = logging.getLogger(__name__)
+
+RECOVERIES = "logio.group.recoveries"
+DETECTION = "logio.group.detection_seconds"
+RECOVERY = "logio.group.recovery_seconds"
+INCARNATION = "logio.group.incarnation"
+LAG = "logio.group.lag_events"
+PORT_EVENTS = "logio.port.events"
+PORT_RECORDS = "logio.port.records"
+
+_failed: set[str] = set()
+
+
+def report_recovery_begun(pipeline: str, recovery: Recovery) -> None:
+    """A dead group was claimed: counts the recovery, and times how long its death took to be seen."""
+    tags = {"pipeline": pipeline, "group": recovery.group}
+    _send(RECOVERIES, lambda: Stats.incr(RECOVERIES, tags=tags))
+    _time(DETECTION, recovery.detection_seconds, tags)
+
+
+def report_recovered(pipeline: str, recovery: Recovery) -> None:
+    """The new driver has made its first commit: times the recovery from the detected death on."""
+    _time(RECOVERY, recovery.seconds, {"pipeline": pipeline, "group": recovery.group})
+
+
+def report_group(snapshot: Snapshot, group: str) -> None:
+    """The gauges of a group and of its ports; nothing if the log does not know the group."""
+    view = snapshot.group(group)
+    if view is None:
+        return
+    tags = {"pipeline": snapshot.run.spec.key.pipeline, "group": group}
+    _gauge(INCARNATION, view.status.incarnation, tags)
+    _gauge(LAG, view.lag.events, tags)
+    for row in snapshot.ports_of(group):
+        port = {**tags, "port": str(row.port), "direction": row.direction}
+        _gauge(PORT_EVENTS, row.events, port)
+        _gauge(PORT_RECORDS, row.records, port)
+
+
+def _gauge(name: str, value: int, tags: Mapping[str, str]) -> None:
+    _send(name, lambda: Stats.gauge(name, value, tags=dict(tags)))
+
+
+def _time(name: str, seconds: float | None, tags: Mapping[str, str]) -> None:
+    if seconds is not None:
+        # As a duration, not a number: Airflow takes numbers as milliseconds.
+        _send(name, lambda: Stats.timing(name, timedelta(seconds=seconds), tags=dict(tags)))
+
+
+def _send(name: str, send: Callable[[], None]) -> None:
+    try:
+        send()
+    except Exception as error:  # whatever a backend raises: it must not fail a recovery
+        if name not in _failed:
+            _failed.add(name)
+            log.warning("metric %s cannot be sent: %s: %s (said once)", name, type(error).__name__, error)
