@@ -24,7 +24,7 @@ class LastError:
     text: str
     log_path: str | None
     is_present: bool
-    """The group is dead or parked by it, and has not recovered."""
+    """The group is dead or parked by it; others are of earlier drivers."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -66,13 +66,13 @@ def last_line(report: Report) -> str:
 
 
 def errors(report: Report) -> Iterator[Text]:
-    """Last errors of groups: in full where the group stands still, the first line where it has recovered."""
+    """Last errors of groups: in full where the group stands still, the first line of earlier ones."""
     for error in report.last_errors:
         if error.is_present:
             yield Text(f"{error.group}: {error.text}", style="red")
             yield Text(f"  driver log: {error.log_path or 'none'}")
         else:
-            yield Text(f"{error.group}, incarnation {error.incarnation} (recovered): {_first_line(error.text)}", "dim")
+            yield Text(f"{error.group}, incarnation {error.incarnation} (earlier): {_first_line(error.text)}", "dim")
 
 
 def clock_time(at: float) -> str:

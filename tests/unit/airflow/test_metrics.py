@@ -1,0 +1,140 @@
+"""Metrics, sent by Airflow's own code in a process of its own to a socket that the test reads."""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import pytest
+
+from tests.support.waiting import eventually
+
+ROOT = Path(__file__).parents[3]
+# What the supervisor of a task does before the task, and the triggerer by what it imports.
+INITIALIZE = {
+    "task": """
+from airflow.sdk.configuration import conf
+from airflow.sdk.observability import stats
+from airflow.sdk.observability.metrics import stats_utils
+stats.initialize(factory=stats_utils.get_stats_factory(), export_legacy_names=conf.getboolean("metrics", "legacy_names_on"))
+""",
+    "triggerer": "import airflow.jobs.triggerer_job_runner",
+}
+REPORT = """
+from dataclasses import replace
+from airflow_logio import metrics
+from airflow_logio.runtime.recoveries import Recovery
+from airflow_logio.runtime.snapshot import Observer
+from airflow_logio.store.memory import MemoryLogStore
+from tests.support.two_groups import TwoGroups
+
+recovery = Recovery("totals", 2, "killed", 99.25, 100.0, 100.5, 101.0, 104.0, None, None)
+metrics.report_recovery_begun("sales", recovery)
+metrics.report_recovered("sales", replace(recovery, first_commit_at=106.5))
+metrics.report_recovery_begun("sales", replace(recovery, last_beat_at=None))
+metrics.report_recovered("sales", recovery)
+flow = TwoGroups(MemoryLogStore())
+flow.send(10, 500)
+flow.use(7, 350)
+snapshot = Observer(flow.store, flow.run).take()
+metrics.report_group(snapshot, "totals")
+metrics.report_group(snapshot, "nobody")
+print("reported")
+"""
+SENT = {
+    "logio.group.recoveries,pipeline=sales,group=totals": ["1|c", "1|c"],
+    "logio.group.detection_seconds,pipeline=sales,group=totals": ["750.000000|ms"],
+    "logio.group.recovery_seconds,pipeline=sales,group=totals": ["6500.000000|ms"],
+    "logio.group.incarnation,pipeline=sales,group=totals": ["1|g"],
+    "logio.group.lag_events,pipeline=sales,group=totals": ["3|g"],
+    "logio.port.events,pipeline=sales,group=totals,port=total.in,direction=in": ["7|g"],
+    "logio.port.records,pipeline=sales,group=totals,port=total.in,direction=in": ["350|g"],
+}
+
+
+@pytest.fixture
+def sink() -> Iterator[socket.socket]:
+    """Where StatsD would listen."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as opened:
+        opened.bind(("127.0.0.1", 0))
+        opened.setblocking(False)
+        yield opened
+
+
+def received(sink: socket.socket) -> dict[str, list[str]]:
+    """Name with tags → values, of this package's metrics that have arrived."""
+    found: dict[str, list[str]] = {}
+    while True:
+        try:
+            text = sink.recv(65_536).decode()
+        except BlockingIOError:
+            return found
+        for line in text.splitlines():
+            if match := re.fullmatch(r"airflow\.(logio\.[^:]+):(.+)", line):
+                found.setdefault(match[1], []).append(match[2])
+
+
+def report(process: str, configuration: Mapping[str, str], tmp_path: Path) -> str:
+    environment = {
+        **os.environ,
+        "AIRFLOW_HOME": str(tmp_path),
+        "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
+        "PYTHONPATH": str(ROOT),
+        **{f"AIRFLOW__METRICS__{name}": value for name, value in configuration.items()},
+    }
+    ended = subprocess.run(
+        [sys.executable, "-c", INITIALIZE[process] + REPORT],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    assert ended.returncode == 0, ended.stderr
+    assert "reported" in ended.stdout
+    return ended.stderr
+
+
+@pytest.mark.parametrize("process", ["task", "triggerer"])
+def test_metrics_arrive_with_tags_as_airflow_is_configured(process: str, sink: socket.socket, tmp_path: Path) -> None:
+    port = str(sink.getsockname()[1])
+    statsd = {"STATSD_ON": "True", "STATSD_HOST": "127.0.0.1", "STATSD_PORT": port, "STATSD_INFLUXDB_ENABLED": "True"}
+    said = report(process, statsd, tmp_path)
+    found: dict[str, list[str]] = {}
+
+    def all_there() -> bool:
+        found.update(received(sink))
+        return len(found) >= len(SENT)
+
+    eventually(all_there, what=f"metrics arrive; the process said: {said}")
+    assert found == SENT
+
+
+def test_without_metrics_nothing_is_sent_and_nothing_fails(sink: socket.socket, tmp_path: Path) -> None:
+    said = report("task", {"STATSD_HOST": "127.0.0.1", "STATSD_PORT": str(sink.getsockname()[1])}, tmp_path)
+    assert received(sink) == {}
+    assert "cannot be sent" not in said
+
+
+def test_a_backend_that_fails_is_logged_once_and_fails_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    from airflow.providers.common.compat.sdk import Stats
+
+    from airflow_logio import metrics
+    from airflow_logio.runtime.recoveries import Recovery
+
+    def refuse(*_arguments: object, **_settings: object) -> None:
+        raise OSError("the backend is gone")
+
+    said: list[str] = []
+    monkeypatch.setattr(metrics.log, "warning", lambda text, *values: said.append(text % values))
+    monkeypatch.setattr(Stats, "incr", refuse)
+    monkeypatch.setattr(metrics, "_failed", set())
+    recovery = Recovery("totals", 2, "killed", None, 100.0, 100.5, None, None, None, None)
+    metrics.report_recovery_begun("sales", recovery)
+    metrics.report_recovery_begun("sales", recovery)
+    assert said == ["metric logio.group.recoveries cannot be sent: OSError: the backend is gone (said once)"]

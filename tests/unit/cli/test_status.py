@@ -1,0 +1,312 @@
+"""`logio status RUN`: what it shows of a run, once and again and again, through an outage of the log and Ctrl-C."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from airflow_logio.cli.app import main
+from airflow_logio.cli.status.report import Report, Reporter
+from airflow_logio.cli.status.screens import JsonScreen, PlainScreen, Screen, TerminalScreen
+from airflow_logio.cli.status.watching import FINISHING_SECONDS, watch
+from airflow_logio.errors import LogUnavailable
+from airflow_logio.protocol.states import GroupState
+from airflow_logio.store.opening import open_store
+from airflow_logio.store.sql.store import SqlLogStore
+from tests.support.logs import replace_driver
+from tests.support.postgres import PostgresServer
+from tests.support.two_groups import TwoGroups
+from tests.support.waiting import eventually
+
+
+@pytest.fixture
+def store(sqlite_url: str) -> Iterator[SqlLogStore]:
+    opened = open_store(sqlite_url)
+    yield opened
+    opened.dispose()
+
+
+@pytest.fixture
+def flow(store: SqlLogStore) -> TwoGroups:
+    """10 events sent, 7 used, and `totals` has been recovered once."""
+    run = TwoGroups(store)
+    run.send(10, 500)
+    store.heartbeat(run.drivers["totals"].ref, 1, ready=True, rss_bytes=1 << 20)
+    run.recover("totals")
+    run.use(7, 350, output_sets=2)
+    return run
+
+
+@pytest.fixture
+def logio(
+    sqlite_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Callable[..., tuple[int, str, str]]:
+    """One command: exit code, standard output, standard error."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("LOGIO_URL", sqlite_url)
+
+    def command(*arguments: str) -> tuple[int, str, str]:
+        monkeypatch.setattr("sys.argv", ["logio", *arguments])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        printed = capsys.readouterr()
+        return int(ended.value.code or 0), printed.out, printed.err
+
+    return command
+
+
+Logio = Callable[..., tuple[int, str, str]]
+
+
+def row(text: str, beginning: str) -> list[str]:
+    """The cells of the first line that begins so, split at blanks."""
+    lines = [line for line in text.splitlines() if line.strip().startswith(beginning)]
+    assert lines, f"no line begins with {beginning!r}:\n{text}"
+    return lines[0].split()
+
+
+# --- one look ---------------------------------------------------------------------------------------------------------
+
+
+def test_one_look_shows_lag_drivers_and_recoveries(flow: TwoGroups, logio: Logio) -> None:
+    code, text, said = logio("status", flow.run.uid[:8])
+    assert code == 0
+    assert f"uid {flow.run.uid}" in text
+    assert row(text, "read.out → total.in")[3:] == ["10", "7", "3", "150"]
+    assert row(text, "totals ")[:4] == ["totals", "running", "2", "1"]
+    assert "2 writes" in text and "lag 3 events" in text
+    assert row(text, "totals/1")[-2:] == ["test", "test"], "why launched, why ended"
+    recovery = row(text, "totals/2  ")
+    assert recovery, text
+    assert "in all" in text and text.count(" s ") >= 3
+    assert "totals, incarnation 1 (earlier): test" in said
+
+
+def test_the_same_as_json(flow: TwoGroups, logio: Logio) -> None:
+    code, text, _ = logio("status", flow.run.uid, "--json")
+    found = json.loads(text)
+    assert code == 0
+    feed, fused = found["connections"]
+    assert (feed["from"], feed["to"], feed["to_group"]) == ("read.out", "total.in", "totals")
+    assert feed["sent"] == {"events": 10, "records": 500}
+    assert feed["acknowledged"] == {"events": 7, "records": 350}
+    assert feed["lag"] == {"events": 3, "records": 150}
+    assert fused["lag"] == {"events": 0, "records": 0}
+    totals = found["groups"]["totals"]
+    assert (totals["state"], totals["desired"], totals["incarnation"]) == ("running", "running", 2)
+    assert (totals["commits"], totals["writes"], totals["lag"]["events"]) == (1, 2, 3)
+    assert totals["last_error"] | {"log": None} == {
+        "incarnation": 1, "text": "test", "log": None, "is_present": False
+    }  # fmt: skip
+    assert found["groups"]["ingest"]["last_error"] is None
+    (recovery,) = found["recoveries"]
+    assert (recovery["group"], recovery["incarnation"], recovery["cause"]) == ("totals", 2, "test")
+    times = [recovery[f"{step}_at"] for step in ("last_heartbeat", "detected", "fenced", "running", "first_commit")]
+    assert times == sorted(times)
+    assert recovery["launched_at"] is None and "launched" not in recovery["seconds_of_steps"]
+    assert recovery["recovery_seconds"] == pytest.approx(times[-1] - times[1], abs=0.01)
+
+
+def test_the_error_of_a_dead_group_and_brackets_in_it(flow: TwoGroups, store: SqlLogStore, logio: Logio) -> None:
+    ref = flow.drivers["totals"].ref
+    assert store.declare_dead(ref, "operator said [/red] [bold]no\nand more")
+    code, text, said = logio("status", flow.run.uid)
+    assert code == 0
+    assert row(text, "totals ")[1] == "dead"
+    assert "totals: operator said [/red] [bold]no\nand more" in said and "driver log: none" in said
+    assert "operator said [/red] [bold]no" in text
+
+
+def test_what_a_group_is_asked_to_be(flow: TwoGroups, store: SqlLogStore, logio: Logio) -> None:
+    store.request(flow.run.run_id, "ingest", GroupState.HALTED)
+    _, text, _ = logio("status", flow.run.uid)
+    assert "running (to be halted)" in text
+
+
+def test_watching_needs_a_run(logio: Logio) -> None:
+    code, _, said = logio("status", "--watch")
+    assert code == 2 and "name the run to watch" in said
+
+
+# --- again and again --------------------------------------------------------------------------------------------------
+
+
+class Looks:
+    """Scripted looks: reports, errors, and what happens between them."""
+
+    def __init__(self, reporter: Reporter, *script: Callable[[], object] | Exception) -> None:
+        self._reporter = reporter
+        self._script = list(script)
+
+    def __call__(self) -> Report:
+        step = self._script.pop(0) if self._script else lambda: None
+        if isinstance(step, Exception):
+            raise step
+        step()
+        return self._reporter.look()
+
+
+def watched(screen: Screen, looks: Looks, slept: Callable[[float], None] = lambda _: None) -> None:
+    with screen:
+        watch(looks, screen, 1.0, sleep=slept)
+
+
+def finish(flow: TwoGroups) -> None:
+    flow.use(3, 150)
+    flow.finish()
+    assert flow.store.finish_run(flow.run.run_id)
+
+
+def test_plain_lines_until_the_run_has_ended(flow: TwoGroups, store: SqlLogStore) -> None:
+    printed = io.StringIO()
+    looks = Looks(
+        Reporter(store, flow.run.uid),
+        lambda: None,
+        lambda: flow.drivers.update(ingest=replace_driver(flow.drivers["ingest"])),
+        lambda: flow.send(1, 50),
+        LogUnavailable("connection refused"),
+        LogUnavailable("connection refused"),
+        lambda: flow.use(1, 50),
+        lambda: finish(flow),
+    )
+    watched(PlainScreen(Console(file=printed, width=200)), looks)
+    lines = printed.getvalue().splitlines()
+    assert lines[0].endswith(" s  ingest 50% 10 events | totals inc 2 35% 7 events")
+    assert "ingest: recovery by incarnation 2: test" in lines
+    assert any(line.startswith("ingest: recovered, first commit ") for line in lines)
+    away = [line for line in lines if "log away since" in line]
+    assert len(away) == 1 and away[0].endswith("UTC: connection refused"), "said once"
+    assert any(line.startswith("the log is back after ") for line in lines)
+    assert lines[-1] == "finished: ingest finished, totals finished"
+
+
+def test_one_json_object_per_line(flow: TwoGroups, store: SqlLogStore, capsys: pytest.CaptureFixture[str]) -> None:
+    looks = Looks(
+        Reporter(store, flow.run.uid), lambda: None, LogUnavailable("connection refused"), lambda: finish(flow)
+    )
+    watched(JsonScreen(), looks)
+    first, away, last = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert first["connections"][0]["lag"]["events"] == 3
+    assert away["error"] == "connection refused" and first["at"] <= away["log_away_since"] <= away["at"]
+    assert (last["state"], last["connections"][0]["lag"]["events"]) == ("finished", 0)
+
+
+def test_a_page_on_a_terminal(flow: TwoGroups, store: SqlLogStore) -> None:
+    painted = io.StringIO()
+    console = Console(file=painted, force_terminal=True, width=160, height=50, color_system=None)
+    looks = Looks(
+        Reporter(store, flow.run.uid), lambda: None, LogUnavailable("connection refused"), lambda: finish(flow)
+    )
+    watched(TerminalScreen(console), looks)
+    text = painted.getvalue()
+    assert "read.out → total.in" in text and "totals/2" in text
+    assert "log away since" in text and "connection refused" in text
+    final = text.rpartition("run run-1 of sales")[2]
+    assert "finished" in final and "log away" not in final
+
+
+def test_a_finished_run_that_nobody_marks_is_watched_for_a_while(flow: TwoGroups, store: SqlLogStore) -> None:
+    now, shown = 0.0, list[Report]()
+
+    class Kept(JsonScreen):
+        def show(self, report: Report) -> None:
+            shown.append(report)
+
+    def sleep(seconds: float) -> None:
+        nonlocal now
+        now += seconds
+
+    flow.finish()
+    watch(Reporter(store, flow.run.uid).look, Kept(), 10.0, sleep=sleep, clock=lambda: now)
+    assert now == FINISHING_SECONDS
+    assert all(report.is_finishing and not report.has_ended for report in shown)
+
+
+def test_a_run_with_a_halted_group_and_none_that_runs_has_ended(flow: TwoGroups, store: SqlLogStore) -> None:
+    flow.finish(["ingest"])
+    reporter = Reporter(store, flow.run.uid)
+    assert not reporter.look().has_ended
+    assert store.halted(flow.drivers["totals"].ref)
+    assert reporter.look().has_ended
+
+
+# --- the command itself -----------------------------------------------------------------------------------------------
+
+
+class Watching:
+    """`logio status RUN --watch` as a process; what it prints goes to files."""
+
+    def __init__(self, url: str, folder: Path, *arguments: str) -> None:
+        environment = {**os.environ, "LOGIO_URL": url, "PYTHONPATH": str(Path(__file__).parents[3])}
+        self._printed, self._said = folder / "printed.txt", folder / "said.txt"
+        with self._printed.open("wb") as printed, self._said.open("wb") as said:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "airflow_logio.cli", "status", *arguments, "--watch", "--interval", "0.1"],
+                env=environment,
+                cwd=folder,
+                stdout=printed,
+                stderr=said,
+            )
+
+    @property
+    def lines(self) -> list[str]:
+        """Those that are complete."""
+        return self._printed.read_text().rpartition("\n")[0].splitlines()
+
+    def ended(self) -> tuple[int, str]:
+        """Exit code, and what was said on standard error."""
+        return self.process.wait(30), self._said.read_text()
+
+
+@contextmanager
+def watching(url: str, folder: Path, *arguments: str) -> Iterator[Watching]:
+    started = Watching(url, folder, *arguments)
+    try:
+        yield started
+    finally:
+        started.process.kill()
+        started.process.wait()
+
+
+def test_ctrl_c_ends_it_without_a_word(flow: TwoGroups, sqlite_url: str, tmp_path: Path) -> None:
+    with watching(sqlite_url, tmp_path, flow.run.uid) as command:
+        eventually(lambda: command.lines, what="a first line", timeout=60)
+        command.process.send_signal(signal.SIGINT)
+        assert command.ended() == (130, "")
+
+
+@pytest.mark.postgres
+def test_it_survives_the_log(postgres_server: PostgresServer, postgres_url: str, tmp_path: Path) -> None:
+    store = open_store(postgres_url)
+    flow = TwoGroups(store)
+    flow.send(10, 500)
+
+    def documents(command: Watching) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in command.lines]
+
+    with watching(postgres_url, tmp_path, flow.run.uid, "--json") as command:
+        eventually(lambda: documents(command), what="a first look", timeout=60)
+        postgres_server.stop()
+        try:
+            eventually(lambda: "log_away_since" in documents(command)[-1], what="the log is away", timeout=60)
+        finally:
+            postgres_server.start()
+        eventually(lambda: "connections" in documents(command)[-1], what="the log is back", timeout=60)
+        flow.use(7, 350)
+        finish(flow)
+        code, said = command.ended()
+    store.dispose()
+    assert (code, said) == (0, "")
+    last = json.loads(command.lines[-1])
+    assert (last["state"], last["connections"][0]["lag"]["events"]) == ("finished", 0)
