@@ -26,12 +26,20 @@ def get_provider_info() -> dict[str, Any]:
                 "python-modules": [
                     "airflow_logio.operators.finish_run",
                     "airflow_logio.operators.pipeline_group",
+                    "airflow_logio.operators.recover_group",
                     "airflow_logio.operators.spark",
                     "airflow_logio.operators.start_run",
+                    "airflow_logio.operators.supervise",
                 ],
             }
         ],
-        "triggers": [{"integration-name": NAME, "python-modules": ["airflow_logio.triggers.group"]}],
+        "sensors": [{"integration-name": NAME, "python-modules": ["airflow_logio.sensors.failed_group"]}],
+        "triggers": [
+            {
+                "integration-name": NAME,
+                "python-modules": ["airflow_logio.triggers.failed_groups", "airflow_logio.triggers.group"],
+            }
+        ],
         "config": {"logio": {"description": "Options of the LOG.io provider.", "options": _options()}},
     }
 

@@ -3,28 +3,24 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from airflow.sdk.log import redact
 
-from airflow_logio.dataflow.pipeline import Pipeline
 from airflow_logio.errors import (
     BudgetSpent,
-    ConfigurationError,
     Fenced,
-    IncompatibleRun,
     LogUnavailable,
     ProtocolViolation,
 )
-from airflow_logio.hooks.connections import database_url, external_url
 from airflow_logio.operators.runs import driver_log
 from airflow_logio.protocol.states import GroupState
 from airflow_logio.runtime.launch import LaunchContext, launch_group
-from airflow_logio.runtime.supervise import start_if_needed
+from airflow_logio.runtime.supervise import launch_if_new, recover_if_dead
+from airflow_logio.runtime.supervision import SupervisionWatch
 from airflow_logio.runtime.watch import GroupWatcher, Observation
-from airflow_logio.store.records import GroupStatus, Run
+from airflow_logio.store.records import GroupStatus
 
 log = logging.getLogger(__name__)
 
@@ -38,34 +34,6 @@ def asked_by_person(task_instance: Any, retries: int) -> bool:
     return bool(task_instance.try_number > 1 and task_instance.try_number == first)
 
 
-def connection_urls(pipeline: Pipeline, group: str, run: Run, overriding: Mapping[str, str]) -> dict[str, str]:
-    """Connection name → URL, of those only that the group's operators use. Raises `ConfigurationError`.
-
-    One whose tables or queries the pipeline declares, in whichever group, must be a SQL database.
-    """
-    unknown = [name for name in overriding if name not in pipeline.connections]
-    if unknown:
-        raise ConfigurationError(
-            f"pipeline {pipeline.name!r} has no connection {', '.join(unknown)}; it has {list(pipeline.connections)}"
-        )
-    ids = {**run.spec.connections, **overriding}
-    used = {
-        name for operator in pipeline.groups[group].operators for name in pipeline.operators[operator].connections()
-    }
-    sql = {name for operator in pipeline.operators.values() for name in operator.sql_connections()}
-    return {name: database_url(ids[name]) if name in sql else external_url(ids[name]) for name in sorted(used)}
-
-
-def check_compatible(pipeline: Pipeline, run: Run) -> None:
-    """Raises `IncompatibleRun` if this worker's pipeline is another one than the run was started with."""
-    graph = pipeline.fingerprint()["graph"]
-    if graph != run.spec.graph_fingerprint:
-        raise IncompatibleRun(
-            f"run {run.spec.key} was started by another version of pipeline {pipeline.name!r} (graph "
-            f"{run.spec.graph_fingerprint}, here {graph}); restore that version, or trigger a new DAG run"
-        )
-
-
 @dataclass(slots=True)
 class GroupTask:
     """One group, seen from one attempt of its task."""
@@ -75,26 +43,40 @@ class GroupTask:
     watcher: GroupWatcher
     asked: bool = False
     """A person wants it to run, even if it was parked or halted; spent by one launch."""
+    supervision: SupervisionWatch = field(init=False)
+    _is_dead: bool = False
 
-    def advance(self) -> tuple[Observation, bool]:
+    def __post_init__(self) -> None:
+        self.supervision = SupervisionWatch(self.context.store, self.context.run)
+
+    def advance(self, *, recovers: bool) -> tuple[Observation, bool]:
         """Look once and launch what needs it; returns what was seen, and whether a driver was launched.
 
+        A group that is dead is recovered here only if the caller says so (`recovers`): it has a supervisor for that.
         Nothing is done on what cannot be seen. Raises `ConfigurationError`.
         """
         observation = self.watcher.poll()
         status = observation.status
+        self._is_dead = observation.is_dead
         if status is None:
             return observation, False
         try:
             if status.state in STOPPED and self.asked:
                 self.asked = False
                 return observation, self._restart(status)
-            if observation.is_dead:
+            if observation.is_dead and recovers:
                 log.warning("Group %s is dead: %s\n%s", self.group, observation.cause, driver_log(status))
-            return observation, start_if_needed(self.context, self.group, observation)
+                return observation, recover_if_dead(self.context, self.group, observation)
+            return observation, launch_if_new(self.context, self.group, observation)
         except LogUnavailable as error:
             log.warning("Group %s: the log went away during a launch: %s", self.group, error)
             return replace(observation, status=None), False
+
+    def is_left(self) -> bool:
+        """Whether nobody else recovers the group, which was dead when it was last looked at."""
+        if (warning := self.supervision.warning()) is not None:
+            log.warning("Group %s: %s", self.group, warning)
+        return self.supervision.is_left(dead=self._is_dead)
 
     def must_stay(self, status: GroupStatus | None) -> bool:
         """Whether a person's wish is still open: the driver was told to halt before this attempt, which wants it to run.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from airflow.providers.common.compat.sdk import TaskGroup
@@ -12,17 +12,21 @@ from airflow_logio.dataflow.pipeline import Pipeline
 from airflow_logio.errors import ConfigurationError, PipelineDefinitionError
 from airflow_logio.hooks.logio import LogioHook
 from airflow_logio.operators.finish_run import LogioFinishRunOperator
+from airflow_logio.operators.recovering import Callback
 from airflow_logio.operators.references import reference
 from airflow_logio.operators.spark import LogioSparkOperator
-from airflow_logio.operators.start_run import LogioStartRunOperator
+from airflow_logio.operators.start_run import SUPERVISE, LogioStartRunOperator, supervision_of
+from airflow_logio.operators.supervise import LogioSuperviseOperator
+from airflow_logio.store.records import Supervision
 
 START, FINISH = "start_run", "finish_run"
 
 
 class LogioPipelineGroup(TaskGroup):
-    """``start_run >> [one task per operator group] >> finish_run``.
+    """``start_run >> [one task per operator group] >> finish_run``, and beside the groups ``supervise``.
 
-    The groups run side by side: the log connects them, not the order of tasks.
+    The groups run side by side: the log connects them, not the order of tasks. Task ``supervise`` finds groups that have
+    failed and recovers them; without it (``recovery="dag"``) a recovery DAG has to.
 
     :param pipeline: a `Pipeline`, or where one is: ``"module:attr"``.
     :param logio_conn_id: the connection of the log.
@@ -33,6 +37,8 @@ class LogioPipelineGroup(TaskGroup):
     :param groups: group name → arguments of `LogioSparkOperator` for that group; they override `spark`.
     :param replay_seconds: how long an external system that is away is waited for before its group is parked; by default
         15 minutes.
+    :param recovery: ``"supervise"``, or ``"dag"`` for a pipeline whose groups a recovery DAG recovers.
+    :param on_recovery_callback: of task ``supervise``: called after a group was launched again or parked.
     :param group_id: by default the pipeline's name.
 
     Further arguments are those of a TaskGroup. Raises `PipelineDefinitionError` or `ConfigurationError` while the DAG is
@@ -50,9 +56,12 @@ class LogioPipelineGroup(TaskGroup):
         spark: Mapping[str, Any] | None = None,
         groups: Mapping[str, Mapping[str, Any]] | None = None,
         replay_seconds: float | None = None,
+        recovery: str = SUPERVISE,
+        on_recovery_callback: Callback | Sequence[Callback] | None = None,
         group_id: str | None = None,
         **kwargs: Any,
     ) -> None:
+        supervised = supervision_of(recovery) is Supervision.TASK
         text = reference(pipeline)
         known = _imported(pipeline)
         _check_names(known, dict(connections or {}), dict(groups or {}))
@@ -63,9 +72,18 @@ class LogioPipelineGroup(TaskGroup):
                 pipeline=text,
                 connections=connections,
                 pipeline_params=params,
+                recovery=recovery,
                 logio_conn_id=logio_conn_id,
                 replay_seconds=replay_seconds,
             )
+            if supervised:
+                start >> LogioSuperviseOperator(
+                    task_id=SUPERVISE,
+                    pipeline=text,
+                    run_uid=start.output,
+                    logio_conn_id=logio_conn_id,
+                    on_recovery_callback=on_recovery_callback,
+                )
             finish = LogioFinishRunOperator(
                 task_id=FINISH, pipeline=text, run_uid=start.output, logio_conn_id=logio_conn_id
             )
@@ -106,7 +124,7 @@ def _check_names(pipeline: Pipeline, connections: Mapping[str, str], groups: Map
         raise PipelineDefinitionError(
             f"pipeline {pipeline.name!r} has no group {', '.join(unknown)}; it has {list(pipeline.groups)}"
         )
-    if taken := [name for name in (START, FINISH) if name in pipeline.groups]:
+    if taken := [name for name in (START, FINISH, SUPERVISE) if name in pipeline.groups]:
         raise PipelineDefinitionError(
             f"pipeline {pipeline.name!r}: LogioPipelineGroup needs the task id {taken[0]!r} for itself; rename that group"
         )

@@ -11,27 +11,27 @@ from airflow.providers.common.compat.sdk import AirflowException, AirflowFailExc
 
 from airflow_logio import _compat
 from airflow_logio.dataflow.pipeline import Pipeline
-from airflow_logio.errors import ConfigurationError
 from airflow_logio.hooks.logio import LogioHook
-from airflow_logio.operators.group_task import GroupTask, asked_by_person, check_compatible, connection_urls
+from airflow_logio.operators.group_task import GroupTask, asked_by_person
+from airflow_logio.operators.launching import Launching
 from airflow_logio.operators.references import reference, resolve
 from airflow_logio.operators.runs import opened_log, run_of
-from airflow_logio.operators.spark_arguments import SparkArguments, check_place
+from airflow_logio.operators.spark_arguments import SparkArguments
 from airflow_logio.protocol.states import ALIVE, ENDED, GroupState
-from airflow_logio.runtime.launch import LaunchContext, Launcher, LocalProcessLauncher
-from airflow_logio.runtime.spark_submit import SparkSettings
+from airflow_logio.runtime.launch import Launcher, LocalProcessLauncher
 from airflow_logio.runtime.watch import GroupWatcher
-from airflow_logio.store.records import GroupStatus
+from airflow_logio.store.records import GroupStatus, LaunchRecipe
 from airflow_logio.store.sql.store import SqlLogStore
 from airflow_logio.triggers.group import LogioGroupTrigger
 
 
 class LogioSparkOperator(BaseOperator):
-    """Launch a group's Spark driver, watch the group over its incarnations, and recover it within its budget.
+    """Launch a group's Spark driver, and watch the group over its incarnations until the log says that it has ended.
 
-    Green is what the log says has finished, never an exit code. The task holds no worker slot while it watches. A retry,
-    or a clear, takes up a group that lives and recovers one that is dead; a clear, being a person's wish, also restarts
-    a group that is parked or halted.
+    Green is what the log says has finished, never an exit code. The task holds no worker slot while it watches. A driver
+    that dies is recovered by whoever supervises the run (`LogioSuperviseOperator`, or a recovery DAG), and the task goes
+    on. A retry, or a clear, takes up a group that lives and recovers one that is dead; a clear, being a person's wish,
+    also restarts a group that is parked or halted.
 
     :param pipeline: a `Pipeline`, or where one is: ``"module:attr"``.
     :param group: name of the group; by default the task's own id, without its task group's.
@@ -136,7 +136,7 @@ class LogioSparkOperator(BaseOperator):
 
     def execute(self, context: Mapping[str, Any]) -> dict[str, Any]:
         """A first attempt, a retry, or the first attempt after a clear."""
-        return self._work(context, asked=asked_by_person(context["ti"], self.retries))
+        return self._work(context, asked=asked_by_person(context["ti"], self.retries), recovers=True)
 
     def resume(self, context: Mapping[str, Any], event: Mapping[str, Any]) -> dict[str, Any]:
         """The trigger saw something to do. What that is, is read from the log again: it may have been done meanwhile."""
@@ -144,7 +144,7 @@ class LogioSparkOperator(BaseOperator):
         if event["state"] == "error":
             raise AirflowException(f"the triggerer cannot watch group {self.group!r}: {cause}")
         self.log.info("Group %s, incarnation %s: %s", self.group, event["incarnation"], cause or event["state"])
-        return self._work(context, asked=False)
+        return self._work(context, asked=False, recovers=event["state"] == GroupState.DEAD.value)
 
     def make_launcher(self) -> Launcher:
         """How a claimed driver becomes a process; drivers are processes of the worker's machine."""
@@ -152,13 +152,12 @@ class LogioSparkOperator(BaseOperator):
 
     # --- inside ------------------------------------------------------------------------------------------------------
 
-    def _work(self, context: Mapping[str, Any], *, asked: bool) -> dict[str, Any]:
-        settings = SparkArguments.of(self).settings(self.conn_id)
-        check_place(settings, _compat.pods_end_with_their_task(self.executor))
+    def _work(self, context: Mapping[str, Any], *, asked: bool, recovers: bool) -> dict[str, Any]:
+        recipe = LaunchRecipe(self.conn_id, self.connections, SparkArguments.of(self).given())
         interval = self.poll_interval or _compat.poll_interval()
         with opened_log(self.logio_conn_id) as store:
-            task = self._group_task(context, store, settings, asked)
-            status = self._until_settled(task, interval)
+            task = self._group_task(context, store, recipe, asked)
+            status = self._until_settled(task, interval, recovers=recovers)
             if status is not None and status.state is GroupState.FINISHED:
                 return task.summary(status)
             if status is not None and status.state in ENDED:
@@ -166,14 +165,15 @@ class LogioSparkOperator(BaseOperator):
             incarnation, run_uid = status.incarnation if status else 0, task.context.run.uid
         self._watch(run_uid, incarnation, interval)
 
-    def _until_settled(self, task: GroupTask, interval: float) -> GroupStatus | None:
+    def _until_settled(self, task: GroupTask, interval: float, *, recovers: bool) -> GroupStatus | None:
         """Look and launch until the group has ended, or can be left to the trigger; None if it cannot be seen."""
         while True:
-            observation, launched = task.advance()
+            observation, launched = task.advance(recovers=recovers or task.is_left())
             status = observation.status
-            if launched:
+            if launched or (recovers and observation.is_dead):
+                recovers = False  # what dies from now on has a supervisor
                 continue
-            if status is None or status.state in ALIVE:
+            if status is None or status.state in ALIVE or status.state is GroupState.DEAD:
                 if self.deferrable and not task.must_stay(status):
                     return status
             elif status.state in ENDED:
@@ -181,20 +181,15 @@ class LogioSparkOperator(BaseOperator):
             time.sleep(interval)
 
     def _group_task(
-        self, context: Mapping[str, Any], store: SqlLogStore, settings: SparkSettings, asked: bool
+        self, context: Mapping[str, Any], store: SqlLogStore, recipe: LaunchRecipe, asked: bool
     ) -> GroupTask:
-        pipeline, ref = resolve(self.pipeline)
-        if self.group not in pipeline.groups:
-            raise ConfigurationError(
-                f"pipeline {pipeline.name!r} has no group {self.group!r}, only {list(pipeline.groups)}"
-            )
+        pipeline, _ = resolve(self.pipeline)
         run = store.patience.call("finding the run", lambda: run_of(store, pipeline.name, context, self.run_uid))
-        check_compatible(pipeline, run)
-        urls = connection_urls(pipeline, self.group, run, self.connections)
-        hook = LogioHook(self.logio_conn_id)
-        url, payloads = hook.get_url(), hook.get_payloads()
-        launching = LaunchContext(store, url, run, pipeline, ref, urls, self.make_launcher(), settings, payloads)
-        task = GroupTask(launching, self.group, GroupWatcher(store, run.run_id, self.group, run.spec.lease), asked)
+        launching = Launching(store, self.logio_conn_id, self.make_launcher(), self.executor)
+        launch = launching.context(run, self.group, recipe, self.pipeline)
+        store.patience.call("noting the launch", lambda: store.note_launch(run.run_id, self.group, recipe))
+        watcher = GroupWatcher(store, run.run_id, self.group, run.spec.lease)
+        task = GroupTask(launch, self.group, watcher, asked)
         task.log_settings()
         return task
 

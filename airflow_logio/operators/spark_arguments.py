@@ -67,6 +67,24 @@ class SparkArguments:
         """From the attributes of an operator, after templating."""
         return cls(**{field.name: getattr(operator, field.name) for field in fields(cls)})
 
+    @classmethod
+    def from_given(cls, given: Mapping[str, Any]) -> SparkArguments:
+        """From `given` of another process. Raises `ConfigurationError` for arguments that this version does not have."""
+        known = {field.name for field in fields(cls)}
+        if unknown := [name for name in given if name not in known]:
+            raise ConfigurationError(
+                f"the log says that the group is launched with {', '.join(map(repr, unknown))}, which this version of "
+                "airflow_logio does not know: use the version of the workers that launched it"
+            )
+        return cls(**given)
+
+    def given(self) -> dict[str, Any]:
+        """Those arguments that were given, as plain data. Raises `ConfigurationError`."""
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        for name in ("conf", "env_vars"):
+            values[name] = {str(key): _text(value) for key, value in (values[name] or {}).items()}
+        return {name: value for name, value in values.items() if value not in (None, False, {})}
+
     def settings(self, conn_id: str | None) -> SparkSettings:
         """Resolve the connection. Raises `ConfigurationError`."""
         target = spark_target(conn_id)

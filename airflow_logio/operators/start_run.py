@@ -8,11 +8,25 @@ from typing import Any, ClassVar
 from airflow.providers.common.compat.sdk import BaseOperator
 
 from airflow_logio.dataflow.pipeline import Pipeline
+from airflow_logio.errors import PipelineDefinitionError
 from airflow_logio.hooks.logio import LogioHook
 from airflow_logio.operators.references import reference, resolve
 from airflow_logio.operators.runs import identity, opened_log
 from airflow_logio.runtime.start import check_replay_seconds, run_spec
-from airflow_logio.store.records import RunSpec
+from airflow_logio.store.records import RunSpec, Supervision
+
+SUPERVISE, RECOVERY_DAG = "supervise", "dag"
+
+
+def supervision_of(recovery: str) -> Supervision:
+    """Who recovers failed groups, as authors of DAGs say it. Raises `PipelineDefinitionError`."""
+    known = {SUPERVISE: Supervision.TASK, RECOVERY_DAG: Supervision.DAG}
+    if recovery not in known:
+        raise PipelineDefinitionError(
+            f'recovery is {recovery!r}; give "supervise" (a task of the same DAG run recovers failed groups) or "dag" (a '
+            "recovery DAG does, such as dags/logio_recovery.py)"
+        )
+    return known[recovery]
 
 
 class LogioStartRunOperator(BaseOperator):
@@ -25,6 +39,7 @@ class LogioStartRunOperator(BaseOperator):
     :param pipeline: a `Pipeline`, or where one is: ``"module:attr"``.
     :param connections: the pipeline's connection names → Airflow connection ids.
     :param pipeline_params: the pipeline's parameters (templated). By default the DAG run's ``params`` of the same names.
+    :param recovery: who recovers failed groups: ``"supervise"``, a task of this DAG run, or ``"dag"``, a recovery DAG.
     :param logio_conn_id: the connection of the log.
     :param replay_seconds: how long an external system that is away is waited for before its group is parked; by default
         15 minutes. A writer's own ``replay_seconds`` comes before it.
@@ -39,11 +54,13 @@ class LogioStartRunOperator(BaseOperator):
         pipeline: Pipeline | str,
         connections: Mapping[str, str] | None = None,
         pipeline_params: Mapping[str, Any] | None = None,
+        recovery: str = SUPERVISE,
         logio_conn_id: str = LogioHook.default_conn_name,
         replay_seconds: float | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
+        self.supervision = supervision_of(recovery)
         self.pipeline = reference(pipeline)
         self.connections = dict(connections or {})
         self.pipeline_params = None if pipeline_params is None else dict(pipeline_params)
@@ -64,6 +81,7 @@ class LogioStartRunOperator(BaseOperator):
             connections=self.connections,
             replay_seconds=self.replay_seconds,
             payloads=LogioHook(self.logio_conn_id).get_payloads(),
+            supervision=self.supervision,
         )
         with opened_log(self.logio_conn_id, create=True) as store:
             run = store.patience.call("starting the run", lambda: store.start_run(spec))

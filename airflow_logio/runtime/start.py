@@ -13,7 +13,15 @@ from airflow_logio.protocol.liveness import Lease, RecoveryBudget
 from airflow_logio.protocol.values import Port
 from airflow_logio.runtime.bundle import PipelineRef
 from airflow_logio.runtime.payloads.roots import HOW_TO_CONFIGURE
-from airflow_logio.store.records import REPLAY_SECONDS, BacklogBound, OperatorShape, RunKey, RunSpec, ScopeShape
+from airflow_logio.store.records import (
+    REPLAY_SECONDS,
+    BacklogBound,
+    OperatorShape,
+    RunKey,
+    RunSpec,
+    ScopeShape,
+    Supervision,
+)
 
 
 def run_spec(
@@ -31,6 +39,7 @@ def run_spec(
     hold_sources: bool = False,
     replay_seconds: float | None = None,
     payloads: str | None = None,
+    supervision: Supervision = Supervision.PROCESS,
 ) -> RunSpec:
     """The description of a run, checked: parameters, connections (name → connection id), readable sources.
 
@@ -71,6 +80,7 @@ def run_spec(
         scopes=tuple(
             ScopeShape(str(scope.start), str(scope.target), scope.retention_seconds) for scope in pipeline.scopes
         ),
+        supervision=supervision,
     )
 
 

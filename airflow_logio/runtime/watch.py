@@ -34,7 +34,7 @@ class Observation:
 
 
 class GroupWatcher:
-    """One observer of one group. Call `poll` about once per second.
+    """One observer of one group. Call `poll`, or `judge` with what was read, about once per second.
 
     `end_old_drivers` is off only in tests of zombies.
     """
@@ -58,15 +58,22 @@ class GroupWatcher:
 
     def poll(self) -> Observation:
         """Look once; declares the group dead in the log if it is (compare-and-set on the incarnation)."""
-        try:
-            return self._look()
-        except LogUnavailable:
-            self._observer.poll_failed()
-            return Observation(None)
-
-    def _look(self) -> Observation:
         asked_at = self._clock()  # what the answer says held then, however late it comes
-        status = self._store.group(self._run_id, self._group)
+        try:
+            return self.judge(self._store.group(self._run_id, self._group), asked_at)
+        except LogUnavailable:
+            return self.not_answered()
+
+    def not_answered(self) -> Observation:
+        """The log could not be asked."""
+        self._observer.poll_failed()
+        return Observation(None)
+
+    def judge(self, status: GroupStatus, asked_at: float) -> Observation:
+        """What follows from a status that was asked for at `asked_at` on this watcher's clock; as `poll`.
+
+        Raises `LogUnavailable`.
+        """
         if status.state is GroupState.DEAD:
             return Observation(status, status.error or "dead")
         if status.state not in ALIVE:

@@ -22,11 +22,13 @@ from airflow_logio.store.records import (
     FenceRow,
     GroupRef,
     GroupStatus,
+    LaunchRecipe,
     PortProgress,
     QuarantinedInputSet,
     Retried,
     Run,
     RunSpec,
+    SupervisorRecord,
 )
 
 
@@ -196,6 +198,30 @@ class LogStore(ABC):
     @abstractmethod
     def halted(self, ref: GroupRef) -> bool:
         """The driver of this incarnation has been stopped on request."""
+
+    # --- supervision --------------------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def note_launch(self, run_id: int, group: str, recipe: LaunchRecipe) -> None:
+        """How the group is to be launched from now on, whoever recovers it."""
+
+    @abstractmethod
+    def launch_recipe(self, run_id: int, group: str) -> LaunchRecipe | None:
+        """None if nobody has said: such a group is launched only by the process that started its run."""
+
+    @abstractmethod
+    def note_supervisor(self, name: str, *, pipeline: str | None = None, run_uid: str | None = None) -> None:
+        """Somebody of this name is about to look for failed groups of this run, of this pipeline, or of all."""
+
+    @abstractmethod
+    def supervisors(self) -> Sequence[SupervisorRecord]:
+        """Everybody who has looked for failed groups, the latest first."""
+
+    @abstractmethod
+    def unfinished(
+        self, *, pipeline: str | None = None, run_uid: str | None = None
+    ) -> Sequence[tuple[Run, Sequence[GroupStatus]]]:
+        """Runs that go on, oldest first, with their groups: what a supervisor looks at, in one snapshot."""
 
     # --- lineage ------------------------------------------------------------------------------------------------------
 

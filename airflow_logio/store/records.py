@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import Any
 
 import msgspec
@@ -65,6 +66,17 @@ class ScopeShape:
     retention_seconds: float | None = None
 
 
+class Supervision(StrEnum):
+    """Who finds the failed groups of a run and recovers them (DESIGN decision 10)."""
+
+    PROCESS = "process"
+    """The process that started the run: `logio run`."""
+    TASK = "task"
+    """Task ``supervise`` of the run's own DAG run."""
+    DAG = "dag"
+    """A recovery DAG, which looks after many runs."""
+
+
 @dataclass(frozen=True, slots=True)
 class RunSpec:
     """Everything needed to start a run. Databases are named by connection id, never by URL."""
@@ -91,6 +103,8 @@ class RunSpec:
     operators: Mapping[str, OperatorShape] = field(default_factory=dict)
     """The graph, in topological order."""
     scopes: tuple[ScopeShape, ...] = ()
+    supervision: Supervision = Supervision.PROCESS
+    """Who looks for failed groups and recovers them."""
 
 
 def encode_spec(spec: RunSpec) -> str:
@@ -135,6 +149,34 @@ class DriverIdentity:
     parent_pid: int = 0
     """pid of the spark-submit JVM that started it."""
     parent_start_time: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchRecipe:
+    """How a group is launched by whoever recovers it: names of connections, never URLs or passwords."""
+
+    spark_conn_id: str | None = None
+    connections: Mapping[str, str] = field(default_factory=dict)
+    """The pipeline's connection name → connection id, where it differs from the run's."""
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+    """Arguments of spark-submit, under the names that `LogioSparkOperator` gives them; those that were given."""
+
+
+@dataclass(frozen=True, slots=True)
+class SupervisorRecord:
+    """Somebody who looks for failed groups, and when he looked last."""
+
+    name: str
+    pipeline: str | None
+    """The only pipeline whose runs he looks after; None for all."""
+    run_uid: str | None
+    """The only run he looks after; None for all."""
+    age_seconds: float
+    """Since his last look, by the database's clock."""
+
+    def covers(self, run: Run) -> bool:
+        """Whether he looks after this run."""
+        return self.run_uid in (None, run.uid) and self.pipeline in (None, run.spec.key.pipeline)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
 """`LogioGroupTrigger`: watches a group from the triggerer, over its incarnations, until a task has something to do.
 
-It costs no worker slot. It launches nothing: it wakes the task, and the task launches. That the log cannot be reached
-means that nothing is known; the trigger goes on asking.
+It costs no worker slot. It launches nothing, and a group that is dead is somebody else's business: its supervisor's. That
+the log cannot be reached means that nothing is known; the trigger goes on asking.
 """
 
 from __future__ import annotations
@@ -16,10 +16,11 @@ from airflow_logio._compat import BaseTrigger, TriggerEvent, aget_task_state
 from airflow_logio.errors import LogioError, LogUnavailable
 from airflow_logio.hooks.logio import LogioHook
 from airflow_logio.protocol.states import ALIVE, ENDED, GroupState
+from airflow_logio.runtime.supervision import SupervisionWatch
 from airflow_logio.runtime.watch import GroupWatcher, Observation
 from airflow_logio.store.port import LogStore
 
-WAKING = ENDED | {GroupState.NEW, GroupState.DEAD}
+WAKING = ENDED | {GroupState.NEW}
 """States of a group that its task has to know of."""
 STOPPING = frozenset({"failed", "success", "skipped", "removed"})
 """What the task instance has become if a person stopped it, rather than cleared it to go on."""
@@ -45,6 +46,8 @@ class LogioGroupTrigger(BaseTrigger):
         self.poll_interval = float(poll_interval)
         self._store: LogStore | None = None
         self._run_id = 0
+        self._supervision: SupervisionWatch | None = None
+        self._is_left_dead = False
         self._watcher: GroupWatcher | None = None
         self._failed_polls = 0
 
@@ -71,7 +74,7 @@ class LogioGroupTrigger(BaseTrigger):
                 return
             if observation.status is not None:
                 self.incarnation = observation.status.incarnation
-                if observation.status.state in WAKING:
+                if observation.status.state in WAKING or self._is_left_dead:
                     cause = observation.cause or observation.status.error
                     yield self._event(observation.status.state.value, cause)
                     return
@@ -105,6 +108,7 @@ class LogioGroupTrigger(BaseTrigger):
             observation = Observation(None)
         if observation.status is not None:
             self._failed_polls = 0
+            self._look_for_supervisor(observation)
             return observation
         if self._failed_polls % _SILENT_POLLS == 0:
             self.log.warning("Group %s: the log cannot be reached, so nothing is known; asking on", self.group)
@@ -124,7 +128,15 @@ class LogioGroupTrigger(BaseTrigger):
             store.dispose()
             raise
         self._store, self._run_id = store, run.run_id
+        self._supervision = SupervisionWatch(store, run)
         return GroupWatcher(store, run.run_id, self.group, run.spec.lease)
+
+    def _look_for_supervisor(self, observation: Observation) -> None:
+        if self._supervision is None:
+            return
+        if (warning := self._supervision.warning()) is not None:
+            self.log.warning("Group %s: %s", self.group, warning)
+        self._is_left_dead = self._supervision.is_left(dead=observation.is_dead)
 
     def _halt(self) -> bool:
         """Only the incarnation that this trigger watched: a later one belongs to somebody else."""

@@ -16,7 +16,7 @@ from airflow_logio.store.lineage_log import LineageLog
 from airflow_logio.store.memory import maintenance, quarantine
 from airflow_logio.store.memory.lineage import MemoryLineageLog
 from airflow_logio.store.memory.session import MemoryGroupSession
-from airflow_logio.store.memory.tables import BeatRow, DriverRow, GroupKey, GroupRow, RunRow, Tables
+from airflow_logio.store.memory.tables import BeatRow, DriverRow, GroupKey, GroupRow, RunRow, SupervisorRow, Tables
 from airflow_logio.store.port import GroupSession, LogStore
 from airflow_logio.store.records import (
     Claim,
@@ -25,12 +25,14 @@ from airflow_logio.store.records import (
     FenceRow,
     GroupRef,
     GroupStatus,
+    LaunchRecipe,
     PortProgress,
     QuarantinedInputSet,
     Refused,
     Retried,
     Run,
     RunSpec,
+    SupervisorRecord,
     encode_spec,
 )
 
@@ -198,7 +200,10 @@ class MemoryLogStore(LogStore):
         claim = Claim(key.run_id, uid, key.group, incarnation, uuid.uuid4().hex, recovery=incarnation > 1)
         tables.put(tables.fences, key, replace(fence, incarnation=incarnation))
         tables.add(tables.drivers, (key, incarnation), DriverRow(claim.nonce, reason, spends, clock))
-        tables.put(tables.groups, key, GroupRow(GroupState.CLAIMED, GroupState.RUNNING, clock))
+        claimed = replace(
+            tables.groups[key], state=GroupState.CLAIMED, desired=GroupState.RUNNING, since=clock, error=None
+        )
+        tables.put(tables.groups, key, claimed)
         return claim
 
     def _budget_spent(self, key: GroupKey) -> str | None:
@@ -315,6 +320,51 @@ class MemoryLogStore(LogStore):
         with tables.transaction():
             if key in tables.groups:
                 tables.put(tables.groups, key, replace(tables.groups[key], desired=desired))
+
+    # --- supervision --------------------------------------------------------------------------------------------------
+
+    def note_launch(self, run_id: int, group: str, recipe: LaunchRecipe) -> None:
+        tables, key = self.tables, GroupKey(run_id, group)
+        with tables.transaction():
+            if key in tables.groups:
+                stored = msgspec.json.decode(msgspec.json.encode(recipe), type=LaunchRecipe)
+                tables.put(tables.groups, key, replace(tables.groups[key], launch=stored))
+
+    def launch_recipe(self, run_id: int, group: str) -> LaunchRecipe | None:
+        with self.tables.transaction():
+            row = self.tables.groups.get(GroupKey(run_id, group))
+        return None if row is None else row.launch
+
+    def note_supervisor(self, name: str, *, pipeline: str | None = None, run_uid: str | None = None) -> None:
+        tables = self.tables
+        with tables.transaction():
+            tables.supervisors[name] = SupervisorRow(pipeline, run_uid, tables.now())
+
+    def supervisors(self) -> Sequence[SupervisorRecord]:
+        tables = self.tables
+        with tables.transaction():
+            found = [
+                SupervisorRecord(name, row.pipeline, row.run_uid, tables.now() - row.at)
+                for name, row in tables.supervisors.items()
+            ]
+        return sorted(found, key=lambda record: (record.age_seconds, record.name))
+
+    def unfinished(
+        self, *, pipeline: str | None = None, run_uid: str | None = None
+    ) -> Sequence[tuple[Run, Sequence[GroupStatus]]]:
+        tables = self.tables
+        with tables.transaction():
+            going_on = [
+                row
+                for row in tables.runs.values()
+                if row.state is RunState.RUNNING
+                and pipeline in (None, row.spec.key.pipeline)
+                and run_uid in (None, row.uid)
+            ]
+            return [
+                (row.as_run(), [self._status(key) for key in sorted(tables.groups) if key.run_id == row.run_id])
+                for row in going_on
+            ]
 
     # --- lineage ------------------------------------------------------------------------------------------------------
 

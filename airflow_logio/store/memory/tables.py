@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, TypeVar
 from airflow_logio.errors import LogInconsistent
 from airflow_logio.protocol.states import GroupState, RunState
 from airflow_logio.protocol.values import Port, ReadStatus, Status
-from airflow_logio.store.records import DriverIdentity, FenceRow, PortProgress, Run, RunKey, RunSpec
+from airflow_logio.store.records import DriverIdentity, FenceRow, LaunchRecipe, PortProgress, Run, RunKey, RunSpec
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -107,6 +107,7 @@ class GroupRow:
     desired: GroupState
     since: float
     error: str | None = None
+    launch: LaunchRecipe | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +130,13 @@ class BeatRow:
     at: float
     ready: bool
     rss_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class SupervisorRow:
+    pipeline: str | None
+    run_uid: str | None
+    at: float
 
 
 class EventLog:
@@ -231,6 +239,7 @@ class Tables:
         self.fences: dict[GroupKey, FenceRow] = {}
         self.drivers: dict[tuple[GroupKey, int], DriverRow] = {}
         self.beats: dict[tuple[GroupKey, int], BeatRow] = {}
+        self.supervisors: dict[str, SupervisorRow] = {}
         self.events = EventLog()
         self.bodies: dict[BodyKey, Body] = {}
         self.reads: dict[tuple[int, str, str, int], ReadRow] = {}

@@ -131,8 +131,10 @@ def finish(connection: Connection, run_id: int) -> bool:
     return done.rowcount == 1
 
 
-def statuses(connection: Connection, beats: Engine, run_id: int, group: str | None = None) -> Sequence[GroupStatus]:
-    """Groups with the driver and the heartbeat of the fence's incarnation."""
+def statuses(
+    connection: Connection, beats: Engine, run_ids: Sequence[int], group: str | None = None
+) -> dict[int, list[GroupStatus]]:
+    """Run id → its groups, with the driver and the heartbeat of the fence's incarnation."""
     groups, fence, driver = schema.group, schema.fence, schema.driver
     same = [fence.c[name] == groups.c[name] for name in ("run_id", "group_name", "replica")]
     mine = [driver.c[name] == fence.c[name] for name in ("run_id", "group_name", "replica", "incarnation")]
@@ -140,44 +142,52 @@ def statuses(connection: Connection, beats: Engine, run_id: int, group: str | No
         sa.select(groups, fence.c.incarnation, fence.c.commit_no, driver)
         .join(fence, sa.and_(*same))
         .outerjoin(driver, sa.and_(*mine))
-        .where(groups.c.run_id == run_id)
-        .order_by(groups.c.group_name, groups.c.replica)
+        .where(groups.c.run_id.in_(run_ids))
+        .order_by(groups.c.run_id, groups.c.group_name, groups.c.replica)
     )
     if group is not None:
         query = query.where(groups.c.group_name == group)
     rows = connection.execute(query).mappings().all()
-    recoveries = _recoveries(connection, run_id)
-    beating = _beats(connection, beats, run_id)
-    return [_status(row, recoveries, beating) for row in rows]
+    recoveries = _recoveries(connection, run_ids)
+    beating = _beats(connection, beats, run_ids)
+    found: dict[int, list[GroupStatus]] = {run_id: [] for run_id in run_ids}
+    for row in rows:
+        found[row[groups.c.run_id]].append(_status(row, recoveries, beating))
+    return found
 
 
-def _recoveries(connection: Connection, run_id: int) -> dict[tuple[str, int], int]:
+_Replica = tuple[int, str, int]
+"""(run id, group, replica)"""
+
+
+def _recoveries(connection: Connection, run_ids: Sequence[int]) -> dict[_Replica, int]:
     driver = schema.driver
     query = (
-        sa.select(driver.c.group_name, driver.c.replica, sa.func.count())
-        .where(driver.c.run_id == run_id, driver.c.incarnation > 1)
-        .group_by(driver.c.group_name, driver.c.replica)
+        sa.select(driver.c.run_id, driver.c.group_name, driver.c.replica, sa.func.count())
+        .where(driver.c.run_id.in_(run_ids), driver.c.incarnation > 1)
+        .group_by(driver.c.run_id, driver.c.group_name, driver.c.replica)
     )
-    return {(name, replica): count for name, replica, count in connection.execute(query)}
+    return {(run_id, name, replica): count for run_id, name, replica, count in connection.execute(query)}
 
 
-def _beats(connection: Connection, beats: Engine, run_id: int) -> dict[tuple[str, int, int], sa.Row[Any]]:
+def _beats(connection: Connection, beats: Engine, run_ids: Sequence[int]) -> dict[tuple[_Replica, int], sa.Row[Any]]:
     table = schema.heartbeat
-    query = sa.select(table).where(table.c.run_id == run_id)
+    query = sa.select(table).where(table.c.run_id.in_(run_ids))
     if beats is connection.engine:
         rows = connection.execute(query).all()
     else:
         with beats.connect().execution_options(logio_writes=False) as other:
             rows = other.execute(query).all()
-    return {(row.group_name, row.replica, row.incarnation): row for row in rows}
+    return {((row.run_id, row.group_name, row.replica), row.incarnation): row for row in rows}
 
 
 def _status(
-    row: sa.RowMapping, recoveries: dict[tuple[str, int], int], beats: dict[tuple[str, int, int], sa.Row[Any]]
+    row: sa.RowMapping, recoveries: dict[_Replica, int], beats: dict[tuple[_Replica, int], sa.Row[Any]]
 ) -> GroupStatus:
     groups, driver, fence = schema.group.c, schema.driver.c, schema.fence.c
     name, replica, incarnation = row[groups.group_name], row[groups.replica], row[fence.incarnation]
-    beat = beats.get((name, replica, incarnation))
+    key = (row[groups.run_id], name, replica)
+    beat = beats.get((key, incarnation))
     identity = None
     if row[driver.pid] is not None or row[driver.parent_pid] is not None:
         identity = DriverIdentity(
@@ -197,7 +207,7 @@ def _status(
         beat=beat.beat if beat else 0,
         beat_at=beat.at if beat else None,
         ready=bool(beat and beat.ready),
-        recoveries=recoveries.get((name, replica), 0),
+        recoveries=recoveries.get(key, 0),
         error=row[groups.error],
         since=row[groups.since],
         identity=identity,

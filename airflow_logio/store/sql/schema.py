@@ -180,6 +180,7 @@ group = Table(
     Column("desired", String(16), nullable=False),
     Column("since", Double, nullable=False),
     Column("error", Text),
+    Column("launch", Text),  # how whoever recovers the group launches it
 )
 
 fence = Table(
@@ -271,4 +272,14 @@ waiting = Table(
     Column("replica", Integer, primary_key=True, server_default=text("0")),
     Column("parked", Boolean, nullable=False),
     comment="who wants to be notified; a hint, written without waiting for the disk",
+)
+
+supervisor = Table(
+    "logio_supervisor",
+    beat_metadata,
+    Column("name", _Name, primary_key=True),
+    Column("pipeline", _Name),
+    Column("run_uid", String(32)),
+    Column("at", Double, nullable=False),
+    comment="who looks for failed groups, and when he looked last",
 )

@@ -22,14 +22,16 @@ from airflow_logio.store.records import (
     DriverIdentity,
     GroupRef,
     GroupStatus,
+    LaunchRecipe,
     PortProgress,
     QuarantinedInputSet,
     Refused,
     Retried,
     Run,
     RunSpec,
+    SupervisorRecord,
 )
-from airflow_logio.store.sql import groups, maintenance, quarantine, runs, schema
+from airflow_logio.store.sql import bell, groups, maintenance, quarantine, runs, schema, supervision
 from airflow_logio.store.sql.engines import (
     LockTimeout,
     TransactionConflict,
@@ -137,11 +139,11 @@ class SqlLogStore(LogStore):
 
     def groups(self, run_id: int) -> Sequence[GroupStatus]:
         with reading(self.engine) as connection:
-            return runs.statuses(connection, self.beats, run_id)
+            return runs.statuses(connection, self.beats, [run_id])[run_id]
 
     def group(self, run_id: int, group: str) -> GroupStatus:
         with reading(self.engine) as connection:
-            found = runs.statuses(connection, self.beats, run_id, group)
+            found = runs.statuses(connection, self.beats, [run_id], group)[run_id]
         if not found:
             with reading(self.engine) as connection:
                 run = self._run(connection, run_id)
@@ -176,7 +178,10 @@ class SqlLogStore(LogStore):
         """End the database sessions of a driver (PostgreSQL; needs the same role or pg_signal_backend)."""
         if self.engine.dialect.name != "postgresql":
             return 0
-        query = sa.text("SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE application_name = :name")
+        query = sa.text(
+            "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE application_name = :name "
+            "AND datname = current_database()"
+        )
         with writing(self.engine) as connection:
             ended = connection.execute(query, {"name": driver_application(run_id, group, incarnation)}).scalar_one()
         log.warning("ended %d database session(s) of group %s, incarnation %d", ended, group, incarnation)
@@ -227,7 +232,10 @@ class SqlLogStore(LogStore):
         return runs.known(GroupState, row.desired, f"the desired state of group {ref.group!r}")
 
     def declare_dead(self, ref: GroupRef, cause: str, *, failed_at: FailurePoint | None = None) -> bool:
-        return self._end(ref, GroupState.DEAD, cause, failed_at)
+        declared = self._end(ref, GroupState.DEAD, cause, failed_at)
+        if declared:
+            bell.ring(self.engine)
+        return declared
 
     def park(self, ref: GroupRef, error: str) -> bool:
         return self._end(ref, GroupState.PARKED, error)
@@ -255,6 +263,30 @@ class SqlLogStore(LogStore):
                 .where(table.c.run_id == run_id, table.c.group_name == group)
                 .values(desired=desired.value)
             )
+
+    # --- supervision --------------------------------------------------------------------------------------------------
+
+    def note_launch(self, run_id: int, group: str, recipe: LaunchRecipe) -> None:
+        with writing(self.engine) as connection:
+            supervision.note_launch(connection, run_id, group, recipe)
+
+    def launch_recipe(self, run_id: int, group: str) -> LaunchRecipe | None:
+        with reading(self.engine) as connection:
+            return supervision.launch_recipe(connection, run_id, group)
+
+    def note_supervisor(self, name: str, *, pipeline: str | None = None, run_uid: str | None = None) -> None:
+        with writing(self.beats) as connection:
+            supervision.note_supervisor(connection, name, pipeline, run_uid)
+
+    def supervisors(self) -> Sequence[SupervisorRecord]:
+        with reading(self.beats) as connection:
+            return supervision.supervisors(connection)
+
+    def unfinished(
+        self, *, pipeline: str | None = None, run_uid: str | None = None
+    ) -> Sequence[tuple[Run, Sequence[GroupStatus]]]:
+        with reading(self.engine) as connection:
+            return supervision.unfinished(connection, self.beats, pipeline, run_uid)
 
     # --- lineage ------------------------------------------------------------------------------------------------------
 

@@ -175,7 +175,7 @@ def test_a_retry_takes_up_a_group_that_lives(
     assert len(launcher.claims) == 1
 
 
-def test_a_dead_driver_is_replaced_by_the_task(
+def test_a_dead_driver_is_replaced_by_the_task_if_nobody_else_does(
     operator: Callable[..., LogioSparkOperator],
     log: SqlLogStore,
     run: Run,
@@ -213,10 +213,14 @@ def test_without_deferral_the_worker_watches(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def let_the_driver_work(seconds: float) -> None:
-        if launcher.claims[-1].incarnation == 1:
+        claim = launcher.claims[-1]
+        state = log.group(claim.run_id, "totals").state
+        if state is GroupState.SUBMITTED:
             register(log, launcher)
             launcher.kill()
-        elif log.group(launcher.claims[-1].run_id, "totals").state is GroupState.RESTARTED:
+        elif state is GroupState.DEAD:  # its supervisor recovers it
+            again = log.claim(claim.run_id, "totals", expected=1, reason="a supervisor")
+            launcher.launch(again, *launcher.launched[0][1:])
             finish(log, register(log, launcher))
 
     monkeypatch.setattr(spark, "time", SimpleNamespace(sleep=let_the_driver_work))

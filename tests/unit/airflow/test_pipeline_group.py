@@ -34,7 +34,7 @@ def test_the_tasks_of_a_pipeline(pipeline: Pipeline | str) -> None:
     with DAG("d", schedule=None) as dag:
         LogioPipelineGroup(pipeline, connections=WAREHOUSE, groups={"hourly": {"driver_memory": "2g", "conn_id": None}})
     groups = ["ingest", "totals", "hourly", "publish"]
-    assert set(dag.task_dict) == {f"sales.{name}" for name in ["start_run", *groups, "finish_run"]}
+    assert set(dag.task_dict) == {f"sales.{name}" for name in ["start_run", *groups, "finish_run", "supervise"]}
     for name in groups:
         task = dag.get_task(f"sales.{name}")
         assert (task.upstream_task_ids, task.downstream_task_ids) == ({"sales.start_run"}, {"sales.finish_run"})

@@ -6,6 +6,7 @@ import asyncio
 import json
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -17,9 +18,9 @@ from airflow.triggers.base import TriggerEvent
 from airflow_logio.errors import LogUnavailable
 from airflow_logio.hooks.logio import LogioHook
 from airflow_logio.protocol.states import GroupState
-from airflow_logio.runtime import bundle
+from airflow_logio.runtime import bundle, supervision
 from airflow_logio.runtime.start import run_spec
-from airflow_logio.store.records import GroupRef, Run
+from airflow_logio.store.records import GroupRef, Run, Supervision
 from airflow_logio.store.sql.store import SqlLogStore
 from airflow_logio.triggers import group as group_module
 from airflow_logio.triggers.group import LogioGroupTrigger
@@ -37,7 +38,17 @@ def run(log: SqlLogStore, tmp_path: Path) -> Run:
     params = {"transactions": str(write_transactions(tmp_path / "t.parquet"))}
     connections = {"warehouse": "warehouse_db"}
     sales = pipelines.sales.sales
-    return log.start_run(run_spec(sales, ref, dag_id=DAG_ID, dag_run_id=RUN_ID, params=params, connections=connections))
+    return log.start_run(
+        run_spec(
+            sales,
+            ref,
+            dag_id=DAG_ID,
+            dag_run_id=RUN_ID,
+            params=params,
+            connections=connections,
+            supervision=Supervision.TASK,
+        )
+    )
 
 
 @pytest.fixture
@@ -90,11 +101,55 @@ def test_a_nonsensical_interval_is_refused() -> None:
         LogioGroupTrigger(logio_conn_id="x", run_uid="x", group="x", poll_interval=0)
 
 
-@pytest.mark.usefixtures("running")
-def test_a_driver_that_is_killed(trigger: LogioGroupTrigger, launcher: FakeLauncher) -> None:
+@pytest.fixture
+def nobody_looks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever relies on a supervisor finds out at once that there is none."""
+    monkeypatch.setattr(supervision, "ASK_SECONDS", 0.0)
+    monkeypatch.setattr(supervision, "LEFT_SECONDS", 0.0)
+
+
+@pytest.mark.usefixtures("running", "nobody_looks")
+def test_a_driver_that_is_killed_when_nobody_else_looks(
+    trigger: LogioGroupTrigger, launcher: FakeLauncher, capsys: pytest.CaptureFixture[str]
+) -> None:
     event = fired(trigger, launcher.kill)
     assert (event["state"], event["incarnation"]) == ("dead", 1)
     assert "has ended without saying so" in event["cause"]
+    assert "nobody looks for failed groups" in capsys.readouterr().out
+
+
+@pytest.mark.usefixtures("nobody_looks")
+def test_a_driver_that_is_killed_is_its_supervisors_business(
+    trigger: LogioGroupTrigger, log: SqlLogStore, run: Run, launcher: FakeLauncher, running: GroupRef
+) -> None:
+    log.note_supervisor("a task", run_uid=run.uid)
+
+    def recover_and_finish() -> None:
+        launcher.kill()
+        eventually(lambda: log.group(run.run_id, GROUP).state is GroupState.DEAD, what="it is declared dead")
+        finish(log, start(log, run, launcher, expected=1))
+
+    assert fired(trigger, recover_and_finish) == {"state": "finished", "incarnation": 2, "cause": None}
+
+
+@pytest.mark.usefixtures("nobody_looks")
+def test_with_a_recovery_dag_that_is_paused_what_is_dead_stays_dead(
+    log: SqlLogStore, run: Run, launcher: FakeLauncher, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Whoever pauses it wants no recoveries; the task says so."""
+    spec = replace(run.spec, supervision=Supervision.DAG, key=replace(run.spec.key, dag_run_id="another"))
+    other = log.start_run(spec)
+    log.note_supervisor("DAG logio_recovery", pipeline="another pipeline")
+    ref = start(log, other, launcher)
+    trigger = LogioGroupTrigger(logio_conn_id="logio_default", run_uid=other.uid, group=GROUP, poll_interval=0.01)
+
+    def stays_dead() -> None:
+        launcher.kill()
+        eventually(lambda: log.group(other.run_id, GROUP).state is GroupState.DEAD, what="it is declared dead")
+        eventually(lambda: "is paused, missing" in capsys.readouterr().out, what="the task is told")
+        assert log.halted(ref)
+
+    assert fired(trigger, stays_dead)["state"] == "halted"
 
 
 def test_a_group_that_finishes(trigger: LogioGroupTrigger, log: SqlLogStore, running: GroupRef) -> None:
@@ -125,7 +180,7 @@ def test_it_watches_over_incarnations(
     assert fired(trigger, recover_and_finish) == {"state": "finished", "incarnation": 2, "cause": None}
 
 
-@pytest.mark.usefixtures("running")
+@pytest.mark.usefixtures("running", "nobody_looks")
 def test_a_log_that_is_away_means_nothing(
     trigger: LogioGroupTrigger, launcher: FakeLauncher, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -20,7 +20,7 @@ from airflow_logio.protocol.states import GroupState
 from airflow_logio.runtime import leftovers, processes
 from airflow_logio.runtime.ending import DriverEnder
 from airflow_logio.runtime.launch import APPLICATION, CONFIG_NAME, LaunchContext, launch_group
-from airflow_logio.runtime.supervise import start_if_needed
+from airflow_logio.runtime.supervise import recover_if_dead
 from airflow_logio.runtime.watch import GroupWatcher, Observation
 from airflow_logio.store.opening import open_store
 from airflow_logio.store.port import LogStore
@@ -81,7 +81,7 @@ def test_what_somebody_else_decided_stands(store: SqlLogStore) -> None:
     both_saw = Observation(store.group(run.run_id, "g"), "gone")
     with pytest.raises(BudgetSpent):
         store.claim(run.run_id, "g", expected=1, reason="the first supervisor")
-    assert start_if_needed(context(store, run), "g", both_saw) is False
+    assert recover_if_dead(context(store, run), "g", both_saw) is False
     assert store.group(run.run_id, "g").state is GroupState.PARKED
 
 

@@ -1,4 +1,4 @@
-"""Garbage collection, payload references, points of failure, quarantine.
+"""Garbage collection, payload references, points of failure, quarantine, launches by whoever recovers.
 
 Rows of earlier runs count as kept: nobody can say any more which of them a lineage scope needs.
 """
@@ -30,6 +30,7 @@ def upgrade() -> None:
     op.add_column("logio_event_data", sa.Column("ref", sa.Text))
     op.add_column("logio_event_data", sa.Column("logged_at", sa.Double))
     op.add_column("logio_driver", sa.Column("failed_at", sa.Text))
+    op.add_column("logio_group", sa.Column("launch", sa.Text))
     for name, table, columns, where in _PARTIAL_INDEXES:
         op.create_index(name, table, columns, sqlite_where=sa.text(where), postgresql_where=sa.text(where))
     op.create_table(

@@ -1,0 +1,74 @@
+"""`LogioRecoverGroupOperator`: recovers one failed group. Short: it waits for neither the cluster nor the new driver."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from typing import Any, ClassVar
+
+from airflow.providers.common.compat.sdk import AirflowFailException, BaseOperator
+
+from airflow_logio import _compat
+from airflow_logio.hooks.logio import LogioHook
+from airflow_logio.operators.launching import Launching
+from airflow_logio.operators.recovering import Callback, GroupRecovery, as_callbacks, notify
+from airflow_logio.operators.runs import opened_log
+from airflow_logio.runtime.failures import FailedGroup
+from airflow_logio.runtime.launch import Launcher, LocalProcessLauncher
+from airflow_logio.runtime.recovery import RecoveryOutcome
+
+
+class LogioRecoverGroupOperator(BaseOperator):
+    """Claim a failed group, end its old driver, and launch a new one with what the log remembers of the last launch.
+
+    Two recoveries of one failure are harmless: one claim succeeds, the other task says "not needed" and is green. A group
+    whose recovery budget is spent is parked with the causes of all attempts, and fails this task and its own. Retries
+    are for a log that is away.
+
+    :param failed: one item of what `LogioFailedGroupSensor` returns (templated; ``expand`` over its output).
+    :param logio_conn_id: the connection of the log.
+    :param on_recovery_callback: called after a group was launched or parked, as Airflow's own callbacks are, with
+        ``context["recovery"]``: run, group, cause, outcome and times; also a list of them, or notifiers.
+
+    Returns that ``recovery`` as a dict.
+    """
+
+    template_fields: ClassVar[Sequence[str]] = ("failed",)
+    ui_color = "#f7d9d9"
+
+    def __init__(
+        self,
+        *,
+        failed: Mapping[str, Any],
+        logio_conn_id: str = LogioHook.default_conn_name,
+        on_recovery_callback: Callback | Sequence[Callback] | None = None,
+        retries: int = 3,
+        retry_delay: timedelta = timedelta(seconds=5),
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(retries=retries, retry_delay=retry_delay, **kwargs)
+        self.failed = failed
+        self.logio_conn_id = logio_conn_id
+        self.on_recovery_callback = as_callbacks(on_recovery_callback)
+
+    def execute(self, context: Mapping[str, Any]) -> dict[str, Any]:
+        """Raises `ConfigurationError`, `UnknownRun`, AirflowFailException."""
+        failed = FailedGroup.of(self.failed)
+        with opened_log(self.logio_conn_id) as store:
+            launching = Launching(store, self.logio_conn_id, self.make_launcher(), self.executor)
+            recovery = GroupRecovery(launching).recover(failed)
+        self.log.info("%s: %s", failed, recovery["why"])
+        if recovery["outcome"] == RecoveryOutcome.NOT_NEEDED.value:
+            return recovery
+        notify(self.on_recovery_callback, context, recovery)
+        if recovery["outcome"] == RecoveryOutcome.PARKED.value:
+            raise AirflowFailException(
+                f"{failed} is parked: {recovery['why']}\nMend the cause, then clear the group's own task: it goes on where "
+                "it stopped"
+            )
+        self.log.info("%s is launched as incarnation %s", failed, recovery["launched_incarnation"])
+        return recovery
+
+    def make_launcher(self) -> Launcher:
+        """How a claimed driver becomes a process; drivers are processes of the worker's machine."""
+        return LocalProcessLauncher(_compat.work_dir())

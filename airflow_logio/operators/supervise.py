@@ -1,0 +1,125 @@
+"""`LogioSuperviseOperator`: looks after one run from its own DAG run, and recovers the groups that fail."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from typing import Any, ClassVar, NoReturn
+
+from airflow.providers.common.compat.sdk import AirflowException, BaseOperator
+
+from airflow_logio import _compat
+from airflow_logio.dataflow.pipeline import Pipeline
+from airflow_logio.hooks.logio import LogioHook
+from airflow_logio.operators.launching import Launching
+from airflow_logio.operators.recovering import Callback, GroupRecovery, as_callbacks, notify
+from airflow_logio.operators.references import reference, resolve
+from airflow_logio.operators.runs import identity, opened_log, run_of
+from airflow_logio.runtime.failures import FailedGroup, FailureFinder
+from airflow_logio.runtime.launch import Launcher, LocalProcessLauncher
+from airflow_logio.runtime.recovery import RecoveryOutcome
+from airflow_logio.store.records import Run
+from airflow_logio.store.sql.store import SqlLogStore
+from airflow_logio.triggers.failed_groups import LogioFailedGroupTrigger
+
+
+class LogioSuperviseOperator(BaseOperator):
+    """Wait for failed groups of this DAG run's run of a pipeline, and recover them; ends when all its groups have ended.
+
+    It waits in the triggerer and holds no worker slot. A retry, or a clear, goes on with what the log says. What it does
+    to a failed group is what `LogioRecoverGroupOperator` does.
+
+    :param pipeline: a `Pipeline`, or where one is: ``"module:attr"``.
+    :param run_uid: uid of the run (templated); by default this DAG run's run of the pipeline.
+    :param logio_conn_id: the connection of the log.
+    :param poll_interval: seconds between two looks; by default ``[logio] poll_interval``.
+    :param on_recovery_callback: as for `LogioRecoverGroupOperator`.
+    """
+
+    template_fields: ClassVar[Sequence[str]] = ("run_uid",)
+    ui_color = "#f7d9d9"
+
+    def __init__(
+        self,
+        *,
+        pipeline: Pipeline | str,
+        run_uid: str | None = None,
+        logio_conn_id: str = LogioHook.default_conn_name,
+        poll_interval: float | None = None,
+        on_recovery_callback: Callback | Sequence[Callback] | None = None,
+        retries: int = 10,
+        retry_delay: timedelta = timedelta(seconds=5),
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(retries=retries, retry_delay=retry_delay, **kwargs)
+        self.pipeline = reference(pipeline)
+        self.run_uid = run_uid
+        self.logio_conn_id = logio_conn_id
+        self.poll_interval = poll_interval
+        self.on_recovery_callback = as_callbacks(on_recovery_callback)
+
+    def execute(self, context: Mapping[str, Any]) -> dict[str, Any]:
+        """Raises `UnknownRun`."""
+        return self._work(context, [])
+
+    def resume(self, context: Mapping[str, Any], event: Mapping[str, Any]) -> dict[str, Any]:
+        """The trigger has found something."""
+        if event.get("error"):
+            raise AirflowException(f"the triggerer cannot look for failed groups: {event['error']}")
+        return self._work(context, [FailedGroup.of(one) for one in event["failed"]])
+
+    def make_launcher(self) -> Launcher:
+        """How a claimed driver becomes a process; drivers are processes of the worker's machine."""
+        return LocalProcessLauncher(_compat.work_dir())
+
+    # --- inside ------------------------------------------------------------------------------------------------------
+
+    def _work(self, context: Mapping[str, Any], failed: Sequence[FailedGroup]) -> dict[str, Any]:
+        with opened_log(self.logio_conn_id) as store:
+            run = self._run(store, context)
+            for one in failed:
+                self._recover(store, context, one)
+            found = FailureFinder(store, run_uid=run.uid).look()
+            # What failed meanwhile is recovered with what the trigger finds next; the groups of a run may all have ended.
+            ended = found.failed is not None and not found.going_on
+            summary = self._summary(store, run) if ended else {}
+        if ended:
+            return summary
+        self._wait(context, run)
+
+    def _run(self, store: SqlLogStore, context: Mapping[str, Any]) -> Run:
+        if self.run_uid:
+            uid = self.run_uid
+            return store.patience.call("finding the run", lambda: store.find_run(uid))
+        pipeline, _ = resolve(self.pipeline)
+        return store.patience.call("finding the run", lambda: run_of(store, pipeline.name, context, None))
+
+    def _recover(self, store: SqlLogStore, context: Mapping[str, Any], failed: FailedGroup) -> None:
+        launching = Launching(store, self.logio_conn_id, self.make_launcher(), self.executor)
+        recovery = store.patience.call(f"recovering {failed}", lambda: GroupRecovery(launching).recover(failed))
+        if recovery["outcome"] == RecoveryOutcome.NOT_NEEDED.value:
+            self.log.info("%s: %s", failed, recovery["why"])
+            return
+        if recovery["outcome"] == RecoveryOutcome.PARKED.value:
+            self.log.error("%s is parked: %s", failed, recovery["why"])
+        else:
+            self.log.warning("%s is launched as incarnation %s", failed, recovery["launched_incarnation"])
+        notify(self.on_recovery_callback, context, recovery)
+
+    def _summary(self, store: SqlLogStore, run: Run) -> dict[str, Any]:
+        groups = store.patience.call("reading the groups", lambda: store.groups(run.run_id))
+        states = {group.group: group.state.value for group in groups}
+        recoveries = {group.group: group.recoveries for group in groups if group.recoveries}
+        self.log.info("All groups have ended: %s; recoveries: %s", states, recoveries or "none")
+        return {"run": run.uid, "states": states, "recoveries": recoveries}
+
+    def _wait(self, context: Mapping[str, Any], run: Run) -> NoReturn:
+        dag_id, run_id = identity(context)
+        trigger = LogioFailedGroupTrigger(
+            logio_conn_id=self.logio_conn_id,
+            supervisor=f"task {self.task_id} of {dag_id}, {run_id}",
+            run_uid=run.uid,
+            poll_interval=self.poll_interval or _compat.poll_interval(),
+        )
+        self.defer(trigger=trigger, method_name="resume")
+        raise AssertionError("defer does not return")

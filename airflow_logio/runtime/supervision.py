@@ -1,0 +1,80 @@
+"""Whether anybody looks for the failed groups of a run: whoever relies on a supervisor can see that he has one."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+
+from airflow_logio.errors import LogUnavailable
+from airflow_logio.store.port import LogStore
+from airflow_logio.store.records import Run, Supervision, SupervisorRecord
+
+ASK_SECONDS = 10.0
+MISSING_SECONDS = 60.0
+"""Without a look for so long a supervisor is missing: he notes his looks every few seconds, and a recovery takes some."""
+WARN_SECONDS = 120.0
+LEFT_SECONDS = 10.0
+"""A group that has been dead for so long under a supervisor that is missing is left to its own task."""
+
+
+def last_look(supervisors: Sequence[SupervisorRecord], run: Run) -> SupervisorRecord | None:
+    """The latest look of anybody who looks after this run."""
+    return next((one for one in supervisors if one.covers(run)), None)
+
+
+def missing(run: Run, seen: SupervisorRecord | None) -> str | None:
+    """What is wrong if nobody looks after a run, in words for its owner; None if somebody does."""
+    if run.spec.supervision is Supervision.PROCESS or (seen is not None and seen.age_seconds < MISSING_SECONDS):
+        return None
+    last = "nobody ever has" if seen is None else f"{seen.name} did so {seen.age_seconds:.0f} s ago, and not since"
+    if run.spec.supervision is Supervision.DAG:
+        return (
+            f"nobody looks for failed groups of this run ({last}): the recovery DAG is paused, missing or has no triggerer; "
+            "unpause it, or groups that die stay dead"
+        )
+    return (
+        f"nobody looks for failed groups of this run ({last}): the supervising task of its DAG run has ended, or there is no "
+        "triggerer. This task recovers the group itself if it dies"
+    )
+
+
+class SupervisionWatch:
+    """One observer of one run's supervisors. Call its methods once per poll; the log is asked every few seconds."""
+
+    def __init__(self, store: LogStore, run: Run, clock: Callable[[], float] = time.monotonic) -> None:
+        self._store = store
+        self._run = run
+        self._clock = clock
+        self._missing: str | None = None
+        self._asked_at = clock()  # a run that has just begun is given time
+        self._warned_at = float("-inf")
+        self._dead_since: float | None = None
+
+    def warning(self) -> str | None:
+        """What is wrong, now and then; None if nothing is, or it was said a moment ago."""
+        self._ask()
+        if self._missing is None or self._clock() - self._warned_at < WARN_SECONDS:
+            return None
+        self._warned_at = self._clock()
+        return self._missing
+
+    def is_left(self, *, dead: bool) -> bool:
+        """Whether a dead group is left to its own task: it counts on a task of its own DAG run, and that is gone.
+
+        A recovery DAG that is paused is paused on purpose: then the group stays dead, and a warning says so.
+        """
+        if not dead or self._missing is None or self._run.spec.supervision is not Supervision.TASK:
+            self._dead_since = None
+            return False
+        if self._dead_since is None:
+            self._dead_since = self._clock()
+        return self._clock() - self._dead_since >= LEFT_SECONDS
+
+    def _ask(self) -> None:
+        if self._clock() - self._asked_at < ASK_SECONDS:
+            return
+        self._asked_at = self._clock()
+        try:
+            self._missing = missing(self._run, last_look(self._store.supervisors(), self._run))
+        except LogUnavailable:
+            self._missing = None

@@ -1,0 +1,83 @@
+"""`LogioFailedGroupSensor`: waits until a group has failed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from typing import Any, ClassVar
+
+from airflow.providers.common.compat.sdk import AirflowException, BaseOperator
+
+from airflow_logio import _compat
+from airflow_logio.hooks.logio import LogioHook
+from airflow_logio.operators.runs import identity
+from airflow_logio.runtime.failures import FailedGroup
+from airflow_logio.triggers.failed_groups import LogioFailedGroupTrigger
+
+
+class LogioFailedGroupSensor(BaseOperator):
+    """Wait in the triggerer until at least one group is dead; return what failed, and why.
+
+    Dead means: the driver's process has ended without the log saying that the group finished or is parked; or its lease
+    has run out; or it is stuck in a launch state past its deadline. A log that cannot be reached says nothing, and nobody
+    is taken for dead because of it. Runs of `logio run` are left to the process that started them.
+
+    :param run_uid: only this run (templated).
+    :param pipeline: only runs of the pipeline of this name (templated). By default the runs of all pipelines.
+    :param logio_conn_id: the connection of the log.
+    :param poll_interval: seconds between two looks; by default ``[logio] poll_interval``. With a log in PostgreSQL a driver
+        that says itself that it failed is heard of at once.
+    :param give_up_after: return an empty list after so long without a failure; by default wait for ever.
+
+    Returns a list of dicts, one per failed group, with ``run_uid``, ``pipeline``, ``dag_run_id``, ``group``,
+    ``incarnation``, ``cause`` and ``detected_at`` (seconds since the epoch): ``expand`` `LogioRecoverGroupOperator` over it.
+    """
+
+    template_fields: ClassVar[Sequence[str]] = ("run_uid", "pipeline")
+    ui_color = "#f7d9d9"
+
+    def __init__(
+        self,
+        *,
+        run_uid: str | None = None,
+        pipeline: str | None = None,
+        logio_conn_id: str = LogioHook.default_conn_name,
+        poll_interval: float | None = None,
+        give_up_after: timedelta | None = None,
+        retries: int = 3,
+        retry_delay: timedelta = timedelta(seconds=5),
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(retries=retries, retry_delay=retry_delay, **kwargs)
+        if poll_interval is not None and poll_interval <= 0:
+            raise ValueError(f"poll_interval is {poll_interval}; it must be above 0 seconds")
+        if give_up_after is not None and give_up_after <= timedelta(0):
+            raise ValueError(f"give_up_after is {give_up_after}; it must be above 0 seconds")
+        self.run_uid = run_uid
+        self.pipeline = pipeline
+        self.logio_conn_id = logio_conn_id
+        self.poll_interval = poll_interval
+        self.give_up_after = give_up_after
+
+    def execute(self, context: Mapping[str, Any]) -> list[dict[str, Any]]:
+        """Never looks itself: the first look of the trigger costs no more."""
+        dag_id, _ = identity(context)
+        trigger = LogioFailedGroupTrigger(
+            logio_conn_id=self.logio_conn_id,
+            supervisor=f"DAG {dag_id}, task {self.task_id}",
+            pipeline=self.pipeline,
+            run_uid=self.run_uid,
+            poll_interval=self.poll_interval or _compat.poll_interval(),
+            give_up_after=None if self.give_up_after is None else self.give_up_after.total_seconds(),
+        )
+        self.defer(trigger=trigger, method_name="resume")
+        raise AssertionError("defer does not return")
+
+    def resume(self, context: Mapping[str, Any], event: Mapping[str, Any]) -> list[dict[str, Any]]:
+        """The trigger has found something, or given up."""
+        if event.get("error"):
+            raise AirflowException(f"the triggerer cannot look for failed groups: {event['error']}")
+        failed: list[dict[str, Any]] = list(event["failed"])
+        for one in failed:
+            self.log.warning("Dead: %s: %s", FailedGroup.of(one), one["cause"])
+        return failed

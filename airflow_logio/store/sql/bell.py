@@ -1,0 +1,60 @@
+"""Announcing failures to whoever recovers groups (PostgreSQL): NOTIFY after the commit that declares a group dead.
+
+A hint, as every wake-up of this package: whoever misses it polls.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Engine
+
+log = logging.getLogger(__name__)
+
+CHANNEL = "logio_failures"
+
+
+def ring(engine: Engine) -> None:
+    """Tell all listeners that a group has failed."""
+    if engine.dialect.name != "postgresql":
+        return
+    try:
+        with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+            connection.execute(sa.select(sa.func.pg_notify(CHANNEL, "")))
+    except Exception as error:
+        log.debug("nobody was told of the failure: %s", error)
+
+
+class FailureListener:
+    """A connection of its own that listens. Not thread-safe."""
+
+    def __init__(self, connection: Any) -> None:
+        self._connection = connection
+
+    @classmethod
+    def open(cls, engine: Engine) -> FailureListener | None:
+        """None if the log is in a database that cannot be listened to."""
+        if engine.dialect.name != "postgresql":
+            return None
+        pooled = engine.raw_connection()
+        connection: Any = pooled.driver_connection
+        pooled.detach()
+        connection.autocommit = True
+        with connection.cursor() as cursor:
+            cursor.execute(f"LISTEN {CHANNEL}")
+        return cls(connection)
+
+    def fileno(self) -> int:
+        return int(self._connection.fileno())
+
+    def heard(self) -> bool:
+        """Whether a failure was announced since the last question; reads what has arrived, and waits for nothing."""
+        self._connection.poll()
+        heard = bool(self._connection.notifies)
+        self._connection.notifies.clear()
+        return heard
+
+    def close(self) -> None:
+        self._connection.close()

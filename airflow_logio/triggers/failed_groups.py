@@ -1,0 +1,130 @@
+"""`LogioFailedGroupTrigger`: looks for failed groups from the triggerer, and wakes whoever recovers them.
+
+Level-triggered: what it finds is what the log says is dead now. An event that is lost, or a task that dies before it has
+acted, costs another look and nothing else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from typing import Any
+
+from airflow.providers.common.compat.sdk import AirflowException
+
+from airflow_logio._compat import BaseTrigger, TriggerEvent
+from airflow_logio.errors import LogioError, LogUnavailable
+from airflow_logio.hooks.logio import LogioHook
+from airflow_logio.runtime.failures import FailureFinder, Findings
+from airflow_logio.store.sql.store import SqlLogStore
+from airflow_logio.triggers.bell import FailureBell
+
+NOTE_SECONDS = 5.0
+"""How often the log is told that somebody is looking."""
+_SILENT_LOOKS = 60
+
+
+class LogioFailedGroupTrigger(BaseTrigger):
+    """Fires one event: ``{"failed": [...]}`` of `FailedGroup.as_dict`, or ``{"error": ...}`` if it cannot look.
+
+    The list is empty if all groups of `run_uid` have ended, or nothing has failed for `give_up_after` seconds.
+    """
+
+    def __init__(
+        self,
+        *,
+        logio_conn_id: str,
+        supervisor: str,
+        pipeline: str | None = None,
+        run_uid: str | None = None,
+        poll_interval: float = 1.0,
+        give_up_after: float | None = None,
+    ) -> None:
+        super().__init__()
+        if poll_interval <= 0:
+            raise ValueError(f"poll_interval is {poll_interval}; it must be above 0 seconds")
+        self.logio_conn_id = logio_conn_id
+        self.supervisor = supervisor
+        self.pipeline = pipeline
+        self.run_uid = run_uid
+        self.poll_interval = float(poll_interval)
+        self.give_up_after = give_up_after
+        self._store: SqlLogStore | None = None
+        self._finder: FailureFinder | None = None
+        self._noted_at = float("-inf")
+        self._silent = 0
+
+    def serialize(self) -> tuple[str, dict[str, Any]]:
+        """Class path, and the arguments that make an equal trigger in another process."""
+        return (
+            "airflow_logio.triggers.failed_groups.LogioFailedGroupTrigger",
+            {
+                "logio_conn_id": self.logio_conn_id,
+                "supervisor": self.supervisor,
+                "pipeline": self.pipeline,
+                "run_uid": self.run_uid,
+                "poll_interval": self.poll_interval,
+                "give_up_after": self.give_up_after,
+            },
+        )
+
+    async def run(self) -> AsyncIterator[TriggerEvent]:
+        """Look once per `poll_interval`, each time in a thread, and when a driver says that it failed."""
+        began = time.monotonic()
+        bell = FailureBell(self.poll_interval)
+        try:
+            while True:
+                try:
+                    findings = await asyncio.to_thread(self._look)
+                    if self._store is not None:
+                        await bell.listen(self._store)
+                except (LogioError, AirflowException) as error:
+                    yield TriggerEvent({"failed": [], "error": f"{type(error).__name__}: {error}"})
+                    return
+                if findings.failed or self._is_over(findings, time.monotonic() - began):
+                    yield TriggerEvent({"failed": [one.as_dict() for one in findings.failed or ()]})
+                    return
+                await bell.wait()
+        finally:
+            bell.close()
+
+    async def cleanup(self) -> None:
+        """Close connections; a triggerer that restarts comes here too."""
+        store, self._store, self._finder = self._store, None, None
+        if store is not None:
+            await asyncio.to_thread(store.dispose)
+
+    def _is_over(self, findings: Findings, seconds: float) -> bool:
+        if findings.failed is None:
+            return False
+        all_ended = self.run_uid is not None and not findings.going_on
+        return all_ended or (self.give_up_after is not None and seconds >= self.give_up_after)
+
+    # --- in a thread -------------------------------------------------------------------------------------------------
+
+    def _look(self) -> Findings:
+        try:
+            findings = self._open().look()
+            self._note()
+        except LogUnavailable:
+            findings = Findings(None)
+        if findings.failed is not None:
+            self._silent = 0
+        else:
+            if self._silent % _SILENT_LOOKS == 0:
+                self.log.warning("The log cannot be reached, so nothing is known of any group; asking on")
+            self._silent += 1
+        return findings
+
+    def _open(self) -> FailureFinder:
+        if self._finder is None:
+            self._store = LogioHook(self.logio_conn_id).get_store()
+            self._finder = FailureFinder(self._store, pipeline=self.pipeline, run_uid=self.run_uid)
+        return self._finder
+
+    def _note(self) -> None:
+        """Whoever relies on being looked after can see that he is."""
+        if self._store is not None and time.monotonic() - self._noted_at >= NOTE_SECONDS:
+            self._store.note_supervisor(self.supervisor, pipeline=self.pipeline, run_uid=self.run_uid)
+            self._noted_at = time.monotonic()

@@ -1,0 +1,19 @@
+"""Recovers failed groups of every pipeline of this deployment, one run per failure.
+
+The sensor waits in the triggerer until groups have failed; each of them gets a task of its own. Pipelines that rely on this
+DAG say so (``LogioPipelineGroup(recovery="dag")``); keep it unpaused: what dies while it is paused stays dead, and the task
+logs of its groups say why.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from airflow.sdk import DAG
+
+from airflow_logio.operators.recover_group import LogioRecoverGroupOperator
+from airflow_logio.sensors.failed_group import LogioFailedGroupSensor
+
+with DAG("logio_recovery", schedule="@continuous", max_active_runs=1, catchup=False, tags=["logio"], doc_md=__doc__):
+    failed = LogioFailedGroupSensor(task_id="failed_groups", give_up_after=timedelta(hours=6))
+    LogioRecoverGroupOperator.partial(task_id="recover").expand(failed=failed.output)

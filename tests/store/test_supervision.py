@@ -1,0 +1,151 @@
+"""What supervisors write and read: the same on the log in memory, in SQLite and in PostgreSQL."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import sqlalchemy as sa
+
+from airflow_logio.errors import LogInconsistent
+from airflow_logio.protocol import effects as fx
+from airflow_logio.protocol.states import GroupState
+from airflow_logio.store.opening import open_store
+from airflow_logio.store.port import LogStore
+from airflow_logio.store.records import LaunchRecipe, RunKey, SupervisorRecord
+from airflow_logio.store.sql import schema
+from airflow_logio.store.sql.bell import FailureListener
+from airflow_logio.store.sql.engines import writing
+from airflow_logio.store.sql.store import SqlLogStore, driver_application
+from tests.support.logs import replace_driver, spec, start_driver
+from tests.support.postgres import PostgresServer
+from tests.support.waiting import eventually
+
+RECIPE = LaunchRecipe(
+    "spark_default", {"warehouse": "other_db"}, {"conf": {"spark.a": "'\"ü"}, "driver_memory": "1g", "num_executors": 3}
+)
+
+
+# --- how a group is launched ------------------------------------------------------------------------------------------
+
+
+def test_a_recipe_comes_back_as_it_was_given(log_store: LogStore) -> None:
+    run = log_store.start_run(spec("g", "h")).run_id
+    assert log_store.launch_recipe(run, "g") is None
+    log_store.note_launch(run, "g", RECIPE)
+    assert log_store.launch_recipe(run, "g") == RECIPE
+    assert log_store.launch_recipe(run, "h") is None
+    log_store.note_launch(run, "g", LaunchRecipe())
+    assert log_store.launch_recipe(run, "g") == LaunchRecipe()
+    assert log_store.launch_recipe(run + 1, "g") is None
+
+
+def test_a_recipe_outlives_claims_and_deaths(log_store: LogStore) -> None:
+    driver = start_driver(log_store)
+    log_store.note_launch(driver.run.run_id, "g", RECIPE)
+    replace_driver(driver)
+    assert log_store.launch_recipe(driver.run.run_id, "g") == RECIPE
+
+
+def test_a_damaged_recipe_is_refused_by_name(sql_store: SqlLogStore) -> None:
+    run = sql_store.start_run(spec("g")).run_id
+    with writing(sql_store.engine) as connection:
+        connection.execute(sa.update(schema.group).values(launch='{"connections": 3}'))
+    with pytest.raises(LogInconsistent, match="how group 'g' of run"):
+        sql_store.launch_recipe(run, "g")
+
+
+# --- who looks --------------------------------------------------------------------------------------------------------
+
+
+def test_the_latest_look_comes_first(log_store: LogStore) -> None:
+    assert list(log_store.supervisors()) == []
+    log_store.note_supervisor("first", run_uid="uid")
+    log_store.note_supervisor("second", pipeline="sales")
+    log_store.note_supervisor("first", run_uid="another")
+    seen = log_store.supervisors()
+    assert [(one.name, one.pipeline, one.run_uid) for one in seen] == [
+        ("first", None, "another"),
+        ("second", "sales", None),
+    ]
+    assert all(0 <= one.age_seconds < 60 for one in seen)
+
+
+def test_whom_a_supervisor_looks_after(log_store: LogStore) -> None:
+    run = log_store.start_run(spec())
+    other = log_store.start_run(replace(spec(), key=RunKey("other", "dag", "run-1")))
+    for record, covered in [
+        (SupervisorRecord("all", None, None, 0.0), (True, True)),
+        (SupervisorRecord("pipeline", "sales", None, 0.0), (True, False)),
+        (SupervisorRecord("run", None, other.uid, 0.0), (False, True)),
+    ]:
+        assert (record.covers(run), record.covers(other)) == covered
+
+
+# --- what there is to look at -----------------------------------------------------------------------------------------
+
+
+def test_unfinished_runs_with_their_groups(log_store: LogStore) -> None:
+    first = start_driver(log_store)
+    second = log_store.start_run(spec("a", "b", dag_run="run-2"))
+    other = log_store.start_run(replace(spec(), key=RunKey("other", "dag", "run-1")))
+    log_store.heartbeat(first.ref, 7, ready=True, rss_bytes=5)
+
+    def found(**only: str) -> list[tuple[int, list[str]]]:
+        return [(run.run_id, [group.group for group in groups]) for run, groups in log_store.unfinished(**only)]
+
+    assert found() == [(first.run.run_id, ["g"]), (second.run_id, ["a", "b"]), (other.run_id, ["g"])]
+    assert found(pipeline="other") == [(other.run_id, ["g"])]
+    assert found(run_uid=second.uid) == [(second.run_id, ["a", "b"])]
+    for run, groups in log_store.unfinished():
+        assert list(groups) == list(log_store.groups(run.run_id)), "what a look at one run says"
+    [(_, [status])] = log_store.unfinished(run_uid=first.run.uid)
+    assert (status.state, status.beat, status.incarnation) == (GroupState.RUNNING, 7, 1)
+
+    first.session.commit([fx.FinishGroup()])
+    assert log_store.finish_run(first.run.run_id)
+    assert found() == [(second.run_id, ["a", "b"]), (other.run_id, ["g"])]
+
+
+# --- hearing of failures ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.postgres
+def test_a_failure_is_announced_to_whoever_listens(postgres_url: str) -> None:
+    store, other = open_store(postgres_url), open_store(postgres_url)
+    listener = FailureListener.open(other.engine)
+    assert listener is not None
+    driver = start_driver(store)
+    assert not listener.heard()
+    assert store.declare_dead(driver.ref, "test")
+    eventually(listener.heard, what="the failure is heard of")
+    assert not listener.heard(), "once"
+    assert not store.declare_dead(driver.ref, "test")
+    assert not listener.heard(), "what was no failure is not announced"
+    listener.close()
+    store.dispose()
+    other.dispose()
+
+
+def test_a_file_cannot_be_listened_to(sqlite_url: str) -> None:
+    store = open_store(sqlite_url)
+    assert FailureListener.open(store.engine) is None
+    store.dispose()
+
+
+@pytest.mark.postgres
+def test_ending_a_stopped_drivers_sessions_spares_other_logs_of_the_server(
+    postgres_server: PostgresServer, postgres_url: str
+) -> None:
+    """Two logs on one server number their runs alike."""
+    another = postgres_server.new_database()
+    name = driver_application(1, "g", 1)
+    ours, theirs = (open_store(url, application=name) for url in (postgres_url, another))
+    for store in (ours, theirs):
+        store.start_run(spec("g"))
+    supervisor = open_store(postgres_url)
+    assert supervisor.end_backends(1, "g", 1) >= 1
+    assert len(theirs.groups(1)) == 1, "its connection lives"
+    for store in (ours, theirs, supervisor):
+        store.dispose()
+    postgres_server.drop_database(another)

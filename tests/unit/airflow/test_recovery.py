@@ -1,0 +1,374 @@
+"""Sensor, recovery task and supervising task on a real log, with drivers that the test speaks for."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from airflow.providers.common.compat.sdk import DAG, AirflowException, AirflowFailException, TaskDeferred
+from airflow.serialization.serialized_objects import BaseSerialization, DagSerialization
+from airflow.triggers.base import TriggerEvent
+
+from airflow_logio.errors import ConfigurationError, LogUnavailable, PipelineDefinitionError
+from airflow_logio.operators.pipeline_group import LogioPipelineGroup
+from airflow_logio.operators.recover_group import LogioRecoverGroupOperator
+from airflow_logio.operators.spark import LogioSparkOperator
+from airflow_logio.operators.start_run import LogioStartRunOperator
+from airflow_logio.operators.supervise import LogioSuperviseOperator
+from airflow_logio.protocol.liveness import RecoveryBudget
+from airflow_logio.protocol.states import GroupState
+from airflow_logio.sensors.failed_group import LogioFailedGroupSensor
+from airflow_logio.store.records import GroupRef, GroupStatus, Run
+from airflow_logio.store.sql.store import SqlLogStore
+from airflow_logio.triggers.failed_groups import LogioFailedGroupTrigger
+from tests.unit.airflow.support import DAG_ID, FakeLauncher, connection, context, finish, register, write_transactions
+
+REF = "pipelines.sales:sales"
+WAREHOUSE = {"warehouse": "warehouse_db"}
+
+
+@pytest.fixture
+def run(log: SqlLogStore, tmp_path: Path) -> Run:
+    params = {"transactions": str(write_transactions(tmp_path / "transactions.parquet"))}
+    start = LogioStartRunOperator(task_id="start_run", pipeline=REF, connections=WAREHOUSE)
+    return log.find_run(start.execute(context(params=params)))
+
+
+@pytest.fixture(autouse=True)
+def only_fake_drivers(launcher: FakeLauncher, monkeypatch: pytest.MonkeyPatch) -> None:
+    for operator in (LogioSparkOperator, LogioRecoverGroupOperator, LogioSuperviseOperator):
+        monkeypatch.setattr(operator, "make_launcher", lambda self: launcher)
+
+
+@pytest.fixture
+def totals(run: Run, log: SqlLogStore, launcher: FakeLauncher) -> GroupStatus:
+    """The group's own task has launched it, with Spark arguments of its own, and its driver runs."""
+    task = LogioSparkOperator(
+        task_id="totals", pipeline=REF, conf={"spark.ui.enabled": False}, driver_memory="700m", env_vars={"A": 1}
+    )
+    deferred(lambda: task.execute(context()))
+    register(log, launcher)
+    return status(log, run)
+
+
+def deferred(action: Callable[[], object]) -> TaskDeferred:
+    with pytest.raises(TaskDeferred) as caught:
+        action()
+    return caught.value
+
+
+def status(log: SqlLogStore, run: Run, group: str = "totals") -> GroupStatus:
+    return log.group(run.run_id, group)
+
+
+def fired(trigger: Any, meanwhile: Callable[[], None] | None = None) -> Any:
+    """Run the trigger to its event; `meanwhile` happens while it looks."""
+
+    async def first() -> TriggerEvent:
+        async def event() -> TriggerEvent:
+            async for one in trigger.run():
+                return one
+            raise AssertionError("the trigger ended without an event")
+
+        task = asyncio.create_task(event())
+        if meanwhile is not None:
+            await asyncio.sleep(0.1)
+            assert not task.done(), f"the trigger fired too early: {task.result()}"
+            await asyncio.to_thread(meanwhile)
+        try:
+            return await asyncio.wait_for(task, 30)
+        finally:
+            await trigger.cleanup()
+
+    payload = asyncio.run(first()).payload
+    assert json.loads(json.dumps(payload)) == payload, "events are plain data"
+    return payload
+
+
+def failure(trigger: Any, launcher: FakeLauncher) -> dict[str, Any]:
+    [failed] = fired(trigger, launcher.kill)["failed"]
+    found: dict[str, Any] = failed
+    return found
+
+
+@pytest.fixture
+def trigger(run: Run) -> LogioFailedGroupTrigger:
+    return LogioFailedGroupTrigger(
+        logio_conn_id="logio_default", supervisor="a test", run_uid=run.uid, poll_interval=0.01
+    )
+
+
+# --- finding ------------------------------------------------------------------------------------------------------------
+
+
+def test_what_a_sensor_returns(log: SqlLogStore, run: Run, totals: GroupStatus, launcher: FakeLauncher) -> None:
+    sensor = LogioFailedGroupSensor(task_id="failed_groups", pipeline="sales", poll_interval=0.01)
+    waiting = deferred(lambda: sensor.execute(context()))
+    event = fired(waiting.trigger, launcher.kill)
+    [failed] = sensor.resume(context(), event)
+    died = status(log, run)
+    assert failed == {
+        "run_uid": run.uid,
+        "pipeline": "sales",
+        "dag_run_id": run.spec.key.dag_run_id,
+        "group": "totals",
+        "incarnation": totals.incarnation,
+        "cause": died.error,
+        "detected_at": died.since,
+    }
+    assert died.state is GroupState.DEAD and "has ended without saying so" in failed["cause"]
+
+
+def test_a_supervisor_is_seen_to_look(log: SqlLogStore, trigger: LogioFailedGroupTrigger, run: Run) -> None:
+    async def look() -> None:
+        await asyncio.to_thread(trigger._look)
+        await trigger.cleanup()
+
+    asyncio.run(look())
+    [seen] = log.supervisors()
+    assert (seen.name, seen.run_uid, seen.pipeline) == ("a test", run.uid, None)
+    assert 0 <= seen.age_seconds < 60 and seen.covers(run)
+
+
+def test_it_waits_no_longer_than_it_is_told(run: Run, totals: GroupStatus) -> None:
+    sensor = LogioFailedGroupSensor(task_id="s", poll_interval=0.01, give_up_after=timedelta(seconds=0.05))
+    waiting = deferred(lambda: sensor.execute(context()))
+    assert sensor.resume(context(), fired(waiting.trigger)) == []
+
+
+@pytest.mark.usefixtures("totals")
+def test_a_log_that_is_away_says_nothing(
+    trigger: LogioFailedGroupTrigger, launcher: FakeLauncher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, asked = SqlLogStore.unfinished, list[int]()
+
+    def away(*arguments: Any, **named: Any) -> Any:
+        asked.append(1)
+        if len(asked) < 10:
+            raise LogUnavailable("away")
+        return real(*arguments, **named)
+
+    launcher.kill()
+    monkeypatch.setattr(SqlLogStore, "unfinished", away)
+    assert len(fired(trigger)["failed"]) == 1
+    assert len(asked) == 10
+
+
+def test_a_trigger_that_cannot_look_says_why(trigger: LogioFailedGroupTrigger) -> None:
+    trigger.logio_conn_id = "nowhere"
+    event = fired(trigger)
+    assert "nowhere" in event["error"]
+    with pytest.raises(AirflowException, match="nowhere") as caught:
+        LogioFailedGroupSensor(task_id="s").resume(context(), event)
+    assert not isinstance(caught.value, AirflowFailException), "another attempt may help"
+
+
+def test_the_trigger_survives_serialization(trigger: LogioFailedGroupTrigger) -> None:
+    path, arguments = trigger.serialize()
+    assert path == f"{LogioFailedGroupTrigger.__module__}.{LogioFailedGroupTrigger.__qualname__}"
+    assert "sqlite" not in json.dumps(arguments), "a connection id, never a URL"
+    stored = BaseSerialization.deserialize(BaseSerialization.serialize(arguments))
+    assert LogioFailedGroupTrigger(**stored).serialize() == (path, arguments)
+
+
+# --- recovering ---------------------------------------------------------------------------------------------------------
+
+
+def test_it_is_launched_as_its_own_task_launched_it(
+    log: SqlLogStore, run: Run, totals: GroupStatus, trigger: LogioFailedGroupTrigger, launcher: FakeLauncher
+) -> None:
+    told: list[Any] = []
+    failed = failure(trigger, launcher)
+    task = LogioRecoverGroupOperator(
+        task_id="recover", failed=failed, on_recovery_callback=lambda context: told.append(context["recovery"])
+    )
+    recovery = task.execute(context())
+    (_, first, settings, conf), (claim, second, again, conf_again) = launcher.launched
+    assert (settings, conf) == (again, conf_again)
+    assert (conf["spark.driver.memory"], settings.env_vars) == ("700m", {"A": "1"})
+    assert (first.connections, first.module, first.log_url) == (second.connections, second.module, second.log_url)
+    assert claim.incarnation == 2 and status(log, run).state is GroupState.RESTARTED
+    assert (recovery["outcome"], recovery["launched_incarnation"]) == ("launched", 2)
+    assert failed["detected_at"] <= recovery["fenced_at"] <= recovery["launched_at"]
+    assert told == [recovery]
+    assert json.loads(json.dumps(recovery)) == recovery
+
+
+def test_two_recoveries_of_one_failure(
+    log: SqlLogStore, run: Run, totals: GroupStatus, trigger: LogioFailedGroupTrigger, launcher: FakeLauncher
+) -> None:
+    failed = failure(trigger, launcher)
+    outcomes = [LogioRecoverGroupOperator(task_id="r", failed=failed).execute(context())["outcome"] for _ in range(2)]
+    assert outcomes == ["launched", "not needed"]
+    assert len(launcher.claims) == 2 and status(log, run).incarnation == 2
+
+
+def test_a_spent_budget_parks_with_the_causes(
+    log: SqlLogStore, run: Run, totals: GroupStatus, trigger: LogioFailedGroupTrigger, launcher: FakeLauncher
+) -> None:
+    budget = RecoveryBudget().recoveries
+    for _ in range(budget):
+        LogioRecoverGroupOperator(task_id="r", failed=failure(trigger, launcher)).execute(context())
+        register(log, launcher)
+    told: list[Any] = []
+    last = LogioRecoverGroupOperator(
+        task_id="r", failed=failure(trigger, launcher), on_recovery_callback=[told.append, told.append]
+    )
+    with pytest.raises(AirflowFailException, match=f"recovered {budget} times"):
+        last.execute(context())
+    parked = status(log, run)
+    assert parked.state is GroupState.PARKED and str(parked.error).count("has ended without saying so") >= budget
+    assert [one["recovery"]["outcome"] for one in told] == ["parked", "parked"]
+
+
+def test_what_cannot_be_launched_is_parked_rather_than_tried_for_ever(
+    log: SqlLogStore,
+    run: Run,
+    totals: GroupStatus,
+    trigger: LogioFailedGroupTrigger,
+    launcher: FakeLauncher,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    failed = failure(trigger, launcher)
+    monkeypatch.delenv("AIRFLOW_CONN_WAREHOUSE_DB")
+    with pytest.raises(AirflowFailException, match="warehouse_db"):
+        LogioRecoverGroupOperator(task_id="r", failed=failed).execute(context())
+    parked = status(log, run)
+    assert parked.state is GroupState.PARKED
+    assert "has ended without saying so" in str(parked.error) and "warehouse_db" in str(parked.error)
+    assert len(launcher.claims) == 1
+
+
+def test_a_group_that_nobody_said_how_to_launch(log: SqlLogStore, run: Run, launcher: FakeLauncher) -> None:
+    claim = log.claim(run.run_id, "totals", expected=0, reason="test")
+    launcher.launch(claim, *(None, None, {}))  # type: ignore[arg-type]
+    ref = log.register(claim, launcher.identity())
+    log.declare_dead(ref, "test")
+    failed = {
+        "run_uid": run.uid,
+        "pipeline": "sales",
+        "dag_run_id": "x",
+        "group": "totals",
+        "incarnation": 1,
+        "cause": "test",
+        "detected_at": 0.0,
+    }
+    with pytest.raises(AirflowFailException, match="logio retry"):
+        LogioRecoverGroupOperator(task_id="r", failed=failed).execute(context())
+
+
+@pytest.mark.parametrize("wrong", [None, {}, {"group": "totals"}, "totals", [1]])
+def test_something_else_than_a_failure(wrong: Any) -> None:
+    with pytest.raises(ConfigurationError, match="as LogioFailedGroupSensor returns it"):
+        LogioRecoverGroupOperator(task_id="r", failed=wrong).execute(context())
+
+
+def test_a_callback_that_fails_harms_nobody(
+    totals: GroupStatus, trigger: LogioFailedGroupTrigger, launcher: FakeLauncher, caplog: pytest.LogCaptureFixture
+) -> None:
+    def broken(context: Any) -> None:
+        raise KeyError("pager")
+
+    told: list[Any] = []
+    task = LogioRecoverGroupOperator(
+        task_id="r", failed=failure(trigger, launcher), on_recovery_callback=[broken, told.append]
+    )
+    assert task.execute(context())["outcome"] == "launched"
+    assert len(told) == 1 and "on_recovery_callback broken failed" in caplog.text
+
+
+def test_no_secret_goes_from_task_to_task_through_the_log(
+    log: SqlLogStore, run: Run, launcher: FakeLauncher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fields = connection("postgres", host="db", schema="w", login="anna", password="p@ss:w/ord%")
+    monkeypatch.setenv("AIRFLOW_CONN_WAREHOUSE_DB", fields)
+    deferred(lambda: LogioSparkOperator(task_id="totals", pipeline=REF).execute(context()))
+    recipe = str(log.launch_recipe(run.run_id, "totals"))
+    assert "p@ss" not in recipe and "p%40ss" not in recipe and "anna" not in recipe
+
+
+# --- supervising --------------------------------------------------------------------------------------------------------
+
+
+def supervisor(**arguments: Any) -> LogioSuperviseOperator:
+    return LogioSuperviseOperator(task_id="supervise", pipeline=REF, poll_interval=0.01, **arguments)
+
+
+def test_a_supervisor_recovers_until_all_groups_have_ended(
+    log: SqlLogStore, run: Run, totals: GroupStatus, launcher: FakeLauncher
+) -> None:
+    told: list[Any] = []
+    task = supervisor(on_recovery_callback=told.append)
+    waiting = deferred(lambda: task.execute(context()))
+    assert waiting.method_name == "resume" and waiting.timeout is None
+    event = fired(waiting.trigger, launcher.kill)
+    waiting = deferred(lambda: task.resume(context(), event))
+    assert [claim.incarnation for claim in launcher.claims] == [1, 2]
+    assert [one["recovery"]["launched_incarnation"] for one in told] == [2]
+    finish(log, register(log, launcher))
+
+    def end_the_others() -> None:
+        for group in run.spec.groups:
+            if group != "totals":
+                deferred(lambda group=group: LogioSparkOperator(task_id=group, pipeline=REF).execute(context()))  # type: ignore[misc]
+                finish(log, register(log, launcher))
+
+    event = fired(waiting.trigger, end_the_others)
+    assert event == {"failed": []}
+    summary = task.resume(context(), event)
+    assert summary == {
+        "run": run.uid,
+        "states": dict.fromkeys(run.spec.groups, "finished"),
+        "recoveries": {"totals": 1},
+    }
+    assert task.execute(context()) == summary, "a clear of it does nothing again"
+
+
+def test_a_group_that_is_parked_does_not_keep_the_others_from_being_supervised(
+    log: SqlLogStore, run: Run, totals: GroupStatus, launcher: FakeLauncher
+) -> None:
+    assert log.park(GroupRef(run.run_id, "totals", 1), "KeyError: 'department'")
+    waiting = deferred(lambda: supervisor().execute(context()))
+    assert isinstance(waiting.trigger, LogioFailedGroupTrigger)
+
+
+# --- in DAGs ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_pipeline_that_relies_on_a_recovery_dag_has_no_supervising_task(log: SqlLogStore, tmp_path: Path) -> None:
+    with DAG(DAG_ID, schedule=None) as dag:
+        LogioPipelineGroup(REF, connections=WAREHOUSE, recovery="dag")
+    assert "sales.supervise" not in dag.task_dict
+    params = {"transactions": str(write_transactions(tmp_path / "transactions.parquet"))}
+    uid = dag.get_task("sales.start_run").execute(context(params=params))
+    assert log.find_run(uid).spec.supervision.value == "dag"
+
+
+def test_nobody_else_recovers() -> None:
+    with DAG("d", schedule=None), pytest.raises(PipelineDefinitionError, match="recovery is 'none'"):
+        LogioPipelineGroup(REF, connections=WAREHOUSE, recovery="none")
+
+
+def test_a_callback_must_be_callable() -> None:
+    with DAG("d", schedule=None), pytest.raises(ValueError, match="cannot be called"):
+        LogioPipelineGroup(REF, connections=WAREHOUSE, on_recovery_callback="page me")  # type: ignore[arg-type]
+
+
+def test_tasks_with_callbacks_survive_serialization() -> None:
+    with DAG("d", schedule=None) as dag:
+        LogioPipelineGroup(REF, connections=WAREHOUSE, on_recovery_callback=print)
+        sensor = LogioFailedGroupSensor(task_id="failed_groups", give_up_after=timedelta(hours=1))
+        LogioRecoverGroupOperator.partial(task_id="recover", on_recovery_callback=print).expand(failed=sensor.output)
+    stored = DagSerialization.from_dict(DagSerialization.to_dict(dag))
+    assert set(stored.task_dict) == set(dag.task_dict)
+
+
+@pytest.mark.parametrize("wrong", [{"poll_interval": 0}, {"give_up_after": timedelta(0)}])
+def test_nonsensical_times_are_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="above 0 seconds"):
+        LogioFailedGroupSensor(task_id="s", **wrong)
