@@ -111,7 +111,7 @@ def test_metrics_arrive_with_tags_as_airflow_is_configured(process: str, sink: s
         found.update(received(sink))
         return len(found) >= len(SENT)
 
-    eventually(all_there, what=f"metrics arrive; the process said: {said}")
+    eventually(all_there, what=f"metrics arrive; the process said: {said}", timeout=120)
     assert found == SENT
 
 
