@@ -13,6 +13,7 @@ import msgspec
 from airflow_logio.api.infos import ReadProgress
 from airflow_logio.errors import ApiMisuse, LogInconsistent
 from airflow_logio.protocol.context import Context, decode_state, encode_state
+from airflow_logio.protocol.plain_state import KEPT, fault, is_plain
 
 
 class ReadRecord(msgspec.Struct, frozen=True):
@@ -41,18 +42,21 @@ _encoder = msgspec.msgpack.Encoder(order="deterministic")
 
 
 def pack(operator: str, state: Mapping[str, Any]) -> bytes:
-    """The author's state, serialized now (DESIGN decision 1). Raises `ApiMisuse` if it is not of msgpack's types."""
-    try:
-        return _encoder.encode(dict(state))
-    except (TypeError, ValueError, OverflowError) as error:
-        raise ApiMisuse(
-            f"the state of operator {operator!r} cannot be stored: {error}. Keep numbers, strings, bytes, booleans, lists "
-            "and dicts in it; a table goes through pyarrow's IPC format into bytes"
-        ) from error
+    """The author's state, serialized now (DESIGN decision 1). Raises `ApiMisuse` if it would not come back as it is."""
+    kept, reason = dict(state), None
+    if is_plain(kept):
+        try:
+            return _encoder.encode(kept)
+        except (TypeError, ValueError, OverflowError) as error:
+            reason = error
+    raise ApiMisuse(
+        f"the state of operator {operator!r} cannot be stored: {fault(kept) or reason}. {KEPT}; a table goes through "
+        "pyarrow's IPC format into bytes"
+    ) from reason
 
 
 def unpack(packed: bytes) -> dict[str, Any]:
-    """A state of the author's own to change: equal to what was packed, tuples as lists."""
+    """A state of the author's own to change: equal to what was packed, and of equal types."""
     return cast("dict[str, Any]", msgspec.msgpack.decode(packed))
 
 

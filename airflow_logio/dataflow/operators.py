@@ -189,7 +189,11 @@ class StatefulOperator(Operator):
     """The paper's three phases: State Update (Algorithm 2), Triggering, Generation (Algorithm 3)."""
 
     def initial_state(self) -> dict[str, Any]:
-        """Global state before the first event; msgpack-able values only (no tables, no datetimes)."""
+        """Global state before the first event: text, bytes, numbers, booleans, None, datetimes in UTC, lists and dicts.
+
+        Anything else would not come back as it was (a tuple as a list), and is refused when the state is first stored. Dicts
+        come back in the order of their keys.
+        """
         return {}
 
     @abstractmethod

@@ -15,6 +15,7 @@ from airflow_logio.protocol.context import Context, decode_state, encode_state
 from airflow_logio.protocol.effects import LogStateEvent
 from airflow_logio.protocol.ledger import Ledger
 from airflow_logio.protocol.logic import InputSetState, Logic, OperatorSpec, Output
+from airflow_logio.protocol.plain_state import KEPT, fault, is_plain
 from airflow_logio.protocol.ports import PortOrder
 from airflow_logio.protocol.values import Event, Kind, Port, unstorable
 
@@ -59,13 +60,17 @@ class OperatorProtocol:
         self._hold(port, inset_id, self.logic.part(port, event, inset_id)).logged_rows += 1
 
     def serialized(self) -> bytes:
+        """Raises `OperatorFailed` for a state that would not come back as it is."""
+        if not is_plain(self.state):
+            raise self._unstorable(None)
         try:
             return encode_state(self.context, self.state)
         except (TypeError, ValueError, OverflowError, RecursionError) as error:
-            raise OperatorFailed(
-                f"the state of operator {self.spec.name!r} cannot be stored: {error}; a state holds text, numbers of 64 "
-                "bits, booleans, None, lists and maps with text keys, nested a few levels"
-            ) from error
+            raise self._unstorable(error) from error
+
+    def _unstorable(self, error: Exception | None) -> OperatorFailed:
+        what = fault(self.state) or error
+        return OperatorFailed(f"the state of operator {self.spec.name!r} cannot be stored: {what}. {KEPT}")
 
     # --- Algorithm 2 --------------------------------------------------------------------------------------------------
 
