@@ -14,7 +14,7 @@ from airflow_logio.operators.launching import Launching
 from airflow_logio.operators.runs import driver_log
 from airflow_logio.protocol.states import GroupState
 from airflow_logio.runtime.failures import FailedGroup
-from airflow_logio.runtime.recovery import Recovery, RecoveryOutcome, recover_group
+from airflow_logio.runtime.recovery import RecoveryOutcome, RecoveryResult, recover_group
 from airflow_logio.store.records import GroupRef, Run
 from airflow_logio.store.sql.drivers import DriverRecord, driver_records
 
@@ -55,16 +55,16 @@ class GroupRecovery:
             recovery = self._park(run, failed, error)
         return self._report(failed, run, recovery)
 
-    def _park(self, run: Run, failed: FailedGroup, error: Exception) -> Recovery:
+    def _park(self, run: Run, failed: FailedGroup, error: Exception) -> RecoveryResult:
         status = self.launching.store.group(run.run_id, failed.group)
         why = f"the group died ({failed.cause}) and cannot be launched again: {type(error).__name__}: {error}"
         ref = GroupRef(run.run_id, failed.group, status.incarnation, status.replica)
         if not self.launching.store.park(ref, why):
             return not_needed(failed, status.state, status.incarnation)
         log.error("%s is parked: %s", failed, why)
-        return Recovery(failed.group, status.incarnation, RecoveryOutcome.PARKED, why)
+        return RecoveryResult(failed.group, status.incarnation, RecoveryOutcome.PARKED, why)
 
-    def _report(self, failed: FailedGroup, run: Run, recovery: Recovery) -> dict[str, Any]:
+    def _report(self, failed: FailedGroup, run: Run, recovery: RecoveryResult) -> dict[str, Any]:
         drivers = {
             driver.incarnation: driver
             for driver in driver_records(self.launching.store, run.run_id)
@@ -79,10 +79,10 @@ class GroupRecovery:
         }
 
 
-def not_needed(failed: FailedGroup, state: GroupState, incarnation: int) -> Recovery:
+def not_needed(failed: FailedGroup, state: GroupState, incarnation: int) -> RecoveryResult:
     """The failure has been dealt with."""
     why = f"the group is {state.value}, incarnation {incarnation}: somebody else has dealt with it"
-    return Recovery(failed.group, incarnation, RecoveryOutcome.NOT_NEEDED, why)
+    return RecoveryResult(failed.group, incarnation, RecoveryOutcome.NOT_NEEDED, why)
 
 
 def _times(driver: DriverRecord | None) -> dict[str, float | None]:

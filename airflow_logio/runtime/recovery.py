@@ -27,7 +27,7 @@ class RecoveryOutcome(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Recovery:
+class RecoveryResult:
     """What became of one failure."""
 
     group: str
@@ -38,7 +38,7 @@ class Recovery:
     """The cause of the failure, or why nothing was launched."""
 
 
-def recover_group(context: LaunchContext, group: str, *, failed: int, cause: str) -> Recovery:
+def recover_group(context: LaunchContext, group: str, *, failed: int, cause: str) -> RecoveryResult:
     """Claim the group whose incarnation `failed` is dead, end what is left of its driver, and launch a new one.
 
     Raises `ConfigurationError` if the driver cannot be launched (the group is dead again, with that cause), and
@@ -48,9 +48,9 @@ def recover_group(context: LaunchContext, group: str, *, failed: int, cause: str
         claim = launch_group(context, group, expected=failed, reason=cause)
     except BudgetSpent as error:
         log.error("group %s: %s", group, error)
-        return Recovery(group, failed, RecoveryOutcome.PARKED, str(error))
+        return RecoveryResult(group, failed, RecoveryOutcome.PARKED, str(error))
     except (Fenced, ProtocolViolation) as error:
         log.info("group %s is not recovered: %s", group, error)
-        return Recovery(group, failed, RecoveryOutcome.NOT_NEEDED, str(error))
+        return RecoveryResult(group, failed, RecoveryOutcome.NOT_NEEDED, str(error))
     log.warning("group %s: recovering as incarnation %d: %s", group, claim.incarnation, cause)
-    return Recovery(group, claim.incarnation, RecoveryOutcome.LAUNCHED, cause)
+    return RecoveryResult(group, claim.incarnation, RecoveryOutcome.LAUNCHED, cause)

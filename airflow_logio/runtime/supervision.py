@@ -34,7 +34,7 @@ def missing(run: Run, seen: SupervisorRecord | None) -> str | None:
         )
     return (
         f"nobody looks for failed groups of this run ({last}): the supervising task of its DAG run has ended, or there is no "
-        "triggerer. This task recovers the group itself if it dies"
+        "triggerer. A group that dies is recovered by its own task after a while"
     )
 
 

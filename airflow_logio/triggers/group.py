@@ -18,7 +18,8 @@ from airflow_logio.hooks.logio import LogioHook
 from airflow_logio.protocol.states import ALIVE, ENDED, GroupState
 from airflow_logio.runtime.supervision import SupervisionWatch
 from airflow_logio.runtime.watch import GroupWatcher, Observation
-from airflow_logio.store.port import LogStore
+from airflow_logio.store.sql.store import SqlLogStore
+from airflow_logio.triggers.reporting import GroupReporter
 
 WAKING = ENDED | {GroupState.NEW}
 """States of a group that its task has to know of."""
@@ -44,9 +45,10 @@ class LogioGroupTrigger(BaseTrigger):
         self.group = group
         self.incarnation = int(incarnation)
         self.poll_interval = float(poll_interval)
-        self._store: LogStore | None = None
+        self._store: SqlLogStore | None = None
         self._run_id = 0
         self._supervision: SupervisionWatch | None = None
+        self._reporter: GroupReporter | None = None
         self._is_left_dead = False
         self._watcher: GroupWatcher | None = None
         self._failed_polls = 0
@@ -109,6 +111,7 @@ class LogioGroupTrigger(BaseTrigger):
         if observation.status is not None:
             self._failed_polls = 0
             self._look_for_supervisor(observation)
+            self._report(observation)
             return observation
         if self._failed_polls % _SILENT_POLLS == 0:
             self.log.warning("Group %s: the log cannot be reached, so nothing is known; asking on", self.group)
@@ -129,6 +132,7 @@ class LogioGroupTrigger(BaseTrigger):
             raise
         self._store, self._run_id = store, run.run_id
         self._supervision = SupervisionWatch(store, run)
+        self._reporter = GroupReporter(store, run, self.group, self.log.info)
         return GroupWatcher(store, run.run_id, self.group, run.spec.lease)
 
     def _look_for_supervisor(self, observation: Observation) -> None:
@@ -137,6 +141,10 @@ class LogioGroupTrigger(BaseTrigger):
         if (warning := self._supervision.warning()) is not None:
             self.log.warning("Group %s: %s", self.group, warning)
         self._is_left_dead = self._supervision.is_left(dead=observation.is_dead)
+
+    def _report(self, observation: Observation) -> None:
+        if self._reporter is not None:
+            self._reporter.report(at_once=observation.state in ENDED)
 
     def _halt(self) -> bool:
         """Only the incarnation that this trigger watched: a later one belongs to somebody else."""

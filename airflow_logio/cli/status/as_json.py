@@ -25,6 +25,17 @@ def document(report: Report) -> dict[str, Any]:
         "drivers": [driver_json(driver) for driver in report.drivers],
         "recoveries": [_recovery(one) for one in report.recoveries],
         "quarantined": [quarantined_json(one) for one in report.quarantined],
+        "supervision": _supervision(report),
+    }
+
+
+def _supervision(report: Report) -> dict[str, Any]:
+    looked = report.supervisor
+    return {
+        "by": report.run.spec.supervision.value,
+        "last_look_by": None if looked is None else looked.name,
+        "last_look_seconds_ago": None if looked is None else looked.age_seconds,
+        "missing": report.unsupervised,
     }
 
 

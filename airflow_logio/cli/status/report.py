@@ -10,7 +10,8 @@ from airflow_logio.protocol.states import ENDED, GroupState, RunState
 from airflow_logio.runtime.recoveries import Recovery, recoveries
 from airflow_logio.runtime.run_summary import Outcome
 from airflow_logio.runtime.snapshot import Observer, Snapshot
-from airflow_logio.store.records import QuarantinedInputSet, Run
+from airflow_logio.runtime.supervision import MISSING_SECONDS, last_look, missing
+from airflow_logio.store.records import QuarantinedInputSet, Run, SupervisorRecord
 from airflow_logio.store.sql.drivers import DriverRecord, driver_records
 from airflow_logio.store.sql.store import SqlLogStore
 
@@ -36,6 +37,15 @@ class Report:
     snapshot: Snapshot
     drivers: Sequence[DriverRecord]
     quarantined: Sequence[QuarantinedInputSet]
+    supervisor: SupervisorRecord | None
+    """Who looked last for failed groups of this run; None for a run of `logio run`, whose process notes nothing."""
+
+    @property
+    def unsupervised(self) -> str | None:
+        """What is wrong if nobody looks for failed groups of a run that goes on."""
+        if self.has_ended or self.at - self.run.created_at < MISSING_SECONDS:
+            return None
+        return missing(self.run, self.supervisor)
 
     @property
     def state(self) -> str:
@@ -92,4 +102,5 @@ class Reporter:
         # The drivers first: whatever they have done by then is in the counters.
         drivers = driver_records(self._store, run.run_id)
         aside = self._store.quarantined(run.run_id)
-        return Report(time.time(), run, self._observer.take(), drivers, aside)
+        supervisor = last_look(self._store.supervisors(), run)
+        return Report(time.time(), run, self._observer.take(), drivers, aside, supervisor)

@@ -66,7 +66,9 @@ def last_line(report: Report) -> str:
 
 
 def errors(report: Report) -> Iterator[Text]:
-    """Last errors of groups: in full where the group stands still, the first line of earlier ones."""
+    """Nobody who recovers; last errors of groups: in full where a group stands still, the first line of earlier ones."""
+    if (unsupervised := report.unsupervised) is not None:
+        yield Text(unsupervised, style="red")
     for error in report.last_errors:
         if error.is_present:
             yield Text(f"{error.group}: {error.text}", style="red")
@@ -86,8 +88,15 @@ def _heading(report: Report) -> Text:
     run, key = report.run, report.run.spec.key
     return Text(
         f"run {key.dag_run_id} of {key.pipeline} (dag {key.dag_id}), uid {run.uid}\n"
-        f"{report.state}, started {_time(run.created_at)} UTC"
+        f"{report.state}, started {_time(run.created_at)} UTC{_supervision(report)}"
     )
+
+
+def _supervision(report: Report) -> str:
+    looked = report.supervisor
+    if looked is None or report.has_ended or report.unsupervised is not None:
+        return ""
+    return f"\nlooked after by {looked.name}, {looked.age_seconds:.0f} s ago"
 
 
 def _groups(views: Sequence[GroupView]) -> Table:
