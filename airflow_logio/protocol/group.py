@@ -7,7 +7,6 @@ decided by the ledger when the step is closed. All effects of a step commit in o
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 from airflow_logio.errors import OperatorFailed, ProtocolViolation
@@ -138,7 +137,8 @@ class GroupProtocol:
         source = self.source(operator)
         for output in outputs:
             if output.port in source.spec.lineage_out:
-                output = replace(output, about={READ_ACTION_ID: source.action_id, **output.about})  # noqa: PLW2901
+                about = {READ_ACTION_ID: source.action_id, **output.about}
+                output = Emit(output.port, output.payload, output.records, output.body, about)  # noqa: PLW2901
             self._emit(source, output, None, has_read=False)
         source.advance(offset)
 

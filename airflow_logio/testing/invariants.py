@@ -73,6 +73,10 @@ class LogWatch:
         """Payloads that the log names."""
         return {body.ref for body in self.tables.bodies.values() if body.ref is not None}
 
+    def close(self) -> None:
+        """See no more: tables and watch, which refer to each other, are let go of without the garbage collector."""
+        self.tables.observer = None
+
     # --- what a driver does -------------------------------------------------------------------------------------------
 
     def before_write(self, key: WriterKey, writes: Sequence[PendingWrite]) -> None:

@@ -11,12 +11,13 @@ import random
 from airflow_logio.testing.invariants import Violation
 from airflow_logio.testing.world import Action, World
 
-MIN_CRASHES, MAX_CRASHES = 4, 7
-COUNTS = {"fetch": 10, "deliver": 5, "read": 5, "emit": 5, "take": 3, "take_writes": 4, "start_job": 3}
+MIN_CRASHES, MAX_CRASHES = 3, 5
+COUNTS = {"fetch": 24, "deliver": 5, "read": 16, "emit": 5, "take": 3, "take_writes": 8, "start_job": 6}
 """At most so many events, batches, steps of a transaction, write actions and Input Sets in one step."""
 PACED = ("take", "deliver", "emit")
-FEWEST, MOST = 50, 53
-"""Commits of a schedule: one that is about to have fewer takes smaller steps, one that is about to have more bigger ones."""
+PACE, AHEAD = 52, 4
+"""Commits of a schedule until all events are logged: one that falls behind takes smaller steps, one that is so many ahead
+bigger ones."""
 FOLLOWS = {
     "register": "open",
     "open": "recover",
@@ -40,9 +41,13 @@ FOLLOWS = {
 """What the same thread, or the one that waits for it, would do next."""
 OF_THE_SAME = ("deliver", "emit", "run_job", "note_job", "apply", "note_writes")
 """Follow-ups that are about the same port, source, operator or writer."""
-GOES_ON = 0.5
+GOES_ON = 0.6
 """How often the next step is the follow-up of the last one, whatever else would be possible."""
-BURST = 3
+HURRIED = ("close", "take")
+"""Steps that lead to a commit and could wait until there is more to be committed."""
+PATIENCE = 0.7
+"""How often they wait, if the schedule is ahead with its commits and the driver has something else to do."""
+BURST = 5
 """At most so many steps of one driver before the next choice."""
 MAX_STEPS = 50_000
 """A schedule takes less than a thousand."""
@@ -89,7 +94,9 @@ class Seeded:
             if self._due and world.watch.events >= self._due[-1]:
                 self._due.pop()
                 self._disturb()
-            self.taken += self._turn(self._wheel[int(self._roll() * len(self._wheel))])
+            group = self._wheel[int(self._roll() * len(self._wheel))]
+            for _ in range(1 + self._size()):
+                self.taken += self._turn(group)
             if self.taken > MAX_STEPS:
                 raise Violation("every_schedule_ends", f"{self.taken} steps, and the pipeline has not finished")
         self._let_zombies_try()
@@ -134,6 +141,8 @@ class Seeded:
             return 1
         options = driver.options()
         size = self._size()
+        if size > 1 and roll() < PATIENCE:
+            options = [option for option in options if option[0] not in HURRIED] or options
         steps = 0
         for _ in range(min(len(options), 1 + int(roll() * BURST))):
             verb, about = options.pop(int(roll() * len(options)))
@@ -141,17 +150,19 @@ class Seeded:
             steps += 1
             while driver.is_alive and verb in FOLLOWS and roll() < GOES_ON:
                 verb = FOLLOWS[verb]
-                steps += self._take(group, age, verb, about if verb in OF_THE_SAME else None, size)
+                if size > 1 and verb in HURRIED and roll() < PATIENCE:
+                    break
+                if not self._take(group, age, verb, about if verb in OF_THE_SAME else None, size):
+                    break
+                steps += 1
             if not driver.is_alive:
                 break
         return max(steps, 1)
 
     def _size(self) -> int:
-        """Of steps now: 0 for one event each, more if the schedule has had more commits than its events ask for."""
-        commits, events = self._world.commits, self._world.watch.events
-        if commits * self._events < FEWEST * events:
-            return 0
-        return 3 if commits * self._events > MOST * events else 1
+        """Of steps now: 0 for one event each, more the more commits there are beyond what the events ask for."""
+        ahead = self._world.commits - PACE * self._world.watch.events / self._events
+        return 0 if ahead < 0 else 1 + min(2, int(ahead / AHEAD))
 
     def _take(self, group: str, age: int, verb: str, about: object, size: int) -> bool:
         """One step of a driver, as big and as successful as chance will have it."""

@@ -276,6 +276,7 @@ class World:
         """Let go of everything: what refers to itself would wait for the garbage collector."""
         self.drivers.clear()
         self._doubts.clear()
+        self.watch.close()
 
 
 _SUPERVISION = {

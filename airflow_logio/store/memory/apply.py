@@ -26,10 +26,10 @@ def apply_effects(tables: Tables, ref: GroupRef, effects: Sequence[fx.Effect]) -
     writer = _Writer(tables, ref)
     waiting: tuple[list[fx.Effect], ...] = ([], [], [], [])
     for effect in effects:
-        kind = type(effect)
-        if (insert := _INSERT.get(kind)) is not None:
+        insert, turn = _PARTS[type(effect)]
+        if insert is not None:
             insert(writer, effect)
-        if (turn := _TURN.get(kind)) is not None:
+        if turn is not None:
             waiting[turn].append(effect)
     for turn_of in waiting:
         for effect in turn_of:
@@ -272,6 +272,8 @@ _TURN: Mapping[type, int] = {
     kind: {fx.Acknowledge: 0, fx.MarkDone: 1, fx.StoreState: 3, fx.Count: 3}.get(kind, 2) for kind in _CONCLUDE
 }
 """Assignments, then done marks, then what concludes, then rows that are replaced."""
+_PARTS = {kind: (_INSERT.get(kind), _TURN.get(kind)) for kind in (*_INSERT, *_CONCLUDE)}
+"""What is done with an effect at once, and in which turn the rest follows."""
 
 
 def _expect(found: int, expected: int, what: str) -> None:

@@ -95,16 +95,16 @@ class MemoryGroupSession(GroupSession):
                 if chosen and total > max_bytes:
                     break
                 chosen.append(waiting[event_id])
-            return [self._logged(row) for row in chosen]
+            return [self._logged(row, receiver) for row in chosen]
 
-    def _logged(self, row: LogRow) -> LoggedEvent:
+    def _logged(self, row: LogRow, receiver: Port) -> LoggedEvent:
         sender = Port(row.body.operator, row.send_port or "")
         stored = self._tables.bodies[row.body]
         header = decode_header(f"event {row.body.event_id} of {sender}", stored.header, stored.body, stored.ref)
         event = Event(
             sender, row.body.event_id, header.kind, header.records, None, stored.body, header.about, stored.ref
         )
-        return LoggedEvent(Port(row.receiver, row.rec_port or ""), event, row.inset_id)
+        return LoggedEvent(receiver, event, row.inset_id)
 
     def acknowledged(self, receivers: Sequence[Port]) -> Mapping[Port, tuple[int, int]]:
         with self._tables.transaction():
@@ -145,7 +145,7 @@ class MemoryGroupSession(GroupSession):
     def _acknowledged_events(self, undone: Sequence[LogRow]) -> tuple[LoggedEvent, ...]:
         rows = [row for row in undone if row.inset_id is not None and row.send_port is not None]
         rows.sort(key=lambda row: (row.receiver, row.rec_port or "", row.body.event_id, row.inset_id or ""))
-        return tuple(self._logged(row) for row in rows if row.rec_port is not None)
+        return tuple(self._logged(row, Port(row.receiver, row.rec_port)) for row in rows if row.rec_port is not None)
 
     def _pending_writes(self, undone: Sequence[LogRow]) -> tuple[PendingWrite, ...]:
         rows = [row for row in undone if row.send_port is None and row.body.channel.startswith(WRITES)]

@@ -154,9 +154,31 @@ class EventLog:
         key = row.key
         if key in self.rows:
             raise LogInconsistent(f"the log refused a row: there is one of {key} already")
-        body, status, send_port, receiver, rec_port, inset_id, _, kept = row
         self.rows[key] = row
-        self._of_event.setdefault(body, {})[key] = row
+        self._of_event.setdefault(row.body, {})[key] = row
+        self._enter(key, row)
+        return key
+
+    def remove(self, row: LogRow) -> LogKey:
+        key = row.key
+        del self.rows[key]
+        of_event = self._of_event[row.body]
+        del of_event[key]
+        if not of_event:
+            del self._of_event[row.body]
+        self._leave(key, row)
+        return key
+
+    def replace(self, old: LogRow, new: LogRow) -> LogKey:
+        """Change a row whose key stays as it is."""
+        key = old.key
+        self.rows[key] = self._of_event[old.body][key] = new
+        self._leave(key, old)
+        self._enter(key, new)
+        return key
+
+    def _enter(self, key: LogKey, row: LogRow) -> None:
+        body, status, send_port, receiver, rec_port, inset_id, _, kept = row
         if status is Status.UNDONE:
             if inset_id is not None:
                 self._of_inset.setdefault((body.run_id, receiver, inset_id), {})[key] = row
@@ -166,16 +188,9 @@ class EventLog:
             self._held.setdefault(body, {})[key] = row
         elif status is Status.DONE and not kept:
             self._garbage.setdefault((body.run_id, receiver), {})[key] = row
-        return key
 
-    def remove(self, row: LogRow) -> LogKey:
-        key = row.key
+    def _leave(self, key: LogKey, row: LogRow) -> None:
         body, status, send_port, receiver, rec_port, inset_id, _, kept = row
-        del self.rows[key]
-        of_event = self._of_event[body]
-        del of_event[key]
-        if not of_event:
-            del self._of_event[body]
         if status is Status.UNDONE:
             if inset_id is not None:
                 del self._of_inset[body.run_id, receiver, inset_id][key]
@@ -185,7 +200,6 @@ class EventLog:
             del self._held[body][key]
         elif status is Status.DONE and not kept:
             del self._garbage[body.run_id, receiver][key]
-        return key
 
     def on_their_way(self, run_id: int, receiver: Port) -> dict[int, LogRow]:
         """event_id → undone, unassigned row of a receiver port."""
@@ -276,9 +290,9 @@ class Tables:
         rows: object = self.events.rows
         for table, key, before in reversed(self._changes):
             if table is rows:
-                if before is ABSENT:
+                if key in table:
                     self.events.remove(table[key])
-                else:
+                if before is not ABSENT:
                     self.events.insert(before)
             elif before is ABSENT:
                 del table[key]
@@ -312,7 +326,10 @@ class Tables:
     def relog(self, rows: Sequence[LogRow], status: Status, inset_id: str | None = None) -> None:
         """Change rows of EVENT_LOG: their status, and the Input Set where a waiting one is assigned."""
         for row in rows:
-            self.unlog(row)
             body, _, send_port, receiver, rec_port, inset, size, kept = row
-            inset = inset if inset_id is None else inset_id
-            self.log(LogRow(body, status, send_port, receiver, rec_port, inset, size, kept))
+            if inset_id is None or inset_id == inset:
+                new = LogRow(body, status, send_port, receiver, rec_port, inset, size, kept)
+                self._changes.append((self.events.rows, self.events.replace(row, new), row))
+            else:
+                self.unlog(row)
+                self.log(LogRow(body, status, send_port, receiver, rec_port, inset_id, size, kept))

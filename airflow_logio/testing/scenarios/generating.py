@@ -27,8 +27,10 @@ from airflow_logio.testing.plan import Destinations, GroupPlan, ListSource, Obse
 EVENTS = 72
 TWICE = 54
 """So many of them go to the operators with two functions."""
-ROLLED = 44
+ROLLED = 42
 """So many to those that leave it to chance."""
+SORTED = 62
+"""So many to the one that sets some aside."""
 INPUT: tuple[list[int], ...] = tuple([index, 100 + index] for index in range(EVENTS))
 SIZES: Mapping[str, int] = {"x": 2, "y": 3}
 
@@ -208,8 +210,8 @@ def quarantine(_systems: Systems) -> Sequence[GroupPlan]:
 
 
 def expected_quarantine() -> Destinations:
-    windows, lineage = [], {("shape.in", n, "shape.out", n) for n in range(1, EVENTS + 1)}
-    for number in range(EVENTS // 2):
+    windows, lineage = [], {("shape.in", n, "shape.out", n) for n in range(1, SORTED + 1)}
+    for number in range(SORTED // 2):
         if number % 5 != 3:
             pair = INPUT[2 * number : 2 * number + 2]
             windows.append([2 * number + 2, *(value + 1 for event in pair for value in event)])
@@ -218,14 +220,14 @@ def expected_quarantine() -> Destinations:
         {"window.out": windows},
         {"save>wh": [[], *windows]},
         frozenset(lineage),
-        frozenset(("window", str(number)) for number in range(EVENTS // 2) if number % 5 == 3),
+        frozenset(("window", str(number)) for number in range(SORTED // 2) if number % 5 == 3),
     )
 
 
 QUARANTINE = Scenario(
     "quarantine",
     quarantine,
-    {"read": ListSource((INPUT,))},
+    {"read": ListSource((INPUT[:SORTED],))},
     {"wh": ExternalSystem},
     expected=expected_quarantine,
     about="an operator that raises on some Input Sets, which are set aside",

@@ -68,7 +68,7 @@ SIDE_READS = Scenario(
     about="side-effect reads in a lineage scope, whose effect is another one each time",
 )
 
-ACTIONS, PER_ACTION = 4, 18
+ACTIONS, PER_ACTION = 4, 16
 
 
 @dataclass(frozen=True)
