@@ -59,6 +59,10 @@ class Host(Protocol):
         """The group was asked to halt."""
         ...
 
+    def is_draining(self) -> bool:
+        """The group was asked to drain."""
+        ...
+
     def groups_behind(self, port: str) -> Sequence[str]:
         """Other groups that receive from an output port."""
         ...

@@ -74,6 +74,7 @@ class StreamMethods(Handle):
         self._book.unsent.discard(port)
         if groups := self._book.host.groups_behind(port):
             self._book.session.announce(groups)
+        self._refuse_stopping()  # a source may call nothing else that says so
         while self._book.host.is_full(port):
             self._pause(POLL_SECONDS)
 
@@ -128,6 +129,15 @@ class StreamMethods(Handle):
     def is_stopping(self) -> bool:
         """The group was asked to halt; `receive` and `send` raise `Stopped` then."""
         return self._book.host.is_stopping()
+
+    @property
+    def is_draining(self) -> bool:
+        """The group was asked to drain: a source by hand reads no further. It marks what it has read done, and returns.
+
+        Nothing is raised for it. Ask between two batches and before each read action; a source that never asks goes on
+        until its own end. Never true where there are input ports: such an operator ends when they have.
+        """
+        return self._book.host.is_draining()
 
     @property
     def params(self) -> Mapping[str, Any]:

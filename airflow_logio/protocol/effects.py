@@ -266,6 +266,11 @@ class Count:
 
 
 @dataclass(frozen=True, slots=True)
+class DrainGroup:
+    """The group was asked to drain (DESIGN decision 9): its state says so from this commit on. Harmless when repeated."""
+
+
+@dataclass(frozen=True, slots=True)
 class FinishGroup:
     """Every operator of the group has ended and no write action is pending."""
 
@@ -290,6 +295,7 @@ Effect = (
     | ExpireLineage
     | LogRead
     | Count
+    | DrainGroup
     | FinishGroup
 )
 Effects = list[Effect]

@@ -12,6 +12,7 @@ from typing import Any
 from airflow_logio.errors import OperatorFailed, ProtocolViolation
 from airflow_logio.protocol.context import HeldOutput
 from airflow_logio.protocol.effects import (
+    DrainGroup,
     Effects,
     FinishGroup,
     LogRead,
@@ -155,6 +156,25 @@ class GroupProtocol:
         else:
             source.end()
             self._finish_if_drained(source)
+
+    def drain(self) -> None:
+        """The group was asked to drain (DESIGN decision 9): the log says so with this step."""
+        self.ledger.add(DrainGroup())
+        self.ledger.has_output = True
+
+    def drain_source(self, operator: str) -> bool:
+        """Nothing further is read. True if the stream has ended, with this step or before it.
+
+        False if a stored effect is under way: it has been read, so its events come first; then `end_source`.
+        """
+        source = self.source(operator)
+        if source.has_ended:
+            return True
+        if source.stored is not None:
+            return False
+        source.cut_short(self.ledger)
+        self._finish_if_drained(source)
+        return True
 
     def effect_dropped(self, operator: str, action_id: int) -> None:
         """The stored effect of a used-up read action is discarded (Algorithm 1 Step 2.d)."""

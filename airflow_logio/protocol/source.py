@@ -131,6 +131,22 @@ class SourceProtocol(OperatorProtocol):
         self.dirty = True
         ledger.add(DropRead(self.spec.name, READ_CONNECTION, action_id))
 
+    def cut_short(self, ledger: Ledger) -> None:
+        """The group drains (DESIGN decision 9): of the read action under way no more is read than the log has, and none
+        follows. One that cannot be replayed is not read at all while its effect is not stored. May come before the first.
+        """
+        if not self.state:
+            self.state = {"action_id": 0, "offset": 0, "stored": None, "done": True, "ended": False, "to_drop": []}
+        if not self.state["done"]:
+            if self.stored is not None:
+                raise ProtocolViolation(
+                    f"source {self.spec.name!r} cannot cut read action {self.action_id} short: its effect is stored, so it "
+                    "has been read"
+                )
+            ledger.add(CompleteReadAction(self.spec.name, READ_CONNECTION, self.action_id))
+            self.state["done"] = True
+        self.end()
+
     def end(self) -> None:
         """No read action will follow."""
         self.state["ended"] = True

@@ -68,8 +68,45 @@ LAUNCHING = frozenset({_S.CLAIMED, _S.SUBMITTED, _S.RESTARTED})
 """States with a deadline: a driver should register soon."""
 ENDED = frozenset({_S.PARKED, _S.HALTED, _S.FINISHED})
 """States that nobody leaves by himself."""
+STOPPED = frozenset({_S.PARKED, _S.HALTED})
+"""Ended before the end, by a person, by budget or by an error: a driver that still runs must not commit."""
 ALIVE = _ALIVE
 """States in which a driver runs or is on its way."""
+
+
+WISHES = frozenset({_S.RUNNING, _S.DRAINING, _S.HALTED})
+"""What a group can be asked for."""
+
+
+def check_wish(group: str, state: GroupState, desired: GroupState, wish: GroupState, *, has_sources: bool) -> bool:
+    """Whether a wish changes anything, for a group in `state` that was asked for `desired` before.
+
+    A halt can be asked for at any time. A group drains once: its streams have ended, so that it cannot be asked to run
+    again. Raises `ProtocolViolation` for a wish that nobody would obey.
+    """
+    if wish not in WISHES:
+        raise ProtocolViolation(f"a group can be asked to run, to drain or to halt, not to be {wish.value!r}")
+    if wish is _S.DRAINING:
+        if not has_sources:
+            raise ProtocolViolation(
+                f"group {group!r} has no source: it ends by itself when the groups before it have drained"
+            )
+        if _S.HALTED in (state, desired):
+            raise ProtocolViolation(
+                f"group {group!r} is halted, or was asked to halt: `logio retry` it first, then ask it to drain"
+            )
+        return state is not _S.FINISHED
+    if wish is _S.RUNNING and desired is _S.DRAINING:
+        raise ProtocolViolation(
+            f"group {group!r} was asked to drain, and its sources may have ended: it cannot go back"
+        )
+    return True
+
+
+def wish_after_claim(desired: GroupState) -> GroupState:
+    """What a new incarnation is asked for: to drain, if the last one was; else to run (a person who claims a group that
+    was asked to halt takes that back)."""
+    return _S.DRAINING if desired is _S.DRAINING else _S.RUNNING
 
 
 def allowed_from(target: GroupState) -> frozenset[GroupState]:

@@ -27,6 +27,7 @@ from airflow_logio.errors import (
     OperatorFailed,
     Park,
 )
+from airflow_logio.protocol.states import GroupState
 from airflow_logio.runtime import bundle, driver_config
 from airflow_logio.runtime.driver_config import DriverConfig
 from airflow_logio.runtime.epoch import GroupEpoch, needs_spark
@@ -82,6 +83,8 @@ class Driver:
         )
         self._payloads: Payloads | None = None
         self._halt = threading.Event()
+        self._drain = threading.Event()
+        self._wishes = {GroupState.HALTED: self._halt, GroupState.DRAINING: self._drain}
         self._ready = threading.Event()
 
     def run(self) -> int:
@@ -96,7 +99,7 @@ class Driver:
         crash_here(CrashPoint.AFTER_REGISTER)
         log.info("group %s, incarnation %d: registered, pid %d", ref.group, ref.incarnation, os.getpid())
         sessions = SparkSessions(f"{claim.group} ({claim.run_uid[:8]}/{claim.incarnation})")
-        heartbeat = Heartbeat(self._store, ref, lambda: self._is_ready(sessions), self._halt, self._exit_replaced)
+        heartbeat = Heartbeat(self._store, ref, lambda: self._is_ready(sessions), self._wishes, self._exit_replaced)
         heartbeat.start()
         try:
             return self._drive(ref, sessions)
@@ -119,6 +122,7 @@ class Driver:
                 "reading the run", lambda: self._store.find_run(self._config.claim.run_uid)
             )
             _check_fingerprint(pipeline, run)
+            self._hear_wish(ref)
             identity = WriterIdentity(run.uid, ref.incarnation, run.created_at)
             connections = Connections(self._config.connections, identity, run.spec.replay_seconds)
             settings = EpochSettings(
@@ -129,6 +133,7 @@ class Driver:
                 sessions,
                 lambda stopping: self._hold_sources(found, stopping),
                 self._halt,
+                self._drain,
                 payloads=self._payloads,
             )
             self._sweep(run, ref, below=ref.incarnation)
@@ -156,6 +161,12 @@ class Driver:
             log.info("group %s halts on request", ref.group)
             self._store.patience.call("halting", lambda: self._store.halted(ref))
         return FINISHED
+
+    def _hear_wish(self, ref: GroupRef) -> None:
+        """Before anything is read: a driver that recovers a draining group reads nothing further."""
+        status = self._store.patience.call("reading the wish", lambda: self._store.group(ref.run_id, ref.group))
+        if status.desired in self._wishes:
+            self._wishes[status.desired].set()
 
     def _load(self) -> Pipeline:
         config = self._config
@@ -199,7 +210,8 @@ class Driver:
 
     def _hold_sources(self, run: Run, stopping: threading.Event) -> None:
         """A benchmark's sources wait until every group is ready; a recovered one has nobody to wait for."""
-        while run.spec.hold_sources and self._config.claim.incarnation == 1 and not stopping.is_set():
+        held = run.spec.hold_sources and self._config.claim.incarnation == 1
+        while held and not stopping.is_set() and not self._drain.is_set():
             try:
                 if all(group.ready for group in self._store.groups(run.run_id)):
                     return

@@ -40,6 +40,7 @@ from airflow_logio.runtime.sources import (
     Batch,
     Discarded,
     Exhausted,
+    HandedOver,
     ReadAction,
     SourceReader,
     Stored,
@@ -57,6 +58,8 @@ FLUSH_SECONDS = 0.25
 FLUSH_EVENTS = 512
 COMMITTER_POLL_SECONDS = 0.005
 MAX_EVENTS_PER_STEP = 64
+SOURCE_PATIENCE_SECONDS = 5.0
+"""How long a driver that ends for good waits for a read that does not answer."""
 
 
 class GroupEpoch:
@@ -76,6 +79,9 @@ class GroupEpoch:
         self._committer = Committer(session, self._bodies, self._after_commit, self._fail, self._collection.committed)
         self._writers: dict[tuple[str, str], WriterThread] = {}
         self._sources: dict[str, SourceReader] = {}
+        self._handed_over: set[str] = set()
+        """Sources whose stored effect is handed over whole: only their next read action is open."""
+        self._draining = False
         self._channel: Channel | None = None
         self._backlogs: dict[Port, Backlog] = {}
         self._generation = Generation(self._protocol, settings, self._members, self._mailbox.put)
@@ -91,11 +97,14 @@ class GroupEpoch:
 
     def run(self) -> bool:
         """Drive the group; True if it has finished, False if it was asked to halt. Raises what a thread raised."""
+        for_good = False
         try:
             self._recover()
-            return self._loop()
+            finished = self._loop()
+            for_good = True
+            return finished
         finally:
-            self._stop()
+            self._stop(for_good=for_good)
 
     def _recover(self) -> None:
         crash_here(CrashPoint.BEFORE_RECOVERY)
@@ -138,7 +147,11 @@ class GroupEpoch:
         self._channel.start()
 
     def _begin_sources(self) -> None:
-        """Algorithm 6 Steps 2 to 4. A read action that is new is executed once the log has it (`_after_commit`)."""
+        """Algorithm 6 Steps 2 to 4. A read action that is new is executed once the log has it (`_after_commit`).
+
+        Where the group is to drain, only what is stored already is read.
+        """
+        draining = self._settings.drain_requested.is_set()
         for name, operator in self._members.items():
             if not isinstance(operator, SourceOperator):
                 continue
@@ -156,12 +169,30 @@ class GroupEpoch:
             )
             for action_id, ref in source.to_drop():
                 reader.ask(UsedUp(action_id, ref))
+            if draining:
+                reader.drain(cut_short=source.stored is None)
             if source.action is None:
-                self._protocol.begin_source(name, without_plan(first))
-            elif not source.has_ended:
+                if not draining:
+                    self._protocol.begin_source(name, without_plan(first))
+            elif not source.has_ended and (source.stored is not None or not draining):
                 reader.ask(ReadAction(source.action_id, source.action, source.offset, source.stored))
 
-    def _stop(self) -> None:
+    def _drain_if_asked(self) -> None:
+        """Stop reading, once per epoch (DESIGN decision 9). What is in the mailbox and not in a step is not read either."""
+        if self._draining or not self._settings.drain_requested.is_set():
+            return
+        self._draining = True
+        log.info("group %s drains on request", self._settings.group)
+        crash_here(CrashPoint.BEFORE_DRAIN)
+        self._protocol.drain()
+        for name, reader in self._sources.items():
+            if name in self._handed_over:
+                self._protocol.end_source(name)
+            reader.drain(cut_short=self._protocol.drain_source(name))
+        if self._unflushed_since is None:
+            self._unflushed_since = time.monotonic()
+
+    def _stop(self, *, for_good: bool) -> None:
         """Join every thread: after this nothing of this epoch can reach the log or an external system."""
         self._mailbox.close()
         if self._payloads is not None:
@@ -171,7 +202,7 @@ class GroupEpoch:
         for writer in self._writers.values():
             writer.stop()
         for source in self._sources.values():
-            source.stop()
+            source.stop(patience=SOURCE_PATIENCE_SECONDS if for_good else None)
         if self._channel is not None:
             self._channel.stop()
         self._generation.join()
@@ -180,6 +211,7 @@ class GroupEpoch:
 
     def _loop(self) -> bool:
         while True:
+            self._drain_if_asked()
             item = self._mailbox.get(self._patience(), inputs=self._accepts_inputs())
             taken = 0
             while item is not None:
@@ -219,7 +251,9 @@ class GroupEpoch:
         match item:
             case (Port() as receiver, Event() as event):
                 self._protocol.deliver(receiver, event)
-            case Batch() | Stored() | Exhausted() | Discarded():
+            case Discarded(operator, action_id):
+                self._protocol.effect_dropped(operator, action_id)
+            case Batch() | Stored() | HandedOver() | Exhausted() if not self._protocol.source(item.operator).has_ended:
                 self._observe_source(item)
             case Generated():
                 self._generation.finished(item)
@@ -229,7 +263,7 @@ class GroupEpoch:
             case Failure(error):
                 raise error
 
-    def _observe_source(self, item: Batch | Stored | Exhausted | Discarded) -> None:
+    def _observe_source(self, item: Batch | Stored | HandedOver | Exhausted) -> None:
         """Algorithm 1 Steps 2 and 3."""
         operator = item.operator
         match item:
@@ -241,10 +275,14 @@ class GroupEpoch:
                 self._protocol.store_effect(operator, ref, records)
                 if end is not None:
                     self._protocol.end_source(operator, end.next_action)
+            case HandedOver():
+                if self._draining:
+                    self._protocol.end_source(operator)
+                else:
+                    self._handed_over.add(operator)
             case Exhausted(_, next_action):
+                self._handed_over.discard(operator)
                 self._protocol.end_source(operator, next_action)
-            case Discarded(_, action_id):
-                self._protocol.effect_dropped(operator, action_id)
 
     def _is_due(self) -> bool:
         """Output Sets go to the committer as soon as it is free; assignments alone wait for company (decision 2)."""
@@ -294,6 +332,8 @@ class GroupEpoch:
 
     def _after_commit(self, effects: Sequence[fx.Effect]) -> None:
         """On the committer's thread: what may leave the group now that it is durable."""
+        if any(isinstance(effect, fx.DrainGroup) for effect in effects):
+            crash_here(CrashPoint.AFTER_DRAIN)
         writes = [
             PendingWrite(e.operator, e.connection, e.number, e.header, e.records, e.body or b"")
             for e in effects

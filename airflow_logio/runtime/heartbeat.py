@@ -10,7 +10,7 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import psutil
 
@@ -25,20 +25,23 @@ BEAT_SECONDS = 0.5
 
 
 class Heartbeat:
-    """`replaced` is called once when the incarnation is void, or the parent process is gone."""
+    """`replaced` is called once when the incarnation is void, or the parent process is gone.
+
+    `wishes`: desired state of the group → the event to set when it is asked for.
+    """
 
     def __init__(
         self,
         store: LogStore,
         ref: GroupRef,
         is_ready: Callable[[], bool],
-        halt: threading.Event,
+        wishes: Mapping[GroupState, threading.Event],
         replaced: Callable[[str], None],
     ) -> None:
         self._store = store
         self._ref = ref
         self._is_ready = is_ready
-        self._halt = halt
+        self._wishes = wishes
         self._replaced = replaced
         self._parent = os.getppid()
         self._process = psutil.Process()
@@ -74,8 +77,8 @@ class Heartbeat:
             # An outage of the log is not this driver's death; observers whose polls fail as well do not count it.
             log.debug("heartbeat: %s", error)
             return True
-        if desired is GroupState.HALTED:
-            self._halt.set()
+        if desired in self._wishes:
+            self._wishes[desired].set()
         return True
 
     def _resident_bytes(self) -> int:

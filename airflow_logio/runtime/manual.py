@@ -138,6 +138,7 @@ class DriverHost:
         self._operator = station.spec.name
         self._collection = Collection([self._operator], sweeps_of(settings.pipeline, settings.group), bodies.remove)
         self._checked_at = time.monotonic()
+        self._drain_noted = False
         self._last_sent = dict.fromkeys(station.spec.outputs, 0)
         self._backlogs = {
             port: Backlog(
@@ -148,16 +149,27 @@ class DriverHost:
         }
 
     def commit(self, effects: fx.Effects) -> None:
-        serialized = serialize(effects + self._collection.due(effects), self._bodies)
+        noted = [*effects, *self._drain_to_note()]
+        serialized = serialize(noted + self._collection.due(effects), self._bodies)
         crash_here(CrashPoint.BEFORE_COMMIT)
         collected = self._session.commit(serialized)
         crash_here(CrashPoint.AFTER_COMMIT)
+        if len(noted) > len(effects):
+            crash_here(CrashPoint.AFTER_DRAIN)
         self._checked_at = time.monotonic()
         self._collection.committed(serialized, collected)
         for effect in serialized:
             if isinstance(effect, fx.LogEvent) and effect.event.sender.name in self._backlogs:
                 event = effect.event
                 self._backlogs[event.sender.name].note_size(event.event_id, len(event.body or b""))
+
+    def _drain_to_note(self) -> fx.Effects:
+        """With the first commit after the wish was heard, the log says that the group drains."""
+        if self._drain_noted or not self.is_draining():
+            return []
+        self._drain_noted = True
+        crash_here(CrashPoint.BEFORE_DRAIN)
+        return [fx.DrainGroup()]
 
     def note_taken_back(self, ends: int) -> None:
         """Recovery has found that retries have taken so many ends of the stream back."""
@@ -200,6 +212,9 @@ class DriverHost:
 
     def is_stopping(self) -> bool:
         return self._settings.stop_requested.is_set()
+
+    def is_draining(self) -> bool:
+        return self._settings.drain_requested.is_set()
 
     def groups_behind(self, port: str) -> Sequence[str]:
         receivers = self._settings.pipeline.receivers(Port(self._operator, port))

@@ -34,6 +34,8 @@ class EpochSettings:
     """Blocks until sources may read, or the event is set."""
     stop_requested: threading.Event
     """Set when the group is asked to halt."""
+    drain_requested: threading.Event = field(default_factory=threading.Event)
+    """Set when the group is asked to drain."""
     prefetch: Bound = field(default_factory=Bound)
     payloads: Payloads | None = None
     """The payload store of the deployment, if it has one."""

@@ -40,6 +40,7 @@ T = TypeVar("T")
 PLAN = "plan"
 """Key of the first read action: what the following ones need to know of it. Kept with the run, not with each action."""
 
+POLL_SECONDS = 0.25
 LEAST_ATTEMPTS = 3
 """A read that fails after a long time has used up the time for replays at once; it gets these attempts anyway."""
 
@@ -63,6 +64,13 @@ class Exhausted:
 
     operator: str
     next_action: Mapping[str, Any] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class HandedOver:
+    """The stored effect of the read action is handed over whole; what follows is asked of the external system now."""
+
+    operator: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,8 +113,15 @@ class UsedUp:
     """None for a read action that this thread has executed."""
 
 
+class _Cut(Exception):
+    """The group drains: the read under way is not wanted any more."""
+
+
 class SourceReader:
-    """`may_start` blocks until the source may read (a benchmark waits until all groups are ready)."""
+    """`may_start` blocks until the source may read (a benchmark waits until all groups are ready).
+
+    Stores are discarded by a second thread: the first may be blocked in the external system for as long as that likes.
+    """
 
     def __init__(
         self,
@@ -133,34 +148,84 @@ class SourceReader:
         self._started = False
         self._offset = 0
         self._refs: dict[int, str] = {}
-        self._tasks: queue.SimpleQueue[ReadAction | UsedUp | None] = queue.SimpleQueue()
+        self._reads: queue.SimpleQueue[tuple[ReadAction, threading.Event] | None] = queue.SimpleQueue()
+        self._used_up: queue.SimpleQueue[tuple[UsedUp, threading.Event] | None] = queue.SimpleQueue()
+        self._last_discard = threading.Event()
+        """Set when the last store that is to be discarded so far is gone."""
+        self._last_discard.set()
         self._stopping = threading.Event()
-        self._thread = threading.Thread(target=self._run, name=f"logio-source-{name}", daemon=True)
-        self._thread.start()
+        self._draining = threading.Event()
+        self._interrupted = threading.Event()
+        """Set when nothing is to be read any more: on stopping, or when the read action under way was cut short."""
+        self._reading_thread = self._thread("source", self._read_all)
+        self._discarding_thread: threading.Thread | None = None
 
     def ask(self, task: ReadAction | UsedUp) -> None:
-        """Tasks are done in the order in which they are asked for."""
-        self._tasks.put(task)
+        """Tasks are begun in the order in which they are asked for: what is used up goes before more is stored."""
+        if isinstance(task, ReadAction):
+            self._reads.put((task, self._last_discard))
+            return
+        if self._discarding_thread is None:
+            self._discarding_thread = self._thread("discard", self._discard_all)
+        self._last_discard = threading.Event()
+        self._used_up.put((task, self._last_discard))
 
-    def stop(self) -> None:
-        """The mailbox must be closed first: the thread may wait for room in it."""
+    def drain(self, *, cut_short: bool) -> None:
+        """No further read action follows. `cut_short`: nothing more of the one under way is wanted, or it has no rest."""
+        self._draining.set()
+        if cut_short:
+            self._interrupted.set()
+
+    def stop(self, *, patience: float | None = None) -> None:
+        """The mailbox must be closed first: the threads may wait for room in it.
+
+        With `patience`, a read that is blocked in the external system is waited for so many seconds: for a process that
+        ends anyway. Without, until it has ended: before a rebuild, which would read a second time beside it.
+        """
         self._stopping.set()
-        self._tasks.put(None)
-        self._thread.join()
+        self._interrupted.set()
+        self._reads.put(None)
+        self._used_up.put(None)
+        if self._discarding_thread is not None:
+            self._discarding_thread.join()
+        self._reading_thread.join(patience)
+        if self._reading_thread.is_alive():
+            log.warning("source %s: a read that does not answer is left behind", self._name)
 
-    # --- the thread ---------------------------------------------------------------------------------------------------
+    # --- the threads --------------------------------------------------------------------------------------------------
 
-    def _run(self) -> None:
+    def _thread(self, kind: str, work: Callable[[], None]) -> threading.Thread:
+        thread = threading.Thread(target=self._reporting, args=(work,), name=f"logio-{kind}-{self._name}", daemon=True)
+        thread.start()
+        return thread
+
+    def _read_all(self) -> None:
         try:
-            while (task := self._tasks.get()) is not None and not self._stopping.is_set():
-                match task:
-                    case ReadAction():
-                        if not self._started:
-                            self._may_start(self._stopping)
-                        self._started = True
-                        self._execute(task)
-                    case UsedUp():
-                        self._discard(task)
+            while (task := self._reads.get()) is not None:
+                read, discarded = task
+                while not discarded.wait(POLL_SECONDS):
+                    self._check_wanted()
+                if not self._started:
+                    self._may_start(self._stopping)
+                self._started = True
+                self._execute(read)
+        except _Cut:
+            log.info("source %s: nothing further is read", self._name)
+        except Exception as error:
+            if self._interrupted.is_set() and not self._stopping.is_set():
+                log.info("source %s: nothing further is read (%s: %s)", self._name, type(error).__name__, error)
+                return
+            raise
+
+    def _discard_all(self) -> None:
+        while (task := self._used_up.get()) is not None and not self._stopping.is_set():
+            used_up, discarded = task
+            self._discard(used_up)
+            discarded.set()
+
+    def _reporting(self, work: Callable[[], None]) -> None:
+        try:
+            work()
         except Closed:
             return
         except OperatorFailed as error:
@@ -177,6 +242,7 @@ class SourceReader:
         return FailurePoint(self._name, action=f"read action {self._reading} after {self._offset:,} records")
 
     def _execute(self, read: ReadAction) -> None:
+        self._check_wanted()
         self._reading = read.action_id
         what = f"reading source {self._name}"
         self._offset = read.offset
@@ -196,7 +262,9 @@ class SourceReader:
         self._refs[read.action_id] = ref
         where = f"the stored effect of read action {read.action_id} of source {self._name!r}"
         self._replayed(what, lambda: self._bring(stored_batches(payloads, where, ref, self._offset)))
-        self._mailbox.put_input(self._end(read.action), 0)
+        self._mailbox.put_input(HandedOver(self._name), 0)
+        if not self._draining.is_set():
+            self._mailbox.put_input(self._end(read.action), 0)
 
     def _bring(self, batches: Iterator[SourceBatch]) -> None:
         """From behind the last batch that was handed over: what is replayed resumes there."""
@@ -207,9 +275,14 @@ class SourceReader:
     def _read(self, action: Mapping[str, Any], offset: int) -> Iterator[SourceBatch]:
         """Step 2.a or 3: the batches of the external system, until this thread is to end."""
         for batch in self._batches(action, offset):
-            if self._stopping.is_set():
-                raise Closed
+            self._check_wanted()
             yield batch
+
+    def _check_wanted(self) -> None:
+        if self._stopping.is_set():
+            raise Closed
+        if self._interrupted.is_set():
+            raise _Cut
 
     def _batches(self, action: Mapping[str, Any], offset: int) -> Iterator[SourceBatch]:
         operator = self._operator
@@ -262,10 +335,9 @@ class SourceReader:
 
         while True:
             try:
-                return replay(what, attempt, self._connections.replay_seconds, self._stopping)
+                return replay(what, attempt, self._connections.replay_seconds, self._interrupted)
             except ExternalUnavailable:
-                if self._stopping.is_set():
-                    raise Closed from None
+                self._check_wanted()
                 if self._offset > reached:
                     attempts, reached = 0, self._offset
                 elif attempts >= LEAST_ATTEMPTS:

@@ -32,6 +32,13 @@ from airflow_logio.store.records import (
 )
 
 
+def stopped(ref: GroupRef, state: str) -> str:
+    """Why a driver may not go on whose group was halted or parked by somebody else."""
+    return (
+        f"group {ref.group!r} is {state}: the driver of incarnation {ref.incarnation} commits nothing more, and exits"
+    )
+
+
 class GroupSession(ABC):
     """The log as one incarnation of a group sees it. `commit` belongs to one thread, the reads to another."""
 
@@ -41,7 +48,7 @@ class GroupSession(ABC):
     def open(self, *, raise_epoch: bool = False) -> FenceRow:
         """Read the fence (and first raise the epoch, for a rebuild in place); later commits continue from it.
 
-        Raises `Fenced` if the incarnation was replaced.
+        Raises `Fenced` if the incarnation was replaced, or its group was halted or parked meanwhile.
         """
 
     @abstractmethod
@@ -192,12 +199,19 @@ class LogStore(ABC):
         """A supervisor gives up on this incarnation; False if it was replaced or has ended."""
 
     @abstractmethod
-    def request(self, run_id: int, group: str, desired: GroupState) -> None:
-        """Set the desired state (running or halted); the driver obeys with its next heartbeat."""
+    def request(self, run_id: int, group: str, desired: GroupState, *, incarnation: int | None = None) -> bool:
+        """Set the desired state (running, draining or halted); the driver obeys with its next heartbeat.
+
+        With `incarnation` only while that one holds; False if it was replaced. Raises `ProtocolViolation` for a wish that
+        nobody would obey: of a group that the run does not have, to drain of one without sources or one that is halted.
+        """
 
     @abstractmethod
     def halted(self, ref: GroupRef) -> bool:
-        """The driver of this incarnation has been stopped on request."""
+        """The driver of this incarnation has been stopped on request; False if it was replaced or has ended.
+
+        Raises the epoch: what a driver that still runs would commit is refused, and it cannot rebuild itself.
+        """
 
     # --- supervision --------------------------------------------------------------------------------------------------
 

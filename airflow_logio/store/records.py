@@ -287,6 +287,11 @@ class Collected:
     """Payloads that no row names any more. Remove them after the commit; the sweep of the run finds what is forgotten."""
 
 
+def has_sources(spec: RunSpec, group: str) -> bool:
+    """Whether a group of the run has a source."""
+    return any(shape.group == group and not shape.inputs for shape in spec.operators.values())
+
+
 def senders_of(spec: RunSpec) -> dict[Port, Port]:
     """Input port → output port, of all operators of a run."""
     return {

@@ -16,7 +16,9 @@ IN_SPARK = {CrashPoint.BEFORE_JOB, CrashPoint.AFTER_JOB}
 """Passed by drivers with a Spark session only: see test_spark_drivers.py."""
 IN_STORES = {point for point in CrashPoint if point.endswith(("_store", "_drop"))}
 """Passed by sources that cannot be replayed only: see test_sources.py."""
-ELSEWHERE = IN_SPARK | IN_STORES | {CrashPoint.IN_EXTERNAL_WRITE}
+IN_DRAINS = {point for point in CrashPoint if point.endswith("_drain")}
+"""Passed by drivers that are asked to drain only: see test_draining.py."""
+ELSEWHERE = IN_SPARK | IN_STORES | IN_DRAINS | {CrashPoint.IN_EXTERNAL_WRITE}
 """IN_EXTERNAL_WRITE is passed by writers of an author's own external systems only: see test_writers.py."""
 
 WRITERS = ("totals", "publish")

@@ -59,6 +59,7 @@ EVERY_KIND: fx.Effects = [
     fx.SweepShared(Port("nobody", "out"), 0, 10),
     *(fx.ExpireLineage("nobody", kept, 1.0, 0, 10, "out", ("out",)) for kept in fx.Kept),
     fx.Count(OUT, "out", 1, 3, 4),
+    fx.DrainGroup(),
     fx.FinishGroup(),
 ]
 

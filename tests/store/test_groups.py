@@ -6,13 +6,13 @@ from dataclasses import replace
 
 import pytest
 
-from airflow_logio.errors import BudgetSpent, Fenced, ProtocolViolation, UnknownRun
+from airflow_logio.errors import BudgetSpent, EpochVoid, Fenced, ProtocolViolation, UnknownRun
 from airflow_logio.protocol import effects as fx
 from airflow_logio.protocol.liveness import RecoveryBudget
 from airflow_logio.protocol.states import GroupState
 from airflow_logio.store.port import LogStore
-from airflow_logio.store.records import Claim, DriverIdentity, GroupRef, GroupStatus
-from tests.support.logs import SOMEBODY, contents, replace_driver, spec, start_driver
+from airflow_logio.store.records import Claim, DriverIdentity, GroupRef, GroupStatus, OperatorShape
+from tests.support.logs import SOMEBODY, Driver, contents, replace_driver, spec, start_driver
 from tests.support.racing import race
 
 
@@ -208,7 +208,115 @@ def test_the_heartbeat_of_a_replaced_driver_is_refused_and_not_seen(log_store: L
     assert (found.beat, found.beat_at, found.ready) == (0, None, False), "observers read the new incarnation's row"
 
 
-def test_a_group_can_be_asked_to_run_or_to_halt_only(log_store: LogStore) -> None:
+SOURCE = {"read": OperatorShape("g", {}, ("out",)), "use": OperatorShape("behind", {"in": "read.out"})}
+
+
+def with_source(store: LogStore, state: GroupState = GroupState.RUNNING) -> Driver:
+    """A driver of group ``g``, which has a source; group ``behind`` has none."""
+    run = store.start_run(replace(spec("g", "behind"), operators=SOURCE))
+    driver = start_driver(store, run=run)
+    if state is GroupState.HALTED:
+        store.halted(driver.ref)
+    return driver
+
+
+def test_a_group_with_sources_is_asked_to_drain_and_says_that_it_does(log_store: LogStore) -> None:
+    driver = with_source(log_store)
+    for _ in range(2):
+        assert log_store.request(driver.run.run_id, "g", GroupState.DRAINING), "a second request changes nothing"
+        assert log_store.heartbeat(driver.ref, 1, ready=True, rss_bytes=0) is GroupState.DRAINING
+    for _ in range(2):
+        driver.session.commit([fx.DrainGroup()])
+        assert status(log_store, driver.ref).state is GroupState.DRAINING
+    driver.session.commit([fx.FinishGroup()])
+    assert status(log_store, driver.ref).state is GroupState.FINISHED
+    assert log_store.request(driver.run.run_id, "g", GroupState.DRAINING), "what was asked for has happened"
+
+
+def test_a_recovery_keeps_the_wish_to_drain(log_store: LogStore) -> None:
+    driver = with_source(log_store)
+    log_store.request(driver.run.run_id, "g", GroupState.DRAINING)
+    driver.session.commit([fx.DrainGroup()])
+    driver = replace_driver(driver)
+    found = status(log_store, driver.ref)
+    assert (found.state, found.desired) == (GroupState.RUNNING, GroupState.DRAINING)
+    driver.session.park("by itself")
+    again = log_store.claim(driver.run.run_id, "g", expected=2, reason="mended", by_user=True)
+    assert status(log_store, again).desired is GroupState.DRAINING
+
+
+def test_a_drain_of_a_group_that_nobody_has_launched_waits_for_its_driver(log_store: LogStore) -> None:
+    run = log_store.start_run(replace(spec("g", "behind"), operators=SOURCE))
+    log_store.request(run.run_id, "g", GroupState.DRAINING)
+    assert log_store.group(run.run_id, "g").state is GroupState.NEW
+    assert start_driver(log_store, run=run).ref.incarnation == 1
+    assert log_store.group(run.run_id, "g").desired is GroupState.DRAINING
+
+
+def test_a_halt_takes_the_wish_to_drain_back(log_store: LogStore) -> None:
+    driver = with_source(log_store)
+    log_store.request(driver.run.run_id, "g", GroupState.DRAINING)
+    log_store.request(driver.run.run_id, "g", GroupState.HALTED)
+    driver.session.commit([fx.DrainGroup()])
+    assert log_store.halted(driver.ref)
+    claim = log_store.claim(driver.run.run_id, "g", expected=1, reason="retry", by_user=True)
+    assert status(log_store, claim).desired is GroupState.RUNNING
+
+
+@pytest.mark.parametrize(
+    ("group", "before", "wish", "sentence"),
+    [
+        ("behind", GroupState.RUNNING, GroupState.DRAINING, "'behind' has no source"),
+        ("g", GroupState.HALTED, GroupState.DRAINING, "`logio retry` it first"),
+        ("g", GroupState.RUNNING, GroupState.DEAD, "not to be 'dead'"),
+        ("nobody", GroupState.RUNNING, GroupState.HALTED, "has no group 'nobody'"),
+    ],
+)
+def test_wishes_that_nobody_would_obey_are_refused(
+    log_store: LogStore, group: str, before: GroupState, wish: GroupState, sentence: str
+) -> None:
+    driver = with_source(log_store, before)
+    found = contents(log_store)
+    with pytest.raises(ProtocolViolation, match=sentence):
+        log_store.request(driver.run.run_id, group, wish)
+    assert contents(log_store) == found
+
+
+def test_a_draining_group_cannot_be_asked_to_run(log_store: LogStore) -> None:
+    driver = with_source(log_store)
+    log_store.request(driver.run.run_id, "g", GroupState.DRAINING)
+    with pytest.raises(ProtocolViolation, match="cannot go back"):
+        log_store.request(driver.run.run_id, "g", GroupState.RUNNING)
+
+
+def test_a_wish_for_one_incarnation_spares_the_next(log_store: LogStore) -> None:
+    driver = replace_driver(start_driver(log_store))
+    assert not log_store.request(driver.run.run_id, "g", GroupState.HALTED, incarnation=1)
+    assert status(log_store, driver.ref).desired is GroupState.RUNNING
+    assert log_store.request(driver.run.run_id, "g", GroupState.HALTED, incarnation=2)
+    assert status(log_store, driver.ref).desired is GroupState.HALTED
+
+
+@pytest.mark.parametrize("end", ["halted", "park"])
+def test_a_driver_whose_group_was_stopped_commits_nothing_and_cannot_go_on(log_store: LogStore, end: str) -> None:
+    driver = start_driver(log_store)
+    assert getattr(log_store, end)(driver.ref, *(() if end == "halted" else ("given up",)))
+    before = contents(log_store)
+    with pytest.raises(EpochVoid):
+        driver.session.commit([fx.StoreState("receiver", b"late")])
+    with pytest.raises(EpochVoid):
+        driver.session.check()
+    for raise_epoch in (True, False):
+        with pytest.raises(Fenced, match="commits nothing more"):
+            log_store.session(driver.ref).open(raise_epoch=raise_epoch)
+    assert contents(log_store) == before
+    claim = log_store.claim(driver.run.run_id, "g", expected=1, reason="retry", by_user=True)
+    session = log_store.session(log_store.register(claim, SOMEBODY))
+    session.open()
+    session.commit([fx.StoreState("receiver", b"next")])
+
+
+def test_a_group_can_be_asked_to_run_to_drain_or_to_halt_only(log_store: LogStore) -> None:
     driver = start_driver(log_store)
     with pytest.raises(ProtocolViolation, match="finished"):
         log_store.request(driver.run.run_id, "g", GroupState.FINISHED)

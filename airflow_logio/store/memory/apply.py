@@ -213,6 +213,14 @@ class _Writer:
     def _expire(self, effect: fx.ExpireLineage) -> None:
         self.collected.append(expiry.expire(self._tables, self._run, effect))
 
+    def _drain_group(self, _effect: fx.DrainGroup) -> None:
+        """A group that is draining already, after a rebuild, or was taken for dead, keeps its state."""
+        key = GroupKey(self._run, self._ref.group, self._ref.replica)
+        row = self._tables.groups[key]
+        if row.state in allowed_from(GroupState.DRAINING):
+            draining = replace(row, state=GroupState.DRAINING, since=self._tables.now(), error=None)
+            self._tables.put(self._tables.groups, key, draining)
+
     def _finish_group(self, _effect: fx.FinishGroup) -> None:
         key, ref = GroupKey(self._run, self._ref.group, self._ref.replica), self._ref
         row, clock = self._tables.groups[key], self._tables.now()
@@ -264,6 +272,7 @@ _CONCLUDE: Mapping[type, Callable[[_Writer, Any], None]] = {
     fx.Collect: _Writer._collect,
     fx.SweepShared: _Writer._sweep_shared,
     fx.ExpireLineage: _Writer._expire,
+    fx.DrainGroup: _Writer._drain_group,
     fx.FinishGroup: _Writer._finish_group,
     fx.StoreState: _Writer._store_state,
     fx.Count: _Writer._count,

@@ -8,14 +8,14 @@ from dataclasses import replace
 from airflow_logio.errors import EpochVoid, Fenced, LogInconsistent
 from airflow_logio.protocol.effects import Effects
 from airflow_logio.protocol.recovery import LoggedEvent, Recovered
-from airflow_logio.protocol.states import GroupState, allowed_from
+from airflow_logio.protocol.states import STOPPED, GroupState, allowed_from
 from airflow_logio.protocol.values import Event, Port, Status
 from airflow_logio.protocol.writes import PendingWrite
 from airflow_logio.store.channels import STATE_CHANNEL, WRITES
 from airflow_logio.store.header import decode_header
 from airflow_logio.store.memory.apply import apply_effects
 from airflow_logio.store.memory.tables import GroupKey, LogRow, Tables
-from airflow_logio.store.port import GroupSession
+from airflow_logio.store.port import GroupSession, stopped
 from airflow_logio.store.records import Collected, FenceRow, GroupRef
 
 
@@ -43,6 +43,8 @@ class MemoryGroupSession(GroupSession):
     def open(self, *, raise_epoch: bool = False) -> FenceRow:
         with self._tables.transaction():
             fence = self._current()
+            if (state := self._tables.groups[self._key].state) in STOPPED:
+                raise Fenced(stopped(self.ref, state.value))
             if raise_epoch:
                 fence = replace(fence, epoch=fence.epoch + 1)
                 self._tables.put(self._tables.fences, self._key, fence)

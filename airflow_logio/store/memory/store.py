@@ -11,7 +11,15 @@ from dataclasses import replace
 import msgspec
 
 from airflow_logio.errors import BudgetSpent, FailurePoint, Fenced, IncompatibleRun, ProtocolViolation, UnknownRun
-from airflow_logio.protocol.states import GroupState, RunState, allowed_from, check_claim
+from airflow_logio.protocol.states import (
+    STOPPED,
+    GroupState,
+    RunState,
+    allowed_from,
+    check_claim,
+    check_wish,
+    wish_after_claim,
+)
 from airflow_logio.store.lineage_log import LineageLog
 from airflow_logio.store.memory import maintenance, quarantine
 from airflow_logio.store.memory.lineage import MemoryLineageLog
@@ -34,6 +42,7 @@ from airflow_logio.store.records import (
     RunSpec,
     SupervisorRecord,
     encode_spec,
+    has_sources,
 )
 
 
@@ -200,9 +209,9 @@ class MemoryLogStore(LogStore):
         claim = Claim(key.run_id, uid, key.group, incarnation, uuid.uuid4().hex, recovery=incarnation > 1)
         tables.put(tables.fences, key, replace(fence, incarnation=incarnation))
         tables.add(tables.drivers, (key, incarnation), DriverRow(claim.nonce, reason, spends, clock))
-        claimed = replace(
-            tables.groups[key], state=GroupState.CLAIMED, desired=GroupState.RUNNING, since=clock, error=None
-        )
+        row = tables.groups[key]
+        desired = wish_after_claim(row.desired)
+        claimed = replace(row, state=GroupState.CLAIMED, desired=desired, since=clock, error=None)
         tables.put(tables.groups, key, claimed)
         return claim
 
@@ -301,7 +310,10 @@ class MemoryLogStore(LogStore):
         row = tables.groups[key]
         if tables.fences[key].incarnation != ref.incarnation or row.state not in allowed_from(target):
             return False
-        tables.put(tables.groups, key, replace(row, state=target, since=tables.now(), error=error))
+        desired = target if target is GroupState.HALTED else row.desired
+        tables.put(tables.groups, key, replace(row, state=target, desired=desired, since=tables.now(), error=error))
+        if target in STOPPED:  # its driver may be alive, or come back: it commits nothing any more
+            tables.put(tables.fences, key, replace(tables.fences[key], epoch=tables.fences[key].epoch + 1))
         return True
 
     def _end_driver(self, ref: GroupRef, error: str | None, failed_at: FailurePoint | None = None) -> None:
@@ -313,13 +325,17 @@ class MemoryLogStore(LogStore):
                 self.tables.drivers, key, replace(driver, ended_at=self.tables.now(), error=error, failed_at=point)
             )
 
-    def request(self, run_id: int, group: str, desired: GroupState) -> None:
-        if desired not in (GroupState.RUNNING, GroupState.HALTED):
-            raise ProtocolViolation(f"a group can be asked to run or to halt, not to be {desired.value!r}")
+    def request(self, run_id: int, group: str, desired: GroupState, *, incarnation: int | None = None) -> bool:
         tables, key = self.tables, GroupKey(run_id, group)
         with tables.transaction():
-            if key in tables.groups:
-                tables.put(tables.groups, key, replace(tables.groups[key], desired=desired))
+            if key not in tables.groups:
+                raise ProtocolViolation(f"run {run_id} has no group {group!r}")
+            row, spec = tables.groups[key], tables.runs[run_id].spec
+            if incarnation is not None and tables.fences[key].incarnation != incarnation:
+                return False
+            if check_wish(group, row.state, row.desired, desired, has_sources=has_sources(spec, group)):
+                tables.put(tables.groups, key, replace(row, desired=desired))
+            return True
 
     # --- supervision --------------------------------------------------------------------------------------------------
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
+from airflow_logio.crash import CrashPoint, crash_here
 from airflow_logio.errors import LogInconsistent
 from airflow_logio.protocol import effects as fx
 from airflow_logio.protocol.states import GroupState, allowed_from
@@ -43,6 +44,8 @@ class ConcludingWriter:
                 self._release(effect)
             case fx.Collect() | fx.SweepShared() | fx.ExpireLineage():
                 self.collected.append(self._collect(effect))
+            case fx.DrainGroup():
+                self._drain_group()
             case fx.FinishGroup():
                 self._finish_group()
 
@@ -131,20 +134,30 @@ class ConcludingWriter:
             case fx.ExpireLineage():
                 return expiry.expire(self._connection, self._run, effect)
 
-    def _finish_group(self) -> None:
-        table, drivers, ref = schema.group, schema.driver, self._ref
-        clock = now(self._connection.dialect.name)
-        finish = (
+    def _enter(self, state: GroupState) -> int:
+        """Rows changed: 0 if the table of states does not allow the move."""
+        table, ref = schema.group, self._ref
+        entered = (
             sa.update(table)
             .where(
                 table.c.run_id == ref.run_id,
                 table.c.group_name == ref.group,
                 table.c.replica == ref.replica,
-                table.c.state.in_([state.value for state in allowed_from(GroupState.FINISHED)]),
+                table.c.state.in_([source.value for source in allowed_from(state)]),
             )
-            .values(state=GroupState.FINISHED.value, since=clock, error=None)
+            .values(state=state.value, since=now(self._connection.dialect.name), error=None)
         )
-        expect(self._connection.execute(finish).rowcount, 1, f"group {ref.group!r} in a state that can finish")
+        return self._connection.execute(entered).rowcount
+
+    def _drain_group(self) -> None:
+        """A group that is draining already, after a rebuild, or was taken for dead, keeps its state."""
+        self._enter(GroupState.DRAINING)
+        crash_here(CrashPoint.IN_DRAIN)
+
+    def _finish_group(self) -> None:
+        drivers, ref = schema.driver, self._ref
+        clock = now(self._connection.dialect.name)
+        expect(self._enter(GroupState.FINISHED), 1, f"group {ref.group!r} in a state that can finish")
         self._connection.execute(
             sa.update(drivers)
             .where(

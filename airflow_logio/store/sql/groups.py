@@ -10,9 +10,16 @@ from sqlalchemy.engine import Connection
 
 from airflow_logio.errors import BudgetSpent, FailurePoint, Fenced, ProtocolViolation
 from airflow_logio.protocol.liveness import RecoveryBudget
-from airflow_logio.protocol.states import GroupState, allowed_from, check_claim
+from airflow_logio.protocol.states import (
+    STOPPED,
+    GroupState,
+    allowed_from,
+    check_claim,
+    check_wish,
+    wish_after_claim,
+)
 from airflow_logio.protocol.values import storable
-from airflow_logio.store.records import Claim, DriverIdentity, GroupRef, Refused, Run
+from airflow_logio.store.records import Claim, DriverIdentity, GroupRef, Refused, Run, has_sources
 from airflow_logio.store.sql import schema
 from airflow_logio.store.sql.engines import now
 from airflow_logio.store.sql.runs import known
@@ -47,11 +54,33 @@ def move(connection: Connection, ref: Claim | GroupRef, target: GroupState, *, e
     if incarnation != ref.incarnation or state not in allowed_from(target):
         return False
     groups = schema.group
-    connection.execute(
-        sa.update(groups)
-        .where(*_of(groups, ref.run_id, ref.group, ref.replica))
-        .values(state=target.value, since=now(connection.dialect.name), error=storable(error))
-    )
+    values = {"state": target.value, "since": now(connection.dialect.name), "error": storable(error)}
+    if target is GroupState.HALTED:
+        values["desired"] = target.value
+    connection.execute(sa.update(groups).where(*_of(groups, ref.run_id, ref.group, ref.replica)).values(**values))
+    if target in STOPPED:  # its driver may be alive, or come back: it commits nothing any more
+        fence = schema.fence
+        raised = sa.update(fence).where(*_of(fence, ref.run_id, ref.group, ref.replica))
+        connection.execute(raised.values(epoch=fence.c.epoch + 1))
+    return True
+
+
+def request(connection: Connection, run: Run, group: str, wish: GroupState, incarnation: int | None) -> bool:
+    """Note a wish; False if it is for an incarnation that was replaced."""
+    fence, groups = schema.fence, schema.group
+    if incarnation is not None:  # the fence first, as everywhere: a claim either sees the wish, or was before it
+        held = sa.select(fence.c.incarnation).where(*_of(fence, run.run_id, group)).with_for_update()
+        if connection.execute(held).scalar_one_or_none() != incarnation:
+            return False
+    row = connection.execute(
+        sa.select(groups.c.state, groups.c.desired).where(*_of(groups, run.run_id, group)).with_for_update()
+    ).one_or_none()
+    if row is None:
+        raise ProtocolViolation(f"run {run.run_id} has no group {group!r}")
+    state = known(GroupState, row.state, f"the state of group {group!r}")
+    desired = known(GroupState, row.desired, f"the desired state of group {group!r}")
+    if check_wish(group, state, desired, wish, has_sources=has_sources(run.spec, group)):
+        connection.execute(sa.update(groups).where(*_of(groups, run.run_id, group)).values(desired=wish.value))
     return True
 
 
@@ -84,22 +113,23 @@ def claim(
         end_driver(connection, ref, reason)
         return Refused(BudgetSpent(text))
     end_driver(connection, ref, reason)
-    if not by_user and _is_to_halt(connection, run, group):
+    if not by_user and _desired(connection, run, group) is GroupState.HALTED:
         move(connection, ref, GroupState.HALTED)
         return Refused(ProtocolViolation(f"group {group!r} was asked to halt, and is not recovered"))
     return _raise_incarnation(connection, run, group, expected + 1, reason, spends=spends)
 
 
-def _is_to_halt(connection: Connection, run: Run, group: str) -> bool:
+def _desired(connection: Connection, run: Run, group: str) -> GroupState:
     table = schema.group
     desired = connection.execute(sa.select(table.c.desired).where(*_of(table, run.run_id, group))).scalar_one()
-    return bool(desired == GroupState.HALTED.value)
+    return known(GroupState, desired, f"the desired state of group {group!r}")
 
 
 def _raise_incarnation(
     connection: Connection, run: Run, group: str, incarnation: int, reason: str, *, spends: bool
 ) -> Claim:
     fence, groups, clock = schema.fence, schema.group, now(connection.dialect.name)
+    desired = wish_after_claim(_desired(connection, run, group))
     made = Claim(run.run_id, run.uid, group, incarnation, uuid.uuid4().hex, recovery=incarnation > 1)
     connection.execute(sa.update(fence).where(*_of(fence, run.run_id, group)).values(incarnation=incarnation))
     connection.execute(
@@ -117,7 +147,7 @@ def _raise_incarnation(
     connection.execute(
         sa.update(groups)
         .where(*_of(groups, run.run_id, group))
-        .values(state=GroupState.CLAIMED.value, desired=GroupState.RUNNING.value, since=clock, error=None)
+        .values(state=GroupState.CLAIMED.value, desired=desired.value, since=clock, error=None)
     )
     return made
 

@@ -23,6 +23,7 @@ Late = (
     | fx.Collect
     | fx.SweepShared
     | fx.ExpireLineage
+    | fx.DrainGroup
     | fx.FinishGroup
 )
 """What changes rows that are there, in the order of the steps, after everything that adds rows."""
@@ -73,6 +74,7 @@ class EffectRows:
                 | fx.Collect()
                 | fx.SweepShared()
                 | fx.ExpireLineage()
+                | fx.DrainGroup()
                 | fx.FinishGroup()
             ):
                 self.late.append(effect)

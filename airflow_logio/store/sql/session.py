@@ -13,13 +13,13 @@ from airflow_logio.crash import CrashPoint, crash_here
 from airflow_logio.errors import EpochVoid, Fenced, LogInconsistent
 from airflow_logio.protocol.effects import Effects
 from airflow_logio.protocol.recovery import LoggedEvent, Recovered
-from airflow_logio.protocol.states import GroupState, allowed_from
+from airflow_logio.protocol.states import STOPPED, GroupState, allowed_from
 from airflow_logio.protocol.values import Event, Port, Status, storable
 from airflow_logio.protocol.writes import PendingWrite
 from airflow_logio.store.channels import STATE_CHANNEL, WRITES
 from airflow_logio.store.header import decode_header
 from airflow_logio.store.patience import Patience
-from airflow_logio.store.port import GroupSession
+from airflow_logio.store.port import GroupSession, stopped
 from airflow_logio.store.records import Collected, FenceRow, GroupRef
 from airflow_logio.store.sql import schema
 from airflow_logio.store.sql.apply import EffectWriter
@@ -48,10 +48,24 @@ class SqlGroupSession(GroupSession):
             if raise_epoch:
                 connection.execute(self._fence_update().values(epoch=table.c.epoch + 1))
             row = self._lock_fence(connection)
-        if row.incarnation != self.ref.incarnation:
-            raise self._fenced(row)
+            if row.incarnation != self.ref.incarnation:
+                raise self._fenced(row)
+            self._refuse_stopped(connection)
         self._fence = row
         return row
+
+    def _refuse_stopped(self, connection: Connection) -> None:
+        """Under the fence row's lock: whoever stops a group voids its epoch, and a driver must not just begin the next."""
+        table = schema.group
+        state = connection.execute(
+            sa.select(table.c.state).where(
+                table.c.run_id == self.ref.run_id,
+                table.c.group_name == self.ref.group,
+                table.c.replica == self.ref.replica,
+            )
+        ).scalar_one()
+        if state in STOPPED:
+            raise Fenced(stopped(self.ref, state))
 
     def _fence_update(self) -> sa.Update:
         table = schema.fence

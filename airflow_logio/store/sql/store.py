@@ -11,7 +11,7 @@ from typing import TypeVar
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from airflow_logio.errors import FailurePoint, Fenced, ProtocolViolation, UnknownRun
+from airflow_logio.errors import FailurePoint, Fenced, UnknownRun
 from airflow_logio.protocol.states import GroupState
 from airflow_logio.store.lineage_log import LineageLog
 from airflow_logio.store.patience import Patience
@@ -253,16 +253,9 @@ class SqlLogStore(LogStore):
 
         return self._past_stopped_driver(ref, attempt)
 
-    def request(self, run_id: int, group: str, desired: GroupState) -> None:
-        if desired not in (GroupState.RUNNING, GroupState.HALTED):
-            raise ProtocolViolation(f"a group can be asked to run or to halt, not to be {desired.value!r}")
-        table = schema.group
+    def request(self, run_id: int, group: str, desired: GroupState, *, incarnation: int | None = None) -> bool:
         with writing(self.engine) as connection:
-            connection.execute(
-                sa.update(table)
-                .where(table.c.run_id == run_id, table.c.group_name == group)
-                .values(desired=desired.value)
-            )
+            return groups.request(connection, self._run(connection, run_id), group, desired, incarnation)
 
     # --- supervision --------------------------------------------------------------------------------------------------
 

@@ -87,6 +87,60 @@ def test_the_life_of_a_non_replayable_read_action() -> None:
     assert group.protocol.is_finished()
 
 
+def drained(group: Group) -> tuple[bool, fx.Effects]:
+    """Whether the source has ended with the step that drains the group, and the step."""
+    ended: list[bool] = []
+    effects = step(group, group.protocol.drain, lambda: ended.append(group.protocol.drain_source("op")))
+    assert of(fx.DrainGroup, effects) == [fx.DrainGroup()]
+    return ended[0], effects
+
+
+def ends(effects: fx.Effects) -> list[Kind]:
+    return [effect.event.kind for effect in of(fx.LogEvent, effects)]
+
+
+@pytest.mark.parametrize("replayable", [True, False])
+def test_a_drain_cuts_the_read_action_short_that_is_not_in_the_log(replayable: bool) -> None:
+    group = begun(replayable=replayable)
+    if replayable:
+        step(group, lambda: group.protocol.emit("op", [Emit("out", [1, 2], 2)], offset=2))
+    ended, effects = drained(group)
+    assert ended and ends(effects) == [Kind.END]
+    assert reads(effects) == [CompleteReadAction("op", "source", 1)], "over, with what the log has of it"
+    assert group.protocol.is_finished()
+    again = after(group, effects)
+    assert again.protocol.source("op").has_ended and again.protocol.is_finished()
+    assert again.protocol.drain_source("op"), "asked again after a recovery: nothing is left to do"
+    again.protocol.begin_source("op", {"queue": 1})
+    assert reads(again.protocol.close_step()) == []
+
+
+def test_a_drain_before_the_first_read_action() -> None:
+    group = source_group(replayable=True)
+    ended, effects = drained(group)
+    assert ended and ends(effects) == [Kind.END] and reads(effects) == []
+    again = after(group, effects)
+    assert again.protocol.source("op").action is None and again.protocol.is_finished()
+    again.protocol.begin_source("op", {"queue": 1})
+    assert reads(again.protocol.close_step()) == []
+
+
+def test_a_drain_processes_what_is_stored_and_asks_for_nothing_else() -> None:
+    group = begun(replayable=False)
+    step(group, lambda: group.protocol.store_effect("op", "effects/1", 2))
+    ended, effects = drained(group)
+    assert not ended and ends(effects) == [] and reads(effects) == []
+    with pytest.raises(ProtocolViolation, match="its effect is stored, so it has been read"):
+        group.protocol.source("op").cut_short(group.protocol.ledger)
+    effects = step(
+        group,
+        lambda: group.protocol.emit("op", [Emit("out", [1, 2], 2)], offset=2),
+        lambda: group.protocol.end_source("op"),
+    )
+    assert reads(effects) == [ReadDone("op", "source", 1)] and ends(effects) == [Kind.DATA, Kind.END]
+    assert group.protocol.source("op").to_drop() == [[1, "effects/1"]], "discarded as at any end"
+
+
 def test_an_empty_effect() -> None:
     """Hole 5: nothing but Step 2.b, and the end."""
     group = begun(replayable=False)

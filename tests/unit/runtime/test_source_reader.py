@@ -21,12 +21,14 @@ from airflow_logio.runtime.sources import (
     Batch,
     Discarded,
     Exhausted,
+    HandedOver,
     ReadAction,
     SourceReader,
     Stored,
     UsedUp,
     without_plan,
 )
+from tests.support.waiting import eventually
 
 Script = Sequence[int | Exception]
 """Sizes of the batches of one execution, and what is raised between them."""
@@ -129,10 +131,10 @@ def test_an_effect_is_stored_before_its_first_batch_and_discarded_when_it_is_use
 ) -> None:
     harness = start(Scripted([3, 4]), epoch)
     harness.reader.ask(ReadAction(1, {"part": 0}))
-    stored, *batches, end = harness.take(4)
+    stored, *batches, handed_over, end = harness.take(5)
     assert isinstance(stored, Stored) and (stored.records, stored.end) == (7, None)
     assert sizes(batches) == [(3, 3, 1), (4, 7, 1)]
-    assert end == Exhausted("s", None)
+    assert (handed_over, end) == (HandedOver("s"), Exhausted("s", None))
     assert len(store.find("run")) == 1
     harness.reader.ask(UsedUp(1))
     assert harness.take() == [Discarded("s", 1)]
@@ -179,7 +181,7 @@ def test_a_stored_effect_is_never_read_again_outside(start: Any, epoch: EpochPay
     nobody = Scripted()
     again = start(nobody, epoch)
     again.reader.ask(ReadAction(1, {"part": 0}, 7, ref))
-    batch, end = again.take(2)
+    batch, _, end = again.take(3)
     assert sizes([batch]) == [(5, 12, 1)] and isinstance(end, Exhausted)
     assert nobody.reads == []
 
@@ -223,10 +225,11 @@ def test_read_actions_follow_each_other_and_only_the_run_keeps_their_plan(
     source = Scripted([1], [2], replayable=replayable)
     harness = start(source, epoch, plan=["a", "b"])
     harness.reader.ask(ReadAction(1, {"part": 0}))
-    end = harness.take(2 if replayable else 3)[-1]
+    items = 2 if replayable else 4
+    end = harness.take(items)[-1]
     assert end == Exhausted("s", {"part": 1})
     harness.reader.ask(ReadAction(2, end.next_action))
-    assert harness.take(2 if replayable else 3)[-1] == Exhausted("s", None)
+    assert harness.take(items)[-1] == Exhausted("s", None)
     assert source.reads == [(0, 0), (1, 0)]
     assert without_plan({"part": 0, "plan": [1]}) == {"part": 0}
 
@@ -264,6 +267,97 @@ def test_it_ends_in_the_middle_of_a_read_and_leaves_no_file(start: Any, store: P
     threading.Timer(0.2, go_on.set).start()
     harness.stop()
     assert store.find("run") == [] and harness.errors == []
+
+
+class Blocked(Scripted):
+    """Behind its scripts nothing answers, until the test ends."""
+
+    def __init__(self, *scripts: Script, replayable: bool = False) -> None:
+        super().__init__(*scripts, replayable=replayable)
+        self.blocked, self.released = threading.Event(), threading.Event()
+
+    def block(self) -> None:
+        self.blocked.set()
+        self.released.wait(20)
+
+    def next_action(self, params: Mapping[str, Any], previous: Mapping[str, Any]) -> dict[str, Any] | None:
+        self.block()
+        return {"part": previous["part"] + 1}
+
+    def read(self, params: Mapping[str, Any], action: Mapping[str, Any], offset: int) -> Iterator[SourceBatch]:
+        yield from super().read(params, action, offset)
+        if self.replayable:
+            self.block()
+
+
+def test_a_read_that_is_cut_short_brings_nothing_more_and_what_it_says_later_is_not_heard(start: Any) -> None:
+    class Failing(Blocked):
+        def block(self) -> None:
+            super().block()
+            raise ValueError("late")
+
+    source = Failing([3], replayable=True)
+    harness = start(source, None)
+    harness.reader.ask(ReadAction(1, {"part": 0}))
+    harness.take()
+    assert source.blocked.wait(10)
+    harness.reader.drain(cut_short=True)
+    source.released.set()
+    harness.reader._reading_thread.join(10)
+    assert not harness.reader._reading_thread.is_alive()
+    assert harness.errors == [] and harness.mailbox.get(0, inputs=True) is None
+
+
+def test_a_read_that_does_not_answer_is_left_behind_by_a_process_that_ends(start: Any) -> None:
+    source = Blocked([3], replayable=True)
+    harness = start(source, None)
+    harness.reader.ask(ReadAction(1, {"part": 0}))
+    assert source.blocked.wait(10)
+    harness.mailbox.close()
+    harness.reader.stop(patience=0.05)
+    assert harness.reader._reading_thread.is_alive()
+    source.released.set()
+
+
+def test_a_store_is_discarded_while_the_next_read_action_is_asked_for(
+    start: Any, store: Payloads, epoch: EpochPayloads
+) -> None:
+    """Who drains needs no answer to that: the stored effect is handed over, and its store goes."""
+    source = Blocked([3])
+    harness = start(source, epoch)
+    harness.reader.ask(ReadAction(1, {"part": 0}))
+    assert [type(item) for item in harness.take(3)] == [Stored, Batch, HandedOver]
+    assert source.blocked.wait(10)
+    harness.reader.drain(cut_short=True)
+    harness.reader.ask(UsedUp(1))
+    assert harness.take() == [Discarded("s", 1)]
+    assert store.find("run") == []
+    source.released.set()
+
+
+def test_a_stored_effect_is_handed_over_whole_in_a_drain_and_nothing_is_asked_for(
+    start: Any, epoch: EpochPayloads
+) -> None:
+    first = start(Scripted([3, 4]), epoch)
+    first.reader.ask(ReadAction(1, {"part": 0}))
+    ref = first.take()[0].ref
+    source = Blocked()
+    harness = start(source, epoch)
+    harness.reader.drain(cut_short=False)
+    harness.reader.ask(ReadAction(1, {"part": 0}, 3, ref))
+    batch, handed_over = harness.take(2)
+    assert sizes([batch]) == [(4, 7, 1)] and handed_over == HandedOver("s")
+    assert harness.mailbox.get(0.1, inputs=True) is None and not source.blocked.is_set()
+
+
+def test_a_source_whose_system_is_away_is_not_waited_for(start: Any) -> None:
+    source = Scripted(*[[ExternalUnavailable("no route")]] * 50, replayable=True)
+    harness = start(source, None, seconds=60)
+    harness.reader.ask(ReadAction(1, {"part": 0}))
+    eventually(lambda: source.reads)
+    harness.reader.drain(cut_short=True)
+    harness.reader._reading_thread.join(10)
+    assert not harness.reader._reading_thread.is_alive() and harness.errors == []
 
 
 def test_batches_of_a_replayable_read_are_those_of_the_source(start: Any) -> None:
