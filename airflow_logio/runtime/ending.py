@@ -16,6 +16,7 @@ from airflow_logio.errors import LogioError
 from airflow_logio.protocol.states import ENDED, LAUNCHING, GroupState
 from airflow_logio.runtime import leftovers, processes
 from airflow_logio.runtime.launch import discard_configurations
+from airflow_logio.runtime.stopping import end_process
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records import GroupRef, GroupStatus, Run
 
@@ -61,9 +62,7 @@ class DriverEnder:
                 break
             time.sleep(POLL_SECONDS)
         for status in self._statuses():
-            if status.identity is not None and processes.driver_processes(status.identity):
-                log.info("group %s: ending its driver", status.group)
-                processes.end(status.identity)
+            end_process(status)
             self._note_halted(status)
         folders = self._folders()
         for folder in folders:

@@ -12,6 +12,7 @@ import psutil
 from airflow_logio.store.records import DriverIdentity
 
 START_TIME_TOLERANCE_SECONDS = 0.05
+_STOPPED = (psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP)
 
 
 def boot_id() -> str:
@@ -92,6 +93,14 @@ def is_gone(identity: DriverIdentity) -> bool | None:
     if identity.pid:
         return _find(identity.pid, identity.start_time) is None
     return _find(identity.parent_pid, identity.parent_start_time) is None
+
+
+def is_stopped(identity: DriverIdentity) -> bool:
+    """Whether a driver on this machine is stopped (SIGSTOP, a debugger): it answers nobody until it is continued."""
+    try:
+        return any(process.status() in _STOPPED for process in driver_processes(identity))
+    except psutil.NoSuchProcess:
+        return False
 
 
 def end(identity: DriverIdentity, timeout: float = 10.0) -> bool:

@@ -15,7 +15,8 @@ from airflow.providers.common.compat.sdk import AirflowException
 from airflow_logio._compat import BaseTrigger, TriggerEvent, aget_task_state
 from airflow_logio.errors import LogioError, LogUnavailable
 from airflow_logio.hooks.logio import LogioHook
-from airflow_logio.protocol.states import ALIVE, ENDED, GroupState
+from airflow_logio.protocol.states import ENDED, GroupState
+from airflow_logio.runtime.stopping import Halt, halt_for_good
 from airflow_logio.runtime.supervision import SupervisionWatch
 from airflow_logio.runtime.watch import GroupWatcher, Observation
 from airflow_logio.store.sql.store import SqlLogStore
@@ -25,6 +26,8 @@ WAKING = ENDED | {GroupState.NEW}
 """States of a group that its task has to know of."""
 STOPPING = frozenset({"failed", "success", "skipped", "removed"})
 """What the task instance has become if a person stopped it, rather than cleared it to go on."""
+HALT_GRACE_SECONDS = 10.0
+"""How long a driver may take to halt by itself; Airflow gives `on_kill` 30 seconds in all."""
 _SILENT_POLLS = 60
 
 
@@ -92,8 +95,8 @@ class LogioGroupTrigger(BaseTrigger):
         if state not in STOPPING:
             self.log.info("Group %s goes on: its task was cleared (state %s)", self.group, state)
             return
-        halted = await asyncio.to_thread(self._halt)
-        self.log.info("Group %s: its task is %s; %s", self.group, state, "asked to halt" if halted else "left as it is")
+        halt = await asyncio.to_thread(self._halt)
+        self.log.info("Group %s: its task is %s; it is %s", self.group, state, halt.value)
 
     async def cleanup(self) -> None:
         """Close connections. Says nothing about the group: a triggerer that restarts comes here too."""
@@ -146,15 +149,11 @@ class LogioGroupTrigger(BaseTrigger):
         if self._reporter is not None:
             self._reporter.report(at_once=observation.state in ENDED)
 
-    def _halt(self) -> bool:
+    def _halt(self) -> Halt:
         """Only the incarnation that this trigger watched: a later one belongs to somebody else."""
         self._watch()
         assert self._store is not None
-        status = self._store.group(self._run_id, self.group)
-        if status.state not in ALIVE or status.incarnation != self.incarnation:
-            return False
-        self._store.request(self._run_id, self.group, GroupState.HALTED)
-        return True
+        return halt_for_good(self._store, self._run_id, self.group, self.incarnation, grace_seconds=HALT_GRACE_SECONDS)
 
     def _event(self, state: str, cause: str | None) -> TriggerEvent:
         return TriggerEvent({"state": state, "incarnation": self.incarnation, "cause": cause})
