@@ -29,6 +29,7 @@ def get_provider_info() -> dict[str, Any]:
                     "airflow_logio.operators.recover_group",
                     "airflow_logio.operators.spark",
                     "airflow_logio.operators.start_run",
+                    "airflow_logio.operators.stop",
                     "airflow_logio.operators.supervise",
                 ],
             }
@@ -37,7 +38,11 @@ def get_provider_info() -> dict[str, Any]:
         "triggers": [
             {
                 "integration-name": NAME,
-                "python-modules": ["airflow_logio.triggers.failed_groups", "airflow_logio.triggers.group"],
+                "python-modules": [
+                    "airflow_logio.triggers.failed_groups",
+                    "airflow_logio.triggers.group",
+                    "airflow_logio.triggers.stop",
+                ],
             }
         ],
         "config": {"logio": {"description": "Options of the LOG.io provider.", "options": _options()}},

@@ -17,10 +17,12 @@ from airflow_logio.errors import Fenced, ProtocolViolation
 from airflow_logio.protocol.states import ALIVE, ENDED, GroupState
 from airflow_logio.runtime.launch import LaunchContext, launch_group
 from airflow_logio.runtime.spark_submit import SparkSettings
-from airflow_logio.runtime.watch import GroupWatcher
+from airflow_logio.runtime.stop_run import States, StopMode, StopRun
 from airflow_logio.store.port import LogStore
-from airflow_logio.store.records import GroupRef, Retried, Run
+from airflow_logio.store.records import Retried, Run
 
+HALT_SECONDS = 30.0
+POLL_SECONDS = 0.25
 STARTABLE = (GroupState.PARKED, GroupState.HALTED, GroupState.DEAD)
 
 
@@ -96,36 +98,45 @@ def stop(
     run: RunArgument,
     group: Annotated[str | None, typer.Argument(help="Group; default: all groups")] = None,
     log: LogOption = None,
-    timeout: Annotated[float, typer.Option(help="Seconds to wait for the drivers")] = 30.0,
+    drain: Annotated[
+        bool,
+        typer.Option("--drain", help="Sources read no further; what they have read is processed, and the run finishes"),
+    ] = False,
+    timeout: Annotated[
+        float | None, typer.Option(help="Seconds to wait for the end. Default: 30, or for as long as a drain takes")
+    ] = None,
 ) -> None:
-    """Halt a run, or one group of it: drivers commit what they have and end. `logio run --run-id` or retry go on."""
+    """Halt a run, or one group of it: drivers commit what they have and end. `logio run --run-id` or retry go on.
+
+    With --drain it ends for good instead, and exactly: everything that was read is processed. Whoever supervises the run
+    goes on doing so until then. A group can be drained alone if it has a source.
+    """
     known = Connections.load(warn)
+    mode = StopMode.DRAIN if drain else StopMode.HALT
+    seconds = timeout if timeout is not None else float("inf") if drain else HALT_SECONDS
     with opened(known.log_url(log)) as store:
-        found = store.find_run(run)
-        names = [group] if group is not None else [status.group for status in store.groups(found.run_id)]
-        for name in names:
-            store.group(found.run_id, name)
-            store.request(found.run_id, name, GroupState.HALTED)
-        left = _wait_until_ended(store, found, names, timeout)
-        for name in names:
-            out.print(f"{name}: {store.group(found.run_id, name).state.value}", markup=False)
-        if left:
-            warn(f"{', '.join(left)}: still not ended after {timeout:g} s; it halts with the driver's next heartbeat")
-            raise typer.Exit(1)
+        stopping = StopRun(store, store.find_run(run), mode, group)
+        stopping.request()
+        states = _watch(stopping, seconds)
+    if not stopping.is_over(states):
+        left = ", ".join(name for name, state in states.items() if state not in ENDED) or "the log does not answer"
+        warn(f"{left}: still not ended after {seconds:g} s; it stays asked for, and happens without this command")
+        raise typer.Exit(1)
+    if not stopping.has_succeeded(states):
+        warn("a group that does not run holds the others up: mend the cause, `logio retry`, and it goes on to the end")
+        raise typer.Exit(1)
 
 
-def _wait_until_ended(store: LogStore, run: Run, names: list[str], timeout: float) -> list[str]:
-    """The groups that have not ended in time; a group without a living driver is marked halted here."""
-    watchers = {name: GroupWatcher(store, run.run_id, name, run.spec.lease) for name in names}
-    deadline = time.monotonic() + timeout
+def _watch(stopping: StopRun, seconds: float) -> States:
+    """Print every change of a state until it is over, or the time is; returns the last states that were seen."""
+    deadline = time.monotonic() + seconds
+    known: States = {}
     while True:
-        left = []
-        for name, watcher in watchers.items():
-            status = watcher.poll().status
-            if status is not None and status.state in (GroupState.NEW, GroupState.DEAD):
-                store.halted(GroupRef(run.run_id, name, status.incarnation, status.replica))
-            elif status is None or status.state not in ENDED:
-                left.append(name)
-        if not left or time.monotonic() > deadline:
-            return left
-        time.sleep(0.25)
+        states = stopping.look()
+        for name, state in (states or {}).items():
+            if known.get(name) is not state:
+                out.print(f"{name}: {state.value}", markup=False)
+        known = states or known
+        if (states is not None and stopping.is_over(states)) or time.monotonic() > deadline:
+            return known
+        time.sleep(POLL_SECONDS)

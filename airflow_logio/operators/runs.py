@@ -45,11 +45,17 @@ def run_of(store: LogStore, pipeline: str, context: Mapping[str, Any], uid: str 
     dag_id, run_id = identity(context)
     if uid:
         return store.find_run(uid)
+    return run_in_dag(store, pipeline, dag_id, run_id)
+
+
+def run_in_dag(store: LogStore, pipeline: str, dag_id: str, dag_run_id: str | None) -> Run:
+    """The newest run of a pipeline in a DAG, or in that DAG run of it. Raises `UnknownRun`, with what to do."""
     for run in store.list_runs(pipeline=pipeline, limit=_RUNS_SEARCHED):
-        if (run.spec.key.dag_id, run.spec.key.dag_run_id) == (dag_id, run_id):
+        if run.spec.key.dag_id == dag_id and dag_run_id in (None, run.spec.key.dag_run_id):
             return run
+    where = f"DAG {dag_id!r}" if dag_run_id is None else f"DAG run {dag_run_id!r} of {dag_id!r}"
     raise UnknownRun(
-        f"the log has no run of pipeline {pipeline!r} for DAG run {run_id!r} of {dag_id!r}: the task that starts it "
+        f"the log has no run of pipeline {pipeline!r} for {where}: the task that starts it "
         "(LogioStartRunOperator) has to succeed first; clear it if it was skipped"
     )
 

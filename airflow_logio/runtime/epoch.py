@@ -17,6 +17,7 @@ from airflow_logio.crash import CrashPoint, crash_here
 from airflow_logio.dataflow.operators import SourceOperator
 from airflow_logio.dataflow.pipeline import Pipeline
 from airflow_logio.dataflow.writers import ActionWriter
+from airflow_logio.errors import EpochVoid
 from airflow_logio.protocol import effects as fx
 from airflow_logio.protocol.group import GroupProtocol
 from airflow_logio.protocol.logic import Emit
@@ -97,12 +98,13 @@ class GroupEpoch:
 
     def run(self) -> bool:
         """Drive the group; True if it has finished, False if it was asked to halt. Raises what a thread raised."""
-        for_good = False
+        for_good = True
         try:
             self._recover()
-            finished = self._loop()
-            for_good = True
-            return finished
+            return self._loop()
+        except EpochVoid:
+            for_good = False
+            raise
         finally:
             self._stop(for_good=for_good)
 
@@ -193,7 +195,10 @@ class GroupEpoch:
             self._unflushed_since = time.monotonic()
 
     def _stop(self, *, for_good: bool) -> None:
-        """Join every thread: after this nothing of this epoch can reach the log or an external system."""
+        """Join every thread: after this nothing of this epoch can reach the log or an external system.
+
+        Where the process ends, `for_good`, a read that does not answer is not waited for: its process takes it along.
+        """
         self._mailbox.close()
         if self._payloads is not None:
             self._payloads.stop()

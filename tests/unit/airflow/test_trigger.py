@@ -18,7 +18,7 @@ from airflow.triggers.base import TriggerEvent
 from airflow_logio.errors import LogUnavailable
 from airflow_logio.hooks.logio import LogioHook
 from airflow_logio.protocol.states import GroupState
-from airflow_logio.runtime import bundle, supervision
+from airflow_logio.runtime import bundle, processes, supervision
 from airflow_logio.runtime.start import run_spec
 from airflow_logio.store.records import GroupRef, Run, Supervision
 from airflow_logio.store.sql.store import SqlLogStore
@@ -230,6 +230,7 @@ def killed(trigger: LogioGroupTrigger, state: str | None, monkeypatch: pytest.Mo
         return state
 
     monkeypatch.setattr(group_module, "aget_task_state", answer)
+    monkeypatch.setattr(group_module, "HALT_GRACE_SECONDS", 0.2)
     trigger._task_instance = SimpleNamespace(task_id=GROUP, dag_id=DAG_ID, run_id=RUN_ID, map_index=-1)
 
     async def kill() -> None:
@@ -243,11 +244,18 @@ def killed(trigger: LogioGroupTrigger, state: str | None, monkeypatch: pytest.Mo
 
 @pytest.mark.usefixtures("running")
 @pytest.mark.parametrize("state", ["failed", "success", "removed"])
-def test_a_task_that_was_marked_halts_its_group(
-    state: str, trigger: LogioGroupTrigger, log: SqlLogStore, run: Run, monkeypatch: pytest.MonkeyPatch
+def test_a_task_that_was_marked_halts_its_group_even_if_the_driver_does_not_listen(
+    state: str,
+    trigger: LogioGroupTrigger,
+    log: SqlLogStore,
+    run: Run,
+    launcher: FakeLauncher,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     killed(trigger, state, monkeypatch)
-    assert log.group(run.run_id, GROUP).desired is GroupState.HALTED
+    status = log.group(run.run_id, GROUP)
+    assert (status.state, status.desired) == (GroupState.HALTED, GroupState.HALTED)
+    assert processes.identity_of(launcher.children[-1].pid) is None, "nothing is left running"
 
 
 @pytest.mark.usefixtures("running")

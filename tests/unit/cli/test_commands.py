@@ -16,6 +16,8 @@ from airflow_logio.runtime.start import run_spec
 from airflow_logio.store.opening import open_store
 from airflow_logio.store.records import Run
 from tests.support.grocery import write_slice
+from tests.support.logs import SOMEBODY
+from tests.unit.airflow.support import finish
 
 SALES = bundle.parse_ref(f"{Path(__file__).parents[3] / 'dags' / 'pipelines' / 'sales.py'}:sales")
 
@@ -137,6 +139,31 @@ def test_stop_marks_groups_without_drivers_halted(
     store.dispose()
     assert states.pop("totals") is GroupState.HALTED
     assert set(states.values()) == {GroupState.NEW}
+
+
+def test_stop_drains_a_run_whoever_supervises_it(
+    run: Run, sqlite_url: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert logio(monkeypatch, "stop", "manual__1", "--drain", "--timeout", "0") == 1
+    printed = capsys.readouterr()
+    assert "ingest: new" in printed.out and "it stays asked for" in printed.err
+    assert logio(monkeypatch, "status", "manual__1") == 0
+    assert "new (to be draining)" in capsys.readouterr().out
+    assert logio(monkeypatch, "stop", "manual__1", "totals", "--drain") == 1
+    assert "group 'totals' has no source: it ends by itself" in capsys.readouterr().err
+    assert logio(monkeypatch, "stop", "manual__1", "ingest") == 0
+    assert logio(monkeypatch, "stop", "manual__1", "--drain") == 1
+    assert "`logio retry` it first" in capsys.readouterr().err
+    store = open_store(sqlite_url)
+    assert store.group(run.run_id, "ingest").desired is GroupState.HALTED
+    for status in store.groups(run.run_id):
+        if status.state is GroupState.NEW:
+            finish(store, store.register(store.claim(run.run_id, status.group, expected=0, reason="t"), SOMEBODY))
+    claim = store.claim(run.run_id, "ingest", expected=0, reason="t", by_user=True)
+    finish(store, store.register(claim, SOMEBODY))
+    store.dispose()
+    assert logio(monkeypatch, "stop", "manual__1", "--drain") == 0
+    assert "ingest: finished" in capsys.readouterr().out
 
 
 def test_retry_refuses_a_group_that_needs_none(

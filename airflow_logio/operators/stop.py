@@ -1,0 +1,171 @@
+"""`LogioStopOperator`: drain or halt a run, or a group of it, and wait until that has happened."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from typing import Any, ClassVar
+
+from airflow.providers.common.compat.sdk import AirflowException, AirflowFailException, BaseOperator
+
+from airflow_logio import _compat
+from airflow_logio.dataflow.operators import SourceOperator
+from airflow_logio.dataflow.pipeline import Pipeline
+from airflow_logio.errors import ConfigurationError
+from airflow_logio.hooks.logio import LogioHook
+from airflow_logio.operators.references import reference, resolve
+from airflow_logio.operators.runs import identity, opened_log, run_in_dag, run_of
+from airflow_logio.protocol.states import GroupState
+from airflow_logio.runtime.stop_run import States, StopMode, StopRun, shown
+from airflow_logio.store.records import Run
+from airflow_logio.store.sql.store import SqlLogStore
+from airflow_logio.triggers.stop import LogioStopTrigger
+
+
+class LogioStopOperator(BaseOperator):
+    """Stop a run in an orderly way.
+
+    Drained, its sources read no further, what they have read is processed exactly once, and the run finishes. Halted, its
+    drivers commit what they have and end; clearing a group's task goes on from there. What was asked for stays asked for,
+    whatever becomes of this task: drivers obey with their next heartbeat, and recoveries keep to it.
+
+    Which run: that of `run_uid`; else the newest one of `pipeline` in the DAG run that `external_dag_run_id` names; else,
+    with `external_dag_id` alone, the newest one in that DAG; else the one in this task's own DAG run.
+
+    :param pipeline: a `Pipeline`, or where one is: ``"module:attr"``. Not needed with `run_uid`.
+    :param run_uid: uid of the run (templated).
+    :param external_dag_id: the DAG whose run is stopped (templated); default: this task's DAG.
+    :param external_dag_run_id: the DAG run whose run is stopped (templated).
+    :param group: only this group. To drain it has to have a source.
+    :param mode: ``drain`` or ``halt``.
+    :param logio_conn_id: the connection of the log.
+    :param deferrable: wait in the triggerer, where waiting holds no worker slot.
+    :param timeout: how long to wait, in seconds or as a timedelta; default: for ever. Then the task fails.
+    :param poll_interval: seconds between two looks; default: option ``[logio] poll_interval``.
+    """
+
+    template_fields: ClassVar[Sequence[str]] = ("run_uid", "external_dag_id", "external_dag_run_id", "group")
+    ui_color = "#f0e4e4"
+
+    def __init__(
+        self,
+        *,
+        pipeline: Pipeline | str | None = None,
+        run_uid: str | None = None,
+        external_dag_id: str | None = None,
+        external_dag_run_id: str | None = None,
+        group: str | None = None,
+        mode: str = StopMode.DRAIN.value,
+        logio_conn_id: str = LogioHook.default_conn_name,
+        deferrable: bool = True,
+        timeout: timedelta | float | None = None,
+        poll_interval: float | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.pipeline = reference(pipeline) if pipeline is not None else None
+        self.run_uid = run_uid
+        self.external_dag_id = external_dag_id
+        self.external_dag_run_id = external_dag_run_id
+        self.group = group
+        self.mode = mode
+        self.logio_conn_id = logio_conn_id
+        self.deferrable = deferrable
+        self.timeout_seconds = timeout.total_seconds() if isinstance(timeout, timedelta) else timeout
+        self.poll_interval = poll_interval
+        self._check(pipeline if isinstance(pipeline, Pipeline) else None)
+
+    def execute(self, context: Mapping[str, Any]) -> dict[str, Any]:
+        """Ask, and wait. Raises `UnknownRun`, `ProtocolViolation`, AirflowFailException."""
+        interval = self.poll_interval or _compat.poll_interval()
+        with opened_log(self.logio_conn_id) as store:
+            call = store.patience.call
+            run = call("finding the run", lambda: self._find(store, context))
+            stop = StopRun(store, run, StopMode(self.mode), self.group)
+            call("asking", stop.request)
+            self.log.info("Run %s, uid %s: %s asked to %s", run.spec.key, run.uid, self.group or "it is", self.mode)
+            states = self._wait(stop, interval)
+        if states is not None:
+            return self._result(run.uid, states)
+        trigger = LogioStopTrigger(
+            logio_conn_id=self.logio_conn_id,
+            run_uid=run.uid,
+            mode=self.mode,
+            group=self.group,
+            poll_interval=interval,
+        )
+        timeout = None if self.timeout_seconds is None else timedelta(seconds=self.timeout_seconds)
+        self.defer(trigger=trigger, method_name="resume", kwargs={"run_uid": run.uid}, timeout=timeout)
+        raise AssertionError("defer does not return")
+
+    def resume(self, context: Mapping[str, Any], event: Mapping[str, Any], run_uid: str) -> dict[str, Any]:
+        """The trigger has seen the end."""
+        if "error" in event:
+            raise AirflowException(f"the triggerer cannot watch run {run_uid}: {event['error']}")
+        return self._result(run_uid, {name: GroupState(state) for name, state in event["states"].items()})
+
+    # --- inside ------------------------------------------------------------------------------------------------------
+
+    def _check(self, pipeline: Pipeline | None) -> None:
+        """What can be known to be wrong when the DAG is parsed."""
+        if self.mode not in list(StopMode):
+            raise ConfigurationError(f"mode is {self.mode!r}; a run can be stopped by 'drain' or 'halt'")
+        if self.pipeline is None and self.run_uid is None:
+            raise ConfigurationError("which run is to be stopped? Give pipeline, or run_uid")
+        if self.run_uid is not None and (self.external_dag_id or self.external_dag_run_id):
+            raise ConfigurationError("run_uid names the run; leave out external_dag_id and external_dag_run_id")
+        if self.timeout_seconds is not None and self.timeout_seconds <= 0:
+            raise ConfigurationError(
+                f"timeout is {self.timeout_seconds} s; give a time above 0, or none to wait for ever"
+            )
+        if self.poll_interval is not None and self.poll_interval <= 0:
+            raise ConfigurationError(f"poll_interval is {self.poll_interval}; it must be above 0 seconds")
+        if pipeline is None or self.group is None or "{{" in self.group:
+            return
+        if self.group not in pipeline.groups:
+            raise ConfigurationError(
+                f"pipeline {pipeline.name!r} has no group {self.group!r}, only {list(pipeline.groups)}"
+            )
+        members = [pipeline.operators[name] for name in pipeline.groups[self.group].operators]
+        sources = [one for one in members if isinstance(one, SourceOperator) or not one.inputs]
+        if self.mode == StopMode.DRAIN and not sources:
+            raise ConfigurationError(
+                f"group {self.group!r} of pipeline {pipeline.name!r} has no source: it ends by itself when the groups before "
+                "it have drained. Drain those, or the whole run"
+            )
+
+    def _find(self, store: SqlLogStore, context: Mapping[str, Any]) -> Run:
+        if self.run_uid is not None:
+            return store.find_run(self.run_uid)
+        assert self.pipeline is not None
+        name = resolve(self.pipeline)[0].name
+        if self.external_dag_id is None and self.external_dag_run_id is None:
+            return run_of(store, name, context, None)
+        dag_id = self.external_dag_id or identity(context)[0]
+        return run_in_dag(store, name, dag_id, self.external_dag_run_id)
+
+    def _wait(self, stop: StopRun, interval: float) -> States | None:
+        """The states at the end; None if the triggerer is to wait for it."""
+        deadline = float("inf") if self.timeout_seconds is None else time.monotonic() + self.timeout_seconds
+        while True:
+            states = stop.look()
+            if states is not None and stop.is_over(states):
+                return states
+            if self.deferrable:
+                return None
+            if time.monotonic() >= deadline:
+                raise AirflowFailException(
+                    f"not over after {self.timeout_seconds:g} s: {shown(states) if states else 'the log does not answer'}. "
+                    "It stays asked for: drivers go on with it, and this task, cleared, waits for it again"
+                )
+            time.sleep(interval)
+
+    def _result(self, run_uid: str, states: States) -> dict[str, Any]:
+        if self.mode == StopMode.DRAIN and set(states.values()) != {GroupState.FINISHED}:
+            raise AirflowFailException(
+                f"run {run_uid} is not drained: {shown(states)}. What was read is in the log; mend the cause, clear "
+                "the tasks of the groups that are parked or halted, and they go on to the end"
+            )
+        self.log.info("Run %s: %s", run_uid, shown(states))
+        return {"run": run_uid, "mode": self.mode, "groups": {name: state.value for name, state in states.items()}}

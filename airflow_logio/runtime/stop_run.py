@@ -1,0 +1,103 @@
+"""Stopping a run, or a group of it, on request: what is asked of whom, and when it has happened.
+
+Drained, sources read no further and everything behind them comes to its normal end; halted, drivers commit what they have
+and end, to go on later.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from enum import StrEnum
+
+from airflow_logio.errors import LogUnavailable, ProtocolViolation
+from airflow_logio.protocol.states import ENDED, STOPPED, GroupState, check_wish
+from airflow_logio.runtime.stopping import force
+from airflow_logio.runtime.watch import GroupWatcher
+from airflow_logio.store.port import LogStore
+from airflow_logio.store.records import GroupStatus, Run, has_sources
+
+log = logging.getLogger(__name__)
+
+States = Mapping[str, GroupState]
+
+
+class StopMode(StrEnum):
+    DRAIN = "drain"
+    HALT = "halt"
+
+    @property
+    def wish(self) -> GroupState:
+        return GroupState.DRAINING if self is StopMode.DRAIN else GroupState.HALTED
+
+
+class StopRun:
+    """One stop of all groups of a run, or of one."""
+
+    def __init__(self, store: LogStore, run: Run, mode: StopMode, group: str | None = None) -> None:
+        self._store = store
+        self._run = run
+        self._mode = mode
+        if group is not None:
+            store.group(run.run_id, group)  # says which groups there are
+        self._groups = (group,) if group is not None else run.spec.groups
+        self._watchers = {name: GroupWatcher(store, run.run_id, name, run.spec.lease) for name in self._groups}
+        self._named = group is not None
+
+    def request(self) -> None:
+        """Put the wish into the log; again if it is there already, which changes nothing.
+
+        Raises `ProtocolViolation` if it cannot be obeyed; then nobody is asked.
+        """
+        asked = []
+        for status in self._statuses():
+            sources = has_sources(self._run.spec, status.group)
+            if self._mode is StopMode.DRAIN and not sources and not self._named:
+                continue
+            if check_wish(status.group, status.state, status.desired, self._mode.wish, has_sources=sources):
+                asked.append(status.group)
+        if self._mode is StopMode.DRAIN and not any(has_sources(self._run.spec, name) for name in self._groups):
+            raise ProtocolViolation(f"run {self._run.spec.key} names no source in the log: it can be halted only")
+        for name in asked:
+            self._store.request(self._run.run_id, name, self._mode.wish)
+
+    def look(self) -> States | None:
+        """The states of the groups, or None if the log cannot be asked. Halting, a group without a driver is marked so.
+
+        Launches nothing: a source that is dead while it drains is recovered by whoever supervises the run.
+        """
+        try:
+            if self._mode is StopMode.HALT:
+                return {name: self._halt(name, watcher) for name, watcher in self._watchers.items()}
+            return {status.group: status.state for status in self._statuses()}
+        except LogUnavailable as error:
+            log.debug("the log does not answer: %s", error)
+            return None
+
+    def is_over(self, states: States) -> bool:
+        """Everything has ended. A drain is also over when a group was halted or parked: what is behind it waits for it."""
+        if self._mode is StopMode.DRAIN and any(state in STOPPED for state in states.values()):
+            return True
+        return all(state in ENDED for state in states.values())
+
+    def has_succeeded(self, states: States) -> bool:
+        """It is over, and as it was asked for."""
+        if self._mode is StopMode.DRAIN:
+            return set(states.values()) == {GroupState.FINISHED}
+        return self.is_over(states)
+
+    def _statuses(self) -> list[GroupStatus]:
+        return [status for status in self._store.groups(self._run.run_id) if status.group in self._groups]
+
+    def _halt(self, name: str, watcher: GroupWatcher) -> GroupState:
+        status = watcher.poll().status
+        if status is None:
+            raise LogUnavailable(f"group {name!r} cannot be seen")
+        if status.state in (GroupState.NEW, GroupState.DEAD) and force(self._store, self._run.run_id, status):
+            return GroupState.HALTED
+        return status.state
+
+
+def shown(states: States) -> str:
+    """For messages: ``ingest finished, totals parked``."""
+    return ", ".join(f"{name} {state.value}" for name, state in sorted(states.items()))
