@@ -22,6 +22,7 @@ from airflow_logio.protocol.states import (
 )
 from airflow_logio.store.lineage_log import LineageLog
 from airflow_logio.store.memory import maintenance, quarantine
+from airflow_logio.store.memory.budget import budget_spent
 from airflow_logio.store.memory.lineage import MemoryLineageLog
 from airflow_logio.store.memory.session import MemoryGroupSession
 from airflow_logio.store.memory.tables import BeatRow, DriverRow, GroupKey, GroupRow, RunRow, SupervisorRow, Tables
@@ -192,7 +193,7 @@ class MemoryLogStore(LogStore):
         check_claim(group, row.state, by_user=by_user)
         spends = expected > 0 and not by_user
         ref = GroupRef(key.run_id, group, expected)
-        if spends and (causes := self._budget_spent(key)):
+        if spends and (causes := budget_spent(self.tables, key)):
             text = f"{causes}\nlast cause: {reason}"
             self._move(ref, GroupState.PARKED, text)
             self._end_driver(ref, reason)
@@ -214,27 +215,6 @@ class MemoryLogStore(LogStore):
         claimed = replace(row, state=GroupState.CLAIMED, desired=desired, since=clock, error=None)
         tables.put(tables.groups, key, claimed)
         return claim
-
-    def _budget_spent(self, key: GroupKey) -> str | None:
-        tables, clock = self.tables, self.tables.now()
-        budget = tables.runs[key.run_id].spec.budget
-        all_mine = [(n, row) for (other, n), row in sorted(tables.drivers.items()) if other == key]
-        mine = [(n, row) for n, row in all_mine if n > 1]
-        forgiven = max((n for n, row in mine if not row.spends_budget), default=0)
-        points = [row.failed_at for n, row in all_mine if n >= forgiven]
-        if budget.is_spent_at(points):
-            return (
-                f"group {key.group!r} failed at {points[-1]} again after {budget.same_event} recoveries; it is parked. "
-                "Mend the operator, or the data it cannot use, and `logio retry` the group"
-            )
-        spent = [(n, row) for n, row in mine if n > forgiven]
-        if not budget.is_spent([clock - row.claimed_at for _, row in spent]):
-            return None
-        causes = "\n".join(f"  incarnation {n}: {row.reason}" for n, row in spent[-budget.recoveries :])
-        return (
-            f"group {key.group!r} was recovered {budget.recoveries} times within {budget.window_seconds:g} s and "
-            f"failed again; it is parked. Recoveries:\n{causes}"
-        )
 
     def submitted(self, claim: Claim, *, log_path: str | None, launcher: DriverIdentity | None) -> bool:
         tables, key = self.tables, GroupKey(claim.run_id, claim.group, claim.replica)
