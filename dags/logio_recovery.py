@@ -14,6 +14,8 @@ from airflow.sdk import DAG
 from airflow_logio.operators.recover_group import LogioRecoverGroupOperator
 from airflow_logio.sensors.failed_group import LogioFailedGroupSensor
 
+# [START dag]
 with DAG("logio_recovery", schedule="@continuous", max_active_runs=1, catchup=False, tags=["logio"], doc_md=__doc__):
     failed = LogioFailedGroupSensor(task_id="failed_groups", give_up_after=timedelta(hours=6))
     LogioRecoverGroupOperator.partial(task_id="recover").expand(failed=failed.output)
+# [END dag]
