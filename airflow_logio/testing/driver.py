@@ -192,6 +192,20 @@ class Driver(Starting):
         self.committer.queue.append([fx.Collect(tuple(spec.name for spec in self.plan.operators), many)])
         return True
 
+    def _expire(self, about: object, many: int, _outcome: str) -> bool:
+        """A batch of retention or of shared bodies, by the group that is the last to finish."""
+        sweeps = self.world.sweeps
+        if self.phase is not Phase.RUNNING or self.finishing or not isinstance(about, int) or about >= len(sweeps):
+            return False
+        self.committer.queue.append([sweeps[about](many)])
+        return True
+
+    def _check(self, _about: object, _many: int, _outcome: str) -> bool:
+        """A driver without anything to commit looks at its fence; nothing changes unless it raises."""
+        if self.phase is Phase.RUNNING and self.committer.is_idle() and not self.world.is_locked(self.plan.name):
+            self.session.check()
+        return False
+
 
 VERBS = (
     "register",
@@ -212,6 +226,8 @@ VERBS = (
     "finish",
     "beat",
     "collect",
+    "expire",
+    "check",
     "take",
     "commit",
     "resolve",

@@ -106,6 +106,8 @@ class Incarnation:
             out.append(("close", None))
         elif not out and self._is_finished():
             out.append(("finish", None))
+        elif not out and self.world.scenario.retries:
+            out.append(("check", None))
         return out
 
     def _transaction(self) -> list[Option]:

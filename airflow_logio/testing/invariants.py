@@ -6,11 +6,13 @@ tables of a log in memory (`Tables.observer`), and remembers what may have been 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from airflow_logio.protocol import effects as fx
 from airflow_logio.protocol.context import Context, decode_state
+from airflow_logio.protocol.logic import Logic
 from airflow_logio.protocol.source import READ_CONNECTION
 from airflow_logio.protocol.states import GroupState
 from airflow_logio.protocol.values import Kind, Port, Status
@@ -21,6 +23,7 @@ from airflow_logio.store.memory.tables import ABSENT, Body, BodyKey, Change, Gro
 from airflow_logio.store.records import FenceRow
 from airflow_logio.testing.external import WriterKey
 from airflow_logio.testing.plan import GroupPlan, Systems
+from airflow_logio.testing.upkeep import senders_of
 
 if TYPE_CHECKING:
     from airflow_logio.testing.incarnation import Incarnation
@@ -57,11 +60,33 @@ class LogWatch:
         self._contexts: dict[str, Context] = {}
         self._tokens: dict[WriterKey, int] = {}
         self._stale: set[str] = set()
+        self.expired: set[tuple[str, int]] = set()
+        """(output port, event_id) of what retention has removed."""
+        self._retention: float | None = None
+        self._logics: Mapping[str, Logic] = {}
+        """Of operators with a state."""
+        self._closing: set[tuple[str, str]] = set()
+        self._receives: Mapping[Port, Port] = {}
+        self._taken_back: set[tuple[str, str]] | None = None
+        """While a retry is under way: channels whose end it has taken back."""
         tables.observer = self.observe
 
-    def begin(self, plans: Mapping[str, GroupPlan], systems: Systems, from_log: frozenset[tuple[str, str]]) -> None:
+    def begin(
+        self,
+        plans: Mapping[str, GroupPlan],
+        systems: Systems,
+        from_log: frozenset[tuple[str, str]],
+        retention: float | None = None,
+    ) -> None:
         """`from_log` are the input ports whose events come from the log: all their events have rows."""
-        self._plans, self._systems, self._from_log = plans, systems, from_log
+        self._plans, self._systems, self._from_log, self._retention = plans, systems, from_log, retention
+        self._receives = senders_of(plans)
+        self._logics = {
+            spec.name: spec.logic
+            for plan in plans.values()
+            for spec in plan.operators
+            if spec.logic is not None and not spec.stateless
+        }
         self._senders = frozenset(
             (sender.operator, sender.name)
             for plan in plans.values()
@@ -76,6 +101,15 @@ class LogWatch:
     def close(self) -> None:
         """See no more: tables and watch, which refer to each other, are let go of without the garbage collector."""
         self.tables.observer = None
+
+    @contextmanager
+    def retrying(self) -> Iterator[None]:
+        """Inside, ends of streams may be taken back."""
+        self._taken_back = set()
+        try:
+            yield
+        finally:
+            self._taken_back = None
 
     # --- what a driver does -------------------------------------------------------------------------------------------
 
@@ -144,13 +178,13 @@ class LogWatch:
             elif table is fences:
                 self.fences_only_rise(key, before, fences[key])
             elif table is tables.lineage:
-                self.lineage_names_events_of_the_log(key)
+                self._lineage(key)
             elif table is tables.groups and table[key].state is GroupState.FINISHED:
                 self.a_finished_group_holds_nothing(key)
         if rows:
             self._rows(rows, last)
-        if self._stale:
-            self.marks_are_what_was_acknowledged()
+        self.marks_are_what_was_acknowledged()
+        self.what_is_done_is_closed()
 
     def _state(self, key: tuple[int, str, int], before: Any) -> None:
         """State 0 of an operator is its current one, the others belong to state events."""
@@ -158,6 +192,12 @@ class LogWatch:
             self.events += before is ABSENT
         else:
             self.a_context_never_goes_back(key[1], self.tables.states[key])
+
+    def _lineage(self, key: Any) -> None:
+        if key in self.tables.lineage:
+            self.lineage_names_events_of_the_log(key)
+        else:
+            self.lineage_goes_with_its_event(key)
 
     def _rows(self, rows: dict[Any, Any], last: dict[Any, Any]) -> None:
         """`rows` are the changed ones as they were before the transaction, `last` as they were before their last change."""
@@ -187,12 +227,18 @@ class LogWatch:
             self.no_event_enters_an_input_set_twice(key)
         if row.status is Status.UNDONE:
             self.an_undone_row_has_its_body(row)
+        elif row.status is Status.DONE and row.inset_id is not None and row.send_port is not None:
+            if row.receiver in self._logics and row.rec_port is not None:
+                self._closing.add((row.receiver, row.inset_id))
         elif row.status is Status.DONE and row.send_port is None and row.rec_port is not None:
             self.a_write_action_is_done_when_it_is_applied(row)
 
     def _body(self, key: BodyKey, before: Any, after: Any) -> None:
         if after is ABSENT:
             self.no_body_is_collected_that_is_needed(key)
+            if before.kept:
+                self.what_is_in_retention_is_kept(key, before)
+                self.expired.add((f"{key.operator}.{key.channel}", key.event_id))
         elif before is not ABSENT:
             self.a_body_never_changes(key, before, after)
         else:
@@ -219,13 +265,27 @@ class LogWatch:
             self._ended.add(channel)
 
     def a_body_never_changes(self, key: BodyKey, before: Body, after: Body) -> None:
-        if before != after:
+        resumed = self._taken_back and (key.operator, key.channel) in self._taken_back and before.header == END_HEADER
+        if before != after and not resumed:
             self._fail("a_body_never_changes", f"event {key.event_id} of {key.operator}.{key.channel}")
 
     def no_body_is_collected_that_is_needed(self, key: BodyKey) -> None:
-        for row in self.tables.events.rows.values():
-            if row.body == key and row.status is not Status.DONE:
-                self._fail("no_body_is_collected_that_is_needed", f"{row.receiver} has not used {key} yet")
+        for row in self.tables.events.of_event(key):
+            self._fail("no_body_is_collected_that_is_needed", f"{row.receiver} has a row of {key}: {row.status}")
+
+    def what_is_in_retention_is_kept(self, key: BodyKey, body: Body) -> None:
+        age = self.tables.now() - body.logged_at
+        if self._retention is None or age <= self._retention:
+            self._fail("what_is_in_retention_is_kept", f"{key} was removed at age {age}, kept are {self._retention}")
+
+    def what_is_done_is_closed(self) -> None:
+        closing, self._closing = self._closing, set()
+        for operator, inset_id in closing:
+            logic, context = self._logics[operator], self._contexts.get(operator)
+            if context is None or not context.closed.holds(inset_id, logic.function(inset_id), logic.order(inset_id)):
+                self._fail(
+                    "what_is_done_is_closed", f"Input Set {inset_id} of {operator} is done, its state does not know"
+                )
 
     def no_event_enters_an_input_set_twice(self, key: Any) -> None:
         if key in self._assigned:
@@ -292,8 +352,27 @@ class LogWatch:
         pairs = [(old.marks, new.marks), (old.next_event, new.next_event), (old.next_write, new.next_write)]
         falls = any(after.get(name, 0) < value for before, after in pairs for name, value in before.items())
         lower = new.next_state < old.next_state or new.next_action < old.next_action
-        if falls or lower or old.finished > new.finished or old.opened > new.opened or not old.ended <= new.ended:
+        ended = self._ended_of(operator, old, new)
+        if falls or lower or old.finished > new.finished or old.opened > new.opened or not ended <= new.ended:
             self._fail("a_context_never_goes_back", f"{operator}: {old} became {new}")
+        self.closed_input_sets_stay_closed(operator, old, new)
+
+    def _ended_of(self, operator: str, old: Context, new: Context) -> set[str]:
+        """The input ports that must have ended still. A retry takes an end back, and with it those that followed."""
+        taken_back = self._taken_back
+        if taken_back is None:
+            return old.ended
+        if old.finished and not new.finished and new.taken_back == old.taken_back + 1:
+            old.finished = False
+            taken_back.update((operator, port) for port in new.next_event)
+            self._ended -= taken_back
+        return {port for port in old.ended if self._receives[Port(operator, port)] not in taken_back}
+
+    def closed_input_sets_stay_closed(self, operator: str, old: Context, new: Context) -> None:
+        before, after = old.closed, new.closed
+        lower = any(name not in after.low or after.low[name] < low for name, low in before.low.items())  # type: ignore[operator]  # of one type
+        if lower or not before.exceptions <= after.exceptions:
+            self._fail("closed_input_sets_stay_closed", f"{operator}: {before} became {after}")
 
     def fences_only_rise(self, key: GroupKey, before: Any, after: FenceRow) -> None:
         if before is ABSENT:
@@ -306,6 +385,13 @@ class LogWatch:
         run_id, sender, event_id, inset_id = key
         if BodyKey(run_id, sender.operator, sender.name, event_id) not in self.tables.bodies:
             self._fail("lineage_names_events_of_the_log", f"event {event_id} of {sender}, Input Set {inset_id}")
+
+    def lineage_goes_with_its_event(self, key: Any) -> None:
+        run_id, sender, event_id, inset_id = key
+        if BodyKey(run_id, sender.operator, sender.name, event_id) in self.tables.bodies:
+            self._fail(
+                "lineage_goes_with_its_event", f"event {event_id} of {sender} is there, not Input Set {inset_id}"
+            )
 
     def a_finished_group_holds_nothing(self, key: GroupKey) -> None:
         mine = {spec.name for spec in self._plans[key.group].operators}
@@ -332,6 +418,7 @@ INVARIANTS = (
     LogWatch.the_end_of_a_stream_is_once_and_last,
     LogWatch.a_body_never_changes,
     LogWatch.no_body_is_collected_that_is_needed,
+    LogWatch.what_is_in_retention_is_kept,
     LogWatch.no_event_enters_an_input_set_twice,
     LogWatch.done_never_becomes_undone,
     LogWatch.nothing_undone_is_removed,
@@ -340,8 +427,11 @@ INVARIANTS = (
     LogWatch.acknowledgements_are_a_prefix,
     LogWatch.marks_are_what_was_acknowledged,
     LogWatch.a_context_never_goes_back,
+    LogWatch.what_is_done_is_closed,
+    LogWatch.closed_input_sets_stay_closed,
     LogWatch.fences_only_rise,
     LogWatch.lineage_names_events_of_the_log,
+    LogWatch.lineage_goes_with_its_event,
     LogWatch.a_finished_group_holds_nothing,
 )
 """Checked at every transaction of every schedule on a log in memory."""

@@ -22,7 +22,7 @@ from airflow_logio.protocol.values import Port
 from airflow_logio.store.memory import MemoryLogStore
 from airflow_logio.store.memory.tables import Tables
 from airflow_logio.store.patience import Patience
-from airflow_logio.store.records import Claim, Collected, DriverIdentity, FenceRow, GroupRef, Run, RunSpec
+from airflow_logio.store.records import Claim, Collected, DriverIdentity, FenceRow, GroupRef, Retried, Run, RunSpec
 from airflow_logio.store.sql import schema
 from airflow_logio.store.sql.engines import sqlite_engine
 from airflow_logio.store.sql.store import SqlLogStore
@@ -40,6 +40,7 @@ class Session(Protocol):
     def commit(self, effects: Effects) -> tuple[Collected, ...]: ...
     def fetch(self, receiver: Port, after: int, *, max_events: int, max_bytes: int) -> Sequence[LoggedEvent]: ...
     def recover(self, operators: Sequence[str]) -> Recovered: ...
+    def check(self) -> None: ...
     def park(self, error: str) -> None: ...
 
 
@@ -47,10 +48,11 @@ class Log(Protocol):
     """What drivers and their supervisor ask of the log (`LogStore`)."""
 
     def start_run(self, spec: RunSpec) -> Run: ...
-    def claim(self, run_id: int, group: str, *, expected: int, reason: str) -> Claim: ...
+    def claim(self, run_id: int, group: str, *, expected: int, reason: str, by_user: bool = False) -> Claim: ...
     def register(self, claim: Claim, identity: DriverIdentity) -> GroupRef: ...
     def heartbeat(self, ref: GroupRef, beat: int, *, ready: bool, rss_bytes: int) -> GroupState: ...
     def declare_dead(self, ref: GroupRef, cause: str) -> bool: ...
+    def retry_quarantined(self, run_id: int, group: str | None = None) -> Retried: ...
     def session(self, ref: GroupRef) -> Session: ...
 
 
@@ -135,15 +137,15 @@ class TwinLog:
             "start_run", lambda: self._sql.start_run(spec), lambda: self._memory.start_run(spec), lambda run: run.run_id
         )
 
-    def claim(self, run_id: int, group: str, *, expected: int, reason: str) -> Claim:
+    def claim(self, run_id: int, group: str, *, expected: int, reason: str, by_user: bool = False) -> Claim:
         def in_memory() -> Claim:
-            made = self._memory.claim(run_id, group, expected=expected, reason=reason)
+            made = self._memory.claim(run_id, group, expected=expected, reason=reason, by_user=by_user)
             self._claims[f"{group}/{made.incarnation}"] = made
             return made
 
         return _both(
             f"claim of {group}",
-            lambda: self._sql.claim(run_id, group, expected=expected, reason=reason),
+            lambda: self._sql.claim(run_id, group, expected=expected, reason=reason, by_user=by_user),
             in_memory,
             lambda claim: (claim.group, claim.incarnation, claim.recovery),
         )
@@ -168,6 +170,14 @@ class TwinLog:
             f"death of {ref.group}",
             lambda: self._sql.declare_dead(ref, cause),
             lambda: self._memory.declare_dead(ref, cause),
+        )
+
+    def retry_quarantined(self, run_id: int, group: str | None = None) -> Retried:
+        return _both(
+            "retry of quarantined Input Sets",
+            lambda: self._sql.retry_quarantined(run_id, group),
+            lambda: self._memory.retry_quarantined(run_id, group),
+            lambda retried: ({(one.operator, one.inset_id) for one in retried.input_sets}, retried.to_launch),
         )
 
     def session(self, ref: GroupRef) -> Session:
@@ -206,6 +216,9 @@ class TwinSession:
             lambda: self._memory.recover(operators),
             lambda found: (dict(found.states), found.snapshots, _events(found.acknowledged), found.writes),
         )
+
+    def check(self) -> None:
+        _both("check of the fence", self._sql.check, self._memory.check)
 
     def park(self, error: str) -> None:
         _both("park", lambda: self._sql.park(error), lambda: self._memory.park(error))

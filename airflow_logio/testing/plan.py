@@ -97,6 +97,8 @@ class Observed:
     """(operator, Input Set) of what is quarantined."""
     effects: int = 0
     """Stored effects that are left in the payload store."""
+    expired: frozenset[tuple[str, int]] = frozenset()
+    """(output port, event_id) of events whose lineage was older than its retention."""
 
 
 @dataclass(frozen=True)
@@ -118,4 +120,8 @@ class Scenario:
     deterministic: bool = True
     crash_stop: bool = False
     """Zombies do not reach the external systems: what checkable and idempotent write actions assume."""
+    retries: bool = False
+    """Quarantined Input Sets are retried now and then, and for as long as there is one when everything has finished."""
+    retention: float | None = None
+    """Lineage that is older than so many ticks of the log's clock expires, and shared bodies are swept; None for never."""
     about: str = ""

@@ -97,7 +97,13 @@ class Simulator:
             for (operator, _), applied in sorted(system.applied.items())
         }
         return Observed(
-            ports, writes, lineage_of(watch.tables), world.systems, aside_of(watch.tables), len(world.effects)
+            ports,
+            writes,
+            lineage_of(watch.tables),
+            world.systems,
+            aside_of(watch.tables),
+            len(world.effects),
+            frozenset(watch.expired),
         )
 
     def run(self, seed: int) -> tuple[Figures, Failure | None]:

@@ -54,6 +54,8 @@ MAX_STEPS = 50_000
 ZOMBIE_SHARE = 0.12
 ODDITY_SHARE = 0.04
 """Of a driver's steps that are repeats, heartbeats, lost cursors, garbage collection or a rebuild in place."""
+RETRY_SHARE = 0.03
+"""Of the choices while something is quarantined, in a scenario that retries."""
 ODDITIES = ("beat", "again", "collect", "void")
 
 
@@ -68,13 +70,16 @@ class Seeded:
         self._random = random.Random(seed)
         self._roll = self._random.random
         self.trace: list[Action] = []
-        names = list(world.plans)
-        self._wheel = [name for name in names for _ in range(max(1, round(8 * world.plans[name].weight)))]
+        self._wheel = self._whole_wheel()
         self._events = events
         self._due = self._plan(events)
         self._soon: dict[str, int] = {}
         """Group → in how many of its steps it dies again."""
         self.taken = 0
+
+    def _whole_wheel(self) -> list[str]:
+        plans = self._world.plans
+        return [name for name in plans for _ in range(max(1, round(8 * plans[name].weight)))]
 
     def _plan(self, events: int) -> list[int]:
         """How many events are logged when groups crash, the last moment first."""
@@ -94,6 +99,9 @@ class Seeded:
             if self._due and world.watch.events >= self._due[-1]:
                 self._due.pop()
                 self._disturb()
+            if world.may_retry() and (not self._wheel or self._roll() < RETRY_SHARE):
+                self._do(Action("", 0, "retry"))
+                self._wheel = self._whole_wheel()
             group = self._wheel[int(self._roll() * len(self._wheel))]
             for _ in range(1 + self._size()):
                 self.taken += self._turn(group)
@@ -192,6 +200,8 @@ class Seeded:
                 port = ports[self._pick(len(ports))]
                 verb = "deliver" if driver.inbox[port] else "fetch"
                 self._do(Action(group, age, verb, port, 1 + self._pick(4), "again"))
+        elif what == "collect" and (sweeps := self._world.sweeps) and group == next(reversed(self._world.plans)):
+            self._do(Action(group, age, "expire", self._pick(len(sweeps)), 1 + self._pick(40)))
         elif what == "collect" and self._world.effects and self._roll() < 0.3:
             self._do(Action(group, 0, "sweep"))
         elif what != "void" or self._roll() < 0.4:
@@ -239,7 +249,7 @@ class Undisturbed:
             before = self.taken
             for group in world.plans:
                 self._turn(group)
-            if self.taken == before:
+            if self.taken == before and not self._do(Action("", 0, "retry")):
                 raise Violation("every_schedule_ends", "no group can take a step, and the pipeline has not finished")
         if world.effects:
             self._do(Action("", 0, "sweep"))

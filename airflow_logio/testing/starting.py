@@ -60,7 +60,7 @@ class Starting(Committing):
         return True
 
     def _unpacked(self, event: Event) -> Event:
-        if event.kind is Kind.END:
+        if event.kind is not Kind.DATA:
             return event
         payload = self.world.scenario.codec.decode(event.body or b"")
         return Event(event.sender, event.event_id, event.kind, event.records, payload, event.body, event.about)

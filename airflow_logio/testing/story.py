@@ -80,6 +80,7 @@ _SUPERVISION: dict[str, Callable[[World, Action], str]] = {
     "suspect": _suspect,
     "decide": _decide,
     "kill": lambda _world, action: f"group {action.group}: an old driver is killed",
+    "retry": lambda _world, _action: "a person retries all quarantined Input Sets",
     "sweep": lambda _world, _action: "payloads that no row names and whose driver is fenced are removed",
 }
 
@@ -163,6 +164,8 @@ _TELL: dict[str, Callable[[Driver, Action], str]] = {
     "finish": _about("finishes"),
     "beat": _about("sends a heartbeat"),
     "collect": _about("plans to collect up to {many} rows of garbage"),
+    "expire": _about("plans a batch of up to {many} rows of retention"),
+    "check": _about("looks at its fence"),
     "take": _take,
     "commit": _commit,
     "resolve": lambda driver, _: f"asks the log what became of commit {driver.fence.commit_no + 1}",

@@ -20,6 +20,7 @@ from airflow_logio.testing.logs import Log
 from airflow_logio.testing.plan import Batch, GroupPlan, Scenario
 from airflow_logio.testing.sites import Site
 from airflow_logio.testing.threads import Source
+from airflow_logio.testing.upkeep import shapes, sweeps_of
 
 MAX_ZOMBIES = 2
 
@@ -77,13 +78,18 @@ class World:
                 "graph",
                 "code",
                 RecoveryBudget(recoveries=1_000_000),
+                operators=shapes(self.plans) if scenario.retries else {},
             )
         )
-        self.watch.begin(self.plans, self.systems, from_log(self.plans))
+        self.watch.begin(self.plans, self.systems, from_log(self.plans), scenario.retention)
+        self.sweeps = [] if scenario.retention is None else sweeps_of(self.plans, scenario.retention)
+        """Of the last group, which is the last to finish."""
         self.drivers: dict[str, list[Driver]] = {name: [] for name in self.plans}
         self.incarnations = dict.fromkeys(self.plans, 0)
         self.to_claim = dict.fromkeys(self.plans, True)
         self.finished: set[str] = set()
+        self._halted: set[str] = set()
+        """Groups that a retry has taken back from their end: a person launches them."""
         self.known: dict[Port, int] = {}
         """Receiver port → greatest event_id that is logged for it: where fetching may find something."""
         self.effects: dict[str, list[Batch]] = {}
@@ -97,10 +103,15 @@ class World:
     # --- the scheduler's side -----------------------------------------------------------------------------------------
 
     def is_over(self) -> bool:
-        """Every group has finished, and knows it or is dead."""
-        return len(self.finished) == len(self.plans) and not any(
-            drivers[-1].is_alive for drivers in self.drivers.values()
+        """Every group has finished, and knows it or is dead; nothing is left to retry."""
+        return (
+            len(self.finished) == len(self.plans)
+            and not any(drivers[-1].is_alive for drivers in self.drivers.values())
+            and not self.may_retry()
         )
+
+    def may_retry(self) -> bool:
+        return self.scenario.retries and bool(self.watch.tables.quarantine)
 
     def newest(self, group: str) -> Driver | None:
         drivers = self.drivers[group]
@@ -150,7 +161,7 @@ class World:
 
     def doubt(self, driver: Incarnation, effects: fx.Effects) -> None:
         """The connection breaks inside the transaction: it holds the fence row until the database has decided."""
-        driver.session.open()  # the fence statement of the transaction has passed
+        driver.session.check()  # the fence statement of the transaction has passed
         self._doubts[driver.plan.name] = (driver, effects)
 
     def is_locked(self, group: str) -> bool:
@@ -193,7 +204,9 @@ class World:
         group = action.group
         if not self.to_claim[group] or group in self.finished or self.is_locked(group):
             return False
-        claim = self.store.claim(self.run.run_id, group, expected=self.incarnations[group], reason="simulated")
+        expected, by_user = self.incarnations[group], group in self._halted
+        claim = self.store.claim(self.run.run_id, group, expected=expected, reason="simulated", by_user=by_user)
+        self._halted.discard(group)
         self.to_claim[group] = False
         self.incarnations[group] = claim.incarnation
         self.drivers[group].append(self.driver_class(self, self.plans[group], claim))
@@ -255,6 +268,18 @@ class World:
                 raise Violation("no_group_is_parked", f"{action.group}: {error}") from error
         return True
 
+    def _retry(self, _action: Action) -> bool:
+        """A person puts quarantined Input Sets back, and launches what had finished. Waits for the fence rows of all."""
+        if self._doubts or not self.may_retry():
+            return False
+        with self.watch.retrying():
+            retried = self.store.retry_quarantined(self.run.run_id)
+        for group in retried.to_launch:
+            self.finished.discard(group)
+            self._halted.add(group)
+            self.to_claim[group] = True
+        return True
+
     def _fenced(self, driver: Driver, error: Fenced) -> None:
         if not driver.is_replaced and not self.to_claim[driver.plan.name]:
             raise Violation("only_the_replaced_are_fenced", f"{driver.plan.name}: {error}") from error
@@ -286,6 +311,7 @@ _SUPERVISION = {
     "kill": World._kill,
     "decide": World._decide,
     "sweep": World._sweep,
+    "retry": World._retry,
 }
 
 

@@ -11,7 +11,7 @@ from airflow_logio.testing import INVARIANTS, LogWatch, Simulator, Site
 from airflow_logio.testing.scenarios import SCENARIOS
 from airflow_logio.testing.schedule import MIN_COMMITS, MIN_CRASHES, MIN_EVENTS
 
-SALES, PLAIN = 100, 990
+SALES, PLAIN = 100, 900
 """Schedules of the sales pipeline, with Arrow, and of each scenario of plain Python."""
 ON_SQLITE = 2
 """Of each scenario, on SQLite beside the log in memory."""

@@ -8,11 +8,12 @@ from typing import Any
 import pytest
 
 from airflow_logio.protocol import group as group_module
-from airflow_logio.protocol.context import Context
+from airflow_logio.protocol.context import ClosedInputSets, Context
+from airflow_logio.protocol.effects import MarkDone
 from airflow_logio.protocol.operator import OperatorProtocol
 from airflow_logio.protocol.recovery import LoggedEvent, reload_order
-from airflow_logio.protocol.values import Event
-from airflow_logio.store.memory import MemoryLogStore
+from airflow_logio.protocol.values import Event, Status
+from airflow_logio.store.memory import MemoryLogStore, apply
 from airflow_logio.testing.driver import Driver
 from airflow_logio.testing.world import Action, World
 from tests.unit.testing.mutants.registry import mutant
@@ -52,6 +53,29 @@ def reloads_some(patch: pytest.MonkeyPatch) -> None:
         return list(seen.values())
 
     patch.setattr(group_module, "reload_order", firsts)
+
+
+@mutant("functions")
+def done_count_unchecked(patch: pytest.MonkeyPatch) -> None:
+    """The same, and the log marks done whatever rows it finds, without comparing their number with that of the step."""
+    reloads_some(patch)
+
+    def mark_done(self: Any, effect: MarkDone) -> None:
+        self._tables.relog(self._tables.events.undone_of(self._run, effect.operator, effect.inset_id), Status.DONE)
+
+    patch.setitem(apply._CONCLUDE, MarkDone, mark_done)
+
+
+@mutant("functions")
+def closed_input_sets_forgotten(patch: pytest.MonkeyPatch) -> None:
+    """Which Input Sets are closed is not recovered: an event could join one that has been generated."""
+    restore = OperatorProtocol.restore
+
+    def without_closed(self: OperatorProtocol, data: bytes) -> None:
+        restore(self, data)
+        self.context.closed = ClosedInputSets()
+
+    patch.setattr(OperatorProtocol, "restore", without_closed)
 
 
 @mutant("synchronized")

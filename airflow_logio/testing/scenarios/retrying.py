@@ -1,0 +1,86 @@
+"""Input Sets whose generation raises a few times: set aside, and retried until there is none."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+from airflow_logio.errors import OperatorFailed
+from airflow_logio.protocol.logic import Output
+from airflow_logio.testing.codec import Codec
+from airflow_logio.testing.external import ExternalSystem
+from airflow_logio.testing.operators import SCOPE, CountWindow, Mapped, Writing, group, operator, source
+from airflow_logio.testing.plan import GroupPlan, ListSource, Observed, Scenario, Systems
+
+EVENTS = 44
+INPUT: tuple[list[int], ...] = tuple([index, 100 + index] for index in range(EVENTS))
+SIZE = 2
+REFUSALS = 2
+"""So often the generation of some Input Sets raises."""
+
+
+@dataclass
+class Service(ExternalSystem):
+    """Something outside that a function needs, and that is away now and then."""
+
+    refused: Counter[str] = field(default_factory=Counter)
+
+
+class Ailing(CountWindow):
+    """Raises the first times on Input Sets that need a service."""
+
+    def __init__(self, systems: Systems) -> None:
+        super().__init__(SIZE)
+        self._service = cast(Service, systems["service"])
+
+    def generate(self, inset_id: str, held: Any, state: Mapping[str, Any]) -> Iterable[Output]:
+        if int(inset_id) % 5 in (1, 3) and self._service.refused[inset_id] < REFUSALS:
+            self._service.refused[inset_id] += 1
+            raise OperatorFailed(f"Input Set {inset_id} cannot be used today")
+        return super().generate(inset_id, held, state)
+
+
+def groups(systems: Systems) -> Sequence[GroupPlan]:
+    window = operator("window", Ailing(systems), reads_state=True, quarantines=True, **SCOPE)
+    shape = operator("shape", Mapped(lambda value: value + 1), **SCOPE)
+    wires = {"read.out": ["shape.in"], "shape.out": ["window.in"]}
+    return (
+        group("ingest", [source("read", in_scope=True), shape], wires, lineage_in=["window.in"]),
+        group("window", [window], {"window.out": ["save.in"]}),
+        group("store", [operator("save", Writing("wh"))], {"save.out": ["copy.in"]}),
+        group("copy", [operator("copy", Writing("wh"))], {"copy.out": []}),
+    )
+
+
+def judge(seen: Observed, codec: Codec) -> list[str]:
+    """What a run without errors makes, in any order."""
+    wanted, origins = [], {}
+    for number in range(EVENTS // SIZE):
+        events = range(SIZE * number, SIZE * (number + 1))
+        wanted.append([SIZE * (number + 1), *(value + 1 for event in events for value in INPUT[event])])
+        origins[wanted[-1][0]] = [event + 1 for event in events]
+    bodies = seen.ports["window.out"]
+    made = {number: codec.decode(body) for number, body in enumerate(bodies, start=1) if body}
+    lineage = {("window.in", e, "window.out", number) for number, row in made.items() for e in origins.get(row[0], ())}
+    lineage |= {("shape.in", number, "shape.out", number) for number in range(1, EVENTS + 1)}
+    written = {name: [codec.decode(body) for body in seen.writes[f"{name}>wh"]] for name in ("save", "copy")}
+    return [
+        *(["what is made is not what a run without errors makes"] if sorted(made.values()) != sorted(wanted) else []),
+        *(f"{name} has not written what was made" for name, rows in written.items() if rows != [[], *made.values()]),
+        *(["lineage is wrong"] if seen.lineage != lineage else []),
+        *([f"{sorted(seen.aside)} are still quarantined"] if seen.aside else []),
+    ]
+
+
+RETRY = Scenario(
+    "retry",
+    groups,
+    {"read": ListSource((INPUT,))},
+    {"service": Service, "wh": ExternalSystem},
+    judge=judge,
+    deterministic=False,
+    retries=True,
+    about="Input Sets that are set aside and retried, before and after the streams behind them have ended",
+)
