@@ -56,6 +56,8 @@ ODDITY_SHARE = 0.04
 """Of a driver's steps that are repeats, heartbeats, lost cursors, garbage collection or a rebuild in place."""
 RETRY_SHARE = 0.03
 """Of the choices while something is quarantined, in a scenario that retries."""
+SWEEP_SHARE = 0.05
+"""Of the choices, in a scenario whose lineage expires."""
 ODDITIES = ("beat", "again", "collect", "void")
 
 
@@ -71,6 +73,7 @@ class Seeded:
         self._roll = self._random.random
         self.trace: list[Action] = []
         self._wheel = self._whole_wheel()
+        self._last = next(reversed(world.plans))
         self._events = events
         self._due = self._plan(events)
         self._soon: dict[str, int] = {}
@@ -102,6 +105,8 @@ class Seeded:
             if world.may_retry() and (not self._wheel or self._roll() < RETRY_SHARE):
                 self._do(Action("", 0, "retry"))
                 self._wheel = self._whole_wheel()
+            if world.sweeps and self._roll() < SWEEP_SHARE:
+                self._do(Action(self._last, 0, "expire", self._pick(len(world.sweeps)), 1 + self._pick(40)))
             group = self._wheel[int(self._roll() * len(self._wheel))]
             for _ in range(1 + self._size()):
                 self.taken += self._turn(group)
@@ -200,8 +205,6 @@ class Seeded:
                 port = ports[self._pick(len(ports))]
                 verb = "deliver" if driver.inbox[port] else "fetch"
                 self._do(Action(group, age, verb, port, 1 + self._pick(4), "again"))
-        elif what == "collect" and (sweeps := self._world.sweeps) and group == next(reversed(self._world.plans)):
-            self._do(Action(group, age, "expire", self._pick(len(sweeps)), 1 + self._pick(40)))
         elif what == "collect" and self._world.effects and self._roll() < 0.3:
             self._do(Action(group, 0, "sweep"))
         elif what != "void" or self._roll() < 0.4:

@@ -115,7 +115,7 @@ FUNCTIONS = Scenario(
     {"read": ListSource((INPUT[:TWICE],))},
     {"wh": ExternalSystem},
     expected=expected_functions,
-    retention=100.0,
+    retention=30.0,
     about="two generative functions per operator, in the loop and in jobs, with Output Sets of 0 to 2 events",
 )
 

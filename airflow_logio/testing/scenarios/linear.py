@@ -58,6 +58,6 @@ LINEAR = Scenario(
     {"read": ListSource((INPUT,))},
     {"wh": ExternalSystem},
     expected=expected,
-    retention=100.0,
+    retention=30.0,
     about="source and map fused, a window that sees its global state in jobs (a straggler), conditional writer",
 )

@@ -93,6 +93,6 @@ SWAPPED = Scenario(
     {"read": ListSource((INPUT,))},
     {"one": ExternalSystem, "two": ExternalSystem},
     expected=expected_swapped,
-    retention=100.0,
+    retention=30.0,
     about="Steps 5 and 6 swapped: a reader finds written what the event that it receives tells of",
 )
