@@ -17,6 +17,7 @@ from airflow_logio.operators.references import reference
 from airflow_logio.operators.spark import LogioSparkOperator
 from airflow_logio.operators.start_run import SUPERVISE, LogioStartRunOperator, supervision_of
 from airflow_logio.operators.supervise import LogioSuperviseOperator
+from airflow_logio.protocol.liveness import RecoveryBudget
 from airflow_logio.store.records import Supervision
 
 START, FINISH = "start_run", "finish_run"
@@ -37,6 +38,9 @@ class LogioPipelineGroup(TaskGroup):
     :param groups: group name → arguments of `LogioSparkOperator` for that group; they override `spark`.
     :param replay_seconds: how long an external system that is away is waited for before its group is parked; by default
         15 minutes.
+    :param lease_seconds: a driver whose heartbeat stands still for so long is dead; by default 10.
+    :param launch_seconds: a driver that is launched and does not register within so long is dead; by default 120.
+    :param recovery_budget: how often a group may be recovered, in which time, before it is parked: a `RecoveryBudget`.
     :param recovery: ``"supervise"``, or ``"dag"`` for a pipeline whose groups a recovery DAG recovers.
     :param on_recovery_callback: of task ``supervise``: called after a group was launched again or parked.
     :param group_id: by default the pipeline's name.
@@ -56,6 +60,9 @@ class LogioPipelineGroup(TaskGroup):
         spark: Mapping[str, Any] | None = None,
         groups: Mapping[str, Mapping[str, Any]] | None = None,
         replay_seconds: float | None = None,
+        lease_seconds: float | None = None,
+        launch_seconds: float | None = None,
+        recovery_budget: RecoveryBudget | None = None,
         recovery: str = SUPERVISE,
         on_recovery_callback: Callback | Sequence[Callback] | None = None,
         group_id: str | None = None,
@@ -75,6 +82,9 @@ class LogioPipelineGroup(TaskGroup):
                 recovery=recovery,
                 logio_conn_id=logio_conn_id,
                 replay_seconds=replay_seconds,
+                lease_seconds=lease_seconds,
+                launch_seconds=launch_seconds,
+                recovery_budget=recovery_budget,
             )
             if supervised:
                 start >> LogioSuperviseOperator(

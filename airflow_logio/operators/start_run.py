@@ -8,11 +8,12 @@ from typing import Any, ClassVar
 from airflow.providers.common.compat.sdk import BaseOperator
 
 from airflow_logio.dataflow.pipeline import Pipeline
-from airflow_logio.errors import PipelineDefinitionError
+from airflow_logio.errors import ConfigurationError, PipelineDefinitionError
 from airflow_logio.hooks.logio import LogioHook
 from airflow_logio.operators.references import reference, resolve
 from airflow_logio.operators.runs import identity, opened_log
-from airflow_logio.runtime.start import check_replay_seconds, run_spec
+from airflow_logio.protocol.liveness import RecoveryBudget
+from airflow_logio.runtime.start import check_replay_seconds, lease_of, run_spec
 from airflow_logio.store.records import RunSpec, Supervision
 
 SUPERVISE, RECOVERY_DAG = "supervise", "dag"
@@ -29,6 +30,16 @@ def supervision_of(recovery: str) -> Supervision:
     return known[recovery]
 
 
+def recovery_budget_of(given: RecoveryBudget | None) -> RecoveryBudget:
+    """The one given, or the default. Raises `ConfigurationError`."""
+    if given is not None and not isinstance(given, RecoveryBudget):
+        raise ConfigurationError(
+            f"recovery_budget is {given!r}; give airflow_logio.protocol.liveness.RecoveryBudget(recoveries=..., "
+            "window_seconds=...)"
+        )
+    return given or RecoveryBudget()
+
+
 class LogioStartRunOperator(BaseOperator):
     """Get or create the run of this DAG run in the log, and return its uid.
 
@@ -43,6 +54,11 @@ class LogioStartRunOperator(BaseOperator):
     :param logio_conn_id: the connection of the log.
     :param replay_seconds: how long an external system that is away is waited for before its group is parked; by default
         15 minutes. A writer's own ``replay_seconds`` comes before it.
+    :param lease_seconds: a driver whose heartbeat stands still for so long is dead; by default 10, at least 2. Where the end
+        of its process is seen, that is not waited for.
+    :param launch_seconds: a driver that is launched and does not register within so long is dead; by default 120.
+    :param recovery_budget: how often a group may be recovered, in which time; by default
+        ``RecoveryBudget(recoveries=5, window_seconds=600)``. What is beyond it is parked.
     """
 
     template_fields: ClassVar[Sequence[str]] = ("pipeline_params", "connections")
@@ -57,6 +73,9 @@ class LogioStartRunOperator(BaseOperator):
         recovery: str = SUPERVISE,
         logio_conn_id: str = LogioHook.default_conn_name,
         replay_seconds: float | None = None,
+        lease_seconds: float | None = None,
+        launch_seconds: float | None = None,
+        recovery_budget: RecoveryBudget | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -67,6 +86,8 @@ class LogioStartRunOperator(BaseOperator):
         self.logio_conn_id = logio_conn_id
         check_replay_seconds(replay_seconds)
         self.replay_seconds = replay_seconds
+        self.lease = lease_of(lease_seconds, launch_seconds)
+        self.budget = recovery_budget_of(recovery_budget)
 
     def execute(self, context: Mapping[str, Any]) -> str:
         """Raises `ConfigurationError` for a wrong parameter, `IncompatibleRun` for a changed pipeline."""
@@ -80,6 +101,8 @@ class LogioStartRunOperator(BaseOperator):
             params=self._given(pipeline, context),
             connections=self.connections,
             replay_seconds=self.replay_seconds,
+            lease=self.lease,
+            budget=self.budget,
             payloads=LogioHook(self.logio_conn_id).get_payloads(),
             supervision=self.supervision,
         )
@@ -87,7 +110,7 @@ class LogioStartRunOperator(BaseOperator):
             run = store.patience.call("starting the run", lambda: store.start_run(spec))
         if _settings(run.spec) != _settings(spec):
             self.log.warning(
-                "The run exists and keeps what it was created with: parameters %s, connections %s, replay seconds %g",
+                "The run exists and keeps what it was created with: parameters %s, connections %s, replay seconds %g, %s, %s",
                 *_settings(run.spec),
             )
         if run.spec.code_fingerprint != spec.code_fingerprint:
@@ -103,4 +126,4 @@ class LogioStartRunOperator(BaseOperator):
 
 
 def _settings(spec: RunSpec) -> tuple[object, ...]:
-    return (spec.params, spec.connections, spec.replay_seconds)
+    return (spec.params, spec.connections, spec.replay_seconds, spec.lease, spec.budget)

@@ -12,6 +12,7 @@ from airflow_logio.errors import ConfigurationError
 from airflow_logio.protocol.liveness import Lease, RecoveryBudget
 from airflow_logio.protocol.values import Port
 from airflow_logio.runtime.bundle import PipelineRef
+from airflow_logio.runtime.heartbeat import BEAT_SECONDS
 from airflow_logio.runtime.payloads.roots import HOW_TO_CONFIGURE
 from airflow_logio.store.records import (
     REPLAY_SECONDS,
@@ -22,6 +23,8 @@ from airflow_logio.store.records import (
     ScopeShape,
     Supervision,
 )
+
+SHORTEST_LEASE = 4 * BEAT_SECONDS
 
 
 def run_spec(
@@ -93,6 +96,34 @@ def check_replay_seconds(seconds: float | None) -> None:
             f"replay_seconds is {seconds!r}; give seconds, more than 0: for so long what an external system is asked is "
             "asked again while it is away, then the group is parked"
         )
+
+
+def lease_of(seconds: float | None, launch_seconds: float | None) -> Lease:
+    """The lease of a run's drivers; None is the default of `Lease`. Raises `ConfigurationError`.
+
+    A watcher looks about once per second, and a busy machine delays heartbeats: a lease of a few of them would be the end
+    of drivers that live.
+    """
+    default = Lease()
+    given = {
+        "lease_seconds": (seconds, default.seconds, "a driver whose heartbeat stands still for so long is dead"),
+        "launch_seconds": (
+            launch_seconds,
+            default.launch_seconds,
+            "a driver that is launched must register within that",
+        ),
+    }
+    values = []
+    for name, (value, usual, meaning) in given.items():
+        if value is None:
+            values.append(usual)
+            continue
+        if isinstance(value, bool) or not isinstance(value, int | float) or not SHORTEST_LEASE <= value < math.inf:
+            raise ConfigurationError(
+                f"{name} is {value!r}; give seconds, {SHORTEST_LEASE:g} or more ({usual:g} by default): {meaning}"
+            )
+        values.append(float(value))
+    return Lease(*values)
 
 
 def _check_storable(pipeline: Pipeline, sources: Mapping[str, SourceOperator], payloads: str | None) -> None:

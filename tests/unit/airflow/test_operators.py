@@ -16,7 +16,7 @@ from airflow_logio.operators import spark
 from airflow_logio.operators.finish_run import LogioFinishRunOperator
 from airflow_logio.operators.spark import LogioSparkOperator
 from airflow_logio.operators.start_run import LogioStartRunOperator
-from airflow_logio.protocol.liveness import RecoveryBudget
+from airflow_logio.protocol.liveness import Lease, RecoveryBudget
 from airflow_logio.protocol.states import GroupState, RunState
 from airflow_logio.store.records import GroupStatus, Run
 from airflow_logio.store.sql.store import SqlLogStore
@@ -124,6 +124,24 @@ def test_how_long_external_systems_are_waited_for(
     assert start(30).spec.replay_seconds == 30.0
     assert "keeps what it was created with" not in capsys.readouterr().out
     assert start(None).spec.replay_seconds == 30.0
+    assert "keeps what it was created with" in capsys.readouterr().out
+
+
+def test_when_a_driver_is_dead_and_how_often_it_is_recovered(
+    log: SqlLogStore, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    params = {"transactions": str(write_transactions(tmp_path / "transactions.parquet"))}
+
+    def start(**settings: Any) -> Run:
+        task = LogioStartRunOperator(task_id="s", pipeline=REF, connections=WAREHOUSE, **settings)
+        return log.find_run(task.execute(context(params=params)))
+
+    settings = {"lease_seconds": 5, "launch_seconds": 60.0, "recovery_budget": RecoveryBudget(3, 60, 1)}
+    for _ in range(2):
+        spec = start(**settings).spec
+        assert (spec.lease, spec.budget) == (Lease(5.0, 60.0), RecoveryBudget(3, 60, 1))
+    assert "keeps what it was created with" not in capsys.readouterr().out
+    assert start().spec.lease == Lease(5.0, 60.0)
     assert "keeps what it was created with" in capsys.readouterr().out
 
 

@@ -16,6 +16,7 @@ from airflow_logio.dataflow import Count, ParquetSource, Pipeline
 from airflow_logio.errors import ConfigurationError, PipelineDefinitionError
 from airflow_logio.operators.pipeline_group import LogioPipelineGroup
 from airflow_logio.operators.references import reference, resolve
+from airflow_logio.protocol.liveness import Lease, RecoveryBudget
 from pipelines.sales import sales
 
 DAGS = Path(__file__).parents[3] / "dags"
@@ -88,6 +89,34 @@ def test_replay_seconds_reach_the_task_that_starts_the_run() -> None:
         LogioPipelineGroup(sales, connections=WAREHOUSE, group_id="other")
     assert dag.get_task("sales.start_run").replay_seconds == 30
     assert dag.get_task("other.start_run").replay_seconds is None
+
+
+@pytest.mark.parametrize("name", ["lease_seconds", "launch_seconds"])
+@pytest.mark.parametrize("seconds", [0, 1.9, -5, float("nan"), float("inf"), "30", True])
+def test_a_lease_that_is_none_is_an_import_error_of_the_dag(name: str, seconds: float) -> None:
+    with (
+        DAG("d", schedule=None),
+        pytest.raises(ConfigurationError, match=rf"{name} is {seconds!r}; give seconds, 2 or"),
+    ):
+        LogioPipelineGroup(sales, connections=WAREHOUSE, **{name: seconds})  # type: ignore[arg-type]
+
+
+def test_a_budget_that_is_none_is_an_import_error_of_the_dag() -> None:
+    with (
+        DAG("d", schedule=None),
+        pytest.raises(ConfigurationError, match=r"recovery_budget is 5; give .*RecoveryBudget"),
+    ):
+        LogioPipelineGroup(sales, connections=WAREHOUSE, recovery_budget=5)  # type: ignore[arg-type]
+
+
+def test_lease_and_budget_reach_the_task_that_starts_the_run() -> None:
+    budget = RecoveryBudget(recoveries=50, window_seconds=60)
+    with DAG("d", schedule=None) as dag:
+        LogioPipelineGroup(sales, connections=WAREHOUSE, lease_seconds=5, launch_seconds=60, recovery_budget=budget)
+        LogioPipelineGroup(sales, connections=WAREHOUSE, group_id="other")
+    given, usual = dag.get_task("sales.start_run"), dag.get_task("other.start_run")
+    assert (given.lease, given.budget) == (Lease(5.0, 60.0), budget)
+    assert (usual.lease, usual.budget) == (Lease(), RecoveryBudget())
 
 
 def test_the_two_tasks_of_its_own_have_their_names() -> None:
