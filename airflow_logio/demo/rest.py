@@ -61,8 +61,9 @@ class Airflow:
     def unpause(self, dag_id: str) -> None:
         self._call("PATCH", f"/api/v2/dags/{quote(dag_id)}", {"is_paused": False})
 
-    def trigger(self, dag_id: str, run_id: str) -> None:
-        self._call("POST", f"/api/v2/dags/{quote(dag_id)}/dagRuns", {"dag_run_id": run_id, "logical_date": None})
+    def trigger(self, dag_id: str, run_id: str, conf: Mapping[str, Any] | None = None) -> None:
+        body = {"dag_run_id": run_id, "logical_date": None, "conf": dict(conf or {})}
+        self._call("POST", f"/api/v2/dags/{quote(dag_id)}/dagRuns", body)
 
     def active_runs(self, dag_id: str) -> list[str]:
         """Runs that are queued or running."""

@@ -1,4 +1,4 @@
-"""``python -m tests.bench``: throughput and recovery of the sales pipeline, every run checked for exactness."""
+"""``python -m tests.bench``: throughput and recovery of the sales pipeline, every run checked; also under Airflow."""
 
 from __future__ import annotations
 
@@ -9,15 +9,20 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from tests.bench import recovery, throughput
-from tests.bench.databases import DATABASES, Databases
+from tests.bench import in_airflow, recovery, throughput
+from tests.bench.databases import DATABASES, Databases, Postgres
 
 RECOVERED = ("totals", "hourly")
 
 
 def main() -> int:
     arguments = _arguments()
-    results: dict[str, Any] = {"load_average_before": os.getloadavg()[0], "throughput": [], "recovery": []}
+    results: dict[str, Any] = {
+        "load_average_before": os.getloadavg()[0],
+        "throughput": [],
+        "recovery": [],
+        "in_airflow": [],
+    }
     print(f"load average before: {os.getloadavg()[0]:.2f}; cores: {os.cpu_count()}", flush=True)
     for name in arguments.database or list(DATABASES):
         databases = DATABASES[name]()
@@ -26,6 +31,8 @@ def main() -> int:
                 _throughput(databases, arguments.runs, results)
             if arguments.only in (None, "recovery"):
                 _recovery(databases, results)
+            if arguments.only in (None, "airflow") and isinstance(databases, Postgres):
+                _in_airflow(databases, arguments.kills, results)
         except throughput.WrongResult as error:
             print(f"{name}: {error}", file=sys.stderr)
             return 1
@@ -50,11 +57,19 @@ def _recovery(databases: Databases, results: dict[str, Any]) -> None:
             print(measured.line(), flush=True)
 
 
+def _in_airflow(databases: Postgres, kills: int, results: dict[str, Any]) -> None:
+    for form in in_airflow.FORMS:
+        for measured in in_airflow.measure(databases, form, kills):
+            results["in_airflow"].append(measured.as_json())
+            print(measured.line(), flush=True)
+
+
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="make bench", description=__doc__)
     parser.add_argument("--runs", type=int, default=3, help="runs per throughput figure (the median is reported)")
+    parser.add_argument("--kills", type=int, default=5, help="kills per recovery figure under Airflow (medians)")
     parser.add_argument("--database", action="append", choices=list(DATABASES), help="only this one (repeatable)")
-    parser.add_argument("--only", choices=("throughput", "recovery"), help="only this part")
+    parser.add_argument("--only", choices=("throughput", "recovery", "airflow"), help="only this part")
     parser.add_argument("--json", type=Path, help="write all figures to this file")
     return parser.parse_args()
 
