@@ -165,6 +165,8 @@ def _instance(folder: Path, databases: Postgres, form: str) -> Iterator[_Bench]:
 def _is_ready(standalone: Standalone, airflow: Airflow) -> bool:
     standalone.check_alive()
     try:
+        if errors := airflow.is_healthy() and airflow.import_errors():
+            raise WrongResult(f"a DAG cannot be imported: {errors[0]}")
         return airflow.is_healthy() and airflow.has_dag(DAG_ID) and airflow.has_dag("logio_recovery")
     except AirflowUnavailable:
         return False
