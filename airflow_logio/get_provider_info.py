@@ -34,13 +34,19 @@ def get_provider_info() -> dict[str, Any]:
                 ],
             }
         ],
-        "sensors": [{"integration-name": NAME, "python-modules": ["airflow_logio.sensors.failed_group"]}],
+        "sensors": [
+            {
+                "integration-name": NAME,
+                "python-modules": ["airflow_logio.sensors.failed_group", "airflow_logio.sensors.recovered_group"],
+            }
+        ],
         "triggers": [
             {
                 "integration-name": NAME,
                 "python-modules": [
                     "airflow_logio.triggers.failed_groups",
                     "airflow_logio.triggers.group",
+                    "airflow_logio.triggers.recovered_group",
                     "airflow_logio.triggers.stop",
                 ],
             }

@@ -46,6 +46,8 @@ BEHIND = {"totals": {"totals"}, "hourly": {"hourly", "publish"}}
 LOOK_SECONDS = 0.05
 SAMPLE_SECONDS = 5.0
 """Of commits before a kill."""
+SETTLE_SECONDS = 0.3
+"""What the killed driver had sent to the log is committed by then, and counts for it."""
 LONGER = 4
 """The loaded source is so many times as long."""
 DAG_ID = "bench_sales"
@@ -245,7 +247,6 @@ class _Bench:
         return process
 
     def _kill(self, run: Run, group: str, process: psutil.Process) -> Kill:
-        before = self._outputs(run, group)
         incarnation = self.store.group(run.run_id, group).incarnation
         commits: list[tuple[float, dict[str, int]]] = [self._commits(run)]
         is_loaded = process.status() != psutil.STATUS_STOPPED
@@ -254,6 +255,9 @@ class _Bench:
             commits.append(self._commits(run))
         killed_at = time.time()
         process.kill()
+        process.wait()
+        time.sleep(SETTLE_SECONDS)
+        before = self._outputs(run, group)
         eventually(lambda: self._outputs(run, group) > before, what="an Output Set", timeout=240, every=LOOK_SECONDS)
         seconds = time.time() - killed_at
         after = self._commits(run)

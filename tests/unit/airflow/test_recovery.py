@@ -23,6 +23,7 @@ from airflow_logio.operators.supervise import LogioSuperviseOperator
 from airflow_logio.protocol.liveness import RecoveryBudget
 from airflow_logio.protocol.states import GroupState
 from airflow_logio.sensors.failed_group import LogioFailedGroupSensor
+from airflow_logio.sensors.recovered_group import LogioRecoveredGroupSensor
 from airflow_logio.store.records import GroupRef, GroupStatus, Run
 from airflow_logio.store.sql.store import SqlLogStore
 from airflow_logio.triggers.failed_groups import LogioFailedGroupTrigger
@@ -372,3 +373,56 @@ def test_tasks_with_callbacks_survive_serialization() -> None:
 def test_nonsensical_times_are_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="above 0 seconds"):
         LogioFailedGroupSensor(task_id="s", **wrong)
+
+
+# --- recovered in time --------------------------------------------------------------------------------------------------
+
+
+def recovered(totals: GroupStatus, trigger: LogioFailedGroupTrigger, launcher: FakeLauncher) -> tuple[Any, Any]:
+    """(the sensor that waits for the recovery, its deferral)"""
+    recovery = LogioRecoverGroupOperator(task_id="r", failed=failure(trigger, launcher)).execute(context())
+    sensor = LogioRecoveredGroupSensor(task_id="recovered", recovery=recovery, poll_interval=0.01)
+    return sensor, deferred(lambda: sensor.execute(context()))
+
+
+def test_it_waits_for_the_first_commit(
+    log: SqlLogStore, totals: GroupStatus, trigger: LogioFailedGroupTrigger, launcher: FakeLauncher
+) -> None:
+    sensor, waiting = recovered(totals, trigger, launcher)
+    path, arguments = waiting.trigger.serialize()
+    assert path == f"{type(waiting.trigger).__module__}.{type(waiting.trigger).__qualname__}"
+    assert type(waiting.trigger)(**arguments).serialize() == (path, arguments)
+    event = fired(waiting.trigger, lambda: finish(log, register(log, launcher)))
+    assert event["state"] == "recovered"
+    assert 0 <= sensor.resume(context(), event) == event["seconds"] < 60
+
+
+def test_a_recovery_that_fails(
+    log: SqlLogStore, run: Run, totals: GroupStatus, trigger: LogioFailedGroupTrigger, launcher: FakeLauncher
+) -> None:
+    sensor, waiting = recovered(totals, trigger, launcher)
+
+    def park() -> None:
+        assert log.park(GroupRef(run.run_id, "totals", 2), "no memory")
+
+    event = fired(waiting.trigger, park)
+    with pytest.raises(AirflowFailException, match="parked: no memory"):
+        sensor.resume(context(), event)
+
+
+def test_a_recovery_that_was_not_needed_is_over() -> None:
+    recovery = {"run_uid": "x", "group": "g", "launched_incarnation": None, "why": "somebody else"}
+    assert LogioRecoveredGroupSensor(task_id="s", recovery=recovery).execute(context()) is None
+
+
+def test_something_else_than_a_recovery() -> None:
+    with pytest.raises(ConfigurationError, match="launched_incarnation missing"):
+        LogioRecoveredGroupSensor(task_id="s", recovery={"run_uid": "x", "group": "g"}).execute(context())
+
+
+def test_a_recovery_that_cannot_be_watched(trigger: LogioFailedGroupTrigger) -> None:
+    recovery = {"run_uid": "nope", "group": "g", "launched_incarnation": 2}
+    sensor = LogioRecoveredGroupSensor(task_id="s", recovery=recovery, poll_interval=0.01)
+    waiting = deferred(lambda: sensor.execute(context()))
+    with pytest.raises(AirflowException, match="UnknownRun"):
+        sensor.resume(context(), fired(waiting.trigger))
