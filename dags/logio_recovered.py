@@ -15,7 +15,7 @@ import logging
 from datetime import timedelta
 from typing import Any
 
-from airflow.sdk import DAG, AsyncCallback, DeadlineAlert, DeadlineReference
+from airflow.sdk import DAG, AsyncCallback, DeadlineAlert, DeadlineReference  # type: ignore[attr-defined]
 
 from airflow_logio.sensors.recovered_group import LogioRecoveredGroupSensor
 
