@@ -7,7 +7,7 @@ logs of its groups say why.
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 
 from airflow.sdk import DAG
 
@@ -15,7 +15,17 @@ from airflow_logio.operators.recover_group import LogioRecoverGroupOperator
 from airflow_logio.sensors.failed_group import LogioFailedGroupSensor
 
 # [START dag]
-with DAG("logio_recovery", schedule="@continuous", max_active_runs=1, catchup=False, tags=["logio"], doc_md=__doc__):
+with DAG(
+    "logio_recovery",
+    schedule="@continuous",
+    start_date=datetime(
+        2026, 1, 1, tzinfo=UTC
+    ),  # without one, the second run gets the first one's date, and never begins
+    max_active_runs=1,
+    catchup=False,
+    tags=["logio"],
+    doc_md=__doc__,
+) as dag:
     failed = LogioFailedGroupSensor(task_id="failed_groups", give_up_after=timedelta(hours=6))
     LogioRecoverGroupOperator.partial(task_id="recover").expand(failed=failed.output)
 # [END dag]
