@@ -48,6 +48,10 @@ class ExternalUnavailable(LogioError):
     """An external system (warehouse, file system) cannot be reached; the action is replayed with back-off."""
 
 
+class OtherRunUnfinished(LogioError):
+    """Another run of the pipeline has not finished: let it finish, or give it up, then start again."""
+
+
 # --- restart within the budget, then park ----------------------------------------------------------------------------
 
 

@@ -25,6 +25,7 @@ def get_provider_info() -> dict[str, Any]:
                 "integration-name": NAME,
                 "python-modules": [
                     "airflow_logio.operators.finish_run",
+                    "airflow_logio.operators.fresh_run",
                     "airflow_logio.operators.pipeline_group",
                     "airflow_logio.operators.recover_group",
                     "airflow_logio.operators.spark",

@@ -116,15 +116,21 @@ def stop(
     seconds = timeout if timeout is not None else float("inf") if drain else HALT_SECONDS
     with opened(known.log_url(log)) as store:
         stopping = StopRun(store, store.find_run(run), mode, group)
-        stopping.request()
-        states = _watch(stopping, seconds)
+        states = watch_stop(stopping, seconds)
+    if not stopping.has_succeeded(states):
+        warn("a group that does not run holds the others up: mend the cause, `logio retry`, and it goes on to the end")
+        raise typer.Exit(1)
+
+
+def watch_stop(stopping: StopRun, seconds: float) -> States:
+    """Ask for a stop and print how it goes; returns the states at its end. Exits with 1 if it does not end in time."""
+    stopping.request()
+    states = _watch(stopping, seconds)
     if not stopping.is_over(states):
         left = ", ".join(name for name, state in states.items() if state not in ENDED) or "the log does not answer"
         warn(f"{left}: still not ended after {seconds:g} s; it stays asked for, and happens without this command")
         raise typer.Exit(1)
-    if not stopping.has_succeeded(states):
-        warn("a group that does not run holds the others up: mend the cause, `logio retry`, and it goes on to the end")
-        raise typer.Exit(1)
+    return states
 
 
 def _watch(stopping: StopRun, seconds: float) -> States:

@@ -14,11 +14,13 @@ from airflow_logio.dataflow.sources import ParquetSource
 from airflow_logio.demo.data import load_products, parquet_file
 from airflow_logio.demo.defaults import DEFAULT_WAREHOUSE, TRANSACTIONS, WAREHOUSE, is_demo
 from airflow_logio.errors import IncompatibleRun
+from airflow_logio.protocol.states import GroupState
 from airflow_logio.runtime import bundle, spark_submit
 from airflow_logio.runtime.bundle import PipelineRef
 from airflow_logio.runtime.launch import LaunchContext, LocalProcessLauncher
 from airflow_logio.runtime.spark_submit import SparkSettings
 from airflow_logio.runtime.start import run_spec
+from airflow_logio.store.port import LogStore
 from airflow_logio.store.records import Run
 from airflow_logio.store.sql.store import SqlLogStore
 
@@ -39,6 +41,8 @@ class Wanted:
     settings: SparkSettings
     replay_seconds: float | None = None
     """None: the default, or what the run that is continued was started with."""
+    alone: bool = False
+    """Whether another run of the pipeline that has not finished is a reason not to start one."""
 
 
 def prepare(
@@ -49,7 +53,8 @@ def prepare(
     known: Connections,
     say: Callable[[str], None],
 ) -> LaunchContext:
-    """Get or create the run. Raises `ConfigurationError`, `PipelineDefinitionError`, `IncompatibleRun`.
+    """Get or create the run. Raises `ConfigurationError`, `PipelineDefinitionError`, `IncompatibleRun`,
+    `OtherRunUnfinished`.
 
     The pipeline of the demonstration has defaults: its transactions, and an SQLite warehouse with its products.
     """
@@ -76,10 +81,25 @@ def prepare(
     urls = _urls(ids, known, demo=demo)
     if demo and not own_data and (loaded := load_products(urls[WAREHOUSE])):
         say(f"loaded {loaded:,} products into connection {ids[WAREHOUSE]!r}")
-    run = store.start_run(spec)
+    run = store.start_run(spec, alone=wanted.alone)
+    if others := other_unfinished(store, run):
+        say(
+            f"{len(others)} other run(s) of pipeline {pipeline.name!r} have not finished, the latest is "
+            f"{others[-1].spec.key}, uid {others[-1].uid[:8]}: a table belongs to the run that was started last; the others "
+            "cannot write it any more"
+        )
     if wanted.replay_seconds is not None and run.spec.replay_seconds != wanted.replay_seconds:
         say(f"run {run.spec.key} goes on with the replay seconds it was started with: {run.spec.replay_seconds:g}")
     return _context(store, log_url, payloads, run, pipeline, ref, urls, wanted.settings)
+
+
+def other_unfinished(store: LogStore, run: Run) -> list[Run]:
+    """Runs of the same pipeline that have a group which has not finished, the latest last."""
+    return [
+        other
+        for other, groups in store.unfinished(pipeline=run.spec.key.pipeline)
+        if other.uid != run.uid and any(group.state is not GroupState.FINISHED for group in groups)
+    ]
 
 
 def reopen(
@@ -98,7 +118,8 @@ def reopen(
     if found != run.spec.graph_fingerprint:
         raise IncompatibleRun(
             f"run {run.spec.key} was started by another version of pipeline {pipeline.name!r} (graph "
-            f"{run.spec.graph_fingerprint}, now {found}); restore that version, or start a fresh run"
+            f"{run.spec.graph_fingerprint}, now {found}); restore that version, or start a fresh run "
+            f"(`logio fresh {run.uid[:8]}`)"
         )
     urls = _urls(run.spec.connections, known, demo=is_demo(ref, pipeline))
     return _context(store, log_url, payloads, run, pipeline, ref, urls, settings)

@@ -43,6 +43,9 @@ def run(
         float | None,
         typer.Option(help="How long an external system that is away is waited for before its group is parked"),
     ] = None,
+    alone: Annotated[
+        bool, typer.Option("--alone", help="Start nothing while another run of the pipeline has not finished")
+    ] = False,
     json_path: Annotated[Path | None, typer.Option("--json", help="Write the summary to this file")] = None,
     master: Annotated[str, typer.Option(help="Spark master")] = "local[1]",
     driver_memory: Annotated[str | None, typer.Option(help="Memory of each driver's JVM")] = None,
@@ -60,6 +63,7 @@ def run(
         hold_sources=hold_sources,
         settings=settings,
         replay_seconds=replay_seconds,
+        alone=alone,
     )
     known = Connections.load(warn)
     log_url = known.log_url(log)

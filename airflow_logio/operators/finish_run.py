@@ -10,7 +10,7 @@ from airflow.providers.common.compat.sdk import AirflowFailException, BaseOperat
 from airflow_logio.dataflow.pipeline import Pipeline
 from airflow_logio.hooks.logio import LogioHook
 from airflow_logio.operators.references import reference, resolve
-from airflow_logio.operators.runs import opened_log, progress_table, run_of
+from airflow_logio.operators.runs import check_current, opened_log, progress_table, run_of
 from airflow_logio.protocol.states import GroupState
 from airflow_logio.runtime.tidying import clear_up
 from airflow_logio.store.records import QuarantinedInputSet, Run
@@ -51,6 +51,7 @@ class LogioFinishRunOperator(BaseOperator):
         with opened_log(self.logio_conn_id) as store:
             call = store.patience.call
             run = call("finding the run", lambda: run_of(store, pipeline.name, context, self.run_uid))
+            check_current(run)
             finished = call("finishing the run", lambda: store.finish_run(run.run_id))
             groups = call("reading the groups", lambda: store.groups(run.run_id))
             progress = call("reading the counters", lambda: store.progress(run.run_id))

@@ -87,5 +87,6 @@ def check_compatible(pipeline: Pipeline, run: Run) -> None:
     if graph != run.spec.graph_fingerprint:
         raise IncompatibleRun(
             f"run {run.spec.key} was started by another version of pipeline {pipeline.name!r} (graph "
-            f"{run.spec.graph_fingerprint}, here {graph}); restore that version, or trigger a new DAG run"
+            f"{run.spec.graph_fingerprint}, here {graph}); restore that version, or start a fresh run "
+            f"(`logio fresh {run.uid[:8]}`)"
         )

@@ -15,7 +15,7 @@ from airflow_logio.operators.finish_run import LogioFinishRunOperator
 from airflow_logio.operators.recovering import Callback
 from airflow_logio.operators.references import reference
 from airflow_logio.operators.spark import LogioSparkOperator
-from airflow_logio.operators.start_run import SUPERVISE, LogioStartRunOperator, supervision_of
+from airflow_logio.operators.start_run import REFUSE, SUPERVISE, LogioStartRunOperator, supervision_of
 from airflow_logio.operators.supervise import LogioSuperviseOperator
 from airflow_logio.protocol.liveness import RecoveryBudget
 from airflow_logio.store.records import Supervision
@@ -42,6 +42,7 @@ class LogioPipelineGroup(TaskGroup):
     :param launch_seconds: a driver that is launched and does not register within so long is dead; by default 120.
     :param recovery_budget: how often a group may be recovered, in which time, before it is parked: a `RecoveryBudget`.
     :param recovery: ``"supervise"``, or ``"dag"`` for a pipeline whose groups a recovery DAG recovers.
+    :param concurrent_runs: ``"refuse"``, or ``"isolated"`` if runs share no tables (see `LogioStartRunOperator`).
     :param on_recovery_callback: of task ``supervise``: called after a group was launched again or parked.
     :param group_id: by default the pipeline's name.
 
@@ -64,6 +65,7 @@ class LogioPipelineGroup(TaskGroup):
         launch_seconds: float | None = None,
         recovery_budget: RecoveryBudget | None = None,
         recovery: str = SUPERVISE,
+        concurrent_runs: str = REFUSE,
         on_recovery_callback: Callback | Sequence[Callback] | None = None,
         group_id: str | None = None,
         **kwargs: Any,
@@ -80,6 +82,7 @@ class LogioPipelineGroup(TaskGroup):
                 connections=connections,
                 pipeline_params=params,
                 recovery=recovery,
+                concurrent_runs=concurrent_runs,
                 logio_conn_id=logio_conn_id,
                 replay_seconds=replay_seconds,
                 lease_seconds=lease_seconds,

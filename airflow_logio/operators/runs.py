@@ -7,9 +7,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from airflow.providers.common.compat.sdk import AirflowFailException
+
 from airflow_logio.errors import UnknownRun
 from airflow_logio.hooks.logio import LogioHook
+from airflow_logio.protocol.states import RunState
 from airflow_logio.runtime.processes import this_host
+from airflow_logio.store.endings import superseded
 from airflow_logio.store.patience import Patience
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records import GroupStatus, PortProgress, Run
@@ -46,6 +50,12 @@ def run_of(store: LogStore, pipeline: str, context: Mapping[str, Any], uid: str 
     if uid:
         return store.find_run(uid)
     return run_in_dag(store, pipeline, dag_id, run_id)
+
+
+def check_current(run: Run) -> None:
+    """Raises AirflowFailException, with what to do, for a run that was given up for a fresh one."""
+    if run.state is RunState.SUPERSEDED:
+        raise AirflowFailException(superseded(run))
 
 
 def run_in_dag(store: LogStore, pipeline: str, dag_id: str, dag_run_id: str | None) -> Run:

@@ -15,7 +15,7 @@ from airflow_logio.hooks.logio import LogioHook
 from airflow_logio.operators.group_task import GroupTask, asked_by_person
 from airflow_logio.operators.launching import Launching
 from airflow_logio.operators.references import reference, resolve
-from airflow_logio.operators.runs import opened_log, run_of
+from airflow_logio.operators.runs import check_current, opened_log, run_of
 from airflow_logio.operators.spark_arguments import SparkArguments
 from airflow_logio.protocol.states import ALIVE, ENDED, GroupState
 from airflow_logio.runtime.launch import Launcher, LocalProcessLauncher
@@ -185,6 +185,7 @@ class LogioSparkOperator(BaseOperator):
     ) -> GroupTask:
         pipeline, _ = resolve(self.pipeline)
         run = store.patience.call("finding the run", lambda: run_of(store, pipeline.name, context, self.run_uid))
+        check_current(run)
         launching = Launching(store, self.logio_conn_id, self.make_launcher(), self.executor)
         launch = launching.context(run, self.group, recipe, self.pipeline)
         store.patience.call("noting the launch", lambda: store.note_launch(run.run_id, self.group, recipe))

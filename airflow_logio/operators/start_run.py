@@ -40,17 +40,34 @@ def recovery_budget_of(given: RecoveryBudget | None) -> RecoveryBudget:
     return given or RecoveryBudget()
 
 
+REFUSE, ISOLATED = "refuse", "isolated"
+
+
+def must_be_alone(concurrent_runs: str) -> bool:
+    """Whether a run may begin only when no other of its pipeline is unfinished. Raises `PipelineDefinitionError`."""
+    known = {REFUSE: True, ISOLATED: False}
+    if concurrent_runs not in known:
+        raise PipelineDefinitionError(
+            f'concurrent_runs is {concurrent_runs!r}; give "refuse" (a run begins only when the others of its pipeline have '
+            'finished) or "isolated" (runs share no tables, and may go on side by side)'
+        )
+    return known[concurrent_runs]
+
+
 class LogioStartRunOperator(BaseOperator):
     """Get or create the run of this DAG run in the log, and return its uid.
 
     An ordinary task, not a setup task: to clear a task clears its setups too, and that must not begin anything anew.
     Run again (a retry, a clear), it finds the run that is there; the parameters and connections of a run are those it
-    was created with. In an empty log database it makes the tables.
+    was created with. It begins a fresh one only if a person has given that one up (`LogioFreshRunOperator`, `logio
+    fresh`). In an empty log database it makes the tables.
 
     :param pipeline: a `Pipeline`, or where one is: ``"module:attr"``.
     :param connections: the pipeline's connection names → Airflow connection ids.
     :param pipeline_params: the pipeline's parameters (templated). By default the DAG run's ``params`` of the same names.
     :param recovery: who recovers failed groups: ``"supervise"``, a task of this DAG run, or ``"dag"``, a recovery DAG.
+    :param concurrent_runs: ``"refuse"``: while another run of the pipeline has not finished, be it halted or parked, the task
+        fails and starts nothing; its retries try again. ``"isolated"``: the author says that runs share no tables.
     :param logio_conn_id: the connection of the log.
     :param replay_seconds: how long an external system that is away is waited for before its group is parked; by default
         15 minutes. A writer's own ``replay_seconds`` comes before it.
@@ -71,6 +88,7 @@ class LogioStartRunOperator(BaseOperator):
         connections: Mapping[str, str] | None = None,
         pipeline_params: Mapping[str, Any] | None = None,
         recovery: str = SUPERVISE,
+        concurrent_runs: str = REFUSE,
         logio_conn_id: str = LogioHook.default_conn_name,
         replay_seconds: float | None = None,
         lease_seconds: float | None = None,
@@ -80,6 +98,7 @@ class LogioStartRunOperator(BaseOperator):
     ) -> None:
         super().__init__(**kwargs)
         self.supervision = supervision_of(recovery)
+        self.alone = must_be_alone(concurrent_runs)
         self.pipeline = reference(pipeline)
         self.connections = dict(connections or {})
         self.pipeline_params = None if pipeline_params is None else dict(pipeline_params)
@@ -90,7 +109,10 @@ class LogioStartRunOperator(BaseOperator):
         self.budget = recovery_budget_of(recovery_budget)
 
     def execute(self, context: Mapping[str, Any]) -> str:
-        """Raises `ConfigurationError` for a wrong parameter, `IncompatibleRun` for a changed pipeline."""
+        """Raises `ConfigurationError` for a wrong parameter, `IncompatibleRun` for a changed pipeline.
+
+        Raises `OtherRunUnfinished`, with the ways out.
+        """
         pipeline, ref = resolve(self.pipeline)
         dag_id, run_id = identity(context)
         spec = run_spec(
@@ -107,7 +129,7 @@ class LogioStartRunOperator(BaseOperator):
             supervision=self.supervision,
         )
         with opened_log(self.logio_conn_id, create=True) as store:
-            run = store.patience.call("starting the run", lambda: store.start_run(spec))
+            run = store.patience.call("starting the run", lambda: store.start_run(spec, alone=self.alone))
         if _settings(run.spec) != _settings(spec):
             self.log.warning(
                 "The run exists and keeps what it was created with: parameters %s, connections %s, replay seconds %g, %s, %s",

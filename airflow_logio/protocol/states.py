@@ -43,6 +43,8 @@ class RunState(StrEnum):
     QUARANTINED = "quarantined"
     """Finished with quarantine: every group has ended, and Input Sets are set aside."""
     HALTED = "halted"
+    SUPERSEDED = "superseded"
+    """Given up for a fresh run: nothing of it is launched again. Its rows stay for lineage until they are collected."""
     REMOVING = "removing"
     """It had ended, and is being removed from the log: nothing can be done with it any more."""
 

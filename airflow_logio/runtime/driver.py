@@ -231,7 +231,8 @@ def _check_fingerprint(pipeline: Pipeline, run: Run) -> None:
     if found["graph"] != run.spec.graph_fingerprint:
         raise IncompatibleRun(
             f"pipeline {pipeline.name!r} has changed since run {run.uid} was started (graph {found['graph']}, then "
-            f"{run.spec.graph_fingerprint}); restore that version and `logio retry`, or start a fresh run"
+            f"{run.spec.graph_fingerprint}); restore that version and `logio retry`, or start a fresh run "
+            f"(`logio fresh {run.uid[:8]}`)"
         )
     if found["code"] != run.spec.code_fingerprint:
         log.warning("the code of pipeline %s has changed since the run was started", pipeline.name)

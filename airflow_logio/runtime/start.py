@@ -35,7 +35,6 @@ def run_spec(
     dag_run_id: str,
     params: Mapping[str, Any],
     connections: Mapping[str, str],
-    generation: int = 1,
     budget: RecoveryBudget | None = None,
     lease: Lease | None = None,
     backlog: BacklogBound | None = None,
@@ -65,7 +64,7 @@ def run_spec(
     actions = {name: source.action(checked) for name, source in sources.items()}
     fingerprint = pipeline.fingerprint()
     return RunSpec(
-        key=RunKey(pipeline.name, dag_id, dag_run_id, generation),
+        key=RunKey(pipeline.name, dag_id, dag_run_id),
         pipeline_ref=str(ref),
         bundle_root=str(ref.bundle_root),
         groups=tuple(pipeline.groups),

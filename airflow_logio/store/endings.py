@@ -1,19 +1,19 @@
-"""When a run has ended, and what may be left of it: the same for every adapter of the log."""
+"""When a run has ended, when another may begin, and what may be left of one: the same for every adapter of the log."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from airflow_logio.errors import ProtocolViolation
-from airflow_logio.protocol.states import ENDED, GroupState, RunState
+from airflow_logio.errors import IncompatibleRun, OtherRunUnfinished, ProtocolViolation, UnknownRun
+from airflow_logio.protocol.states import ALIVE, ENDED, GroupState, RunState
 from airflow_logio.protocol.values import Port
-from airflow_logio.store.records import Run, RunSpec, senders_of
+from airflow_logio.store.records import Run, RunSpec, Supervision, senders_of
 
 
 def has_ended(run: Run, states: Iterable[GroupState], *, unfinished: bool) -> bool:
     """Whether every group has finished; with `unfinished`, also if groups were halted, parked or never launched."""
     allowed = ENDED | {GroupState.NEW} if unfinished else {GroupState.FINISHED}
-    return run.state is RunState.REMOVING or all(state in allowed for state in states)
+    return run.state in (RunState.REMOVING, RunState.SUPERSEDED) or all(state in allowed for state in states)
 
 
 def check_ended(run: Run, states: Mapping[str, GroupState], *, unfinished: bool) -> None:
@@ -26,6 +26,66 @@ def check_ended(run: Run, states: Mapping[str, GroupState], *, unfinished: bool)
         f"run {run.spec.key} has not ended: {groups}; "
         + ("`logio stop` halts it" if unfinished else "`logio retry` goes on with it, --unfinished gives it up")
     )
+
+
+def superseded(run: Run) -> str:
+    """Why nothing of a superseded run goes on, and what does instead."""
+    what = f"run {run.spec.key}, uid {run.uid[:8]}, was given up for a fresh run: nothing of it goes on"
+    return f"{what}. {how_to_begin_anew(run)}"
+
+
+def how_to_begin_anew(run: Run) -> str:
+    """What a person does for the next generation of a superseded run to begin."""
+    key = run.spec.key
+    if run.spec.supervision is Supervision.PROCESS:
+        return f"`logio run` with --run-id {key.dag_run_id} begins the fresh one"
+    return (
+        f"Clear DAG run {key.dag_run_id} of {key.dag_id} from the task that starts the run on: it begins the fresh one"
+    )
+
+
+def check_superseding(run: Run, state: RunState, groups: Mapping[str, GroupState]) -> bool:
+    """Whether a run, now in `state`, is to be marked superseded; False if it is.
+
+    Raises `ProtocolViolation`, naming the groups that are alive, and `UnknownRun` for a run that is being removed.
+    """
+    if state is RunState.REMOVING:
+        raise UnknownRun(f"run {run.spec.key} is being removed from the log; there is nothing to replace")
+    if state is RunState.SUPERSEDED:
+        return False
+    if alive := [f"{name} is {group.value}" for name, group in groups.items() if group in ALIVE]:
+        raise ProtocolViolation(
+            f"run {run.spec.key} cannot give way to a fresh one while it goes on: {', '.join(alive)}; "
+            f"`logio stop {run.uid[:8]}` halts it"
+        )
+    return True
+
+
+def check_graph(run: Run, spec: RunSpec) -> None:
+    """Raises `IncompatibleRun` if the run in the log is of another version of the pipeline."""
+    if run.spec.graph_fingerprint != spec.graph_fingerprint:
+        raise IncompatibleRun(
+            f"run {run.spec.key} was started by another version of pipeline {spec.key.pipeline!r} (graph "
+            f"{run.spec.graph_fingerprint}, now {spec.graph_fingerprint}); restore that version, or start a fresh run "
+            f"(`logio fresh {run.uid[:8]}`)"
+        )
+
+
+def check_alone(spec: RunSpec, others: Iterable[tuple[Run, Mapping[str, GroupState]]]) -> None:
+    """Raises `OtherRunUnfinished` if one of these runs of the same pipeline has a group that has not finished.
+
+    One that is halted or parked counts, too: what it has not written it can never write once another run owns its tables.
+    """
+    for run, groups in others:
+        left = ", ".join(f"{name} {state.value}" for name, state in groups.items() if state is not GroupState.FINISHED)
+        if left:
+            uid = run.uid[:8]
+            raise OtherRunUnfinished(
+                f"run {spec.key} is not started: run {run.spec.key}, uid {uid}, has not finished ({left}), and could not "
+                f"write its tables any more once this one does. Let it finish (clear its red tasks, or `logio retry {uid}`), "
+                f"or give it up (`logio fresh {uid}`), and start again. If runs of this pipeline share no tables, its author "
+                'declares that: LogioPipelineGroup(concurrent_runs="isolated")'
+            )
 
 
 def shared_ports(spec: RunSpec) -> list[Port]:

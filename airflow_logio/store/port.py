@@ -107,8 +107,20 @@ class LogStore(ABC):
     # --- runs ---------------------------------------------------------------------------------------------------------
 
     @abstractmethod
-    def start_run(self, spec: RunSpec) -> Run:
-        """Get or create the run of `spec.key`. Raises `IncompatibleRun` if it exists with another graph fingerprint."""
+    def start_run(self, spec: RunSpec, *, alone: bool = False) -> Run:
+        """Get the newest run of `spec.key`, or create it: the first, or the next generation if the newest is superseded.
+
+        The log says which generation it is, not `spec`. Raises `IncompatibleRun` if the run exists with another graph
+        fingerprint and, `alone`, `OtherRunUnfinished` instead of creating one while another of its pipeline is unfinished.
+        """
+
+    @abstractmethod
+    def supersede(self, run_id: int) -> bool:
+        """Give a run up for good, so that the next start of its key begins a fresh one; its rows stay. False if it was.
+
+        Groups that are dead or new are halted with it. Raises `ProtocolViolation`, naming them, while groups are alive, and
+        `UnknownRun`.
+        """
 
     @abstractmethod
     def find_run(self, uid: str) -> Run:
@@ -120,7 +132,7 @@ class LogStore(ABC):
 
     @abstractmethod
     def finish_run(self, run_id: int) -> bool:
-        """Mark the run finished if all its groups are; False if one is not."""
+        """Mark the run finished if all its groups are; False if one is not. Raises `ProtocolViolation` if superseded."""
 
     @abstractmethod
     def quarantined(self, run_id: int, group: str | None = None) -> Sequence[QuarantinedInputSet]:

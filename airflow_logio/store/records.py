@@ -19,7 +19,10 @@ REPLAY_SECONDS = 900.0
 
 @dataclass(frozen=True, slots=True)
 class RunKey:
-    """What identifies a run: one execution of a pipeline; `generation` counts explicit fresh starts of one DAG run."""
+    """What identifies a run: one execution of a pipeline; `generation` counts explicit fresh starts of one DAG run.
+
+    Which one is current, the log knows: `LogStore.start_run` fills it in.
+    """
 
     pipeline: str
     dag_id: str

@@ -32,13 +32,9 @@ def test_many_starters_at_once_get_the_same_run(log_store: LogStore) -> None:
     assert len(log_store.list_runs()) == 1
 
 
-def test_another_dag_run_or_generation_is_another_run(log_store: LogStore) -> None:
-    runs = [
-        log_store.start_run(spec()),
-        log_store.start_run(spec(dag_run="run-2")),
-        log_store.start_run(spec(generation=2)),
-    ]
-    assert len({run.run_id for run in runs}) == len({run.uid for run in runs}) == 3
+def test_another_dag_run_is_another_run(log_store: LogStore) -> None:
+    runs = [log_store.start_run(spec()), log_store.start_run(spec(dag_run="run-2"))]
+    assert len({run.run_id for run in runs}) == len({run.uid for run in runs}) == 2
 
 
 def test_another_graph_is_refused_and_changes_nothing(log_store: LogStore) -> None:

@@ -28,10 +28,9 @@ def spec(
     dag_run: str = "run-1",
     graph: str = "graph-1",
     budget: RecoveryBudget | None = None,
-    generation: int = 1,
 ) -> RunSpec:
     return RunSpec(
-        RunKey("sales", "dag", dag_run, generation),
+        RunKey("sales", "dag", dag_run),
         "module:pipeline",
         "/bundle",
         groups or ("g",),

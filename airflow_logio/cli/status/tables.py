@@ -11,7 +11,7 @@ from rich.text import Text
 
 from airflow_logio.cli import display
 from airflow_logio.cli.status.report import Report
-from airflow_logio.protocol.states import ENDED, GroupState
+from airflow_logio.protocol.states import ENDED, GroupState, RunState
 from airflow_logio.runtime.recoveries import Recovery
 from airflow_logio.runtime.snapshot import ConnectionView, GroupView
 from airflow_logio.store.records import GroupStatus, PortProgress, QuarantinedInputSet, Run
@@ -28,8 +28,15 @@ def runs(listed: Sequence[tuple[Run, Sequence[GroupStatus]]]) -> RenderableType:
     for run, groups in listed:
         states = ", ".join(f"{group.group} {group.state.value}" for group in groups)
         key = run.spec.key
-        _row(table, run.uid[:8], key.dag_run_id, key.pipeline, run.state.value, _time(run.created_at), states)
+        _row(table, run.uid[:8], _name(run), key.pipeline, run.state.value, _time(run.created_at), states)
     return table
+
+
+def _name(run: Run) -> str:
+    """With its generation where there is, or is to be, another."""
+    key = run.spec.key
+    several = key.generation > 1 or run.state is RunState.SUPERSEDED
+    return f"{key.dag_run_id} (generation {key.generation})" if several else key.dag_run_id
 
 
 def whole(report: Report) -> RenderableType:
@@ -87,7 +94,7 @@ def clock_time(at: float) -> str:
 def _heading(report: Report) -> Text:
     run, key = report.run, report.run.spec.key
     return Text(
-        f"run {key.dag_run_id} of {key.pipeline} (dag {key.dag_id}), uid {run.uid}\n"
+        f"run {_name(run)} of {key.pipeline} (dag {key.dag_id}), uid {run.uid}\n"
         f"{report.state}, started {_time(run.created_at)} UTC{_supervision(report)}"
     )
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from airflow_logio.errors import UnknownRun
+from airflow_logio.errors import ProtocolViolation, UnknownRun
 from airflow_logio.protocol.reopening import reopen
 from airflow_logio.protocol.states import GroupState, RunState
 from airflow_logio.protocol.values import Kind, Status
+from airflow_logio.store.endings import superseded
 from airflow_logio.store.header import encode_header
 from airflow_logio.store.memory.tables import BodyKey, GroupKey, Tables
 from airflow_logio.store.records import QuarantinedInputSet, Retried, senders_of
@@ -28,6 +29,8 @@ def retry(tables: Tables, run_id: int, group: str | None) -> Retried:
     """On an open transaction."""
     if run_id not in tables.runs or tables.runs[run_id].state is RunState.REMOVING:
         raise UnknownRun(f"run {run_id} is being removed from the log; nothing of it can be retried")
+    if tables.runs[run_id].state is RunState.SUPERSEDED:
+        raise ProtocolViolation(superseded(tables.runs[run_id].as_run()))
     found = quarantined(tables, run_id, group)
     if not found:
         return Retried((), ())

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import msgspec
 
-from airflow_logio.errors import BudgetSpent, FailurePoint, Fenced, IncompatibleRun, ProtocolViolation, UnknownRun
+from airflow_logio.errors import BudgetSpent, FailurePoint, Fenced, ProtocolViolation, UnknownRun
 from airflow_logio.protocol.states import (
     STOPPED,
     GroupState,
@@ -20,12 +20,13 @@ from airflow_logio.protocol.states import (
     check_wish,
     wish_after_claim,
 )
+from airflow_logio.store.endings import superseded
 from airflow_logio.store.lineage_log import LineageLog
-from airflow_logio.store.memory import maintenance, quarantine
+from airflow_logio.store.memory import generations, maintenance, quarantine
 from airflow_logio.store.memory.budget import budget_spent
 from airflow_logio.store.memory.lineage import MemoryLineageLog
 from airflow_logio.store.memory.session import MemoryGroupSession
-from airflow_logio.store.memory.tables import BeatRow, DriverRow, GroupKey, GroupRow, RunRow, SupervisorRow, Tables
+from airflow_logio.store.memory.tables import BeatRow, DriverRow, GroupKey, SupervisorRow, Tables
 from airflow_logio.store.port import GroupSession, LogStore
 from airflow_logio.store.records import (
     Claim,
@@ -42,7 +43,6 @@ from airflow_logio.store.records import (
     Run,
     RunSpec,
     SupervisorRecord,
-    encode_spec,
     has_sources,
 )
 
@@ -57,29 +57,13 @@ class MemoryLogStore(LogStore):
 
     # --- runs ---------------------------------------------------------------------------------------------------------
 
-    def start_run(self, spec: RunSpec) -> Run:
-        tables = self.tables
-        with tables.transaction():
-            if spec.key in tables.run_keys:
-                found = tables.runs[tables.run_keys[spec.key]]
-                if found.spec.graph_fingerprint != spec.graph_fingerprint:
-                    raise IncompatibleRun(
-                        f"run {spec.key} was started by another version of pipeline {spec.key.pipeline!r} (graph "
-                        f"{found.spec.graph_fingerprint}, now {spec.graph_fingerprint}); restore that version, or "
-                        "start a fresh run"
-                    )
-                return found.as_run()
-            run_id, clock = next(tables.run_ids), tables.now()
-            # Through its stored form, as in a database: what cannot be stored is found out here.
-            stored = msgspec.json.decode(encode_spec(spec), type=RunSpec)
-            row = RunRow(run_id, uuid.uuid4().hex, stored, clock)
-            tables.put(tables.runs, run_id, row)
-            tables.put(tables.run_keys, spec.key, run_id)
-            for name in spec.groups:
-                key = GroupKey(run_id, name)
-                tables.put(tables.groups, key, GroupRow(GroupState.NEW, GroupState.RUNNING, clock))
-                tables.put(tables.fences, key, FenceRow(0, 0, 0))
-            return row.as_run()
+    def start_run(self, spec: RunSpec, *, alone: bool = False) -> Run:
+        with self.tables.transaction():
+            return generations.start(self.tables, spec, alone=alone)
+
+    def supersede(self, run_id: int) -> bool:
+        with self.tables.transaction():
+            return generations.supersede(self.tables, run_id)
 
     def find_run(self, uid: str) -> Run:
         with self.tables.transaction():
@@ -98,17 +82,8 @@ class MemoryLogStore(LogStore):
         return [row.as_run() for row in reversed(rows)][:limit]
 
     def finish_run(self, run_id: int) -> bool:
-        tables = self.tables
-        with tables.transaction():
-            row = tables.runs.get(run_id)
-            states = [group.state for key, group in tables.groups.items() if key.run_id == run_id]
-            if row is None or any(state is not GroupState.FINISHED for state in states):
-                return False
-            ended = row.ended_at if row.ended_at is not None else tables.now()
-            aside = quarantine.quarantined(tables, run_id)
-            state = RunState.QUARANTINED if aside else RunState.FINISHED
-            tables.put(tables.runs, run_id, replace(row, state=state, ended_at=ended))
-            return True
+        with self.tables.transaction():
+            return generations.finish(self.tables, run_id)
 
     def quarantined(self, run_id: int, group: str | None = None) -> Sequence[QuarantinedInputSet]:
         with self.tables.transaction():
@@ -190,6 +165,8 @@ class MemoryLogStore(LogStore):
             raise Fenced(
                 f"group {group!r} was claimed by somebody else: incarnation {fence.incarnation}, expected {expected}"
             )
+        if (run := tables.runs[key.run_id]).state is RunState.SUPERSEDED:
+            raise ProtocolViolation(superseded(run.as_run()))
         check_claim(group, row.state, by_user=by_user)
         spends = expected > 0 and not by_user
         ref = GroupRef(key.run_id, group, expected)

@@ -13,12 +13,14 @@ from airflow_logio.protocol.liveness import RecoveryBudget
 from airflow_logio.protocol.states import (
     STOPPED,
     GroupState,
+    RunState,
     allowed_from,
     check_claim,
     check_wish,
     wish_after_claim,
 )
 from airflow_logio.protocol.values import storable
+from airflow_logio.store.endings import superseded
 from airflow_logio.store.records import Claim, DriverIdentity, GroupRef, Refused, Run, has_sources
 from airflow_logio.store.sql import schema
 from airflow_logio.store.sql.engines import now
@@ -103,6 +105,7 @@ def claim(
     state, incarnation = lock_group(connection, run.run_id, group)
     if incarnation != expected:
         raise Fenced(f"group {group!r} was claimed by somebody else: incarnation {incarnation}, expected {expected}")
+    _check_current(connection, run)
     check_claim(group, state, by_user=by_user)
     recovery = expected > 0
     spends = recovery and not by_user
@@ -117,6 +120,14 @@ def claim(
         move(connection, ref, GroupState.HALTED)
         return Refused(ProtocolViolation(f"group {group!r} was asked to halt, and is not recovered"))
     return _raise_incarnation(connection, run, group, expected + 1, reason, spends=spends)
+
+
+def _check_current(connection: Connection, run: Run) -> None:
+    """Under the group's lock: who gives the run up holds all of them."""
+    table = schema.run
+    state = connection.execute(sa.select(table.c.state).where(table.c.run_id == run.run_id)).scalar_one_or_none()
+    if state == RunState.SUPERSEDED.value:
+        raise ProtocolViolation(superseded(run))
 
 
 def _desired(connection: Connection, run: Run, group: str) -> GroupState:

@@ -124,7 +124,8 @@ def remove(connection: Connection, run_id: int, limit: int, *, unfinished: bool)
 
 def _begin_removal(connection: Connection, run: Run, *, unfinished: bool) -> Collected:
     fences, groups, table = schema.fence, schema.group, schema.run
-    connection.execute(sa.select(fences).where(fences.c.run_id == run.run_id).with_for_update()).all()
+    locked = sa.select(fences).where(fences.c.run_id == run.run_id).order_by(fences.c.group_name, fences.c.replica)
+    connection.execute(locked.with_for_update()).all()
     states = connection.execute(sa.select(groups.c.group_name, groups.c.state).where(groups.c.run_id == run.run_id))
     check_ended(run, {row.group_name: GroupState(row.state) for row in states}, unfinished=unfinished)
     rows = sum(

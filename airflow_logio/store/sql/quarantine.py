@@ -7,10 +7,11 @@ from collections.abc import Sequence
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from airflow_logio.errors import UnknownRun
+from airflow_logio.errors import ProtocolViolation, UnknownRun
 from airflow_logio.protocol.reopening import Reopening, reopen
 from airflow_logio.protocol.states import GroupState, RunState
 from airflow_logio.protocol.values import Kind, Status
+from airflow_logio.store.endings import superseded
 from airflow_logio.store.header import encode_header
 from airflow_logio.store.records import QuarantinedInputSet, Retried, Run, senders_of
 from airflow_logio.store.sql import schema
@@ -37,11 +38,15 @@ def retry(connection: Connection, run: Run, group: str | None) -> Retried:
     it has in memory. Groups that had finished are left halted, for a launch.
     """
     runs, fences = schema.run, schema.fence
-    state = connection.execute(sa.select(runs.c.state).where(runs.c.run_id == run.run_id).with_for_update())
-    if state.scalar_one_or_none() in (None, RunState.REMOVING.value):
-        raise UnknownRun(f"run {run.spec.key} is being removed from the log; nothing of it can be retried")
     locked = sa.select(fences.c.group_name).where(fences.c.run_id == run.run_id)
     connection.execute(locked.order_by(fences.c.group_name, fences.c.replica).with_for_update()).all()
+    state = connection.execute(
+        sa.select(runs.c.state).where(runs.c.run_id == run.run_id).with_for_update()
+    ).scalar_one_or_none()
+    if state in (None, RunState.REMOVING.value):
+        raise UnknownRun(f"run {run.spec.key} is being removed from the log; nothing of it can be retried")
+    if state == RunState.SUPERSEDED.value:
+        raise ProtocolViolation(superseded(run))
     found = quarantined(connection, run.run_id, group)
     if not found:
         return Retried((), ())

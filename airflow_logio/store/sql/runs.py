@@ -1,8 +1,7 @@
-"""Runs and their groups as rows: creation, lookup, status, counters."""
+"""Runs and their groups as rows: lookup, end, status, counters. How they begin is in `generations`."""
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Sequence
 from enum import StrEnum
 from typing import Any, TypeVar
@@ -12,10 +11,11 @@ import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import Connection, Engine
 
-from airflow_logio.errors import IncompatibleRun, LogInconsistent, UnknownRun
+from airflow_logio.errors import LogInconsistent, ProtocolViolation, UnknownRun
 from airflow_logio.protocol.states import GroupState, RunState
 from airflow_logio.protocol.values import Port
-from airflow_logio.store.records import DriverIdentity, GroupStatus, PortProgress, Run, RunSpec, encode_spec
+from airflow_logio.store.endings import superseded
+from airflow_logio.store.records import DriverIdentity, GroupStatus, PortProgress, Run, RunSpec
 from airflow_logio.store.sql import schema
 from airflow_logio.store.sql.engines import now
 
@@ -35,57 +35,6 @@ def known(states: type[S], stored: str, what: str) -> S:
 def upserting(connection: Connection, table: sa.Table) -> Any:
     """INSERT with ON CONFLICT, which both dialects have under the same name."""
     return postgresql.insert(table) if connection.dialect.name == "postgresql" else sqlite.insert(table)
-
-
-def get_or_create(connection: Connection, spec: RunSpec) -> Run:
-    table, key = schema.run, spec.key
-    clock = now(connection.dialect.name)
-    connection.execute(
-        upserting(connection, table)
-        .values(
-            uid=uuid.uuid4().hex,
-            pipeline=key.pipeline,
-            dag_id=key.dag_id,
-            dag_run_id=key.dag_run_id,
-            generation=key.generation,
-            spec=encode_spec(spec),
-            state=RunState.RUNNING.value,
-            created_at=clock,
-        )
-        .on_conflict_do_nothing(index_elements=["pipeline", "dag_id", "dag_run_id", "generation"])
-    )
-    row = connection.execute(
-        sa.select(table).where(
-            table.c.pipeline == key.pipeline,
-            table.c.dag_id == key.dag_id,
-            table.c.dag_run_id == key.dag_run_id,
-            table.c.generation == key.generation,
-        )
-    ).one()
-    run = to_run(row)
-    if run.spec.graph_fingerprint != spec.graph_fingerprint:
-        raise IncompatibleRun(
-            f"run {key} was started by another version of pipeline {key.pipeline!r} (graph "
-            f"{run.spec.graph_fingerprint}, now {spec.graph_fingerprint}); restore that version, or start a fresh run"
-        )
-    _create_groups(connection, run)
-    return run
-
-
-def _create_groups(connection: Connection, run: Run) -> None:
-    clock = now(connection.dialect.name)
-    for name in run.spec.groups:
-        identity = {"run_id": run.run_id, "group_name": name, "replica": 0}
-        connection.execute(
-            upserting(connection, schema.group)
-            .values(**identity, state=GroupState.NEW.value, desired=GroupState.RUNNING.value, since=clock)
-            .on_conflict_do_nothing()
-        )
-        connection.execute(
-            upserting(connection, schema.fence)
-            .values(**identity, incarnation=0, epoch=0, commit_no=0)
-            .on_conflict_do_nothing()
-        )
 
 
 def to_run(row: sa.Row[Any]) -> Run:
@@ -119,7 +68,11 @@ def find(connection: Connection, uid: str) -> Run:
 def finish(connection: Connection, run_id: int) -> bool:
     groups, runs = schema.group, schema.run
     # Locked by a statement of its own: what the next one sees is as it is when nobody reopens the run any more.
-    connection.execute(sa.select(runs.c.run_id).where(runs.c.run_id == run_id).with_for_update())
+    row = connection.execute(sa.select(runs).where(runs.c.run_id == run_id).with_for_update()).one_or_none()
+    if row is None or row.state == RunState.REMOVING.value:
+        return False
+    if row.state == RunState.SUPERSEDED.value:
+        raise ProtocolViolation(superseded(to_run(row)))
     unfinished = sa.exists().where(groups.c.run_id == run_id, groups.c.state != GroupState.FINISHED.value)
     aside = sa.exists().where(schema.quarantine.c.run_id == run_id)
     state = sa.case((aside, RunState.QUARANTINED.value), else_=RunState.FINISHED.value)

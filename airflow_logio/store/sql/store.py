@@ -31,7 +31,7 @@ from airflow_logio.store.records import (
     RunSpec,
     SupervisorRecord,
 )
-from airflow_logio.store.sql import bell, groups, maintenance, quarantine, runs, schema, supervision
+from airflow_logio.store.sql import bell, generations, groups, maintenance, quarantine, runs, schema, supervision
 from airflow_logio.store.sql.engines import (
     LockTimeout,
     TransactionConflict,
@@ -76,9 +76,24 @@ class SqlLogStore(LogStore):
 
     # --- runs ---------------------------------------------------------------------------------------------------------
 
-    def start_run(self, spec: RunSpec) -> Run:
+    def start_run(self, spec: RunSpec, *, alone: bool = False) -> Run:
         with writing(self.engine) as connection:
-            return runs.get_or_create(connection, spec)
+            return generations.start(connection, spec, alone=alone)
+
+    def supersede(self, run_id: int) -> bool:
+        try:
+            return self._supersede(run_id)
+        except LockTimeout:  # a driver that was taken for dead, stopped inside a transaction
+            for status in self.groups(run_id):
+                if status.state is GroupState.DEAD:
+                    self.end_backends(run_id, status.group, status.incarnation)
+        except TransactionConflict as error:
+            log.info("once more: %s", error)
+        return self._supersede(run_id)
+
+    def _supersede(self, run_id: int) -> bool:
+        with writing(self.engine) as connection:
+            return generations.supersede(connection, self._run(connection, run_id))
 
     def find_run(self, uid: str) -> Run:
         with reading(self.engine) as connection:

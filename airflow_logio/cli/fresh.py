@@ -1,0 +1,40 @@
+"""`logio fresh`: give a run up, so that its DAG run, or its --run-id, can begin anew."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from airflow_logio.cli.app import LogOption, out, warn
+from airflow_logio.cli.connections import Connections
+from airflow_logio.cli.control import HALT_SECONDS, watch_stop
+from airflow_logio.cli.logs import opened
+from airflow_logio.protocol.states import RunState
+from airflow_logio.runtime.fresh import run_to_give_up
+from airflow_logio.runtime.stop_run import StopMode, StopRun
+from airflow_logio.store.endings import how_to_begin_anew
+
+
+def register(app: typer.Typer) -> None:
+    app.command("fresh")(fresh)
+
+
+def fresh(
+    run: Annotated[str, typer.Argument(help="The run to give up: its uid, or the beginning of it")],
+    log: LogOption = None,
+    timeout: Annotated[float, typer.Option(help="Seconds to wait until its drivers have halted")] = HALT_SECONDS,
+) -> None:
+    """Give a run up for good, so that the same DAG run (or --run-id) can begin anew, from nothing.
+
+    Its drivers are halted. Nothing of it can be retried any more; its lineage stays until `logio gc` removes the run. The
+    fresh run treats tables as any new run does (`on_new_run`). Given the same run again, this changes nothing.
+    """
+    known = Connections.load(warn)
+    with opened(known.log_url(log)) as store:
+        found = run_to_give_up(store, run)
+        if found.state is not RunState.SUPERSEDED:
+            watch_stop(StopRun(store, found, StopMode.HALT), timeout)
+        given_up = store.supersede(found.run_id)
+    said = "is given up" if given_up else "was given up before"
+    out.print(f"run {found.spec.key}, uid {found.uid[:8]}, {said}. {how_to_begin_anew(found)}", markup=False)

@@ -1,0 +1,74 @@
+"""`LogioFreshRunOperator`: give a run up, so that its DAG run can begin anew."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from typing import Any, ClassVar
+
+from airflow_logio.hooks.logio import LogioHook
+from airflow_logio.operators.runs import opened_log
+from airflow_logio.operators.stop import LogioStopOperator
+from airflow_logio.protocol.states import RunState
+from airflow_logio.runtime.fresh import run_to_give_up
+from airflow_logio.runtime.stop_run import States, StopMode
+from airflow_logio.store.endings import how_to_begin_anew
+from airflow_logio.store.records import Run
+from airflow_logio.store.sql.store import SqlLogStore
+
+
+class LogioFreshRunOperator(LogioStopOperator):
+    """Halt a run and give it up for good; cleared from its first task on, its DAG run then begins anew, from nothing.
+
+    For a DAG of its own that a person triggers (`dags/logio_fresh.py`). The run is named by its uid, and never taken from
+    the DAG run that this task is in: a retry or a clear of this task finds that run given up, and spares the fresh one.
+
+    :param run_uid: uid of the run to give up, or eight digits of its beginning or more (templated).
+    :param logio_conn_id: the connection of the log.
+    :param deferrable: wait for the halt in the triggerer.
+    :param timeout: how long to wait for the halt, in seconds or as a timedelta; default: for ever. Then the task fails.
+    :param poll_interval: seconds between two looks; default: option ``[logio] poll_interval``.
+    """
+
+    template_fields: ClassVar[Sequence[str]] = ("run_uid",)
+
+    def __init__(
+        self,
+        *,
+        run_uid: str,
+        logio_conn_id: str = LogioHook.default_conn_name,
+        deferrable: bool = True,
+        timeout: timedelta | float | None = None,
+        poll_interval: float | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(
+            run_uid=run_uid,
+            mode=StopMode.HALT.value,
+            logio_conn_id=logio_conn_id,
+            deferrable=deferrable,
+            timeout=timeout,
+            poll_interval=poll_interval,
+            **kwargs,
+        )
+
+    def execute(self, context: Mapping[str, Any]) -> dict[str, Any]:
+        """Raises `UnknownRun`, `ConfigurationError` for a name that is no uid, AirflowFailException."""
+        with opened_log(self.logio_conn_id) as store:
+            run = store.patience.call("finding the run", lambda: self._find(store, context))
+        if run.state is RunState.SUPERSEDED:
+            self.log.info("Run %s, uid %s, was given up before. %s", run.spec.key, run.uid, how_to_begin_anew(run))
+            return {"run": run.uid, "given_up": False}
+        return super().execute(context)
+
+    def _find(self, store: SqlLogStore, context: Mapping[str, Any]) -> Run:
+        return run_to_give_up(store, self.run_uid or "")
+
+    def _result(self, run_uid: str, states: States) -> dict[str, Any]:
+        """Its groups have ended. Raises `ProtocolViolation` if a person has launched one again: a retry halts it."""
+        super()._result(run_uid, states)
+        with opened_log(self.logio_conn_id) as store:
+            run = store.patience.call("finding the run", lambda: store.find_run(run_uid))
+            given_up = store.patience.call("giving the run up", lambda: store.supersede(run.run_id))
+        self.log.info("Run %s, uid %s, is given up. %s", run.spec.key, run.uid, how_to_begin_anew(run))
+        return {"run": run.uid, "given_up": given_up}

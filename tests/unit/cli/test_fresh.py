@@ -1,0 +1,133 @@
+"""`logio fresh`, and `logio run --alone`, as a person types them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from airflow_logio.cli import running
+from airflow_logio.cli.app import main
+from airflow_logio.protocol.states import GroupState, RunState
+from airflow_logio.runtime import spark_submit
+from airflow_logio.runtime.launch import LaunchContext
+from airflow_logio.store.opening import open_store
+from airflow_logio.store.records import Run
+from airflow_logio.store.sql.store import SqlLogStore
+from tests.support.grocery import write_slice
+from tests.support.logs import SOMEBODY
+
+SALES = f"{Path(__file__).parents[3] / 'dags' / 'pipelines' / 'sales.py'}:sales"
+
+Logio = Callable[..., tuple[int, str]]
+
+
+@pytest.fixture
+def store(sqlite_url: str) -> Iterator[SqlLogStore]:
+    opened = open_store(sqlite_url)
+    yield opened
+    opened.dispose()
+
+
+@pytest.fixture
+def logio(
+    store: SqlLogStore,
+    sqlite_url: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> Logio:
+    """Exit code and what is said; `logio run` starts runs, and launches nothing."""
+
+    def supervise(context: LaunchContext, *_: object) -> int:
+        return 0
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("LOGIO_URL", sqlite_url)
+    monkeypatch.delenv("WAREHOUSE_URL", raising=False)
+    monkeypatch.setattr(running, "supervise", supervise)
+    monkeypatch.setattr(spark_submit, "check", lambda _settings: None)
+
+    def command(*arguments: str) -> tuple[int, str]:
+        monkeypatch.setattr("sys.argv", ["logio", *arguments])
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as ended:
+            main()
+        printed = capsys.readouterr()
+        return int(ended.value.code or 0), printed.out + printed.err
+
+    return command
+
+
+@pytest.fixture
+def start(store: SqlLogStore, logio: Logio, tmp_path: Path) -> Callable[..., Run]:
+    transactions = write_slice(tmp_path / "transactions.parquet", 1_000)
+
+    def run(name: str, *options: str) -> Run:
+        code, said = logio("run", SALES, "--param", f"transactions={transactions}", "--run-id", name, *options)
+        assert code == 0, said
+        return store.find_run(name)
+
+    return run
+
+
+def test_a_run_is_given_up_and_begins_anew(store: SqlLogStore, logio: Logio, start: Callable[..., Run]) -> None:
+    run = start("nightly")
+    ref = store.register(store.claim(run.run_id, "ingest", expected=0, reason="test"), SOMEBODY)
+    assert store.declare_dead(ref, "test")
+    code, said = logio("fresh", run.uid[:8])
+    assert (code, store.find_run(run.uid).state) == (0, RunState.SUPERSEDED)
+    assert "is given up. `logio run` with --run-id nightly begins the fresh one" in said
+    code, said = logio("retry", run.uid)
+    assert code == 1 and "was given up for a fresh run: nothing of it goes on" in said
+
+    fresh = start("nightly")
+    assert (fresh.spec.key.generation, fresh.uid != run.uid) == (2, True)
+    code, said = logio("fresh", run.uid)
+    assert code == 0 and "was given up before" in said
+    assert store.find_run(fresh.uid).state is RunState.RUNNING, "the fresh run is spared"
+    listed = json.loads(logio("status", "--json")[1])
+    assert [(one["generation"], one["state"]) for one in listed] == [(2, "running"), (1, "superseded")]
+    said = logio("status")[1]
+    assert "nightly (generation 1)" in said and "nightly (generation 2)" in said
+    assert "nightly (generation 2) of sales" in logio("status", fresh.uid)[1]
+
+
+def test_only_a_uid_names_the_run(store: SqlLogStore, logio: Logio, start: Callable[..., Run]) -> None:
+    run = start("every-night")
+    code, said = logio("fresh", "every-night")
+    assert code == 1 and f"The newest is {run.uid[:8]} (running)" in said
+    code, said = logio("fresh", run.uid[:3])
+    assert code == 1 and "8 digits or more" in said
+    code, said = logio("fresh", "0123456789abcdef")
+    assert code == 1 and "no run" in said
+    assert store.find_run(run.uid).state is RunState.RUNNING
+
+
+def test_a_driver_that_does_not_halt_keeps_its_run(store: SqlLogStore, logio: Logio, start: Callable[..., Run]) -> None:
+    run = start("nightly")
+    store.register(store.claim(run.run_id, "ingest", expected=0, reason="test"), SOMEBODY)
+    code, said = logio("fresh", run.uid, "--timeout", "0.1")
+    assert code == 1 and "ingest: still not ended after 0.1 s" in said
+    assert store.find_run(run.uid).state is RunState.RUNNING
+    assert store.group(run.run_id, "ingest").desired is GroupState.HALTED
+
+
+def test_a_second_run_is_warned_of_or_refused(
+    store: SqlLogStore, logio: Logio, start: Callable[..., Run], tmp_path: Path
+) -> None:
+    first = start("monday", "--alone")
+    arguments = ("run", SALES, "--param", f"transactions={tmp_path / 'transactions.parquet'}", "--run-id", "tuesday")
+    code, said = logio(*arguments, "--alone")
+    assert code == 1 and f"run monday of sales, uid {first.uid[:8]}, has not finished" in said
+    assert [run.uid for run in store.list_runs()] == [first.uid]
+    start("monday", "--alone")  # to go on with it is no second run
+    code, said = logio(*arguments)
+    assert code == 0
+    assert (
+        f"1 other run(s) of pipeline 'sales' have not finished, the latest is monday of sales, uid {first.uid[:8]}"
+        in said
+    )
+    assert store.find_run("tuesday").state is RunState.RUNNING
