@@ -15,6 +15,7 @@ from typing import Any
 from airflow_logio.cli.display import Progress
 from airflow_logio.cli.reports import tail
 from airflow_logio.dataflow.pipeline import Pipeline
+from airflow_logio.demo import earlier
 from airflow_logio.demo.check import CheckResult, check
 from airflow_logio.demo.data import load_products, parquet_file
 from airflow_logio.demo.following import Followed, Follower
@@ -23,7 +24,6 @@ from airflow_logio.demo.rest import Airflow, AirflowUnavailable
 from airflow_logio.demo.standalone import Standalone
 from airflow_logio.demo.timing import Stopwatch, run_stages
 from airflow_logio.errors import ConfigurationError, LogioError
-from airflow_logio.protocol.states import RunState
 from airflow_logio.runtime import bundle, leftovers, spark_submit
 from airflow_logio.runtime.ending import DriverEnder
 from airflow_logio.store.opening import open_store
@@ -122,8 +122,7 @@ class Demonstration:
             return False
 
     def _follow(self, airflow: Airflow, store: SqlLogStore, pipeline: Pipeline) -> Followed:
-        for earlier in airflow.active_runs(DAG_ID):  # of a demonstration that was interrupted; only one run at a time
-            airflow.fail_run(DAG_ID, earlier)
+        self._give_up_earlier(airflow, store)
         airflow.unpause(DAG_ID)
         airflow.trigger(DAG_ID, self.run_id)
         self.progress.say(f"triggered {DAG_ID}, run {self.run_id}; Airflow: {self.standalone.url}")
@@ -133,6 +132,15 @@ class Demonstration:
         follower = Follower(store, pipeline, airflow, self.standalone, DAG_ID)
         with self.progress:
             return follower.follow(self.run_id, self.progress)
+
+    def _give_up_earlier(self, airflow: Airflow, store: SqlLogStore) -> None:
+        """What demonstrations that were interrupted have left; only one run at a time."""
+        active = airflow.active_runs(DAG_ID)
+        for dag_run in active:
+            airflow.fail_run(DAG_ID, dag_run)
+        for run in earlier.unfinished(store, self.places.drivers, active):
+            self.progress.say(f"giving up run {run.spec.key.dag_run_id}, which was interrupted")
+            earlier.give_up(store, run, self.places.drivers, HALT_SECONDS)
 
     def _report_failure(self, airflow: Airflow, followed: Followed) -> None:
         if followed.state == "success":
@@ -160,13 +168,12 @@ class Demonstration:
     def _end_drivers(self, store: SqlLogStore, patient: Callable[[], bool]) -> None:
         """Of this run, and of earlier ones of this folder that were interrupted."""
         try:
-            runs = [run for run in store.list_runs() if run.state is RunState.RUNNING]
+            runs = earlier.unfinished(store, self.places.drivers, [self.run_id])
         except LogioError as error:
             self.progress.say(f"the log does not answer: {error}")
             return
         for run in runs:
-            if run.spec.key.dag_run_id == self.run_id or (self.places.drivers / run.uid).is_dir():
-                DriverEnder(store, run, run.spec.groups, self.places.drivers, HALT_SECONDS).end(patient)
+            DriverEnder(store, run, run.spec.groups, self.places.drivers, HALT_SECONDS).end(patient)
 
     def _write_summary(
         self, followed: Followed, result: CheckResult | None, *, exact: bool, triggered_at: float, ended_at: float

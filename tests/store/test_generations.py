@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any
 
@@ -180,14 +181,21 @@ def test_a_supersession_that_fails_anywhere_leaves_nothing(log_store: LogStore) 
     number, failed = 0, True
     while failed:
         number += 1
-        failing = before_change if isinstance(log_store, MemoryLogStore) else before_statement
         try:
-            with failing(log_store, number, inject):  # type: ignore[operator]
+            with failing(log_store, number):
                 log_store.supersede(driver.run.run_id)
             failed = False
         except Injected:
             assert rows_of(log_store) == before, f"failed at statement {number}"
     assert number > 3
+
+
+def failing(store: LogStore, number: int) -> AbstractContextManager[Any]:
+    """Fail at the n-th statement, or change in memory."""
+    if isinstance(store, MemoryLogStore):
+        return before_change(store, number, inject)
+    assert isinstance(store, SqlLogStore)
+    return before_statement(store, number, inject)
 
 
 def test_dying_before_and_after_its_commit(sql_store: SqlLogStore) -> None:

@@ -14,7 +14,8 @@ import airflow_logio
 PACKAGE = Path(airflow_logio.__file__).parent
 MODULES = sorted(PACKAGE.rglob("*.py"))
 LONGEST = 400
-CORRECTNESS = Path(__file__).parents[2] / "docs" / "correctness.md"
+PAGES = [Path(__file__).parents[2] / "docs" / name for name in ("airflow.md", "correctness.md")]
+"""Pages that name the tests which show what they say."""
 
 
 @pytest.mark.parametrize("module", MODULES, ids=lambda module: str(module.relative_to(PACKAGE)))
@@ -34,18 +35,22 @@ def test_the_core_loads_neither_airflow_nor_spark(package: str) -> None:
     assert loaded.stdout.split() == []
 
 
-NAMED = re.findall(
-    r"`((?:unit|store|acceptance|e2e)(?:/[\w/]+)?(?:\.py)?(?:::\w+)?)`", CORRECTNESS.read_text(encoding="utf-8")
-)
+NAMED = {
+    page: re.findall(
+        r"`((?:unit|store|acceptance|e2e)(?:/[\w/]+)?(?:\.py)?(?:::\w+)?)`", page.read_text(encoding="utf-8")
+    )
+    for page in PAGES
+}
 
 
-def test_the_page_on_correctness_names_tests() -> None:
-    assert len(NAMED) > 20
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_pages_that_promise_name_tests(page: Path) -> None:
+    assert len(NAMED[page]) > 20
 
 
-@pytest.mark.parametrize("named", sorted(set(NAMED)))
-def test_what_the_page_on_correctness_names_is_there(named: str) -> None:
+@pytest.mark.parametrize(("page", "named"), sorted({(page.name, one) for page in PAGES for one in NAMED[page]}))
+def test_what_a_page_names_is_there(page: str, named: str) -> None:
     path, _, function = named.partition("::")
     found = Path(__file__).parents[1] / path
-    assert found.exists(), f"docs/correctness.md names tests/{path}"
+    assert found.exists(), f"docs/{page} names tests/{path}"
     assert not function or f"def {function}(" in found.read_text(encoding="utf-8")
