@@ -95,7 +95,7 @@ def simulate(
 def _check(campaign: Campaign, name: str) -> None:
     """The run without failures comes first: what it shows needs no seed."""
     from airflow_logio.testing.campaign import simulator_of
-    from airflow_logio.testing.invariants import Violation
+    from airflow_logio.testing.violation import Violation
 
     try:
         simulator_of(name, campaign.store, campaign.params).reference()

@@ -14,13 +14,14 @@
 from __future__ import annotations
 
 from airflow_logio.testing.external import ExternalSystem, Guarantee
-from airflow_logio.testing.invariants import INVARIANTS, LogWatch, Violation
+from airflow_logio.testing.invariants import INVARIANTS, LogWatch
 from airflow_logio.testing.pipelines import ScriptedSource, pipeline_scenario
 from airflow_logio.testing.plan import Batch, Destinations, GroupPlan, ListSource, Observed, Scenario
 from airflow_logio.testing.schedule import Failure, Figures, Simulator
 from airflow_logio.testing.shrinking import shrink
 from airflow_logio.testing.sites import Site
 from airflow_logio.testing.story import tell
+from airflow_logio.testing.violation import Violation
 
 __all__ = [
     "INVARIANTS",

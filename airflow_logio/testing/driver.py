@@ -12,9 +12,9 @@ from airflow_logio.protocol import effects as fx
 from airflow_logio.protocol.logic import Emit
 from airflow_logio.protocol.values import Kind, Port
 from airflow_logio.testing.incarnation import Phase
-from airflow_logio.testing.invariants import Violation
 from airflow_logio.testing.starting import Starting
 from airflow_logio.testing.threads import Job
+from airflow_logio.testing.violation import Violation
 
 if TYPE_CHECKING:
     pass

@@ -11,7 +11,6 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from airflow_logio.protocol import effects as fx
-from airflow_logio.protocol.context import Context, decode_state
 from airflow_logio.protocol.logic import Logic
 from airflow_logio.protocol.source import READ_CONNECTION
 from airflow_logio.protocol.states import GroupState
@@ -21,6 +20,7 @@ from airflow_logio.store.channels import STATE_CHANNEL, WRITES, read_channel
 from airflow_logio.store.header import encode_header
 from airflow_logio.store.memory.tables import ABSENT, Body, BodyKey, Change, GroupKey, LogRow, Tables
 from airflow_logio.store.records import FenceRow
+from airflow_logio.testing.contexts import ContextWatch
 from airflow_logio.testing.external import WriterKey
 from airflow_logio.testing.plan import GroupPlan, Systems
 from airflow_logio.testing.upkeep import senders_of
@@ -31,19 +31,11 @@ if TYPE_CHECKING:
 END_HEADER = encode_header(Kind.END, 0, b"")
 
 
-class Violation(Exception):
-    """Something happened that must not; `invariant` names what does not hold."""
-
-    def __init__(self, invariant: str, what: str) -> None:
-        super().__init__(f"{invariant.replace('_', ' ')}: {what}")
-        self.invariant = invariant
-        self.what = what
-
-
-class LogWatch:
+class LogWatch(ContextWatch):
     """One schedule's eye on its log. `ports` and `writes` keep every body in order, for the oracle."""
 
     def __init__(self, tables: Tables) -> None:
+        super().__init__()
         self.tables = tables
         self._plans: Mapping[str, GroupPlan] = {}
         self._systems: Systems = {}
@@ -54,21 +46,14 @@ class LogWatch:
         self.events = 0
         """Events of all ports, write actions and state events: what has an event_id in the log."""
         self._last: dict[tuple[str, str], int] = {}
-        self._ended: set[tuple[str, str]] = set()
         self._assigned: set[Any] = set()
-        self._acknowledged: dict[tuple[str, str], int] = {}
-        self._contexts: dict[str, Context] = {}
         self._tokens: dict[WriterKey, int] = {}
-        self._stale: set[str] = set()
         self.expired: set[tuple[str, int]] = set()
         """(output port, event_id) of what retention has removed."""
         self._retention: float | None = None
         self._logics: Mapping[str, Logic] = {}
         """Of operators with a state."""
         self._closing: set[tuple[str, str]] = set()
-        self._receives: Mapping[Port, Port] = {}
-        self._taken_back: set[tuple[str, str]] | None = None
-        """While a retry is under way: channels whose end it has taken back."""
         tables.observer = self.observe
 
     def begin(
@@ -330,50 +315,6 @@ class LogWatch:
             self._acknowledged[port] = max(new)
             self._stale.add(port[0])
 
-    def marks_are_what_was_acknowledged(self) -> None:
-        stale, self._stale = self._stale, set()
-        for (operator, port), last in self._acknowledged.items():
-            if operator in stale:
-                context = self._contexts.get(operator)
-                mark = context.mark(port) if context else 0
-                if mark != last:
-                    self._fail(
-                        "marks_are_what_was_acknowledged",
-                        f"{operator}.{port} has acknowledged event {last}, its stored mark is {mark}",
-                    )
-
-    def a_context_never_goes_back(self, operator: str, data: bytes) -> None:
-        new = decode_state(operator, data).context
-        old = self._contexts.get(operator)
-        self._contexts[operator] = new
-        self._stale.add(operator)
-        if old is None:
-            return
-        pairs = [(old.marks, new.marks), (old.next_event, new.next_event), (old.next_write, new.next_write)]
-        falls = any(after.get(name, 0) < value for before, after in pairs for name, value in before.items())
-        lower = new.next_state < old.next_state or new.next_action < old.next_action
-        ended = self._ended_of(operator, old, new)
-        if falls or lower or old.finished > new.finished or old.opened > new.opened or not ended <= new.ended:
-            self._fail("a_context_never_goes_back", f"{operator}: {old} became {new}")
-        self.closed_input_sets_stay_closed(operator, old, new)
-
-    def _ended_of(self, operator: str, old: Context, new: Context) -> set[str]:
-        """The input ports that must have ended still. A retry takes an end back, and with it those that followed."""
-        taken_back = self._taken_back
-        if taken_back is None:
-            return old.ended
-        if old.finished and not new.finished and new.taken_back == old.taken_back + 1:
-            old.finished = False
-            taken_back.update((operator, port) for port in new.next_event)
-            self._ended -= taken_back
-        return {port for port in old.ended if self._receives[Port(operator, port)] not in taken_back}
-
-    def closed_input_sets_stay_closed(self, operator: str, old: Context, new: Context) -> None:
-        before, after = old.closed, new.closed
-        lower = any(name not in after.low or after.low[name] < low for name, low in before.low.items())  # type: ignore[operator]  # of one type
-        if lower or not before.exceptions <= after.exceptions:
-            self._fail("closed_input_sets_stay_closed", f"{operator}: {before} became {after}")
-
     def fences_only_rise(self, key: GroupKey, before: Any, after: FenceRow) -> None:
         if before is ABSENT:
             return
@@ -398,10 +339,6 @@ class LogWatch:
         for row in self.tables.events.rows.values():
             if row.receiver in mine and row.status in (Status.UNDONE, Status.HELD):
                 self._fail("a_finished_group_holds_nothing", f"{key.group} has finished with {row}")
-
-    @staticmethod
-    def _fail(invariant: str, what: str) -> None:
-        raise Violation(invariant, what)
 
 
 def _name(channel: tuple[str, str]) -> Port:

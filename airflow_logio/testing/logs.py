@@ -26,7 +26,7 @@ from airflow_logio.store.records import Claim, Collected, DriverIdentity, FenceR
 from airflow_logio.store.sql import schema
 from airflow_logio.store.sql.engines import sqlite_engine
 from airflow_logio.store.sql.store import SqlLogStore
-from airflow_logio.testing.invariants import Violation
+from airflow_logio.testing.violation import Violation
 
 T = TypeVar("T")
 

@@ -8,12 +8,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from airflow_logio.store.channels import READS, WRITES
-from airflow_logio.testing.invariants import LogWatch, Violation
+from airflow_logio.testing.invariants import LogWatch
 from airflow_logio.testing.logs import LOGS
 from airflow_logio.testing.oracle import aside_of, compare, lineage_of
 from airflow_logio.testing.plan import Observed, Scenario
 from airflow_logio.testing.scheduler import Seeded, Undisturbed
 from airflow_logio.testing.sites import Site
+from airflow_logio.testing.violation import Violation
 from airflow_logio.testing.world import Action, World
 
 MIN_EVENTS, MIN_COMMITS, MIN_CRASHES = 200, 50, 3

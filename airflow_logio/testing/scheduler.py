@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 
-from airflow_logio.testing.invariants import Violation
+from airflow_logio.testing.violation import Violation
 from airflow_logio.testing.world import Action, World
 
 MIN_CRASHES, MAX_CRASHES = 3, 5

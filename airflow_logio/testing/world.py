@@ -15,12 +15,13 @@ from airflow_logio.store.records import GroupRef, RunKey, RunSpec
 from airflow_logio.testing.driver import Driver
 from airflow_logio.testing.external import ExternalSystem
 from airflow_logio.testing.incarnation import Incarnation
-from airflow_logio.testing.invariants import LogWatch, Violation
+from airflow_logio.testing.invariants import LogWatch
 from airflow_logio.testing.logs import Log
 from airflow_logio.testing.plan import Batch, GroupPlan, Scenario
 from airflow_logio.testing.sites import Site
 from airflow_logio.testing.threads import Source
 from airflow_logio.testing.upkeep import shapes, sweeps_of
+from airflow_logio.testing.violation import Violation
 
 MAX_ZOMBIES = 2
 

@@ -1,0 +1,12 @@
+"""What a schedule ends with that has found something wrong."""
+
+from __future__ import annotations
+
+
+class Violation(Exception):
+    """Something happened that must not; `invariant` names what does not hold."""
+
+    def __init__(self, invariant: str, what: str) -> None:
+        super().__init__(f"{invariant.replace('_', ' ')}: {what}")
+        self.invariant = invariant
+        self.what = what
