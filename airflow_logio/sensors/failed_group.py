@@ -22,6 +22,8 @@ class LogioFailedGroupSensor(BaseOperator):
     has run out; or it is stuck in a launch state past its deadline. A log that cannot be reached says nothing, and nobody
     is taken for dead because of it. Runs of `logio run` are left to the process that started them.
 
+    A DAG of it with schedule ``@continuous`` needs a ``start_date``: without one Airflow creates its first run only.
+
     :param run_uid: only this run (templated).
     :param pipeline: only runs of the pipeline of this name (templated). By default the runs of all pipelines.
     :param logio_conn_id: the connection of the log.

@@ -1,0 +1,470 @@
+"""Every piece of an installation is lost once while a run goes on: afterwards the result is exact and nothing is left over.
+
+Airflow's components are processes of their own, the log and the warehouse are in PostgreSQL, the drivers are real
+spark-submit. Each step takes something away and waits for what must follow from it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import psutil
+import pytest
+import sqlalchemy as sa
+
+from airflow_logio.demo.connections import warehouse_connection
+from airflow_logio.demo.places import Places
+from airflow_logio.demo.rest import Airflow, AirflowRefused, AirflowUnavailable
+from airflow_logio.protocol.states import ALIVE, GroupState, RunState
+from airflow_logio.runtime.supervision import last_look
+from airflow_logio.store.opening import open_store
+from airflow_logio.store.records import GroupStatus, Run
+from airflow_logio.store.sql.drivers import driver_records
+from tests.support.airflow_processes import AirflowProcesses
+from tests.support.grocery import assert_exact, expected, load_products, write_slice
+from tests.support.postgres import PostgresServer
+from tests.support.waiting import eventually
+from tests.support.warehouse import warehouse_engine
+from tests.support.witness import Witness
+
+pytestmark = [pytest.mark.e2e, pytest.mark.spark, pytest.mark.postgres, pytest.mark.timeout(900)]
+
+log = logging.getLogger(__name__)
+
+ROOT = Path(__file__).parents[2]
+SUPERVISED, RELYING, RECOVERY = "supervised", "relying", "logio_recovery"
+RUN_ID = "lost_pieces"
+GROUPS = ("ingest", "totals", "hourly", "publish")
+RECORDS, RELYING_RECORDS = 150_000, 50_000
+RECORDS_PER_BATCH = 250 * 10
+LONG, SHORT = 150.0, 60.0
+"""Seconds that something may take on a machine with much else to do."""
+
+
+class Person(Airflow):
+    """What somebody sees and does in the UI; an API server that is away shows nothing."""
+
+    def begin(self, dag_id: str, conf: dict[str, Any]) -> None:
+        self.unpause(dag_id)
+        body = {"dag_run_id": RUN_ID, "logical_date": None, "conf": conf}
+        self._call("POST", f"/api/v2/dags/{dag_id}/dagRuns", body)
+
+    def pause(self, dag_id: str) -> None:
+        self._call("PATCH", f"/api/v2/dags/{dag_id}", {"is_paused": True})
+
+    def tasks(self, dag_id: str, run_id: str = RUN_ID) -> list[dict[str, Any]]:
+        try:
+            found: list[dict[str, Any]] = self._call("GET", f"{self._run(dag_id, run_id)}/taskInstances")[
+                "task_instances"
+            ]
+        except AirflowUnavailable:
+            return []
+        return found
+
+    def states(self, dag_id: str, run_id: str = RUN_ID) -> dict[str, str]:
+        return {task["task_id"]: str(task["state"]) for task in self.tasks(dag_id, run_id)}
+
+    def result(self, dag_id: str, run_id: str, task: str, map_index: int = -1) -> Any:
+        path = f"{self._run(dag_id, run_id)}/taskInstances/{quote(task)}/xcomEntries/return_value"
+        return self._call("GET", f"{path}?deserialize=true&map_index={map_index}")["value"]
+
+    def runs(self, dag_id: str) -> list[str]:
+        found = self._call("GET", f"/api/v2/dags/{dag_id}/dagRuns?order_by=-id&limit=50").get("dag_runs", [])
+        return [str(run["dag_run_id"]) for run in found]
+
+
+class Installation:
+    """Airflow, the databases, the drivers; and the one DAG run that all this is about."""
+
+    def __init__(self, folder: Path, server: PostgresServer) -> None:
+        dags = folder / "dags"
+        shutil.copytree(ROOT / "dags", dags, ignore=shutil.ignore_patterns("__pycache__"))
+        for file in (Path(__file__).parent / "dags").glob("*.py"):
+            shutil.copy(file, dags)
+        self.server = server
+        self.warehouse = server.new_database(migrated=False)
+        self.sums = f"sqlite:///{folder}/sums.db"
+        self.places = Places(folder, dags, server.new_database(), self.warehouse)
+        self.places.airflow_home.mkdir()
+        connections = {"AIRFLOW_CONN_SUMS_DB": warehouse_connection(self.sums)}
+        self.airflow = AirflowProcesses(self.places, connections)
+        self.person = Person(self.airflow.url, self._login)
+        self.log = open_store(self.places.log_url, application="logio test")
+        self.slow = folder / "slow"
+        self.slow.touch()
+        self.transactions = write_slice(folder / "transactions.parquet", RECORDS)
+        self.few_transactions = write_slice(folder / "few_transactions.parquet", RELYING_RECORDS)
+        load_products(self.warehouse)
+
+    def _login(self) -> tuple[str, str] | None:
+        path = self.places.airflow_home / "simple_auth_manager_passwords.json.generated"
+        with contextlib.suppress(OSError, ValueError):
+            return next(iter(json.loads(path.read_text()).items()), None)
+        return None
+
+    def wait_until_healthy(self) -> None:
+        def healthy() -> bool:
+            self.airflow.check_alive()
+            with contextlib.suppress(AirflowUnavailable, AirflowRefused):
+                return self.person.is_healthy() and all(map(self.person.has_dag, (SUPERVISED, RELYING, RECOVERY)))
+            return False
+
+        eventually(healthy, what="Airflow is healthy and has parsed the DAGs", timeout=LONG, every=0.5)
+
+    def begin(self, dag_id: str, transactions: Path) -> None:
+        self.person.begin(dag_id, {"transactions": str(transactions), "slow": str(self.slow)})
+
+    # --- what the log says -------------------------------------------------------------------------------------------
+
+    def run(self, dag_id: str) -> Run:
+        return next(run for run in self.log.list_runs() if run.spec.key.dag_id == dag_id)
+
+    def run_id(self, dag_id: str) -> int:
+        return self.run(dag_id).run_id
+
+    def group(self, name: str, dag_id: str = SUPERVISED) -> GroupStatus:
+        return self.log.group(self.run_id(dag_id), name)
+
+    def running(self, name: str, dag_id: str = SUPERVISED) -> psutil.Process:
+        """The registered driver of a group, waited for."""
+
+        def driver() -> psutil.Process | None:
+            status = self.group(name, dag_id)
+            assert status.state is not GroupState.PARKED, f"{name} is parked: {status.error}"
+            if status.state is not GroupState.RUNNING or status.identity is None:
+                return None
+            with contextlib.suppress(psutil.NoSuchProcess):
+                return psutil.Process(status.identity.pid)
+            return None
+
+        return eventually(driver, what=f"{name} runs", timeout=LONG, every=0.1)
+
+    def kill(self, name: str, dag_id: str = SUPERVISED) -> int:
+        """SIGKILL of a group's driver; returns the incarnation that follows."""
+        process = self.running(name, dag_id)
+        following = self.group(name, dag_id).incarnation + 1
+        process.kill()
+        return following
+
+    def wait_for(self, name: str, incarnation: int, dag_id: str = SUPERVISED) -> None:
+        """Somebody has claimed that incarnation."""
+
+        def claimed() -> bool:
+            status = self.group(name, dag_id)
+            assert status.state is not GroupState.PARKED, f"{name} is parked: {status.error}"
+            return status.incarnation >= incarnation
+
+        eventually(claimed, what=f"{name} is recovered as {incarnation}", timeout=LONG, every=0.1)
+
+    def events(self, port: str) -> int:
+        rows = self.log.progress(self.run_id(SUPERVISED))
+        return sum(row.events for row in rows if str(row.port) == port)
+
+    def is_supervised(self) -> bool:
+        """Whether somebody looks after the run now."""
+        seen = last_look(self.log.supervisors(), self.run(SUPERVISED))
+        return seen is not None and seen.age_seconds < 3
+
+    def wait_for_supervisor(self) -> None:
+        eventually(self.is_supervised, what="somebody looks after the run", timeout=LONG, every=0.2)
+
+    # --- the end -----------------------------------------------------------------------------------------------------
+
+    def drivers(self) -> list[psutil.Process]:
+        """All that runs of all drivers, JVMs and Python alike."""
+        folder = str(self.places.drivers)
+        return [p for p in psutil.process_iter(["cmdline"]) if any(folder in part for part in p.info["cmdline"] or [])]
+
+    def last_words(self) -> str:
+        logs = sorted(self.places.drivers.rglob("driver.log"))
+        ends = [f"--- {log.relative_to(self.places.drivers)}\n{_end(log)}" for log in logs]
+        tasks = [f"--- {log.name} of {log.parent.name}\n{_end(log)}" for log in self.task_logs("supervise")]
+        return "\n".join([self.airflow.last_words(), *ends, *tasks])
+
+    def task_logs(self, task: str) -> list[Path]:
+        found = (self.places.airflow_home / "logs").rglob("*.log*")
+        return sorted(
+            log for log in found if log.is_file() and f"task_id={task}/" in f"{log.parent}/".replace("sales.", "")
+        )
+
+    def close(self) -> None:
+        self.airflow.kill_all()
+        for process in self.drivers():
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.kill()
+        self.log.dispose()
+        for url in (self.places.log_url, self.warehouse):
+            self.server.drop_database(url)
+
+
+def _end(log: Path) -> str:
+    return "\n".join(log.read_text(errors="replace").splitlines()[-12:])
+
+
+@pytest.fixture
+def installation(tmp_path: Path, postgres_server: PostgresServer) -> Iterator[Installation]:
+    here = Installation(tmp_path, postgres_server)
+    try:
+        here.airflow.migrate()
+        here.airflow.start()
+        here.wait_until_healthy()
+        yield here
+    finally:
+        here.close()
+
+
+def test_every_piece_is_lost_once(installation: Installation) -> None:
+    here = installation
+    began = time.monotonic()
+
+    def tell(what: str) -> None:
+        log.info("%6.1f s  %s", time.monotonic() - began, what)
+
+    try:
+        here.begin(RELYING, here.few_transactions)
+        here.person.unpause(RECOVERY)
+        recovered_by_dag(here)
+        tell("recovered by the recovery DAG")
+        dead_while_the_recovery_dag_is_paused(here)
+        tell("the recovery DAG is paused, a group is dead")
+        eventually(
+            lambda: here.person.states(SUPERVISED).get("sales.start_run") == "success", what="start", timeout=LONG
+        )
+        with Witness(here.log, here.run(SUPERVISED), here.places.drivers) as witness:
+            for name in GROUPS:
+                here.running(name)
+            tell("all groups run")
+            for step in STEPS:
+                here.wait_for_supervisor()
+                step(here)
+                tell(step.__name__)
+            left_alone(here)
+            tell("left_alone")
+            finish(here, witness)
+            tell("finish")
+    except BaseException as error:
+        error.add_note(here.last_words())
+        raise
+
+
+# --- what is lost -----------------------------------------------------------------------------------------------------
+
+
+def a_driver(here: Installation) -> None:
+    here.wait_for("totals", here.kill("totals"))
+
+
+def the_task_that_recovers_and_its_supervisor(here: Installation) -> None:
+    following = here.kill("hourly")
+    recovers = lambda: here.person.states(SUPERVISED).get("sales.supervise") == "running"  # noqa: E731
+    eventually(recovers, what="the supervising task recovers", timeout=SHORT, every=0.02)
+    runners = here.airflow.task_processes()
+    assert runners, "the task that recovers has ended too early for this test"
+    for process in runners:
+        for one in (process.parent(), process):
+            with contextlib.suppress(psutil.NoSuchProcess, AttributeError):
+                one.kill()
+    here.wait_for("hourly", following)
+
+
+def the_triggerer(here: Installation) -> None:
+    here.airflow.kill("triggerer")
+    following = here.kill("publish")
+    here.airflow.start("triggerer")
+    here.wait_for("publish", following)
+
+
+def the_scheduler(here: Installation) -> None:
+    here.airflow.kill("scheduler")
+    following = here.kill("totals")
+    eventually(lambda: here.group("totals").state is GroupState.DEAD, what="totals is found dead", timeout=SHORT)
+    here.airflow.start("scheduler")
+    here.wait_for("totals", following)
+
+
+def the_dag_processor(here: Installation) -> None:
+    here.airflow.kill("dag-processor")
+    here.wait_for("ingest", here.kill("ingest"))
+    here.airflow.start("dag-processor")
+
+
+def the_api_server(here: Installation) -> None:
+    here.airflow.kill("api-server")
+    following = here.kill("hourly")
+    eventually(lambda: here.group("hourly").state is GroupState.DEAD, what="hourly is found dead", timeout=SHORT)
+    here.airflow.start("api-server")
+    here.wait_for("hourly", following)
+
+
+def the_database(here: Installation) -> None:
+    """The log and the warehouse go away for a moment: nobody takes anybody for dead."""
+    for name in GROUPS:
+        here.running(name)
+    before = {name: here.group(name).incarnation for name in GROUPS}
+    seen = here.events("ingest.out")
+    here.server.restart()
+    eventually(lambda: here.events("ingest.out") > seen, what="ingest commits again", timeout=SHORT, every=0.2)
+    here.wait_for_supervisor()
+    assert {name: here.group(name).incarnation for name in GROUPS} == before
+
+
+def a_stopped_driver_is_replaced_and_goes_on(here: Installation) -> None:
+    process = here.running("totals")
+    following = here.group("totals").incarnation + 1
+    process.send_signal(signal.SIGSTOP)
+    dead = lambda: here.group("totals").state not in ALIVE or here.group("totals").incarnation == following  # noqa: E731
+    eventually(dead, what="the lease of totals runs out", timeout=SHORT, every=0.05)
+    with contextlib.suppress(psutil.NoSuchProcess):
+        process.send_signal(signal.SIGCONT)
+    here.wait_for("totals", following)
+
+
+def all_drivers(here: Installation) -> None:
+    for name in GROUPS:
+        here.running(name)
+    for name, following in [(name, here.kill(name)) for name in GROUPS]:
+        here.wait_for(name, following)
+
+
+def everything(here: Installation) -> None:
+    """As if the machine had lost power."""
+    following = {name: here.group(name).incarnation + 1 for name in GROUPS}
+    here.airflow.kill_all()
+    for process in here.drivers():
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.kill()
+    here.server.stop(mode="immediate")
+    here.server.start()
+    here.airflow.start()
+    here.wait_until_healthy()
+    for name in GROUPS:
+        here.wait_for(name, following[name])
+
+
+STEPS = (
+    a_driver,
+    the_task_that_recovers_and_its_supervisor,
+    the_triggerer,
+    the_scheduler,
+    the_dag_processor,
+    the_api_server,
+    the_database,
+    a_stopped_driver_is_replaced_and_goes_on,
+    all_drivers,
+    everything,
+)
+
+
+# --- a recovery DAG ---------------------------------------------------------------------------------------------------
+
+
+def recovered_by_dag(here: Installation) -> None:
+    """A run that relies on the recovery DAG: what died, and how it was mended, stands in a run of that DAG."""
+    eventually(lambda: here.person.states(RELYING).get("sums.start_run") == "success", what="it starts", timeout=LONG)
+    assert here.kill("all", RELYING) == 2
+    here.begin(SUPERVISED, here.transactions)
+    here.wait_for("all", 2, RELYING)
+
+    def mended() -> str | None:
+        for run in here.person.runs(RECOVERY):
+            if here.person.states(RECOVERY, run).get("recover") == "success":
+                return run
+        return None
+
+    run = eventually(mended, what="the recovery task ends", timeout=SHORT, every=0.2)
+    assert run is not None
+    uid = here.run(RELYING).uid
+    [found] = here.person.result(RECOVERY, run, "failed_groups")
+    assert (found["run_uid"], found["group"], found["incarnation"]) == (uid, "all", 1)
+    assert "has ended without saying so" in found["cause"]
+    recovery = here.person.result(RECOVERY, run, "recover", 0)
+    assert (recovery["outcome"], recovery["launched_incarnation"]) == ("launched", 2)
+    assert recovery["detected_at"] <= recovery["fenced_at"] <= recovery["launched_at"]
+
+
+def dead_while_the_recovery_dag_is_paused(here: Installation) -> None:
+    """What dies now stays dead until somebody unpauses the DAG."""
+
+    def next_run_waits() -> bool:
+        return here.person.states(RECOVERY, here.person.runs(RECOVERY)[0]).get("failed_groups") == "deferred"
+
+    eventually(next_run_waits, what="the recovery DAG waits again", timeout=SHORT, every=0.2)
+    here.person.pause(RECOVERY)
+    here.kill("all", RELYING)
+    eventually(lambda: here.group("all", RELYING).state is GroupState.DEAD, what="it is found dead", timeout=SHORT)
+
+
+def left_alone(here: Installation) -> None:
+    """Long after, the task log and the status say that nobody looks; unpaused, the group goes on."""
+    assert here.group("all", RELYING).state is GroupState.DEAD
+
+    def said() -> bool:
+        texts = [log.read_text(errors="replace") for log in here.task_logs("sums.all")]
+        return any("nobody looks for failed groups" in text and "recovery DAG is paused" in text for text in texts)
+
+    eventually(said, what="the task log says that nobody recovers", timeout=LONG, every=0.5)
+    assert "recovery DAG is paused" in str(status(here, here.run(RELYING).uid))
+    here.person.unpause(RECOVERY)
+    here.wait_for("all", 3, RELYING)
+
+
+def status(here: Installation, uid: str) -> Any:
+    """What a person at a terminal sees."""
+    command = [str(Path(sys.executable).with_name("logio")), "status", uid[:8], "--json"]
+    environment = {"LOGIO_URL": here.places.log_url, "PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin"}
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment, cwd=here.places.folder)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return json.loads(done.stdout)
+
+
+# --- the end ----------------------------------------------------------------------------------------------------------
+
+
+def finish(here: Installation, witness: Witness) -> None:
+    here.slow.unlink()
+    for dag_id in (SUPERVISED, RELYING):
+
+        def finished(dag_id: str = dag_id) -> bool:
+            run = here.run(dag_id)
+            statuses = here.log.groups(run.run_id)
+            assert all(one.state is not GroupState.PARKED for one in statuses), statuses
+            return run.state is RunState.FINISHED
+
+        eventually(finished, what=f"the run of {dag_id} finishes", timeout=2 * LONG, every=0.5)
+        done = lambda dag_id=dag_id: here.person.run_state(dag_id, RUN_ID) == "success"  # noqa: E731
+        eventually(done, what=f"the DAG run of {dag_id} is green", timeout=LONG, every=0.5)
+        states = here.person.states(dag_id)
+        assert set(states.values()) == {"success"}, states
+    assert_exact(here.warehouse, here.transactions, RECORDS_PER_BATCH)
+    assert sums_written(here.sums) == expected(here.few_transactions, RECORDS_PER_BATCH).totals
+    eventually(lambda: not here.drivers(), what="no driver and no JVM is left", timeout=SHORT, every=0.2)
+    assert witness.complaints == []
+    assert witness.looks > 0
+
+    drivers = driver_records(here.log, here.run_id(SUPERVISED))
+    for name in GROUPS:
+        incarnations = [driver.incarnation for driver in drivers if driver.group == name]
+        assert incarnations == list(range(1, len(incarnations) + 1)), "each was claimed once, in order"
+        assert len(incarnations) >= 4, "lost at least three times"
+    recoveries = here.person.result(SUPERVISED, RUN_ID, "sales.supervise")["recoveries"]
+    assert recoveries == {name: here.group(name).incarnation - 1 for name in GROUPS}
+
+
+def sums_written(url: str) -> set[tuple[Any, ...]]:
+    engine = warehouse_engine(url)
+    with engine.connect() as connection:
+        rows = connection.execute(sa.text("SELECT batch, product_id, quantity, sales_cents FROM item_totals")).all()
+    engine.dispose()
+    assert len(set(rows)) == len(rows), "a row stands twice"
+    return {tuple(row) for row in rows}
