@@ -28,6 +28,9 @@ ELSEWHERE = {
     CrashPoint.BEFORE_JOB,
     CrashPoint.AFTER_JOB,
     CrashPoint.IN_EXTERNAL_WRITE,
+    CrashPoint.BEFORE_DRAIN,  # test_draining.py, by hand as well
+    CrashPoint.IN_DRAIN,
+    CrashPoint.AFTER_DRAIN,
     CrashPoint.IN_WAREHOUSE_TRANSACTION,
 }
 """Spark's, and those inside our own writers."""
