@@ -5,7 +5,6 @@ from __future__ import annotations
 import sqlite3
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -52,7 +51,7 @@ class Timed:
 def beating(driver: Driver, store: LogStore) -> Iterator[tuple[Timed, list[str]]]:
     """The driver's own heartbeat thread; the second value are reasons to end that it was given."""
     timed, replaced = Timed(store), list[str]()
-    heartbeat = Heartbeat(timed, driver.ref, lambda: True, threading.Event(), replaced.append)  # type: ignore[arg-type]
+    heartbeat = Heartbeat(timed, driver.ref, lambda: True, {}, replaced.append)  # type: ignore[arg-type]
     heartbeat.start()
     try:
         yield timed, replaced

@@ -24,6 +24,7 @@ def start(connection: Connection, spec: RunSpec, *, alone: bool) -> Run:
     Starters of one pipeline are let in one after the other before they make a run, so that each sees what the others have
     made. That a run exists needs no lock: it is found.
     """
+    encode_spec(spec)  # what cannot be stored is refused before the log is asked for it
     run = _newest(connection, spec.key)
     if run is None or run.state is RunState.SUPERSEDED:
         _lock_starts(connection, spec.key.pipeline)
