@@ -51,7 +51,7 @@ class LocalRun:
         self._poll = poll
         self._snapshot_every = snapshot_every
         self._run_id = context.run.run_id
-        self._observer = Observer(context.store, context.run, context.pipeline)
+        self._observer = Observer(context.store, context.run)
         self._watchers = {
             name: GroupWatcher(context.store, self._run_id, name, context.run.spec.lease) for name in self._groups
         }

@@ -117,7 +117,6 @@ class Observer:
         self,
         store: LogStore,
         run: Run,
-        _pipeline: object = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._store = store

@@ -31,6 +31,7 @@ from airflow_logio.demo.standalone import Standalone
 from airflow_logio.protocol.states import GroupState
 from airflow_logio.runtime import leftovers
 from airflow_logio.runtime.recoveries import recoveries
+from airflow_logio.runtime.snapshot import Observer
 from airflow_logio.store.opening import open_store
 from airflow_logio.store.records import GroupStatus, Run
 from airflow_logio.store.sql.drivers import driver_records
@@ -265,7 +266,7 @@ class _Bench:
         if not found or found[-1].incarnation != incarnation + 1:
             raise WrongResult(f"{group} was to be recovered once, and is at {found[-1:]}")
         recovery = found[-1]
-        others = _shares(commits[0], commits[-1], after, group)
+        others = _shares(commits[0], commits[-1], after, self._busy(run) - BEHIND[group])
         return Kill(group, recovery.detected_at - killed_at, recovery.seconds_of_steps, seconds, others)
 
     def _longer(self) -> Path:
@@ -288,6 +289,15 @@ class _Bench:
 
     def _commits(self, run: Run) -> tuple[float, dict[str, int]]:
         return time.monotonic(), {name: status.commits for name, status in self._statuses(run).items()}
+
+    def _busy(self, run: Run) -> set[str]:
+        """Groups that still have input."""
+        views = Observer(self.store, run).take().groups
+        return {
+            view.name
+            for view in views
+            if view.lag.events or (view.is_source and view.status.state is GroupState.RUNNING)
+        }
 
     def _pid(self, run: Run, group: str) -> int:
         identity = self.store.group(run.run_id, group).identity
@@ -319,11 +329,11 @@ def _shares(
     began: tuple[float, dict[str, int]],
     killed: tuple[float, dict[str, int]],
     recovered: tuple[float, dict[str, int]],
-    group: str,
+    busy: set[str],
 ) -> dict[str, float]:
-    """Commits per second of the other groups, after the kill against before it; of those that had something to do."""
+    """Commits per second of other groups, after the kill against before it."""
     shares = {}
-    for name in killed[1].keys() - BEHIND[group]:
+    for name in sorted(busy):
         before, after = killed[0] - began[0], recovered[0] - killed[0]
         rate = (killed[1][name] - began[1][name]) / before if before else 0.0
         if rate > 0.5:
