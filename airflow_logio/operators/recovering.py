@@ -59,7 +59,8 @@ class GroupRecovery:
         status = self.launching.store.group(run.run_id, failed.group)
         why = f"the group died ({failed.cause}) and cannot be launched again: {type(error).__name__}: {error}"
         ref = GroupRef(run.run_id, failed.group, status.incarnation, status.replica)
-        if not self.launching.store.park(ref, why):
+        # Only what is dead: somebody else, with a better configuration, may have launched it meanwhile.
+        if status.state is not GroupState.DEAD or not self.launching.store.park(ref, why):
             return not_needed(failed, status.state, status.incarnation)
         log.error("%s is parked: %s", failed, why)
         return RecoveryResult(failed.group, status.incarnation, RecoveryOutcome.PARKED, why)

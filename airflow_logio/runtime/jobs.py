@@ -89,8 +89,6 @@ class JobRunner:
             for part in parts[:-1]:
                 self._done(replace(part, is_last=False))
             self._done(parts[-1])
-        except LogioError as error:
-            self._failed(error)
         except BaseException as error:
             self._failed(error)
 

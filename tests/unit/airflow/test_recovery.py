@@ -15,6 +15,7 @@ from airflow.serialization.serialized_objects import BaseSerialization, DagSeria
 from airflow.triggers.base import TriggerEvent
 
 from airflow_logio.errors import ConfigurationError, LogUnavailable, PipelineDefinitionError
+from airflow_logio.operators.launching import Launching
 from airflow_logio.operators.pipeline_group import LogioPipelineGroup
 from airflow_logio.operators.recover_group import LogioRecoverGroupOperator
 from airflow_logio.operators.spark import LogioSparkOperator
@@ -243,6 +244,28 @@ def test_what_cannot_be_launched_is_parked_rather_than_tried_for_ever(
     assert parked.state is GroupState.PARKED
     assert "has ended without saying so" in str(parked.error) and "warehouse_db" in str(parked.error)
     assert len(launcher.claims) == 1
+
+
+def test_what_cannot_be_launched_here_is_not_parked_if_somebody_else_has_launched_it(
+    log: SqlLogStore,
+    run: Run,
+    totals: GroupStatus,
+    trigger: LogioFailedGroupTrigger,
+    launcher: FakeLauncher,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    failed = failure(trigger, launcher)
+
+    def while_another_recovers(*_: object, **__: object) -> None:
+        claim = log.claim(run.run_id, "totals", expected=1, reason="another supervisor")
+        launcher.launch(claim, *launcher.launched[0][1:])
+        register(log, launcher)
+        raise ConfigurationError("this worker has no such connection")
+
+    monkeypatch.setattr(Launching, "context", while_another_recovers)
+    recovery = LogioRecoverGroupOperator(task_id="r", failed=failed).execute(context())
+    assert recovery["outcome"] == "not needed"
+    assert (status(log, run).state, status(log, run).incarnation) == (GroupState.RUNNING, 2)
 
 
 def test_a_group_that_nobody_said_how_to_launch(log: SqlLogStore, run: Run, launcher: FakeLauncher) -> None:
