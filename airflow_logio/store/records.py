@@ -69,6 +69,19 @@ class ScopeShape:
     retention_seconds: float | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class ReplicatedShape:
+    """A replicated group of a run: its operators are those of its slots, its replicas are groups of the log."""
+
+    replicas: tuple[str, ...]
+    """All that it may ever have, in order; those that are not in use are retired."""
+    slots: int
+    initial: int
+    """With how many of them a run begins."""
+    least: int = 0
+    """A request for fewer is refused."""
+
+
 class Supervision(StrEnum):
     """Who finds the failed groups of a run and recovers them (DESIGN decision 10)."""
 
@@ -108,6 +121,8 @@ class RunSpec:
     scopes: tuple[ScopeShape, ...] = ()
     supervision: Supervision = Supervision.PROCESS
     """Who looks for failed groups and recovers them."""
+    replicated: Mapping[str, ReplicatedShape] = field(default_factory=dict)
+    """Replicated groups by name. `groups` has their replicas, shapes of `operators` name the replicated group."""
 
 
 def encode_spec(spec: RunSpec) -> str:

@@ -1,0 +1,83 @@
+"""Replicas of a group and the slots between which its events are parted (Section 7.1, DESIGN decision 11).
+
+A replicated group is cut into a fixed number of *slots*. Each slot has operators of its own, ``enrich[3]``: their ports,
+event ids, marks, Input Sets, states and write actions belong to the slot, whoever works on it. A replica is a group of
+the log, ``enrich.2``, that works on the slots it owns. Scaling changes owners and nothing else: no event gets another id,
+and no state is split. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+MAX_SLOTS = 1024
+MAX_REPLICAS = 256
+
+Placement = Mapping[int, str | None]
+"""Slot → the replica that owns it; None while the group is scaled to zero."""
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """One slot of a replicated group, as the log has it."""
+
+    number: int
+    owner: str | None
+    moves: int = 0
+    """How often it has changed owners: part of the fencing token of its write actions."""
+    done: bool = False
+    """Its operators have all ended, and no write action is pending."""
+
+
+def replica_name(group: str, number: int) -> str:
+    """The name in the log of replica `number`, from 1: it is a group of its own, claimed and recovered like any other."""
+    return f"{group}.{number}"
+
+
+def replicated_group(name: str) -> str:
+    """The group of which `name` is a replica; `name` itself if it is none. Authors' names have no dot."""
+    return name.partition(".")[0]
+
+
+def slot_operator(operator: str, slot: int) -> str:
+    """The operator of one slot."""
+    return f"{operator}[{slot}]"
+
+
+def base_operator(name: str) -> str:
+    """The operator as its author named it. Authors' names have no bracket."""
+    return name.partition("[")[0]
+
+
+def slot_of(name: str) -> int | None:
+    """The slot of an operator, None for one that is not replicated."""
+    _, bracket, rest = name.partition("[")
+    return int(rest[:-1]) if bracket else None
+
+
+def balanced(slots: Iterable[Slot], replicas: Sequence[str]) -> dict[int, str | None]:
+    """Owners of all slots that are not done, spread evenly over `replicas` (in this order) with the fewest moves.
+
+    Shares differ by one at most; the first replicas get the larger ones, unless that moved a slot. Slots that are done
+    keep their owners and are not in the result. Without replicas every slot is owned by nobody.
+    """
+    open_slots = [slot for slot in slots if not slot.done]
+    if not replicas:
+        return {slot.number: None for slot in open_slots}
+    homeless: list[int] = []
+    owned: dict[str | None, list[int]] = {name: [] for name in replicas}
+    for slot in sorted(open_slots, key=lambda one: one.number):
+        owned.get(slot.owner, homeless).append(slot.number)
+    share, larger = divmod(len(open_slots), len(replicas))
+    by_size = sorted(replicas, key=lambda name: (-len(owned[name]), replicas.index(name)))
+    quota: dict[str | None, int] = {name: share + (place < larger) for place, name in enumerate(by_size)}
+    for name, mine in owned.items():
+        homeless += mine[quota[name] :]
+        del mine[quota[name] :]
+    homeless.sort()
+    for name in replicas:
+        missing = quota[name] - len(owned[name])
+        owned[name] += homeless[:missing]
+        del homeless[:missing]
+    return {number: name for name, mine in owned.items() for number in mine}
