@@ -78,7 +78,7 @@ class LogioFailedGroupTrigger(BaseTrigger):
                 try:
                     findings = await asyncio.to_thread(self._look)
                     if self._store is not None:
-                        await bell.listen(self._store)
+                        bell.listen(self._store)
                 except (LogioError, AirflowException) as error:
                     yield TriggerEvent({"failed": [], "error": f"{type(error).__name__}: {error}"})
                     return

@@ -35,15 +35,22 @@ class FailureListener:
 
     @classmethod
     def open(cls, engine: Engine) -> FailureListener | None:
-        """None if the log is in a database that cannot be listened to."""
+        """None if the log is in a database that cannot be listened to.
+
+        A new connection, as `engine` makes them: one of its pool may have lain idle while the server restarted.
+        """
         if engine.dialect.name != "postgresql":
             return None
-        pooled = engine.raw_connection()
+        pooled = engine.pool.recreate().connect()
         connection: Any = pooled.driver_connection
         pooled.detach()
-        connection.autocommit = True
-        with connection.cursor() as cursor:
-            cursor.execute(f"LISTEN {CHANNEL}")
+        try:
+            connection.autocommit = True
+            with connection.cursor() as cursor:
+                cursor.execute(f"LISTEN {CHANNEL}")
+        except BaseException:
+            connection.close()
+            raise
         return cls(connection)
 
     def fileno(self) -> int:

@@ -1,0 +1,152 @@
+"""One LISTEN for all triggers of a process that look for failed groups of one log.
+
+The connection belongs to a thread, and not to an event loop or to a trigger: whoever comes first starts it, whoever leaves
+last ends it, and those between do not notice. A connection that is lost is made again; meanwhile nothing rings, and
+triggers poll as they always do.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import selectors
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from sqlalchemy.engine import URL, Engine
+
+from airflow_logio.store.sql.bell import FailureListener
+
+log = logging.getLogger(__name__)
+
+THREAD = "logio failures"
+FIRST_WAIT_SECONDS = 1.0
+LONGEST_WAIT_SECONDS = 30.0
+"""After a loss, and between attempts to listen again."""
+
+Ring = Callable[[], None]
+
+
+class Hearing:
+    """One trigger's share in the listener of its log, until it is closed."""
+
+    def __init__(self, listener: _SharedListener, ring: Ring) -> None:
+        self._listener = listener
+        self.ring = ring
+
+    def close(self) -> None:
+        """Ring no more; the last one ends the listener. Waits for nothing; harmless when repeated."""
+        self._listener.leave(self)
+
+
+def hear(engine: Engine, ring: Ring) -> Hearing | None:
+    """Have `ring` called, in the listener's thread, when a failure is announced in the log of `engine`.
+
+    It is also called when listening begins, or has begun: what was announced before that must be looked for. None where the
+    log cannot be listened to. `engine` may be disposed of before the hearing is closed: it makes a connection
+    whenever it is asked to. Waits for nothing, and raises nothing if the log is away.
+    """
+    if engine.dialect.name != "postgresql":
+        return None
+    with _lock:
+        listener = _listeners.get(engine.url)
+        try:
+            if listener is None:
+                listener = _listeners[engine.url] = _SharedListener(engine)
+        except (OSError, RuntimeError) as error:  # out of files or threads: polling needs neither
+            log.debug("no LISTEN: %s", error)
+            return None
+        hearing = listener.join(ring)
+    if listener.is_listening:
+        ring()
+    return hearing
+
+
+_lock = threading.Lock()
+"""Guards `_listeners`, and who hears what."""
+_listeners: dict[URL, _SharedListener] = {}
+
+
+class _SharedListener:
+    """Joined and left under `_lock`; the thread alone touches the connection."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._hearings: set[Hearing] = set()
+        self.is_listening = False
+        self._wake_read, self._wake_write = os.pipe()
+        try:
+            threading.Thread(target=self._run, name=THREAD, daemon=True).start()
+        except RuntimeError:  # no thread can be started
+            os.close(self._wake_read)
+            os.close(self._wake_write)
+            raise
+
+    def join(self, ring: Ring) -> Hearing:
+        hearing = Hearing(self, ring)
+        self._hearings.add(hearing)
+        return hearing
+
+    def leave(self, hearing: Hearing) -> None:
+        with _lock:
+            if hearing not in self._hearings:
+                return
+            self._hearings.remove(hearing)
+            if not self._hearings:
+                del _listeners[self._engine.url]  # who comes now starts another one
+                os.close(self._wake_write)
+
+    # --- in the thread ------------------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        wait = 0.0
+        try:
+            while not self._is_over(wait):
+                heard = self._listen()
+                wait = FIRST_WAIT_SECONDS if heard else min(max(FIRST_WAIT_SECONDS, 2 * wait), LONGEST_WAIT_SECONDS)
+        finally:
+            os.close(self._wake_read)
+
+    def _listen(self) -> bool:
+        """Until it is over, or the connection is lost; whether there was one."""
+        listener: FailureListener | None = None
+        try:
+            listener = FailureListener.open(self._engine)
+            assert listener is not None
+            self.is_listening = True
+            self._ring()
+            while not self._is_over(None, listener):
+                if listener.heard():
+                    self._ring()
+        except Exception as error:  # a hint only: without it triggers poll
+            log.debug("no LISTEN: %s", error)
+        finally:
+            self.is_listening = False
+            _close(listener)
+        return listener is not None
+
+    def _is_over(self, seconds: float | None, listener: FailureListener | None = None) -> bool:
+        """Wait until there is something to hear or the last hearing is closed, at most so long; whether it is closed."""
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._wake_read, selectors.EVENT_READ)
+            if listener is not None:
+                selector.register(listener.fileno(), selectors.EVENT_READ)
+            return any(key.fd == self._wake_read for key, _ in selector.select(seconds))
+
+    def _ring(self) -> None:
+        with _lock:
+            rings = [hearing.ring for hearing in self._hearings]
+        for ring in rings:
+            try:
+                ring()
+            except Exception as error:  # an event loop that has ended: its trigger has, too
+                log.debug("nobody was rung: %s", error)
+
+
+def _close(listener: Any) -> None:
+    try:
+        if listener is not None:
+            listener.close()
+    except Exception as error:
+        log.debug("a lost connection: %s", error)

@@ -1,0 +1,203 @@
+"""One LISTEN per log and process, whoever waits for failures, in whichever event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+
+import pytest
+import sqlalchemy as sa
+
+from airflow_logio.store.opening import open_store
+from airflow_logio.store.sql.bell import CHANNEL, ring
+from airflow_logio.store.sql.store import SqlLogStore
+from airflow_logio.triggers.bell import FailureBell
+from airflow_logio.triggers.failed_groups import LogioFailedGroupTrigger
+from airflow_logio.triggers.listening import THREAD, hear
+from tests.support.logs import start_driver
+from tests.support.waiting import eventually
+from tests.unit.airflow.support import connection
+
+pytestmark = pytest.mark.postgres
+
+NEVER = 600.0
+"""Seconds between two polls: who wakes was rung."""
+LISTENING = sa.text("SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND query = :query")
+
+
+@pytest.fixture
+def store(postgres_url: str) -> Iterator[SqlLogStore]:
+    assert threads() == 0, "an earlier test has left its thread"
+    store = open_store(postgres_url, application="logio test")
+    yield store
+    eventually(lambda: not sessions(store), what="no connection is left")
+    eventually(lambda: threads() == 0, what="no thread is left")
+    store.dispose()
+
+
+def sessions(store: SqlLogStore) -> list[int]:
+    """Backends that listen."""
+    with store.engine.connect() as connection:
+        return list(connection.execute(LISTENING, {"query": f"LISTEN {CHANNEL}"}).scalars())
+
+
+def threads() -> int:
+    return sum(thread.name == THREAD for thread in threading.enumerate())
+
+
+def listening(store: SqlLogStore) -> int:
+    [pid] = eventually(lambda: sessions(store), what="somebody listens")
+    return pid
+
+
+class Rings:
+    """Counts the rings of one who hears."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def __call__(self) -> None:
+        self.count += 1
+
+    def more_than(self, count: int) -> Callable[[], bool]:
+        return lambda: self.count > count
+
+
+def test_one_connection_for_all_event_loops_of_a_process(store: SqlLogStore, postgres_url: str) -> None:
+    """Each has a store of its own, as triggers have; the one that came first leaves first."""
+    waiting = threading.Barrier(4, timeout=30)
+
+    async def wait() -> None:
+        own = open_store(postgres_url, application="logio test")
+        bell = FailureBell(NEVER)
+        bell.listen(own)
+        bell.listen(own)
+        try:
+            await asyncio.wait_for(bell.wait(), 30)  # for the ring with which listening begins
+            await asyncio.to_thread(waiting.wait)
+            await asyncio.wait_for(bell.wait(), 30)
+        finally:
+            bell.close()
+            await asyncio.to_thread(own.dispose)
+
+    with ThreadPoolExecutor(3) as pool:
+        waits: list[Future[None]] = [pool.submit(asyncio.run, wait()) for _ in range(3)]
+        waiting.wait()
+        assert threads() == 1
+        listening(store)
+        ring(store.engine)
+        for one in waits:
+            one.result(30)
+
+
+def test_the_first_may_leave_and_the_last_ends_it(store: SqlLogStore, postgres_url: str) -> None:
+    first_store = open_store(postgres_url, application="logio test")
+    first, second = Rings(), Rings()
+    leaving, staying = hear(first_store.engine, first), hear(store.engine, second)
+    assert leaving is not None and staying is not None
+    pid = listening(store)
+    leaving.close()
+    leaving.close()
+    first_store.dispose()
+    count, heard = second.count, first.count
+    ring(store.engine)
+    eventually(second.more_than(count), what="the other one hears")
+    assert first.count == heard
+    assert sessions(store) == [pid]
+    staying.close()
+    eventually(lambda: threads() == 0, what="the thread ends")
+    again = hear(store.engine, second)
+    assert again is not None
+    assert listening(store) != pid
+    again.close()
+
+
+def test_one_that_cannot_be_rung_harms_no_other(store: SqlLogStore) -> None:
+    def broken() -> None:
+        raise RuntimeError("Event loop is closed")
+
+    rings = Rings()
+    hearings = [hear(store.engine, one) for one in (broken, rings, broken)]
+    for _ in range(2):
+        count = rings.count
+        listening(store)
+        ring(store.engine)
+        eventually(rings.more_than(count), what="it is rung")
+    for one in hearings:
+        assert one is not None
+        one.close()
+
+
+def test_a_connection_that_is_lost_is_made_again(store: SqlLogStore) -> None:
+    rings = Rings()
+    hearing = hear(store.engine, rings)
+    assert hearing is not None
+    pid = listening(store)
+    eventually(rings.more_than(0), what="it listens")
+    count = rings.count
+    with store.engine.begin() as connection:
+        connection.execute(sa.text("SELECT pg_terminate_backend(:pid)"), {"pid": pid})
+    following = eventually(lambda: [one for one in sessions(store) if one != pid], what="it listens again")
+    eventually(rings.more_than(count), what="whoever waits looks: something may have been missed")
+    count = rings.count
+    ring(store.engine)
+    eventually(rings.more_than(count), what="it is rung again")
+    assert sessions(store) == following
+    hearing.close()
+
+
+def test_a_log_that_is_away_is_waited_for_and_polled(store: SqlLogStore) -> None:
+    """Port 9 answers nobody."""
+    away = SqlLogStore("postgresql://postgres@127.0.0.1:9/nothing")
+    rings = Rings()
+    hearing = hear(away.engine, rings)
+    assert hearing is not None
+
+    async def wait() -> None:
+        bell = FailureBell(0.01)
+        bell.listen(away)
+        await asyncio.wait_for(bell.wait(), 30)
+        bell.close()
+
+    asyncio.run(wait())
+    assert rings.count == 0
+    hearing.close()
+    away.dispose()
+
+
+def test_triggers_hear_of_a_failure_before_they_poll(
+    store: SqlLogStore, postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = sa.make_url(postgres_url)
+    monkeypatch.setenv(
+        "AIRFLOW_CONN_LOGIO_DEFAULT",
+        connection("logio", host=url.host, port=url.port, schema=url.database, login=url.username),
+    )
+    driver = start_driver(store)
+
+    def trigger(name: str) -> LogioFailedGroupTrigger:
+        return LogioFailedGroupTrigger(
+            logio_conn_id="logio_default", supervisor=name, run_uid=driver.run.uid, poll_interval=NEVER
+        )
+
+    async def event(trigger: LogioFailedGroupTrigger) -> object:
+        try:
+            async for one in trigger.run():
+                return one.payload
+        finally:
+            await trigger.cleanup()
+        return None
+
+    async def both() -> list[object]:
+        events = [asyncio.create_task(event(trigger(name))) for name in ("a", "b")]
+        looked = lambda: len(store.supervisors()) == 2 and bool(sessions(store))  # noqa: E731
+        await asyncio.to_thread(eventually, looked, what="both look and listen")
+        assert threads() == 1
+        assert await asyncio.to_thread(store.declare_dead, driver.ref, "killed by a test")
+        return list(await asyncio.wait_for(asyncio.gather(*events), 30))
+
+    for payload in asyncio.run(both()):
+        assert isinstance(payload, dict)
+        assert [one["cause"] for one in payload["failed"]] == ["killed by a test"]
