@@ -12,26 +12,34 @@ It is a DAG of its own because recovery waits for nothing: a driver that is slow
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any
 
-from airflow.sdk import DAG, AsyncCallback, DeadlineAlert, DeadlineReference  # type: ignore[attr-defined]
+from airflow.sdk import DAG, DeadlineAlert, DeadlineReference, SyncCallback  # type: ignore[attr-defined]
 
 from airflow_logio.sensors.recovered_group import LogioRecoveredGroupSensor
 
+WITHIN = timedelta(seconds=60)
 
-async def page(**context: Any) -> None:
-    """Runs in the triggerer."""
-    logging.getLogger(__name__).error("A group is not recovered within 60 s: %s", context.get("dag_run"))
+
+def page(context: Mapping[str, Any]) -> None:
+    """Runs on a worker; an `AsyncCallback` would run in the triggerer, which cannot import a function of a DAG file."""
+    failed = context["dag_run"]["conf"]
+    logging.getLogger(__name__).error(
+        "Group %s of pipeline %s is not recovered within %s: %s",
+        failed["group"],
+        failed["pipeline"],
+        WITHIN,
+        failed["cause"],
+    )
 
 
 with DAG(
     "logio_recovered",
     schedule=None,
     catchup=False,
-    deadline=DeadlineAlert(
-        reference=DeadlineReference.DAGRUN_QUEUED_AT, interval=timedelta(seconds=60), callback=AsyncCallback(page)
-    ),
+    deadline=DeadlineAlert(reference=DeadlineReference.DAGRUN_QUEUED_AT, interval=WITHIN, callback=SyncCallback(page)),
     tags=["logio"],
     doc_md=__doc__,
 ):

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
-import shutil
 import signal
 import subprocess
 import sys
@@ -17,21 +16,17 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
 import psutil
 import pytest
 import sqlalchemy as sa
 
 from airflow_logio.demo.connections import warehouse_connection
-from airflow_logio.demo.places import Places
-from airflow_logio.demo.rest import Airflow, AirflowRefused, AirflowUnavailable
 from airflow_logio.protocol.states import ALIVE, GroupState, RunState
 from airflow_logio.runtime.supervision import last_look
-from airflow_logio.store.opening import open_store
-from airflow_logio.store.records import GroupStatus, Run
+from airflow_logio.store.records import GroupStatus
 from airflow_logio.store.sql.drivers import driver_records
-from tests.support.airflow_processes import AirflowProcesses
+from tests.support.airflow_installation import LONG, ROOT, SHORT, AirflowInstallation
 from tests.support.grocery import assert_exact, expected, load_products, write_slice
 from tests.support.postgres import PostgresServer
 from tests.support.waiting import eventually
@@ -42,113 +37,38 @@ pytestmark = [pytest.mark.e2e, pytest.mark.spark, pytest.mark.postgres, pytest.m
 
 log = logging.getLogger(__name__)
 
-ROOT = Path(__file__).parents[2]
 SUPERVISED, RELYING, RECOVERY = "supervised", "relying", "logio_recovery"
 RUN_ID = "lost_pieces"
 GROUPS = ("ingest", "totals", "hourly", "publish")
 RECORDS, RELYING_RECORDS = 150_000, 50_000
 RECORDS_PER_BATCH = 250 * 10
-LONG, SHORT = 150.0, 60.0
-"""Seconds that something may take on a machine with much else to do."""
 
 
-class Person(Airflow):
-    """What somebody sees and does in the UI; an API server that is away shows nothing."""
-
-    def begin(self, dag_id: str, conf: dict[str, Any]) -> None:
-        self.unpause(dag_id)
-        body = {"dag_run_id": RUN_ID, "logical_date": None, "conf": conf}
-        self._call("POST", f"/api/v2/dags/{dag_id}/dagRuns", body)
-
-    def pause(self, dag_id: str) -> None:
-        self._call("PATCH", f"/api/v2/dags/{dag_id}", {"is_paused": True})
-
-    def tasks(self, dag_id: str, run_id: str = RUN_ID) -> list[dict[str, Any]]:
-        try:
-            found: list[dict[str, Any]] = self._call("GET", f"{self._run(dag_id, run_id)}/taskInstances")[
-                "task_instances"
-            ]
-        except AirflowUnavailable:
-            return []
-        return found
-
-    def states(self, dag_id: str, run_id: str = RUN_ID) -> dict[str, str]:
-        return {task["task_id"]: str(task["state"]) for task in self.tasks(dag_id, run_id)}
-
-    def result(self, dag_id: str, run_id: str, task: str, map_index: int = -1) -> Any:
-        path = f"{self._run(dag_id, run_id)}/taskInstances/{quote(task)}/xcomEntries/return_value"
-        return self._call("GET", f"{path}?deserialize=true&map_index={map_index}")["value"]
-
-    def runs(self, dag_id: str) -> list[str]:
-        found = self._call("GET", f"/api/v2/dags/{dag_id}/dagRuns?order_by=-id&limit=50").get("dag_runs", [])
-        return [str(run["dag_run_id"]) for run in found]
-
-
-class Installation:
-    """Airflow, the databases, the drivers; and the one DAG run that all this is about."""
+class Installation(AirflowInstallation):
+    """The one DAG run that all this is about, and one that relies on the recovery DAG."""
 
     def __init__(self, folder: Path, server: PostgresServer) -> None:
-        dags = folder / "dags"
-        shutil.copytree(ROOT / "dags", dags, ignore=shutil.ignore_patterns("__pycache__"))
-        for file in (Path(__file__).parent / "dags").glob("*.py"):
-            shutil.copy(file, dags)
-        self.server = server
-        self.warehouse = server.new_database(migrated=False)
         self.sums = f"sqlite:///{folder}/sums.db"
-        self.places = Places(folder, dags, server.new_database(), self.warehouse)
-        self.places.airflow_home.mkdir()
-        connections = {"AIRFLOW_CONN_SUMS_DB": warehouse_connection(self.sums)}
-        self.airflow = AirflowProcesses(self.places, connections)
-        self.person = Person(self.airflow.url, self._login)
-        self.log = open_store(self.places.log_url, application="logio test")
+        super().__init__(folder, server, {"AIRFLOW_CONN_SUMS_DB": warehouse_connection(self.sums)})
         self.slow = folder / "slow"
         self.slow.touch()
         self.transactions = write_slice(folder / "transactions.parquet", RECORDS)
         self.few_transactions = write_slice(folder / "few_transactions.parquet", RELYING_RECORDS)
         load_products(self.warehouse)
 
-    def _login(self) -> tuple[str, str] | None:
-        path = self.places.airflow_home / "simple_auth_manager_passwords.json.generated"
-        with contextlib.suppress(OSError, ValueError):
-            return next(iter(json.loads(path.read_text()).items()), None)
-        return None
-
-    def wait_until_healthy(self) -> None:
-        def healthy() -> bool:
-            self.airflow.check_alive()
-            with contextlib.suppress(AirflowUnavailable, AirflowRefused):
-                return self.person.is_healthy() and all(map(self.person.has_dag, (SUPERVISED, RELYING, RECOVERY)))
-            return False
-
-        eventually(healthy, what="Airflow is healthy and has parsed the DAGs", timeout=LONG, every=0.5)
-
     def begin(self, dag_id: str, transactions: Path) -> None:
-        self.person.begin(dag_id, {"transactions": str(transactions), "slow": str(self.slow)})
+        self.person.begin(dag_id, RUN_ID, {"transactions": str(transactions), "slow": str(self.slow)})
 
     # --- what the log says -------------------------------------------------------------------------------------------
-
-    def run(self, dag_id: str) -> Run:
-        return next(run for run in self.log.list_runs() if run.spec.key.dag_id == dag_id)
 
     def run_id(self, dag_id: str) -> int:
         return self.run(dag_id).run_id
 
     def group(self, name: str, dag_id: str = SUPERVISED) -> GroupStatus:
-        return self.log.group(self.run_id(dag_id), name)
+        return self.group_of(self.run(dag_id), name)
 
     def running(self, name: str, dag_id: str = SUPERVISED) -> psutil.Process:
-        """The registered driver of a group, waited for."""
-
-        def driver() -> psutil.Process | None:
-            status = self.group(name, dag_id)
-            assert status.state is not GroupState.PARKED, f"{name} is parked: {status.error}"
-            if status.state is not GroupState.RUNNING or status.identity is None:
-                return None
-            with contextlib.suppress(psutil.NoSuchProcess):
-                return psutil.Process(status.identity.pid)
-            return None
-
-        return eventually(driver, what=f"{name} runs", timeout=LONG, every=0.1)
+        return self.driver_of(self.run(dag_id), name)
 
     def kill(self, name: str, dag_id: str = SUPERVISED) -> int:
         """SIGKILL of a group's driver; returns the incarnation that follows."""
@@ -179,38 +99,6 @@ class Installation:
     def wait_for_supervisor(self) -> None:
         eventually(self.is_supervised, what="somebody looks after the run", timeout=LONG, every=0.2)
 
-    # --- the end -----------------------------------------------------------------------------------------------------
-
-    def drivers(self) -> list[psutil.Process]:
-        """All that runs of all drivers, JVMs and Python alike."""
-        folder = str(self.places.drivers)
-        return [p for p in psutil.process_iter(["cmdline"]) if any(folder in part for part in p.info["cmdline"] or [])]
-
-    def last_words(self) -> str:
-        logs = sorted(self.places.drivers.rglob("driver.log"))
-        ends = [f"--- {log.relative_to(self.places.drivers)}\n{_end(log)}" for log in logs]
-        tasks = [f"--- {log.name} of {log.parent.name}\n{_end(log)}" for log in self.task_logs("supervise")]
-        return "\n".join([self.airflow.last_words(), *ends, *tasks])
-
-    def task_logs(self, task: str) -> list[Path]:
-        found = (self.places.airflow_home / "logs").rglob("*.log*")
-        return sorted(
-            log for log in found if log.is_file() and f"task_id={task}/" in f"{log.parent}/".replace("sales.", "")
-        )
-
-    def close(self) -> None:
-        self.airflow.kill_all()
-        for process in self.drivers():
-            with contextlib.suppress(psutil.NoSuchProcess):
-                process.kill()
-        self.log.dispose()
-        for url in (self.places.log_url, self.warehouse):
-            self.server.drop_database(url)
-
-
-def _end(log: Path) -> str:
-    return "\n".join(log.read_text(errors="replace").splitlines()[-12:])
-
 
 @pytest.fixture
 def installation(tmp_path: Path, postgres_server: PostgresServer) -> Iterator[Installation]:
@@ -218,7 +106,7 @@ def installation(tmp_path: Path, postgres_server: PostgresServer) -> Iterator[In
     try:
         here.airflow.migrate()
         here.airflow.start()
-        here.wait_until_healthy()
+        here.wait_until_healthy(SUPERVISED, RELYING, RECOVERY)
         yield here
     finally:
         here.close()
@@ -239,7 +127,9 @@ def test_every_piece_is_lost_once(installation: Installation) -> None:
         dead_while_the_recovery_dag_is_paused(here)
         tell("the recovery DAG is paused, a group is dead")
         eventually(
-            lambda: here.person.states(SUPERVISED).get("sales.start_run") == "success", what="start", timeout=LONG
+            lambda: here.person.states(SUPERVISED, RUN_ID).get("sales.start_run") == "success",
+            what="start",
+            timeout=LONG,
         )
         with Witness(here.log, here.run(SUPERVISED), here.places.drivers) as witness:
             for name in GROUPS:
@@ -276,7 +166,7 @@ def recovering_task_is_killed(here: Installation, following: int) -> bool:
     """SIGKILL of the task that recovers, at whatever step it is; False if it had ended before we saw it."""
 
     def killed() -> str:
-        if here.person.states(SUPERVISED).get("sales.supervise") == "running":
+        if here.person.states(SUPERVISED, RUN_ID).get("sales.supervise") == "running":
             # Held first: a worker that is killed while it waits for its next task takes their queue's lock with it.
             runners = [runner for runner in here.airflow.task_processes() if is_held(runner)]
             for one in [*[runner.parent() for runner in runners], *runners]:
@@ -366,7 +256,7 @@ def everything(here: Installation) -> None:
     here.server.stop(mode="immediate")
     here.server.start()
     here.airflow.start()
-    here.wait_until_healthy()
+    here.wait_until_healthy(SUPERVISED, RELYING, RECOVERY)
     for name in GROUPS:
         here.wait_for(name, following[name])
 
@@ -390,7 +280,9 @@ STEPS = (
 
 def recovered_by_dag(here: Installation) -> None:
     """A run that relies on the recovery DAG: what died, and how it was mended, stands in a run of that DAG."""
-    eventually(lambda: here.person.states(RELYING).get("sums.start_run") == "success", what="it starts", timeout=LONG)
+    eventually(
+        lambda: here.person.states(RELYING, RUN_ID).get("sums.start_run") == "success", what="it starts", timeout=LONG
+    )
     assert here.kill("all", RELYING) == 2
     here.begin(SUPERVISED, here.transactions)
     here.wait_for("all", 2, RELYING)
@@ -463,7 +355,7 @@ def finish(here: Installation, witness: Witness) -> None:
         eventually(finished, what=f"the run of {dag_id} finishes", timeout=2 * LONG, every=0.5)
         done = lambda dag_id=dag_id: here.person.run_state(dag_id, RUN_ID) == "success"  # noqa: E731
         eventually(done, what=f"the DAG run of {dag_id} is green", timeout=LONG, every=0.5)
-        states = here.person.states(dag_id)
+        states = here.person.states(dag_id, RUN_ID)
         assert set(states.values()) == {"success"}, states
     assert_exact(here.warehouse, here.transactions, RECORDS_PER_BATCH)
     assert sums_written(here.sums) == expected(here.few_transactions, RECORDS_PER_BATCH).totals

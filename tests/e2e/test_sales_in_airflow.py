@@ -6,20 +6,19 @@ import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
-from urllib.parse import quote
 
 import psutil
 import pytest
 
 from airflow_logio.demo.places import Places
-from airflow_logio.demo.rest import Airflow, AirflowUnavailable
+from airflow_logio.demo.rest import AirflowUnavailable
 from airflow_logio.demo.standalone import Standalone
 from airflow_logio.protocol.states import ALIVE, GroupState, RunState
 from airflow_logio.store.opening import open_store
 from airflow_logio.store.records import GroupStatus
 from airflow_logio.store.sql.store import SqlLogStore
 from tests.support.grocery import assert_exact, load_products, write_slice
+from tests.support.person import Person
 from tests.support.waiting import eventually
 
 pytestmark = [pytest.mark.e2e, pytest.mark.spark, pytest.mark.timeout(600)]
@@ -28,34 +27,6 @@ DAG_ID, RUN_ID = "logio_sales", "e2e"
 RECORDS = 200_000
 RECORDS_PER_BATCH = 1_000 * 100
 DAGS = Path(__file__).parents[2] / "dags"
-
-
-class Person(Airflow):
-    """What somebody does in the UI."""
-
-    def trigger_with(self, run_id: str, conf: dict[str, Any]) -> None:
-        body = {"dag_run_id": run_id, "logical_date": None, "conf": conf}
-        self._call("POST", f"/api/v2/dags/{DAG_ID}/dagRuns", body)
-
-    def mark(self, task: str, state: str) -> None:
-        self._call("PATCH", f"{self._run(DAG_ID, RUN_ID)}/taskInstances/{quote(task)}", {"new_state": state})
-
-    def clear(self, task: str) -> None:
-        body = {
-            "dry_run": False,
-            "dag_run_id": RUN_ID,
-            "task_ids": [task],
-            "only_failed": False,
-            "include_downstream": True,
-        }
-        self._call("POST", f"/api/v2/dags/{DAG_ID}/clearTaskInstances", body)
-
-    def task_state(self, task: str) -> str | None:
-        return self.task_states(DAG_ID, RUN_ID).get(task)
-
-    def result(self, task: str) -> Any:
-        path = f"{self._run(DAG_ID, RUN_ID)}/taskInstances/{quote(task)}/xcomEntries/return_value?deserialize=true"
-        return self._call("GET", path)["value"]
 
 
 @pytest.fixture(scope="module")
@@ -103,8 +74,8 @@ def group(log: SqlLogStore, name: str) -> GroupStatus:
 
 def test_killed_halted_and_cleared_it_is_exact(person: Person, places: Places, tmp_path: Path) -> None:
     transactions = write_slice(tmp_path / "transactions.parquet", RECORDS)
-    person.trigger_with(RUN_ID, {"transactions": str(transactions)})
-    eventually(lambda: person.task_state("sales.start_run") == "success", what="the run starts", timeout=90, every=0.2)
+    person.trigger(DAG_ID, RUN_ID, {"transactions": str(transactions)})
+    eventually(lambda: task_state(person, "sales.start_run") == "success", what="the run starts", timeout=90, every=0.2)
     log = open_store(places.log_url, application="logio test")
 
     # A driver is killed: the supervising task recovers its group, whose own task goes on waiting.
@@ -115,16 +86,16 @@ def test_killed_halted_and_cleared_it_is_exact(person: Person, places: Places, t
     eventually(lambda: group(log, "hourly").incarnation == 2, what="hourly is recovered", timeout=90)
 
     # Somebody marks its task failed: the group halts, and Airflow's own retries do not undo that.
-    assert person.task_state("sales.hourly") == "deferred"
+    assert task_state(person, "sales.hourly") == "deferred"
     assert is_watched(places, "sales.hourly"), "by the same trigger as before"
     assert group(log, "hourly").state in ALIVE
-    person.mark("sales.hourly", "failed")
+    person.mark(DAG_ID, RUN_ID, "sales.hourly", "failed")
     eventually(lambda: group(log, "hourly").state is GroupState.HALTED, what="hourly halts", timeout=90)
-    assert person.task_state("sales.hourly") == "failed"
+    assert task_state(person, "sales.hourly") == "failed"
 
     # Somebody clears it: it goes on where it stopped.
-    person.clear("sales.hourly")
-    eventually(lambda: person.task_state("sales.finish_run") == "success", what="the run ends", timeout=240, every=0.5)
+    person.clear(DAG_ID, RUN_ID, "sales.hourly")
+    eventually(lambda: task_state(person, "sales.finish_run") == "success", what="the run ends", timeout=240, every=0.5)
     eventually(lambda: person.run_state(DAG_ID, RUN_ID) == "success", what="the DAG run is green", timeout=60)
 
     run = log.list_runs()[0]
@@ -133,12 +104,16 @@ def test_killed_halted_and_cleared_it_is_exact(person: Person, places: Places, t
     assert incarnations == {"ingest": 1, "totals": 1, "hourly": 3, "publish": 1}
     assert_exact(places.warehouse_url, transactions, RECORDS_PER_BATCH)
 
-    assert person.result("sales.start_run") == run.uid
-    summary = person.result("sales.ingest")
+    assert person.result(DAG_ID, RUN_ID, "sales.start_run") == run.uid
+    summary = person.result(DAG_ID, RUN_ID, "sales.ingest")
     assert (summary["run"], summary["records"]["ingest.out out"]) == (run.uid, RECORDS)
     assert str(places.folder) not in str(summary), "no URL of a database in a result"
     eventually(lambda: not drivers(places), what="drivers end", timeout=30)
     log.dispose()
+
+
+def task_state(person: Person, task: str) -> str | None:
+    return person.states(DAG_ID, RUN_ID).get(task)
 
 
 def is_watched(places: Places, task: str) -> bool:

@@ -1,0 +1,95 @@
+"""What somebody sees and does in Airflow's UI, through the REST API that the UI uses."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from datetime import date
+from typing import Any
+from urllib.parse import quote
+
+from airflow_logio.demo.rest import Airflow, AirflowRefused, AirflowUnavailable
+from tests.support.waiting import eventually
+
+
+class Person(Airflow):
+    """An API server that is away shows nothing."""
+
+    # --- runs of DAGs --------------------------------------------------------------------------------------------------
+
+    def begin(self, dag_id: str, run_id: str, conf: Mapping[str, Any]) -> None:
+        self.unpause(dag_id)
+        self.trigger(dag_id, run_id, conf)
+
+    def pause(self, dag_id: str) -> None:
+        self._call("PATCH", f"/api/v2/dags/{dag_id}", {"is_paused": True})
+
+    def runs(self, dag_id: str) -> list[str]:
+        """The latest first."""
+        found = self._call("GET", f"/api/v2/dags/{dag_id}/dagRuns?order_by=-id&limit=50").get("dag_runs", [])
+        return [str(run["dag_run_id"]) for run in found]
+
+    def backfill(self, dag_id: str, first: date, last: date, conf: Mapping[str, Any], *, at_once: int) -> None:
+        """`at_once`: how many of its DAG runs may be active at a time."""
+        dates = {"from_date": f"{first}T00:00:00Z", "to_date": f"{last}T00:00:00Z"}
+        body = {"dag_id": dag_id, **dates, "dag_run_conf": dict(conf), "max_active_runs": at_once}
+
+        def made() -> bool:
+            try:
+                self._call("POST", "/api/v2/backfills", body)
+            except AirflowRefused as error:
+                if error.status == 503:  # Airflow's own database is an SQLite file, and locked
+                    return False
+                raise
+            return True
+
+        eventually(made, what="Airflow makes the backfill", timeout=60, every=0.5)
+
+    def delete_run(self, dag_id: str, run_id: str) -> None:
+        """Airflow refuses it, with 409, while the run is running."""
+        self._call("DELETE", self._run(dag_id, run_id))
+
+    def missed_deadlines(self, dag_id: str, run_id: str) -> list[bool]:
+        """For each deadline of the run that Airflow knows (one that was met is forgotten): was it missed?"""
+        path = self._run(dag_id, run_id).replace("/api/v2/", "/ui/")
+        return [bool(one["missed"]) for one in self._call("GET", f"{path}/deadlines")["deadlines"]]
+
+    # --- tasks ---------------------------------------------------------------------------------------------------------
+
+    def tasks(self, dag_id: str, run_id: str) -> list[dict[str, Any]]:
+        try:
+            found: list[dict[str, Any]] = self._call("GET", f"{self._run(dag_id, run_id)}/taskInstances")[
+                "task_instances"
+            ]
+        except AirflowUnavailable:
+            return []
+        return found
+
+    def states(self, dag_id: str, run_id: str) -> dict[str, str]:
+        return {task["task_id"]: str(task["state"]) for task in self.tasks(dag_id, run_id)}
+
+    def mark(self, dag_id: str, run_id: str, task: str, state: str) -> None:
+        self._call("PATCH", f"{self._run(dag_id, run_id)}/taskInstances/{quote(task)}", {"new_state": state})
+
+    def clear(self, dag_id: str, run_id: str, task: str) -> None:
+        """With the tasks behind it."""
+        body = {
+            "dry_run": False,
+            "dag_run_id": run_id,
+            "task_ids": [task],
+            "only_failed": False,
+            "include_downstream": True,
+        }
+        self._call("POST", f"/api/v2/dags/{dag_id}/clearTaskInstances", body)
+
+    def result(self, dag_id: str, run_id: str, task: str, map_index: int = -1) -> Any:
+        path = f"{self._run(dag_id, run_id)}/taskInstances/{quote(task)}/xcomEntries/return_value"
+        return self._call("GET", f"{path}?deserialize=true&map_index={map_index}")["value"]
+
+    def log(self, dag_id: str, run_id: str, task: str, attempt: int = 1) -> str:
+        """The task's log as one text."""
+        path = f"{self._run(dag_id, run_id)}/taskInstances/{quote(task)}/logs/{attempt}?full_content=true"
+        return "\n".join(
+            line if isinstance(line, str) else str(line.get("event", "")) + json.dumps(line.get("error_detail", ""))
+            for line in self._call("GET", path)["content"]
+        )
