@@ -48,6 +48,11 @@ class ExternalUnavailable(LogioError):
     """An external system (warehouse, file system) cannot be reached; the action is replayed with back-off."""
 
 
+class ReplicaBusy(LogioError):
+    """A replica stands still inside a transaction, so that its slots cannot be moved now. Nothing was changed: try again,
+    once it has been recovered."""
+
+
 class OtherRunUnfinished(LogioError):
     """Another run of the pipeline has not finished: let it finish, or give it up, then start again."""
 

@@ -21,6 +21,7 @@ _STYLES = {
     GroupState.DEAD: "bold red",
     GroupState.PARKED: "bold red",
     GroupState.HALTED: "yellow",
+    GroupState.RETIRED: "dim",
 }
 
 

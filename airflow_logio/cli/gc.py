@@ -16,7 +16,7 @@ from airflow_logio.dataflow.durations import retention_seconds
 from airflow_logio.errors import PipelineDefinitionError, ProtocolViolation
 from airflow_logio.runtime import tidying
 from airflow_logio.runtime.payloads import Payloads
-from airflow_logio.store.endings import check_ended
+from airflow_logio.store.endings import GroupStates, check_ended
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records import Run
 
@@ -75,9 +75,15 @@ def _ended(store: LogStore, name: str | None, *, unfinished: bool) -> Sequence[R
         return ended
     run = store.find_run(name)
     if not _of([run], ended):
-        check_ended(run, {group.group: group.state for group in store.groups(run.run_id)}, unfinished=unfinished)
+        check_ended(run, _group_states(store, run), unfinished=unfinished)
         raise ProtocolViolation(f"run {run.spec.key} has ended this very moment; try again")
     return [run]
+
+
+def _group_states(store: LogStore, run: Run) -> GroupStates:
+    slots = {group: sum(not slot.done for slot in store.slots(run.run_id, group)) for group in run.spec.replicated}
+    states = {status.group: status.state for status in store.groups(run.run_id)}
+    return GroupStates(states, {group: count for group, count in slots.items() if count})
 
 
 def _of(runs: Sequence[Run], among: Sequence[Run]) -> list[Run]:

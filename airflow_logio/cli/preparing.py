@@ -14,7 +14,7 @@ from airflow_logio.dataflow.sources import ParquetSource
 from airflow_logio.demo.data import load_products, parquet_file
 from airflow_logio.demo.defaults import DEFAULT_WAREHOUSE, TRANSACTIONS, WAREHOUSE, is_demo
 from airflow_logio.errors import IncompatibleRun
-from airflow_logio.protocol.states import GroupState
+from airflow_logio.protocol.states import CONCLUDED
 from airflow_logio.runtime import bundle, spark_submit
 from airflow_logio.runtime.bundle import PipelineRef
 from airflow_logio.runtime.launch import LaunchContext, LocalProcessLauncher
@@ -98,7 +98,7 @@ def other_unfinished(store: LogStore, run: Run) -> list[Run]:
     return [
         other
         for other, groups in store.unfinished(pipeline=run.spec.key.pipeline)
-        if other.uid != run.uid and any(group.state is not GroupState.FINISHED for group in groups)
+        if other.uid != run.uid and any(group.state not in CONCLUDED for group in groups)
     ]
 
 

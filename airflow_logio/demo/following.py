@@ -10,7 +10,7 @@ from airflow_logio.dataflow.pipeline import Pipeline
 from airflow_logio.demo.rest import Airflow, AirflowUnavailable
 from airflow_logio.demo.standalone import Standalone
 from airflow_logio.errors import LogUnavailable, UnknownRun
-from airflow_logio.protocol.states import GroupState
+from airflow_logio.protocol.states import CONCLUDED, GroupState
 from airflow_logio.runtime.run_summary import Outcome, RunSummary, summarize
 from airflow_logio.runtime.snapshot import Observer
 from airflow_logio.store.records import Run
@@ -87,7 +87,7 @@ class Follower:
             return None
         groups = self.store.groups(self._run.run_id)
         states = {group.state for group in groups}
-        outcome = Outcome.FINISHED if states == {GroupState.FINISHED} else Outcome.HALTED
+        outcome = Outcome.FINISHED if states <= CONCLUDED else Outcome.HALTED
         if GroupState.PARKED in states:
             outcome = Outcome.PARKED
         return summarize(self.store, self._run, self.pipeline, outcome, seconds, self._peak)

@@ -11,7 +11,7 @@ from airflow_logio.dataflow.pipeline import Pipeline
 from airflow_logio.hooks.logio import LogioHook
 from airflow_logio.operators.references import reference, resolve
 from airflow_logio.operators.runs import check_current, opened_log, progress_table, run_of
-from airflow_logio.protocol.states import GroupState
+from airflow_logio.protocol.states import CONCLUDED
 from airflow_logio.runtime.tidying import clear_up
 from airflow_logio.store.records import QuarantinedInputSet, Run
 
@@ -60,7 +60,7 @@ class LogioFinishRunOperator(BaseOperator):
             aside = call("looking for quarantine", lambda: store.quarantined(run.run_id))
         self.log.info("Run %s:\n%s", run.spec.key, progress_table(progress))
         if not finished:
-            open_groups = [f"{g.group} ({g.state.value})" for g in groups if g.state is not GroupState.FINISHED]
+            open_groups = [f"{g.group} ({g.state.value})" for g in groups if g.state not in CONCLUDED]
             raise AirflowFailException(
                 f"run {run.spec.key} is not finished: {', '.join(open_groups)}. Clear the tasks of these groups; "
                 "they go on where they stopped"

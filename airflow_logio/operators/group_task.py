@@ -15,7 +15,7 @@ from airflow_logio.errors import (
     ProtocolViolation,
 )
 from airflow_logio.operators.runs import driver_log
-from airflow_logio.protocol.states import GroupState
+from airflow_logio.protocol.states import WAITING, GroupState
 from airflow_logio.runtime.launch import LaunchContext, launch_group
 from airflow_logio.runtime.supervise import launch_if_new, recover_if_dead
 from airflow_logio.runtime.supervision import SupervisionWatch
@@ -24,7 +24,6 @@ from airflow_logio.store.records import GroupStatus
 
 log = logging.getLogger(__name__)
 
-STOPPED = frozenset({GroupState.PARKED, GroupState.HALTED})
 ASKED = "asked for: the task was cleared"
 
 
@@ -61,7 +60,7 @@ class GroupTask:
         if status is None:
             return observation, False
         try:
-            if status.state in STOPPED and self.asked:
+            if status.state in WAITING and self.asked:
                 self.asked = False
                 return observation, self._restart(status)
             if observation.is_dead and recovers:

@@ -16,7 +16,7 @@ from airflow_logio.errors import ConfigurationError
 from airflow_logio.hooks.logio import LogioHook
 from airflow_logio.operators.references import reference, resolve
 from airflow_logio.operators.runs import identity, opened_log, run_in_dag, run_of
-from airflow_logio.protocol.states import GroupState
+from airflow_logio.protocol.states import CONCLUDED, GroupState
 from airflow_logio.runtime.stop_run import States, StopMode, StopRun, shown
 from airflow_logio.store.records import Run
 from airflow_logio.store.sql.store import SqlLogStore
@@ -162,7 +162,7 @@ class LogioStopOperator(BaseOperator):
             time.sleep(interval)
 
     def _result(self, run_uid: str, states: States) -> dict[str, Any]:
-        if self.mode == StopMode.DRAIN and set(states.values()) != {GroupState.FINISHED}:
+        if self.mode == StopMode.DRAIN and not CONCLUDED.issuperset(states.values()):
             raise AirflowFailException(
                 f"run {run_uid} is not drained: {shown(states)}. What was read is in the log; mend the cause, clear "
                 "the tasks of the groups that are parked or halted, and they go on to the end"

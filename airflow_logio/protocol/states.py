@@ -35,6 +35,8 @@ class GroupState(StrEnum):
     """Ending on request: end of stream at its sources."""
     FINISHED = "finished"
     """Every operator of the group has ended, no write action is pending."""
+    RETIRED = "retired"
+    """A replica that is not in use: it owns no slot that is not done. The ones beyond the first of a run begin so."""
 
 
 class RunState(StrEnum):
@@ -53,25 +55,30 @@ _S = GroupState
 _ALIVE = frozenset({_S.CLAIMED, _S.SUBMITTED, _S.RESTARTED, _S.RUNNING, _S.DRAINING})
 
 GROUP_TRANSITIONS: Mapping[GroupState, frozenset[GroupState]] = {
-    _S.NEW: frozenset({_S.CLAIMED, _S.HALTED, _S.PARKED}),
-    _S.CLAIMED: frozenset({_S.SUBMITTED, _S.RESTARTED, _S.RUNNING, _S.DEAD, _S.PARKED, _S.HALTED}),
-    _S.SUBMITTED: frozenset({_S.RUNNING, _S.DEAD, _S.PARKED, _S.HALTED}),
-    _S.RESTARTED: frozenset({_S.RUNNING, _S.DEAD, _S.PARKED, _S.HALTED}),
-    _S.RUNNING: frozenset({_S.DRAINING, _S.FINISHED, _S.DEAD, _S.PARKED, _S.HALTED}),
+    _S.NEW: frozenset({_S.CLAIMED, _S.HALTED, _S.PARKED, _S.RETIRED}),
+    _S.CLAIMED: frozenset({_S.SUBMITTED, _S.RESTARTED, _S.RUNNING, _S.DEAD, _S.PARKED, _S.HALTED, _S.RETIRED}),
+    _S.SUBMITTED: frozenset({_S.RUNNING, _S.DEAD, _S.PARKED, _S.HALTED, _S.RETIRED}),
+    _S.RESTARTED: frozenset({_S.RUNNING, _S.DEAD, _S.PARKED, _S.HALTED, _S.RETIRED}),
+    _S.RUNNING: frozenset({_S.DRAINING, _S.FINISHED, _S.DEAD, _S.PARKED, _S.HALTED, _S.RETIRED}),
     _S.DRAINING: frozenset({_S.FINISHED, _S.DEAD, _S.PARKED, _S.HALTED}),
     # A driver that was taken for dead and not replaced may still finish: its commit passes the fence.
-    _S.DEAD: frozenset({_S.CLAIMED, _S.FINISHED, _S.PARKED, _S.HALTED}),
-    _S.PARKED: frozenset({_S.CLAIMED, _S.HALTED}),
-    _S.HALTED: frozenset({_S.CLAIMED}),
+    _S.DEAD: frozenset({_S.CLAIMED, _S.FINISHED, _S.PARKED, _S.HALTED, _S.RETIRED}),
+    _S.PARKED: frozenset({_S.CLAIMED, _S.HALTED, _S.RETIRED}),
+    _S.HALTED: frozenset({_S.CLAIMED, _S.RETIRED}),
     _S.FINISHED: frozenset(),
+    _S.RETIRED: frozenset({_S.CLAIMED}),
 }
 
 LAUNCHING = frozenset({_S.CLAIMED, _S.SUBMITTED, _S.RESTARTED})
 """States with a deadline: a driver should register soon."""
-ENDED = frozenset({_S.PARKED, _S.HALTED, _S.FINISHED})
+ENDED = frozenset({_S.PARKED, _S.HALTED, _S.FINISHED, _S.RETIRED})
 """States that nobody leaves by himself."""
-STOPPED = frozenset({_S.PARKED, _S.HALTED})
-"""Ended before the end, by a person, by budget or by an error: a driver that still runs must not commit."""
+WAITING = frozenset({_S.PARKED, _S.HALTED})
+"""Ended before the end, by a person, by budget or by an error: only a person launches them again."""
+STOPPED = WAITING | {_S.RETIRED}
+"""A driver that still runs must not commit."""
+CONCLUDED = frozenset({_S.FINISHED, _S.RETIRED})
+"""What the groups of a run are that has finished; every slot of it is done as well."""
 ALIVE = _ALIVE
 """States in which a driver runs or is on its way."""
 
@@ -122,11 +129,35 @@ def check_claim(group: str, state: GroupState, *, by_user: bool) -> None:
     Raises `ProtocolViolation`.
     """
     check_transition(state, GroupState.CLAIMED)
-    if state in (GroupState.PARKED, GroupState.HALTED) and not by_user:
+    if state in WAITING and not by_user:
         raise ProtocolViolation(f"group {group!r} is {state.value}; only a person restarts it (`logio retry`)")
+    if state is GroupState.RETIRED and not by_user:
+        raise ProtocolViolation(f"replica {group!r} is not in use; only a request to scale its group starts it")
 
 
 def check_transition(source: GroupState, target: GroupState) -> None:
     """Raise `ProtocolViolation` unless the table allows the move."""
     if target not in GROUP_TRANSITIONS[source]:
         raise ProtocolViolation(f"a group cannot go from state {source.value!r} to {target.value!r}")
+
+
+class ScalingState(StrEnum):
+    """What has become of a request to scale a replicated group."""
+
+    REQUESTED = "requested"
+    ACCEPTED = "accepted"
+    """Somebody is carrying it out."""
+    DONE = "done"
+    REFUSED = "refused"
+    """It is not, or no longer, carried out; its note says why."""
+
+
+_R = ScalingState
+SCALING_TRANSITIONS: Mapping[ScalingState, frozenset[ScalingState]] = {
+    _R.REQUESTED: frozenset({_R.ACCEPTED, _R.REFUSED}),
+    _R.ACCEPTED: frozenset({_R.DONE, _R.REFUSED}),
+    _R.DONE: frozenset(),
+    _R.REFUSED: frozenset(),
+}
+OPEN_SCALING = frozenset({_R.REQUESTED, _R.ACCEPTED})
+"""Requests that are still to be carried out: one per group."""

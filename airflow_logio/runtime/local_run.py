@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Sequence
 
 from airflow_logio.errors import Fenced, LogUnavailable
-from airflow_logio.protocol.states import ENDED, GroupState
+from airflow_logio.protocol.states import CONCLUDED, ENDED, GroupState
 from airflow_logio.runtime.ending import DriverEnder
 from airflow_logio.runtime.launch import LaunchContext, LocalProcessLauncher, launch_group
 from airflow_logio.runtime.payloads import payload_root
@@ -111,7 +111,7 @@ class LocalRun:
             if GroupState.PARKED in states:
                 return Outcome.PARKED
             if all(state in ENDED for state in states):
-                if set(states) != {GroupState.FINISHED}:
+                if not CONCLUDED.issuperset(states):
                     return Outcome.HALTED
                 if self._is_finished():
                     return Outcome.FINISHED
@@ -127,7 +127,7 @@ class LocalRun:
         if store.patience.call("finishing the run", lambda: store.finish_run(self._run_id)):
             return True
         statuses = store.patience.call("looking for groups that go on", lambda: store.groups(self._run_id))
-        unfinished = {status.group for status in statuses if status.state is not GroupState.FINISHED}
+        unfinished = {status.group for status in statuses if status.state not in CONCLUDED}
         return bool(unfinished) and unfinished.isdisjoint(self._groups)
 
     def _tend(self, name: str) -> GroupState | None:
@@ -143,7 +143,7 @@ class LocalRun:
         if status.state is GroupState.HALTED and self._finished.get(name) == status.incarnation:
             self._launch_again(status, "reopened")
             return None
-        if status.state is GroupState.FINISHED:
+        if status.state in CONCLUDED:
             self._finished[name] = status.incarnation
         self._ender.remember(status)
         return status.state

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from airflow_logio.protocol.states import GroupState
+from airflow_logio.protocol.states import CONCLUDED, GroupState
 from airflow_logio.protocol.values import Port
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records import GroupStatus, PortProgress, Run, RunSpec, senders_of
@@ -98,7 +98,7 @@ class Snapshot:
 
     @property
     def finished(self) -> bool:
-        return all(view.status.state is GroupState.FINISHED for view in self.groups)
+        return all(view.status.state in CONCLUDED for view in self.groups)
 
     def group(self, name: str) -> GroupView | None:
         """None if the log has no such group (any more)."""

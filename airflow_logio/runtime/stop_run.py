@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from enum import StrEnum
 
 from airflow_logio.errors import LogUnavailable, ProtocolViolation
-from airflow_logio.protocol.states import ENDED, STOPPED, GroupState, check_wish
+from airflow_logio.protocol.states import CONCLUDED, ENDED, WAITING, GroupState, check_wish
 from airflow_logio.runtime.stopping import force
 from airflow_logio.runtime.watch import GroupWatcher
 from airflow_logio.store.port import LogStore
@@ -76,14 +76,14 @@ class StopRun:
 
     def is_over(self, states: States) -> bool:
         """Everything has ended. A drain is also over when a group was halted or parked: what is behind it waits for it."""
-        if self._mode is StopMode.DRAIN and any(state in STOPPED for state in states.values()):
+        if self._mode is StopMode.DRAIN and any(state in WAITING for state in states.values()):
             return True
         return all(state in ENDED for state in states.values())
 
     def has_succeeded(self, states: States) -> bool:
         """It is over, and as it was asked for."""
         if self._mode is StopMode.DRAIN:
-            return set(states.values()) == {GroupState.FINISHED}
+            return CONCLUDED.issuperset(states.values())
         return self.is_over(states)
 
     def _statuses(self) -> list[GroupStatus]:

@@ -3,27 +3,47 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 
 from airflow_logio.errors import IncompatibleRun, OtherRunUnfinished, ProtocolViolation, UnknownRun
-from airflow_logio.protocol.states import ALIVE, ENDED, GroupState, RunState
+from airflow_logio.protocol.states import ALIVE, CONCLUDED, ENDED, GroupState, RunState
 from airflow_logio.protocol.values import Port
 from airflow_logio.store.records import Run, RunSpec, Supervision, senders_of
 
 
-def has_ended(run: Run, states: Iterable[GroupState], *, unfinished: bool) -> bool:
-    """Whether every group has finished; with `unfinished`, also if groups were halted, parked or never launched."""
-    allowed = ENDED | {GroupState.NEW} if unfinished else {GroupState.FINISHED}
-    return run.state in (RunState.REMOVING, RunState.SUPERSEDED) or all(state in allowed for state in states)
+@dataclass(frozen=True, slots=True)
+class GroupStates:
+    """Group → state, and replicated group → how many of its slots are not done."""
+
+    states: Mapping[str, GroupState]
+    open_slots: Mapping[str, int] = field(default_factory=dict)
+
+    def left(self) -> list[str]:
+        """What a run still has to do, in words: nothing if it can finish."""
+        groups = [f"{name} is {state.value}" for name, state in self.states.items() if state not in CONCLUDED]
+        return groups + [f"{count} slot(s) of {name} are not done" for name, count in self.open_slots.items()]
 
 
-def check_ended(run: Run, states: Mapping[str, GroupState], *, unfinished: bool) -> None:
+def has_ended(run: Run, groups: GroupStates, *, unfinished: bool) -> bool:
+    """Whether nothing is left of it; with `unfinished`, also if groups were halted, parked or never launched."""
+    if run.state in (RunState.REMOVING, RunState.SUPERSEDED):
+        return True
+    if unfinished:
+        return all(state in ENDED or state is GroupState.NEW for state in groups.states.values())
+    return not groups.left()
+
+
+def check_ended(run: Run, groups: GroupStates, *, unfinished: bool) -> None:
     """Raises `ProtocolViolation`, naming the groups."""
-    if has_ended(run, states.values(), unfinished=unfinished):
+    if has_ended(run, groups, unfinished=unfinished):
         return
-    left = [name for name, state in states.items() if not has_ended(run, [state], unfinished=unfinished)]
-    groups = ", ".join(f"{name} is {states[name].value}" for name in left)
+    left = groups.left()
+    if unfinished:
+        left = [
+            f"{name} is {state.value}" for name, state in groups.states.items() if state in ALIVE | {GroupState.DEAD}
+        ]
     raise ProtocolViolation(
-        f"run {run.spec.key} has not ended: {groups}; "
+        f"run {run.spec.key} has not ended: {', '.join(left)}; "
         + ("`logio stop` halts it" if unfinished else "`logio retry` goes on with it, --unfinished gives it up")
     )
 
@@ -44,7 +64,7 @@ def how_to_begin_anew(run: Run) -> str:
     )
 
 
-def check_superseding(run: Run, state: RunState, groups: Mapping[str, GroupState]) -> bool:
+def check_superseding(run: Run, state: RunState, groups: GroupStates) -> bool:
     """Whether a run, now in `state`, is to be marked superseded; False if it is.
 
     Raises `ProtocolViolation`, naming the groups that are alive, and `UnknownRun` for a run that is being removed.
@@ -53,7 +73,7 @@ def check_superseding(run: Run, state: RunState, groups: Mapping[str, GroupState
         raise UnknownRun(f"run {run.spec.key} is being removed from the log; there is nothing to replace")
     if state is RunState.SUPERSEDED:
         return False
-    if alive := [f"{name} is {group.value}" for name, group in groups.items() if group in ALIVE]:
+    if alive := [f"{name} is {group.value}" for name, group in groups.states.items() if group in ALIVE]:
         raise ProtocolViolation(
             f"run {run.spec.key} cannot give way to a fresh one while it goes on: {', '.join(alive)}; "
             f"`logio stop {run.uid[:8]}` halts it"
@@ -71,14 +91,13 @@ def check_graph(run: Run, spec: RunSpec) -> None:
         )
 
 
-def check_alone(spec: RunSpec, others: Iterable[tuple[Run, Mapping[str, GroupState]]]) -> None:
+def check_alone(spec: RunSpec, others: Iterable[tuple[Run, GroupStates]]) -> None:
     """Raises `OtherRunUnfinished` if one of these runs of the same pipeline has a group that has not finished.
 
     One that is halted or parked counts, too: what it has not written it can never write once another run owns its tables.
     """
     for run, groups in others:
-        left = ", ".join(f"{name} {state.value}" for name, state in groups.items() if state is not GroupState.FINISHED)
-        if left:
+        if left := ", ".join(groups.left()):
             uid = run.uid[:8]
             raise OtherRunUnfinished(
                 f"run {spec.key} is not started: run {run.spec.key}, uid {uid}, has not finished ({left}), and could not "

@@ -12,7 +12,8 @@ from contextlib import AbstractContextManager
 from airflow_logio.errors import FailurePoint
 from airflow_logio.protocol.effects import Effects
 from airflow_logio.protocol.recovery import LoggedEvent, Recovered
-from airflow_logio.protocol.states import GroupState
+from airflow_logio.protocol.replicas import Placement, Slot
+from airflow_logio.protocol.states import GroupState, ScalingState
 from airflow_logio.protocol.values import Port
 from airflow_logio.store.lineage_log import LineageLog
 from airflow_logio.store.records import (
@@ -28,6 +29,7 @@ from airflow_logio.store.records import (
     Retried,
     Run,
     RunSpec,
+    ScalingRequest,
     SupervisorRecord,
 )
 
@@ -48,7 +50,15 @@ class GroupSession(ABC):
     def open(self, *, raise_epoch: bool = False) -> FenceRow:
         """Read the fence (and first raise the epoch, for a rebuild in place); later commits continue from it.
 
-        Raises `Fenced` if the incarnation was replaced, or its group was halted or parked meanwhile.
+        Raises `Fenced` if the incarnation was replaced, or its group was halted, parked or retired meanwhile.
+        """
+
+    @abstractmethod
+    def slots(self) -> Mapping[int, int]:
+        """Slot → how often it has moved, of the slots that this replica owns and that are not done; to be asked after `open`.
+
+        A move that comes later raises the epoch: while commits pass, the answer holds. Nothing for a group that is no
+        replica.
         """
 
     @abstractmethod
@@ -223,6 +233,47 @@ class LogStore(ABC):
         """The driver of this incarnation has been stopped on request; False if it was replaced or has ended.
 
         Raises the epoch: what a driver that still runs would commit is refused, and it cannot rebuild itself.
+        """
+
+    # --- replicas -----------------------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def slots(self, run_id: int, group: str) -> Sequence[Slot]:
+        """The slots of a replicated group, by number. Raises `UnknownRun`, and `ProtocolViolation` for any other group."""
+
+    @abstractmethod
+    def rescale(self, run_id: int, group: str, placement: Placement, *, retire: Collection[str] = ()) -> int:
+        """Give slots to other replicas, and retire replicas, in one transaction; returns how many slots have moved.
+
+        Slots that are not named stay. The epochs of all replicas concerned are raised: what they have in memory is void, and
+        what they would commit is refused. Their fences are locked as their commits lock them, so that a step of a replica
+        is either in the log before its slot moves, or never.
+
+        Raises `ProtocolViolation` if a slot is done or unknown, if a replica that is to get one does not run or was asked to
+        halt, if one that is to retire would keep a slot that is not done, or if the run has ended; `UnknownRun`;
+        `ReplicaBusy` if a replica is stopped inside a transaction (on SQLite that shuts everyone out: `LogUnavailable`).
+        Nothing is changed then.
+        """
+
+    @abstractmethod
+    def request_scaling(
+        self, run_id: int, group: str, replicas: int, *, by: str, reason: str = "", key: str | None = None
+    ) -> ScalingRequest:
+        """Ask for a number of replicas; older requests for the group that are open are refused with that.
+
+        The request of the same `key` is returned if there is one, whatever has become of it. Raises `UnknownRun`, and
+        `ProtocolViolation` for a number that the group cannot have or a run that has ended.
+        """
+
+    @abstractmethod
+    def scalings(self, run_id: int, group: str | None = None) -> Sequence[ScalingRequest]:
+        """All requests, the newest first."""
+
+    @abstractmethod
+    def settle_scaling(self, request_id: int, state: ScalingState, note: str = "") -> bool:
+        """Accept, conclude or refuse a request (compare-and-set): False if that was settled otherwise.
+
+        True as well if it is in that state already: then nothing changes. Raises `ProtocolViolation` if there is none.
         """
 
     # --- supervision --------------------------------------------------------------------------------------------------

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
@@ -11,7 +11,8 @@ import msgspec
 
 from airflow_logio.errors import ConfigurationError, LogioError
 from airflow_logio.protocol.liveness import Lease, RecoveryBudget
-from airflow_logio.protocol.states import GroupState, RunState
+from airflow_logio.protocol.replicas import slot_of
+from airflow_logio.protocol.states import GroupState, RunState, ScalingState
 from airflow_logio.protocol.values import Port, unstorable
 
 REPLAY_SECONDS = 900.0
@@ -123,6 +124,27 @@ class RunSpec:
     """Who looks for failed groups and recovers them."""
     replicated: Mapping[str, ReplicatedShape] = field(default_factory=dict)
     """Replicated groups by name. `groups` has their replicas, shapes of `operators` name the replicated group."""
+
+    def unused_replicas(self) -> frozenset[str]:
+        """Replicas beyond those with which the run begins."""
+        return frozenset(name for shape in self.replicated.values() for name in shape.replicas[shape.initial :])
+
+    def operators_that_ended(self, unfinished: Collection[str], done: Collection[tuple[str, int]]) -> tuple[str, ...]:
+        """Those of groups that have finished; of a replicated group those of slots (group, slot) that are done."""
+
+        def ended(name: str, group: str) -> bool:
+            return (group, slot_of(name)) in done if group in self.replicated else group not in unfinished
+
+        return tuple(name for name, shape in self.operators.items() if ended(name, shape.group))
+
+    def slots_of(self, operators: Iterable[str]) -> dict[str, list[int]]:
+        """Replicated group → slots to which these operators belong; operators of other groups are left out."""
+        found: dict[str, set[int]] = {}
+        for name in operators:
+            group, slot = self.operators[name].group, slot_of(name)
+            if group in self.replicated and slot is not None:
+                found.setdefault(group, set()).add(slot)
+        return {group: sorted(slots) for group, slots in sorted(found.items())}
 
 
 def encode_spec(spec: RunSpec) -> str:
@@ -287,6 +309,29 @@ class Retried:
 
     input_sets: tuple[QuarantinedInputSet, ...]
     to_launch: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ScalingRequest:
+    """A request to scale a replicated group. Times are seconds since the epoch, by the database's clock."""
+
+    request_id: int
+    run_id: int
+    group: str
+    replicas: int
+    """How many are asked for."""
+    state: ScalingState
+    by: str
+    """Who asks."""
+    reason: str
+    """Why: the figures that a policy went by."""
+    note: str
+    """What has become of it, in words."""
+    key: str | None
+    """Of two requests with the same key the second one is the first."""
+    requested_at: float
+    accepted_at: float | None = None
+    ended_at: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

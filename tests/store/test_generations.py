@@ -268,7 +268,7 @@ def test_a_run_that_is_to_be_alone_waits_for_the_others_of_its_pipeline(log_stor
     again = log_store.start_run(spec("a", "b"), alone=True)
     assert again == driver.run, "to start it again is no second run"
     before = rows_of(log_store)
-    with pytest.raises(OtherRunUnfinished, match=re.escape("run-1 of sales, uid") + r".*\(a running, b new\)"):
+    with pytest.raises(OtherRunUnfinished, match=re.escape("run-1 of sales, uid") + r".*\(a is running, b is new\)"):
         log_store.start_run(spec(dag_run="run-2"), alone=True)
     assert rows_of(log_store) == before
     other = log_store.start_run(replace(spec(), key=replace(spec().key, pipeline="other")), alone=True)

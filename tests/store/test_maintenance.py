@@ -55,6 +55,8 @@ def rows_of(store: LogStore, run_id: int) -> dict[str, int]:
             "lineage": tables.lineage,
             "counters": tables.counters,
             "quarantine": tables.quarantine,
+            "slots": tables.slots,
+            "scalings": tables.scalings,
         }
         counts = {name: sum(key[0] == run_id for key in table) for name, table in keyed.items()}
         counts["log"] = sum(row.body.run_id == run_id for row in tables.events.rows.values())

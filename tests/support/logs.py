@@ -101,6 +101,8 @@ def contents(store: LogStore) -> dict[str, list[Any]]:
             "lineage": tables.lineage,
             "counters": tables.counters,
             "quarantine": tables.quarantine,
+            "slots": tables.slots,
+            "scalings": tables.scalings,
             "drivers": tables.drivers,
         }
         return {name: sorted(table.items(), key=repr) for name, table in kept.items()}

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 
 from airflow_logio.errors import LogioError
-from airflow_logio.protocol.states import GroupState
+from airflow_logio.protocol.states import CONCLUDED
 from airflow_logio.runtime.payloads.store import Payloads
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records import Run
@@ -40,7 +40,7 @@ def sweep_run(payloads: Payloads, store: LogStore, run: Run) -> int:
     """At the end of a run: what its fenced and its finished incarnations have left, zombies included."""
     removed = 0
     for status in store.groups(run.run_id):
-        below = status.incarnation + 1 if status.state is GroupState.FINISHED else status.incarnation
+        below = status.incarnation + 1 if status.state in CONCLUDED else status.incarnation
         removed += sweep_group(payloads, store, run, status.group, below=below)
     return removed
 

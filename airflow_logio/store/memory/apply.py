@@ -9,11 +9,12 @@ from typing import Any
 
 from airflow_logio.errors import LogInconsistent
 from airflow_logio.protocol import effects as fx
+from airflow_logio.protocol.replicas import replicated_group
 from airflow_logio.protocol.states import GroupState, allowed_from
 from airflow_logio.protocol.values import Kind, ReadStatus, Status
 from airflow_logio.store.channels import STATE_CHANNEL, read_channel, write_channel
 from airflow_logio.store.header import encode_header
-from airflow_logio.store.memory import expiry, retention
+from airflow_logio.store.memory import expiry, retention, slots
 from airflow_logio.store.memory.tables import Body, BodyKey, GroupKey, LogRow, QuarantineRow, ReadRow, Tables
 from airflow_logio.store.records import Collected, GroupRef, PortProgress
 
@@ -190,7 +191,7 @@ class _Writer:
         rows = self._tables.events.undone_of(self._run, effect.operator, effect.inset_id)
         _expect(len(rows), effect.rows, f"operator {effect.operator!r}: undone rows of Input Set {effect.inset_id!r}")
         self._tables.relog(rows, Status.ASIDE)
-        row = QuarantineRow(self._ref.group, effect.error, self._tables.now())
+        row = QuarantineRow(replicated_group(self._ref.group), effect.error, self._tables.now())
         self._tables.add(self._tables.quarantine, (self._run, effect.operator, effect.inset_id), row)
 
     def _finish_writes(self, effect: fx.WritesDone) -> None:
@@ -224,6 +225,7 @@ class _Writer:
     def _finish_group(self, _effect: fx.FinishGroup) -> None:
         key, ref = GroupKey(self._run, self._ref.group, self._ref.replica), self._ref
         row, clock = self._tables.groups[key], self._tables.now()
+        slots.finish(self._tables, ref)
         can_finish = row.state in allowed_from(GroupState.FINISHED)
         _expect(int(can_finish), 1, f"group {ref.group!r} in a state that can finish")
         finished = replace(row, state=GroupState.FINISHED, since=clock, error=None)

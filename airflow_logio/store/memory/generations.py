@@ -9,8 +9,8 @@ import msgspec
 
 from airflow_logio.errors import ProtocolViolation, UnknownRun
 from airflow_logio.protocol.states import GroupState, RunState
-from airflow_logio.store.endings import check_alone, check_graph, check_superseding, superseded
-from airflow_logio.store.memory import quarantine
+from airflow_logio.store.endings import GroupStates, check_alone, check_graph, check_superseding, superseded
+from airflow_logio.store.memory import quarantine, slots
 from airflow_logio.store.memory.tables import GroupKey, GroupRow, RunRow, Tables
 from airflow_logio.store.records import FenceRow, Run, RunKey, RunSpec, encode_spec
 
@@ -31,7 +31,7 @@ def supersede(tables: Tables, run_id: int) -> bool:
     if run_id not in tables.runs:
         raise UnknownRun(f"no run {run_id} is in the log")
     row = tables.runs[run_id]
-    if not check_superseding(row.as_run(), row.state, _group_states(tables, run_id)):
+    if not check_superseding(row.as_run(), row.state, group_states(tables, run_id)):
         return False
     for key, group in list(tables.groups.items()):
         if key.run_id == run_id and group.state in (GroupState.NEW, GroupState.DEAD):
@@ -49,7 +49,7 @@ def finish(tables: Tables, run_id: int) -> bool:
         return False
     if row.state is RunState.SUPERSEDED:
         raise ProtocolViolation(superseded(row.as_run()))
-    if any(state is not GroupState.FINISHED for state in _group_states(tables, run_id).values()):
+    if group_states(tables, run_id).left():
         return False
     ended = row.ended_at if row.ended_at is not None else tables.now()
     state = RunState.QUARANTINED if quarantine.quarantined(tables, run_id) else RunState.FINISHED
@@ -64,16 +64,17 @@ def _newest(tables: Tables, key: RunKey) -> RunRow | None:
     return tables.runs[tables.run_keys[max(same, key=lambda other: other.generation)]]
 
 
-def _unfinished(tables: Tables, pipeline: str) -> list[tuple[Run, dict[str, GroupState]]]:
+def _unfinished(tables: Tables, pipeline: str) -> list[tuple[Run, GroupStates]]:
     return [
-        (row.as_run(), _group_states(tables, row.run_id))
+        (row.as_run(), group_states(tables, row.run_id))
         for row in tables.runs.values()
         if row.spec.key.pipeline == pipeline and row.state is RunState.RUNNING
     ]
 
 
-def _group_states(tables: Tables, run_id: int) -> dict[str, GroupState]:
-    return {key.group: group.state for key, group in sorted(tables.groups.items()) if key.run_id == run_id}
+def group_states(tables: Tables, run_id: int) -> GroupStates:
+    states = {key.group: group.state for key, group in sorted(tables.groups.items()) if key.run_id == run_id}
+    return GroupStates(states, slots.open_slots(tables, run_id))
 
 
 def _create(tables: Tables, spec: RunSpec) -> RunRow:
@@ -83,8 +84,13 @@ def _create(tables: Tables, spec: RunSpec) -> RunRow:
     row = RunRow(run_id, uuid.uuid4().hex, stored, clock)
     tables.put(tables.runs, run_id, row)
     tables.put(tables.run_keys, spec.key, run_id)
+    unused = spec.unused_replicas()
     for name in spec.groups:
         key = GroupKey(run_id, name)
-        tables.put(tables.groups, key, GroupRow(GroupState.NEW, GroupState.RUNNING, clock))
+        state, desired = (
+            (GroupState.RETIRED, GroupState.HALTED) if name in unused else (GroupState.NEW, GroupState.RUNNING)
+        )
+        tables.put(tables.groups, key, GroupRow(state, desired, clock))
         tables.put(tables.fences, key, FenceRow(0, 0, 0))
+    slots.create(tables, run_id, spec)
     return row

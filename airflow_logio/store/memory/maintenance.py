@@ -10,7 +10,8 @@ from airflow_logio.errors import UnknownRun
 from airflow_logio.protocol import effects as fx
 from airflow_logio.protocol.states import GroupState, RunState
 from airflow_logio.store.endings import check_ended, has_ended, shared_ports
-from airflow_logio.store.memory import retention
+from airflow_logio.store.memory import retention, slots
+from airflow_logio.store.memory.generations import group_states
 from airflow_logio.store.memory.retention import channel_bodies, drop_bodies
 from airflow_logio.store.memory.tables import RunRow, Tables
 from airflow_logio.store.records import Collected, Run
@@ -37,8 +38,7 @@ def _operators_of_finished_groups(tables: Tables, run_id: int) -> tuple[str, ...
     unfinished = {
         key.group for key, row in tables.groups.items() if key.run_id == run_id and row.state is not GroupState.FINISHED
     }
-    shapes = _found(tables, run_id).spec.operators
-    return tuple(name for name, shape in shapes.items() if shape.group not in unfinished)
+    return _found(tables, run_id).spec.operators_that_ended(unfinished, slots.done(tables, run_id))
 
 
 def removable(tables: Tables, older_than_seconds: float, *, unfinished: bool) -> Sequence[Run]:
@@ -47,7 +47,7 @@ def removable(tables: Tables, older_than_seconds: float, *, unfinished: bool) ->
     for row in tables.runs.values():
         groups = [group for key, group in tables.groups.items() if key.run_id == row.run_id]
         ended_at = row.ended_at or max((group.since for group in groups), default=row.created_at)
-        ended = has_ended(row.as_run(), [group.state for group in groups], unfinished=unfinished)
+        ended = has_ended(row.as_run(), group_states(tables, row.run_id), unfinished=unfinished)
         if row.state is RunState.REMOVING or (ended and tables.now() - ended_at >= older_than_seconds):
             found.append(row.as_run())
     return found
@@ -79,8 +79,8 @@ def remove(tables: Tables, run_id: int, limit: int, *, unfinished: bool) -> Coll
 
 
 def _begin_removal(tables: Tables, row: RunRow, *, unfinished: bool) -> Collected:
-    groups = {key: group.state for key, group in tables.groups.items() if key.run_id == row.run_id}
-    check_ended(row.as_run(), {key.group: state for key, state in groups.items()}, unfinished=unfinished)
+    check_ended(row.as_run(), group_states(tables, row.run_id), unfinished=unfinished)
+    groups = [key for key in tables.groups if key.run_id == row.run_id]
     for key in groups:
         tables.drop(tables.groups, key)
         tables.drop(tables.fences, key)
@@ -90,7 +90,16 @@ def _begin_removal(tables: Tables, row: RunRow, *, unfinished: bool) -> Collecte
 
 
 def _keyed_by_run(tables: Tables) -> Sequence[dict[Any, Any]]:
-    return tables.bodies, tables.lineage, tables.states, tables.reads, tables.counters, tables.quarantine
+    return (
+        tables.bodies,
+        tables.lineage,
+        tables.states,
+        tables.reads,
+        tables.counters,
+        tables.quarantine,
+        tables.slots,
+        tables.scalings,
+    )
 
 
 def _found(tables: Tables, run_id: int) -> RunRow:

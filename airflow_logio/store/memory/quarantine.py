@@ -7,10 +7,12 @@ from dataclasses import replace
 
 from airflow_logio.errors import ProtocolViolation, UnknownRun
 from airflow_logio.protocol.reopening import reopen
-from airflow_logio.protocol.states import GroupState, RunState
+from airflow_logio.protocol.replicas import replicated_group
+from airflow_logio.protocol.states import CONCLUDED, WAITING, GroupState, RunState
 from airflow_logio.protocol.values import Kind, Status
 from airflow_logio.store.endings import superseded
 from airflow_logio.store.header import encode_header
+from airflow_logio.store.memory import slots
 from airflow_logio.store.memory.tables import BodyKey, GroupKey, Tables
 from airflow_logio.store.records import QuarantinedInputSet, Retried, senders_of
 
@@ -20,7 +22,7 @@ def quarantined(tables: Tables, run_id: int, group: str | None = None) -> Sequen
     found = [
         QuarantinedInputSet(row.group, operator, inset_id, row.error, row.since)
         for (run, operator, inset_id), row in tables.quarantine.items()
-        if run == run_id and group in (None, row.group)
+        if run == run_id and (group is None or row.group == replicated_group(group))
     ]
     return sorted(found, key=lambda one: (one.since, one.operator, one.inset_id))
 
@@ -55,7 +57,9 @@ def retry(tables: Tables, run_id: int, group: str | None) -> Retried:
         if key in tables.bodies:
             resumed = tables.bodies[key]._replace(header=encode_header(Kind.RESUMED, 0, b""))
             tables.put(tables.bodies, key, resumed)
-    touched = sorted({spec.operators[operator].group for operator in reopened.concerned})
+    groups = {spec.operators[operator].group for operator in reopened.concerned}
+    owners = slots.reopen(tables, run_id, spec.slots_of(reopened.concerned))
+    touched = sorted(groups - set(spec.replicated) | owners)
     return Retried(tuple(found), tuple(name for name in touched if _reopen_group(tables, GroupKey(run_id, name))))
 
 
@@ -63,9 +67,9 @@ def _reopen_group(tables: Tables, key: GroupKey) -> bool:
     """Raise the epoch; whether the group waits for a launch now."""
     fence, row = tables.fences[key], tables.groups[key]
     tables.put(tables.fences, key, replace(fence, epoch=fence.epoch + 1))
-    if row.state is GroupState.FINISHED:
+    if row.state in CONCLUDED:  # one that retired may have finished slots
         row = replace(row, state=GroupState.HALTED, since=tables.now())
         tables.put(tables.groups, key, row)
     run = tables.runs[key.run_id]
     tables.put(tables.runs, key.run_id, replace(run, state=RunState.RUNNING, ended_at=None))
-    return row.state in (GroupState.HALTED, GroupState.PARKED)
+    return row.state in WAITING

@@ -13,6 +13,7 @@ from airflow_logio.protocol.values import Event, Port, Status
 from airflow_logio.protocol.writes import PendingWrite
 from airflow_logio.store.channels import STATE_CHANNEL, WRITES
 from airflow_logio.store.header import decode_header
+from airflow_logio.store.memory import slots
 from airflow_logio.store.memory.apply import apply_effects
 from airflow_logio.store.memory.tables import GroupKey, LogRow, Tables
 from airflow_logio.store.port import GroupSession, stopped
@@ -50,6 +51,10 @@ class MemoryGroupSession(GroupSession):
                 self._tables.put(self._tables.fences, self._key, fence)
         self._fence = fence
         return fence
+
+    def slots(self) -> Mapping[int, int]:
+        with self._tables.transaction():
+            return slots.owned(self._tables, self.ref)
 
     def commit(self, effects: Effects) -> tuple[Collected, ...]:
         number = self._fence.commit_no + 1

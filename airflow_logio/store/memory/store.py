@@ -11,10 +11,12 @@ from dataclasses import replace
 import msgspec
 
 from airflow_logio.errors import BudgetSpent, FailurePoint, Fenced, ProtocolViolation, UnknownRun
+from airflow_logio.protocol.replicas import Placement, Slot
 from airflow_logio.protocol.states import (
     STOPPED,
     GroupState,
     RunState,
+    ScalingState,
     allowed_from,
     check_claim,
     check_wish,
@@ -22,7 +24,7 @@ from airflow_logio.protocol.states import (
 )
 from airflow_logio.store.endings import superseded
 from airflow_logio.store.lineage_log import LineageLog
-from airflow_logio.store.memory import generations, maintenance, quarantine
+from airflow_logio.store.memory import generations, maintenance, quarantine, scaling, slots
 from airflow_logio.store.memory.budget import budget_spent
 from airflow_logio.store.memory.lineage import MemoryLineageLog
 from airflow_logio.store.memory.session import MemoryGroupSession
@@ -42,6 +44,7 @@ from airflow_logio.store.records import (
     Retried,
     Run,
     RunSpec,
+    ScalingRequest,
     SupervisorRecord,
     has_sources,
 )
@@ -293,6 +296,30 @@ class MemoryLogStore(LogStore):
             if check_wish(group, row.state, row.desired, desired, has_sources=has_sources(spec, group)):
                 tables.put(tables.groups, key, replace(row, desired=desired))
             return True
+
+    # --- replicas -----------------------------------------------------------------------------------------------------
+
+    def slots(self, run_id: int, group: str) -> Sequence[Slot]:
+        with self.tables.transaction():
+            return slots.of_group(self.tables, run_id, group)
+
+    def rescale(self, run_id: int, group: str, placement: Placement, *, retire: Collection[str] = ()) -> int:
+        with self.tables.transaction():
+            return slots.rescale(self.tables, run_id, group, placement, retire)
+
+    def request_scaling(
+        self, run_id: int, group: str, replicas: int, *, by: str, reason: str = "", key: str | None = None
+    ) -> ScalingRequest:
+        with self.tables.transaction():
+            return scaling.request(self.tables, run_id, group, replicas, by=by, reason=reason, key=key)
+
+    def scalings(self, run_id: int, group: str | None = None) -> Sequence[ScalingRequest]:
+        with self.tables.transaction():
+            return scaling.requests(self.tables, run_id, group)
+
+    def settle_scaling(self, request_id: int, state: ScalingState, note: str = "") -> bool:
+        with self.tables.transaction():
+            return scaling.settle(self.tables, request_id, state, note)
 
     # --- supervision --------------------------------------------------------------------------------------------------
 

@@ -15,9 +15,19 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar
 
 from airflow_logio.errors import LogInconsistent
+from airflow_logio.protocol.replicas import Slot
 from airflow_logio.protocol.states import GroupState, RunState
 from airflow_logio.protocol.values import Port, ReadStatus, Status
-from airflow_logio.store.records import DriverIdentity, FenceRow, LaunchRecipe, PortProgress, Run, RunKey, RunSpec
+from airflow_logio.store.records import (
+    DriverIdentity,
+    FenceRow,
+    LaunchRecipe,
+    PortProgress,
+    Run,
+    RunKey,
+    RunSpec,
+    ScalingRequest,
+)
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -139,6 +149,10 @@ class SupervisorRow:
     at: float
 
 
+SlotKey = tuple[int, str, int]
+"""(run id, replicated group, slot)"""
+
+
 class EventLog:
     """EVENT_LOG with the indexes that its readers need, kept by every insert and delete."""
 
@@ -258,6 +272,9 @@ class Tables:
         self.bodies: dict[BodyKey, Body] = {}
         self.reads: dict[tuple[int, str, str, int], ReadRow] = {}
         self.quarantine: dict[tuple[int, str, str], QuarantineRow] = {}
+        self.slots: dict[SlotKey, Slot] = {}
+        self.scalings: dict[tuple[int, int], ScalingRequest] = {}
+        self.request_ids = itertools.count(1)
         self.states: dict[tuple[int, str, int], bytes] = {}
         self.lineage: dict[tuple[int, Port, int, str], None] = {}
         self.counters: dict[tuple[int, Port, str], PortProgress] = {}

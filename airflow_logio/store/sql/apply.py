@@ -16,6 +16,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import Connection
 
 from airflow_logio.protocol import effects as fx
+from airflow_logio.protocol.replicas import replicated_group
 from airflow_logio.protocol.values import Port, Status, storable
 from airflow_logio.store.records import Collected, GroupRef
 from airflow_logio.store.sql import schema
@@ -151,7 +152,7 @@ class EffectWriter:
                 "run_id": self._run,
                 "op": effect.operator,
                 "inset_id": effect.inset_id,
-                "group_name": self._ref.group,
+                "group_name": replicated_group(self._ref.group),  # its slots may move
                 "error": storable(effect.error),
                 "since": clock,
             }

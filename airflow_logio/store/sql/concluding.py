@@ -12,7 +12,7 @@ from airflow_logio.protocol.states import GroupState, allowed_from
 from airflow_logio.protocol.values import ReadStatus, Status
 from airflow_logio.store.channels import read_channel, write_channel
 from airflow_logio.store.records import Collected, GroupRef
-from airflow_logio.store.sql import expiry, retention, schema
+from airflow_logio.store.sql import expiry, retention, schema, slots
 from airflow_logio.store.sql.engines import now
 from airflow_logio.store.sql.rows import Late
 
@@ -157,6 +157,7 @@ class ConcludingWriter:
     def _finish_group(self) -> None:
         drivers, ref = schema.driver, self._ref
         clock = now(self._connection.dialect.name)
+        slots.finish(self._connection, ref)
         expect(self._enter(GroupState.FINISHED), 1, f"group {ref.group!r} in a state that can finish")
         self._connection.execute(
             sa.update(drivers)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
 
 import sqlalchemy as sa
@@ -11,9 +11,9 @@ from sqlalchemy.engine import Connection
 
 from airflow_logio.errors import UnknownRun
 from airflow_logio.protocol.states import GroupState, RunState
-from airflow_logio.store.endings import check_alone, check_graph, check_superseding
+from airflow_logio.store.endings import GroupStates, check_alone, check_graph, check_superseding
 from airflow_logio.store.records import Run, RunKey, RunSpec, encode_spec
-from airflow_logio.store.sql import schema
+from airflow_logio.store.sql import schema, slots
 from airflow_logio.store.sql.engines import now
 from airflow_logio.store.sql.runs import known, to_run
 
@@ -72,13 +72,13 @@ def supersede(connection: Connection, run: Run) -> bool:
     return True
 
 
-def group_states(connection: Connection, run: Run) -> Mapping[str, GroupState]:
-    """Group → state."""
+def group_states(connection: Connection, run: Run) -> GroupStates:
     table = schema.group
     rows = connection.execute(
         sa.select(table.c.group_name, table.c.state).where(table.c.run_id == run.run_id).order_by(table.c.group_name)
     )
-    return {name: known(GroupState, state, f"the state of group {name!r}") for name, state in rows}
+    states = {name: known(GroupState, state, f"the state of group {name!r}") for name, state in rows}
+    return GroupStates(states, slots.open_slots(connection, [run.run_id]).get(run.run_id, {}))
 
 
 def _lock_starts(connection: Connection, pipeline: str) -> None:
@@ -100,7 +100,7 @@ def _newest(connection: Connection, key: RunKey) -> Run | None:
     return None if row is None else to_run(row)
 
 
-def _unfinished(connection: Connection, pipeline: str) -> Iterator[tuple[Run, Mapping[str, GroupState]]]:
+def _unfinished(connection: Connection, pipeline: str) -> Iterator[tuple[Run, GroupStates]]:
     table = schema.run
     query = sa.select(table).where(table.c.pipeline == pipeline, table.c.state == RunState.RUNNING.value)
     for row in connection.execute(query.order_by(table.c.run_id)).all():
@@ -121,9 +121,14 @@ def _create(connection: Connection, spec: RunSpec) -> Run:
         created_at=clock,
     )
     run = to_run(connection.execute(insert.returning(*table.c)).one())
+    unused = spec.unused_replicas()
     for name in spec.groups:
         identity = {"run_id": run.run_id, "group_name": name, "replica": 0}
-        group = {"state": GroupState.NEW.value, "desired": GroupState.RUNNING.value, "since": clock}
+        state, desired = (
+            (GroupState.RETIRED, GroupState.HALTED) if name in unused else (GroupState.NEW, GroupState.RUNNING)
+        )
+        group = {"state": state.value, "desired": desired.value, "since": clock}
         connection.execute(sa.insert(schema.group).values(**identity, **group))
         connection.execute(sa.insert(schema.fence).values(**identity, incarnation=0, epoch=0, commit_no=0))
+    slots.create(connection, run.run_id, spec)
     return run

@@ -57,8 +57,8 @@ def move(connection: Connection, ref: Claim | GroupRef, target: GroupState, *, e
         return False
     groups = schema.group
     values = {"state": target.value, "since": now(connection.dialect.name), "error": storable(error)}
-    if target is GroupState.HALTED:
-        values["desired"] = target.value
+    if target in (GroupState.HALTED, GroupState.RETIRED):
+        values["desired"] = GroupState.HALTED.value
     connection.execute(sa.update(groups).where(*_of(groups, ref.run_id, ref.group, ref.replica)).values(**values))
     if target in STOPPED:  # its driver may be alive, or come back: it commits nothing any more
         fence = schema.fence

@@ -11,10 +11,11 @@ from airflow_logio.errors import UnknownRun
 from airflow_logio.protocol import effects as fx
 from airflow_logio.protocol.states import GroupState, RunState
 from airflow_logio.protocol.values import Port
-from airflow_logio.store.endings import check_ended, has_ended, shared_ports
+from airflow_logio.store.endings import GroupStates, check_ended, has_ended, shared_ports
 from airflow_logio.store.records import Collected, Run
-from airflow_logio.store.sql import retention, schema
+from airflow_logio.store.sql import retention, schema, slots
 from airflow_logio.store.sql.engines import now
+from airflow_logio.store.sql.generations import group_states
 from airflow_logio.store.sql.retention import of_channel, there_is_no
 from airflow_logio.store.sql.runs import known, to_run
 
@@ -26,6 +27,8 @@ ROWS = (
     schema.read_action,
     schema.port_counter,
     schema.quarantine,
+    schema.slot,
+    schema.scaling,
     schema.driver,
 )
 """Tables with rows of a run, the large ones first; its groups go before them, and its own row last."""
@@ -66,7 +69,7 @@ def _operators_of_finished_groups(connection: Connection, run: Run) -> tuple[str
             )
         ).scalars()
     )
-    return tuple(name for name, shape in run.spec.operators.items() if shape.group not in unfinished)
+    return run.spec.operators_that_ended(unfinished, slots.done(connection, run.run_id))
 
 
 def _orphans(connection: Connection, run_id: int, port: Port, limit: int) -> Sequence[int]:
@@ -88,14 +91,17 @@ def removable(connection: Connection, older_than_seconds: float, *, unfinished: 
     """Runs that ended so long ago, the oldest first, and those whose removal was interrupted."""
     runs, groups = schema.run, schema.group
     clock = connection.execute(sa.select(now(connection.dialect.name))).scalar_one()
-    states: dict[int, list[tuple[GroupState, float]]] = {}
-    for row in connection.execute(sa.select(groups.c.run_id, groups.c.state, groups.c.since)):
-        states.setdefault(row.run_id, []).append((known(GroupState, row.state, "the state of a group"), row.since))
+    states: dict[int, dict[str, tuple[GroupState, float]]] = {}
+    for row in connection.execute(sa.select(groups.c.run_id, groups.c.group_name, groups.c.state, groups.c.since)):
+        state = known(GroupState, row.state, f"the state of group {row.group_name!r}")
+        states.setdefault(row.run_id, {})[row.group_name] = (state, row.since)
+    open_slots = slots.open_slots(connection)
     found = []
     for run in map(to_run, connection.execute(sa.select(runs).order_by(runs.c.run_id))):
-        groups_of_run = states.get(run.run_id, [])
-        ended_at = run.ended_at or max((since for _, since in groups_of_run), default=run.created_at)
-        ended = has_ended(run, [state for state, _ in groups_of_run], unfinished=unfinished)
+        groups_of_run = states.get(run.run_id, {})
+        ended_at = run.ended_at or max((since for _, since in groups_of_run.values()), default=run.created_at)
+        left = GroupStates({name: state for name, (state, _) in groups_of_run.items()}, open_slots.get(run.run_id, {}))
+        ended = has_ended(run, left, unfinished=unfinished)
         if run.state is RunState.REMOVING or (ended and clock - ended_at >= older_than_seconds):
             found.append(run)
     return found
@@ -126,8 +132,7 @@ def _begin_removal(connection: Connection, run: Run, *, unfinished: bool) -> Col
     fences, groups, table = schema.fence, schema.group, schema.run
     locked = sa.select(fences).where(fences.c.run_id == run.run_id).order_by(fences.c.group_name, fences.c.replica)
     connection.execute(locked.with_for_update()).all()
-    states = connection.execute(sa.select(groups.c.group_name, groups.c.state).where(groups.c.run_id == run.run_id))
-    check_ended(run, {row.group_name: GroupState(row.state) for row in states}, unfinished=unfinished)
+    check_ended(run, group_states(connection, run), unfinished=unfinished)
     rows = sum(
         connection.execute(sa.delete(one).where(one.c.run_id == run.run_id)).rowcount for one in (groups, fences)
     )

@@ -9,12 +9,13 @@ from sqlalchemy.engine import Connection
 
 from airflow_logio.errors import ProtocolViolation, UnknownRun
 from airflow_logio.protocol.reopening import Reopening, reopen
-from airflow_logio.protocol.states import GroupState, RunState
+from airflow_logio.protocol.replicas import replicated_group
+from airflow_logio.protocol.states import CONCLUDED, WAITING, GroupState, RunState
 from airflow_logio.protocol.values import Kind, Status
 from airflow_logio.store.endings import superseded
 from airflow_logio.store.header import encode_header
 from airflow_logio.store.records import QuarantinedInputSet, Retried, Run, senders_of
-from airflow_logio.store.sql import schema
+from airflow_logio.store.sql import schema, slots
 from airflow_logio.store.sql.batches import among
 from airflow_logio.store.sql.engines import now
 
@@ -24,7 +25,7 @@ def quarantined(connection: Connection, run_id: int, group: str | None = None) -
     table = schema.quarantine
     query = sa.select(table).where(table.c.run_id == run_id).order_by(table.c.since, table.c.op, table.c.inset_id)
     if group is not None:
-        query = query.where(table.c.group_name == group)
+        query = query.where(table.c.group_name == replicated_group(group))
     return [
         QuarantinedInputSet(row.group_name, row.op, row.inset_id, row.error, row.since)
         for row in connection.execute(query)
@@ -56,7 +57,9 @@ def retry(connection: Connection, run: Run, group: str | None) -> Retried:
     reopened = reopen(_states(connection, run), senders_of(run.spec), by_operator)
     _put_back(connection, run.run_id, by_operator)
     _store(connection, run.run_id, reopened)
-    touched = sorted({run.spec.operators[operator].group for operator in reopened.concerned})
+    groups = {run.spec.operators[operator].group for operator in reopened.concerned}
+    owners = slots.reopen(connection, run.run_id, run.spec.slots_of(reopened.concerned))
+    touched = sorted(groups - set(run.spec.replicated) | owners)
     connection.execute(
         sa.update(fences)
         .where(fences.c.run_id == run.run_id, fences.c.group_name.in_(touched))
@@ -119,7 +122,7 @@ def _reopen_groups(connection: Connection, run_id: int, touched: Sequence[str]) 
         .where(
             groups.c.run_id == run_id,
             groups.c.group_name.in_(touched),
-            groups.c.state == GroupState.FINISHED.value,
+            groups.c.state.in_([state.value for state in CONCLUDED]),  # one that retired may have finished slots
         )
         .values(state=GroupState.HALTED.value, since=clock)
     )
@@ -130,6 +133,6 @@ def _reopen_groups(connection: Connection, run_id: int, touched: Sequence[str]) 
     waiting = sa.select(groups.c.group_name).where(
         groups.c.run_id == run_id,
         groups.c.group_name.in_(touched),
-        groups.c.state.in_([GroupState.HALTED.value, GroupState.PARKED.value]),
+        groups.c.state.in_([state.value for state in WAITING]),
     )
     return list(connection.execute(waiting.order_by(groups.c.group_name)).scalars())

@@ -12,7 +12,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import Connection, Engine
 
 from airflow_logio.errors import LogInconsistent, ProtocolViolation, UnknownRun
-from airflow_logio.protocol.states import GroupState, RunState
+from airflow_logio.protocol.states import CONCLUDED, GroupState, RunState
 from airflow_logio.protocol.values import Port
 from airflow_logio.store.endings import superseded
 from airflow_logio.store.records import DriverIdentity, GroupStatus, PortProgress, Run, RunSpec
@@ -73,12 +73,14 @@ def finish(connection: Connection, run_id: int) -> bool:
         return False
     if row.state == RunState.SUPERSEDED.value:
         raise ProtocolViolation(superseded(to_run(row)))
-    unfinished = sa.exists().where(groups.c.run_id == run_id, groups.c.state != GroupState.FINISHED.value)
+    concluded = [state.value for state in CONCLUDED]
+    unfinished = sa.exists().where(groups.c.run_id == run_id, groups.c.state.not_in(concluded))
+    open_slots = sa.exists().where(schema.slot.c.run_id == run_id, ~schema.slot.c.done)
     aside = sa.exists().where(schema.quarantine.c.run_id == run_id)
     state = sa.case((aside, RunState.QUARANTINED.value), else_=RunState.FINISHED.value)
     done = connection.execute(
         sa.update(runs)
-        .where(runs.c.run_id == run_id, ~unfinished)
+        .where(runs.c.run_id == run_id, ~unfinished, ~open_slots)
         .values(state=state, ended_at=sa.func.coalesce(runs.c.ended_at, now(connection.dialect.name)))
     )
     return done.rowcount == 1

@@ -25,7 +25,7 @@ from sqlalchemy import (
     text,
 )
 
-REVISION = "0002"
+REVISION = "0003"
 """The Alembic revision that creates what this module declares."""
 
 VERSION_TABLE = "logio_alembic_version"
@@ -245,6 +245,40 @@ quarantine = Table(
     Column("error", Text, nullable=False),
     Column("since", Double, nullable=False),
     comment="Input Sets whose generation raised and that are set aside until a person retries them",
+)
+
+# --- replicas (Section 7.1) -------------------------------------------------------------------------------------------
+
+slot = Table(
+    "logio_slot",
+    metadata,
+    Column("run_id", _Id, primary_key=True, autoincrement=False),
+    Column("group_name", _Name, primary_key=True),  # the replicated group
+    Column("slot", Integer, primary_key=True, autoincrement=False),
+    Column("owner", _Name),  # the replica; none while the group is scaled to zero
+    Column("moves", Integer, nullable=False),
+    Column("done", Boolean, nullable=False),
+    comment="which replica works on which slot of a replicated group",
+)
+
+scaling = Table(
+    "logio_scaling",
+    metadata,
+    Column("request_id", _Id, primary_key=True, autoincrement=True),
+    Column("run_id", _Id, nullable=False),
+    Column("group_name", _Name, nullable=False),
+    Column("replicas", Integer, nullable=False),
+    Column("state", String(16), nullable=False),
+    Column("asked_by", _Name, nullable=False),
+    Column("reason", Text, nullable=False),
+    Column("note", Text, nullable=False),
+    Column("request_key", _Name),
+    Column("requested_at", Double, nullable=False),
+    Column("accepted_at", Double),
+    Column("ended_at", Double),
+    UniqueConstraint("run_id", "group_name", "request_key"),
+    sqlite_autoincrement=True,  # who carries out a request of a removed run must not settle another one
+    comment="requests to scale a replicated group, and what has become of them",
 )
 
 # --- heartbeats: on SQLite in a file of their own, so that they never wait for a writer ------------------------------

@@ -13,6 +13,7 @@ from airflow_logio.crash import CrashPoint, crash_here
 from airflow_logio.errors import EpochVoid, Fenced, LogInconsistent
 from airflow_logio.protocol.effects import Effects
 from airflow_logio.protocol.recovery import LoggedEvent, Recovered
+from airflow_logio.protocol.replicas import replicated_group
 from airflow_logio.protocol.states import STOPPED, GroupState, allowed_from
 from airflow_logio.protocol.values import Event, Port, Status, storable
 from airflow_logio.protocol.writes import PendingWrite
@@ -21,7 +22,7 @@ from airflow_logio.store.header import decode_header
 from airflow_logio.store.patience import Patience
 from airflow_logio.store.port import GroupSession, stopped
 from airflow_logio.store.records import Collected, FenceRow, GroupRef
-from airflow_logio.store.sql import schema
+from airflow_logio.store.sql import schema, slots
 from airflow_logio.store.sql.apply import EffectWriter
 from airflow_logio.store.sql.engines import now, reading, writing
 from airflow_logio.store.sql.wake import Waker
@@ -94,6 +95,16 @@ class SqlGroupSession(GroupSession):
             f"the driver of group {self.ref.group!r}, incarnation {self.ref.incarnation}, was replaced by incarnation "
             f"{row.incarnation}; it has committed nothing since, and exits"
         )
+
+    def slots(self) -> Mapping[int, int]:
+        if replicated_group(self.ref.group) == self.ref.group:
+            return {}
+
+        def attempt() -> Mapping[int, int]:
+            with reading(self._engine) as connection:
+                return slots.owned(connection, self.ref)
+
+        return self._patience.call(f"replica {self.ref.group!r}, its slots", attempt)
 
     # --- commit -------------------------------------------------------------------------------------------------------
 

@@ -12,7 +12,8 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from airflow_logio.errors import FailurePoint, Fenced, UnknownRun
-from airflow_logio.protocol.states import GroupState
+from airflow_logio.protocol.replicas import Placement, Slot
+from airflow_logio.protocol.states import GroupState, ScalingState
 from airflow_logio.store.lineage_log import LineageLog
 from airflow_logio.store.patience import Patience
 from airflow_logio.store.port import GroupSession, LogStore
@@ -29,9 +30,24 @@ from airflow_logio.store.records import (
     Retried,
     Run,
     RunSpec,
+    ScalingRequest,
     SupervisorRecord,
 )
-from airflow_logio.store.sql import bell, generations, groups, maintenance, quarantine, runs, schema, supervision
+from airflow_logio.store.rescaling import Rescaling, shape_of
+from airflow_logio.store.sql import (
+    bell,
+    generations,
+    groups,
+    maintenance,
+    quarantine,
+    rescaling,
+    runs,
+    scaling,
+    schema,
+    slots,
+    supervision,
+    wake,
+)
 from airflow_logio.store.sql.engines import (
     LockTimeout,
     TransactionConflict,
@@ -271,6 +287,44 @@ class SqlLogStore(LogStore):
     def request(self, run_id: int, group: str, desired: GroupState, *, incarnation: int | None = None) -> bool:
         with writing(self.engine) as connection:
             return groups.request(connection, self._run(connection, run_id), group, desired, incarnation)
+
+    # --- replicas -----------------------------------------------------------------------------------------------------
+
+    def slots(self, run_id: int, group: str) -> Sequence[Slot]:
+        with reading(self.engine) as connection:
+            shape_of(self._run(connection, run_id), group)
+            return slots.of_group(connection, run_id, group)
+
+    def rescale(self, run_id: int, group: str, placement: Placement, *, retire: Collection[str] = ()) -> int:
+        def attempt() -> Rescaling:
+            with writing(self.engine) as connection:
+                run = self._run(connection, run_id)
+                return rescaling.rescale(connection, run, group, placement, retire)
+
+        try:
+            done = attempt()
+        except LockTimeout:
+            raise
+        except TransactionConflict as error:
+            log.info("once more: %s", error)
+            done = attempt()
+        wake.announce(self.engine, run_id, sorted(done.concerned))
+        return done.count
+
+    def request_scaling(
+        self, run_id: int, group: str, replicas: int, *, by: str, reason: str = "", key: str | None = None
+    ) -> ScalingRequest:
+        with writing(self.engine) as connection:
+            run = self._run(connection, run_id)
+            return scaling.request(connection, run, group, replicas, by=by, reason=reason, key=key)
+
+    def scalings(self, run_id: int, group: str | None = None) -> Sequence[ScalingRequest]:
+        with reading(self.engine) as connection:
+            return scaling.requests(connection, run_id, group)
+
+    def settle_scaling(self, request_id: int, state: ScalingState, note: str = "") -> bool:
+        with writing(self.engine) as connection:
+            return scaling.settle(connection, request_id, state, note)
 
     # --- supervision --------------------------------------------------------------------------------------------------
 

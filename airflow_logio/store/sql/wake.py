@@ -82,6 +82,25 @@ class SqliteWaker(Waker):
             self._connection = None
 
 
+def announce(engine: Engine, run_id: int, groups: Sequence[str]) -> None:
+    """Tell these groups that something is new: for whoever is no driver. Best effort."""
+    if engine.dialect.name != "postgresql":
+        return
+    try:
+        with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+            connection.execute(_notify_parked(run_id, groups))
+    except Exception as error:  # a hint only: receivers poll
+        log.debug("no NOTIFY: %s", error)
+
+
+def _notify_parked(run_id: int, groups: Sequence[str]) -> sa.Select[Any]:
+    table = schema.waiting
+    channel = sa.literal(f"logio_{run_id}_") + table.c.group_name
+    return sa.select(sa.func.pg_notify(channel, "")).where(
+        table.c.run_id == run_id, table.c.group_name.in_(groups), table.c.parked
+    )
+
+
 class PostgresWaker(Waker):
     """LISTEN on one connection, the parked flag and NOTIFY on another; both autocommit, neither waits for the disk."""
 
@@ -139,14 +158,8 @@ class PostgresWaker(Waker):
         self._parked = parked
 
     def announce(self, groups: Sequence[str]) -> None:
-        table = schema.waiting
-        channel = sa.literal(f"logio_{self._ref.run_id}_") + table.c.group_name
         try:
-            self._send(
-                sa.select(sa.func.pg_notify(channel, "")).where(
-                    table.c.run_id == self._ref.run_id, table.c.group_name.in_(groups), table.c.parked
-                )
-            )
+            self._send(_notify_parked(self._ref.run_id, groups))
         except Exception as error:  # a hint only: receivers poll
             log.debug("no NOTIFY: %s", error)
             self._drop()

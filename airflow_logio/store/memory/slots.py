@@ -1,0 +1,116 @@
+"""Slots of replicated groups in memory: as in `sql/slots.py` and `sql/rescaling.py`."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+
+from airflow_logio.errors import LogInconsistent, UnknownRun
+from airflow_logio.protocol.replicas import Placement, Slot, balanced, replicated_group
+from airflow_logio.protocol.states import GroupState
+from airflow_logio.store.memory.tables import GroupKey, Tables
+from airflow_logio.store.records import GroupRef, Run, RunSpec
+from airflow_logio.store.rescaling import check_going_on, check_states, plan, shape_of
+
+
+def create(tables: Tables, run_id: int, spec: RunSpec) -> None:
+    for group, shape in spec.replicated.items():
+        homeless = [Slot(number, None) for number in range(shape.slots)]
+        for number, owner in balanced(homeless, shape.replicas[: shape.initial]).items():
+            tables.add(tables.slots, (run_id, group, number), Slot(number, owner))
+
+
+def of_group(tables: Tables, run_id: int, group: str) -> list[Slot]:
+    shape_of(found_run(tables, run_id), group)
+    found = [slot for (run, name, _), slot in tables.slots.items() if (run, name) == (run_id, group)]
+    return sorted(found, key=lambda slot: slot.number)
+
+
+def owned(tables: Tables, ref: GroupRef) -> Mapping[int, int]:
+    """Slot → moves, of those that a replica owns and that are not done."""
+    mine = [tables.slots[key] for key in _open_of(tables, ref)]
+    return {slot.number: slot.moves for slot in sorted(mine, key=lambda one: one.number)}
+
+
+def finish(tables: Tables, ref: GroupRef) -> None:
+    """The slots of a replica are done, as its group has finished."""
+    base = replicated_group(ref.group)
+    mine = _open_of(tables, ref)
+    for key in mine:
+        tables.put(tables.slots, key, replace(tables.slots[key], done=True))
+    if not mine and base != ref.group and any(key[:2] == (ref.run_id, base) for key in tables.slots):
+        raise LogInconsistent(f"replica {ref.group!r} owns no slot that is not done: it has nothing to finish")
+
+
+def open_slots(tables: Tables, run_id: int) -> dict[str, int]:
+    """Replicated group → how many of its slots are not done."""
+    found: dict[str, int] = {}
+    for (run, group, _), slot in sorted(tables.slots.items(), key=lambda item: item[0]):
+        if run == run_id and not slot.done:
+            found[group] = found.get(group, 0) + 1
+    return found
+
+
+def done(tables: Tables, run_id: int) -> frozenset[tuple[str, int]]:
+    return frozenset(
+        (group, number) for (run, group, number), slot in tables.slots.items() if run == run_id and slot.done
+    )
+
+
+def reopen(tables: Tables, run_id: int, reopened: Mapping[str, Sequence[int]]) -> frozenset[str]:
+    """Slots of each replicated group are no longer done; returns the replicas that own them."""
+    owners: set[str] = set()
+    for group, numbers in reopened.items():
+        for number in numbers:
+            slot = tables.slots[run_id, group, number]
+            if slot.done:
+                tables.put(tables.slots, (run_id, group, number), replace(slot, done=False))
+            if slot.owner is not None:
+                owners.add(slot.owner)
+    return frozenset(owners)
+
+
+def rescale(tables: Tables, run_id: int, group: str, placement: Placement, retire: Collection[str]) -> int:
+    """On an open transaction."""
+    run = found_run(tables, run_id)
+    rescaling = plan(run, group, of_group(tables, run_id, group), placement, retire)
+    if not rescaling.concerned:
+        return 0
+    keys = {name: GroupKey(run_id, name) for name in sorted(rescaling.concerned)}
+    if any(key not in tables.groups for key in keys.values()):
+        raise UnknownRun(f"run {run.spec.key} is being removed from the log; nothing of it can be scaled")
+    check_going_on(run, run.state)
+    rows = {name: tables.groups[key] for name, key in keys.items()}
+    retiring = check_states(rescaling, {name: (row.state, row.desired) for name, row in rows.items()})
+    for owner, numbers in rescaling.moved.items():
+        for number in numbers:
+            slot = tables.slots[run_id, group, number]
+            tables.put(tables.slots, (run_id, group, number), replace(slot, owner=owner, moves=slot.moves + 1))
+    for name in retiring:
+        _retire(tables, keys[name])
+    for name in retiring | rescaling.gaining | rescaling.losing:
+        fence = tables.fences[keys[name]]
+        tables.put(tables.fences, keys[name], replace(fence, epoch=fence.epoch + 1))
+    return rescaling.count
+
+
+def _retire(tables: Tables, key: GroupKey) -> None:
+    clock = tables.now()
+    retired = replace(tables.groups[key], state=GroupState.RETIRED, desired=GroupState.HALTED, since=clock, error=None)
+    tables.put(tables.groups, key, retired)
+    of_driver = (key, tables.fences[key].incarnation)
+    driver = tables.drivers.get(of_driver)
+    if driver is not None and driver.ended_at is None:
+        tables.put(tables.drivers, of_driver, replace(driver, ended_at=clock))
+
+
+def found_run(tables: Tables, run_id: int) -> Run:
+    if run_id not in tables.runs:
+        raise UnknownRun(f"no run {run_id} is in the log")
+    return tables.runs[run_id].as_run()
+
+
+def _open_of(tables: Tables, ref: GroupRef) -> list[tuple[int, str, int]]:
+    return [
+        key for key, slot in tables.slots.items() if key[0] == ref.run_id and slot.owner == ref.group and not slot.done
+    ]

@@ -1,0 +1,96 @@
+"""Slots of replicated groups as rows: how they begin, who owns them, which are done. Moves are in `rescaling`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from airflow_logio.errors import LogInconsistent
+from airflow_logio.protocol.replicas import Slot, balanced, replicated_group
+from airflow_logio.store.records import GroupRef, RunSpec
+from airflow_logio.store.sql import schema
+
+slot = schema.slot
+
+
+def create(connection: Connection, run_id: int, spec: RunSpec) -> None:
+    """Spread over the replicas with which the run begins."""
+    rows = [
+        {"run_id": run_id, "group_name": group, "slot": number, "owner": owner, "moves": 0, "done": False}
+        for group, shape in spec.replicated.items()
+        for number, owner in balanced(
+            [Slot(number, None) for number in range(shape.slots)], shape.replicas[: shape.initial]
+        ).items()
+    ]
+    if rows:
+        connection.execute(sa.insert(slot), rows)
+
+
+def of_group(connection: Connection, run_id: int, group: str) -> list[Slot]:
+    """By number."""
+    query = sa.select(slot).where(slot.c.run_id == run_id, slot.c.group_name == group).order_by(slot.c.slot)
+    return [Slot(row.slot, row.owner, row.moves, bool(row.done)) for row in connection.execute(query)]
+
+
+def owned(connection: Connection, ref: GroupRef) -> Mapping[int, int]:
+    """Slot → moves, of those that a replica owns and that are not done."""
+    query = sa.select(slot.c.slot, slot.c.moves).where(*_open_of(ref)).order_by(slot.c.slot)
+    return {row.slot: row.moves for row in connection.execute(query)}
+
+
+def finish(connection: Connection, ref: GroupRef) -> None:
+    """The slots of a replica are done, as its group has finished: both or neither. Behind the replica's fence.
+
+    Raises `LogInconsistent` for a replica without a slot: it is retired, and never finishes.
+    """
+    base = replicated_group(ref.group)
+    if base == ref.group:
+        return
+    if connection.execute(sa.update(slot).where(*_open_of(ref)).values(done=True)).rowcount:
+        return
+    replicated = sa.select(sa.exists().where(slot.c.run_id == ref.run_id, slot.c.group_name == base))
+    if connection.execute(replicated).scalar_one():
+        raise LogInconsistent(f"replica {ref.group!r} owns no slot that is not done: it has nothing to finish")
+
+
+def open_slots(connection: Connection, run_ids: Sequence[int] | None = None) -> dict[int, dict[str, int]]:
+    """Run id → replicated group → how many of its slots are not done; of all runs without `run_ids`."""
+    query = (
+        sa.select(slot.c.run_id, slot.c.group_name, sa.func.count())
+        .where(~slot.c.done)
+        .group_by(slot.c.run_id, slot.c.group_name)
+        .order_by(slot.c.run_id, slot.c.group_name)
+    )
+    if run_ids is not None:
+        query = query.where(slot.c.run_id.in_(run_ids))
+    found: dict[int, dict[str, int]] = {}
+    for run_id, group, count in connection.execute(query):
+        found.setdefault(run_id, {})[group] = count
+    return found
+
+
+def done(connection: Connection, run_id: int) -> frozenset[tuple[str, int]]:
+    """(replicated group, slot) of those that are done."""
+    query = sa.select(slot.c.group_name, slot.c.slot).where(slot.c.run_id == run_id, slot.c.done)
+    return frozenset((row.group_name, row.slot) for row in connection.execute(query))
+
+
+def reopen(connection: Connection, run_id: int, reopened: Mapping[str, Sequence[int]]) -> frozenset[str]:
+    """Slots of each replicated group are no longer done; returns the replicas that own them. Under all fences of the run."""
+    owners: set[str] = set()
+    for group, numbers in reopened.items():
+        update = (
+            sa.update(slot)
+            .where(slot.c.run_id == run_id, slot.c.group_name == group, slot.c.slot.in_(numbers))
+            .values(done=False)
+        )
+        owners.update(owner for owner in connection.execute(update.returning(slot.c.owner)).scalars() if owner)
+    return frozenset(owners)
+
+
+def _open_of(ref: GroupRef) -> tuple[sa.ColumnElement[Any], ...]:
+    group = replicated_group(ref.group)
+    return slot.c.run_id == ref.run_id, slot.c.group_name == group, slot.c.owner == ref.group, ~slot.c.done
