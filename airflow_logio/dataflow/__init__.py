@@ -23,6 +23,7 @@ from airflow_logio.dataflow.operators import (
 from airflow_logio.dataflow.parquet_writer import ParquetWriter
 from airflow_logio.dataflow.pipeline import Node, Pipeline
 from airflow_logio.dataflow.reads import FunctionRead, TableRead
+from airflow_logio.dataflow.replication import ByKey, Dispatcher, LeastLoaded, Merger, Partition, Replicated, RoundRobin
 from airflow_logio.dataflow.sinks import Count
 from airflow_logio.dataflow.sources import ConnectedSource, ParquetSource, QuerySource, SourceConnection
 from airflow_logio.dataflow.synchronized import Synchronized
@@ -34,10 +35,12 @@ from airflow_logio.dataflow.writers import CheckableWriter, ConditionalWriter, I
 __all__ = [
     "BatchGenerator",
     "BatchOperator",
+    "ByKey",
     "CheckableWriter",
     "ConditionalWriter",
     "ConnectedSource",
     "Count",
+    "Dispatcher",
     "EveryEvents",
     "External",
     "FunctionOperator",
@@ -46,16 +49,21 @@ __all__ = [
     "IdempotentWriter",
     "InputEvent",
     "InputSet",
+    "LeastLoaded",
     "LineageScope",
     "ManualOperator",
     "Marker",
+    "Merger",
     "Node",
     "Operator",
     "ParquetSource",
     "ParquetWriter",
+    "Partition",
     "Pipeline",
     "PortTable",
     "QuerySource",
+    "Replicated",
+    "RoundRobin",
     "SinkOperator",
     "SourceBatch",
     "SourceConnection",

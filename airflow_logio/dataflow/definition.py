@@ -11,6 +11,7 @@ from airflow_logio.dataflow.groups import Group
 from airflow_logio.dataflow.lineage import LineageScope
 from airflow_logio.dataflow.names import did_you_mean, quoted
 from airflow_logio.dataflow.operators import Operator
+from airflow_logio.dataflow.replication.replicated import Replicated
 from airflow_logio.errors import PipelineDefinitionError
 from airflow_logio.protocol.values import Port
 
@@ -26,6 +27,7 @@ class Definition:
     senders: dict[Port, Port] = field(default_factory=dict)
     groups: dict[str, Group] = field(default_factory=dict)
     scopes: list[LineageScope] = field(default_factory=list)
+    replicated: list[Replicated] = field(default_factory=list)
 
     def refuse(self, sentence: str) -> NoReturn:
         """Raise PipelineDefinitionError with the name of the pipeline in front."""

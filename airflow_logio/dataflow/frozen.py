@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from airflow_logio.dataflow.definition import Definition, with_own_groups
@@ -11,17 +11,27 @@ from airflow_logio.dataflow.graph import Graph
 from airflow_logio.dataflow.groups import Group
 from airflow_logio.dataflow.lineage import LineagePorts, LineageScope, lineage_ports, lineage_starts
 from airflow_logio.dataflow.operators import Operator
+from airflow_logio.dataflow.replication.conditions import check_replicated
+from airflow_logio.dataflow.replication.expansion import expanded
+from airflow_logio.dataflow.replication.replicated import Replicated
 from airflow_logio.dataflow.validation import check_whole
 
 
 @dataclass(frozen=True)
 class Frozen:
-    """Operators in topological order; groups in the order of their first operator; (IN, OUT) of each operator."""
+    """What runs. Operators in topological order; groups in the order of their first operator; (IN, OUT) of each operator.
 
-    definition: Definition
+    Operators of replicated groups are there once per slot, with their Dispatchers and Mergers.
+    """
+
+    authored: Definition
+    """As the author wrote it, every operator in a group."""
     graph: Graph
     operators: dict[str, Operator]
     groups: dict[str, Group]
+    homes: dict[str, str]
+    """Operator → group."""
+    replicated: dict[str, Replicated]
     scopes: tuple[LineageScope, ...]
     lineage: dict[str, LineagePorts]
     lineage_starts: dict[str, frozenset[str]]
@@ -29,27 +39,50 @@ class Frozen:
     @classmethod
     def of(cls, definition: Definition) -> Frozen:
         """Check a definition and freeze it; raises PipelineDefinitionError."""
-        graph = check_whole(definition)
+        written = check_whole(definition)
+        authored = replace(definition, groups=with_own_groups(definition.groups, written.topological()))
+        for one in definition.replicated:
+            check_replicated(authored, written, one)
+        runs = expanded(authored, written)
+        graph = runs.graph()
         order = graph.topological()
-        operators = {name: definition.operators[name] for name in order}
-        groups = with_own_groups(definition.groups, order)
-        scopes = tuple(definition.scopes)
-        captured, starts = lineage_ports(graph, scopes), lineage_starts(graph, scopes)
-        return cls(definition, graph, operators, groups, scopes, captured, starts)
+        scopes = tuple(runs.scopes)
+        return cls(
+            authored,
+            graph,
+            {name: runs.operators[name] for name in order},
+            runs.groups,
+            {name: group.name for group in runs.groups.values() for name in group.operators},
+            {one.group: one for one in definition.replicated},
+            scopes,
+            lineage_ports(graph, scopes),
+            lineage_starts(graph, scopes),
+        )
 
     def describe(self) -> dict[str, Any]:
-        """JSON-able structure. Spark settings are left out: more memory must not make it another pipeline."""
-        return {
-            "pipeline": self.definition.name,
-            "params": {name: kind.__name__ for name, kind in sorted(self.definition.params.items())},
-            "connections": sorted(self.definition.connections),
-            "operators": {name: operator.describe() for name, operator in self.operators.items()},
-            "senders": {str(receiver): str(sender) for receiver, sender in self.graph.senders.items()},
-            "groups": {name: list(group.operators) for name, group in self.groups.items()},
-            "lineage": sorted([str(scope.start), str(scope.target)] for scope in self.scopes),
+        """JSON-able structure. Spark settings are left out: more memory must not make it another pipeline.
+
+        The numbers of replicas are left out, too, but for the largest one: it is part of the graph.
+        """
+        authored = self.authored
+        graph = authored.graph()
+        described = {
+            "pipeline": authored.name,
+            "params": {name: kind.__name__ for name, kind in sorted(authored.params.items())},
+            "connections": sorted(authored.connections),
+            "operators": {name: authored.operators[name].describe() for name in graph.topological()},
+            "senders": {str(receiver): str(sender) for receiver, sender in graph.senders.items()},
+            "groups": {name: list(group.operators) for name, group in authored.groups.items()},
+            "lineage": sorted([str(scope.start), str(scope.target)] for scope in authored.scopes),
         }
+        if self.replicated:
+            described["replicated"] = {
+                name: {**one.partition.describe(), "slots": one.slots, "max": one.most}
+                for name, one in self.replicated.items()
+            }
+        return described
 
     def fingerprint(self) -> dict[str, str]:
         """Hashes ``graph`` (of `describe`) and ``code`` (of the authors' source text)."""
-        code = {name: operator.code() for name, operator in self.operators.items()}
+        code = {name: operator.code() for name, operator in self.authored.operators.items()}
         return {"graph": digest(self.describe()), "code": digest(code)}

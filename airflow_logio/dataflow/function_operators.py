@@ -70,6 +70,7 @@ class WindowedOperator(StatefulOperator):
         self.state_version = function.state_version
         self.on_error = function.on_error
         self.order_insensitive = function.order_insensitive
+        self.partitionable = window.partitionable
         self.reads_state = "state" in function.asks
         self.inputs = function.inputs
         self.port_order = window.port_order()
@@ -79,6 +80,10 @@ class WindowedOperator(StatefulOperator):
             raise PipelineDefinitionError(
                 f"function {name_of(function.fn)!r} takes {WINDOW_START!r}, which {window!r} does not have"
             )
+
+    def windows(self) -> tuple[Window, ...]:
+        """Whose progress must be known where only part of the stream arrives."""
+        return (self._window,)
 
     def connections(self) -> tuple[str, ...]:
         return tuple(dict.fromkeys(read.connection for read in self.reads.values()))

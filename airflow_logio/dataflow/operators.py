@@ -34,6 +34,8 @@ class InputEvent:
     port: str
     event_id: int
     table: pa.Table
+    progress: Mapping[str, str] = field(default_factory=dict)
+    """Of an event from a Dispatcher: how far the windows of the whole stream have come (`Window.progress`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +81,8 @@ class Operator(ABC):  # noqa: B024  # abstract by purpose: each role below adds 
     """What an error in the generation of an Input Set does: ``fail`` the group, or ``quarantine`` the Input Set."""
     order_insensitive: bool = False
     """Its results do not depend on when an event comes, be it after the end of the stream; quarantine asks for that."""
+    partitionable: bool = False
+    """What it makes of the records of a key does not depend on records of other keys: it may be replicated by key."""
 
     def connections(self) -> tuple[str, ...]:
         """Names of the external connections this operator reads or writes; never URLs."""
@@ -179,6 +183,7 @@ class StatelessOperator(Operator):
     """Computes output events from each input event alone; every Input Set is one event (Section 2)."""
 
     order_insensitive = True
+    partitionable = True
 
     @abstractmethod
     def process(self, event: InputEvent, external: External) -> Iterable[PortTable]:

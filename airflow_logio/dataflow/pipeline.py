@@ -21,9 +21,12 @@ from airflow_logio.dataflow.groups import Group
 from airflow_logio.dataflow.lineage import LineagePorts, LineageScope
 from airflow_logio.dataflow.names import check_name
 from airflow_logio.dataflow.operators import Operator, SourceOperator, WriterOperator
+from airflow_logio.dataflow.replication.partition import Partition
+from airflow_logio.dataflow.replication.replicated import Replicated
 from airflow_logio.dataflow.validation import check_whole
 from airflow_logio.dataflow.windows import Window
 from airflow_logio.errors import PipelineDefinitionError
+from airflow_logio.protocol.replicas import replicated_group
 from airflow_logio.protocol.values import Port
 
 
@@ -118,6 +121,29 @@ class Pipeline:
         self._definition.groups[name] = group
         return group
 
+    def replicate(
+        self,
+        group: Group | Node | str,
+        *,
+        partition: Partition,
+        max: int,  # what authors call it
+        min: int = 0,
+        initial: int | None = None,
+    ) -> Replicated:
+        """Let between `min` and `max` replicas share the work of a group, `initial` of them when a run begins (default: 1,
+        or `min`). How many there are is changed while a run goes on (`logio scale`, LogioScaleOperator).
+
+        `partition` says which replica gets what: `RoundRobin`, `LeastLoaded`, or `ByKey` where operators have state. Name
+        the group, or an operator that has none of its own. Conditions are checked on first use (`Replicated`).
+        """
+        self._open()
+        name = group.name if isinstance(group, Group) else self._reference(group)
+        if any(one.group == name for one in self._definition.replicated):
+            self._definition.refuse(f"group {name!r} is replicated twice")
+        one = Replicated(name, partition, min, max, (1 if min == 0 else min) if initial is None else initial)
+        self._definition.replicated.append(one)
+        return one
+
     def lineage(self, start: Upstream, target: Upstream, *, retention: str | None = None) -> LineageScope:
         """Capture lineage on all paths between two output ports (Section 3.1).
 
@@ -164,13 +190,37 @@ class Pipeline:
 
     @property
     def operators(self) -> dict[str, Operator]:
-        """Operators by name, in topological order."""
+        """Operators by name, in topological order; those of a replicated group once per slot, ``enrich[3]``."""
         return self._frozen.operators
 
     @property
     def groups(self) -> dict[str, Group]:
         """Groups by name, in the order of their first operator; an operator without group has one of its own name."""
         return self._frozen.groups
+
+    @property
+    def replicated(self) -> dict[str, Replicated]:
+        """Replicated groups by name."""
+        return self._frozen.replicated
+
+    @property
+    def applications(self) -> tuple[str, ...]:
+        """What is launched, claimed and recovered by itself: groups, and each replica of those that are replicated."""
+        replicas = {name: one.replicas for name, one in self.replicated.items()}
+        return tuple(name for group in self.groups for name in replicas.get(group, (group,)))
+
+    def group_of(self, application: str) -> Group:
+        """The group that an application runs, itself or as a replica; KeyError if there is none."""
+        return self.groups[replicated_group(application)]
+
+    def applications_of(self, operator: str) -> tuple[str, ...]:
+        """The applications in which an operator may run: that of its group, or all its replicas."""
+        home = self.home(operator)
+        return self.replicated[home].replicas if home in self.replicated else (home,)
+
+    def home(self, operator: str) -> str:
+        """Name of the group of an operator; KeyError if unknown."""
+        return self._frozen.homes[operator]
 
     @property
     def scopes(self) -> tuple[LineageScope, ...]:

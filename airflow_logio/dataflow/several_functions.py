@@ -10,6 +10,7 @@ from airflow_logio.dataflow.functions import ONE_OUTPUT
 from airflow_logio.dataflow.names import check_name, quoted
 from airflow_logio.dataflow.operators import External, InputEvent, InputSet, PortTable, StatefulOperator
 from airflow_logio.dataflow.reads import DeclaredRead
+from airflow_logio.dataflow.windows import Window
 from airflow_logio.errors import PipelineDefinitionError
 from airflow_logio.protocol.values import ExecutionMode
 
@@ -39,11 +40,16 @@ class SeveralFunctions(StatefulOperator):
         self.port_order = self._one_order()
         self.on_error = self._one_on_error()
         self.order_insensitive = all(one.order_insensitive for one in self._functions.values())
+        self.partitionable = all(one.partitionable for one in self._functions.values())
 
     @property
     def reads(self) -> Mapping[str, DeclaredRead]:
         """The declared reads of all functions, as ``function.read``."""
         return {f"{name}.{read}": what for name, one in self._functions.items() for read, what in one.reads.items()}
+
+    def windows(self) -> tuple[Window, ...]:
+        """Those of all functions."""
+        return tuple(window for one in self._functions.values() for window in one.windows())
 
     def connections(self) -> tuple[str, ...]:
         return _union(one.connections() for one in self._functions.values())

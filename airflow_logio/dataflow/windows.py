@@ -29,6 +29,8 @@ class Window(ABC):
 
     suits_many_ports: ClassVar[bool] = False
     """Whether a function with several input ports may use it."""
+    partitionable: ClassVar[bool] = False
+    """Whether the Input Sets of part of the stream, by key, are parts of the Input Sets of the whole stream."""
 
     def ports(self) -> tuple[str, ...]:
         """The input ports it is made for; empty if it takes those of the function, in the order of arrival."""
@@ -61,6 +63,17 @@ class Window(ABC):
     def admits(self, inset_id: str, state: Mapping[str, Any]) -> bool:
         """Whether the function is to be called for a triggered Input Set; if not, its Output Set is empty."""
         return True
+
+    def progress_name(self) -> str:
+        """Names what `progress` counts: the same for windows that close at the same time."""
+        return ""
+
+    def progress(self, event: InputEvent) -> str | None:
+        """How far the stream has come with this event, as text that sorts like time; None if it does not say.
+
+        Where only part of the stream arrives, `assign` finds it in `InputEvent.progress`, under `progress_name`.
+        """
+        return None
 
     @abstractmethod
     def order(self, inset_id: str) -> int | str:
@@ -124,6 +137,8 @@ class Tumbling(Window):
     loss. Raises OperatorFailed also for null timestamps, PipelineDefinitionError for a length that fits no day.
     """
 
+    partitionable: ClassVar[bool] = True
+
     length: str
     on: str
 
@@ -136,12 +151,20 @@ class Tumbling(Window):
 
     def assign(self, event: InputEvent, state: dict[str, Any]) -> Mapping[str, pa.Table]:
         parts = {self._name(number): records for number, records in self._slices(event)}
-        if parts:
-            watermark = state["watermark"]
-            self._refuse_late(event, parts, watermark)
-            latest = max(parts)
-            state["watermark"] = latest if watermark is None else max(watermark, latest)
+        self._refuse_late(event, parts, state["watermark"])
+        seen = (state["watermark"], event.progress.get(self.progress_name()), *parts)
+        state["watermark"] = max((one for one in seen if one is not None), default=None)
         return parts
+
+    def progress_name(self) -> str:
+        return f"{self.on}/{window_seconds(self.length)}"
+
+    def progress(self, event: InputEvent) -> str | None:
+        """The latest window of its records."""
+        if not event.table.num_rows:
+            return None
+        numbers, _ = window_numbers(event, self.on, window_seconds(self.length))
+        return self._name(int(numbers.max()))
 
     def part(self, event: InputEvent, inset_id: str) -> pa.Table:
         number = int(self._start(inset_id).timestamp()) // window_seconds(self.length)

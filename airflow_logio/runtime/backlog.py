@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 from airflow_logio.dataflow.pipeline import Pipeline
 from airflow_logio.errors import LogUnavailable
@@ -39,7 +39,7 @@ class Backlog:
         taken_back: int = 0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._receivers = tuple(receivers)
+        self.receivers = tuple(receivers)
         self._ask = ask
         self._bound = bound
         self._clock = clock
@@ -55,45 +55,52 @@ class Backlog:
         self._sizes.append((event_id, size))
         self._bytes += size
 
+    def waiting(self) -> int:
+        """Events that the slowest receiver has not taken, as far as was asked."""
+        return max(0, self._last_sent() - self._acknowledged)
+
     def is_full(self) -> bool:
         """True while the slowest receiver lags by the bound; asks the log at most every tenth of a second."""
-        if not self._is_over():
+        if not self.is_over():
             return False
         if self._clock() - self._asked_at >= ASK_EVERY_SECONDS:
             self._refresh()
-        return self._is_over()
+        return self.is_over()
 
-    def _is_over(self) -> bool:
+    def is_over(self) -> bool:
+        """Whether it is full as far as is known; asks nobody."""
         return self._last_sent() - self._acknowledged >= self._bound.events or self._bytes >= self._bound.bytes
 
     def _refresh(self) -> None:
         self._asked_at = self._clock()
         try:
-            counters = self._ask(self._receivers)
+            self.learn(self._ask(self.receivers))
         except LogUnavailable:
             return  # still full as far as anybody knows; the committer waits for the log as well
-        self._acknowledged = min(counters.get(port, (0, 0))[0] for port in self._receivers) + self.taken_back
+
+    def learn(self, counters: Mapping[Port, tuple[int, int]]) -> None:
+        """Take over the receivers' counters: (events, bytes) acknowledged."""
+        self._acknowledged = min(counters.get(port, (0, 0))[0] for port in self.receivers) + self.taken_back
         while self._sizes and self._sizes[0][0] <= self._acknowledged:
             self._bytes -= self._sizes.popleft()[1]
 
 
-def bounded(pipeline: Pipeline, group: str) -> dict[Port, tuple[Port, ...]]:
-    """Output ports of a group → the receivers whose backlog holds the group up; ports without any are left out."""
-    members = pipeline.groups[group].operators
+def bounded(pipeline: Pipeline, members: Collection[str]) -> dict[Port, tuple[Port, ...]]:
+    """Output ports of operators that run together → the receivers whose backlog holds them up; others are left out."""
     found = {}
     for sender in (port for name in members for port in pipeline.graph.outputs_of(name)):
         receivers = tuple(
             receiver
             for receiver in pipeline.receivers(sender)
-            if receiver.operator not in members and not _starves_itself(pipeline, group, receiver)
+            if receiver.operator not in members and not _starves_itself(pipeline, members, receiver)
         )
         if receivers:
             found[sender] = receivers
     return found
 
 
-def _starves_itself(pipeline: Pipeline, group: str, receiver: Port) -> bool:
-    """Whether holding `group` up could keep events from another port that the ordered receiver waits for.
+def _starves_itself(pipeline: Pipeline, members: Collection[str], receiver: Port) -> bool:
+    """Whether holding the group of `members` up could keep events from another port that the ordered receiver waits for.
 
     A group that waits makes the groups wait that feed it: back-pressure stops whole groups.
     """
@@ -102,7 +109,7 @@ def _starves_itself(pipeline: Pipeline, group: str, receiver: Port) -> bool:
         return False
     if sum(bool(other.port_order) for other in pipeline.operators.values()) > 1:
         return True  # each may wait for a sender that the other one holds up
-    held = _groups_before(pipeline, pipeline.groups[group].operators, whole_groups=True)
+    held = _groups_before(pipeline, members, whole_groups=True)
     others = [port for port in pipeline.graph.inputs_of(receiver.operator) if port != receiver]
     senders = [pipeline.sender(port).operator for port in others]
     return bool(held & _groups_before(pipeline, senders, whole_groups=False))
@@ -110,7 +117,6 @@ def _starves_itself(pipeline: Pipeline, group: str, receiver: Port) -> bool:
 
 def _groups_before(pipeline: Pipeline, operators: Iterable[str], *, whole_groups: bool) -> set[str]:
     """The groups of these operators and of all that they depend on; with all members of these groups, or only such."""
-    group_of = {name: group for group in pipeline.groups.values() for name in group.operators}
     seen: set[str] = set()
     todo = list(operators)
     while todo:
@@ -120,5 +126,5 @@ def _groups_before(pipeline: Pipeline, operators: Iterable[str], *, whole_groups
         seen.add(name)
         todo += [pipeline.sender(port).operator for port in pipeline.graph.inputs_of(name)]
         if whole_groups:
-            todo += group_of[name].operators
-    return {group_of[name].name for name in seen}
+            todo += pipeline.groups[pipeline.home(name)].operators
+    return {pipeline.home(name) for name in seen}

@@ -23,7 +23,7 @@ FETCH_BYTES = 8 * 2**20
 
 
 class Channel:
-    """One thread for all input ports of a group that are fed from the log."""
+    """One thread for all input ports of a group that are fed from the log. `may_move`: the group is a replica."""
 
     def __init__(
         self,
@@ -32,12 +32,15 @@ class Channel:
         bodies: Bodies,
         mailbox: Mailbox,
         failed: Callable[[BaseException], None],
+        *,
+        may_move: bool = False,
     ) -> None:
         self._session = session
         self._lanes = [lane for lane in lanes if not lane.has_ended()]
         self._bodies = bodies
         self._mailbox = mailbox
         self._failed = failed
+        self._may_move = may_move
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="logio-channel", daemon=True)
 
@@ -56,6 +59,7 @@ class Channel:
             while not self._stopping.is_set() and self._lanes:
                 if not self._pull():
                     self._session.wait(POLL_SECONDS)
+                    self._notice_moves()
         except Closed:
             return
         except BaseException as error:
@@ -69,6 +73,15 @@ class Channel:
             return False  # the committer reports an outage that lasts; the channel only waits
         self._lanes = [lane for lane in self._lanes if not lane.has_ended()]
         return any(found)
+
+    def _notice_moves(self) -> None:
+        """A replica that commits nothing would not learn that slots came or went: moves raise its epoch."""
+        if not self._may_move:
+            return
+        try:
+            self._session.check()
+        except LogUnavailable:
+            return
 
     def _fetch(self, receiver: Port, after: int) -> Sequence[LoggedEvent]:
         return self._session.fetch(receiver, after, max_events=FETCH_EVENTS, max_bytes=FETCH_BYTES)

@@ -11,6 +11,7 @@ import logging
 import os
 import sys
 import threading
+from functools import partial
 from pathlib import Path
 from typing import NoReturn
 
@@ -27,12 +28,14 @@ from airflow_logio.errors import (
     OperatorFailed,
     Park,
 )
+from airflow_logio.protocol.replicas import replicated_group
 from airflow_logio.protocol.states import GroupState
 from airflow_logio.runtime import bundle, driver_config
 from airflow_logio.runtime.driver_config import DriverConfig
 from airflow_logio.runtime.epoch import GroupEpoch, needs_spark
 from airflow_logio.runtime.external import Connections, WriterIdentity
 from airflow_logio.runtime.heartbeat import Heartbeat
+from airflow_logio.runtime.idle import IdleEpoch
 from airflow_logio.runtime.manual import ManualEpoch, manual_operator
 from airflow_logio.runtime.payloads import Payloads, sweep_group
 from airflow_logio.runtime.processes import own_identity
@@ -134,6 +137,7 @@ class Driver:
                 lambda stopping: self._hold_sources(found, stopping),
                 self._halt,
                 self._drain,
+                slots_of=partial(self._store.slots, run.run_id),
                 payloads=self._payloads,
             )
             self._sweep(run, ref, below=ref.incarnation)
@@ -198,12 +202,18 @@ class Driver:
         except LogioError as error:
             log.warning("the payloads of group %s are not swept: %s", ref.group, error)
 
-    @staticmethod
-    def _epoch(settings: EpochSettings, session: GroupSession, epoch: int) -> GroupEpoch | ManualEpoch:
+    def _epoch(
+        self, settings: EpochSettings, session: GroupSession, epoch: int
+    ) -> GroupEpoch | ManualEpoch | IdleEpoch:
         by_hand = manual_operator(settings.pipeline, settings.group)
         if by_hand is not None:
             return ManualEpoch(settings, session, epoch, by_hand)
-        return GroupEpoch(settings, session, epoch)
+        if replicated_group(settings.group) not in settings.pipeline.replicated:
+            return GroupEpoch(settings, session, epoch)
+        # Asked for behind the fence: whoever moves a slot later voids this epoch, and what it commits is refused.
+        slots = self._store.patience.call("asking for its slots", session.slots)
+        log.info("replica %s owns slots %s", settings.group, sorted(slots) or "none")
+        return GroupEpoch(settings, session, epoch, slots) if slots else IdleEpoch(settings, session)
 
     def _is_ready(self, sessions: SparkSessions) -> bool:
         return self._ready.is_set() or sessions.is_ready()

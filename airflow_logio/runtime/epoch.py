@@ -9,19 +9,22 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
 from airflow_logio.crash import CrashPoint, crash_here
 from airflow_logio.dataflow.operators import SourceOperator
 from airflow_logio.dataflow.pipeline import Pipeline
+from airflow_logio.dataflow.replication import Dispatcher, Routes
+from airflow_logio.dataflow.replication.partition import AllSlots
 from airflow_logio.dataflow.writers import ActionWriter
-from airflow_logio.errors import EpochVoid
+from airflow_logio.errors import EpochVoid, Fenced
 from airflow_logio.protocol import effects as fx
 from airflow_logio.protocol.group import GroupProtocol
 from airflow_logio.protocol.logic import Emit
 from airflow_logio.protocol.recovery import Recovered
+from airflow_logio.protocol.replicas import slot_of
 from airflow_logio.protocol.values import FIRST_EVENT_ID, Event, ExecutionMode, Port
 from airflow_logio.protocol.writes import PendingWrite
 from airflow_logio.runtime.backlog import Backlog, bounded
@@ -35,6 +38,7 @@ from airflow_logio.runtime.logic import captured_inputs, specs_of
 from airflow_logio.runtime.mailbox import Mailbox
 from airflow_logio.runtime.payloads import EpochPayloads
 from airflow_logio.runtime.payloads.bodies import Bodies
+from airflow_logio.runtime.routing import SlotRoutes
 from airflow_logio.runtime.settings import EpochSettings, Failure
 from airflow_logio.runtime.sources import (
     PLAN,
@@ -64,19 +68,27 @@ SOURCE_PATIENCE_SECONDS = 5.0
 
 
 class GroupEpoch:
-    def __init__(self, settings: EpochSettings, session: GroupSession, epoch: int) -> None:
+    """`slots` are those that a replica owns, with their moves; None for a group that is not replicated."""
+
+    def __init__(
+        self, settings: EpochSettings, session: GroupSession, epoch: int, slots: Mapping[int, int] | None = None
+    ) -> None:
         self._settings = settings
         self._session = session
         self._pipeline = settings.pipeline
-        specs, receivers = specs_of(self._pipeline, settings.group, settings.connections)
+        self._slots = slots
+        self._routes: dict[str, Routes] = {}
+        specs, receivers = specs_of(
+            self._pipeline, self._operators(), settings.connections, lambda name: self._routes[name]
+        )
         self._protocol = GroupProtocol(specs, receivers, captured_inputs(self._pipeline))
         self._members = {spec.name: self._pipeline.operators[spec.name] for spec in specs}
         self._mailbox = Mailbox(settings.prefetch)
         self._payloads = self._open_payloads(epoch)
         self._bodies = Bodies(self._payloads)
-        self._collection = Collection(
-            list(self._members), sweeps_of(self._pipeline, settings.group), self._bodies.remove
-        )
+        # What is swept for several groups is swept by the group behind: by a Merger's, never by a replica.
+        sweeps = sweeps_of(self._pipeline, settings.group) if slots is None else []
+        self._collection = Collection(list(self._members), sweeps, self._bodies.remove)
         self._committer = Committer(session, self._bodies, self._after_commit, self._fail, self._collection.committed)
         self._writers: dict[tuple[str, str], WriterThread] = {}
         self._sources: dict[str, SourceReader] = {}
@@ -85,8 +97,14 @@ class GroupEpoch:
         self._draining = False
         self._channel: Channel | None = None
         self._backlogs: dict[Port, Backlog] = {}
+        self._back_pressure: list[Callable[[], bool]] = []
         self._generation = Generation(self._protocol, settings, self._members, self._mailbox.put)
         self._unflushed_since: float | None = None
+
+    def _operators(self) -> set[str]:
+        """What this application runs: the operators of its group, or those of the slots that it owns."""
+        names = self._pipeline.group_of(self._settings.group).operators
+        return {name for name in names if self._slots is None or slot_of(name) in self._slots}
 
     def _open_payloads(self, epoch: int) -> EpochPayloads | None:
         payloads, ref = self._settings.payloads, self._session.ref
@@ -133,11 +151,17 @@ class GroupEpoch:
         for name, operator in self._members.items():
             if isinstance(operator, ActionWriter):
                 self._writers[name, operator.connection] = WriterThread(
-                    name, operator, self._settings.connections, self._bodies, self._mailbox.put, self._fail
+                    name,
+                    operator,
+                    self._settings.connections,
+                    self._bodies,
+                    self._mailbox.put,
+                    self._fail,
+                    self._moves(name),
                 )
         self._committer.start()
         self._hand_to_writers(recovered.writes, recovered=True)
-        for sender, receivers in bounded(self._pipeline, self._settings.group).items():
+        for sender, receivers in bounded(self._pipeline, self._members).items():
             self._backlogs[sender] = Backlog(
                 receivers,
                 self._session.acknowledged,
@@ -145,8 +169,35 @@ class GroupEpoch:
                 partial(self._last_event, sender),
                 self._protocol.operators[sender.operator].context.taken_back,
             )
-        self._channel = Channel(self._session, lanes_of(self._protocol), self._bodies, self._mailbox, self._fail)
+        dispatched = self._open_routes()
+        self._back_pressure += [
+            one.is_full for sender, one in self._backlogs.items() if sender.operator not in dispatched
+        ]
+        lanes, moves = lanes_of(self._protocol), self._slots is not None
+        self._channel = Channel(self._session, lanes, self._bodies, self._mailbox, self._fail, may_move=moves)
         self._channel.start()
+
+    def _moves(self, operator: str) -> int:
+        slot = slot_of(operator)
+        return 0 if self._slots is None or slot is None else self._slots[slot]
+
+    def _open_routes(self) -> set[str]:
+        """What each Dispatcher looks at; returns those whose connections are bounded together."""
+        found = set()
+        for name, operator in self._members.items():
+            if not isinstance(operator, Dispatcher):
+                continue
+            receivers = [self._pipeline.receivers(Port(name, port)) for port in operator.outputs]
+            group = self._pipeline.home(receivers[0][0].operator)
+            if group not in self._pipeline.replicated:
+                self._routes[name] = AllSlots(operator.slots)  # used by hand: what is behind it is not replicated
+                continue
+            backlogs = [self._backlogs[Port(name, port)] for port in operator.outputs]
+            owners = partial(self._settings.slots_of, group)
+            self._routes[name] = routes = SlotRoutes(operator, backlogs, self._session.acknowledged, owners)
+            self._back_pressure.append(routes.is_full)
+            found.add(name)
+        return found
 
     def _begin_sources(self) -> None:
         """Algorithm 6 Steps 2 to 4. A read action that is new is executed once the log has it (`_after_commit`).
@@ -247,7 +298,7 @@ class GroupEpoch:
         return not (
             self._generation.is_full()
             or any(writer.is_full() for writer in self._writers.values())
-            or any(backlog.is_full() for backlog in self._backlogs.values())
+            or any(is_full() for is_full in self._back_pressure)
         )
 
     def _observe(self, item: Any) -> None:
@@ -266,6 +317,8 @@ class GroupEpoch:
                 self._writers[operator, connection].settle(last - first + 1)
                 self._protocol.writes_done(operator, connection, first, last, records)
             case Failure(error):
+                if self._slots is not None and isinstance(error, Fenced):
+                    self._session.check()  # a slot that was moved: its new owner has written. Void, and not replaced
                 raise error
 
     def _observe_source(self, item: Batch | Stored | HandedOver | Exhausted) -> None:
@@ -354,7 +407,7 @@ class GroupEpoch:
                 sent = list(self._pipeline.receivers(effect.sender))
             else:
                 continue
-            awaken.update(self._group_of(receiver.operator) for receiver in sent)
+            awaken.update(name for receiver in sent for name in self._pipeline.applications_of(receiver.operator))
         if awaken:
             self._session.announce(sorted(awaken))
 
@@ -373,13 +426,10 @@ class GroupEpoch:
                 case fx.ReadDone(operator, _, action_id):
                     self._sources[operator].ask(UsedUp(action_id))
 
-    def _group_of(self, operator: str) -> str:
-        return next(name for name, group in self._pipeline.groups.items() if operator in group.operators)
-
     def _last_event(self, sender: Port) -> int:
         return self._protocol.operators[sender.operator].context.next_event.get(sender.name, FIRST_EVENT_ID) - 1
 
 
 def needs_spark(pipeline: Pipeline, group: str) -> bool:
     """Whether an operator of the group runs its generation in Spark."""
-    return any(pipeline.operators[name].mode is not ExecutionMode.DRIVER for name in pipeline.groups[group].operators)
+    return any(pipeline.operators[name].mode is not ExecutionMode.DRIVER for name in pipeline.group_of(group).operators)

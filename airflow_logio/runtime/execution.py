@@ -27,8 +27,11 @@ log = logging.getLogger(__name__)
 class WriteExecutor(ABC):
     """Executes the write actions of one operator on its connection; `target` is the author's writer, or ours for tables."""
 
-    def __init__(self, operator: str, writer: ActionWriter, target: Any, connections: Connections) -> None:
+    def __init__(
+        self, operator: str, writer: ActionWriter, target: Any, connections: Connections, moves: int = 0
+    ) -> None:
         self._operator = operator
+        self._token = connections.identity.token_after(moves)
         self._connection = writer.connection
         self._target = target
         self._connections = connections
@@ -112,7 +115,7 @@ class WriteExecutor(ABC):
             records = decode(f"write action {write.number} of {write.operator}", write.body)
         identity = self._connections.identity
         return WriteAction(
-            identity.run_uid, write.operator, write.connection, write.number, identity.token, records, write.header
+            identity.run_uid, write.operator, write.connection, write.number, self._token, records, write.header
         )
 
 
@@ -121,7 +124,7 @@ class ConditionalExecutor(WriteExecutor):
 
     def _attempt(self, client: Any, actions: Sequence[WriteAction], doubtful: Sequence[WriteAction]) -> None:
         identity = self._connections.identity
-        marker = Marker(identity.run_uid, self._operator, self._connection, 0, identity.token, identity.started_at)
+        marker = Marker(identity.run_uid, self._operator, self._connection, 0, self._token, identity.started_at)
         self._target.apply(client, marker, actions)
 
 
@@ -148,14 +151,17 @@ class IdempotentExecutor(WriteExecutor):
         self._target.write_group(client, actions)
 
 
-def executor_of(operator: str, writer: ActionWriter, connections: Connections) -> WriteExecutor:
-    """The executor of a writer; raises `PipelineDefinitionError` for one that no pipeline accepts."""
+def executor_of(operator: str, writer: ActionWriter, connections: Connections, moves: int = 0) -> WriteExecutor:
+    """The executor of a writer whose slot has changed owners `moves` times.
+
+    Raises `PipelineDefinitionError` for one that no pipeline accepts.
+    """
     match writer:
         case TableWriter():
             target = TableTarget(writer, connections.warehouse(writer.connection))
-            return ConditionalExecutor(operator, writer, target, connections)
+            return ConditionalExecutor(operator, writer, target, connections, moves)
         case ConditionalWriter():
-            return ConditionalExecutor(operator, writer, writer, connections)
+            return ConditionalExecutor(operator, writer, writer, connections, moves)
         case CheckableWriter():
             return CheckableExecutor(operator, writer, writer, connections)
         case IdempotentWriter():

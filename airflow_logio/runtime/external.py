@@ -25,6 +25,9 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
+MOVE_BITS = 32
+"""Incarnations count recoveries: they stay far below this many bits."""
+
 
 @dataclass(frozen=True, slots=True)
 class WriterIdentity:
@@ -35,6 +38,10 @@ class WriterIdentity:
     """Fencing token: the incarnation. A lower one is refused."""
     started_at: float
     """When the run was started."""
+
+    def token_after(self, moves: int) -> int:
+        """The token for a slot that has changed owners so often: higher than that of any earlier owner."""
+        return (moves << MOVE_BITS) + self.token
 
 
 class Connections:

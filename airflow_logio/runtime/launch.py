@@ -147,7 +147,7 @@ def launch_group(context: LaunchContext, group: str, *, expected: int, reason: s
         dict(context.connections),
         payload_root(context.log_url, context.payloads),
     )
-    conf = context.settings.effective_conf(context.pipeline.groups[group].spark)
+    conf = context.settings.effective_conf(context.pipeline.group_of(group).spark)
     try:
         launched = context.launcher.launch(claim, config, context.settings, conf)
     except Exception as error:

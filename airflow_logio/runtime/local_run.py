@@ -47,7 +47,7 @@ class LocalRun:
         halt_grace: float = 15.0,
     ) -> None:
         self._context = context
-        self._groups = tuple(groups or context.pipeline.groups)
+        self._groups = tuple(groups or context.pipeline.applications)
         self._poll = poll
         self._snapshot_every = snapshot_every
         self._run_id = context.run.run_id

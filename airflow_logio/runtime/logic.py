@@ -5,12 +5,13 @@ Errors in the author's code come out as `OperatorFailed` with pipeline, operator
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 from airflow_logio.dataflow.operators import InputEvent, InputSet, Operator, StatefulOperator, StatelessOperator
 from airflow_logio.dataflow.pipeline import Pipeline
+from airflow_logio.dataflow.replication import Dispatcher, Routes
 from airflow_logio.dataflow.write_actions import BEGIN
 from airflow_logio.dataflow.writers import ActionWriter
 from airflow_logio.errors import FailurePoint, LogioError, OperatorFailed
@@ -18,6 +19,10 @@ from airflow_logio.protocol.logic import Emit, Logic, OperatorSpec, Output, Writ
 from airflow_logio.protocol.values import Event, ExecutionMode, Port
 from airflow_logio.runtime.arrow import decode
 from airflow_logio.runtime.external import Connections, StepExternal
+
+PROGRESS = "progress"
+"""In `Event.about` of a Dispatcher's event: how far the windows of the whole stream have come."""
+_NO_PROGRESS: Mapping[str, str] = {}
 
 
 class _Adapter:
@@ -60,7 +65,7 @@ class _Adapter:
         table = event.payload
         if table is None:
             table = decode(f"event {event.event_id} of {event.sender}", event.body or b"")
-        return InputEvent(port, event.event_id, table)
+        return InputEvent(port, event.event_id, table, event.about.get(PROGRESS, _NO_PROGRESS))
 
     def _external(self) -> StepExternal:
         return StepExternal(self._name, self._operator, self._connections)
@@ -154,11 +159,36 @@ class StatefulLogic(_Adapter):
             yield Emit(name, table, table.num_rows)
 
 
+RoutesOf = Callable[[str], Routes]
+"""Dispatcher → what it knows of the replicas behind it."""
+
+
+def no_routes(dispatcher: str) -> Routes:
+    """For groups that have no Dispatcher."""
+    raise LookupError(f"operator {dispatcher!r} is no Dispatcher of this group")
+
+
+class DispatcherLogic(StatefulLogic):
+    """A Dispatcher, which looks at the replicas behind it when it sends an event (Section 7.1)."""
+
+    def __init__(
+        self, pipeline: str, name: str, operator: Dispatcher, connections: Connections, routes_of: RoutesOf
+    ) -> None:
+        super().__init__(pipeline, name, operator, connections)
+        self._routes_of = routes_of
+
+    def generate(self, inset_id: str, held: Any, state: Mapping[str, Any]) -> Iterable[Output]:
+        with self._named(f"Input Set {inset_id!r}", inset_id=inset_id):
+            sent = list(self._operator.dispatch(held, state, self._routes_of(self._name)))
+        for one in sent:
+            about = {PROGRESS: one.progress} if one.progress else {}
+            yield Emit(one.port, one.table, one.table.num_rows, about=about)
+
+
 def specs_of(
-    pipeline: Pipeline, group: str, connections: Connections
+    pipeline: Pipeline, members: Collection[str], connections: Connections, routes_of: RoutesOf = no_routes
 ) -> tuple[list[OperatorSpec], dict[Port, tuple[Port, ...]]]:
-    """The operators of a group in topological order, and the receivers of their output ports."""
-    members = set(pipeline.groups[group].operators)
+    """The given operators in topological order, and the receivers of their output ports."""
     specs = []
     receivers: dict[Port, tuple[Port, ...]] = {}
     for name, operator in pipeline.operators.items():
@@ -170,7 +200,7 @@ def specs_of(
                 name=name,
                 inputs=tuple(operator.inputs),
                 outputs=tuple(operator.outputs),
-                logic=_logic(pipeline.name, name, operator, connections),
+                logic=_logic(pipeline.name, name, operator, connections, routes_of),
                 lineage_in=frozenset(inside),
                 lineage_out=frozenset(outside),
                 lineage_starts=pipeline.lineage_starts(name),
@@ -193,7 +223,9 @@ def captured_inputs(pipeline: Pipeline) -> frozenset[Port]:
     return frozenset(Port(name, port) for name in pipeline.operators for port in pipeline.lineage_ports(name)[0])
 
 
-def _logic(pipeline: str, name: str, operator: Operator, connections: Connections) -> Logic | None:
+def _logic(pipeline: str, name: str, operator: Operator, connections: Connections, routes_of: RoutesOf) -> Logic | None:
+    if isinstance(operator, Dispatcher):
+        return DispatcherLogic(pipeline, name, operator, connections, routes_of)
     if isinstance(operator, StatelessOperator):
         return StatelessLogic(pipeline, name, operator, connections)
     if isinstance(operator, StatefulOperator):

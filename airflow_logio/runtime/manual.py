@@ -48,7 +48,7 @@ CHECK_SECONDS = 1.0
 
 def manual_operator(pipeline: Pipeline, group: str) -> ManualOperator | None:
     """The hand-written operator that drives the group, if there is one."""
-    operator = pipeline.operators[pipeline.groups[group].operators[0]]
+    operator = pipeline.operators[pipeline.group_of(group).operators[0]]
     return operator if isinstance(operator, ManualOperator) else None
 
 
@@ -57,7 +57,9 @@ class ManualEpoch:
         self._settings = settings
         self._session = session
         self._operator = operator
-        specs, receivers = specs_of(settings.pipeline, settings.group, settings.connections)
+        specs, receivers = specs_of(
+            settings.pipeline, settings.pipeline.groups[settings.group].operators, settings.connections
+        )
         self._spec = specs[0]
         self._station = Station(
             spec=self._spec,
@@ -218,8 +220,7 @@ class DriverHost:
 
     def groups_behind(self, port: str) -> Sequence[str]:
         receivers = self._settings.pipeline.receivers(Port(self._operator, port))
-        groups = self._settings.pipeline.groups.values()
-        return sorted({group.name for group in groups for to in receivers if to.operator in group.operators})
+        return sorted({name for to in receivers for name in self._settings.pipeline.applications_of(to.operator)})
 
     def sent(self, port: str, event_id: int) -> None:
         self._last_sent[port] = event_id

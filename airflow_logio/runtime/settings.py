@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from airflow_logio.dataflow.pipeline import Pipeline
+from airflow_logio.protocol.replicas import Slot
 from airflow_logio.runtime.external import Connections
 from airflow_logio.runtime.mailbox import Bound
 from airflow_logio.runtime.payloads import Payloads
@@ -37,5 +38,7 @@ class EpochSettings:
     drain_requested: threading.Event = field(default_factory=threading.Event)
     """Set when the group is asked to drain."""
     prefetch: Bound = field(default_factory=Bound)
+    slots_of: Callable[[str], Sequence[Slot]] = lambda _: ()
+    """Replicated group → its slots and their owners, for its Dispatchers. Raises `LogUnavailable`."""
     payloads: Payloads | None = None
     """The payload store of the deployment, if it has one."""

@@ -18,6 +18,7 @@ from airflow_logio.store.records import (
     REPLAY_SECONDS,
     BacklogBound,
     OperatorShape,
+    ReplicatedShape,
     RunKey,
     RunSpec,
     ScopeShape,
@@ -67,7 +68,7 @@ def run_spec(
         key=RunKey(pipeline.name, dag_id, dag_run_id),
         pipeline_ref=str(ref),
         bundle_root=str(ref.bundle_root),
-        groups=tuple(pipeline.groups),
+        groups=pipeline.applications,
         params=checked,
         connections=dict(connections),
         graph_fingerprint=fingerprint["graph"],
@@ -83,6 +84,10 @@ def run_spec(
             ScopeShape(str(scope.start), str(scope.target), scope.retention_seconds) for scope in pipeline.scopes
         ),
         supervision=supervision,
+        replicated={
+            name: ReplicatedShape(one.replicas, one.slots, one.initial, one.least)
+            for name, one in pipeline.replicated.items()
+        },
     )
 
 
@@ -136,12 +141,11 @@ def _check_storable(pipeline: Pipeline, sources: Mapping[str, SourceOperator], p
 
 def operator_shapes(pipeline: Pipeline) -> dict[str, OperatorShape]:
     """The graph of a pipeline as a run remembers it, in topological order."""
-    group_of = {name: group.name for group in pipeline.groups.values() for name in group.operators}
     shapes = {}
     for name, operator in pipeline.operators.items():
         inside, outside = pipeline.lineage_ports(name)
         shapes[name] = OperatorShape(
-            group=group_of[name],
+            group=pipeline.home(name),
             inputs={port: str(pipeline.sender(Port(name, port))) for port in operator.inputs},
             outputs=tuple(operator.outputs),
             lineage_in=tuple(sorted(inside)),

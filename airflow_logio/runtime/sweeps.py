@@ -93,4 +93,4 @@ def _shared_of(pipeline: Pipeline, name: str, group: str) -> Iterator[Sweep]:
 
 
 def _group_of(pipeline: Pipeline, operator: str) -> str:
-    return next(name for name, group in pipeline.groups.items() if operator in group.operators)
+    return pipeline.home(operator)

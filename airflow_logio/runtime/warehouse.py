@@ -128,6 +128,8 @@ class Warehouse:
         owner = connection.execute(sa.select(owner_table).where(row).with_for_update()).one_or_none()
         if owner is not None and (owner.started_at, owner.run_uid) > (marker.started_at, marker.run_uid):
             raise self._not_owner(marker, writer, owner.run_uid)
+        if owner is not None and owner.run_uid == marker.run_uid:
+            return  # another writer of the run, or another slot of this one, has begun: its rows stay
         table = rows.table_of(connection, writer, create=True)
         is_filled = connection.execute(sa.select(sa.literal(1)).select_from(table).limit(1)).first() is not None
         if writer.on_new_run == "error" and is_filled:

@@ -44,11 +44,12 @@ class WriterThread:
         bodies: Bodies,
         done: Callable[[Applied], None],
         failed: Callable[[BaseException], None],
+        moves: int = 0,
     ) -> None:
         self._operator = operator
         self._bodies = bodies
         self._writer = writer
-        self._executor = executor_of(operator, writer, connections)
+        self._executor = executor_of(operator, writer, connections, moves)
         self._done = done
         self._failed = failed
         self._pending: deque[PendingWrite] = deque()

@@ -1,0 +1,79 @@
+"""The conditions under which a group may be replicated (Section 7.1)."""
+
+from __future__ import annotations
+
+from airflow_logio.dataflow.definition import Definition
+from airflow_logio.dataflow.graph import Graph
+from airflow_logio.dataflow.manual import ManualOperator
+from airflow_logio.dataflow.names import did_you_mean
+from airflow_logio.dataflow.operators import Operator, SourceOperator, StatelessOperator
+from airflow_logio.dataflow.replication.partition import Partition
+from airflow_logio.dataflow.replication.replicated import Replicated
+
+
+def check_replicated(definition: Definition, graph: Graph, one: Replicated) -> None:
+    """Whether the group may be replicated; every operator is in a group. Raises PipelineDefinitionError.
+
+    What replicas do must not depend on which of them does it: operators without state part any way, others by key, if what
+    they make of one key does not depend on records of other keys. The old owner of a slot may still be writing when the new
+    one begins, so that only an external system that knows what it has applied can be written to.
+    """
+    if one.group not in definition.groups:
+        definition.refuse(
+            f"group {one.group!r} is replicated, but there is no such group.{did_you_mean(one.group, definition.groups)}"
+        )
+    for name in definition.groups[one.group].operators:
+        operator = definition.operators[name]
+        where = f"group {one.group!r} is replicated, but its operator {name!r}"
+        if isinstance(operator, SourceOperator) or not operator.inputs:
+            definition.refuse(f"{where} is a source: it reads once. Put what follows it into a group of its own")
+        if isinstance(operator, ManualOperator):
+            definition.refuse(f"{where} is written by hand with the LOG.io API, which knows no slots")
+        if operator.port_order:
+            definition.refuse(f"{where} uses its input ports in a declared order, which its slots could not keep")
+        _check_state(definition, where, operator, one.partition)
+        for connection, guarantee in operator.writes().items():
+            if guarantee != "conditional":
+                definition.refuse(
+                    f"{where} writes to connection {connection!r} with {guarantee} write actions. A slot may change its "
+                    "replica while one is under way: replicate operators whose writes are conditional (TableWriter), or put "
+                    "the writer into a group behind this one"
+                )
+    _check_neighbours(definition, graph, one)
+
+
+def _check_state(definition: Definition, where: str, operator: Operator, partition: Partition) -> None:
+    if isinstance(operator, StatelessOperator):
+        return
+    if not partition.keyed:
+        definition.refuse(
+            f"{where} has state, and {partition!r} sends an event to any replica: partition by key, ByKey('column')"
+        )
+    if not operator.partitionable:
+        definition.refuse(
+            f"{where} is not partitionable: what it makes of one key may depend on records of other keys (a window that "
+            "counts events does). Use a time window, or say partitionable = True in its class if it does not"
+        )
+
+
+def _check_neighbours(definition: Definition, graph: Graph, one: Replicated) -> None:
+    """Dispatchers live with the sender, Mergers with the receiver: neither can be in several replicas at once."""
+    home = {name: group.name for group in definition.groups.values() for name in group.operators}
+    others = {other.group for other in definition.replicated} - {one.group}
+    for receiver, sender in graph.senders.items():
+        if one.group in (home[receiver.operator], home[sender.operator]):
+            _check_not_by_hand(definition, one, receiver.operator, sender.operator)
+        if home[receiver.operator] == one.group and home[sender.operator] in others:
+            definition.refuse(
+                f"groups {home[sender.operator]!r} and {one.group!r} are both replicated and next to each other: put an "
+                "operator between them, in a group that is not, or replicate them as one group"
+            )
+
+
+def _check_not_by_hand(definition: Definition, one: Replicated, *ends: str) -> None:
+    for name in ends:
+        if isinstance(definition.operators[name], ManualOperator):
+            definition.refuse(
+                f"group {one.group!r} is replicated, but {name!r} beside it is written by hand with the LOG.io API and runs "
+                "alone, without room for a Dispatcher or a Merger: put an operator between them"
+            )

@@ -1,0 +1,85 @@
+"""The Dispatcher (Section 7.1): parts a stream between slots, and tells all of them how far time has come."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+
+from airflow_logio.dataflow.names import check_count
+from airflow_logio.dataflow.operators import External, InputEvent, InputSet, PortTable, StatefulOperator
+from airflow_logio.dataflow.replication.partition import AllSlots, Partition, Routes
+from airflow_logio.dataflow.windows import Window
+
+
+def slot_ports(slots: int) -> tuple[str, ...]:
+    """Names of the ports of a Dispatcher or Merger, one per slot."""
+    return tuple(f"slot{number}" for number in range(slots))
+
+
+@dataclass(frozen=True, slots=True)
+class Dispatched:
+    """An output event of a Dispatcher; without records it only brings progress."""
+
+    port: str
+    table: pa.Table
+    progress: Mapping[str, str] = field(default_factory=dict)
+    """Window → how far it has come in the whole stream (`Window.progress`); empty if that has not changed."""
+
+
+class Dispatcher(StatefulOperator):
+    """Sends the records of each event on to its output ports ``slot0``, ``slot1``, ..., one per slot.
+
+    `windows` are those of the operators behind it. A slot may get no records for long while others go on: when the whole
+    stream enters a later window, every slot is told, so that each can close the earlier one. Global state: how far each
+    window has come, and the event that brought it there. Raises PipelineDefinitionError.
+    """
+
+    order_insensitive = True
+
+    def __init__(self, partition: Partition, slots: int | None = None, windows: Sequence[Window] = ()) -> None:
+        self.partition = partition
+        self.slots = partition.slots_for(1) if slots is None else check_count("Dispatcher: slots", slots)
+        self._windows = tuple(windows)
+        self.outputs = slot_ports(self.slots)
+
+    def settings(self) -> dict[str, Any]:
+        windows = [window.describe() for window in self._windows]
+        return {"slots": self.slots, **self.partition.describe(), "windows": windows}
+
+    def initial_state(self) -> dict[str, Any]:
+        return {"progress": {}, "brought_by": 0}
+
+    def assign(self, event: InputEvent, state: dict[str, Any]) -> Mapping[str, Any]:
+        for window in self._windows:
+            name, reached = window.progress_name(), window.progress(event)
+            if reached is not None and reached > state["progress"].get(name, ""):
+                state["progress"][name] = reached
+                state["brought_by"] = event.event_id
+        return {str(event.event_id): event}
+
+    def part(self, event: InputEvent, inset_id: str) -> Any:
+        return event
+
+    def accumulate(self, held: Any | None, part: Any) -> Any:
+        return part
+
+    def triggered(self, state: Mapping[str, Any], open_insets: Sequence[str]) -> Sequence[str]:
+        return sorted(open_insets, key=int)
+
+    def order(self, inset_id: str) -> int:
+        return int(inset_id)
+
+    def generate(self, input_set: InputSet, state: Mapping[str, Any], external: External) -> Iterable[PortTable]:
+        """Without knowledge of the replicas, and so in turn to all slots where keys do not decide."""
+        return [(sent.port, sent.table) for sent in self.dispatch(input_set.held, state, AllSlots(self.slots))]
+
+    def dispatch(self, event: InputEvent, state: Mapping[str, Any], routes: Routes) -> Iterable[Dispatched]:
+        """The Output Set of one event, in the order of slots."""
+        # Progress that is told again is harmless; only the event that brought it tells it, so that few events are sent.
+        progress = dict(state["progress"]) if state["brought_by"] == event.event_id else {}
+        parts = dict(self.partition.part(event, self.slots, routes))
+        told = range(self.slots) if progress else sorted(parts)
+        return [Dispatched(self.outputs[slot], parts.get(slot, event.table.slice(0, 0)), progress) for slot in told]

@@ -1,0 +1,134 @@
+"""From a pipeline as its author wrote it to the one that runs: a replicated group gets operators per slot.
+
+Each operator of the group becomes one per slot, ``enrich[3]``. A Dispatcher joins the group that sends to it, a Merger the
+group that receives from it, so that neither needs an application of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+
+from airflow_logio.dataflow.definition import Definition
+from airflow_logio.dataflow.function_operators import WindowedOperator
+from airflow_logio.dataflow.graph import Graph
+from airflow_logio.dataflow.groups import Group
+from airflow_logio.dataflow.operators import Operator
+from airflow_logio.dataflow.replication.dispatcher import Dispatcher
+from airflow_logio.dataflow.replication.merger import Merger
+from airflow_logio.dataflow.replication.replicated import Replicated
+from airflow_logio.protocol.replicas import slot_operator
+from airflow_logio.protocol.values import Port
+
+
+def expanded(definition: Definition, graph: Graph) -> Definition:
+    """The definition of what runs; every operator is in a group. Raises PipelineDefinitionError for a lineage scope that
+    names a port inside a replicated group."""
+    if not definition.replicated:
+        return definition
+    expansion = _Expansion(definition, graph)
+    for one in definition.replicated:
+        expansion.add(one)
+    return expansion.result()
+
+
+@dataclass
+class _Expansion:
+    definition: Definition
+    graph: Graph
+    operators: dict[str, Operator] = field(init=False)
+    senders: dict[Port, Port] = field(init=False)
+    members: dict[str, list[str]] = field(init=False)
+    merged: dict[Port, Port] = field(default_factory=dict)
+    """Output port as the author names it → the Merger's."""
+
+    def __post_init__(self) -> None:
+        self.operators = dict(self.definition.operators)
+        self.senders = dict(self.definition.senders)
+        self.members = {name: list(group.operators) for name, group in self.definition.groups.items()}
+        self._home = {name: group.name for group in self.definition.groups.values() for name in group.operators}
+
+    def add(self, one: Replicated) -> None:
+        authored = self.definition.groups[one.group].operators
+        for name in authored:
+            operator = self.operators.pop(name)
+            self.operators |= {slot_operator(name, slot): operator for slot in range(one.slots)}
+        self.members[one.group] = [slot_operator(name, slot) for slot in range(one.slots) for name in authored]
+        for receiver, sender in list(self._connections_of(one.group)):
+            del self.senders[receiver]
+            if self._home[sender.operator] == one.group:
+                for slot in range(one.slots):
+                    self.senders[_at(receiver, slot)] = _at(sender, slot)
+            else:
+                self._dispatch(one, sender, receiver)
+        for name in authored:
+            for sender in self.graph.outputs_of(name):
+                self._merge(one, sender)
+
+    def _connections_of(self, group: str) -> Iterator[tuple[Port, Port]]:
+        """(receiver, sender) of the connections into the group and inside of it."""
+        return (
+            (receiver, self.senders[receiver])
+            for receiver in self.graph.senders
+            if self._home[receiver.operator] == group
+        )
+
+    def _dispatch(self, one: Replicated, sender: Port, receiver: Port) -> None:
+        operator = self.definition.operators[receiver.operator]
+        name = f"dispatch({_short(receiver, operator.inputs)})"
+        windows = operator.windows() if isinstance(operator, WindowedOperator) else ()
+        dispatcher = Dispatcher(one.partition, one.slots, windows)
+        self.operators[name] = dispatcher
+        self.members[self._home[sender.operator]].append(name)
+        self.senders[Port(name, "in")] = sender
+        for slot, port in enumerate(dispatcher.outputs):
+            self.senders[_at(receiver, slot)] = Port(name, port)
+
+    def _merge(self, one: Replicated, sender: Port) -> None:
+        outside = [port for port in self.graph.receivers(sender) if self._home[port.operator] != one.group]
+        if not outside:
+            return
+        name = f"merge({_short(sender, self.definition.operators[sender.operator].outputs)})"
+        merger = Merger(one.slots)
+        self.operators[name] = merger
+        order = self.graph.topological()
+        first = min(outside, key=lambda port: order.index(port.operator))
+        self.members[self._home[first.operator]].append(name)
+        self.merged[sender] = Port(name, "out")
+        for slot, port in enumerate(merger.inputs):
+            self.senders[Port(name, port)] = _at(sender, slot)
+        for receiver in outside:
+            self.senders[receiver] = self.merged[sender]
+
+    def result(self) -> Definition:
+        scopes = [
+            replace(scope, start=self._seen(scope.start), target=self._seen(scope.target))
+            for scope in self.definition.scopes
+        ]
+        graph = replace(self.definition, operators=self.operators, senders=self.senders).graph()
+        place = {name: index for index, name in enumerate(graph.topological())}
+        groups = {
+            name: Group(name, tuple(sorted(members, key=place.__getitem__)), self.definition.groups[name].spark)
+            for name, members in self.members.items()
+        }
+        return replace(self.definition, operators=self.operators, senders=self.senders, groups=groups, scopes=scopes)
+
+    def _seen(self, port: Port) -> Port:
+        """The port of a lineage scope, where it can be seen from outside the group."""
+        replicated = {one.group for one in self.definition.replicated}
+        if self._home[port.operator] not in replicated:
+            return port
+        if port not in self.merged:
+            self.definition.refuse(
+                f"lineage scope names port {str(port)!r}, whose events do not leave replicated group "
+                f"{self._home[port.operator]!r}: name a port outside of it, or one that leaves it"
+            )
+        return self.merged[port]
+
+
+def _at(port: Port, slot: int) -> Port:
+    return Port(slot_operator(port.operator, slot), port.name)
+
+
+def _short(port: Port, ports: tuple[str, ...]) -> str:
+    return port.operator if len(ports) == 1 else f"{port.operator}/{port.name}"

@@ -1,0 +1,150 @@
+"""Carrying out a scaling request (Algorithms 12 and 13, DESIGN decision 11), one step at a time.
+
+Every step is found from what the log says, so that whoever carries a request out may die anywhere, and the next one goes on;
+two at once do no harm: launches are compare-and-set, and slots move in one transaction under the locks of all replicas
+concerned. The Dispatcher and the Merger need not be asked: a slot keeps its ports whoever owns it (protocol/replicas.py).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from airflow_logio.errors import Fenced, ProtocolViolation, ReplicaBusy
+from airflow_logio.protocol.replicas import Slot, balanced
+from airflow_logio.protocol.states import GroupState
+from airflow_logio.runtime.launch import LaunchContext, launch_group
+from airflow_logio.store.port import LogStore
+from airflow_logio.store.records import GroupStatus, Run, ScalingRequest, ScalingState
+
+log = logging.getLogger(__name__)
+
+_PREFERENCE = (GroupState.RUNNING, GroupState.RESTARTED, GroupState.SUBMITTED, GroupState.CLAIMED, GroupState.DEAD)
+"""Replicas that stay, the best first: those that work. After these come retired ones, which are launched."""
+
+
+class Stage(StrEnum):
+    """How far a request has come."""
+
+    LAUNCHING = "launching"
+    """Drivers are on their way; nothing has moved yet."""
+    BUSY = "busy"
+    """A replica is stopped inside a transaction: slots move when it has been recovered."""
+    DONE = "done"
+    REFUSED = "refused"
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What a step has found or done, as a sentence for a task log."""
+
+    stage: Stage
+    sentence: str
+    launched: tuple[str, ...] = ()
+    moved: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Which replicas are to work."""
+
+    wanted: tuple[str, ...]
+    to_launch: tuple[str, ...]
+    to_retire: tuple[str, ...]
+
+
+def plan(statuses: Sequence[GroupStatus], replicas: int) -> Plan:
+    """`statuses` are those of all replicas of the group, in their order; as many as are asked for, as few new ones as can be.
+
+    A replica that has finished keeps what it has; one that is parked or halted works no more, and gives up its slots.
+    """
+    order = [status.group for status in statuses]
+    states = {status.group: status.state for status in statuses}
+    working = sorted(
+        (name for name in order if states[name] in _PREFERENCE),
+        key=lambda name: (_PREFERENCE.index(states[name]), order.index(name)),
+    )
+    idle = [name for name in order if states[name] in (GroupState.RETIRED, GroupState.NEW)]
+    chosen = [*working, *idle][:replicas]
+    keep = (GroupState.RETIRED, GroupState.FINISHED)
+    return Plan(
+        tuple(name for name in order if name in chosen),
+        tuple(name for name in idle if name in chosen),
+        tuple(name for name in order if name not in chosen and states[name] not in keep),
+    )
+
+
+def carry_out(context: LaunchContext, request: ScalingRequest) -> Step:
+    """The next step of a request. Call it about once per second until it is done or refused.
+
+    Raises `ConfigurationError` if a driver cannot be launched, and `LogUnavailable`.
+    """
+    store, run = context.store, context.run
+    slots = store.slots(run.run_id, request.group)
+    refusal = why_not(run, slots, request)
+    if refusal is not None:
+        return _settled(store, request, ScalingState.REFUSED, Step(Stage.REFUSED, refusal))
+    if request.state is ScalingState.REQUESTED:
+        store.settle_scaling(request.request_id, ScalingState.ACCEPTED)
+    statuses = _replicas(store, run, request.group)
+    plan_ = plan(list(statuses.values()), request.replicas)
+    launched = tuple(name for name in plan_.to_launch if _launch(context, statuses[name], request))
+    waiting = [name for name in plan_.wanted if not _works(statuses[name])]
+    if waiting or launched:
+        return Step(Stage.LAUNCHING, f"waiting for {', '.join(waiting)} to be ready", launched)
+    try:
+        moved = store.rescale(run.run_id, request.group, balanced(slots, plan_.wanted), retire=plan_.to_retire)
+    except ReplicaBusy as error:
+        return Step(Stage.BUSY, str(error))
+    except ProtocolViolation as error:
+        # A replica has died, finished or been stopped since it was looked at: the next look sees it.
+        return Step(Stage.LAUNCHING, str(error))
+    retired = f", {', '.join(plan_.to_retire)} retired" if plan_.to_retire else ""
+    sentence = f"{len(plan_.wanted)} replica(s) of {request.group}: {moved} slot(s) moved{retired}"
+    return _settled(store, request, ScalingState.DONE, Step(Stage.DONE, sentence, moved=moved))
+
+
+def why_not(run: Run, slots: Sequence[Slot], request: ScalingRequest) -> str | None:
+    """Why a request cannot be met, as a sentence; None if it can."""
+    shape = run.spec.replicated[request.group]
+    if not shape.least <= request.replicas <= len(shape.replicas):
+        return f"group {request.group} has between {shape.least} and {len(shape.replicas)} replicas, not {request.replicas}"
+    if all(slot.done for slot in slots):
+        return f"group {request.group} has finished all its work"
+    return None
+
+
+def _replicas(store: LogStore, run: Run, group: str) -> Mapping[str, GroupStatus]:
+    found = {status.group: status for status in store.groups(run.run_id)}
+    return {name: found[name] for name in run.spec.replicated[group].replicas}
+
+
+def _works(status: GroupStatus) -> bool:
+    return status.state is GroupState.RUNNING and status.ready
+
+
+def _launch(context: LaunchContext, status: GroupStatus, request: ScalingRequest) -> bool:
+    """False if somebody else was faster: then it is on its way."""
+    reason = f"scaling to {request.replicas} (request {request.request_id})"
+    try:
+        launch_group(context, status.group, expected=status.incarnation, reason=reason, by_user=True)
+    except (Fenced, ProtocolViolation) as error:
+        log.info("replica %s was not launched: %s", status.group, error)
+        return False
+    return True
+
+
+def _settled(store: LogStore, request: ScalingRequest, state: ScalingState, step: Step) -> Step:
+    if not store.settle_scaling(request.request_id, state, step.sentence):
+        log.info("scaling request %d was settled by somebody else", request.request_id)
+    return step
+
+
+def open_requests(store: LogStore, run: Run) -> list[ScalingRequest]:
+    """Requests of a run that are neither done nor refused, the oldest first."""
+    if not run.spec.replicated:
+        return []
+    found = store.scalings(run.run_id)
+    return [one for one in reversed(found) if one.state in (ScalingState.REQUESTED, ScalingState.ACCEPTED)]
