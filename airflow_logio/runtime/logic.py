@@ -72,7 +72,16 @@ class _Adapter:
 
 
 class StatelessLogic(_Adapter):
-    """Each event is an Input Set of its own; State Update and Triggering are trivial (Section 2.3)."""
+    """Each event is an Input Set of its own; State Update and Triggering are trivial (Section 2.3).
+
+    In a slot with windows behind it, it `passes_progress`: on what it sends, or on an event without records.
+    """
+
+    def __init__(
+        self, pipeline: str, name: str, operator: Operator, connections: Connections, *, passes_progress: bool = False
+    ) -> None:
+        super().__init__(pipeline, name, operator, connections)
+        self._passes_progress = passes_progress
 
     def initial_state(self) -> dict[str, Any]:
         return {}
@@ -103,12 +112,18 @@ class StatelessLogic(_Adapter):
             f"port {port!r}, event {event.event_id} of {event.sender}, Input Set {inset_id!r}", port, event, inset_id
         ):
             given = self._input(port, event)
-            outputs = list(self._operator.process(given, external))
+            about = {PROGRESS: given.progress} if self._passes_progress and given.progress else {}
+            brings_records = given.table.num_rows or not given.progress
+            outputs = list(self._operator.process(given, external)) if brings_records else []
         serialized = {id(given.table): event.body} if event.body else {}
         for action in external.collected:
             yield _with_body(action, serialized)
         for name, table in outputs:
-            yield Emit(name, table, table.num_rows, serialized.get(id(table)))
+            yield Emit(name, table, table.num_rows, serialized.get(id(table)), about)
+        if about:
+            told = {name for name, _ in outputs}
+            for name in (port for port in self._operator.outputs if port not in told):
+                yield Emit(name, given.table.slice(0, 0), 0, about=about)
 
 
 def _with_body(action: Any, serialized: Mapping[int, bytes | None]) -> Output:
@@ -200,7 +215,7 @@ def specs_of(
                 name=name,
                 inputs=tuple(operator.inputs),
                 outputs=tuple(operator.outputs),
-                logic=_logic(pipeline.name, name, operator, connections, routes_of),
+                logic=_logic(pipeline, name, operator, connections, routes_of),
                 lineage_in=frozenset(inside),
                 lineage_out=frozenset(outside),
                 lineage_starts=pipeline.lineage_starts(name),
@@ -223,11 +238,14 @@ def captured_inputs(pipeline: Pipeline) -> frozenset[Port]:
     return frozenset(Port(name, port) for name in pipeline.operators for port in pipeline.lineage_ports(name)[0])
 
 
-def _logic(pipeline: str, name: str, operator: Operator, connections: Connections, routes_of: RoutesOf) -> Logic | None:
+def _logic(
+    pipeline: Pipeline, name: str, operator: Operator, connections: Connections, routes_of: RoutesOf
+) -> Logic | None:
     if isinstance(operator, Dispatcher):
-        return DispatcherLogic(pipeline, name, operator, connections, routes_of)
+        return DispatcherLogic(pipeline.name, name, operator, connections, routes_of)
     if isinstance(operator, StatelessOperator):
-        return StatelessLogic(pipeline, name, operator, connections)
+        passes = pipeline.passes_progress(name)
+        return StatelessLogic(pipeline.name, name, operator, connections, passes_progress=passes)
     if isinstance(operator, StatefulOperator):
-        return StatefulLogic(pipeline, name, operator, connections)
+        return StatefulLogic(pipeline.name, name, operator, connections)
     return None

@@ -27,6 +27,7 @@ from airflow_logio.runtime.launch import (
     LocalProcessLauncher,
     launch_group,
 )
+from airflow_logio.runtime.scaling import Stage, Step, carry_out
 from airflow_logio.runtime.spark_submit import SparkSettings
 from airflow_logio.runtime.start import run_spec
 from airflow_logio.runtime.supervise import tend
@@ -141,7 +142,7 @@ class Running:
             payloads=settings.get("payloads"),
             end_old_drivers=end_old_drivers,
         )
-        self.groups = tuple(self.pipeline.groups)
+        self.groups = self.pipeline.applications
         self._watchers = {
             group: GroupWatcher(self.store, self.run.run_id, group, spec.lease, end_old_drivers=end_old_drivers)
             for group in self.groups
@@ -170,9 +171,22 @@ class Running:
             for group, status in statuses.items():
                 if status is not None and status.state is GroupState.PARKED:
                     raise AssertionError(f"{group} is parked: {status.error}\n{self.log_of(group)}")
-            return all(status is not None and status.state is GroupState.FINISHED for status in statuses.values())
+            states = {status and status.state for status in statuses.values()}
+            return states <= {GroupState.FINISHED, GroupState.RETIRED}
 
         eventually(ended, what="the run finishes", timeout=timeout)
+
+    def scale(self, group: str, replicas: int, timeout: float = 120) -> Step:
+        """Ask for so many replicas, and supervise until they work, or the request is refused; returns the last step."""
+        request = self.store.request_scaling(self.run.run_id, group, replicas, by="the test")
+        steps: list[Step] = []
+
+        def settled() -> bool:
+            steps.append(carry_out(self.context, request))
+            return steps[-1].stage in (Stage.DONE, Stage.REFUSED)
+
+        self.until(settled, f"{group} has {replicas} replicas", timeout=timeout)
+        return steps[-1]
 
     def relaunch(self, group: str) -> None:
         """What a person does with a group that has halted or is parked."""

@@ -10,12 +10,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
 from airflow_logio.dataflow.definition import Definition
-from airflow_logio.dataflow.function_operators import WindowedOperator
 from airflow_logio.dataflow.graph import Graph
 from airflow_logio.dataflow.groups import Group
-from airflow_logio.dataflow.operators import Operator
+from airflow_logio.dataflow.operators import Operator, StatelessOperator
 from airflow_logio.dataflow.replication.dispatcher import Dispatcher
 from airflow_logio.dataflow.replication.merger import Merger
+from airflow_logio.dataflow.replication.progress import windows_behind, windows_of
 from airflow_logio.dataflow.replication.replicated import Replicated
 from airflow_logio.protocol.replicas import slot_operator
 from airflow_logio.protocol.values import Port
@@ -76,7 +76,9 @@ class _Expansion:
     def _dispatch(self, one: Replicated, sender: Port, receiver: Port) -> None:
         operator = self.definition.operators[receiver.operator]
         name = f"dispatch({_short(receiver, operator.inputs)})"
-        windows = operator.windows() if isinstance(operator, WindowedOperator) else ()
+        windows = windows_of(operator)
+        if isinstance(operator, StatelessOperator):
+            windows = windows_behind(self.graph, self.definition.operators, self._home, receiver.operator)
         dispatcher = Dispatcher(one.partition, one.slots, windows)
         self.operators[name] = dispatcher
         self.members[self._home[sender.operator]].append(name)
