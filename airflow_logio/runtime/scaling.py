@@ -14,10 +14,10 @@ from enum import StrEnum
 
 from airflow_logio.errors import Fenced, ProtocolViolation, ReplicaBusy
 from airflow_logio.protocol.replicas import Slot, balanced
-from airflow_logio.protocol.states import GroupState
+from airflow_logio.protocol.states import GroupState, ScalingState
 from airflow_logio.runtime.launch import LaunchContext, launch_group
 from airflow_logio.store.port import LogStore
-from airflow_logio.store.records import GroupStatus, Run, ScalingRequest, ScalingState
+from airflow_logio.store.records import GroupStatus, Run, ScalingRequest
 
 log = logging.getLogger(__name__)
 

@@ -3,51 +3,70 @@
 from __future__ import annotations
 
 import signal
+from collections import Counter
 from pathlib import Path
 
+import duckdb
 import pytest
+import sqlalchemy as sa
 
 from airflow_logio.protocol.states import GroupState
 from airflow_logio.runtime import bundle
 from airflow_logio.runtime.scaling import Stage
 from tests.support.grocery import assert_exact
 from tests.support.running import PLAIN_RECORDS_PER_BATCH, PlainLauncher, Running, running
+from tests.support.warehouse import warehouse_engine
 
 pytestmark = pytest.mark.acceptance
 
 REPLICATED = bundle.parse_ref(f"{Path(__file__).parents[1] / 'support' / 'bundle' / 'replicated_sales.py'}:replicated")
+PUBLISHED = "merge(hourly).out"
 
 
-def owners(run: Running) -> dict[str | None, int]:
+def owners(run: Running, group: str = "hourly") -> Counter[str | None]:
     """Replica → how many slots it owns that are not done."""
-    found: dict[str | None, int] = {}
-    for slot in run.store.slots(run.run.run_id, "hourly"):
-        if not slot.done:
-            found[slot.owner] = found.get(slot.owner, 0) + 1
-    return found
+    return Counter(slot.owner for slot in run.store.slots(run.run.run_id, group) if not slot.done)
+
+
+def retired(run: Running, group: str = "hourly") -> list[str]:
+    names = run.run.spec.replicated[group].replicas
+    return [name for name in names if run.status(name).state is GroupState.RETIRED]
+
+
+def assert_copied(url: str, transactions: Path) -> None:
+    """Table `copies` holds every sale of the file, once."""
+    query = f"""SELECT store_id, product_id, quantity::bigint, round(sales_value * 100)::bigint FROM '{transactions}'"""
+    with duckdb.connect() as connection:
+        wanted = Counter(connection.execute(query).fetchall())
+    engine = warehouse_engine(url)
+    with engine.connect() as connection:
+        rows = connection.execute(sa.text("SELECT store_id, product_id, quantity, sales_cents FROM copies"))
+        found = Counter(tuple(row) for row in rows)
+    engine.dispose()
+    assert found == wanted, f"{(wanted - found).total()} rows are missing, {(found - wanted).total()} are too many"
 
 
 def test_a_group_is_scaled_up_and_down_while_it_runs(
     log_url: str, warehouse_url: str, small_transactions: Path, tmp_path: Path
 ) -> None:
-    """From one replica to three, one of which is killed, and back to one."""
+    """From one replica to three, one of which is killed, and back to one; the writers' slots move with their writes."""
     launcher = PlainLauncher(tmp_path / "drivers")
     with running(log_url, warehouse_url, small_transactions, launcher, ref=REPLICATED) as run:
-        run.until(lambda: run.count("merge(hourly).out", "out") >= 3, "the first replica has published")
+        run.until(lambda: run.count(PUBLISHED, "out") >= 3, "the first replica has published")
         assert owners(run) == {"hourly.1": 6}
+        assert owners(run, "copies") == {"copies.1": 2, "copies.2": 2}
         step = run.scale("hourly", 3)
         assert (step.stage, step.moved) == (Stage.DONE, 4)
         assert owners(run) == {"hourly.1": 2, "hourly.2": 2, "hourly.3": 2}
-        begun = run.count("merge(hourly).out", "out")
-        run.until(lambda: run.count("merge(hourly).out", "out") > begun + 3, "they work")
+        published = run.count(PUBLISHED, "out")
+        run.until(lambda: run.count(PUBLISHED, "out") > published + 3, "they work")
+        assert run.scale("copies", 1).moved == 2
         run.signal("hourly.2", signal.SIGKILL)
         run.until(lambda: run.is_running("hourly.2", incarnation=2), "the killed replica is recovered")
         run.scale("hourly", 1)
-        assert list(owners(run).values()) in ([6], [5], [4], []), "some slots may be done"
-        retired = [
-            name for name in ("hourly.1", "hourly.2", "hourly.3") if run.status(name).state is GroupState.RETIRED
-        ]
-        assert len(retired) == 2
+        assert len(owners(run)) == 1
+        assert len(retired(run)) == 2
         run.finish()
         assert run.store.finish_run(run.run.run_id)
     assert_exact(warehouse_url, small_transactions, PLAIN_RECORDS_PER_BATCH)
+    assert_copied(warehouse_url, small_transactions)

@@ -34,14 +34,14 @@ MOST = 3
 
 @stateless(columns=("store_id", "product_id", "quantity", "sales_cents"))
 def copies_of(records: pa.Table) -> pa.Table:
-    time.sleep(records.num_rows * 20e-6)
+    time.sleep(records.num_rows * 2e-3)
     return records
 
 
 @stateless
 def slowly(records: pa.Table) -> pa.Table:
     """Work that takes its time, by records, so that it is the same on any number of replicas."""
-    time.sleep(records.num_rows * 40e-6)
+    time.sleep(records.num_rows * 1e-3)
     return records
 
 
