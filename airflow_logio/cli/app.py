@@ -80,9 +80,9 @@ def common(
 @cache
 def commands() -> typer.Typer:
     """The application with all its commands; they are imported when they are needed."""
-    from airflow_logio.cli import control, databases, fresh, gc, lineage, running, simulate, status
+    from airflow_logio.cli import control, databases, fresh, gc, lineage, running, scaling, simulate, status
 
-    for module in (running, status, lineage, control, fresh, gc, simulate):
+    for module in (running, status, lineage, control, scaling, fresh, gc, simulate):
         module.register(app)
     app.add_typer(databases.app, name="db")
     return app

@@ -20,6 +20,7 @@ from airflow_logio.runtime.ending import DriverEnder
 from airflow_logio.runtime.launch import LaunchContext, LocalProcessLauncher, launch_group
 from airflow_logio.runtime.payloads import payload_root
 from airflow_logio.runtime.run_summary import Outcome, RunSummary, summarize
+from airflow_logio.runtime.scaling import Stage, carry_out, open_requests, wake_up
 from airflow_logio.runtime.snapshot import Observer, Snapshot
 from airflow_logio.runtime.supervise import tend
 from airflow_logio.runtime.tidying import clear_up
@@ -107,6 +108,7 @@ class LocalRun:
     def _supervise(self, on_snapshot: OnSnapshot) -> Outcome:
         shown = float("-inf")
         while not self._halts:
+            self._scale()
             states = [self._tend(name) for name in self._groups]
             if GroupState.PARKED in states:
                 return Outcome.PARKED
@@ -120,6 +122,18 @@ class LocalRun:
                 self._show(on_snapshot)
             time.sleep(self._poll)
         return Outcome.HALTED
+
+    def _scale(self) -> None:
+        """Carry out what was asked for, here or elsewhere: somebody else who does the same does no harm."""
+        if not self._context.run.spec.replicated:
+            return
+        store, run = self._context.store, self._context.run
+        try:
+            for request in [*open_requests(store, run), *wake_up(store, run)]:
+                step = carry_out(self._context, request)
+                log.log(logging.WARNING if step.stage is Stage.REFUSED else logging.INFO, "%s", step.sentence)
+        except LogUnavailable as error:
+            log.warning("scaling waits: %s", error)
 
     def _is_finished(self) -> bool:
         """Whether nothing is left to supervise: the log has finished the run, or only groups of other supervisors go on."""

@@ -14,10 +14,10 @@ from enum import StrEnum
 
 from airflow_logio.errors import Fenced, ProtocolViolation, ReplicaBusy
 from airflow_logio.protocol.replicas import Slot, balanced
-from airflow_logio.protocol.states import GroupState, ScalingState
+from airflow_logio.protocol.states import OPEN_SCALING, GroupState, ScalingState
 from airflow_logio.runtime.launch import LaunchContext, launch_group
 from airflow_logio.store.port import LogStore
-from airflow_logio.store.records import GroupStatus, Run, ScalingRequest
+from airflow_logio.store.records import GroupStatus, Run, ScalingRequest, senders_of
 
 log = logging.getLogger(__name__)
 
@@ -82,6 +82,9 @@ def carry_out(context: LaunchContext, request: ScalingRequest) -> Step:
     Raises `ConfigurationError` if a driver cannot be launched, and `LogUnavailable`.
     """
     store, run = context.store, context.run
+    request = _as_it_is(store, request)  # it may have been carried out, or superseded, since it was read
+    if request.state not in OPEN_SCALING:
+        return Step(Stage(request.state.value), request.note)
     slots = store.slots(run.run_id, request.group)
     refusal = why_not(run, slots, request)
     if refusal is not None:
@@ -116,6 +119,11 @@ def why_not(run: Run, slots: Sequence[Slot], request: ScalingRequest) -> str | N
     return None
 
 
+def _as_it_is(store: LogStore, request: ScalingRequest) -> ScalingRequest:
+    found = store.scalings(request.run_id, request.group)
+    return next((one for one in found if one.request_id == request.request_id), request)
+
+
 def _replicas(store: LogStore, run: Run, group: str) -> Mapping[str, GroupStatus]:
     found = {status.group: status for status in store.groups(run.run_id)}
     return {name: found[name] for name in run.spec.replicated[group].replicas}
@@ -146,5 +154,38 @@ def open_requests(store: LogStore, run: Run) -> list[ScalingRequest]:
     """Requests of a run that are neither done nor refused, the oldest first."""
     if not run.spec.replicated:
         return []
-    found = store.scalings(run.run_id)
-    return [one for one in reversed(found) if one.state in (ScalingState.REQUESTED, ScalingState.ACCEPTED)]
+    return [one for one in reversed(store.scalings(run.run_id)) if one.state in OPEN_SCALING]
+
+
+def wake_up(store: LogStore, run: Run) -> list[ScalingRequest]:
+    """Ask for one replica of each group that is scaled to zero and has work: events, or the end of its stream."""
+    asked = []
+    for group in run.spec.replicated:
+        slots = [slot for slot in store.slots(run.run_id, group) if not slot.done]
+        if not slots or any(slot.owner is not None for slot in slots):
+            continue
+        if any(one.group == group for one in open_requests(store, run)):
+            continue
+        if (reason := _work_for(store, run, group)) is not None:
+            asked.append(store.request_scaling(run.run_id, group, 1, by="dispatcher", reason=reason))
+    return asked
+
+
+def _work_for(store: LogStore, run: Run, group: str) -> str | None:
+    """What waits for a replica, as a sentence; None if nothing does."""
+    homes = {name: shape.group for name, shape in run.spec.operators.items()}
+    feeding = {
+        receiver: sender
+        for receiver, sender in senders_of(run.spec).items()
+        if homes[receiver.operator] == group != homes[sender.operator]
+    }
+    counted = {(row.port, row.direction): row.events for row in store.progress(run.run_id)}
+    waiting = sum(
+        counted.get((sender, "out"), 0) - counted.get((receiver, "in"), 0) for receiver, sender in feeding.items()
+    )
+    if waiting > 0:
+        return f"{waiting} event(s) wait, and no replica is there"
+    ended = {status.group for status in store.groups(run.run_id) if status.state is GroupState.FINISHED}
+    if all(homes[sender.operator] in ended for sender in feeding.values()):
+        return "the stream has ended, and no replica is there to end with it"
+    return None

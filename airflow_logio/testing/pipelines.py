@@ -110,8 +110,8 @@ def _groups(
 ) -> Sequence[GroupPlan]:
     connections = cast(Connections, _Reads(tables))
     plans = []
-    for name in pipeline.groups:
-        specs, receivers = specs_of(pipeline, name, connections)
+    for name, group in pipeline.groups.items():
+        specs, receivers = specs_of(pipeline, group.operators, connections)
         plans.append(
             GroupPlan(name, tuple(specs), receivers, frozenset(captured_inputs(pipeline)), weights.get(name, 1.0))
         )

@@ -52,7 +52,7 @@ def diamond(operator: Two, *, sources: int = 1) -> Pipeline:
 
 
 def held_by(pipeline: Pipeline, group: str) -> list[str]:
-    return [str(port) for ports in bounded(pipeline, group).values() for port in ports]
+    return [str(port) for ports in bounded(pipeline, pipeline.groups[group].operators).values() for port in ports]
 
 
 def test_every_other_group_is_waited_for() -> None:
@@ -115,7 +115,7 @@ def test_two_operators_that_take_the_same_streams_in_different_orders_do_not_sta
             clock=lambda: next(now),
         )
         for source in sent
-        for receivers in bounded(p, source).values()
+        for receivers in bounded(p, p.groups[source].operators).values()
     }
     moved = True
     while moved:
@@ -138,7 +138,7 @@ def test_two_operators_that_take_the_same_streams_in_different_orders_do_not_sta
 def test_a_connection_inside_a_group_never_holds_it_up(operator: Two) -> None:
     p = diamond(operator)
     p.group("all", "src", "left", "right", "join")
-    assert bounded(p, "all") == {Port("join", "out"): (Port("done", "in"),)}
+    assert bounded(p, p.groups["all"].operators) == {Port("join", "out"): (Port("done", "in"),)}
 
 
 def test_neither_does_one_behind_a_writer_that_sends_after_its_writes() -> None:
