@@ -19,15 +19,16 @@ from airflow_logio.protocol.states import (
 
 PAIRS = list(itertools.product(GroupState, GroupState))
 EXPECTED = {
-    "new": "claimed halted parked",
-    "claimed": "submitted restarted running dead parked halted",
-    "submitted": "running dead parked halted",
-    "restarted": "running dead parked halted",
-    "running": "draining finished dead parked halted",
+    "new": "claimed halted parked retired",
+    "claimed": "submitted restarted running dead parked halted retired",
+    "submitted": "running dead parked halted retired",
+    "restarted": "running dead parked halted retired",
+    "running": "draining finished dead parked halted retired",
     "draining": "finished dead parked halted",
-    "dead": "claimed finished parked halted",
-    "parked": "claimed halted",
-    "halted": "claimed",
+    "dead": "claimed finished parked halted retired",
+    "parked": "claimed halted retired",
+    "halted": "claimed retired",
+    "retired": "claimed",
     "finished": "",
 }
 
