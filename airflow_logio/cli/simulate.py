@@ -128,7 +128,7 @@ def _bar(campaign: Campaign) -> Iterator[Any]:
 
 def _report(campaign: Campaign, ran: int, seconds: float) -> None:
     table = Table("scenario", box=None, header_style="bold")
-    for name in ("schedules", "per CPU s", "events", "commits", "crashes", "violations"):
+    for name in ("schedules", "per CPU s", "drained", "events", "commits", "crashes", "violations"):
         table.add_column(name, justify="right")
     for name, tally in campaign.tallies.items():
         rate = tally.schedules / tally.seconds if tally.seconds else 0.0
@@ -136,6 +136,7 @@ def _report(campaign: Campaign, ran: int, seconds: float) -> None:
             name,
             f"{tally.schedules:,}",
             f"{rate:.0f}",
+            f"{tally.drained:,}",
             _mean(tally, "events"),
             _mean(tally, "commits"),
             _mean(tally, "crashes"),

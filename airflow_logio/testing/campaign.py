@@ -43,6 +43,8 @@ class Tally:
     events: int = 0
     commits: int = 0
     crashes: int = 0
+    drained: int = 0
+    """Schedules in which somebody asked for it: shorter than the others, and not looked at for what is the fewest."""
     fewest_events: int = 0
     fewest_commits: int = 0
     fewest_crashes: int = 0
@@ -53,9 +55,9 @@ class Tally:
     def add(self, other: Tally) -> None:
         """Count another chunk in."""
         for name in ("events", "commits", "crashes"):
-            fewest = [getattr(tally, f"fewest_{name}") for tally in (self, other) if tally.schedules]
+            fewest = [getattr(tally, f"fewest_{name}") for tally in (self, other) if tally.schedules > tally.drained]
             setattr(self, f"fewest_{name}", min(fewest, default=0))
-        for name in ("schedules", "seconds", "steps", "events", "commits", "crashes", "violations"):
+        for name in ("schedules", "seconds", "steps", "events", "commits", "crashes", "drained", "violations"):
             setattr(self, name, getattr(self, name) + getattr(other, name))
         self.sites = {
             site: self.sites.get(site, 0) + other.sites.get(site, 0) for site in {**self.sites, **other.sites}
@@ -167,6 +169,7 @@ def run_chunk(chunk: Chunk, store: str, params: tuple[tuple[str, str], ...] = ()
     for seed in range(chunk.first, chunk.first + chunk.count):
         figures, failure = simulator.run(seed)
         one = Tally(1, 0.0, figures.steps, figures.events, figures.commits, figures.crashes)
+        one.drained = int(figures.drained)
         if failure is None:
             one.fewest_events, one.fewest_commits, one.fewest_crashes = one.events, one.commits, one.crashes
         else:

@@ -42,6 +42,7 @@ class ArrowCodec:
     def __init__(self) -> None:
         self._bodies: dict[int, tuple[Any, bytes]] = {}
         self._tables: dict[bytes, Any] = {}
+        self._comparable: dict[bytes, Any] = {}
 
     def encode(self, payload: Any) -> bytes:
         from airflow_logio.runtime.arrow import encode
@@ -70,5 +71,9 @@ class ArrowCodec:
     def comparable(self, body: bytes) -> Any:
         if not body:
             return body
-        table = self.decode(body)
-        return table.column_names, sorted(map(repr, table.to_pylist()))
+        if body not in self._comparable:
+            if len(self._comparable) >= REMEMBERED:
+                self._comparable.clear()
+            table = self.decode(body)
+            self._comparable[body] = table.column_names, sorted(map(repr, table.to_pylist()))
+        return self._comparable[body]

@@ -78,6 +78,8 @@ class Committing(Incarnation):
             elif type(effect) is fx.ReadDone:
                 drops = self.protocol.source(effect.operator).to_drop()
                 self.drops += [(effect.operator, one, ref) for one, ref in drops if one == effect.action_id]
+            elif type(effect) is fx.DrainGroup:
+                self.drained = True
         committer.taken = []
         committer.at = At.IDLE
         if self.finishing and committer.is_idle():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from airflow_logio.protocol.context import Context, decode_state
+from airflow_logio.protocol.context import Context
 from airflow_logio.protocol.values import Port
 from airflow_logio.testing.violation import Violation
 
@@ -35,8 +35,7 @@ class ContextWatch:
                         f"{operator}.{port} has acknowledged event {last}, its stored mark is {mark}",
                     )
 
-    def a_context_never_goes_back(self, operator: str, data: bytes) -> None:
-        new = decode_state(operator, data).context
+    def a_context_never_goes_back(self, operator: str, new: Context) -> None:
         old = self._contexts.get(operator)
         self._contexts[operator] = new
         self._stale.add(operator)

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 
 from airflow_logio.protocol import effects as fx
 from airflow_logio.protocol.logic import Emit
+from airflow_logio.protocol.source import SourceProtocol
+from airflow_logio.protocol.states import GroupState
 from airflow_logio.protocol.values import Kind, Port
 from airflow_logio.testing.incarnation import Phase
 from airflow_logio.testing.starting import Starting
@@ -119,8 +121,21 @@ class Driver(Starting):
         if self.phase is not Phase.RUNNING or source is None or source.inbox or not source.exhausted:
             return False
         actions = self.world.scenario.sources[name].actions
-        self.protocol.end_source(name, actions[source.action + 1] if source.action + 1 < len(actions) else None)
+        follows = source.action + 1 < len(actions) and not self.heard
+        self.protocol.end_source(name, actions[source.action + 1] if follows else None)
         self._follow(name)
+        self.step_open = True
+        return True
+
+    def _drain(self, _about: object, _many: int, _outcome: str) -> bool:
+        """Stop reading, once per epoch (DESIGN decision 9). What is read and in no step is not read either."""
+        if self.phase is not Phase.RUNNING or not self.heard or self.draining or self.finishing:
+            return False
+        self.draining = True
+        self.protocol.drain()
+        for name, operator in self.protocol.operators.items():
+            if isinstance(operator, SourceProtocol) and self.protocol.drain_source(name):
+                self.sources.pop(name, None)
         self.step_open = True
         return True
 
@@ -181,7 +196,8 @@ class Driver(Starting):
         if self.phase in (Phase.CLAIMED, Phase.GONE, Phase.FINISHED):
             return False
         self.beats += 1
-        self.world.store.heartbeat(self.session.ref, self.beats, ready=True, rss_bytes=0)
+        desired = self.world.store.heartbeat(self.session.ref, self.beats, ready=True, rss_bytes=0)
+        self.heard = self.heard or desired is GroupState.DRAINING
         self.world.watch.a_replaced_driver_has_no_heartbeat(self)
         return True
 
@@ -218,6 +234,7 @@ VERBS = (
     "note_effect",
     "emit",
     "end_source",
+    "drain",
     "discard",
     "start_job",
     "run_job",

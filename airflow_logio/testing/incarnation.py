@@ -66,6 +66,12 @@ class Incarnation:
         """Rebuilt, and the step that begins this epoch is not committed yet."""
         self.raises_epoch = False
         self.finishing = False
+        self.heard = False
+        """It knows that its group is to drain."""
+        self.draining = False
+        """Its sources have ended for that reason, in this epoch."""
+        self.drained = False
+        """The log says so."""
         self.beats = 0
         self.epochs = 0
 
@@ -83,7 +89,10 @@ class Incarnation:
         """Steps that would change something, in the order in which an undisturbed driver takes them."""
         phase = self.phase
         if phase is Phase.RUNNING:
-            return self._running()
+            out = self._running()
+            if self.world.wished and not self.draining:
+                self._wishes(out)
+            return out
         if phase is Phase.STOPPING:
             return [*self._transaction(), *self._acting(), ("join", None)]
         return [(_START[phase], None)] if phase in _START else []
@@ -109,6 +118,14 @@ class Incarnation:
         elif not out and self.world.scenario.retries:
             out.append(("check", None))
         return out
+
+    def _wishes(self, out: list[Option]) -> None:
+        """Before anything else, in a driver that nobody disturbs; it hears a wish with its next heartbeat."""
+        if self.heard:
+            if not self.finishing:
+                out.insert(0, ("drain", None))
+        elif self.plan.name in self.world.wished and not self.is_replaced:
+            out.insert(0, ("beat", None))
 
     def _transaction(self) -> list[Option]:
         committer = self.committer
@@ -181,6 +198,8 @@ class Incarnation:
             found.append(Site.IN_DOUBT if in_doubt else _COMMIT_SITES[committer.at])
             if self.finishing:
                 found.append(Site.AFTER_FINISH if committer.at is At.DONE else Site.BEFORE_FINISH)
+        if self.heard:
+            found.append(Site.AFTER_DRAIN if self.drained else Site.BEFORE_DRAIN)
         if self.fresh:
             found.append(Site.AFTER_RECOVERY)
         if committer.queue:

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from airflow_logio.protocol import effects as fx
+from airflow_logio.protocol.context import decode_state
 from airflow_logio.protocol.logic import Logic
 from airflow_logio.protocol.source import READ_CONNECTION
 from airflow_logio.protocol.states import GroupState
@@ -18,9 +19,10 @@ from airflow_logio.protocol.values import Kind, Port, Status
 from airflow_logio.protocol.writes import PendingWrite
 from airflow_logio.store.channels import STATE_CHANNEL, WRITES, read_channel
 from airflow_logio.store.header import encode_header
-from airflow_logio.store.memory.tables import ABSENT, Body, BodyKey, Change, GroupKey, LogRow, Tables
+from airflow_logio.store.memory.tables import ABSENT, Body, BodyKey, Change, GroupKey, GroupRow, LogRow, Tables
 from airflow_logio.store.records import FenceRow
 from airflow_logio.testing.contexts import ContextWatch
+from airflow_logio.testing.drains import DrainWatch
 from airflow_logio.testing.external import WriterKey
 from airflow_logio.testing.plan import GroupPlan, Systems
 from airflow_logio.testing.upkeep import senders_of
@@ -31,11 +33,12 @@ if TYPE_CHECKING:
 END_HEADER = encode_header(Kind.END, 0, b"")
 
 
-class LogWatch(ContextWatch):
+class LogWatch(ContextWatch, DrainWatch):
     """One schedule's eye on its log. `ports` and `writes` keep every body in order, for the oracle."""
 
     def __init__(self, tables: Tables) -> None:
-        super().__init__()
+        ContextWatch.__init__(self)
+        DrainWatch.__init__(self)
         self.tables = tables
         self._plans: Mapping[str, GroupPlan] = {}
         self._systems: Systems = {}
@@ -48,11 +51,13 @@ class LogWatch(ContextWatch):
         self._last: dict[tuple[str, str], int] = {}
         self._assigned: set[Any] = set()
         self._tokens: dict[WriterKey, int] = {}
-        self.expired: set[tuple[str, int]] = set()
-        """(output port, event_id) of what retention has removed."""
+        self.expired: dict[tuple[str, int], bytes | None] = {}
+        """(output port, event_id) of what retention has removed → its body."""
+        self._kept: frozenset[Port] = frozenset()
         self._retention: float | None = None
         self._logics: Mapping[str, Logic] = {}
         """Of operators with a state."""
+        self._group_of_source: Mapping[str, str] = {}
         self._closing: set[tuple[str, str]] = set()
         tables.observer = self.observe
 
@@ -62,8 +67,13 @@ class LogWatch(ContextWatch):
         systems: Systems,
         from_log: frozenset[tuple[str, str]],
         retention: float | None = None,
+        kept: frozenset[Port] = frozenset(),
     ) -> None:
-        """`from_log` are the input ports whose events come from the log: all their events have rows."""
+        """`from_log` are the input ports whose events come from the log: all their events have rows.
+
+        Lineage of the output ports `kept` never expires, that of others after `retention`.
+        """
+        self._kept = kept
         self._plans, self._systems, self._from_log, self._retention = plans, systems, from_log, retention
         self._receives = senders_of(plans)
         self._logics = {
@@ -71,6 +81,9 @@ class LogWatch(ContextWatch):
             for plan in plans.values()
             for spec in plan.operators
             if spec.logic is not None and not spec.stateless
+        }
+        self._group_of_source = {
+            spec.name: plan.name for plan in plans.values() for spec in plan.operators if not spec.inputs
         }
         self._senders = frozenset(
             (sender.operator, sender.name)
@@ -164,8 +177,8 @@ class LogWatch(ContextWatch):
                 self.fences_only_rise(key, before, fences[key])
             elif table is tables.lineage:
                 self._lineage(key)
-            elif table is tables.groups and table[key].state is GroupState.FINISHED:
-                self.a_finished_group_holds_nothing(key)
+            elif table is tables.groups:
+                self._group(key, before, table[key])
         if rows:
             self._rows(rows, last)
         self.marks_are_what_was_acknowledged()
@@ -175,8 +188,20 @@ class LogWatch(ContextWatch):
         """State 0 of an operator is its current one, the others belong to state events."""
         if key[2]:
             self.events += before is ABSENT
-        else:
-            self.a_context_never_goes_back(key[1], self.tables.states[key])
+            return
+        run_id, operator, _ = key
+        stored = decode_state(operator, self.tables.states[key])
+        self.a_context_never_goes_back(operator, stored.context)
+        if operator in self._group_of_source:
+            group = self._group_of_source[operator]
+            incarnation = self.tables.fences[GroupKey(run_id, group)].incarnation
+            self.what_is_to_drain_reads_no_further(group, incarnation, operator, stored.state)
+
+    def _group(self, key: GroupKey, before: Any, after: GroupRow) -> None:
+        if after.state is GroupState.FINISHED:
+            self.a_finished_group_holds_nothing(key)
+        if before is not ABSENT:
+            self.a_drain_is_not_taken_back(key, before, after)
 
     def _lineage(self, key: Any) -> None:
         if key in self.tables.lineage:
@@ -223,7 +248,7 @@ class LogWatch(ContextWatch):
             self.no_body_is_collected_that_is_needed(key)
             if before.kept:
                 self.what_is_in_retention_is_kept(key, before)
-                self.expired.add((f"{key.operator}.{key.channel}", key.event_id))
+                self.expired[f"{key.operator}.{key.channel}", key.event_id] = before.body
         elif before is not ABSENT:
             self.a_body_never_changes(key, before, after)
         else:
@@ -260,6 +285,8 @@ class LogWatch(ContextWatch):
 
     def what_is_in_retention_is_kept(self, key: BodyKey, body: Body) -> None:
         age = self.tables.now() - body.logged_at
+        if (key.operator, key.channel) in self._kept:
+            self._fail("what_is_in_retention_is_kept", f"{key} was removed, and is to be kept for ever")
         if self._retention is None or age <= self._retention:
             self._fail("what_is_in_retention_is_kept", f"{key} was removed at age {age}, kept are {self._retention}")
 
@@ -322,6 +349,10 @@ class LogWatch(ContextWatch):
         if low or not 0 <= after.commit_no - before.commit_no <= 1:
             self._fail("fences_only_rise", f"{key.group}: {before} became {after}")
 
+    def a_drain_is_not_taken_back(self, key: GroupKey, before: GroupRow, after: GroupRow) -> None:
+        if before.desired is GroupState.DRAINING and after.desired is not GroupState.DRAINING:
+            self._fail("a_drain_is_not_taken_back", f"{key.group} was to drain, and is to be {after.desired.value}")
+
     def lineage_names_events_of_the_log(self, key: Any) -> None:
         run_id, sender, event_id, inset_id = key
         if BodyKey(run_id, sender.operator, sender.name, event_id) not in self.tables.bodies:
@@ -367,6 +398,8 @@ INVARIANTS = (
     LogWatch.what_is_done_is_closed,
     LogWatch.closed_input_sets_stay_closed,
     LogWatch.fences_only_rise,
+    LogWatch.what_is_to_drain_reads_no_further,
+    LogWatch.a_drain_is_not_taken_back,
     LogWatch.lineage_names_events_of_the_log,
     LogWatch.lineage_goes_with_its_event,
     LogWatch.a_finished_group_holds_nothing,

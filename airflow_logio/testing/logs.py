@@ -22,7 +22,17 @@ from airflow_logio.protocol.values import Port
 from airflow_logio.store.memory import MemoryLogStore
 from airflow_logio.store.memory.tables import Tables
 from airflow_logio.store.patience import Patience
-from airflow_logio.store.records import Claim, Collected, DriverIdentity, FenceRow, GroupRef, Retried, Run, RunSpec
+from airflow_logio.store.records import (
+    Claim,
+    Collected,
+    DriverIdentity,
+    FenceRow,
+    GroupRef,
+    GroupStatus,
+    Retried,
+    Run,
+    RunSpec,
+)
 from airflow_logio.store.sql import schema
 from airflow_logio.store.sql.engines import sqlite_engine
 from airflow_logio.store.sql.store import SqlLogStore
@@ -52,6 +62,8 @@ class Log(Protocol):
     def register(self, claim: Claim, identity: DriverIdentity) -> GroupRef: ...
     def heartbeat(self, ref: GroupRef, beat: int, *, ready: bool, rss_bytes: int) -> GroupState: ...
     def declare_dead(self, ref: GroupRef, cause: str) -> bool: ...
+    def request(self, run_id: int, group: str, desired: GroupState) -> bool: ...
+    def group(self, run_id: int, group: str) -> GroupStatus: ...
     def retry_quarantined(self, run_id: int, group: str | None = None) -> Retried: ...
     def session(self, ref: GroupRef) -> Session: ...
 
@@ -170,6 +182,21 @@ class TwinLog:
             f"death of {ref.group}",
             lambda: self._sql.declare_dead(ref, cause),
             lambda: self._memory.declare_dead(ref, cause),
+        )
+
+    def request(self, run_id: int, group: str, desired: GroupState) -> bool:
+        return _both(
+            f"wish for {group}",
+            lambda: self._sql.request(run_id, group, desired),
+            lambda: self._memory.request(run_id, group, desired),
+        )
+
+    def group(self, run_id: int, group: str) -> GroupStatus:
+        return _both(
+            f"state of {group}",
+            lambda: self._sql.group(run_id, group),
+            lambda: self._memory.group(run_id, group),
+            lambda status: (status.state, status.desired, status.incarnation),
         )
 
     def retry_quarantined(self, run_id: int, group: str | None = None) -> Retried:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
+from airflow_logio.protocol.values import Port
 from airflow_logio.store.memory.tables import Tables
 from airflow_logio.testing.codec import Codec
 from airflow_logio.testing.plan import Observed, Pair, Scenario
@@ -27,6 +31,43 @@ def lineage_of(tables: Tables) -> frozenset[Pair]:
 def aside_of(tables: Tables) -> frozenset[tuple[str, str]]:
     """(operator, Input Set) of what is quarantined."""
     return frozenset((operator, inset_id) for _, operator, inset_id in tables.quarantine)
+
+
+def unordered(observed: Observed, tables: Tables, senders: Mapping[Port, Port], codec: Codec) -> Observed:
+    """The same without what late Input Sets change: the order of events, and the numbers that follow from it.
+
+    Events are numbered by what they carry, so that those that carry the same are one; ends of streams are left out.
+    """
+    by_content = partial(_content, codec)
+    ranks = {
+        name: {key: rank for rank, key in enumerate(sorted({by_content(body) for body in bodies if body}), start=1)}
+        for name, bodies in observed.ports.items()
+    }
+    logged = {(f"{key.operator}.{key.channel}", key.event_id): body.body for key, body in tables.bodies.items()}
+
+    def number(port: str, event_id: int) -> int:
+        """0 for an event whose body is not in the log any more."""
+        body = logged.get((port, event_id)) or observed.expired.get((port, event_id))
+        return ranks.get(port, {}).get(by_content(body), 0) if body else 0
+
+    sender_of = {str(receiver): str(sender) for receiver, sender in senders.items()}
+    expired = {(port, number(port, event_id)): None for port, event_id in observed.expired}
+    pairs = (
+        (into, number(sender_of[into], event_id), port, number(port, made))
+        for into, event_id, port, made in observed.lineage
+    )
+    return replace(
+        observed,
+        ports={name: sorted(filter(None, bodies), key=by_content) for name, bodies in observed.ports.items()},
+        writes={name: sorted(bodies, key=by_content) for name, bodies in observed.writes.items()},
+        lineage=frozenset(pair for pair in pairs if pair[2:] not in expired),
+        aside=frozenset((name, f"{n} Input Sets") for name, n in Counter(name for name, _ in observed.aside).items()),
+        expired=expired,
+    )
+
+
+def _content(codec: Codec, body: bytes) -> str:
+    return repr(codec.comparable(body))
 
 
 def compare(scenario: Scenario, observed: Observed, reference: Observed | None) -> str:

@@ -7,6 +7,7 @@ which they are replaced by Arrow functions, as the example of the sales pipeline
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, cast
 
@@ -17,13 +18,17 @@ from airflow_logio.dataflow.operators import Operator, SourceBatch, SourceOperat
 from airflow_logio.dataflow.pipeline import Pipeline
 from airflow_logio.dataflow.reads import TableRead
 from airflow_logio.errors import ConfigurationError, PipelineDefinitionError
-from airflow_logio.protocol.values import ExecutionMode
+from airflow_logio.protocol.effects import Kept
+from airflow_logio.protocol.values import ExecutionMode, Port
 from airflow_logio.runtime.external import Connections
 from airflow_logio.runtime.logic import captured_inputs, specs_of
+from airflow_logio.runtime.sweeps import sweeps_of
 from airflow_logio.testing.codec import ArrowCodec
 from airflow_logio.testing.external import ExternalSystem, Guarantee
-from airflow_logio.testing.plan import Batch, Destinations, GroupPlan, Observed, Scenario, Systems
+from airflow_logio.testing.plan import Batch, Destinations, GroupPlan, Observed, Read, Scenario, Sweep, Systems
 
+RETENTION = 30.0
+"""In ticks of the log's clock, of which a schedule has some hundreds."""
 ExternalTables = Mapping[str, Mapping[str, pa.Table]]
 """Connection → name of a table → its contents, for side-effect reads."""
 
@@ -50,19 +55,26 @@ def pipeline_scenario(
     params: Mapping[str, Any] | None = None,
     tables: ExternalTables | None = None,
     expected: Callable[[], Destinations] | None = None,
+    expected_of: Callable[[Read], Destinations] | None = None,
     judge: Callable[[Observed, Any], Sequence[str]] | None = None,
     deterministic: bool = True,
+    drains: bool | None = None,
     weights: Mapping[str, float] | None = None,
 ) -> Scenario:
     """A scenario of a pipeline: its run parameters, the tables that it reads, and what must come out of it if that is known.
 
-    Without `expected`, every schedule is compared with a run without failures. Raises `PipelineDefinitionError` for an
-    operator that cannot run here, `ConfigurationError` for unusable parameters.
+    Without `expected`, every schedule is compared with a run without failures. In every eighth one somebody drains the run,
+    unless there is a `judge`: give `drains=True` with one that looks at `Observed.read`, how much of the input was read.
+    Where operators quarantine, what is set aside is retried, and compared regardless of order. Where lineage has a
+    retention, it expires, after some ticks of a clock that has no seconds.
+
+    Raises `PipelineDefinitionError` for an operator that cannot run here, `ConfigurationError` for unusable parameters.
     """
     for name, operator in pipeline.operators.items():
         _refuse_spark(name, operator)
     checked = pipeline.check_params(dict(params or {}))
     guarantees = _guarantees(pipeline)
+    retention, sweeps, kept = _retention(pipeline)
     return Scenario(
         pipeline.name,
         partial(_groups, pipeline, tables or {}, weights or {}),
@@ -74,10 +86,27 @@ def pipeline_scenario(
         {name: partial(ExternalSystem, guarantees.get(name, Guarantee.CONDITIONAL)) for name in pipeline.connections},
         codec=ArrowCodec(),
         expected=expected,
+        expected_of=expected_of,
         judge=judge,
         deterministic=deterministic,
+        drains=judge is None if drains is None else drains,
+        retries=any(operator.on_error == "quarantine" for operator in pipeline.operators.values()),
+        retention=retention,
+        sweeps=sweeps,
+        kept=kept,
         crash_stop=any(guarantee is not Guarantee.CONDITIONAL for guarantee in guarantees.values()),
     )
+
+
+def _retention(pipeline: Pipeline) -> tuple[float | None, Sequence[Sweep], frozenset[Port]]:
+    """Ticks until lineage expires, what is swept, and the output ports whose lineage stays; None where nothing expires."""
+    swept = [sweep for group in pipeline.groups for sweep in sweeps_of(pipeline, group)]
+    expiring = {Port(sweep.operator, sweep.name) for sweep in swept if sweep.kept is Kept.EVENTS}
+    captured = {Port(name, port) for name in pipeline.operators for port in pipeline.lineage_ports(name)[1]}
+    if not expiring:
+        return None, (), frozenset(captured)
+    ticks = [replace(sweep, retention_seconds=RETENTION) if sweep.retention_seconds else sweep for sweep in swept]
+    return RETENTION, [partial(sweep.batch, 0) for sweep in ticks], frozenset(captured - expiring)
 
 
 def _refuse_spark(name: str, operator: Operator) -> None:

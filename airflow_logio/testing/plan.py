@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
+from airflow_logio.protocol.effects import Effect
 from airflow_logio.protocol.logic import OperatorSpec
 from airflow_logio.protocol.values import Port
 from airflow_logio.testing.codec import Codec, PlainCodec
@@ -13,6 +14,8 @@ from airflow_logio.testing.external import ExternalSystem
 
 Systems = Mapping[str, ExternalSystem]
 """Connection → external system, of one schedule."""
+Sweep = Callable[[int], Effect]
+"""One batch of so many rows: of retention, or of bodies that several groups share."""
 Pair = tuple[str, int, str, int]
 """(input port, event_id, output port, event_id): the input event went into the output event's Input Set."""
 
@@ -71,6 +74,17 @@ class ListSource:
         return Batch(effect[offset], len(effect[offset]), offset + 1)
 
 
+class UpTo(NamedTuple):
+    """How far a source was read: the read actions before this one, whole, and of it what comes before `offset`."""
+
+    action: int
+    offset: int
+
+
+Read = Mapping[str, UpTo]
+"""Source → how far it was read: to the end, unless the run was drained."""
+
+
 @dataclass(frozen=True)
 class Destinations:
     """What the world sees of a run: the events of each port, the writes of each writer, and lineage.
@@ -97,8 +111,9 @@ class Observed:
     """(operator, Input Set) of what is quarantined."""
     effects: int = 0
     """Stored effects that are left in the payload store."""
-    expired: frozenset[tuple[str, int]] = frozenset()
-    """(output port, event_id) of events whose lineage was older than its retention."""
+    expired: Mapping[tuple[str, int], bytes | None] = field(default_factory=dict)
+    """(output port, event_id) of events whose lineage was older than its retention → what they carried."""
+    read: Read = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -108,6 +123,9 @@ class Scenario:
     `groups` makes the groups of one schedule from its external systems. A scenario is judged by `expected` where it gives
     one, by a run without failures for everything else that is deterministic, and by `judge` where nothing is
     (it returns what is wrong, in sentences).
+
+    If it drains, some schedules read only part of their input: `expected_of` says what comes of that, and `judge` finds
+    in `Observed.read` how much it was. What is deterministic is also compared with a run without failures over that part.
     """
 
     name: str
@@ -116,12 +134,22 @@ class Scenario:
     externals: Mapping[str, Callable[[], ExternalSystem]] = field(default_factory=dict)
     codec: Codec = field(default_factory=PlainCodec)
     expected: Callable[[], Destinations] | None = None
+    expected_of: Callable[[Read], Destinations] | None = None
     judge: Callable[[Observed, Codec], Sequence[str]] | None = None
     deterministic: bool = True
     crash_stop: bool = False
     """Zombies do not reach the external systems: what checkable and idempotent write actions assume."""
     retries: bool = False
-    """Quarantined Input Sets are retried now and then, and for as long as there is one when everything has finished."""
+    """Quarantined Input Sets are retried now and then, and when everything has finished; each a few times at most.
+
+    What is deterministic is then compared regardless of order: a retried Input Set comes late.
+    """
     retention: float | None = None
     """Lineage that is older than so many ticks of the log's clock expires, and shared bodies are swept; None for never."""
+    sweeps: Sequence[Sweep] | None = None
+    """Where not everything expires: what does."""
+    kept: frozenset[Port] = frozenset()
+    """Output ports whose lineage never expires."""
+    drains: bool = False
+    """In some schedules a person asks groups with sources to drain, at any moment."""
     about: str = ""

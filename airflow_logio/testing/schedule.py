@@ -8,17 +8,21 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from airflow_logio.store.channels import READS, WRITES
+from airflow_logio.testing.drains import prefix_of
 from airflow_logio.testing.invariants import LogWatch
 from airflow_logio.testing.logs import LOGS
-from airflow_logio.testing.oracle import aside_of, compare, lineage_of
-from airflow_logio.testing.plan import Observed, Scenario
+from airflow_logio.testing.oracle import aside_of, compare, lineage_of, unordered
+from airflow_logio.testing.plan import Observed, Read, Scenario, UpTo
 from airflow_logio.testing.scheduler import Seeded, Undisturbed
 from airflow_logio.testing.sites import Site
+from airflow_logio.testing.upkeep import senders_of
 from airflow_logio.testing.violation import Violation
 from airflow_logio.testing.world import Action, World
 
 MIN_EVENTS, MIN_COMMITS, MIN_CRASHES = 200, 50, 3
-"""What a schedule by seed has at least, or it is none."""
+"""What a schedule by seed has at least, or it is none; one that is drained is shorter."""
+REMEMBERED = 200
+"""Runs without failures over parts of the input, at most."""
 
 
 Narrate = Callable[[World, Action], Callable[[bool], None]]
@@ -44,6 +48,8 @@ class Figures:
     commits: int
     crashes: int
     sites: Counter[Site]
+    drained: bool = False
+    """Somebody asked for it: it is as short as that made it."""
 
 
 @dataclass(frozen=True)
@@ -70,6 +76,8 @@ class Simulator:
         self._log = LOGS[store]
         self._watch_class = watch_class
         self._reference: Reference | None = None
+        self._parts: dict[tuple[tuple[str, UpTo], ...], Observed] = {}
+        """How far sources were read → what a run without failures leaves over that."""
 
     def reference(self) -> Reference:
         """Raises `Violation` if even a run without failures is not what the scenario expects."""
@@ -80,7 +88,7 @@ class Simulator:
             observed = plain.observed(world, watch)
             if wrong := compare(self.scenario, observed, None):
                 raise Violation("a_run_without_failures_is_right", wrong)
-            self._reference = Reference(watch.events, observed)
+            self._reference = Reference(watch.events, self._settled(world, watch, observed))
         return self._reference
 
     def world(self) -> tuple[World, LogWatch]:
@@ -104,8 +112,15 @@ class Simulator:
             world.systems,
             aside_of(watch.tables),
             len(world.effects),
-            frozenset(watch.expired),
+            watch.expired,
+            watch.read(tuple(self.scenario.sources)),
         )
+
+    def _settled(self, world: World, watch: LogWatch, observed: Observed) -> Observed:
+        """What can be compared with another run: regardless of order where Input Sets may come late."""
+        if self.scenario.retries and self.scenario.deterministic:
+            return unordered(observed, watch.tables, senders_of(world.plans), self.scenario.codec)
+        return observed
 
     def run(self, seed: int) -> tuple[Figures, Failure | None]:
         """One schedule. The same seed is the same schedule."""
@@ -167,13 +182,27 @@ class Simulator:
         return failure
 
     def _judge(self, world: World, watch: LogWatch, reference: Reference) -> None:
-        wrong = compare(self.scenario, self.observed(world, watch), reference.observed)
+        observed, wanted = self.observed(world, watch), reference.observed
+        if world.wished and self.scenario.deterministic:
+            wanted = self._over(observed.read)
+        wrong = compare(self.scenario, self._settled(world, watch, observed), wanted)
         if wrong:
             raise Violation("destinations_are_those_of_a_run_without_failures", wrong)
 
+    def _over(self, read: Read) -> Observed:
+        """What a run without failures leaves over the part of the input that was read."""
+        key = tuple(sorted(read.items()))
+        if key not in self._parts:
+            if len(self._parts) >= REMEMBERED:
+                self._parts.clear()
+            self._parts[key] = Simulator(prefix_of(self.scenario, read)).reference().observed
+        return self._parts[key]
+
     @staticmethod
     def _figures(world: World, watch: LogWatch, scheduler: Seeded) -> Figures:
-        return Figures(len(scheduler.trace), watch.events, world.commits, world.crashes, world.sites)
+        return Figures(
+            len(scheduler.trace), watch.events, world.commits, world.crashes, world.sites, bool(world.wished)
+        )
 
 
 def _channel(operator: str, name: str) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import random
 
+from airflow_logio.testing.drains import wishes
 from airflow_logio.testing.violation import Violation
 from airflow_logio.testing.world import Action, World
 
@@ -27,6 +28,8 @@ FOLLOWS = {
     "deliver": "close",
     "read": "emit",
     "emit": "close",
+    "beat": "drain",
+    "drain": "close",
     "start_job": "run_job",
     "run_job": "note_job",
     "note_job": "close",
@@ -58,6 +61,8 @@ RETRY_SHARE = 0.03
 """Of the choices while something is quarantined, in a scenario that retries."""
 SWEEP_SHARE = 0.05
 """Of the choices, in a scenario whose lineage expires."""
+WISH_KILLS, WISH_IS_FATAL, SHORTLY = 0.25, 0.25, 60
+"""How often a group dies with the wish to drain, or a few steps later; within how many steps the other crashes come."""
 ODDITIES = ("beat", "again", "collect", "void")
 
 
@@ -76,6 +81,9 @@ class Seeded:
         self._last = next(reversed(world.plans))
         self._events = events
         self._due = self._plan(events)
+        self._wishes = wishes(seed, world.with_sources, events) if world.scenario.drains else []
+        self._late: list[int] = []
+        """Of a schedule that ends before its time: after how many steps groups crash, the last moment first."""
         self._soon: dict[str, int] = {}
         """Group → in how many of its steps it dies again."""
         self.taken = 0
@@ -101,6 +109,11 @@ class Seeded:
         while not world.is_over():
             if self._due and world.watch.events >= self._due[-1]:
                 self._due.pop()
+                self._disturb()
+            if self._wishes and world.watch.events >= self._wishes[-1].events:
+                self._ask_to_drain()
+            if self._late and self.taken >= self._late[-1]:
+                self._late.pop()
                 self._disturb()
             if world.may_retry() and (not self._wheel or self._roll() < RETRY_SHARE):
                 self._do(Action("", 0, "retry"))
@@ -224,7 +237,25 @@ class Seeded:
             if self._roll() < 0.3:
                 self._soon[group] = 1 + self._pick(8)
         if world.crashes == before:
-            self._due.append(0)  # as soon as there is somebody
+            (self._late if world.wished else self._due).append(0)  # as soon as there is somebody
+
+    def _ask_to_drain(self) -> None:
+        """The driver may die before it hears of it, so that only the next one does; or a little later."""
+        group = self._wishes[-1].group
+        if self._world.is_locked(group):
+            return
+        self._wishes.pop()
+        if not self._do(Action(group, 0, "wish")):
+            return
+        roll = self._roll()
+        if roll < WISH_KILLS:
+            self._do(Action(group, 0, "crash" if self._roll() < 0.65 else "suspect"))
+        elif roll < WISH_KILLS + WISH_IS_FATAL:
+            self._soon[group] = 1 + self._pick(8)
+        # What comes now is little: the crashes of this schedule come within it.
+        crashes, self._due = max(len(self._due), MIN_CRASHES - self._world.crashes), []
+        self._late += [self.taken + int(self._roll() * SHORTLY) for _ in range(crashes)]
+        self._late.sort(reverse=True)
 
     def _let_zombies_try(self) -> None:
         """The run is over; who was replaced and has not noticed does what he can."""

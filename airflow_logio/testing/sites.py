@@ -35,6 +35,9 @@ class Site(StrEnum):
     AFTER_READ = CrashPoint.AFTER_READ.value
     BEFORE_JOB = CrashPoint.BEFORE_JOB.value
     AFTER_JOB = CrashPoint.AFTER_JOB.value
+    BEFORE_DRAIN = CrashPoint.BEFORE_DRAIN.value
+    AFTER_DRAIN = CrashPoint.AFTER_DRAIN.value
+    """The log says that the group drains; what its sources have read is still under way."""
     BEFORE_FINISH = CrashPoint.BEFORE_FINISH.value
     AFTER_FINISH = CrashPoint.AFTER_FINISH.value
     EPOCH_VOID = "epoch_void"

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from airflow_logio.protocol.group import GroupProtocol
 from airflow_logio.protocol.source import SourceProtocol
+from airflow_logio.protocol.states import GroupState
 from airflow_logio.protocol.values import Event, Kind
 from airflow_logio.store.records import DriverIdentity
 from airflow_logio.testing.committing import Committing
@@ -28,7 +29,14 @@ class Starting(Committing):
         identity = DriverIdentity("simulated", "boot", self.number, float(self.number))
         self.session = self.world.store.session(self.world.store.register(self.claim, identity))
         self.phase = Phase.REGISTERED
+        self._hear_wish()
         return True
+
+    def _hear_wish(self) -> None:
+        """Before anything is read: a driver that recovers a draining group reads nothing further."""
+        if self.plan.name in self.world.wished:
+            status = self.world.store.group(self.claim.run_id, self.plan.name)
+            self.heard = status.desired is GroupState.DRAINING
 
     def _open(self, _about: object, _many: int, _outcome: str) -> bool:
         if self.phase is not Phase.REGISTERED or self.world.is_locked(self.plan.name):
@@ -77,22 +85,22 @@ class Starting(Committing):
         self.inbox = {port: deque() for port in self.cursors}
         self.delivered = {}
         self.drops = []
-        self.finishing = False
+        self.finishing = self.draining = self.drained = False
 
     def _begin_sources(self) -> None:
         self.sources = {}
         for name, operator in self.protocol.operators.items():
             if not isinstance(operator, SourceProtocol):
                 continue
-            if operator.action is None:
+            if operator.action is None and not self.heard:
                 self.protocol.begin_source(name, self.world.scenario.sources[name].actions[0])
             self.drops += [(name, action_id, ref) for action_id, ref in operator.to_drop()]
             self._follow(name)
 
     def _follow(self, name: str) -> None:
-        """The reading thread of the read action under way, from where the log says."""
+        """The reading thread of the read action under way, from where the log says; to drain, only of a stored effect."""
         source = self.protocol.source(name)
-        if source.has_ended:
+        if source.has_ended or (self.heard and source.stored is None):
             self.sources.pop(name, None)
         else:
             self.sources[name] = Source(source.action_id - 1, source.offset, stored=source.stored)

@@ -81,6 +81,7 @@ _SUPERVISION: dict[str, Callable[[World, Action], str]] = {
     "decide": _decide,
     "kill": lambda _world, action: f"group {action.group}: an old driver is killed",
     "retry": lambda _world, _action: "a person retries all quarantined Input Sets",
+    "wish": lambda _world, action: f"a person asks group {action.group} to drain",
     "sweep": lambda _world, _action: "payloads that no row names and whose driver is fenced are removed",
 }
 
@@ -156,6 +157,7 @@ _TELL: dict[str, Callable[[Driver, Action], str]] = {
     "note_effect": _about("notes that the effect of the read action of {about} is stored"),
     "emit": _about("makes events of what it has read of source {about}"),
     "end_source": _about("ends the read action of source {about}"),
+    "drain": _about("is asked to drain: its sources read no further, and end where they stand"),
     "discard": _about("discards the stored effect {about}"),
     "start_job": _about("starts a job of up to {many} Input Sets of {about}"),
     "run_job": _about("runs the job of {about}"),

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
-from airflow_logio.protocol.effects import Effect, ExpireLineage, Kept, SweepShared
+from airflow_logio.protocol.effects import ExpireLineage, Kept, SweepShared
 from airflow_logio.protocol.values import Port
 from airflow_logio.store.records import OperatorShape
-from airflow_logio.testing.plan import GroupPlan
-
-Sweep = Callable[[int], Effect]
-"""One batch of so many rows."""
+from airflow_logio.testing.plan import GroupPlan, Scenario, Sweep
 
 
 def shapes(plans: Mapping[str, GroupPlan]) -> dict[str, OperatorShape]:
@@ -32,9 +29,13 @@ def senders_of(plans: Mapping[str, GroupPlan]) -> dict[Port, Port]:
     }
 
 
-def sweeps_of(plans: Mapping[str, GroupPlan], retention: float) -> list[Sweep]:
+def sweeps_of(scenario: Scenario, plans: Mapping[str, GroupPlan]) -> Sequence[Sweep]:
     """As `runtime/sweeps.py`, without an order: every batch is to be harmless at any time."""
-    return [*_expiring(plans, retention), *_shared(plans)]
+    if scenario.retention is None:
+        return ()
+    if scenario.sweeps is not None:
+        return scenario.sweeps
+    return [*_expiring(plans, scenario.retention), *_shared(plans)]
 
 
 def _expiring(plans: Mapping[str, GroupPlan], retention: float) -> Iterator[Sweep]:

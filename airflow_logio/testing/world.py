@@ -10,11 +10,12 @@ from airflow_logio.errors import EpochVoid, Fenced, LogInconsistent, LogioError,
 from airflow_logio.protocol import effects as fx
 from airflow_logio.protocol.group import GroupProtocol
 from airflow_logio.protocol.liveness import RecoveryBudget
+from airflow_logio.protocol.states import GroupState
 from airflow_logio.protocol.values import Port
 from airflow_logio.store.records import GroupRef, RunKey, RunSpec
 from airflow_logio.testing.driver import Driver
 from airflow_logio.testing.external import ExternalSystem
-from airflow_logio.testing.incarnation import Incarnation
+from airflow_logio.testing.incarnation import Incarnation, Phase
 from airflow_logio.testing.invariants import LogWatch
 from airflow_logio.testing.logs import Log
 from airflow_logio.testing.plan import Batch, GroupPlan, Scenario
@@ -24,6 +25,8 @@ from airflow_logio.testing.upkeep import shapes, sweeps_of
 from airflow_logio.testing.violation import Violation
 
 MAX_ZOMBIES = 2
+RETRIES = 3
+"""How often an Input Set is retried: one on which its operator always raises stays aside."""
 
 
 class Action(NamedTuple):
@@ -79,16 +82,21 @@ class World:
                 "graph",
                 "code",
                 RecoveryBudget(recoveries=1_000_000),
-                operators=shapes(self.plans) if scenario.retries else {},
+                operators=shapes(self.plans) if scenario.retries or scenario.drains else {},
             )
         )
-        self.watch.begin(self.plans, self.systems, from_log(self.plans), scenario.retention)
-        self.sweeps = [] if scenario.retention is None else sweeps_of(self.plans, scenario.retention)
+        self.watch.begin(self.plans, self.systems, from_log(self.plans), scenario.retention, scenario.kept)
+        self.sweeps = sweeps_of(scenario, self.plans)
         """Of the last group, which is the last to finish."""
+        self.with_sources = [
+            name for name, plan in self.plans.items() if any(not spec.inputs for spec in plan.operators)
+        ]
         self.drivers: dict[str, list[Driver]] = {name: [] for name in self.plans}
         self.incarnations = dict.fromkeys(self.plans, 0)
         self.to_claim = dict.fromkeys(self.plans, True)
         self.finished: set[str] = set()
+        self.wished: set[str] = set()
+        """Groups that were asked to drain."""
         self._halted: set[str] = set()
         """Groups that a retry has taken back from their end: a person launches them."""
         self.known: dict[Port, int] = {}
@@ -99,6 +107,8 @@ class World:
         self.crashes = 0
         self.sites: Counter[Site] = Counter()
         self._readings: Counter[str] = Counter()
+        self._tries: Counter[tuple[str, ...]] = Counter()
+        """(operator, Input Set) → how often it was retried."""
         self._doubts: dict[str, tuple[Incarnation, fx.Effects]] = {}
 
     # --- the scheduler's side -----------------------------------------------------------------------------------------
@@ -112,7 +122,8 @@ class World:
         )
 
     def may_retry(self) -> bool:
-        return self.scenario.retries and bool(self.watch.tables.quarantine)
+        tries = self._tries
+        return self.scenario.retries and any(tries[one[1:]] < RETRIES for one in self.watch.tables.quarantine)
 
     def newest(self, group: str) -> Driver | None:
         drivers = self.drivers[group]
@@ -269,12 +280,25 @@ class World:
                 raise Violation("no_group_is_parked", f"{action.group}: {error}") from error
         return True
 
+    def _wish(self, action: Action) -> bool:
+        """A person asks a group with sources to drain, again or for the first time. Waits for the fence row."""
+        group = action.group
+        if group not in self.with_sources or group in self.finished or group in self._halted or self.is_locked(group):
+            return False
+        self.store.request(self.run.run_id, group, GroupState.DRAINING)
+        self.wished.add(group)
+        newest = self.newest(group)
+        waits = newest is not None and newest.is_alive and newest.phase is Phase.CLAIMED
+        self.watch.asked_to_drain(group, self.incarnations[group] + (not waits))
+        return True
+
     def _retry(self, _action: Action) -> bool:
         """A person puts quarantined Input Sets back, and launches what had finished. Waits for the fence rows of all."""
         if self._doubts or not self.may_retry():
             return False
         with self.watch.retrying():
             retried = self.store.retry_quarantined(self.run.run_id)
+        self._tries.update((one.operator, one.inset_id) for one in retried.input_sets)
         for group in retried.to_launch:
             self.finished.discard(group)
             self._halted.add(group)
@@ -313,6 +337,7 @@ _SUPERVISION = {
     "decide": World._decide,
     "sweep": World._sweep,
     "retry": World._retry,
+    "wish": World._wish,
 }
 
 

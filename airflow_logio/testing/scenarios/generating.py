@@ -90,12 +90,12 @@ def functions(_systems: Systems) -> Sequence[GroupPlan]:
     )
 
 
-def expected_functions() -> Destinations:
+def expected_functions(events: int = TWICE) -> Destinations:
     made: dict[str, list[list[int]]] = {"x": [], "y": []}
     lineage = set[Pair]()
     for name, size in SIZES.items():
-        for number in range((TWICE + size - 1) // size):
-            part = range(number * size, min(TWICE, (number + 1) * size))
+        for number in range((events + size - 1) // size):
+            part = range(number * size, min(events, (number + 1) * size))
             for index in range(number % 3):
                 made[name].append([number, index, *(value for event in part for value in INPUT[event])])
                 if name == "x":
@@ -115,6 +115,8 @@ FUNCTIONS = Scenario(
     {"read": ListSource((INPUT[:TWICE],))},
     {"wh": ExternalSystem},
     expected=expected_functions,
+    expected_of=lambda read: expected_functions(read["read"].offset),
+    drains=True,
     retention=30.0,
     about="two generative functions per operator, in the loop and in jobs, with Output Sets of 0 to 2 events",
 )
@@ -149,35 +151,35 @@ def nondeterministic(systems: Systems) -> Sequence[GroupPlan]:
 
 def judge_nondeterministic(seen: Observed, codec: Codec) -> Sequence[str]:
     """Section 4.4: each Input Set has the Output Set of one generation, and everything behind is made of that."""
-    wrong = []
+    wrong, events = [], seen.read["read"].offset
     for name, writer in (("first", "save"), ("jobs", "copy")):
         made = [codec.decode(body) for body in seen.ports[f"{name}.out"] if body]
         written = [codec.decode(body) for body in seen.writes[f"{writer}>wh"]]
         if written != [[], *made]:
             wrong.append(f"what {writer} has written is not what {name} has made")
-        wrong += _generations(name, made)
+        wrong += _generations(name, made, events)
         if name == "first":
             lineage = {
                 ("first.in", event + 1, "first.out", index)
                 for index, row in enumerate(made, start=1)
-                for event in range(2 * row[0], 2 * row[0] + 2)
+                for event in range(2 * row[0], min(events, 2 * row[0] + 2))
             }
             wrong += ["lineage is wrong"] if seen.lineage != lineage else []
     return wrong
 
 
-def _generations(name: str, made: Sequence[Sequence[int]]) -> Sequence[str]:
+def _generations(name: str, made: Sequence[Sequence[int]], events: int) -> Sequence[str]:
     at, inset = 0, 0
     while at < len(made):
         number, _, total, roll, *held = made[at]
-        wanted = [value for event in INPUT[2 * inset : 2 * inset + 2] for value in event]
+        wanted = [value for event in INPUT[2 * inset : min(events, 2 * inset + 2)] for value in event]
         for part in range(total):
             if at + part >= len(made) or list(made[at + part]) != [inset, part, total, roll, *wanted]:
                 return [f"Output Set {inset} of {name} is not one of a single generation: {made[at : at + total]}"]
         if number != inset or held != wanted:
             return [f"Output Set {inset} of {name} is {made[at]}"]
         at, inset = at + total, inset + 1
-    return [] if inset == ROLLED // 2 else [f"{name} has {inset} Output Sets"]
+    return [] if inset == (events + 1) // 2 else [f"{name} has {inset} Output Sets"]
 
 
 NONDETERMINISTIC = Scenario(
@@ -186,6 +188,7 @@ NONDETERMINISTIC = Scenario(
     {"read": ListSource((INPUT[:ROLLED],))},
     {"dice": ExternalSystem, "wh": ExternalSystem},
     judge=judge_nondeterministic,
+    drains=True,
     deterministic=False,
     about="operators whose output differs every time it is made, in the loop and in jobs",
 )
@@ -210,18 +213,19 @@ def quarantine(_systems: Systems) -> Sequence[GroupPlan]:
     )
 
 
-def expected_quarantine() -> Destinations:
-    windows, lineage = [], {("shape.in", n, "shape.out", n) for n in range(1, SORTED + 1)}
-    for number in range(SORTED // 2):
+def expected_quarantine(events: int = SORTED) -> Destinations:
+    windows, lineage = [], {("shape.in", n, "shape.out", n) for n in range(1, events + 1)}
+    sets = range((events + 1) // 2)
+    for number in sets:
         if number % 5 != 3:
-            pair = INPUT[2 * number : 2 * number + 2]
-            windows.append([2 * number + 2, *(value + 1 for event in pair for value in event)])
-            lineage |= {("window.in", 2 * number + i, "window.out", len(windows)) for i in (1, 2)}
+            pair = INPUT[2 * number : min(events, 2 * number + 2)]
+            windows.append([2 * number + len(pair), *(value + 1 for event in pair for value in event)])
+            lineage |= {("window.in", 2 * number + i, "window.out", len(windows)) for i in range(1, len(pair) + 1)}
     return Destinations(
         {"window.out": windows},
         {"save>wh": [[], *windows]},
         frozenset(lineage),
-        frozenset(("window", str(number)) for number in range(SORTED // 2) if number % 5 == 3),
+        frozenset(("window", str(number)) for number in sets if number % 5 == 3),
     )
 
 
@@ -231,5 +235,7 @@ QUARANTINE = Scenario(
     {"read": ListSource((INPUT[:SORTED],))},
     {"wh": ExternalSystem},
     expected=expected_quarantine,
+    expected_of=lambda read: expected_quarantine(read["read"].offset),
+    drains=True,
     about="an operator that raises on some Input Sets, which are set aside",
 )

@@ -31,10 +31,10 @@ def groups(_systems: Systems) -> Sequence[GroupPlan]:
     )
 
 
-def expected() -> Destinations:
-    """The pipeline in plain Python, without any of its operators."""
+def expected(events: int = EVENTS) -> Destinations:
+    """The pipeline in plain Python, without any of its operators, over so many events."""
     shaped, origins = [], []
-    for index, records in enumerate(INPUT, start=1):
+    for index, records in enumerate(INPUT[:events], start=1):
         left = [2 * value for value in records if value % 21 not in (0, 1)]
         if left:
             shaped.append(left)
@@ -46,7 +46,7 @@ def expected() -> Destinations:
         lineage |= {("window.in", start + i + 1, "window.out", len(windows)) for i in range(len(part))}
     lineage |= {("shape.in", origin, "shape.out", index) for index, origin in enumerate(origins, start=1)}
     return Destinations(
-        {"read.out": INPUT, "shape.out": shaped, "window.out": windows},
+        {"read.out": INPUT[:events], "shape.out": shaped, "window.out": windows},
         {"save>wh": [[], *windows]},
         frozenset(lineage),
     )
@@ -58,6 +58,8 @@ LINEAR = Scenario(
     {"read": ListSource((INPUT,))},
     {"wh": ExternalSystem},
     expected=expected,
+    expected_of=lambda read: expected(read["read"].offset),
+    drains=True,
     retention=30.0,
     about="source and map fused, a window that sees its global state in jobs (a straggler), conditional writer",
 )

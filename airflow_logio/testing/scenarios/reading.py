@@ -45,8 +45,8 @@ def side_reads(systems: Systems) -> Sequence[GroupPlan]:
 def judge_side_reads(seen: Observed, codec: Codec) -> Sequence[str]:
     """Section 4.4: what was logged is what some run without failures makes, and everything behind it is made of that."""
     made = [codec.decode(body) for body in seen.ports["enrich.out"] if body]
-    wanted = [values[0] for values in INPUT if values[0] % DROPPED]
-    effects = [codec.decode(body)[0] for body in seen.ports["enrich<lookup"]]
+    wanted = [values[0] for values in INPUT[: seen.read["read"].offset] if values[0] % DROPPED]
+    effects = [codec.decode(body)[0] for body in seen.ports.get("enrich<lookup", ())]
     written = [codec.decode(body) for body in seen.writes["save>wh"]]
     lineage = {("enrich.in", value, "enrich.out", index) for index, value in enumerate(wanted, start=1)}
     return [
@@ -64,6 +64,7 @@ SIDE_READS = Scenario(
     {"read": ListSource((INPUT,))},
     {"lookup": ExternalSystem, "wh": ExternalSystem},
     judge=judge_side_reads,
+    drains=True,
     deterministic=False,
     about="side-effect reads in a lineage scope, whose effect is another one each time",
 )
@@ -93,15 +94,22 @@ def feed(_systems: Systems) -> Sequence[GroupPlan]:
 
 
 def judge_feed(seen: Observed, codec: Codec) -> Sequence[str]:
-    """Every read action was used once, whole, and as it was read in one reading; no stored effect is left."""
+    """Every read action was used once, whole, and as it was read in one reading; no stored effect is left.
+
+    A drained feed has read all of an action, or nothing.
+    """
+    up_to = seen.read["feed"]
+    if up_to.offset not in (0, PER_ACTION):
+        return [f"of read action {up_to.action} {up_to.offset} records were used"]
+    whole = [action for action in range(up_to.action + (up_to.offset > 0)) if action != 2]
     events = [codec.decode(body) for body in seen.ports["feed.out"] if body]
     written = [codec.decode(body) for body in seen.writes["save>wh"]]
     order = [(action, offset) for action, offset, _ in events]
     readings = {(action, reading) for action, _, reading in events}
-    wanted = [(action, offset) for action in range(ACTIONS) if action != 2 for offset in range(PER_ACTION)]
+    wanted = [(action, offset) for action in whole for offset in range(PER_ACTION)]
     return [
         *(["records are lost, doubled or out of order"] if order != wanted else []),
-        *(["a read action was used in two readings"] if len(readings) != ACTIONS - 1 else []),
+        *(["a read action was used in two readings"] if len(readings) != len(whole) else []),
         *(["what is written is not what was read"] if written != [[], *events] else []),
         *([f"{seen.effects} stored effects are left"] if seen.effects else []),
     ]
@@ -113,6 +121,7 @@ FEED = Scenario(
     {"feed": Feed()},
     {"wh": ExternalSystem},
     judge=judge_feed,
+    drains=True,
     deterministic=False,
     about="a source whose read actions cannot be replayed, four of them, one empty",
 )

@@ -43,6 +43,9 @@ class Together(PlainLogic):
         complete = min(state["a"] // OF_A, state["b"] // OF_B)
         return sorted((inset for inset in open_insets if int(inset) < complete), key=int)
 
+    def flush(self, state: Mapping[str, Any], open_insets: Sequence[str]) -> Sequence[str]:
+        return sorted(open_insets, key=int)
+
     def order(self, inset_id: str) -> int | str | None:
         return int(inset_id)
 
@@ -71,15 +74,17 @@ def groups(_systems: Systems) -> Sequence[GroupPlan]:
     )
 
 
-def expected() -> Destinations:
-    """One Input Set after the other, ``a`` before ``b``."""
-    sets = [A[n * OF_A : (n + 1) * OF_A] + B[n * OF_B : (n + 1) * OF_B] for n in range(SETS + 1)]
+def expected(of_left: int = len(A), of_right: int = len(B)) -> Destinations:
+    """One Input Set after the other, ``a`` before ``b``, of so many events of both."""
+    left, right = A[:of_left], B[:of_right]
+    count = max(-(-of_left // OF_A), -(-of_right // OF_B))
+    sets = [left[n * OF_A : (n + 1) * OF_A] + right[n * OF_B : (n + 1) * OF_B] for n in range(count)]
     made = [[value for event in events for value in event] for events in sets]
     lineage = {
         (f"{name}.{port}", n * size + i, f"{name}.out", n + 1)
         for name in ("join", "turns")
-        for port, size, stream in (("a", OF_A, A), ("b", OF_B, B))
-        for n in range(SETS + 1)
+        for port, size, stream in (("a", OF_A, left), ("b", OF_B, right))
+        for n in range(count)
         for i in range(1, size + 1)
         if n * size + i <= len(stream)
     }
@@ -98,5 +103,7 @@ SYNCHRONIZED = Scenario(
     {"left": ListSource((A,)), "right": ListSource((B,))},
     {"wh": ExternalSystem},
     expected=expected,
+    expected_of=lambda read: expected(read["left"].offset, read["right"].offset),
+    drains=True,
     about="two streams, so many events of each make one Input Set; with and without a declared order of ports",
 )

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from functools import cache
 
 import pytest
 
 from airflow_logio.testing import INVARIANTS, LogWatch, Simulator, Site
+from airflow_logio.testing.drains import DRAIN_EVERY
+from airflow_logio.testing.plan import UpTo
 from airflow_logio.testing.scenarios import SCENARIOS
 from airflow_logio.testing.schedule import MIN_COMMITS, MIN_CRASHES, MIN_EVENTS
+from airflow_logio.testing.scheduler import Seeded
 
-SALES, PLAIN = 100, 900
-"""Schedules of the sales pipeline, with Arrow, and of each scenario of plain Python."""
+SALES, PLAIN = 120, 1_040
+"""Schedules of the sales pipeline, with Arrow, and of each scenario of plain Python; some of each are drained."""
 ON_SQLITE = 2
 """Of each scenario, on SQLite beside the log in memory."""
 PARTS = 3
@@ -27,8 +31,9 @@ def schedules(name: str) -> int:
     return SALES if name == "sales" else PLAIN
 
 
-def test_there_are_ten_thousand() -> None:
-    assert sum(map(schedules, SCENARIOS)) == 10_000
+def test_there_are_ten_thousand_that_nobody_drains() -> None:
+    assert all(SCENARIOS[name]().drains for name in SCENARIOS)
+    assert sum(schedules(name) - schedules(name) // DRAIN_EVERY for name in SCENARIOS) >= 10_000
 
 
 @pytest.mark.parametrize("part", range(PARTS))
@@ -38,8 +43,8 @@ def test_no_schedule_changes_what_comes_out(name: str, part: int) -> None:
     for seed in range(part, schedules(name), PARTS):
         figures, failure = simulator(name).run(seed)
         assert failure is None, f"logio simulate {name} --seed {seed} --schedules 1: {failure}"
-        assert figures.events >= MIN_EVENTS
-        assert figures.commits >= MIN_COMMITS
+        assert figures.drained or figures.events >= MIN_EVENTS
+        assert figures.drained or figures.commits >= MIN_COMMITS
         assert figures.crashes >= MIN_CRASHES
         sites.update(figures.sites)
     assert sites[Site.AFTER_COMMIT] and sites[Site.AFTER_RECOVERY] and sites[Site.COMMIT_UNKNOWN]
@@ -47,9 +52,32 @@ def test_no_schedule_changes_what_comes_out(name: str, part: int) -> None:
 
 @pytest.mark.parametrize("name", SCENARIOS)
 def test_sqlite_and_memory_give_the_same_answers(name: str) -> None:
-    for seed in range(ON_SQLITE):
+    for seed in (*range(ON_SQLITE), DRAIN_EVERY - 1, 2 * DRAIN_EVERY - 1):
         _, failure = simulator(name, "sqlite").run(seed)
         assert failure is None, f"logio simulate {name} --store sqlite --seed {seed} --schedules 1: {failure}"
+
+
+@pytest.mark.parametrize("name", ["linear", "synchronized", "feed"])
+def test_drains_come_at_any_moment(name: str) -> None:
+    """Before anything is read, in the middle, when all is read; several times, and to some groups only."""
+    parts, asked = set[tuple[UpTo, ...]](), Counter[int]()
+    for seed in range(DRAIN_EVERY - 1, 60 * DRAIN_EVERY, DRAIN_EVERY):
+        one = simulator(name)
+        world, watch = one.world()
+        scheduler = Seeded(world, seed, one.reference().events)
+        scheduler.run()
+        if world.wished:
+            parts.add(tuple(watch.read(tuple(one.scenario.sources)).values()))
+            asked[sum(action.verb == "wish" for action in scheduler.trace)] += 1
+    nothing = tuple(UpTo(0, 0) for _ in simulator(name).scenario.sources)
+    assert nothing in parts
+    assert len(parts) >= (5 if name == "feed" else 20)
+    assert asked[1] and asked[2]
+
+
+def test_nobody_drains_a_scenario_that_does_not_say_so() -> None:
+    plain = Simulator(replace(SCENARIOS["linear"](), drains=False))
+    assert not any(plain.run(seed)[0].drained for seed in range(2 * DRAIN_EVERY))
 
 
 def test_every_site_is_hit() -> None:

@@ -1,0 +1,153 @@
+"""Broken draining: what a source forgets, when its stream ends, and who hears of the wish."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from airflow_logio.protocol import effects as fx
+from airflow_logio.protocol.group import GroupProtocol
+from airflow_logio.protocol.source import SourceProtocol
+from airflow_logio.protocol.states import GroupState
+from airflow_logio.protocol.values import Kind
+from airflow_logio.store.memory import store
+from airflow_logio.testing.driver import Driver
+from tests.unit.testing.mutants.registry import mutant
+
+
+@mutant("linear")
+def wish_lost_with_the_incarnation(patch: pytest.MonkeyPatch) -> None:
+    """A claim takes back that the group was asked to drain: its successor reads everything."""
+    patch.setattr(store, "wish_after_claim", lambda _desired: GroupState.RUNNING)
+
+
+class HearsLate(Driver):
+    """Asks nobody before it reads: the wish comes with a heartbeat, some time."""
+
+    def _hear_wish(self) -> None:
+        self.heard = False
+
+
+@mutant("linear", driver=HearsLate)
+def reads_before_it_has_heard(_patch: pytest.MonkeyPatch) -> None:
+    """A driver that recovers a draining group reads on until its first heartbeat is answered."""
+
+
+class TakesTheWishForDone(Driver):
+    """Where the stream of a source has ended, nothing is left of the wish."""
+
+    def _begin_sources(self) -> None:
+        sources = [one for one in self.protocol.operators.values() if isinstance(one, SourceProtocol)]
+        self.heard = self.heard and not any(source.context.finished for source in sources)
+        super()._begin_sources()
+
+
+@mutant("linear", driver=TakesTheWishForDone)
+def drained_source_forgets_its_end(patch: pytest.MonkeyPatch) -> None:
+    """That a drained source has ended is not stored with its end of stream: a successor reads on behind it."""
+
+    def serialized(self: SourceProtocol) -> bytes:
+        whole = self.state
+        if whole.get("cut"):
+            self.state = {key: value for key, value in whole.items() if key != "cut"} | {"ended": False, "done": False}
+        try:
+            return super(SourceProtocol, self).serialized()
+        finally:
+            self.state = whole
+
+    cut_short = SourceProtocol.cut_short
+
+    def remembering(self: SourceProtocol, ledger: Any) -> None:
+        begun = bool(self.state)
+        cut_short(self, ledger)
+        self.state |= {"cut": True} if begun else {}
+
+    patch.setattr(SourceProtocol, "serialized", serialized, raising=False)
+    patch.setattr(SourceProtocol, "cut_short", remembering)
+
+
+@mutant("linear")
+def end_before_the_last_batch(patch: pytest.MonkeyPatch) -> None:
+    """The end of the stream is logged first, and in the same step the batches that came before it."""
+    close_step = GroupProtocol.close_step
+
+    def ends_first(self: GroupProtocol) -> fx.Effects:
+        effects = close_step(self)
+        drains = any(isinstance(effect, fx.DrainGroup) for effect in effects)
+        return sorted(effects, key=lambda effect: not _is_end(effect)) if drains else effects
+
+    patch.setattr(GroupProtocol, "close_step", ends_first)
+
+
+def _is_end(effect: fx.Effect) -> bool:
+    return isinstance(effect, fx.LogEvent) and effect.event.kind is Kind.END
+
+
+class EndsApart(Driver):
+    """The ends of the streams have a transaction of their own, before what says that the sources have ended."""
+
+    def _submit(self) -> None:
+        super()._submit()
+        if self.draining and self.committer.queue:
+            effects = self.committer.queue.pop()
+            ends = [effect for effect in effects if _is_end(effect)]
+            if ends:
+                self.committer.queue.append(ends)
+            self.committer.queue.append([effect for effect in effects if not _is_end(effect)])
+
+
+@mutant("linear", driver=EndsApart)
+def end_apart_from_its_source(_patch: pytest.MonkeyPatch) -> None:
+    """A crash between the two transactions leaves a stream that has ended and a source that has not."""
+
+
+@mutant("feed")
+def stored_effect_cut_short(patch: pytest.MonkeyPatch) -> None:
+    """Of a stored effect only what is logged is used: the rest, which nobody can read again, is discarded."""
+
+    def at_once(self: GroupProtocol, operator: str) -> bool:
+        source = self.source(operator)
+        if not source.has_ended:
+            if source.stored is not None:
+                source.complete(self.ledger)
+            source.cut_short(self.ledger)
+            self._finish_if_drained(source)
+        return True
+
+    patch.setattr(GroupProtocol, "drain_source", at_once)
+
+
+class ReadsForTheLastTime(Driver):
+    """Executes the read action on record, whose effect nobody has stored."""
+
+    def _follow(self, name: str) -> None:
+        if self.protocol.source(name).action is None:
+            return
+        heard, self.heard = self.heard, False
+        super()._follow(name)
+        self.heard = heard
+
+    def _drain(self, about: object, many: int, outcome: str) -> bool:
+        return not self.sources and super()._drain(about, many, outcome)
+
+
+@mutant("feed", driver=ReadsForTheLastTime)
+def read_once_more_to_drain(_patch: pytest.MonkeyPatch) -> None:
+    """A successor that is to drain reads the outside once more before it ends."""
+
+
+class DrainsOnce(Driver):
+    """Believes that a group drains once, whoever did it."""
+
+    def _drain(self, about: object, many: int, outcome: str) -> bool:
+        row = self.world.store.group(self.claim.run_id, self.plan.name)
+        if self.epochs > 1 or self.number > 1 or row.state is GroupState.DRAINING:
+            self.draining = True
+            return True
+        return super()._drain(about, many, outcome)
+
+
+@mutant("linear", driver=DrainsOnce)
+def not_drained_again_after_a_rebuild(_patch: pytest.MonkeyPatch) -> None:
+    """A driver that has lost its memory, or its forerunner, leaves the ends of the streams to whoever was asked first."""
