@@ -8,6 +8,8 @@ from airflow_logio.testing import Failure, Simulator, shrink, tell
 from airflow_logio.testing.scenarios import SCENARIOS
 from tests.unit.testing.mutants import MUTANTS
 
+NAMES = ["trigger_not_committed", "marker_not_checked", "fence_by_plain_select", "stored_effect_cut_short"]
+
 
 def first_failure(simulator: Simulator) -> Failure:
     for seed in range(2_000):
@@ -25,7 +27,9 @@ def broken(name: str, patch: pytest.MonkeyPatch) -> Simulator:
     return simulator
 
 
-@pytest.mark.parametrize("name", ["trigger_not_committed", "marker_not_checked", "fence_by_plain_select"])
+@pytest.mark.parametrize(
+    "name", ["trigger_not_committed", "marker_not_checked", "fence_by_plain_select", "stored_effect_cut_short"]
+)
 def test_its_seed_makes_it_again(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     simulator = broken(name, monkeypatch)
     failure = first_failure(simulator)
@@ -35,7 +39,9 @@ def test_its_seed_makes_it_again(name: str, monkeypatch: pytest.MonkeyPatch) -> 
     assert (again.invariant, again.what) == (failure.invariant, failure.what)
 
 
-@pytest.mark.parametrize("name", ["trigger_not_committed", "marker_not_checked", "fence_by_plain_select"])
+@pytest.mark.parametrize(
+    "name", ["trigger_not_committed", "marker_not_checked", "fence_by_plain_select", "stored_effect_cut_short"]
+)
 def test_what_does_not_matter_is_left_out(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     simulator = broken(name, monkeypatch)
     failure = first_failure(simulator)
@@ -59,6 +65,13 @@ def test_a_story_says_who_did_what_and_what_is_wrong(monkeypatch: pytest.MonkeyP
     assert any("CRASHES" in sentence or "taken for dead" in sentence for sentence in story)
     assert any("at window.in assigned to Input Sets" in sentence for sentence in story)
     assert story[-1].startswith("Then: destinations are those of a run without failures — violated: port window.out")
+
+
+def test_a_story_tells_of_a_drain(monkeypatch: pytest.MonkeyPatch) -> None:
+    simulator = broken("stored_effect_cut_short", monkeypatch)
+    story = tell(simulator, shrink(simulator, first_failure(simulator)))
+    assert "a person asks group ingest to drain" in story
+    assert "records were used" in story[-1]
 
 
 def test_without_a_mutant_the_choices_of_a_failure_are_harmless(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,114 @@
+"""What the simulator does to a pipeline follows from the pipeline: drains, retries of quarantine, retention of lineage."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+
+import pyarrow as pa
+import pytest
+
+from airflow_logio.dataflow import EveryEvents, Pipeline, TableWriter, generate, stateless
+from airflow_logio.protocol.effects import ExpireLineage, Kept
+from airflow_logio.protocol.values import Port
+from airflow_logio.testing import Figures, ScriptedSource, Simulator, pipeline_scenario
+from airflow_logio.testing.drains import DRAIN_EVERY
+from airflow_logio.testing.scenarios import SCENARIOS
+from airflow_logio.testing.scheduler import Seeded
+from tests.unit.testing.mutants import MUTANTS
+
+NUMBERS = pa.table({"value": list(range(200))})
+PER_EVENT = 4
+EVENTS = NUMBERS.num_rows // PER_EVENT
+SEEDS = range(2 * DRAIN_EVERY)
+
+
+@stateless(on_error="quarantine")
+def checked(records: pa.Table) -> pa.Table:
+    values = records.column("value").to_pylist()
+    if values[0] % 20 == 0:
+        raise ValueError(f"{values[0]} is not wanted")
+    return pa.table({"value": [value + 1 for value in values]})
+
+
+@generate(mode="driver")
+def total(part: pa.Table, inset_id: str) -> pa.Table:
+    return pa.table({"batch": [int(inset_id)], "total": [sum(part.column("value").to_pylist())]})
+
+
+def pipeline(*, retention: str | None = None) -> Pipeline:
+    made = Pipeline("mine", connections=["warehouse"])
+    read = made.source("read", ScriptedSource(NUMBERS, PER_EVENT))
+    good = made.operator("good", checked, read)
+    sums = made.operator("sums", total, read, window=EveryEvents(5))
+    save = made.writer("save", TableWriter("warehouse", "good", {"value": "bigint"}), good)
+    put = made.writer("put", TableWriter("warehouse", "sums", {"batch": "bigint", "total": "bigint"}), sums)
+    made.group("ingest", read)
+    made.group("compute", good, sums)
+    made.group("store", save, put)
+    made.lineage("read.out", "good.out", retention=retention)
+    made.lineage("read.out", "sums.out")
+    return made.freeze()
+
+
+def run(simulator: Simulator) -> list[Figures]:
+    found = []
+    for seed in SEEDS:
+        figures, failure = simulator.run(seed)
+        assert failure is None
+        found.append(figures)
+    return found
+
+
+def test_what_is_set_aside_is_retried_and_compared_regardless_of_order() -> None:
+    scenario = pipeline_scenario(pipeline())
+    assert scenario.retries
+    simulator = Simulator(scenario)
+    seen = simulator.reference().observed
+    assert seen.aside == {("good", f"{EVENTS // 5} Input Sets")}
+    assert len(seen.ports["good.out"]) == EVENTS - EVENTS // 5
+    assert any(figures.drained for figures in run(simulator))
+    verbs = Counter(action.verb for action in simulator.record(1))
+    assert verbs["retry"] and not verbs["expire"]
+
+
+def test_lineage_whose_scopes_have_a_retention_expires() -> None:
+    scenario = pipeline_scenario(pipeline(retention="1h"))
+    assert scenario.kept == {Port("read", "out"), Port("sums", "out")}
+    simulator = Simulator(scenario)
+    run(simulator)
+    expired = set()
+    for seed in SEEDS:
+        world, watch = simulator.world()
+        Seeded(world, seed, simulator.reference().events).run()
+        expired |= {port for port, _ in watch.expired}
+    assert expired == {"good.out"}
+
+
+def test_lineage_of_other_scopes_does_not_expire() -> None:
+    scenario = pipeline_scenario(pipeline(retention="1h"))
+    everything = [
+        lambda limit, name=name: ExpireLineage(name, Kept.EVENTS, 0.0, 0, limit, "out", ()) for name in ("sums", "good")
+    ]
+    simulator = Simulator(replace(scenario, sweeps=everything, retention=0.0))
+    failures = [failure for seed in range(40) if (failure := simulator.run(seed)[1]) is not None]
+    assert {failure.invariant for failure in failures} == {"what_is_in_retention_is_kept"}
+    assert all("is to be kept for ever" in failure.what for failure in failures)
+
+
+def test_a_judge_says_whether_it_knows_of_drains() -> None:
+    assert pipeline_scenario(pipeline()).drains
+    assert not pipeline_scenario(pipeline(), judge=lambda _seen, _codec: ()).drains
+    assert pipeline_scenario(pipeline(), judge=lambda _seen, _codec: (), drains=True).drains
+
+
+UNORDERED = ("ends_not_taken_back", "state_event_left_aside")
+
+
+@pytest.mark.parametrize("name", UNORDERED)
+def test_without_order_enough_is_seen(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The scenario of retries, compared with a run without failures instead of judged."""
+    simulator = Simulator(replace(SCENARIOS["retry"](), deterministic=True, judge=None, retention=30.0))
+    run(simulator)
+    MUTANTS[name].install(monkeypatch)
+    assert any(simulator.run(seed)[1] for seed in range(100))
