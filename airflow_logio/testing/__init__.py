@@ -16,7 +16,7 @@ from __future__ import annotations
 from airflow_logio.testing.external import ExternalSystem, Guarantee
 from airflow_logio.testing.invariants import INVARIANTS, LogWatch
 from airflow_logio.testing.pipelines import ScriptedSource, pipeline_scenario
-from airflow_logio.testing.plan import Batch, Destinations, GroupPlan, ListSource, Observed, Scenario
+from airflow_logio.testing.plan import Batch, Destinations, GroupPlan, ListSource, Observed, Read, Scenario, UpTo
 from airflow_logio.testing.schedule import Failure, Figures, Simulator
 from airflow_logio.testing.shrinking import shrink
 from airflow_logio.testing.sites import Site
@@ -35,10 +35,12 @@ __all__ = [
     "ListSource",
     "LogWatch",
     "Observed",
+    "Read",
     "Scenario",
     "ScriptedSource",
     "Simulator",
     "Site",
+    "UpTo",
     "Violation",
     "pipeline_scenario",
     "shrink",
