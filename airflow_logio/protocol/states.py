@@ -13,7 +13,7 @@ from airflow_logio.errors import ProtocolViolation
 
 
 class GroupState(StrEnum):
-    """Observed state of a group (or of one replica of it)."""
+    """Observed state of a group."""
 
     NEW = "new"
     """In the log, never claimed."""

@@ -9,9 +9,12 @@ import pytest
 from airflow_logio.errors import ProtocolViolation
 from airflow_logio.protocol.states import (
     ALIVE,
+    CONCLUDED,
     ENDED,
     GROUP_TRANSITIONS,
     LAUNCHING,
+    STOPPED,
+    WAITING,
     GroupState,
     allowed_from,
     check_transition,
@@ -28,8 +31,8 @@ EXPECTED = {
     "dead": "claimed finished parked halted retired",
     "parked": "claimed halted retired",
     "halted": "claimed retired",
-    "retired": "claimed",
     "finished": "",
+    "retired": "claimed",
 }
 
 
@@ -59,5 +62,7 @@ def test_nothing_leaves_the_end_and_everything_can_reach_it() -> None:
 def test_kinds_of_states() -> None:
     assert not ALIVE & ENDED
     assert LAUNCHING < ALIVE
+    assert STOPPED < ENDED and CONCLUDED < ENDED
+    assert WAITING == STOPPED - CONCLUDED == ENDED - CONCLUDED, "what a person goes on with"
     assert set(GroupState) - ALIVE - ENDED == {GroupState.NEW, GroupState.DEAD}
     assert all(GroupState.DEAD in GROUP_TRANSITIONS[state] for state in ALIVE), "whatever lives can die"
