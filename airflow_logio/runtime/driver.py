@@ -36,6 +36,7 @@ from airflow_logio.runtime.epoch import GroupEpoch, needs_spark
 from airflow_logio.runtime.external import Connections, WriterIdentity
 from airflow_logio.runtime.heartbeat import Heartbeat
 from airflow_logio.runtime.idle import IdleEpoch
+from airflow_logio.runtime.load import LoadMeter
 from airflow_logio.runtime.manual import ManualEpoch, manual_operator
 from airflow_logio.runtime.payloads import Payloads, sweep_group
 from airflow_logio.runtime.processes import own_identity
@@ -89,6 +90,7 @@ class Driver:
         self._drain = threading.Event()
         self._wishes = {GroupState.HALTED: self._halt, GroupState.DRAINING: self._drain}
         self._ready = threading.Event()
+        self._meter = LoadMeter()
 
     def run(self) -> int:
         claim = self._config.claim
@@ -102,7 +104,9 @@ class Driver:
         crash_here(CrashPoint.AFTER_REGISTER)
         log.info("group %s, incarnation %d: registered, pid %d", ref.group, ref.incarnation, os.getpid())
         sessions = SparkSessions(f"{claim.group} ({claim.run_uid[:8]}/{claim.incarnation})")
-        heartbeat = Heartbeat(self._store, ref, lambda: self._is_ready(sessions), self._wishes, self._exit_replaced)
+        heartbeat = Heartbeat(
+            self._store, ref, lambda: self._is_ready(sessions), self._wishes, self._exit_replaced, self._meter.read
+        )
         heartbeat.start()
         try:
             return self._drive(ref, sessions)
@@ -138,6 +142,7 @@ class Driver:
                 self._halt,
                 self._drain,
                 slots_of=partial(self._store.slots, run.run_id),
+                load=self._meter,
                 payloads=self._payloads,
             )
             self._sweep(run, ref, below=ref.incarnation)

@@ -34,6 +34,7 @@ from airflow_logio.runtime.committer import Committer
 from airflow_logio.runtime.generation import Generation
 from airflow_logio.runtime.jobs import Generated
 from airflow_logio.runtime.lanes import lanes_of
+from airflow_logio.runtime.load import Doing
 from airflow_logio.runtime.logic import captured_inputs, specs_of
 from airflow_logio.runtime.mailbox import Mailbox
 from airflow_logio.runtime.payloads import EpochPayloads
@@ -75,6 +76,7 @@ class GroupEpoch:
     ) -> None:
         self._settings = settings
         self._session = session
+        self._load = settings.load
         self._pipeline = settings.pipeline
         self._slots = slots
         self._routes: dict[str, Routes] = {}
@@ -268,7 +270,10 @@ class GroupEpoch:
     def _loop(self) -> bool:
         while True:
             self._drain_if_asked()
-            item = self._mailbox.get(self._patience(), inputs=self._accepts_inputs())
+            accepts = self._accepts_inputs()
+            self._load.now(self._waiting(accepts=accepts))
+            item = self._mailbox.get(self._patience(), inputs=accepts)
+            self._load.now(Doing.BUSY)
             taken = 0
             while item is not None:
                 self._observe(item)
@@ -284,6 +289,12 @@ class GroupEpoch:
                 self._submit()
             if self._is_finished():
                 return self._finish()
+
+    def _waiting(self, *, accepts: bool) -> Doing:
+        """What the loop does while nothing is in its mailbox."""
+        if self._generation.is_busy():
+            return Doing.BUSY
+        return Doing.IDLE if accepts else Doing.BLOCKED
 
     def _patience(self) -> float:
         """How long to wait for news; an Output Set that waits for the committer is not left lying for a flush."""
@@ -306,6 +317,7 @@ class GroupEpoch:
             self._unflushed_since = time.monotonic()
         match item:
             case (Port() as receiver, Event() as event):
+                self._load.took(1, event.records, self._mailbox.waiting())
                 self._protocol.deliver(receiver, event)
             case Discarded(operator, action_id):
                 self._protocol.effect_dropped(operator, action_id)
@@ -357,9 +369,12 @@ class GroupEpoch:
         for effect in effects:
             if isinstance(effect, fx.LogEvent) and effect.event.sender in self._backlogs:
                 event = effect.event
+                self._load.sent(1, event.records)
                 size = len(event.body) if event.body is not None else getattr(event.payload, "nbytes", 0)
                 self._backlogs[event.sender].note_size(event.event_id, size)
+        self._load.now(Doing.BLOCKED)  # the committer lets in so much, and then makes wait
         self._committer.submit(effects + self._collection.due(effects))
+        self._load.now(Doing.BUSY)
         self._unflushed_since = None
 
     def _is_finished(self) -> bool:

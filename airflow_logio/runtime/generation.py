@@ -55,6 +55,10 @@ class Generation:
                 return True
         return False
 
+    def is_busy(self) -> bool:
+        """A job is running."""
+        return any(not runner.is_free() for runner in self._runners.values())
+
     def start_jobs(self) -> None:
         """Start a job where one is due; at most one per operator at a time."""
         for name, runner in self._runners.items():

@@ -17,7 +17,7 @@ import psutil
 from airflow_logio.errors import Fenced, LogioError
 from airflow_logio.protocol.states import GroupState
 from airflow_logio.store.port import LogStore
-from airflow_logio.store.records import GroupRef
+from airflow_logio.store.records import GroupRef, Load
 
 log = logging.getLogger(__name__)
 
@@ -27,7 +27,7 @@ BEAT_SECONDS = 0.5
 class Heartbeat:
     """`replaced` is called once when the incarnation is void, or the parent process is gone.
 
-    `wishes`: desired state of the group → the event to set when it is asked for.
+    `wishes`: desired state of the group → the event to set when it is asked for. `load` is what it says of itself.
     """
 
     def __init__(
@@ -37,12 +37,14 @@ class Heartbeat:
         is_ready: Callable[[], bool],
         wishes: Mapping[GroupState, threading.Event],
         replaced: Callable[[str], None],
+        load: Callable[[], Load | None] = lambda: None,
     ) -> None:
         self._store = store
         self._ref = ref
         self._is_ready = is_ready
         self._wishes = wishes
         self._replaced = replaced
+        self._load = load
         self._parent = os.getppid()
         self._process = psutil.Process()
         self._stopping = threading.Event()
@@ -69,7 +71,9 @@ class Heartbeat:
             self._replaced("the JVM of spark-submit has ended")
             return False
         try:
-            desired = self._store.heartbeat(self._ref, beat, ready=self._is_ready(), rss_bytes=self._resident_bytes())
+            desired = self._store.heartbeat(
+                self._ref, beat, ready=self._is_ready(), rss_bytes=self._resident_bytes(), load=self._load()
+            )
         except Fenced as error:
             self._replaced(str(error))
             return False

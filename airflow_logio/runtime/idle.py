@@ -6,6 +6,7 @@ import logging
 
 from airflow_logio.errors import LogUnavailable
 from airflow_logio.runtime.channel import POLL_SECONDS
+from airflow_logio.runtime.load import Doing
 from airflow_logio.runtime.settings import EpochSettings
 from airflow_logio.store.port import GroupSession
 
@@ -20,6 +21,7 @@ class IdleEpoch:
     def run(self) -> bool:
         """Wait until the epoch is void: a slot came, or the replica is retired. False if it was asked to halt."""
         log.info("replica %s owns no slot: it waits for one", self._settings.group)
+        self._settings.load.now(Doing.IDLE)
         while not self._settings.stop_requested.is_set():
             self._settings.sessions.raise_if_failed()
             try:

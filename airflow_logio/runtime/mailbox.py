@@ -71,6 +71,10 @@ class Mailbox:
                     return None
                 self._changed.wait(remaining)
 
+    def waiting(self) -> int:
+        """Inputs that nobody has taken yet."""
+        return len(self._inputs)
+
     def close(self) -> None:
         with self._changed:
             self._closed = True

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from airflow_logio.dataflow.pipeline import Pipeline
 from airflow_logio.protocol.replicas import Slot
 from airflow_logio.runtime.external import Connections
+from airflow_logio.runtime.load import LoadMeter
 from airflow_logio.runtime.mailbox import Bound
 from airflow_logio.runtime.payloads import Payloads
 from airflow_logio.runtime.spark import SparkSessions
@@ -40,5 +41,6 @@ class EpochSettings:
     prefetch: Bound = field(default_factory=Bound)
     slots_of: Callable[[str], Sequence[Slot]] = lambda _: ()
     """Replicated group → its slots and their owners, for its Dispatchers. Raises `LogUnavailable`."""
+    load: LoadMeter = field(default_factory=LoadMeter)
     payloads: Payloads | None = None
     """The payload store of the deployment, if it has one."""

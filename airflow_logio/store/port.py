@@ -24,6 +24,7 @@ from airflow_logio.store.records import (
     GroupRef,
     GroupStatus,
     LaunchRecipe,
+    Load,
     PortProgress,
     QuarantinedInputSet,
     Retried,
@@ -206,7 +207,9 @@ class LogStore(ABC):
         """The driver takes its incarnation (nonce compared, once). Raises `Fenced` for everybody else."""
 
     @abstractmethod
-    def heartbeat(self, ref: GroupRef, beat: int, *, ready: bool, rss_bytes: int) -> GroupState:
+    def heartbeat(
+        self, ref: GroupRef, beat: int, *, ready: bool, rss_bytes: int, load: Load | None = None
+    ) -> GroupState:
         """Write the heartbeat row of this incarnation; returns the desired state. Raises `Fenced` if replaced."""
 
     @abstractmethod

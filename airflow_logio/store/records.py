@@ -256,6 +256,25 @@ class FenceRow:
 
 
 @dataclass(frozen=True, slots=True)
+class Load:
+    """How a driver has spent the last seconds, and what passed through it in them. Fractions are of the time, 0 to 1."""
+
+    seconds: float
+    """How long the window is."""
+    busy: float
+    idle: float
+    """It waited for input."""
+    blocked: float
+    """It was held up: by a receiver, an external system or the log."""
+    events_in: int
+    records_in: int
+    events_out: int
+    records_out: int
+    queued: int = 0
+    """Events in its memory that no step has used yet."""
+
+
+@dataclass(frozen=True, slots=True)
 class GroupStatus:
     """One group as an observer sees it. Times are seconds since the epoch, by the database's clock."""
 
@@ -277,6 +296,8 @@ class GroupStatus:
     replica: int = 0
     commits: int = 0
     """Commits of the group, all incarnations together (the fence row's number of the last one)."""
+    load: Load | None = None
+    """What the driver of this incarnation said with its last heartbeat."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from airflow_logio.protocol import effects as fx
 from airflow_logio.protocol.liveness import RecoveryBudget
 from airflow_logio.protocol.states import GroupState
 from airflow_logio.store.port import LogStore
-from airflow_logio.store.records import Claim, DriverIdentity, GroupRef, GroupStatus, OperatorShape
+from airflow_logio.store.records import Claim, DriverIdentity, GroupRef, GroupStatus, Load, OperatorShape
 from tests.support.logs import SOMEBODY, Driver, contents, replace_driver, spec, start_driver
 from tests.support.racing import race
 
@@ -196,6 +196,17 @@ def test_heartbeats_are_seen_and_answer_with_the_wish(log_store: LogStore) -> No
     assert (second.beat, second.ready, second.rss_bytes, second.desired) == (2, True, 200, GroupState.HALTED)
     assert first.beat_at is not None and second.beat_at is not None
     assert second.beat_at >= first.beat_at
+
+
+def test_a_driver_says_how_busy_it_is_and_its_successor_says_it_anew(log_store: LogStore) -> None:
+    driver = start_driver(log_store)
+    assert status(log_store, driver.ref).load is None
+    first, second = Load(10.0, 0.5, 0.25, 0.25, 3, 30, 1, 5, 2), Load(10.0, 1.0, 0.0, 0.0, 9, 90, 3, 15)
+    for beat, load in ((1, first), (2, second)):
+        log_store.heartbeat(driver.ref, beat, ready=True, rss_bytes=1, load=load)
+        assert status(log_store, driver.ref).load == load
+    newer = replace_driver(driver)
+    assert status(log_store, newer.ref).load is None
 
 
 def test_the_heartbeat_of_a_replaced_driver_is_refused_and_not_seen(log_store: LogStore) -> None:

@@ -17,7 +17,7 @@ from airflow_logio.protocol.states import GroupState
 from airflow_logio.runtime.heartbeat import BEAT_SECONDS, Heartbeat
 from airflow_logio.store.opening import open_store
 from airflow_logio.store.port import LogStore
-from airflow_logio.store.records import GroupRef
+from airflow_logio.store.records import GroupRef, Load
 from tests.conftest import QUICK
 from tests.store.conftest import OpenStore
 from tests.support.logs import Driver, sent, start_driver
@@ -36,10 +36,12 @@ class Timed:
         self.took: list[float] = []
         self.failed: list[Exception] = []
 
-    def heartbeat(self, ref: GroupRef, beat: int, *, ready: bool, rss_bytes: int) -> GroupState:
+    def heartbeat(
+        self, ref: GroupRef, beat: int, *, ready: bool, rss_bytes: int, load: Load | None = None
+    ) -> GroupState:
         began = time.monotonic()
         try:
-            return self._store.heartbeat(ref, beat, ready=ready, rss_bytes=rss_bytes)
+            return self._store.heartbeat(ref, beat, ready=ready, rss_bytes=rss_bytes, load=load)
         except Exception as error:
             self.failed.append(error)
             raise

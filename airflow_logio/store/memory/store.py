@@ -38,6 +38,7 @@ from airflow_logio.store.records import (
     GroupRef,
     GroupStatus,
     LaunchRecipe,
+    Load,
     PortProgress,
     QuarantinedInputSet,
     Refused,
@@ -148,6 +149,7 @@ class MemoryLogStore(LogStore):
             log_path=driver.log_path if driver else None,
             rss_bytes=beat.rss_bytes if beat else 0,
             commits=fence.commit_no,
+            load=beat.load if beat else None,
         )
 
     def claim(self, run_id: int, group: str, *, expected: int, reason: str, by_user: bool = False) -> Claim:
@@ -237,14 +239,16 @@ class MemoryLogStore(LogStore):
         incarnation = self.tables.fences[GroupKey(claim.run_id, claim.group, claim.replica)].incarnation
         return (driver.nonce, driver.identity, incarnation) == (claim.nonce, identity, claim.incarnation)
 
-    def heartbeat(self, ref: GroupRef, beat: int, *, ready: bool, rss_bytes: int) -> GroupState:
+    def heartbeat(
+        self, ref: GroupRef, beat: int, *, ready: bool, rss_bytes: int, load: Load | None = None
+    ) -> GroupState:
         tables, key = self.tables, GroupKey(ref.run_id, ref.group, ref.replica)
         with tables.transaction():
             fence = tables.fences.get(key)
             if fence is None or fence.incarnation != ref.incarnation:
                 raise Fenced(f"group {ref.group!r}: incarnation {ref.incarnation} was replaced")
             # Not through `put`: a heartbeat wakes nobody.
-            tables.beats[key, ref.incarnation] = BeatRow(beat, tables.now(), ready, rss_bytes)
+            tables.beats[key, ref.incarnation] = BeatRow(beat, tables.now(), ready, rss_bytes, load)
             return tables.groups[key].desired
 
     def declare_dead(self, ref: GroupRef, cause: str, *, failed_at: FailurePoint | None = None) -> bool:

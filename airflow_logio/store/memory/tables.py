@@ -22,6 +22,7 @@ from airflow_logio.store.records import (
     DriverIdentity,
     FenceRow,
     LaunchRecipe,
+    Load,
     PortProgress,
     Run,
     RunKey,
@@ -140,6 +141,7 @@ class BeatRow:
     at: float
     ready: bool
     rss_bytes: int
+    load: Load | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from airflow_logio.errors import LogInconsistent, ProtocolViolation, UnknownRun
 from airflow_logio.protocol.states import CONCLUDED, GroupState, RunState
 from airflow_logio.protocol.values import Port
 from airflow_logio.store.endings import superseded
-from airflow_logio.store.records import DriverIdentity, GroupStatus, PortProgress, Run, RunSpec
+from airflow_logio.store.records import DriverIdentity, GroupStatus, Load, PortProgress, Run, RunSpec
 from airflow_logio.store.sql import schema
 from airflow_logio.store.sql.engines import now
 
@@ -126,8 +126,9 @@ def _recoveries(connection: Connection, run_ids: Sequence[int]) -> dict[_Replica
 
 
 def _beats(connection: Connection, beats: Engine, run_ids: Sequence[int]) -> dict[tuple[_Replica, int], sa.Row[Any]]:
-    table = schema.heartbeat
-    query = sa.select(table).where(table.c.run_id.in_(run_ids))
+    table, load = schema.heartbeat, schema.load
+    same = [load.c[name] == table.c[name] for name in ("run_id", "group_name", "incarnation")]
+    query = sa.select(table, load.c.figures).outerjoin(load, sa.and_(*same)).where(table.c.run_id.in_(run_ids))
     if beats is connection.engine:
         rows = connection.execute(query).all()
     else:
@@ -170,7 +171,18 @@ def _status(
         log_path=row[driver.log_path],
         rss_bytes=beat.rss_bytes if beat else 0,
         commits=row[fence.commit_no],
+        load=_load(beat),
     )
+
+
+def _load(beat: sa.Row[Any] | None) -> Load | None:
+    """Figures that this version cannot read say nothing; they are of no use to the protocol."""
+    if beat is None or beat.figures is None:
+        return None
+    try:
+        return msgspec.json.decode(beat.figures, type=Load)
+    except (msgspec.MsgspecError, ValueError):
+        return None
 
 
 def progress(connection: Connection, run_id: int) -> Sequence[PortProgress]:

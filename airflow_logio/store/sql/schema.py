@@ -298,6 +298,16 @@ heartbeat = Table(
     Column("rss_bytes", BigInteger, nullable=False),
 )
 
+load = Table(
+    "logio_load",
+    beat_metadata,
+    Column("run_id", _Id, primary_key=True, autoincrement=False),
+    Column("group_name", _Name, primary_key=True),
+    Column("incarnation", Integer, primary_key=True, autoincrement=False),
+    Column("figures", Text, nullable=False),
+    comment="what drivers say with their heartbeats of how busy they are",
+)
+
 waiting = Table(
     "logio_waiting",
     beat_metadata,

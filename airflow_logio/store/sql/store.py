@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TypeVar
 
+import msgspec
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
@@ -24,6 +25,7 @@ from airflow_logio.store.records import (
     GroupRef,
     GroupStatus,
     LaunchRecipe,
+    Load,
     PortProgress,
     QuarantinedInputSet,
     Refused,
@@ -231,7 +233,9 @@ class SqlLogStore(LogStore):
                 )
         return GroupRef(claim.run_id, claim.group, claim.incarnation, claim.replica)
 
-    def heartbeat(self, ref: GroupRef, beat: int, *, ready: bool, rss_bytes: int) -> GroupState:
+    def heartbeat(
+        self, ref: GroupRef, beat: int, *, ready: bool, rss_bytes: int, load: Load | None = None
+    ) -> GroupState:
         with reading(self.engine) as connection:
             fence, group = schema.fence, schema.group
             row = connection.execute(
@@ -260,6 +264,13 @@ class SqlLogStore(LogStore):
                     index_elements=["run_id", "group_name", "replica", "incarnation"], set_=values
                 )
             )
+            if load is not None:
+                figures = {"figures": msgspec.json.encode(load).decode()}
+                upsert = runs.upserting(connection, schema.load).values(
+                    run_id=ref.run_id, group_name=ref.group, incarnation=ref.incarnation, **figures
+                )
+                keys = ["run_id", "group_name", "incarnation"]
+                connection.execute(upsert.on_conflict_do_update(index_elements=keys, set_=figures))
         return runs.known(GroupState, row.desired, f"the desired state of group {ref.group!r}")
 
     def declare_dead(self, ref: GroupRef, cause: str, *, failed_at: FailurePoint | None = None) -> bool:
