@@ -1,19 +1,13 @@
-"""The process of one incarnation of a group: register, rebuild, run, end (started by spark-submit).
-
-What it answers, by exit code (for people; supervisors believe the log only): 0 finished or halted, 3 replaced,
-4 parked, 1 failed and to be recovered.
-"""
+"""One incarnation of a group in its process: register, rebuild, run, end."""
 
 from __future__ import annotations
 
-import argparse
 import logging
 import os
 import sys
 import threading
 from functools import partial
 from pathlib import Path
-from typing import NoReturn
 
 from airflow_logio.crash import CrashPoint, crash_here
 from airflow_logio.dataflow.pipeline import Pipeline
@@ -30,9 +24,10 @@ from airflow_logio.errors import (
 )
 from airflow_logio.protocol.replicas import replicated_group
 from airflow_logio.protocol.states import GroupState
-from airflow_logio.runtime import bundle, driver_config
+from airflow_logio.runtime import bundle
 from airflow_logio.runtime.driver_config import DriverConfig
-from airflow_logio.runtime.epoch import GroupEpoch, needs_spark
+from airflow_logio.runtime.epoch import GroupEpoch
+from airflow_logio.runtime.exit_codes import FAILED, FINISHED, PARKED, REPLACED
 from airflow_logio.runtime.external import Connections, WriterIdentity
 from airflow_logio.runtime.heartbeat import Heartbeat
 from airflow_logio.runtime.idle import IdleEpoch
@@ -41,7 +36,7 @@ from airflow_logio.runtime.manual import ManualEpoch, manual_operator
 from airflow_logio.runtime.payloads import Payloads, sweep_group
 from airflow_logio.runtime.processes import own_identity
 from airflow_logio.runtime.settings import EpochSettings
-from airflow_logio.runtime.spark import SparkSessions
+from airflow_logio.runtime.spark import SparkSessions, needs_spark
 from airflow_logio.store.opening import open_store
 from airflow_logio.store.patience import Patience
 from airflow_logio.store.port import GroupSession
@@ -50,36 +45,13 @@ from airflow_logio.store.sql.store import SqlLogStore, driver_application
 
 log = logging.getLogger(__name__)
 
-FINISHED, FAILED, REPLACED, PARKED = 0, 1, 3, 4
-
-
-def main() -> NoReturn:
-    """Entry point: ``logio_driver.py --config FILE``."""
-    parser = argparse.ArgumentParser(description="Driver of one LOG.io operator group; started by a launcher.")
-    parser.add_argument("--config", type=Path, required=True, help="file of mode 0600 that the launcher wrote")
-    arguments = parser.parse_args()
-    logging.basicConfig(
-        level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(threadName)s %(name)s: %(message)s"
-    )
-    logging.getLogger("py4j").setLevel(logging.WARNING)
-    code = FAILED
-    try:
-        code = Driver(driver_config.take(arguments.config)).run()
-    except LogioError as error:
-        log.error("%s: %s", type(error).__name__, error)
-    except BaseException:
-        log.exception("the driver failed")
-    sys.stdout.flush()
-    sys.stderr.flush()
-    # Threads may still wait for a database or for Spark; whatever they would do is fenced, so nobody waits for them.
-    os._exit(code)
-
 
 class Driver:
-    """One incarnation. `run` returns the exit code."""
+    """One incarnation. `run` returns the exit code. `sessions` may have begun to make the Spark session."""
 
-    def __init__(self, config: DriverConfig) -> None:
+    def __init__(self, config: DriverConfig, sessions: SparkSessions) -> None:
         self._config = config
+        self._sessions = sessions
         claim = config.claim
         application = driver_application(claim.run_id, claim.group, claim.incarnation)
         self._store: SqlLogStore = Patience().call(
@@ -103,18 +75,15 @@ class Driver:
             return REPLACED
         crash_here(CrashPoint.AFTER_REGISTER)
         log.info("group %s, incarnation %d: registered, pid %d", ref.group, ref.incarnation, os.getpid())
-        sessions = SparkSessions(f"{claim.group} ({claim.run_uid[:8]}/{claim.incarnation})")
-        heartbeat = Heartbeat(
-            self._store, ref, lambda: self._is_ready(sessions), self._wishes, self._exit_replaced, self._meter.read
-        )
+        heartbeat = Heartbeat(self._store, ref, self._is_ready, self._wishes, self._exit_replaced, self._meter.read)
         heartbeat.start()
         try:
-            return self._drive(ref, sessions)
+            return self._drive(ref)
         finally:
             heartbeat.stop()
-            sessions.stop()
+            self._sessions.stop()
 
-    def _drive(self, ref: GroupRef, sessions: SparkSessions) -> int:
+    def _drive(self, ref: GroupRef) -> int:
         session = self._store.session(ref)
         run: Run | None = None
         try:
@@ -122,7 +91,7 @@ class Driver:
                 self._payloads = Payloads(self._config.payloads)
             pipeline = self._load()
             if needs_spark(pipeline, ref.group):
-                sessions.begin()
+                self._sessions.begin()
             else:
                 self._ready.set()
             run = found = self._store.patience.call(
@@ -137,7 +106,7 @@ class Driver:
                 run,
                 ref.group,
                 connections,
-                sessions,
+                self._sessions,
                 lambda stopping: self._hold_sources(found, stopping),
                 self._halt,
                 self._drain,
@@ -220,8 +189,8 @@ class Driver:
         log.info("replica %s owns slots %s", settings.group, sorted(slots) or "none")
         return GroupEpoch(settings, session, epoch, slots) if slots else IdleEpoch(settings, session)
 
-    def _is_ready(self, sessions: SparkSessions) -> bool:
-        return self._ready.is_set() or sessions.is_ready()
+    def _is_ready(self) -> bool:
+        return self._ready.is_set() or self._sessions.is_ready()
 
     def _hold_sources(self, run: Run, stopping: threading.Event) -> None:
         """A benchmark's sources wait until every group is ready; a recovered one has nobody to wait for."""

@@ -26,6 +26,8 @@ class DriverConfig:
     """The pipeline's connection name → URL."""
     payloads: str | None = None
     """Root of the payload store, which may hold credentials."""
+    needs_spark: bool = False
+    """An operator of the group runs its generation in Spark: make the session first of all."""
 
     def write(self, path: Path) -> None:
         """Create the file, readable by its owner only; it must not exist."""

@@ -25,7 +25,7 @@ from airflow_logio.protocol.group import GroupProtocol
 from airflow_logio.protocol.logic import Emit
 from airflow_logio.protocol.recovery import Recovered
 from airflow_logio.protocol.replicas import slot_of
-from airflow_logio.protocol.values import FIRST_EVENT_ID, Event, ExecutionMode, Port
+from airflow_logio.protocol.values import FIRST_EVENT_ID, Event, Port
 from airflow_logio.protocol.writes import PendingWrite
 from airflow_logio.runtime.backlog import Backlog, bounded
 from airflow_logio.runtime.channel import Channel
@@ -443,8 +443,3 @@ class GroupEpoch:
 
     def _last_event(self, sender: Port) -> int:
         return self._protocol.operators[sender.operator].context.next_event.get(sender.name, FIRST_EVENT_ID) - 1
-
-
-def needs_spark(pipeline: Pipeline, group: str) -> bool:
-    """Whether an operator of the group runs its generation in Spark."""
-    return any(pipeline.operators[name].mode is not ExecutionMode.DRIVER for name in pipeline.group_of(group).operators)

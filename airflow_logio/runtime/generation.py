@@ -9,7 +9,14 @@ from typing import Any
 from airflow_logio.dataflow.operators import BatchGenerator, Operator
 from airflow_logio.protocol.group import GroupProtocol
 from airflow_logio.protocol.values import ExecutionMode
-from airflow_logio.runtime.jobs import LINGER_SECONDS, TARGET_RECORDS, Generated, JobRunner, batch_of
+from airflow_logio.runtime.jobs import (
+    FIRST_RECORDS,
+    LINGER_SECONDS,
+    TARGET_RECORDS,
+    Generated,
+    JobRunner,
+    batch_of,
+)
 from airflow_logio.runtime.settings import EpochSettings, Failure
 
 MAX_RECORDS_PER_JOB = 400_000
@@ -31,6 +38,8 @@ class Generation:
         self._waiting: dict[str, dict[str, tuple[int, int]]] = {}
         self._oldest: dict[str, float] = {}
         self._runners: dict[str, JobRunner] = {}
+        self._begun: set[str] = set()
+        """Operators that have had their first job."""
         for name, operator in members.items():
             if operator.mode is not ExecutionMode.EXECUTORS:
                 continue
@@ -81,11 +90,14 @@ class Generation:
         if self._protocol.operators[name].inputs_ended():
             return True
         records = sum(count for count, _ in waiting.values())
-        return records >= TARGET_RECORDS or time.monotonic() - self._oldest[name] >= LINGER_SECONDS
+        target = TARGET_RECORDS if name in self._begun else FIRST_RECORDS
+        return records >= target or time.monotonic() - self._oldest[name] >= LINGER_SECONDS
 
     def _start(self, name: str, runner: JobRunner) -> None:
         waiting = self._waiting[name]
-        chosen = batch_of([(inset_id, count) for inset_id, (count, _) in waiting.items()], MAX_RECORDS_PER_JOB)
+        limit = MAX_RECORDS_PER_JOB if name in self._begun else FIRST_RECORDS
+        self._begun.add(name)
+        chosen = batch_of([(inset_id, count) for inset_id, (count, _) in waiting.items()], limit)
         for inset_id in chosen:
             del waiting[inset_id]
         self._oldest.pop(name, None)

@@ -27,6 +27,8 @@ log = logging.getLogger(__name__)
 
 TARGET_RECORDS = 300_000
 """A job starts at once when this many records wait: bounded memory, and the start-up of a job is paid for."""
+FIRST_RECORDS = 20_000
+"""The first job of a driver is small: a recovered group shows its next Output Set before it goes through what has waited."""
 LINGER_SECONDS = 1.0
 """Otherwise it starts when the oldest triggered Input Set has waited this long, or nothing more can come."""
 

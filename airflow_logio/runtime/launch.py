@@ -21,6 +21,7 @@ from airflow_logio.runtime import processes, spark_submit
 from airflow_logio.runtime.bundle import PipelineRef, write_bundle
 from airflow_logio.runtime.driver_config import DriverConfig
 from airflow_logio.runtime.payloads import payload_root
+from airflow_logio.runtime.spark import needs_spark
 from airflow_logio.runtime.spark_submit import SparkSettings
 from airflow_logio.store.records import Claim, DriverIdentity, GroupRef, GroupStatus, Run
 from airflow_logio.store.sql.store import SqlLogStore
@@ -146,6 +147,7 @@ def launch_group(context: LaunchContext, group: str, *, expected: int, reason: s
         str(context.ref.bundle_root),
         dict(context.connections),
         payload_root(context.log_url, context.payloads),
+        needs_spark(context.pipeline, group),
     )
     conf = context.settings.effective_conf(context.pipeline.group_of(group).spark)
     try:

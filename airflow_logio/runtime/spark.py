@@ -1,11 +1,19 @@
-"""The Spark session of a group: made in the background when the group has an operator that needs it (decision 7)."""
+"""The Spark session of a group: made in the background when the group has an operator that needs it (decision 7).
+
+Imported before anything else in a driver, so that it imports little.
+"""
 
 from __future__ import annotations
 
 import logging
 import threading
 import time
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+from airflow_logio.protocol.values import ExecutionMode
+
+if TYPE_CHECKING:
+    from airflow_logio.dataflow.pipeline import Pipeline
 
 log = logging.getLogger(__name__)
 
@@ -13,6 +21,11 @@ BROADCAST_BYTES = 32 * 2**20
 """Effects of declared reads up to this size are broadcast: Spark cannot know the size of an Arrow table."""
 
 WARM_UP_ROWS = 2_000
+
+
+def needs_spark(pipeline: Pipeline, group: str) -> bool:
+    """Whether an operator of the group runs its generation in Spark."""
+    return any(pipeline.operators[name].mode is not ExecutionMode.DRIVER for name in pipeline.group_of(group).operators)
 
 
 class SparkSessions:
@@ -23,15 +36,27 @@ class SparkSessions:
         self._session: Any = None
         self._error: BaseException | None = None
         self._thread: threading.Thread | None = None
+        self._wanted = threading.Event()
+        """Somebody waits for the session: his job warms it."""
 
     def begin(self) -> None:
-        """Start making the session; returns at once."""
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._make, name="logio-spark", daemon=True)
-            self._thread.start()
+        """Start making the session; returns when Python's part is done, which would only compete with the caller's."""
+        if self._thread is not None:
+            return
+        started = time.monotonic()
+        try:
+            from pyspark import SparkConf
+
+            # Imports what pyspark imports late (pandas, if it is there), on this thread: no two threads import side by side.
+            conf = SparkConf().setAppName(self._application)
+        except BaseException as error:
+            self._error, conf = error, None
+        self._thread = threading.Thread(target=self._make, args=(conf, started), name="logio-spark", daemon=True)
+        self._thread.start()
 
     def get(self) -> Any:
-        """The session, after one trivial job: class loading and code generation are paid for."""
+        """The session. Whoever asks while it is made gets it without a warm-up: his job pays for classes and code instead."""
+        self._wanted.set()
         self.begin()
         assert self._thread is not None
         self._thread.join()
@@ -60,15 +85,19 @@ class SparkSessions:
         if self._error is not None:
             raise self._error
 
-    def _make(self) -> None:
-        started = time.monotonic()
+    def _make(self, conf: Any, started: float) -> None:
+        if self._error is not None:
+            return
         try:
             from pyspark.sql import SparkSession
 
-            session = SparkSession.builder.appName(self._application).getOrCreate()
+            session = SparkSession.builder.config(conf=conf).getOrCreate()
             made = time.monotonic()
-            warm_up(session)
-            log.info("Spark session after %.1f s, warm after %.1f s", made - started, time.monotonic() - started)
+            if self._wanted.is_set():
+                log.info("Spark session after %.1f s, warmed by the first job", made - started)
+            else:
+                warm_up(session)
+                log.info("Spark session after %.1f s, warm after %.1f s", made - started, time.monotonic() - started)
             self._session = session
         except BaseException as error:
             self._error = error

@@ -14,7 +14,7 @@ import pytest
 from airflow_logio.crash import CrashPoint
 from airflow_logio.protocol.states import GroupState
 from airflow_logio.runtime import processes, stopping
-from airflow_logio.runtime.driver import REPLACED
+from airflow_logio.runtime.exit_codes import REPLACED
 from airflow_logio.runtime.stopping import Halt, halt_for_good
 from airflow_logio.store.records import DriverIdentity
 from tests.acceptance.test_zombies import contents

@@ -19,7 +19,7 @@ from airflow_logio.crash import CrashPoint
 from airflow_logio.protocol.liveness import Lease
 from airflow_logio.protocol.states import GroupState
 from airflow_logio.runtime.bundle import parse_ref
-from airflow_logio.runtime.driver import REPLACED
+from airflow_logio.runtime.exit_codes import REPLACED
 from airflow_logio.store.sql.engines import log_engine
 from tests.support.running import PlainLauncher, Running, running
 
