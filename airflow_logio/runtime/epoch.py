@@ -15,7 +15,6 @@ from typing import Any
 
 from airflow_logio.crash import CrashPoint, crash_here
 from airflow_logio.dataflow.operators import SourceOperator
-from airflow_logio.dataflow.pipeline import Pipeline
 from airflow_logio.dataflow.replication import Dispatcher, Routes
 from airflow_logio.dataflow.replication.partition import AllSlots
 from airflow_logio.dataflow.writers import ActionWriter

@@ -32,7 +32,7 @@ def main() -> int:
             if arguments.only in (None, "recovery"):
                 _recovery(databases, results)
             if arguments.only in (None, "airflow") and isinstance(databases, Postgres):
-                _in_airflow(databases, arguments.kills, results)
+                _in_airflow(databases, arguments, results)
         except throughput.WrongResult as error:
             print(f"{name}: {error}", file=sys.stderr)
             return 1
@@ -57,9 +57,9 @@ def _recovery(databases: Databases, results: dict[str, Any]) -> None:
             print(measured.line(), flush=True)
 
 
-def _in_airflow(databases: Postgres, kills: int, results: dict[str, Any]) -> None:
-    for form in in_airflow.FORMS:
-        for measured in in_airflow.measure(databases, form, kills):
+def _in_airflow(databases: Postgres, arguments: argparse.Namespace, results: dict[str, Any]) -> None:
+    for form in arguments.form or in_airflow.FORMS:
+        for measured in in_airflow.measure(databases, form, arguments.kills, arguments.events_per_second):
             results["in_airflow"].append(measured.as_json())
             print(measured.line(), flush=True)
 
@@ -68,6 +68,10 @@ def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="make bench", description=__doc__)
     parser.add_argument("--runs", type=int, default=3, help="runs per throughput figure (the median is reported)")
     parser.add_argument("--kills", type=int, default=5, help="kills per recovery figure under Airflow (medians)")
+    parser.add_argument("--form", action="append", choices=list(in_airflow.FORMS), help="under Airflow, only this one")
+    parser.add_argument(
+        "--events-per-second", type=float, default=20.0, help="of the source while others are killed under load"
+    )
     parser.add_argument("--database", action="append", choices=list(DATABASES), help="only this one (repeatable)")
     parser.add_argument("--only", choices=("throughput", "recovery", "airflow"), help="only this part")
     parser.add_argument("--json", type=Path, help="write all figures to this file")

@@ -1,22 +1,28 @@
 """kill -9 of a driver under a real Airflow: seconds until it is detected, and until its group commits its next Output Set.
 
-Two forms: task `supervise` of the run's own DAG run, and the recovery DAG. Two conditions: *idle*, with every other driver
-finished or waiting (the one to be killed is stopped until they are), and *loaded*, with all of them at work on a source that
-is several times as long; there the commits of the other groups are counted, too.
+Two forms: task `supervise` of the run's own DAG run, and the recovery DAG. Three conditions:
+
+- *idle*: every other driver has finished or waits (the one to be killed is stopped until they do);
+- *loaded*: all of them are at work on a source that is slower than they are and lasts longer than the measurement, so that
+  every group has input before, during and after each kill, and its commit rates can be compared;
+- *again*: the new driver is killed, too, as soon as it is up.
+
+Idle and loaded kills are independent measurements: each waits until somebody looks for failed groups again after the
+recovery before (the recovery DAG's next run has begun, `supervise` is deferred again). In *again* nobody may be looking yet.
 """
 
 from __future__ import annotations
 
+import math
+import os
 import shutil
 import signal
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import median
-from typing import Any
 
 import psutil
 import pyarrow as pa
@@ -30,37 +36,45 @@ from airflow_logio.demo.rest import Airflow, AirflowUnavailable
 from airflow_logio.demo.standalone import Standalone
 from airflow_logio.protocol.states import GroupState
 from airflow_logio.runtime import leftovers
-from airflow_logio.runtime.recoveries import recoveries
+from airflow_logio.runtime.recoveries import Recovery, recoveries
 from airflow_logio.runtime.snapshot import Observer
 from airflow_logio.store.opening import open_store
 from airflow_logio.store.records import GroupStatus, Run
 from airflow_logio.store.sql.drivers import driver_records
 from airflow_logio.store.sql.store import SqlLogStore
 from tests.bench.databases import Postgres
+from tests.bench.kills import Kill, Recovered
 from tests.bench.throughput import WrongResult
 from tests.support.waiting import eventually
 
 DAGS = Path(__file__).parents[2] / "dags"
+PIPELINE = Path(__file__).parent / "dags" / "bench_pipeline.py"
 FORMS = {"supervise": "supervise", "recovery DAG": "dag"}
 GROUPS = ("totals", "hourly")
 BEHIND = {"totals": {"totals"}, "hourly": {"hourly", "publish"}}
 LOOK_SECONDS = 0.05
-SAMPLE_SECONDS = 5.0
+SAMPLE_SECONDS = 15.0
 """Of commits before a kill."""
 SETTLE_SECONDS = 0.3
 """What the killed driver had sent to the log is committed by then, and counts for it."""
-LONGER = 4
-"""The loaded source is so many times as long."""
+CAUGHT_UP_EVENTS = 150
+"""With so little unacknowledged (a window of `totals` has 100 events), a group keeps the pace of the source."""
+KILL_SECONDS = 50.0
+"""A loaded kill with all its waiting takes less, for the length of the source."""
+AGAIN = 3
+"""Kills of a driver that is just up, at most."""
 DAG_ID = "bench_sales"
+PACE = "pace"
 _DAG = """
 from airflow.sdk import DAG, Param
 from airflow_logio.operators.pipeline_group import LogioPipelineGroup
 from airflow_logio.protocol.liveness import RecoveryBudget
-from pipelines.sales import sales
+from bench_pipeline import paced
 
-with DAG("bench_sales", schedule=None, max_active_runs=1, params={{"transactions": Param(None, type=["null", "string"])}}):
+PARAMS = {{name: Param("", type="string") for name in ("transactions", "pace")}}
+with DAG("bench_sales", schedule=None, max_active_runs=1, params=PARAMS):
     LogioPipelineGroup(
-        sales,
+        paced,
         connections={{"warehouse": "warehouse_db"}},
         recovery={recovery!r},
         lease_seconds=600,
@@ -70,72 +84,24 @@ with DAG("bench_sales", schedule=None, max_active_runs=1, params={{"transactions
 
 
 @dataclass(frozen=True, slots=True)
-class Kill:
-    """One kill; seconds after it."""
+class _Counts:
+    """Of every group at one moment."""
 
-    group: str
-    detected: float
-    steps: dict[str, float]
-    """fenced, launched, running, first commit: each after the one before."""
-    output_set: float
-    """The first new Output Set is committed."""
-    others: dict[str, float]
-    """Group → its commits per second until then, against those in as long a time before; groups without input left out."""
+    at: float
+    commits: Mapping[str, int]
+    inputs: Mapping[str, int]
+    """Events that other groups had sent to it; of a source, those it had read."""
 
 
-@dataclass(frozen=True, slots=True)
-class Recovered:
-    """All kills of one group in one form and condition."""
-
-    form: str
-    group: str
-    condition: str
-    kills: tuple[Kill, ...]
-
-    def as_json(self) -> dict[str, Any]:
-        names = ("fenced", "launched", "running", "first commit")
-        others = {name for kill in self.kills for name in kill.others}
-        return {
-            "form": self.form,
-            "group": self.group,
-            "condition": self.condition,
-            "detected": self._median([kill.detected for kill in self.kills]),
-            "steps": {name: self._median([kill.steps.get(name, 0.0) for kill in self.kills]) for name in names},
-            "output_set": self._median([kill.output_set for kill in self.kills]),
-            "output_set_all": [round(kill.output_set, 2) for kill in self.kills],
-            "others": {
-                name: self._median([kill.others[name] for kill in self.kills if name in kill.others])
-                for name in sorted(others)
-            },
-        }
-
-    def line(self) -> str:
-        found = self.as_json()
-        steps = ", ".join(f"{name} +{seconds:.2f}" for name, seconds in found["steps"].items())
-        others = ", ".join(f"{name} {share:.0%}" for name, share in found["others"].items())
-        return (
-            f"{self.form:12} {self.group:7} {self.condition:7} {found['output_set']:5.1f} s to the first new Output Set "
-            f"(median of {len(self.kills)}: {found['output_set_all']}): detected {found['detected']:.2f}, {steps}"
-            + (f"; commits of the others meanwhile: {others}" if others else "")
-        )
-
-    @staticmethod
-    def _median(values: list[float]) -> float:
-        return round(median(values), 2)
-
-
-def measure(databases: Postgres, form: str, kills: int) -> list[Recovered]:
-    """Raises `WrongResult` if a run is not exact afterwards."""
+def measure(databases: Postgres, form: str, kills: int, pace: float) -> list[Recovered]:
+    """`pace`: events per second of the loaded source. Raises `WrongResult` if a run is not exact afterwards."""
     with tempfile.TemporaryDirectory(prefix="logio-bench-") as name, _instance(Path(name), databases, form) as bench:
-        idle: dict[str, list[Kill]] = {group: [] for group in GROUPS}
+        found: dict[tuple[str, str], list[Kill]] = {}
         for number in range(kills):
-            for group, kill in bench.idle_run(f"idle-{number}").items():
-                idle[group].append(kill)
-        loaded = bench.loaded_run("loaded", kills)
+            bench.idle_run(f"idle-{number}", found)
+        bench.loaded_run("loaded", kills, pace, found)
         return [
-            Recovered(form, group, condition, tuple(found[group]))
-            for condition, found in (("idle", idle), ("loaded", loaded))
-            for group in GROUPS
+            Recovered(form, group, condition, tuple(kills_of)) for (group, condition), kills_of in sorted(found.items())
         ]
 
 
@@ -145,6 +111,7 @@ def _instance(folder: Path, databases: Postgres, form: str) -> Iterator[_Bench]:
     dags = folder / "dags"
     dags.mkdir()
     shutil.copytree(DAGS / "pipelines", dags / "pipelines")
+    shutil.copy(PIPELINE, dags)
     (dags / "bench_sales.py").write_text(_DAG.format(recovery=FORMS[form]))
     shutil.copy(DAGS / "logio_recovery.py", dags)
     places = Places(folder, dags, log_url, warehouse_url)
@@ -182,7 +149,7 @@ class _Bench:
     store: SqlLogStore
     warehouse_url: str
 
-    def idle_run(self, name: str) -> dict[str, Kill]:
+    def idle_run(self, name: str, found: dict[tuple[str, str], list[Kill]]) -> None:
         """One kill of each group, the rest of the pipeline with nothing to do."""
         run, transactions = self._start(name, parquet_file("transactions"))
         stopped = {}
@@ -190,9 +157,9 @@ class _Bench:
             self._wait_until_begun(run, group, 180)
             stopped[group] = self._stop(run, group)
         eventually(lambda: self._are_idle(run), what="the others are idle", timeout=180, every=0.2)
-        killed = {}
         for group in GROUPS:
-            killed[group] = self._kill(run, group, stopped[group])
+            self._wait_until_watched(run)
+            found.setdefault((group, "idle"), []).append(self._kill(run, group, stopped[group]))
             eventually(
                 lambda group=group: self.store.group(run.run_id, group).state is GroupState.FINISHED,  # type: ignore[misc]
                 what=f"{group} finishes",
@@ -200,24 +167,27 @@ class _Bench:
                 every=0.2,
             )
         self._end(run, transactions)
-        return killed
 
-    def loaded_run(self, name: str, kills: int) -> dict[str, list[Kill]]:
-        """So many kills of each group, in turn, with everybody at work."""
-        run, transactions = self._start(name, self._longer())
-        killed: dict[str, list[Kill]] = {group: [] for group in GROUPS}
+    def loaded_run(self, name: str, kills: int, pace: float, found: dict[tuple[str, str], list[Kill]]) -> None:
+        """So many kills of each group, in turn, with everybody at work; then some of drivers that are just up."""
+        self._set_pace(pace)
+        again = min(kills, AGAIN)
+        run, transactions = self._start(name, self._longer(pace * KILL_SECONDS * (len(GROUPS) * kills + 2 * again + 2)))
         for _ in range(kills):
             for group in GROUPS:
-                self._wait_until_begun(run, group, 300)
-                process = psutil.Process(self._pid(run, group))
-                killed[group].append(self._kill(run, group, process))
+                process = self._settled(run, group)
+                before = self._sampled(run)
+                found.setdefault((group, "loaded"), []).append(self._kill(run, group, process, before))
+        for _ in range(again):
+            self._settled(run, "totals").kill()
+            found.setdefault(("totals", "again"), []).append(self._kill(run, "totals", self._restarted(run, "totals")))
+        self._set_pace(None)
         self._end(run, transactions)
-        return killed
 
     # --- steps --------------------------------------------------------------------------------------------------------
 
     def _start(self, name: str, transactions: Path) -> tuple[Run, Path]:
-        self.airflow.trigger(DAG_ID, name, {"transactions": str(transactions)})
+        self.airflow.trigger(DAG_ID, name, {"transactions": str(transactions), "pace": str(self.folder / PACE)})
         eventually(
             lambda: any(run.spec.key.dag_run_id == name for run in self.store.list_runs()),
             what="the run starts",
@@ -247,39 +217,85 @@ class _Bench:
         process.send_signal(signal.SIGSTOP)
         return process
 
-    def _kill(self, run: Run, group: str, process: psutil.Process) -> Kill:
+    def _kill(self, run: Run, group: str, process: psutil.Process, earlier: _Counts | None = None) -> Kill:
+        """`earlier`: counts of a while before, to compare with."""
         incarnation = self.store.group(run.run_id, group).incarnation
-        commits: list[tuple[float, dict[str, int]]] = [self._commits(run)]
-        is_loaded = process.status() != psutil.STATUS_STOPPED
-        while is_loaded and commits[-1][0] - commits[0][0] < SAMPLE_SECONDS:
-            time.sleep(0.5)
-            commits.append(self._commits(run))
+        before = self._counts(run)
         killed_at = time.time()
         process.kill()
         process.wait()
         time.sleep(SETTLE_SECONDS)
-        before = self._outputs(run, group)
-        eventually(lambda: self._outputs(run, group) > before, what="an Output Set", timeout=240, every=LOOK_SECONDS)
+        outputs = self._outputs(run, group)
+        eventually(lambda: self._outputs(run, group) > outputs, what="an Output Set", timeout=240, every=LOOK_SECONDS)
         seconds = time.time() - killed_at
-        after = self._commits(run)
-        found = [one for one in recoveries(driver_records(self.store, run.run_id)) if one.group == group]
-        if not found or found[-1].incarnation != incarnation + 1:
-            raise WrongResult(f"{group} was to be recovered once, and is at {found[-1:]}")
-        recovery = found[-1]
-        others = _shares(commits[0], commits[-1], after, self._busy(run) - BEHIND[group])
-        return Kill(group, recovery.detected_at - killed_at, recovery.seconds_of_steps, seconds, others)
+        after = self._counts(run)
+        recovery = self._last_recovery(run)
+        if recovery is None or (recovery.group, recovery.incarnation) != (group, incarnation + 1):
+            raise WrongResult(f"{group} was to be recovered once, and the last recovery is {recovery}")
+        others: dict[str, float] = {}
+        if earlier is not None:
+            if self.store.group(run.run_id, "ingest").state is not GroupState.RUNNING:
+                raise WrongResult("the source has ended before the measurement: raise KILL_SECONDS")
+            others = _shares(earlier, before, after, BEHIND[group])
+        detected = recovery.detected_at - killed_at
+        return Kill(detected, recovery.seconds_of_steps, seconds, others, os.getloadavg()[0])
 
-    def _longer(self) -> Path:
-        """The same transactions, year after year."""
-        table = pq.read_table(parquet_file("transactions"))
+    def _settled(self, run: Run, group: str) -> psutil.Process:
+        """The group's driver, when everybody is up, keeps the pace of the source, and is watched."""
+        for name in self._statuses(run):
+            self._wait_until_begun(run, name, 300)
+        self._wait_until_watched(run)
+        eventually(lambda: self._has_caught_up(run), what="all keep the pace", timeout=300, every=0.5)
+        return psutil.Process(self._pid(run, group))
+
+    def _restarted(self, run: Run, group: str) -> psutil.Process:
+        """Its next driver, which has just registered."""
+        before = self.store.group(run.run_id, group).incarnation
+        eventually(
+            lambda: (
+                self._statuses(run)[group].incarnation > before
+                and self._statuses(run)[group].state is GroupState.RUNNING
+            ),
+            what=f"{group} is recovered",
+            timeout=120,
+            every=LOOK_SECONDS,
+        )
+        return psutil.Process(self._pid(run, group))
+
+    def _sampled(self, run: Run) -> _Counts:
+        counts = self._counts(run)
+        time.sleep(SAMPLE_SECONDS)
+        return counts
+
+    def _wait_until_watched(self, run: Run) -> None:
+        """Somebody has begun to look after the last recovery's launch; what looked before has ended with it."""
+        recovery = self._last_recovery(run)
+        since = 0.0 if recovery is None else recovery.launched_at or recovery.fenced_at
+        eventually(
+            lambda: any(one.covers(run) and time.time() - one.age_seconds > since for one in self.store.supervisors()),
+            what="somebody looks for failed groups",
+            timeout=120,
+            every=0.2,
+        )
+
+    def _set_pace(self, events_per_second: float | None) -> None:
+        path = self.folder / PACE
+        if events_per_second is None:
+            path.unlink()
+        else:
+            path.write_text(str(events_per_second))
+
+    def _longer(self, events: float) -> Path:
+        """The same transactions, year after year, with at least so many events of 1,000 records."""
+        columns = ["store_id", "product_id", "quantity", "sales_value", "transaction_timestamp"]
+        table = pq.read_table(parquet_file("transactions"), columns=columns)
         place = table.schema.get_field_index("transaction_timestamp")
-        years = []
-        for year in range(LONGER):
-            shift = pa.scalar(year * 366 * 86_400 * 1_000_000, pa.duration("us"))
-            moment = pc.add(table["transaction_timestamp"].cast(pa.timestamp("us")), shift)
-            years.append(table.set_column(place, "transaction_timestamp", moment))
+        table = table.set_column(place, columns[place], table[columns[place]].cast(pa.timestamp("us")))
         path = self.folder / "transactions.parquet"
-        pq.write_table(pa.concat_tables(years), path)
+        with pq.ParquetWriter(path, table.schema) as writer:
+            for year in range(math.ceil(events * 1_000 / table.num_rows)):
+                shift = pa.scalar(year * 366 * 86_400 * 1_000_000, pa.duration("us"))
+                writer.write_table(table.set_column(place, columns[place], pc.add(table[columns[place]], shift)))
         return path
 
     # --- looks --------------------------------------------------------------------------------------------------------
@@ -287,17 +303,19 @@ class _Bench:
     def _statuses(self, run: Run) -> dict[str, GroupStatus]:
         return {status.group: status for status in self.store.groups(run.run_id)}
 
-    def _commits(self, run: Run) -> tuple[float, dict[str, int]]:
-        return time.monotonic(), {name: status.commits for name, status in self._statuses(run).items()}
-
-    def _busy(self, run: Run) -> set[str]:
-        """Groups that still have input."""
+    def _counts(self, run: Run) -> _Counts:
         views = Observer(self.store, run).take().groups
-        return {
-            view.name
-            for view in views
-            if view.lag.events or (view.is_source and view.status.state is GroupState.RUNNING)
-        }
+        return _Counts(
+            time.monotonic(),
+            {view.name: view.status.commits for view in views},
+            {view.name: view.measured.events + (0 if view.is_source else view.lag.events) for view in views},
+        )
+
+    def _has_caught_up(self, run: Run) -> bool:
+        return all(view.lag.events <= CAUGHT_UP_EVENTS for view in Observer(self.store, run).take().groups)
+
+    def _last_recovery(self, run: Run) -> Recovery | None:
+        return next(reversed(recoveries(driver_records(self.store, run.run_id))), None)
 
     def _pid(self, run: Run, group: str) -> int:
         identity = self.store.group(run.run_id, group).identity
@@ -325,17 +343,14 @@ class _Bench:
         return statuses["ingest"].state is GroupState.FINISHED and written >= self._outputs(run, "hourly") - 1
 
 
-def _shares(
-    began: tuple[float, dict[str, int]],
-    killed: tuple[float, dict[str, int]],
-    recovered: tuple[float, dict[str, int]],
-    busy: set[str],
-) -> dict[str, float]:
-    """Commits per second of other groups, after the kill against before it."""
+def _shares(earlier: _Counts, killed: _Counts, recovered: _Counts, behind: set[str]) -> dict[str, float]:
+    """Commits per second after the kill against before it, of groups that were sent input in both times."""
     shares = {}
-    for name in sorted(busy):
-        before, after = killed[0] - began[0], recovered[0] - killed[0]
-        rate = (killed[1][name] - began[1][name]) / before if before else 0.0
-        if rate > 0.5:
-            shares[name] = (recovered[1][name] - killed[1][name]) / after / rate
+    for name in sorted(set(killed.commits) - behind):
+        if not earlier.inputs[name] < killed.inputs[name] < recovered.inputs[name]:
+            continue
+        before = (killed.commits[name] - earlier.commits[name]) / (killed.at - earlier.at)
+        after = (recovered.commits[name] - killed.commits[name]) / (recovered.at - killed.at)
+        if before:
+            shares[name] = after / before
     return shares
