@@ -59,7 +59,7 @@ SETTLE_SECONDS = 0.3
 """What the killed driver had sent to the log is committed by then, and counts for it."""
 CAUGHT_UP_EVENTS = 150
 """With so little unacknowledged (a window of `totals` has 100 events), a group keeps the pace of the source."""
-KILL_SECONDS = 50.0
+KILL_SECONDS = 42.0
 """A loaded kill with all its waiting takes less, for the length of the source."""
 AGAIN = 3
 """Kills of a driver that is just up, at most."""
