@@ -48,10 +48,10 @@ class SparkSessions:
             from pyspark import SparkConf
 
             # Imports what pyspark imports late (pandas, if it is there), on this thread: no two threads import side by side.
-            conf = SparkConf().setAppName(self._application)
+            SparkConf()
         except BaseException as error:
-            self._error, conf = error, None
-        self._thread = threading.Thread(target=self._make, args=(conf, started), name="logio-spark", daemon=True)
+            self._error = error
+        self._thread = threading.Thread(target=self._make, args=(started,), name="logio-spark", daemon=True)
         self._thread.start()
 
     def get(self) -> Any:
@@ -85,13 +85,13 @@ class SparkSessions:
         if self._error is not None:
             raise self._error
 
-    def _make(self, conf: Any, started: float) -> None:
+    def _make(self, started: float) -> None:
         if self._error is not None:
             return
         try:
             from pyspark.sql import SparkSession
 
-            session = SparkSession.builder.config(conf=conf).getOrCreate()
+            session = SparkSession.builder.appName(self._application).getOrCreate()
             made = time.monotonic()
             if self._wanted.is_set():
                 log.info("Spark session after %.1f s, warmed by the first job", made - started)

@@ -159,7 +159,7 @@ class _Bench:
         eventually(lambda: self._are_idle(run), what="the others are idle", timeout=180, every=0.2)
         for group in GROUPS:
             self._wait_until_watched(run)
-            found.setdefault((group, "idle"), []).append(self._kill(run, group, stopped[group]))
+            self._note(found, group, "idle", self._kill(run, group, stopped[group]))
             eventually(
                 lambda group=group: self.store.group(run.run_id, group).state is GroupState.FINISHED,  # type: ignore[misc]
                 what=f"{group} finishes",
@@ -177,12 +177,18 @@ class _Bench:
             for group in GROUPS:
                 process = self._settled(run, group)
                 before = self._sampled(run)
-                found.setdefault((group, "loaded"), []).append(self._kill(run, group, process, before))
+                self._note(found, group, "loaded", self._kill(run, group, process, before))
         for _ in range(again):
             self._settled(run, "totals").kill()
-            found.setdefault(("totals", "again"), []).append(self._kill(run, "totals", self._restarted(run, "totals")))
+            self._note(found, "totals", "again", self._kill(run, "totals", self._restarted(run, "totals")))
         self._set_pace(None)
         self._end(run, transactions)
+
+    @staticmethod
+    def _note(found: dict[tuple[str, str], list[Kill]], group: str, condition: str, kill: Kill) -> None:
+        """Said at once: the whole measurement takes long, and the machine may be busy with something else by then."""
+        found.setdefault((group, condition), []).append(kill)
+        print(f"  {group:7} {condition:7} {kill}", flush=True)
 
     # --- steps --------------------------------------------------------------------------------------------------------
 

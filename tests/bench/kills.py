@@ -24,6 +24,13 @@ class Kill:
     load_average: float
     """Of the machine's last minute, when the Output Set was committed."""
 
+    def __str__(self) -> str:
+        steps = ", ".join(f"{name} +{seconds:.2f}" for name, seconds in self.steps.items())
+        others = "".join(f", {name} {share:.0%}" for name, share in self.others.items())
+        return f"{self.output_set:5.1f} s: detected {self.detected:.2f}, {steps}; load {self.load_average:.1f}" + (
+            f"; commit rates{others[1:]}" if others else ""
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class Spread:

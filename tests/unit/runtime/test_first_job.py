@@ -64,7 +64,7 @@ def test_the_first_job_is_small_and_the_next_takes_what_has_waited() -> None:
 
 
 class Builder:
-    def config(self, *, conf: Any) -> Builder:
+    def appName(self, name: str) -> Builder:
         return self
 
     def getOrCreate(self) -> str:
@@ -74,8 +74,7 @@ class Builder:
 @pytest.fixture
 def warmed(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """Sessions that were warmed up; pyspark is replaced by something without a JVM."""
-    conf = SimpleNamespace(setAppName=lambda name: name)
-    monkeypatch.setitem(sys.modules, "pyspark", SimpleNamespace(SparkConf=lambda: conf))
+    monkeypatch.setitem(sys.modules, "pyspark", SimpleNamespace(SparkConf=lambda: None))
     monkeypatch.setitem(sys.modules, "pyspark.sql", SimpleNamespace(SparkSession=SimpleNamespace(builder=Builder())))
     seen: list[Any] = []
     monkeypatch.setattr(spark, "warm_up", seen.append)
