@@ -5,10 +5,10 @@ Two forms: task `supervise` of the run's own DAG run, and the recovery DAG. Thre
 - *idle*: every other driver has finished or waits (the one to be killed is stopped until they do);
 - *loaded*: all of them are at work on a source that is slower than they are and lasts longer than the measurement, so that
   every group has input before, during and after each kill, and its commit rates can be compared;
-- *again*: the new driver is killed, too, as soon as it is up.
+- *second*: loaded, and the group is killed when another one's recovery has just been claimed.
 
 Idle and loaded kills are independent measurements: each waits until somebody looks for failed groups again after the
-recovery before (the recovery DAG's next run has begun, `supervise` is deferred again). In *again* nobody may be looking yet.
+recovery before (the recovery DAG's next run has begun, `supervise` is deferred again). In *second* nobody is looking then.
 """
 
 from __future__ import annotations
@@ -61,8 +61,8 @@ CAUGHT_UP_EVENTS = 150
 """With so little unacknowledged (a window of `totals` has 100 events), a group keeps the pace of the source."""
 KILL_SECONDS = 42.0
 """A loaded kill with all its waiting takes less, for the length of the source."""
-AGAIN = 3
-"""Kills of a driver that is just up, at most."""
+SECOND = 3
+"""Kills in the middle of another recovery, at most."""
 DAG_ID = "bench_sales"
 PACE = "pace"
 _DAG = """
@@ -169,18 +169,26 @@ class _Bench:
         self._end(run, transactions)
 
     def loaded_run(self, name: str, kills: int, pace: float, found: dict[tuple[str, str], list[Kill]]) -> None:
-        """So many kills of each group, in turn, with everybody at work; then some of drivers that are just up."""
+        """So many kills of each group, in turn, with everybody at work; then some in the middle of a recovery."""
         self._set_pace(pace)
-        again = min(kills, AGAIN)
-        run, transactions = self._start(name, self._longer(pace * KILL_SECONDS * (len(GROUPS) * kills + 2 * again + 2)))
+        second = min(kills, SECOND)
+        run, transactions = self._start(name, self._longer(pace * KILL_SECONDS * (len(GROUPS) * kills + second + 2)))
         for _ in range(kills):
             for group in GROUPS:
                 process = self._settled(run, group)
                 before = self._sampled(run)
                 self._note(found, group, "loaded", self._kill(run, group, process, before))
-        for _ in range(again):
-            self._settled(run, "totals").kill()
-            self._note(found, "totals", "again", self._kill(run, "totals", self._restarted(run, "totals")))
+        for _ in range(second):
+            first, process = self._settled(run, "hourly"), psutil.Process(self._pid(run, "totals"))
+            incarnation = self.store.group(run.run_id, "hourly").incarnation
+            first.kill()
+            eventually(
+                lambda before=incarnation: self.store.group(run.run_id, "hourly").incarnation > before,  # type: ignore[misc]
+                what="hourly is claimed",
+                timeout=120,
+                every=LOOK_SECONDS,
+            )
+            self._note(found, "totals", "second", self._kill(run, "totals", process))
         self._set_pace(None)
         self._end(run, transactions)
 
@@ -252,20 +260,6 @@ class _Bench:
             self._wait_until_begun(run, name, 300)
         self._wait_until_watched(run)
         eventually(lambda: self._has_caught_up(run), what="all keep the pace", timeout=300, every=0.5)
-        return psutil.Process(self._pid(run, group))
-
-    def _restarted(self, run: Run, group: str) -> psutil.Process:
-        """Its next driver, which has just registered."""
-        before = self.store.group(run.run_id, group).incarnation
-        eventually(
-            lambda: (
-                self._statuses(run)[group].incarnation > before
-                and self._statuses(run)[group].state is GroupState.RUNNING
-            ),
-            what=f"{group} is recovered",
-            timeout=120,
-            every=LOOK_SECONDS,
-        )
         return psutil.Process(self._pid(run, group))
 
     def _sampled(self, run: Run) -> _Counts:
