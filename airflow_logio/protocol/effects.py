@@ -7,18 +7,16 @@ that a later step changes: states are bytes, payloads are immutable.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any
+from typing import Any, ClassVar
 
-from airflow_logio.protocol.values import Event, Port, Status
+from airflow_logio.protocol.values import Event, Port, Status, Value
 
 Assignments = tuple[tuple[str, Status], ...]
 """Input Sets of an event at one receiver, each with the status of that row."""
 
 
-@dataclass(frozen=True, slots=True)
-class Delivery:
+class Delivery(Value, frozen=True):
     """Rows of EVENT_LOG for one receiver port.
 
     A receiver in another group gets one undone, unassigned row: the event is on its way. A fused one has already used
@@ -32,8 +30,7 @@ class Delivery:
     """The row lies on a data lineage path: garbage collection leaves it to retention (Section 3.6)."""
 
 
-@dataclass(frozen=True, slots=True)
-class LogEvent:
+class LogEvent(Value, frozen=True):
     """Algorithm 1 Step 2.c, Algorithm 3 Step 4 (1) and (2): EVENT_LOG rows and one EVENT_DATA row."""
 
     event: Event
@@ -44,8 +41,7 @@ class LogEvent:
     """Not to be delivered before a `Release`."""
 
 
-@dataclass(frozen=True, slots=True)
-class Acknowledge:
+class Acknowledge(Value, frozen=True):
     """Algorithm 2 Step 2: the Input Sets of a received event; none means used by no Input Set: done at once (hole 6)."""
 
     sender: Port
@@ -55,8 +51,7 @@ class Acknowledge:
     kept: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class MarkDone:
+class MarkDone(Value, frozen=True):
     """Algorithm 3 Step 4 (4). Exactly `rows` rows are marked; the store refuses if it finds another number (hole 2)."""
 
     operator: str
@@ -64,8 +59,7 @@ class MarkDone:
     rows: int
 
 
-@dataclass(frozen=True, slots=True)
-class LogWrite:
+class LogWrite(Value, frozen=True, eq=False):
     """A write action as an event with a null sender port (Algorithm 3 Step 4): `event_id` is its number."""
 
     operator: str
@@ -73,14 +67,23 @@ class LogWrite:
     number: int
     header: Mapping[str, Any]
     records: int
-    payload: Any = field(default=None, compare=False, repr=False)
-    body: bytes | None = field(default=None, compare=False, repr=False)
-    ref: str | None = field(default=None, compare=False)
+    payload: Any = None
+    body: bytes | None = None
+    ref: str | None = None
     """Where the body is, if it is not in the log (as in `Event`)."""
+    hidden: ClassVar[tuple[str, ...]] = ("payload", "body")
+
+    def __eq__(self, other: object) -> bool:
+        """What it carries is not compared, as in `Event`."""
+        return type(other) is LogWrite and self._identity() == other._identity()
+
+    __hash__ = None  # type: ignore[assignment]  # a header is a dict
+
+    def _identity(self) -> tuple[str, str, int, Mapping[str, Any], int]:
+        return self.operator, self.connection, self.number, self.header, self.records
 
 
-@dataclass(frozen=True, slots=True)
-class WritesDone:
+class WritesDone(Value, frozen=True):
     """Algorithm 5 Step 3, for the write actions `first` to `last` of one connection."""
 
     operator: str
@@ -89,28 +92,27 @@ class WritesDone:
     last: int
 
 
-@dataclass(frozen=True, slots=True)
-class StoreState:
+class StoreState(Value, frozen=True):
     """Context and global state of an operator, serialized when the step ended (an upsert of its current STATE row)."""
 
     operator: str
-    data: bytes = field(repr=False)
+    data: bytes
+    hidden: ClassVar[tuple[str, ...]] = ("data",)
 
 
-@dataclass(frozen=True, slots=True)
-class LogStateEvent:
+class LogStateEvent(Value, frozen=True):
     """Algorithm 3 Step 2: the state event of an Input Set and the global state it saw, written with the trigger."""
 
     operator: str
     state_id: int
     inset_id: str
-    data: bytes = field(repr=False)
+    data: bytes
     status: Status = Status.UNDONE
     kept: bool = False
+    hidden: ClassVar[tuple[str, ...]] = ("data",)
 
 
-@dataclass(frozen=True, slots=True)
-class RecordLineage:
+class RecordLineage(Value, frozen=True):
     """Algorithm 3 Step 4 (5.b): output event and Input Set."""
 
     sender: Port
@@ -118,8 +120,7 @@ class RecordLineage:
     inset_id: str
 
 
-@dataclass(frozen=True, slots=True)
-class StartReadAction:
+class StartReadAction(Value, frozen=True):
     """Algorithm 1 Step 1: the read action, incomplete."""
 
     operator: str
@@ -129,8 +130,7 @@ class StartReadAction:
     kept: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class CompleteReadAction:
+class CompleteReadAction(Value, frozen=True):
     """Algorithm 1 Step 3: the last event of a replayable read action is logged (`ref` is None).
 
     Step 2.b: the effect of a non-replayable one is stored at `ref`; event r is logged as undone, its data is `ref`.
@@ -143,8 +143,7 @@ class CompleteReadAction:
     records: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class ReadDone:
+class ReadDone(Value, frozen=True):
     """Algorithm 1 Step 2.c (3): the last event of a non-replayable read action is logged, so event r is done."""
 
     operator: str
@@ -152,8 +151,7 @@ class ReadDone:
     action_id: int
 
 
-@dataclass(frozen=True, slots=True)
-class DropRead:
+class DropRead(Value, frozen=True):
     """Algorithm 1 Step 2.d: the stored effect is discarded; event r goes, and the read action unless lineage keeps it."""
 
     operator: str
@@ -161,8 +159,7 @@ class DropRead:
     action_id: int
 
 
-@dataclass(frozen=True, slots=True)
-class Release:
+class Release(Value, frozen=True):
     """Steps 5 and 6 of Algorithm 3 swapped: the writes are done, so events `first` to `last` are sent: `rows` rows."""
 
     sender: Port
@@ -171,8 +168,7 @@ class Release:
     rows: int
 
 
-@dataclass(frozen=True, slots=True)
-class SetAside:
+class SetAside(Value, frozen=True):
     """Quarantine: the Input Set's `rows` undone rows are set aside, with the error that its generation raised."""
 
     operator: str
@@ -181,8 +177,7 @@ class SetAside:
     error: str
 
 
-@dataclass(frozen=True, slots=True)
-class Collect:
+class Collect(Value, frozen=True):
     """Section 3.6, for what these operators of the group have received or logged for themselves.
 
     Done rows that no lineage scope needs, their bodies if nobody else needs them, used states and read actions; at most
@@ -193,8 +188,7 @@ class Collect:
     limit: int
 
 
-@dataclass(frozen=True, slots=True)
-class SweepShared:
+class SweepShared(Value, frozen=True):
     """Section 3.6: bodies of an output port with receivers in several groups that no row of EVENT_LOG needs any more.
 
     Two groups that collect the last two rows of an event at once both leave its body, because neither sees that the other
@@ -219,8 +213,7 @@ class Kept(StrEnum):
     """Read actions of a source."""
 
 
-@dataclass(frozen=True, slots=True)
-class ExpireLineage:
+class ExpireLineage(Value, frozen=True):
     """Section 3.6, retention period: what is older than `retention_seconds` and not reached from a kept target event.
 
     One batch for one kind of things of one operator: of at most `limit` that are looked at, behind `after`. What is
@@ -238,8 +231,7 @@ class ExpireLineage:
     """Of the read actions of a source: its output ports in OUT, whose events say what they come from."""
 
 
-@dataclass(frozen=True, slots=True)
-class LogRead:
+class LogRead(Value, frozen=True, eq=False):
     """Algorithm 3 Step 4 (5.a): a side-effect read action, a done row per Input Set, one stored effect."""
 
     operator: str
@@ -248,13 +240,22 @@ class LogRead:
     description: Mapping[str, Any]
     inset_ids: tuple[str, ...]
     records: int
-    payload: Any = field(default=None, compare=False, repr=False)
-    body: bytes | None = field(default=None, compare=False, repr=False)
-    ref: str | None = field(default=None, compare=False)
+    payload: Any = None
+    body: bytes | None = None
+    ref: str | None = None
+    hidden: ClassVar[tuple[str, ...]] = ("payload", "body")
+
+    def __eq__(self, other: object) -> bool:
+        """What it carries is not compared, as in `Event`."""
+        return type(other) is LogRead and self._identity() == other._identity()
+
+    __hash__ = None  # type: ignore[assignment]  # a description is a dict
+
+    def _identity(self) -> tuple[str, str, int, Mapping[str, Any], tuple[str, ...], int]:
+        return self.operator, self.connection, self.action_id, self.description, self.inset_ids, self.records
 
 
-@dataclass(frozen=True, slots=True)
-class Count:
+class Count(Value, frozen=True):
     """Adds to the counter row of a port: what was sent or acknowledged (back-pressure and progress read it)."""
 
     port: Port
@@ -265,13 +266,11 @@ class Count:
     bytes: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class DrainGroup:
+class DrainGroup(Value, frozen=True):
     """The group was asked to drain (DESIGN decision 9): its state says so from this commit on. Harmless when repeated."""
 
 
-@dataclass(frozen=True, slots=True)
-class FinishGroup:
+class FinishGroup(Value, frozen=True):
     """Every operator of the group has ended and no write action is pending."""
 
 

@@ -8,7 +8,9 @@ row in EVENT_LOG, the second needs one only if it outlives the step in an event 
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+
+from msgspec.structs import replace
 
 from airflow_logio.protocol.effects import (
     Acknowledge,

@@ -9,22 +9,22 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from airflow_logio.protocol.values import Event
+import msgspec
+
+from airflow_logio.protocol.values import Event, Value
 
 
-@dataclass(frozen=True, slots=True)
-class Emit:
+class Emit(Value, frozen=True):
     """An output event on an output port."""
 
     port: str
     payload: Any
     records: int
     body: bytes | None = None
-    about: Mapping[str, Any] = field(default_factory=dict)
+    about: Mapping[str, Any] = msgspec.field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class Write:
+class Write(Value, frozen=True):
     """A write action on a connection; `header` describes it, the payload is its data."""
 
     connection: str
@@ -34,8 +34,7 @@ class Write:
     body: bytes | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Read:
+class Read(Value, frozen=True):
     """A side-effect read action that was performed for a generation, and its effect."""
 
     connection: str

@@ -6,12 +6,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from airflow_logio.protocol.ports import PortOrder
-from airflow_logio.protocol.values import Event, Port
+from airflow_logio.protocol.values import Event, Port, Value
 from airflow_logio.protocol.writes import PendingWrite
 
 
-@dataclass(frozen=True, slots=True)
-class LoggedEvent:
+class LoggedEvent(Value, frozen=True):
     """An event read back from the log, and the Input Set of the row it was read from (None if unassigned)."""
 
     receiver: Port

@@ -6,15 +6,14 @@ One at a time and in order: a group is a gapless run of numbers, applied and mar
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Any, Protocol, TypeVar
+from typing import Any, ClassVar, Protocol, TypeVar
 
 from airflow_logio.errors import LogInconsistent
+from airflow_logio.protocol.values import Value
 
 
-@dataclass(frozen=True, slots=True)
-class PendingWrite:
+class PendingWrite(Value, frozen=True):
     """An undone write action, as EVENT_LOG and EVENT_DATA hold it."""
 
     operator: str
@@ -22,9 +21,10 @@ class PendingWrite:
     number: int
     header: Mapping[str, Any]
     records: int
-    body: bytes = field(repr=False)
+    body: bytes
     ref: str | None = None
     """Reference into the payload store, if the body is there and `body` is empty."""
+    hidden: ClassVar[tuple[str, ...]] = ("body",)
 
 
 class Numbered(Protocol):

@@ -10,7 +10,8 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from airflow_logio.crash import CrashPoint, crash_here
 from airflow_logio.errors import LogUnavailable

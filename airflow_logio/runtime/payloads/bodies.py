@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from airflow_logio.errors import ConfigurationError
 from airflow_logio.protocol.values import Event, Kind

@@ -279,9 +279,8 @@ _CONCLUDE: Mapping[type, Callable[[_Writer, Any], None]] = {
     fx.StoreState: _Writer._store_state,
     fx.Count: _Writer._count,
 }
-_TURN: Mapping[type, int] = {
-    kind: {fx.Acknowledge: 0, fx.MarkDone: 1, fx.StoreState: 3, fx.Count: 3}.get(kind, 2) for kind in _CONCLUDE
-}
+_BESIDE: Mapping[type, int] = {fx.Acknowledge: 0, fx.MarkDone: 1, fx.StoreState: 3, fx.Count: 3}
+_TURN: Mapping[type, int] = {kind: _BESIDE.get(kind, 2) for kind in _CONCLUDE}
 """Assignments, then done marks, then what concludes, then rows that are replaced."""
 _PARTS = {kind: (_INSERT.get(kind), _TURN.get(kind)) for kind in (*_INSERT, *_CONCLUDE)}
 """What is done with an effect at once, and in which turn the rest follows."""

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from airflow_logio.protocol import effects as fx
 from airflow_logio.protocol.reopening import Reopening, reopen
@@ -86,7 +87,7 @@ def retention_not_heeded(patch: pytest.MonkeyPatch) -> None:
     old_bodies = expiry._old_bodies
 
     def all_of_them(tables: Tables, run_id: int, effect: fx.ExpireLineage, channel: str) -> list[BodyKey]:
-        return old_bodies(tables, run_id, replace(effect, retention_seconds=-1.0), channel)
+        return old_bodies(tables, run_id, structs.replace(effect, retention_seconds=-1.0), channel)
 
     patch.setattr(expiry, "_old_bodies", all_of_them)
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from airflow_logio.protocol import effects as fx
 from airflow_logio.protocol.context import Context, encode_state
