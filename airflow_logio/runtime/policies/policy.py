@@ -42,14 +42,14 @@ class Figures:
     """Records that were sent to the slots and that no replica has taken."""
     events: int = 0
     """The events that hold them; some have no records, and are work nevertheless."""
-    waits: str | None = None
-    """What waits for a replica, as a sentence, while none is in use."""
+    ended: bool = False
+    """Its senders have finished: a group that has not takes what is left, and the end of its streams."""
     last: Change | None = None
 
     @property
     def has_work(self) -> bool:
         """Whether anything arrives, waits, or is being worked on; also if it is not known of a replica in use."""
-        return bool(self.backlog or self.events or self.arrivals) or self.waits is not None or not self.at_rest
+        return bool(self.backlog or self.events or self.arrivals or self.ended) or not self.at_rest
 
     @property
     def at_rest(self) -> bool:
@@ -133,13 +133,11 @@ class Policy(ABC):
 
     @staticmethod
     def _work(figures: Figures) -> str:
-        if figures.waits is not None:
-            return figures.waits
         if figures.events or figures.backlog:
             return f"{figures.events:,} event(s) wait"
         if figures.arrivals:
             return f"{figures.arrivals:,.1f} record(s)/s arrive"
-        return "it has not been idle for a whole window"
+        return "the stream has ended, and the group has to" if figures.ended else "it was not idle in the last seconds"
 
 
 def _rests(load: Load) -> bool:

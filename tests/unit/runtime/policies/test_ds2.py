@@ -42,7 +42,7 @@ def figures(*loads: Load | None, arrivals: float | None = 100.0, backlog: int = 
         (figures(load(0.0), load(0.0), arrivals=0.0), 0, "nothing to do"),
         (figures(load(0.0), arrivals=0.0, least=1), 1, "bounds are 1 to 8"),
         (figures(arrivals=0.0), 0, "no replica is in use"),
-        (figures(arrivals=0.0, waits="the stream has ended"), 1, "because the stream has ended"),
+        (figures(arrivals=0.0, ended=True), 1, "because the stream has ended"),
         (figures(arrivals=5.0), 1, "5.0 record(s)/s arrive"),
     ],
 )

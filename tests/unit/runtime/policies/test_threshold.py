@@ -42,7 +42,7 @@ def figures(busy: float, *, replicas: int = 2, backlog: int = 0, records_in: flo
         (figures(0.0, replicas=1, records_in=0, arrivals=0.0, least=1), 1, "bounds are 1 to 4"),
         (figures(0.0, replicas=0), 1, "one replica because"),
         (figures(0.0, replicas=0, arrivals=0.0), 0, "no replica is in use"),
-        (figures(0.0, replicas=0, arrivals=0.0, waits="3 event(s) wait"), 1, "because 3 event(s) wait"),
+        (figures(0.0, replicas=0, arrivals=0.0, ended=True), 1, "the stream has ended"),
     ],
 )
 def test_what_it_decides(seen: Figures, replicas: int, why: str) -> None:
