@@ -276,7 +276,7 @@ def test_a_run_that_is_to_be_alone_waits_for_the_others_of_its_pipeline(log_stor
     driver.session.commit([fx.FinishGroup()])
     ref = log_store.register(log_store.claim(driver.run.run_id, "b", expected=0, reason="test"), SOMEBODY)
     log_store.park(ref, "an error")
-    with pytest.raises(OtherRunUnfinished, match=re.escape("(b parked)")):
+    with pytest.raises(OtherRunUnfinished, match=re.escape("(b is parked)")):
         log_store.start_run(spec(dag_run="run-2"), alone=True)
     assert log_store.supersede(driver.run.run_id), "given up"
     assert log_store.start_run(spec(dag_run="run-2"), alone=True).state is RunState.RUNNING
