@@ -18,6 +18,7 @@ from airflow_logio.errors import LogioError
 from airflow_logio.runtime import lineage_records
 from airflow_logio.runtime.payloads import Payloads
 from airflow_logio.store.lineage import backward, forward
+from airflow_logio.store.lineage_authored import as_authored
 from airflow_logio.store.lineage_graph import EventNode, InputSetNode, Lineage, Node, ReadNode
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records import Run
@@ -32,7 +33,7 @@ def register(app: typer.Typer) -> None:
 
 def lineage(
     run: RunArgument,
-    port: Annotated[str, typer.Argument(help="Output port in a lineage scope, operator.port")],
+    port: Annotated[str, typer.Argument(help="Output port in a lineage scope, operator.port, as its author named it")],
     event_id: Annotated[int, typer.Argument(help="Number of the event on that port, counted from 1")],
     is_forward: Annotated[
         bool, typer.Option("--forward/--backward", help="What was made from it / what it was made from")
@@ -47,7 +48,7 @@ def lineage(
     known = Connections.load(warn)
     with opened(known.log_url(log)) as store:
         found = store.find_run(run)
-        result = (forward if is_forward else backward)(store, found, port, event_id, to)
+        result = as_authored((forward if is_forward else backward)(store, found, port, event_id, to), found)
         behind = _Records(store, found, known.payloads(log))
         if as_json:
             typer.echo(json.dumps(_as_json(found, result, to, behind.samples(result, records)), indent=2, default=str))

@@ -56,6 +56,26 @@ def slot_of(name: str) -> int | None:
     return int(rest[:-1]) if bracket else None
 
 
+def dispatcher_name(receiver: str) -> str:
+    """The Dispatcher in front of an input port of a replicated group."""
+    return f"dispatch({receiver})"
+
+
+def merger_name(sender: str) -> str:
+    """The Merger behind an output port of a replicated group."""
+    return f"merge({sender})"
+
+
+def is_dispatcher(name: str) -> bool:
+    """Whether an operator of the log is a Dispatcher that a pipeline has put in. Authors' names have no parenthesis."""
+    return name.startswith("dispatch(")
+
+
+def is_merger(name: str) -> bool:
+    """Whether an operator of the log is a Merger that a pipeline has put in."""
+    return name.startswith("merge(")
+
+
 def balanced(slots: Iterable[Slot], replicas: Sequence[str]) -> dict[int, str | None]:
     """Owners of all slots that are not done, spread evenly over `replicas` (in this order) with the fewest moves.
 

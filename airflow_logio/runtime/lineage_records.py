@@ -9,6 +9,7 @@ import pyarrow.compute as pc
 
 from airflow_logio.errors import ConfigurationError, LineageUnknown
 from airflow_logio.runtime.arrow import decode
+from airflow_logio.store.authored import AuthoredPorts
 from airflow_logio.store.channels import read_channel
 from airflow_logio.store.header import decode_header
 from airflow_logio.store.lineage_graph import EventNode, InputSetNode, ReadNode
@@ -26,8 +27,9 @@ def records(store: LogStore, run: Run, event: EventNode, load: Load | None = Non
     Raises `LineageUnknown` if retention has let them go, `LogInconsistent` if they are damaged, `ConfigurationError` if they
     are in the payload store and `load` is not given.
     """
+    port = AuthoredPorts(run.spec.operators).in_log(event.port)
     with store.lineage(run) as log:
-        return _table(log, event.port.operator, event.port.name, event.event_id, str(event), load)
+        return _table(log, port.operator, port.name, event.event_id, str(event), load)
 
 
 def effect(

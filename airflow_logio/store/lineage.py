@@ -28,6 +28,7 @@ from dataclasses import replace
 
 from airflow_logio.errors import LineageUnknown
 from airflow_logio.protocol.values import Kind, Port
+from airflow_logio.store.authored import AuthoredPorts
 from airflow_logio.store.channels import read_channel
 from airflow_logio.store.lineage_graph import Direction, EventNode, InputSetNode, Lineage, Node, ReadNode
 from airflow_logio.store.lineage_log import LineageLog
@@ -76,6 +77,7 @@ def _check_events(log: LineageLog, port: Port, ids: Collection[int]) -> None:
     if missing is None:
         return
     sent, key = log.sent(port), log.run.spec.key
+    port = AuthoredPorts(log.run.spec.operators).seen(port)
     if 1 <= missing <= sent:
         raise LineageUnknown(
             f"event {missing} of {port} in run {key} is not in the log any more: retention has let it go, with its lineage. "

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 
 from airflow_logio.errors import LineageUnknown
 from airflow_logio.protocol.values import Port
+from airflow_logio.store.authored import AuthoredPorts
 from airflow_logio.store.lineage_graph import Direction
 from airflow_logio.store.records import Run
 
@@ -19,6 +20,7 @@ class CapturedPorts:
         self._shapes = run.spec.operators
         self.operators = tuple(self._shapes)
         """In topological order."""
+        self.authored = AuthoredPorts(self._shapes)
         self._next: dict[Port, list[Port]] = defaultdict(list)
         self._before: dict[Port, list[Port]] = defaultdict(list)
         for name, shape in self._shapes.items():
@@ -44,13 +46,21 @@ class CapturedPorts:
         return not self._shapes[operator].inputs
 
     def checked(self, port: Port | str) -> Port:
-        """An output port in a scope. Raises `LineageUnknown` for any other, saying which are."""
-        found = _port(str(port))
-        every = [str(output) for name in self.operators for output in self.outputs(name)]
-        if str(found) in every:
+        """An output port in a scope, as the log names it. Raises `LineageUnknown` for any other, saying which are."""
+        found = self.authored.in_log(_port(str(port)))
+        every = [output for name in self.operators for output in self.outputs(name)]
+        if found in every:
             return found
+        if slots := self.authored.slots_of(found):
+            raise LineageUnknown(
+                f"the events of {str(found)!r} do not leave their replicated group, and each slot numbers its own: ask for "
+                f"{str(slots[0])!r} to {str(slots[-1])!r}"
+            )
+        every = self.authored.as_seen(every)
         key, shape = self._run.spec.key, self._shapes.get(found.operator)
-        there = f"the ports in its lineage scopes are {', '.join(every)}" if every else "it has no lineage scope"
+        there = (
+            f"the ports in its lineage scopes are {', '.join(map(str, every))}" if every else "it has no lineage scope"
+        )
         if shape is not None and found.name in shape.inputs:
             raise LineageUnknown(
                 f"{str(found)!r} is an input port; ask for the events of {shape.inputs[found.name]!r}, which it receives "
@@ -75,9 +85,10 @@ class CapturedPorts:
         if end is None:
             return reached
         if end == begin or end not in reached:
-            others = ", ".join(sorted(str(port) for port in reached - {begin}))
+            others = ", ".join(map(str, sorted(self.authored.as_seen(reached - {begin}))))
             raise LineageUnknown(
-                f"no lineage path leads {direction} from {str(begin)!r} to {str(end)!r}; from there it leads "
+                f"no lineage path leads {direction} from {str(self.authored.seen(begin))!r} to "
+                f"{str(self.authored.seen(end))!r}; from there it leads "
                 + (f"to {others}" if others else f"nowhere {direction}")
             )
         return reached & _closure(back, end)

@@ -17,7 +17,7 @@ from airflow_logio.dataflow.replication.dispatcher import Dispatcher
 from airflow_logio.dataflow.replication.merger import Merger
 from airflow_logio.dataflow.replication.progress import windows_behind, windows_of
 from airflow_logio.dataflow.replication.replicated import Replicated
-from airflow_logio.protocol.replicas import slot_operator
+from airflow_logio.protocol.replicas import dispatcher_name, merger_name, slot_operator
 from airflow_logio.protocol.values import Port
 
 
@@ -75,7 +75,7 @@ class _Expansion:
 
     def _dispatch(self, one: Replicated, sender: Port, receiver: Port) -> None:
         operator = self.definition.operators[receiver.operator]
-        name = f"dispatch({_short(receiver, operator.inputs)})"
+        name = dispatcher_name(_short(receiver, operator.inputs))
         windows = windows_of(operator)
         if isinstance(operator, StatelessOperator):
             windows = windows_behind(self.graph, self.definition.operators, self._home, receiver.operator)
@@ -90,7 +90,7 @@ class _Expansion:
         outside = [port for port in self.graph.receivers(sender) if self._home[port.operator] != one.group]
         if not outside:
             return
-        name = f"merge({_short(sender, self.definition.operators[sender.operator].outputs)})"
+        name = merger_name(_short(sender, self.definition.operators[sender.operator].outputs))
         merger = Merger(one.slots)
         self.operators[name] = merger
         order = self.graph.topological()

@@ -1,0 +1,81 @@
+"""The ports of a run as its author named them: without the slots, Dispatchers and Mergers of replicated groups.
+
+``hourly.out`` of a replicated group is, in the log, the Merger's ``merge(hourly).out``; there its events have one number
+each. What a Dispatcher sends are parts of the events that it gets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from airflow_logio.protocol.replicas import base_operator, is_dispatcher, is_merger, slot_of
+from airflow_logio.protocol.values import Port
+from airflow_logio.store.records import OperatorShape
+
+
+class AuthoredPorts:
+    """Of the operators of one run."""
+
+    def __init__(self, shapes: Mapping[str, OperatorShape]) -> None:
+        self._shapes = shapes
+        self._merged = {self._before(name): Port(name, port) for name, port in self._mergers()}
+        self._behind = {merger.operator: port for port, merger in self._merged.items()}
+
+    def seen(self, port: Port) -> Port:
+        """An output port of the log, as its author named it."""
+        if port.operator in self._behind:
+            return self._behind[port.operator]
+        if is_dispatcher(port.operator):
+            (sender,) = self._shapes[port.operator].inputs.values()
+            return self.seen(_port(sender))
+        return Port(base_operator(port.operator), port.name)
+
+    def seen_receivers(self, port: Port) -> list[Port]:
+        """The input ports that an input port of the log stands for: of a Merger those that it sends to."""
+        if is_dispatcher(port.operator):
+            slots = (
+                receiver for output in self._shapes[port.operator].outputs[:1] for receiver in self._to(port, output)
+            )
+            return [Port(base_operator(one.operator), one.name) for one in slots]
+        if is_merger(port.operator):
+            return [
+                far
+                for output in self._shapes[port.operator].outputs
+                for one in self._to(port, output)
+                for far in self.seen_receivers(one)
+            ]
+        return [Port(base_operator(port.operator), port.name)]
+
+    def as_seen(self, ports: Iterable[Port]) -> list[Port]:
+        """Output ports as their author named them, each once; without those whose events do not leave their slots."""
+        return list(dict.fromkeys(self.seen(port) for port in ports if slot_of(port.operator) is None))
+
+    def in_log(self, port: Port) -> Port:
+        """The other way: the output port of the log at which the events of an author's port have one number each."""
+        return self._merged.get(port, port)
+
+    def slots_of(self, port: Port) -> list[Port]:
+        """The ports of the log that an author's port inside of a replicated group has become, one per slot."""
+        named = (name for name in self._shapes if slot_of(name) is not None and base_operator(name) == port.operator)
+        return [Port(name, port.name) for name in named if port.name in self._shapes[name].outputs]
+
+    def _mergers(self) -> list[tuple[str, str]]:
+        return [(name, port) for name, shape in self._shapes.items() if is_merger(name) for port in shape.outputs]
+
+    def _before(self, merger: str) -> Port:
+        sender = _port(next(iter(self._shapes[merger].inputs.values())))
+        return Port(base_operator(sender.operator), sender.name)
+
+    def _to(self, port: Port, output: str) -> list[Port]:
+        sender = f"{port.operator}.{output}"
+        return [
+            Port(name, given)
+            for name, shape in self._shapes.items()
+            for given, sends in shape.inputs.items()
+            if sends == sender
+        ]
+
+
+def _port(text: str) -> Port:
+    operator, _, name = text.partition(".")
+    return Port(operator, name)

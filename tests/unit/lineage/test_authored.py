@@ -1,0 +1,113 @@
+"""Lineage of a replicated group in its author's words, and where those words are understood."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+
+from airflow_logio.errors import LineageUnknown
+from airflow_logio.protocol.values import Port
+from airflow_logio.store.authored import AuthoredPorts
+from airflow_logio.store.lineage import backward, forward
+from airflow_logio.store.lineage_authored import as_authored
+from airflow_logio.store.lineage_graph import InputSetNode, Lineage
+from airflow_logio.store.memory import MemoryLogStore
+from airflow_logio.store.records import ReplicatedShape
+from tests.unit.lineage.flows import Flow, Op, Pairs, pairs_of, port
+
+SLOTS = (0, 1, 2)
+PARTED = tuple(f"slot{n}" for n in SLOTS)
+
+
+def replicated() -> dict[str, Op]:
+    """``a`` → replicas of (``v`` → ``w``) → ``x``; ``v`` is seen inside of its group only."""
+    ops = {"a": Op(events=9), "dispatch(v)": Op(("a.out",), outputs=PARTED)}
+    for n in SLOTS:
+        ops[f"v[{n}]"] = Op((f"dispatch(v).slot{n}",))
+        ops[f"w[{n}]"] = Op((f"v[{n}].out",), window="count", size=2, reads=1)
+    ops["merge(w)"] = Op(tuple(f"w[{n}].out" for n in SLOTS), emits={"out": 1})
+    ops["x"] = Op(("merge(w).out",), emits={"out": 1})
+    return ops
+
+
+@pytest.fixture(scope="module")
+def flow() -> Iterator[Flow]:
+    """It was run to its end."""
+    store = MemoryLogStore()
+    one = Flow(store, replicated(), [("a.out", "x.out")], groups=[("a", "dispatch(v)"), ("merge(w)", "x")])
+    one.run = replace(one.run, spec=replace(one.run.spec, replicated={"v": ReplicatedShape(("v.1",), len(SLOTS), 1)}))
+    yield one.to_the_end()
+    store.dispose()
+
+
+def authored(result: Lineage, flow: Flow) -> Lineage:
+    return as_authored(result, flow.run)
+
+
+def seen(pairs: Pairs) -> Pairs:
+    """Relationships over slots, Dispatcher and Merger put together by hand, from what the records say."""
+    merged = {slot: whole for slot, whole in pairs if whole[0] == "merge(w).out"}
+    parted = {part: whole for whole, part in pairs if part[0].startswith("dispatch(v)")}
+
+    def name(key: tuple[str, int]) -> tuple[str, int]:
+        key = parted.get(key, merged.get(key, key))
+        return ("w.out", key[1]) if key[0] == "merge(w).out" else key
+
+    return {(name(a), name(b)) for a, b in pairs if name(a) != name(b)}
+
+
+def test_backward_and_forward_are_what_the_records_say(flow: Flow) -> None:
+    ends = flow.relationships()
+    for number in sorted({b[1] for _, b in ends if b[0] == "x.out"}):
+        origin = authored(backward(flow.store, flow.run, "x.out", number), flow)
+        assert pairs_of(origin) == seen(flow.closure(("x.out", number), backward=True))
+        names = {str(event.port) for event in origin.events()}
+        assert {"x.out", "w.out", "a.out"} <= names
+        assert not [name for name in names if "(" in name or name.startswith("w[")]
+    for number in range(1, 10):
+        used = authored(forward(flow.store, flow.run, "a.out", number), flow)
+        assert pairs_of(used) == seen(flow.closure(("a.out", number), backward=False))
+        assert all("(" not in inset.operator for inset in used.input_sets())
+
+
+def test_the_authors_name_of_a_port_is_understood(flow: Flow) -> None:
+    origin = authored(backward(flow.store, flow.run, "w.out", 1, to="a.out"), flow)
+    (root,) = origin.roots
+    assert (root.port, root.event_id) == (Port("w", "out"), 1)
+    assert root.records == 1
+    (inset,) = origin.after(root)
+    assert isinstance(inset, InputSetNode) and inset.operator.startswith("w[")
+    assert origin.events("a.out")
+    assert backward(flow.store, flow.run, "merge(w).out", 1).roots[0].port == port("merge(w).out"), (
+        "as the log names it"
+    )
+    onward = authored(forward(flow.store, flow.run, "a.out", 9, to="w.out"), flow)
+    assert {str(event.port) for event in onward.events()} == {"a.out", "w.out"} | {
+        str(event.port) for event in onward.events() if event.port.operator.startswith("v[")
+    }
+
+
+def test_refusals_speak_the_authors_words(flow: Flow) -> None:
+    with pytest.raises(LineageUnknown, match=r"each slot numbers its own: ask for 'v\[0\].out' to 'v\[2\].out'"):
+        backward(flow.store, flow.run, "v.out", 1)
+    with pytest.raises(
+        LineageUnknown, match=r"no port 'y.out'; the ports in its lineage scopes are a.out, w.out, x.out$"
+    ):
+        backward(flow.store, flow.run, "y.out", 1)
+    with pytest.raises(LineageUnknown, match=r"from 'w.out' to 'x.out'; from there it leads to a.out$"):
+        backward(flow.store, flow.run, "w.out", 1, to="x.out")
+    with pytest.raises(LineageUnknown, match=r"no event 9999 of w\.out; its events so far are"):
+        backward(flow.store, flow.run, "w.out", 9999)
+
+
+def test_names_of_ports(flow: Flow) -> None:
+    ports = AuthoredPorts(flow.run.spec.operators)
+    assert ports.seen(port("dispatch(v).slot1")) == port("a.out")
+    assert ports.seen(port("w[1].out")) == ports.seen(port("merge(w).out")) == port("w.out")
+    assert ports.seen_receivers(port("dispatch(v).in1")) == [Port("v", "in1")]
+    assert ports.seen_receivers(port("merge(w).in2")) == [Port("x", "in1")]
+    assert ports.seen_receivers(port("v[2].in1")) == [Port("v", "in1")]
+    assert ports.in_log(port("w.out")) == port("merge(w).out")
+    assert ports.in_log(port("a.out")) == port("a.out")
