@@ -22,8 +22,11 @@ DETECTION = "logio.group.detection_seconds"
 RECOVERY = "logio.group.recovery_seconds"
 INCARNATION = "logio.group.incarnation"
 LAG = "logio.group.lag_events"
+UNDONE = "logio.group.undone_events"
 PORT_EVENTS = "logio.port.events"
 PORT_RECORDS = "logio.port.records"
+PORT_UNDONE = "logio.port.undone_events"
+PENDING_WRITES = "logio.port.pending_writes"
 
 _failed: set[str] = set()
 
@@ -48,10 +51,15 @@ def report_group(snapshot: Snapshot, group: str) -> None:
     tags = {"pipeline": snapshot.run.spec.key.pipeline, "group": group}
     _gauge(INCARNATION, view.status.incarnation, tags)
     _gauge(LAG, view.lag.events, tags)
+    _gauge(UNDONE, view.undone, tags)
     for row in snapshot.ports_of(group):
         port = {**tags, "port": str(row.port), "direction": row.direction}
         _gauge(PORT_EVENTS, row.events, port)
         _gauge(PORT_RECORDS, row.records, port)
+    for one in snapshot.connections_to(group):
+        _gauge(PORT_UNDONE, one.undone, {**tags, "port": str(one.receiver)})
+    for written, pending in snapshot.pending_of(group).items():
+        _gauge(PENDING_WRITES, pending, {**tags, "port": str(written)})
 
 
 def _gauge(name: str, value: int, tags: Mapping[str, str]) -> None:

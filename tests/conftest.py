@@ -13,6 +13,8 @@ from airflow_logio.store.opening import open_store
 from airflow_logio.store.patience import Patience
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.sql import migrate
+from airflow_logio.store.sql.store import SqlLogStore
+from tests.support.logs import assert_counted
 from tests.support.postgres import PostgresServer
 
 SQL = [pytest.param("sqlite"), pytest.param("postgres", marks=pytest.mark.postgres)]
@@ -72,4 +74,6 @@ def log_store(request: pytest.FixtureRequest) -> Iterator[LogStore]:
         url = str(request.getfixturevalue(f"{request.param}_url"))
         store = open_store(url, application="logio test", patience=QUICK)
     yield store
+    if isinstance(store, SqlLogStore):
+        assert_counted(store)
     store.dispose()

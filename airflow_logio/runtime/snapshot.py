@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from airflow_logio.protocol.states import CONCLUDED, GroupState
 from airflow_logio.protocol.values import Port
 from airflow_logio.store.port import LogStore
-from airflow_logio.store.records import GroupStatus, PortProgress, Run, RunSpec, senders_of
+from airflow_logio.store.records import GroupStatus, PortProgress, Run, RunSpec, UnderWay, senders_of
 
 RATE_WINDOW_SECONDS = 4.0
 
@@ -44,6 +44,13 @@ class ConnectionView:
     acknowledged: Amount
     rate: float
     """Records per second that were acknowledged over the last seconds; 0 at the first look."""
+    open: int
+    """Acknowledged events of Input Sets that are not done; one that is in two of them counts twice."""
+
+    @property
+    def undone(self) -> int:
+        """Events that are sent and not done: those that lag, and those of Input Sets that are not done."""
+        return self.lag.events + self.open
 
     @property
     def lag(self) -> Amount:
@@ -74,6 +81,10 @@ class GroupView:
     """To other groups; an event counts once for each output port."""
     writes: int
     """Write actions applied at external systems."""
+    pending_writes: int
+    """Write actions that are logged and not applied yet."""
+    undone: int
+    """Events that were sent to this group's operators, by others or inside it, and are not done."""
     lag: Amount
     """Sent to this group by others, but not acknowledged by it."""
     lag_seconds: float | None
@@ -95,6 +106,8 @@ class Snapshot:
     """In the order of the data."""
     connections: tuple[ConnectionView, ...]
     ports: tuple[PortProgress, ...]
+    pending: Mapping[Port, int]
+    """(operator, connection) → write actions that are logged and not applied yet, where there are any."""
 
     @property
     def finished(self) -> bool:
@@ -106,8 +119,20 @@ class Snapshot:
 
     def ports_of(self, group: str) -> tuple[PortProgress, ...]:
         """The counters of a group's operators."""
-        shapes = self.run.spec.operators
-        return tuple(row for row in self.ports if (shape := shapes.get(row.port.operator)) and shape.group == group)
+        return tuple(row for row in self.ports if self._is_of(group, row.port))
+
+    def pending_of(self, group: str) -> Mapping[Port, int]:
+        """Of each writer's connection that has applied a write action, or is to."""
+        applied = {row.port: 0 for row in self.ports_of(group) if row.direction == "write"}
+        return applied | {port: count for port, count in self.pending.items() if self._is_of(group, port)}
+
+    def connections_to(self, group: str) -> tuple[ConnectionView, ...]:
+        """Those inside the group among them."""
+        return tuple(one for one in self.connections if one.to_group == group)
+
+    def _is_of(self, group: str, port: Port) -> bool:
+        shape = self.run.spec.operators.get(port.operator)
+        return shape is not None and shape.group == group
 
 
 class Observer:
@@ -130,19 +155,22 @@ class Observer:
         """Raises `LogUnavailable`."""
         statuses = {status.group: status for status in self._store.groups(self._run.run_id)}
         ports = tuple(self._store.progress(self._run.run_id))
+        under_way = self._store.under_way(self._run.run_id)
         counters = {(row.port, row.direction): Amount(row.events, row.records) for row in ports}
         now = self._clock()
-        connections = tuple(self._connection(receiver, counters, now) for receiver in self._graph.senders)
+        connections = tuple(self._connection(receiver, counters, under_way, now) for receiver in self._graph.senders)
         views, done = list[GroupView](), dict[str, float | None]()
         # Groups come in the order of their first operator, so that a sender's share is known before its receiver's.
         for name in self._run.spec.groups:
             if name in statuses:
-                view = self._view(statuses[name], counters, connections, done, now)
+                view = self._view(statuses[name], counters, under_way, connections, done, now)
                 done[name] = view.done
                 views.append(view)
-        return Snapshot(self._run, now - self._began, tuple(views), connections, ports)
+        return Snapshot(self._run, now - self._began, tuple(views), connections, ports, under_way.pending)
 
-    def _connection(self, receiver: Port, counters: Mapping[tuple[Port, str], Amount], now: float) -> ConnectionView:
+    def _connection(
+        self, receiver: Port, counters: Mapping[tuple[Port, str], Amount], under_way: UnderWay, now: float
+    ) -> ConnectionView:
         graph, sender = self._graph, self._graph.senders[receiver]
         acknowledged = counters.get((receiver, "in"), Amount())
         return ConnectionView(
@@ -153,12 +181,14 @@ class Observer:
             sent=counters.get((sender, "out"), Amount()),
             acknowledged=acknowledged,
             rate=self._rates.of(receiver, now, acknowledged.records),
+            open=under_way.open.get(receiver, 0),
         )
 
     def _view(
         self,
         status: GroupStatus,
         counters: Mapping[tuple[Port, str], Amount],
+        under_way: UnderWay,
         connections: Sequence[ConnectionView],
         done: Mapping[str, float | None],
         now: float,
@@ -186,6 +216,8 @@ class Observer:
             received=received,
             sent=_sum(counters.get((port, "out"), Amount()) for port in senders),
             writes=writes.events,
+            pending_writes=sum(count for port, count in under_way.pending.items() if graph.group(port) == name),
+            undone=sum(one.undone for one in connections if one.to_group == name),
             lag=lag,
             lag_seconds=lag.records / rate if inputs and rate > 0 else None,
             recovered_seconds_ago=_recovered_ago(status),

@@ -165,8 +165,9 @@ def check(settings: SparkSettings) -> None:
     """Refuse what cannot work before anything is claimed or started. Raises `ConfigurationError`."""
     if settings.deploy_mode != "client":
         raise ConfigurationError(
-            f"deploy_mode={settings.deploy_mode!r} is not supported yet: drivers run in client mode, as processes of the "
-            "machine that launches them (the executors may be anywhere)"
+            f"deploy_mode={settings.deploy_mode!r} is not supported yet: drivers are processes of the machine that launches "
+            f"them, which can tell when one of them has died. Use deploy_mode='client' with the same master "
+            f"({settings.master}): the jobs still run on the executors of the cluster"
         )
     find_spark_submit(settings.spark_binary)
     check_java()

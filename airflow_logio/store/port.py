@@ -32,6 +32,7 @@ from airflow_logio.store.records import (
     RunSpec,
     ScalingRequest,
     SupervisorRecord,
+    UnderWay,
 )
 
 
@@ -313,6 +314,10 @@ class LogStore(ABC):
 
     @abstractmethod
     def progress(self, run_id: int) -> Sequence[PortProgress]: ...
+
+    @abstractmethod
+    def under_way(self, run_id: int) -> UnderWay:
+        """What is acknowledged or logged, and not done yet. Reads counters, not events."""
 
     @abstractmethod
     def references(self, run_id: int, prefix: str) -> Collection[str]:

@@ -314,6 +314,19 @@ class PortProgress:
 
 
 @dataclass(frozen=True, slots=True)
+class UnderWay:
+    """What of a run is not done yet, as numbers of rows of EVENT_LOG; what is missing is 0.
+
+    An event that was assigned to two open Input Sets is two rows. Quarantined ones are set aside, and not among them.
+    """
+
+    open: dict[Port, int]
+    """Input port → acknowledged events of Input Sets that are not done."""
+    pending: dict[Port, int]
+    """(operator, connection) → write actions that are not applied."""
+
+
+@dataclass(frozen=True, slots=True)
 class QuarantinedInputSet:
     """An Input Set whose generation raised and that was set aside; `since` is in seconds since the epoch."""
 

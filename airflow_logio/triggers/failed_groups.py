@@ -9,15 +9,13 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator
-from typing import Any
 
 from airflow.providers.common.compat.sdk import AirflowException
 
-from airflow_logio._compat import BaseTrigger, TriggerEvent
+from airflow_logio._compat import TriggerEvent
 from airflow_logio.errors import LogioError, LogUnavailable
-from airflow_logio.hooks.logio import LogioHook
 from airflow_logio.runtime.failures import FailureFinder, Findings
-from airflow_logio.store.sql.store import SqlLogStore
+from airflow_logio.triggers.base import LogTrigger
 from airflow_logio.triggers.bell import FailureBell
 
 NOTE_SECONDS = 5.0
@@ -25,11 +23,13 @@ NOTE_SECONDS = 5.0
 _SILENT_LOOKS = 60
 
 
-class LogioFailedGroupTrigger(BaseTrigger):
+class LogioFailedGroupTrigger(LogTrigger):
     """Fires one event: ``{"failed": [...]}`` of `FailedGroup.as_dict`, or ``{"error": ...}`` if it cannot look.
 
     The list is empty if all groups of `run_uid` have ended, or nothing has failed for `give_up_after` seconds.
     """
+
+    arguments = ("supervisor", "pipeline", "run_uid", "give_up_after")
 
     def __init__(
         self,
@@ -41,33 +41,14 @@ class LogioFailedGroupTrigger(BaseTrigger):
         poll_interval: float = 1.0,
         give_up_after: float | None = None,
     ) -> None:
-        super().__init__()
-        if poll_interval <= 0:
-            raise ValueError(f"poll_interval is {poll_interval}; it must be above 0 seconds")
-        self.logio_conn_id = logio_conn_id
+        super().__init__(logio_conn_id, poll_interval)
         self.supervisor = supervisor
         self.pipeline = pipeline
         self.run_uid = run_uid
-        self.poll_interval = float(poll_interval)
         self.give_up_after = give_up_after
-        self._store: SqlLogStore | None = None
         self._finder: FailureFinder | None = None
         self._noted_at = float("-inf")
         self._silent = 0
-
-    def serialize(self) -> tuple[str, dict[str, Any]]:
-        """Class path, and the arguments that make an equal trigger in another process."""
-        return (
-            "airflow_logio.triggers.failed_groups.LogioFailedGroupTrigger",
-            {
-                "logio_conn_id": self.logio_conn_id,
-                "supervisor": self.supervisor,
-                "pipeline": self.pipeline,
-                "run_uid": self.run_uid,
-                "poll_interval": self.poll_interval,
-                "give_up_after": self.give_up_after,
-            },
-        )
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Look once per `poll_interval`, each time in a thread, and when a driver says that it failed."""
@@ -88,12 +69,6 @@ class LogioFailedGroupTrigger(BaseTrigger):
                 await bell.wait()
         finally:
             bell.close()
-
-    async def cleanup(self) -> None:
-        """Close connections; a triggerer that restarts comes here too."""
-        store, self._store, self._finder = self._store, None, None
-        if store is not None:
-            await asyncio.to_thread(store.dispose)
 
     def _is_over(self, findings: Findings, seconds: float) -> bool:
         if findings.failed is None:
@@ -118,9 +93,8 @@ class LogioFailedGroupTrigger(BaseTrigger):
         return findings
 
     def _open(self) -> FailureFinder:
-        if self._finder is None:
-            self._store = LogioHook(self.logio_conn_id).get_store()
-            self._finder = FailureFinder(self._store, pipeline=self.pipeline, run_uid=self.run_uid)
+        if self._store is None or self._finder is None:
+            self._finder = FailureFinder(self._open_log(), pipeline=self.pipeline, run_uid=self.run_uid)
         return self._finder
 
     def _note(self) -> None:

@@ -8,18 +8,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from typing import Any
 
 from airflow.providers.common.compat.sdk import AirflowException
 
-from airflow_logio._compat import BaseTrigger, TriggerEvent, aget_task_state
+from airflow_logio._compat import TriggerEvent, aget_task_state
 from airflow_logio.errors import LogioError, LogUnavailable
-from airflow_logio.hooks.logio import LogioHook
 from airflow_logio.protocol.states import ENDED, GroupState
 from airflow_logio.runtime.stopping import Halt, halt_for_good
 from airflow_logio.runtime.supervision import SupervisionWatch
 from airflow_logio.runtime.watch import GroupWatcher, Observation
-from airflow_logio.store.sql.store import SqlLogStore
+from airflow_logio.triggers.base import LogTrigger
 from airflow_logio.triggers.reporting import GroupReporter
 
 WAKING = ENDED | {GroupState.NEW}
@@ -31,43 +29,24 @@ HALT_GRACE_SECONDS = 10.0
 _SILENT_POLLS = 60
 
 
-class LogioGroupTrigger(BaseTrigger):
-    """Fires one event: ``{"state": ..., "incarnation": ..., "cause": ...}``, or state ``error`` if it cannot watch.
+class LogioGroupTrigger(LogTrigger):
+    """Fires one event: ``{"state": ..., "incarnation": ..., "cause": ...}``, or state ``error`` if it cannot watch."""
 
-    All arguments are plain data; the database is named by its connection id.
-    """
+    arguments = ("run_uid", "group", "incarnation")
 
     def __init__(
         self, *, logio_conn_id: str, run_uid: str, group: str, incarnation: int = 0, poll_interval: float = 1.0
     ) -> None:
-        super().__init__()
-        if poll_interval <= 0:
-            raise ValueError(f"poll_interval is {poll_interval}; it must be above 0 seconds")
-        self.logio_conn_id = logio_conn_id
+        super().__init__(logio_conn_id, poll_interval)
         self.run_uid = run_uid
         self.group = group
         self.incarnation = int(incarnation)
-        self.poll_interval = float(poll_interval)
-        self._store: SqlLogStore | None = None
         self._run_id = 0
         self._supervision: SupervisionWatch | None = None
         self._reporter: GroupReporter | None = None
         self._is_left_dead = False
         self._watcher: GroupWatcher | None = None
         self._failed_polls = 0
-
-    def serialize(self) -> tuple[str, dict[str, Any]]:
-        """Class path, and the arguments that make an equal trigger in another process."""
-        return (
-            "airflow_logio.triggers.group.LogioGroupTrigger",
-            {
-                "logio_conn_id": self.logio_conn_id,
-                "run_uid": self.run_uid,
-                "group": self.group,
-                "incarnation": self.incarnation,
-                "poll_interval": self.poll_interval,
-            },
-        )
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Look once per `poll_interval`, each time in a thread."""
@@ -98,12 +77,6 @@ class LogioGroupTrigger(BaseTrigger):
         halt = await asyncio.to_thread(self._halt)
         self.log.info("Group %s: its task is %s; it is %s", self.group, state, halt.value)
 
-    async def cleanup(self) -> None:
-        """Close connections. Says nothing about the group: a triggerer that restarts comes here too."""
-        store, self._store, self._watcher = self._store, None, None
-        if store is not None:
-            await asyncio.to_thread(store.dispose)
-
     # --- in a thread -------------------------------------------------------------------------------------------------
 
     def _look(self) -> Observation:
@@ -122,18 +95,13 @@ class LogioGroupTrigger(BaseTrigger):
         return observation
 
     def _watch(self) -> GroupWatcher:
-        if self._watcher is None:
+        if self._store is None or self._watcher is None:
             self._watcher = self._open()
         return self._watcher
 
     def _open(self) -> GroupWatcher:
-        store = LogioHook(self.logio_conn_id).get_store()
-        try:
-            run = store.find_run(self.run_uid)
-        except BaseException:
-            store.dispose()
-            raise
-        self._store, self._run_id = store, run.run_id
+        store, run = self._open_run(self.run_uid)
+        self._run_id = run.run_id
         self._supervision = SupervisionWatch(store, run)
         self._reporter = GroupReporter(store, run, self.group, self.log.info)
         return GroupWatcher(store, run.run_id, self.group, run.spec.lease)

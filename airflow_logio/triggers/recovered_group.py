@@ -8,46 +8,32 @@ from typing import Any
 
 from airflow.providers.common.compat.sdk import AirflowException
 
-from airflow_logio._compat import BaseTrigger, TriggerEvent
+from airflow_logio._compat import TriggerEvent
 from airflow_logio.errors import LogioError, LogUnavailable
-from airflow_logio.hooks.logio import LogioHook
 from airflow_logio.protocol.states import ENDED
 from airflow_logio.runtime.recoveries import recoveries
 from airflow_logio.store.sql.drivers import driver_records
 from airflow_logio.store.sql.store import SqlLogStore
+from airflow_logio.triggers.base import LogTrigger
 
 
-class LogioRecoveredGroupTrigger(BaseTrigger):
+class LogioRecoveredGroupTrigger(LogTrigger):
     """Fires one event: ``{"state": ..., "why": ..., "seconds": ...}``.
 
     ``state`` is ``recovered`` once incarnation `incarnation` of the group has made its first commit (``seconds`` after the
     death was detected), ``failed`` if it ended before that, ``error`` if it cannot be watched.
     """
 
+    arguments = ("run_uid", "group", "incarnation")
+
     def __init__(
         self, *, logio_conn_id: str, run_uid: str, group: str, incarnation: int, poll_interval: float = 1.0
     ) -> None:
-        super().__init__()
-        self.logio_conn_id = logio_conn_id
+        super().__init__(logio_conn_id, poll_interval)
         self.run_uid = run_uid
         self.group = group
         self.incarnation = int(incarnation)
-        self.poll_interval = float(poll_interval)
-        self._store: SqlLogStore | None = None
         self._run_id = 0
-
-    def serialize(self) -> tuple[str, dict[str, Any]]:
-        """Class path, and the arguments that make an equal trigger in another process."""
-        return (
-            "airflow_logio.triggers.recovered_group.LogioRecoveredGroupTrigger",
-            {
-                "logio_conn_id": self.logio_conn_id,
-                "run_uid": self.run_uid,
-                "group": self.group,
-                "incarnation": self.incarnation,
-                "poll_interval": self.poll_interval,
-            },
-        )
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Look once per `poll_interval`, each time in a thread."""
@@ -63,12 +49,6 @@ class LogioRecoveredGroupTrigger(BaseTrigger):
                 yield TriggerEvent(found)
                 return
             await asyncio.sleep(self.poll_interval)
-
-    async def cleanup(self) -> None:
-        """Close connections; a triggerer that restarts comes here too."""
-        store, self._store = self._store, None
-        if store is not None:
-            await asyncio.to_thread(store.dispose)
 
     # --- in a thread -------------------------------------------------------------------------------------------------
 
@@ -92,11 +72,7 @@ class LogioRecoveredGroupTrigger(BaseTrigger):
 
     def _open(self) -> SqlLogStore:
         if self._store is None:
-            store = LogioHook(self.logio_conn_id).get_store()
-            try:
-                self._run_id = store.find_run(self.run_uid).run_id
-            except BaseException:
-                store.dispose()
-                raise
-            self._store = store
+            store, run = self._open_run(self.run_uid)
+            self._run_id = run.run_id
+            return store
         return self._store

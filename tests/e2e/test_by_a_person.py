@@ -19,7 +19,7 @@ import sqlalchemy as sa
 from airflow_logio.demo.connections import warehouse_connection
 from airflow_logio.demo.rest import AirflowRefused
 from airflow_logio.protocol.states import GroupState, RunState
-from airflow_logio.store.records import Run
+from airflow_logio.store.records import Run, UnderWay
 from tests.support.airflow_installation import LONG, SHORT, AirflowInstallation
 from tests.support.grocery import expected, write_slice
 from tests.support.postgres import PostgresServer
@@ -216,6 +216,7 @@ def what_goes_on_is_exact(here: Installation) -> None:
             here.wait_for_run(dag_id, run_id, "success")
     for run in [*here.runs(DAYS), here.run(COUNTED)]:
         assert here.log.find_run(run.uid).state is RunState.FINISHED
+        assert here.log.under_way(run.run_id) == UnderWay({}, {})
     assert [table for table in TABLES if table != "one" and not here.is_exact(table)] == []
     eventually(lambda: not here.drivers(), what="no driver and no JVM is left", timeout=SHORT, every=0.2)
 

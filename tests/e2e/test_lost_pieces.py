@@ -24,7 +24,7 @@ import sqlalchemy as sa
 from airflow_logio.demo.connections import warehouse_connection
 from airflow_logio.protocol.states import ALIVE, GroupState, RunState
 from airflow_logio.runtime.supervision import last_look
-from airflow_logio.store.records import GroupStatus
+from airflow_logio.store.records import GroupStatus, UnderWay
 from airflow_logio.store.sql.drivers import driver_records
 from tests.support.airflow_installation import LONG, ROOT, SHORT, AirflowInstallation
 from tests.support.grocery import assert_exact, expected, load_products, write_slice
@@ -357,6 +357,10 @@ def finish(here: Installation, witness: Witness) -> None:
         eventually(done, what=f"the DAG run of {dag_id} is green", timeout=LONG, every=0.5)
         states = here.person.states(dag_id, RUN_ID)
         assert set(states.values()) == {"success"}, states
+    for dag_id in (SUPERVISED, RELYING):
+        assert here.log.under_way(here.run_id(dag_id)) == UnderWay({}, {}), (
+            "counters of what is undone have come to nothing"
+        )
     assert_exact(here.warehouse, here.transactions, RECORDS_PER_BATCH)
     assert sums_written(here.sums) == expected(here.few_transactions, RECORDS_PER_BATCH).totals
     eventually(lambda: not here.drivers(), what="no driver and no JVM is left", timeout=SHORT, every=0.2)

@@ -13,7 +13,7 @@ from airflow_logio.protocol.liveness import RecoveryBudget
 from airflow_logio.protocol.values import Event, Kind, Port, Status
 from airflow_logio.store.memory import MemoryLogStore
 from airflow_logio.store.port import GroupSession, LogStore
-from airflow_logio.store.records import Claim, DriverIdentity, GroupRef, Run, RunKey, RunSpec
+from airflow_logio.store.records import Claim, DriverIdentity, GroupRef, Run, RunKey, RunSpec, UnderWay
 from airflow_logio.store.sql import schema
 from airflow_logio.store.sql.store import SqlLogStore
 
@@ -112,6 +112,29 @@ def contents(store: LogStore) -> dict[str, list[Any]]:
             table.name: sorted((tuple(row) for row in connection.execute(sa.select(table))), key=repr)
             for table in schema.metadata.sorted_tables
         }
+
+
+def assert_counted(store: SqlLogStore) -> None:
+    """The counters of what is under way say what the rows of EVENT_LOG say."""
+    table = schema.event_log
+    is_write = table.c.send_port.is_(None)
+    query = (
+        sa.select(table.c.run_id, table.c.rec_op, table.c.rec_port, is_write, sa.func.count())
+        .where(
+            table.c.status == UNDONE.value,
+            table.c.rec_port.is_not(None),
+            is_write | table.c.inset_id.is_not(None),
+        )
+        .group_by(table.c.run_id, table.c.rec_op, table.c.rec_port, is_write)
+    )
+    with store.engine.connect().execution_options(logio_writes=False) as connection:
+        rows = connection.execute(query).all()
+    for run in store.list_runs():
+        of_run = [row for row in rows if row[0] == run.run_id]
+        found = UnderWay({}, {})
+        for _, operator, port, writes, count in of_run:
+            (found.pending if writes else found.open)[Port(operator, port)] = count
+        assert store.under_way(run.run_id) == found
 
 
 def log_rows(store: LogStore) -> list[tuple[str, int, str | None, str]]:

@@ -6,10 +6,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
 from airflow_logio.protocol import effects as fx
-from airflow_logio.protocol.values import Port
+from airflow_logio.protocol.values import Port, Status
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records import OperatorShape, Run, RunSpec
-from tests.support.logs import Driver, replace_driver, spec, start_driver
+from tests.support.logs import Driver, replace_driver, sent, spec, start_driver
 
 ROWS = 1_000
 READ, INTO, SUMS, SAVED, WRITES = (
@@ -53,6 +53,12 @@ class TwoGroups:
             made = [(SUMS, "out"), (SAVED, "in"), (WRITES, "write")]
             counts += [fx.Count(port, way, output_sets, output_sets, 0) for port, way in made]
         self._commit("totals", counts)
+
+    def hold(self, *insets: str) -> None:
+        """`totals` holds an event in these Input Sets, and has logged a write action; no counter of it says more."""
+        self._commit("ingest", [sent(1, receiver=INTO, sender=READ)])
+        held = fx.Acknowledge(READ, INTO, 1, tuple((inset, Status.UNDONE) for inset in insets))
+        self._commit("totals", [held, fx.LogWrite("save", "warehouse", 1, {}, 1, body=b"body")])
 
     def recover(self, group: str) -> None:
         """The driver dies, and the next one registers."""

@@ -22,6 +22,7 @@ def document(report: Report) -> dict[str, Any]:
         "groups": groups,
         "connections": [_connection(one) for one in report.snapshot.connections],
         "ports": [_port(row) for row in report.snapshot.ports],
+        "pending_writes": {str(port): count for port, count in report.snapshot.pending.items()},
         "drivers": [driver_json(driver) for driver in report.drivers],
         "recoveries": [_recovery(one) for one in report.recoveries],
         "quarantined": [quarantined_json(one) for one in report.quarantined],
@@ -80,6 +81,8 @@ def _group(view: GroupView) -> dict[str, Any]:
         "received": _amount(view.received),
         "sent": _amount(view.sent),
         "writes": view.writes,
+        "pending_writes": view.pending_writes,
+        "undone_events": view.undone,
         "lag": _amount(view.lag),
         "records_per_second": round(view.rate, 1),
         "done": view.done,
@@ -95,6 +98,7 @@ def _connection(one: ConnectionView) -> dict[str, Any]:
         "sent": _amount(one.sent),
         "acknowledged": _amount(one.acknowledged),
         "lag": _amount(one.lag),
+        "undone_events": one.undone,
         "records_per_second": round(one.rate, 1),
     }
 

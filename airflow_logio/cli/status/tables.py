@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 
 from rich.console import Group, RenderableType
@@ -12,6 +12,7 @@ from rich.text import Text
 from airflow_logio.cli import display
 from airflow_logio.cli.status.report import Report
 from airflow_logio.protocol.states import ENDED, GroupState, RunState
+from airflow_logio.protocol.values import Port
 from airflow_logio.runtime.recoveries import Recovery
 from airflow_logio.runtime.snapshot import ConnectionView, GroupView
 from airflow_logio.store.records import GroupStatus, PortProgress, QuarantinedInputSet, Run
@@ -46,6 +47,7 @@ def whole(report: Report) -> RenderableType:
         _groups(report.snapshot.groups),
         _connections(report.snapshot.connections),
         _ports(report.snapshot.ports),
+        _pending(report.snapshot.pending),
         _drivers(report.drivers),
         _recoveries(report.recoveries),
         _quarantine(report),
@@ -59,6 +61,7 @@ def page(report: Report) -> RenderableType:
         _heading(report),
         _groups(report.snapshot.groups),
         _connections(report.snapshot.connections),
+        _pending(report.snapshot.pending),
         _recoveries(report.recoveries[-MAX_WATCHED_RECOVERIES:]),
         _quarantine(report),
     ]
@@ -134,11 +137,11 @@ def _state(status: GroupStatus) -> str:
 
 
 def _connections(views: Sequence[ConnectionView]) -> Table | None:
-    """Inside a group events are handed on in one step: such a connection is shown only if it lags."""
-    shown = [one for one in views if not one.inside_group or one.lag.events]
+    """Inside a group events are handed on in one step: such a connection is shown only if something waits there."""
+    shown = [one for one in views if not one.inside_group or one.undone]
     if not shown:
         return None
-    table = _table("connection", "sent", "acknowledged", "lag", "records behind", "records/s")
+    table = _table("connection", "sent", "acknowledged", "lag", "undone", "records behind", "records/s")
     for one in shown:
         _row(
             table,
@@ -146,6 +149,7 @@ def _connections(views: Sequence[ConnectionView]) -> Table | None:
             f"{one.sent.events:,}",
             f"{one.acknowledged.events:,}",
             f"{one.lag.events:,}",
+            f"{one.undone:,}",
             f"{one.lag.records:,}",
             f"{one.rate:,.0f}" if one.rate else "",
         )
@@ -158,6 +162,14 @@ def _ports(rows: Sequence[PortProgress]) -> Table | None:
         size = f"{row.bytes / 2**20:,.1f}" if row.bytes else ""
         _row(table, str(row.port), row.direction, f"{row.events:,}", f"{row.records:,}", size, _time(row.last_at))
     return table if rows else None
+
+
+def _pending(writes: Mapping[Port, int]) -> Table | None:
+    """Logged, and not applied at the external system."""
+    table = _table("writer's connection", "pending write actions")
+    for port, count in sorted(writes.items()):
+        _row(table, str(port), f"{count:,}")
+    return table if writes else None
 
 
 def _drivers(drivers: Sequence[DriverRecord]) -> Table | None:

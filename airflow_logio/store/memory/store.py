@@ -22,6 +22,7 @@ from airflow_logio.protocol.states import (
     check_wish,
     wish_after_claim,
 )
+from airflow_logio.protocol.values import Port, Status
 from airflow_logio.store.endings import superseded
 from airflow_logio.store.lineage_log import LineageLog
 from airflow_logio.store.memory import generations, maintenance, quarantine, scaling, slots
@@ -47,6 +48,7 @@ from airflow_logio.store.records import (
     RunSpec,
     ScalingRequest,
     SupervisorRecord,
+    UnderWay,
     has_sources,
 )
 
@@ -384,6 +386,19 @@ class MemoryLogStore(LogStore):
         with self.tables.transaction():
             rows = [row for (run, _, _), row in self.tables.counters.items() if run == run_id]
         return sorted(rows, key=lambda row: (row.port, row.direction))
+
+    def under_way(self, run_id: int) -> UnderWay:
+        """Counted: the other adapters' counters are compared with this."""
+        found = UnderWay({}, {})
+        with self.tables.transaction():
+            for row in self.tables.events.rows.values():
+                if row.body.run_id == run_id and row.status is Status.UNDONE and row.rec_port is not None:
+                    is_write = row.send_port is None
+                    if is_write or row.inset_id is not None:
+                        counts = found.pending if is_write else found.open
+                        port = Port(row.receiver, row.rec_port)
+                        counts[port] = counts.get(port, 0) + 1
+        return found
 
     def references(self, run_id: int, prefix: str) -> Collection[str]:
         with self.tables.transaction():

@@ -8,7 +8,7 @@ can be assigned no more, and of several states of one operator the last one hold
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import sqlalchemy as sa
@@ -22,6 +22,7 @@ from airflow_logio.store.records import Collected, GroupRef
 from airflow_logio.store.sql import schema
 from airflow_logio.store.sql.batches import among
 from airflow_logio.store.sql.concluding import ConcludingWriter, expect
+from airflow_logio.store.sql.counting import add_to_counters
 from airflow_logio.store.sql.engines import now
 from airflow_logio.store.sql.rows import EffectRows, Row
 
@@ -51,7 +52,7 @@ class EffectWriter:
         for late in rows.late:
             concluding.apply(late)
         self._store_states()
-        self._count()
+        add_to_counters(self._connection, self._run, rows.counts)
         return tuple(concluding.collected)
 
     # --- statements ---------------------------------------------------------------------------------------------------
@@ -117,14 +118,21 @@ class EffectWriter:
         for effect in effects:
             by_operator.setdefault(effect.operator, []).append(effect)
         for operator, concluded in by_operator.items():
-            found = self._rows_moved(operator, [effect.inset_id for effect in concluded], status)
+            found: Counter[str] = Counter()
+            moved = self._rows_moved(operator, [effect.inset_id for effect in concluded], status)
+            for inset_id, port, count in moved:
+                found[inset_id] += count
+                if port is not None:  # of an event; a state event has none
+                    self._rows.under_way(Port(operator, port), schema.OPEN, -count)
             for effect in concluded:
                 # Each Input Set by itself: a row too many here and one too few there must not cancel out.
                 what = f"operator {operator!r}: undone rows of Input Set {effect.inset_id!r}"
-                expect(found.get(effect.inset_id, 0), effect.rows, what)
+                expect(found[effect.inset_id], effect.rows, what)
 
-    def _rows_moved(self, operator: str, insets: Sequence[str], status: Status) -> Mapping[str, int]:
-        """Give all undone rows of these Input Sets this status; how many of each there were."""
+    def _rows_moved(
+        self, operator: str, insets: Sequence[str], status: Status
+    ) -> Iterable[tuple[str, str | None, int]]:
+        """Give all undone rows of these Input Sets this status; how many there were of each Input Set and input port."""
         table = schema.event_log
         update = (
             sa.update(table)
@@ -135,13 +143,14 @@ class EffectWriter:
                 among(self._connection, table.c.inset_id, insets),
             )
             .values(status=status.value)
-            .returning(table.c.inset_id)
+            .returning(table.c.inset_id, table.c.rec_port)
         )
         if not self._postgres:
-            return Counter(self._connection.execute(update).scalars())
+            counted = Counter((inset_id, port) for inset_id, port in self._connection.execute(update))
+            return [(inset_id, port, count) for (inset_id, port), count in counted.items()]
         moved = update.cte("moved")
-        query = sa.select(moved.c.inset_id, sa.func.count()).group_by(moved.c.inset_id)
-        return {inset_id: count for inset_id, count in self._connection.execute(query)}
+        query = sa.select(moved.c.inset_id, moved.c.rec_port, sa.func.count())
+        return [tuple(row) for row in self._connection.execute(query.group_by(moved.c.inset_id, moved.c.rec_port))]
 
     def _quarantine(self) -> None:
         if not self._rows.aside:
@@ -168,32 +177,6 @@ class EffectWriter:
             index_elements=["run_id", "op", "slot", "state_id"], set_={"state": insert.excluded.state}
         )
         self._connection.execute(statement, list(self._rows.states.values()))
-
-    def _count(self) -> None:
-        if not self._rows.counts:
-            return
-        clock = self._connection.execute(sa.select(now(self._connection.dialect.name))).scalar_one()
-        table = schema.port_counter
-        insert = self._upserting(table)
-        added = {name: table.c[name] + insert.excluded[name] for name in ("events", "records", "bytes")}
-        statement = insert.on_conflict_do_update(
-            index_elements=["run_id", "op", "port", "direction"], set_={**added, "last_at": insert.excluded.last_at}
-        )
-        rows = [
-            {
-                "run_id": self._run,
-                "op": port.operator,
-                "port": port.name,
-                "direction": direction,
-                "events": events,
-                "records": records,
-                "bytes": size,
-                "first_at": clock,
-                "last_at": clock,
-            }
-            for (port, direction), (events, records, size) in self._rows.counts.items()
-        ]
-        self._connection.execute(statement, rows)
 
     def _upserting(self, table: sa.Table) -> Any:
         return postgresql.insert(table) if self._postgres else sqlite.insert(table)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 
 import sqlalchemy as sa
@@ -11,12 +12,13 @@ from airflow_logio.errors import ProtocolViolation, UnknownRun
 from airflow_logio.protocol.reopening import Reopening, reopen
 from airflow_logio.protocol.replicas import replicated_group
 from airflow_logio.protocol.states import CONCLUDED, WAITING, GroupState, RunState
-from airflow_logio.protocol.values import Kind, Status
+from airflow_logio.protocol.values import Kind, Port, Status
 from airflow_logio.store.endings import superseded
 from airflow_logio.store.header import encode_header
 from airflow_logio.store.records import QuarantinedInputSet, Retried, Run, senders_of
 from airflow_logio.store.sql import schema, slots
 from airflow_logio.store.sql.batches import among
+from airflow_logio.store.sql.counting import add_to_counters
 from airflow_logio.store.sql.engines import now
 
 
@@ -78,7 +80,7 @@ def _states(connection: Connection, run: Run) -> dict[str, bytes]:
 def _put_back(connection: Connection, run_id: int, by_operator: dict[str, list[str]]) -> None:
     rows, table = schema.event_log, schema.quarantine
     for operator, insets in by_operator.items():
-        connection.execute(
+        put_back = connection.execute(
             sa.update(rows)
             .where(
                 rows.c.run_id == run_id,
@@ -87,7 +89,12 @@ def _put_back(connection: Connection, run_id: int, by_operator: dict[str, list[s
                 among(connection, rows.c.inset_id, insets),
             )
             .values(status=Status.UNDONE.value)
+            .returning(rows.c.rec_port)
         )
+        # State events have no port, and are not counted.
+        found = Counter(port for port in put_back.scalars() if port is not None)
+        reopened = {(Port(operator, port), schema.OPEN): (count, 0, 0) for port, count in found.items()}
+        add_to_counters(connection, run_id, reopened)
         connection.execute(
             sa.delete(table).where(
                 table.c.run_id == run_id, table.c.op == operator, among(connection, table.c.inset_id, insets)

@@ -11,6 +11,7 @@ from airflow_logio.protocol import effects as fx
 from airflow_logio.protocol.values import Kind, Port, ReadStatus, Status
 from airflow_logio.store.channels import STATE_CHANNEL, read_channel, write_channel
 from airflow_logio.store.header import encode_header
+from airflow_logio.store.sql.schema import OPEN, PENDING
 
 Row = dict[str, Any]
 
@@ -66,10 +67,12 @@ class EffectRows:
             case fx.CompleteReadAction():
                 self._read_event(effect)
                 self.late.append(effect)
+            case fx.WritesDone(operator, connection, first, last):
+                self.under_way(Port(operator, connection), PENDING, first - last - 1)
+                self.late.append(effect)
             case (
                 fx.ReadDone()
                 | fx.DropRead()
-                | fx.WritesDone()
                 | fx.Release()
                 | fx.Collect()
                 | fx.SweepShared()
@@ -80,6 +83,10 @@ class EffectRows:
                 self.late.append(effect)
             case _:
                 self._add(effect)
+
+    def under_way(self, port: Port, direction: str, rows: int) -> None:
+        """So many rows more, or less, are not done."""
+        self.counts.setdefault((port, direction), [0, 0, 0])[0] += rows
 
     def _add(
         self,
@@ -171,6 +178,7 @@ class EffectRows:
             unassigned = Status.HELD if effect.held else Status.DONE if delivery.fused else Status.UNDONE
             for inset_id, status in delivery.assignments or ((None, unassigned),):
                 self._log_row(event.event_id, status, sender, receiver, inset_id, len(body), kept=delivery.kept)
+            self._assigned(delivery.receiver, delivery.assignments)
         header = encode_header(event.kind, event.records, body, dict(event.about))
         self._data_row(sender, event.event_id, header, body, ref=event.ref, kept=effect.kept)
 
@@ -180,6 +188,11 @@ class EffectRows:
         receiver = (effect.receiver.operator, effect.receiver.name)
         for inset_id, status in effect.assignments[1:]:
             self._log_row(effect.event_id, status, sender, receiver, inset_id, 0, kept=effect.kept)
+        self._assigned(effect.receiver, effect.assignments)
+
+    def _assigned(self, receiver: Port, assignments: fx.Assignments) -> None:
+        if undone := sum(status is Status.UNDONE for _, status in assignments):
+            self.under_way(receiver, OPEN, undone)
 
     def _log_write(self, effect: fx.LogWrite) -> None:
         body = effect.body or b""
@@ -187,6 +200,7 @@ class EffectRows:
         self._log_row(effect.number, Status.UNDONE, sender, (effect.operator, effect.connection), None, len(body))
         header = encode_header(Kind.DATA, effect.records, body, dict(effect.header))
         self._data_row(sender, effect.number, header, body, ref=effect.ref)
+        self.under_way(Port(effect.operator, effect.connection), PENDING, 1)
 
     def _log_read(self, effect: fx.LogRead) -> None:
         body = effect.body or b""

@@ -15,7 +15,7 @@ from airflow_logio.errors import LogInconsistent, ProtocolViolation, UnknownRun
 from airflow_logio.protocol.states import CONCLUDED, GroupState, RunState
 from airflow_logio.protocol.values import Port
 from airflow_logio.store.endings import superseded
-from airflow_logio.store.records import DriverIdentity, GroupStatus, Load, PortProgress, Run, RunSpec
+from airflow_logio.store.records import DriverIdentity, GroupStatus, Load, PortProgress, Run, RunSpec, UnderWay
 from airflow_logio.store.sql import schema
 from airflow_logio.store.sql.engines import now
 
@@ -187,10 +187,27 @@ def _load(beat: sa.Row[Any] | None) -> Load | None:
 
 def progress(connection: Connection, run_id: int) -> Sequence[PortProgress]:
     table = schema.port_counter
-    query = sa.select(table).where(table.c.run_id == run_id).order_by(table.c.op, table.c.port, table.c.direction)
+    query = (
+        sa.select(table)
+        .where(table.c.run_id == run_id, table.c.direction.not_in([schema.OPEN, schema.PENDING]))
+        .order_by(table.c.op, table.c.port, table.c.direction)
+    )
     return [
         PortProgress(
             Port(row.op, row.port), row.direction, row.events, row.records, row.bytes, row.first_at, row.last_at
         )
         for row in connection.execute(query)
     ]
+
+
+def under_way(connection: Connection, run_id: int) -> UnderWay:
+    """Never below zero: what a driver of an earlier version has logged was not counted when it was."""
+    table = schema.port_counter
+    query = sa.select(table.c.op, table.c.port, table.c.direction, table.c.events).where(
+        table.c.run_id == run_id, table.c.direction.in_([schema.OPEN, schema.PENDING])
+    )
+    found = UnderWay({}, {})
+    for op, port, direction, count in connection.execute(query):
+        if count > 0:
+            (found.open if direction == schema.OPEN else found.pending)[Port(op, port)] = count
+    return found

@@ -221,6 +221,12 @@ driver = Table(
     Column("backend_pid", Integer),
 )
 
+SENT, ACKNOWLEDGED, APPLIED = "out", "in", "write"
+"""Directions of counters that are totals of the run: of an output port, of an input port, of a writer's connection."""
+OPEN, PENDING = "open", "pending"
+"""Directions of counters of what is under way, which fall again: rows of EVENT_LOG that an input port has assigned and that
+are not done; write actions of a writer's connection that are not. Kept by the commits that change these rows."""
+
 port_counter = Table(
     "logio_port_counter",
     metadata,

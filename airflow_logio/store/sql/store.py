@@ -34,6 +34,7 @@ from airflow_logio.store.records import (
     RunSpec,
     ScalingRequest,
     SupervisorRecord,
+    UnderWay,
 )
 from airflow_logio.store.rescaling import Rescaling, shape_of
 from airflow_logio.store.sql import (
@@ -373,6 +374,10 @@ class SqlLogStore(LogStore):
     def progress(self, run_id: int) -> Sequence[PortProgress]:
         with reading(self.engine) as connection:
             return runs.progress(connection, run_id)
+
+    def under_way(self, run_id: int) -> UnderWay:
+        with reading(self.engine) as connection:
+            return runs.under_way(connection, run_id)
 
     def references(self, run_id: int, prefix: str) -> Collection[str]:
         table = schema.event_data

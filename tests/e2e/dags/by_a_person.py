@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from datetime import UTC, datetime
 from typing import Any
 
@@ -13,7 +14,9 @@ from airflow_logio.operators.recover_group import LogioRecoverGroupOperator
 from airflow_logio.sensors.failed_group import LogioFailedGroupSensor
 
 PARAMS = {"transactions": Param("", type="string"), "folder": Param("", type="string")}
-SETTINGS: dict[str, Any] = {"group_id": "sums", "spark": {"env_vars": {"TESTS_FOLDER": "{{ params.folder }}"}}}
+# Drivers run the code that Airflow's components run.
+VARIABLES = {"TESTS_FOLDER": "{{ params.folder }}", "PYTHONPATH": os.environ.get("PYTHONPATH", "")}
+SETTINGS: dict[str, Any] = {"group_id": "sums", "spark": {"env_vars": VARIABLES}}
 # They have days for backfills, and none that Airflow would begin by itself.
 DAILY: dict[str, Any] = {
     "schedule": "@daily",

@@ -52,6 +52,9 @@ SENT = {
     "logio.group.recovery_seconds,pipeline=sales,group=totals": ["6500.000000|ms"],
     "logio.group.incarnation,pipeline=sales,group=totals": ["1|g"],
     "logio.group.lag_events,pipeline=sales,group=totals": ["3|g"],
+    "logio.group.undone_events,pipeline=sales,group=totals": ["3|g"],
+    "logio.port.undone_events,pipeline=sales,group=totals,port=total.in": ["3|g"],
+    "logio.port.undone_events,pipeline=sales,group=totals,port=save.in": ["0|g"],
     "logio.port.events,pipeline=sales,group=totals,port=total.in,direction=in": ["7|g"],
     "logio.port.records,pipeline=sales,group=totals,port=total.in,direction=in": ["350|g"],
 }

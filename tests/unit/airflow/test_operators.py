@@ -348,7 +348,7 @@ def test_a_clear_waits_for_a_halt_that_is_under_way(
     ("arguments", "message"),
     [
         ({"conn_id": "spark_typo"}, "no Spark connection 'spark_typo'"),
-        ({"deploy_mode": "cluster"}, "cluster"),
+        ({"deploy_mode": "cluster"}, r"Use deploy_mode='client' with the same master \(local\[1\]\)"),
         ({"executor": "KubernetesExecutor"}, "ends the machine of a task"),
         ({"group": "total"}, "no group 'total'"),
         ({"connections": {"werehouse": "x"}}, "no connection werehouse"),

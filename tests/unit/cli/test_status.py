@@ -83,7 +83,7 @@ def test_one_look_shows_lag_drivers_and_recoveries(flow: TwoGroups, logio: Logio
     code, text, said = logio("status", flow.run.uid[:8])
     assert code == 0
     assert f"uid {flow.run.uid}" in text
-    assert row(text, "read.out → total.in")[3:] == ["10", "7", "3", "150"]
+    assert row(text, "read.out → total.in")[3:] == ["10", "7", "3", "3", "150"]
     assert row(text, "totals ")[:4] == ["totals", "running", "2", "1"]
     assert "2 writes" in text and "lag 3 events" in text
     assert row(text, "totals/1")[-2:] == ["test", "test"], "why launched, why ended"
@@ -91,6 +91,23 @@ def test_one_look_shows_lag_drivers_and_recoveries(flow: TwoGroups, logio: Logio
     assert recovery, text
     assert "in all" in text and text.count(" s ") >= 3
     assert "totals, incarnation 1 (earlier): test" in said
+
+
+def test_what_is_not_done_is_shown(flow: TwoGroups, logio: Logio) -> None:
+    """Besides the three events that lag: two rows of an event in open Input Sets, and a pending write action."""
+    flow.hold("A", "B")
+    code, text, _ = logio("status", flow.run.uid[:8])
+    assert code == 0
+    assert row(text, "read.out → total.in")[3:7] == ["10", "7", "3", "5"]
+    pending = text.partition("pending write actions")[2].split()
+    assert pending[:2] == ["save.warehouse", "1"]
+    _, text, _ = logio("status", flow.run.uid, "--json")
+    found = json.loads(text)
+    assert [one["undone_events"] for one in found["connections"]] == [5, 0]
+    assert found["pending_writes"] == {"save.warehouse": 1}
+    totals = found["groups"]["totals"]
+    assert (totals["undone_events"], totals["pending_writes"]) == (5, 1)
+    assert "pending" not in {row["direction"] for row in found["ports"]}
 
 
 def test_the_same_as_json(flow: TwoGroups, logio: Logio) -> None:

@@ -1,0 +1,55 @@
+"""What the triggers of this package share: plain arguments, and one store that is opened late and closed in `cleanup`."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, ClassVar
+
+from airflow_logio._compat import BaseTrigger
+from airflow_logio.hooks.logio import LogioHook
+from airflow_logio.store.records import Run
+from airflow_logio.store.sql.store import SqlLogStore
+
+
+class LogTrigger(BaseTrigger):
+    """Looks at a log once per `poll_interval` seconds; the database is named by its connection id."""
+
+    arguments: ClassVar[tuple[str, ...]]
+    """Of the constructor, all of them plain data; each is kept in the attribute of its name."""
+
+    def __init__(self, logio_conn_id: str, poll_interval: float) -> None:
+        super().__init__()
+        if poll_interval <= 0:
+            raise ValueError(f"poll_interval is {poll_interval}; it must be above 0 seconds")
+        self.logio_conn_id = logio_conn_id
+        self.poll_interval = float(poll_interval)
+        self._store: SqlLogStore | None = None
+
+    def serialize(self) -> tuple[str, dict[str, Any]]:
+        """Class path, and the arguments that make an equal trigger in another process."""
+        path = f"{type(self).__module__}.{type(self).__qualname__}"
+        return path, {name: getattr(self, name) for name in ("logio_conn_id", "poll_interval", *self.arguments)}
+
+    async def cleanup(self) -> None:
+        """Close connections. Says nothing about what is watched: a triggerer that restarts comes here too."""
+        store, self._store = self._store, None
+        if store is not None:
+            await asyncio.to_thread(store.dispose)
+
+    # --- in a thread -------------------------------------------------------------------------------------------------
+
+    def _open_log(self) -> SqlLogStore:
+        """Open the log. Raises `LogUnavailable`, and what a connection that is wrong raises."""
+        self._store = LogioHook(self.logio_conn_id).get_store()
+        return self._store
+
+    def _open_run(self, uid: str) -> tuple[SqlLogStore, Run]:
+        """Open the log, and find the run. Raises `UnknownRun`, and what `_open_log` raises."""
+        store = LogioHook(self.logio_conn_id).get_store()
+        try:
+            run = store.find_run(uid)
+        except BaseException:
+            store.dispose()
+            raise
+        self._store = store
+        return store, run
