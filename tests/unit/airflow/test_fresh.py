@@ -111,7 +111,7 @@ def test_a_second_run_waits_for_the_first_one(log: SqlLogStore, run: Run, start:
     for group in run.spec.groups:  # parked over night: what it has not written, it could never write
         claim = log.claim(run.run_id, group, expected=0, reason="test")
         assert log.park(GroupRef(claim.run_id, claim.group, claim.incarnation), "test")
-    with pytest.raises(OtherRunUnfinished, match="ingest parked"):
+    with pytest.raises(OtherRunUnfinished, match="ingest is parked"):
         start("scheduled__tomorrow")
     assert start("scheduled__tomorrow", concurrent_runs="isolated").state is RunState.RUNNING
 
