@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from airflow_logio.cli.status import replicas
 from airflow_logio.cli.status.report import LastError, Report
+from airflow_logio.runtime.authored_figures import connections_seen, pending_seen, ports_seen
 from airflow_logio.runtime.recoveries import Recovery
 from airflow_logio.runtime.run_summary import driver_json, quarantined_json
 from airflow_logio.runtime.snapshot import Amount, ConnectionView, GroupView
@@ -20,9 +22,10 @@ def document(report: Report) -> dict[str, Any]:
         "at": report.at,
         **_run(report.run),
         "groups": groups,
-        "connections": [_connection(one) for one in report.snapshot.connections],
-        "ports": [_port(row) for row in report.snapshot.ports],
-        "pending_writes": {str(port): count for port, count in report.snapshot.pending.items()},
+        "replicated": {one.group: replicas.document(one) for one in report.replicated},
+        "connections": [_connection(one) for one in connections_seen(report.snapshot)],
+        "ports": [_port(row) for row in ports_seen(report.snapshot)],
+        "pending_writes": {str(port): count for port, count in pending_seen(report.snapshot).items()},
         "drivers": [driver_json(driver) for driver in report.drivers],
         "recoveries": [_recovery(one) for one in report.recoveries],
         "quarantined": [quarantined_json(one) for one in report.quarantined],

@@ -6,6 +6,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from airflow_logio.cli.status.replicas import Replicas, replicas_of
 from airflow_logio.protocol.states import ENDED, GroupState, RunState
 from airflow_logio.runtime.recoveries import Recovery, recoveries
 from airflow_logio.runtime.run_summary import Outcome
@@ -39,6 +40,7 @@ class Report:
     quarantined: Sequence[QuarantinedInputSet]
     supervisor: SupervisorRecord | None
     """Who looked last for failed groups of this run; None for a run of `logio run`, whose process notes nothing."""
+    replicated: Sequence[Replicas] = ()
 
     @property
     def unsupervised(self) -> str | None:
@@ -59,7 +61,11 @@ class Report:
     @property
     def last_errors(self) -> Sequence[LastError]:
         """One for each group that ever had an error."""
-        found = (self._last_error(view.name) for view in self.snapshot.groups)
+        found = (
+            self._last_error(view.name)
+            for view in self.snapshot.groups
+            if view.name not in self.run.spec.replicated  # its replicas have the errors
+        )
         return [error for error in found if error is not None]
 
     @property
@@ -103,4 +109,5 @@ class Reporter:
         drivers = driver_records(self._store, run.run_id)
         aside = self._store.quarantined(run.run_id)
         supervisor = last_look(self._store.supervisors(), run)
-        return Report(time.time(), run, self._observer.take(), drivers, aside, supervisor)
+        replicated = replicas_of(self._store, run)
+        return Report(time.time(), run, self._observer.take(), drivers, aside, supervisor, replicated)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 
 from rich.console import Group, RenderableType
@@ -10,26 +10,29 @@ from rich.table import Table
 from rich.text import Text
 
 from airflow_logio.cli import display
+from airflow_logio.cli.status import cells, replica_tables
 from airflow_logio.cli.status.report import Report
 from airflow_logio.protocol.states import ENDED, GroupState, RunState
 from airflow_logio.protocol.values import Port
+from airflow_logio.runtime.authored_figures import connections_seen, pending_seen, ports_seen
 from airflow_logio.runtime.recoveries import Recovery
-from airflow_logio.runtime.snapshot import ConnectionView, GroupView
+from airflow_logio.runtime.snapshot import ConnectionView
 from airflow_logio.store.records import GroupStatus, PortProgress, QuarantinedInputSet, Run
 from airflow_logio.store.sql.drivers import DriverRecord
 
 MAX_QUARANTINED = 20
 MAX_WATCHED_RECOVERIES = 5
-MAX_CAUSE = 100
+MAX_WATCHED_REQUESTS = 2
 
 
 def runs(listed: Sequence[tuple[Run, Sequence[GroupStatus]]]) -> RenderableType:
     """All runs, the newest first."""
-    table = _table("uid", "run", "pipeline", "state", "started (UTC)", "groups")
+    table = cells.table("uid", "run", "pipeline", "state", "started (UTC)", "groups")
     for run, groups in listed:
-        states = ", ".join(f"{group.group} {group.state.value}" for group in groups)
+        used = [group for group in groups if group.state is not GroupState.RETIRED]
+        states = ", ".join(f"{group.group} {group.state.value}" for group in used)
         key = run.spec.key
-        _row(table, run.uid[:8], _name(run), key.pipeline, run.state.value, _time(run.created_at), states)
+        cells.row(table, run.uid[:8], _name(run), key.pipeline, run.state.value, cells.utc(run.created_at), states)
     return table
 
 
@@ -44,34 +47,37 @@ def whole(report: Report) -> RenderableType:
     """Everything, for one look."""
     parts = [
         _heading(report),
-        _groups(report.snapshot.groups),
-        _connections(report.snapshot.connections),
-        _ports(report.snapshot.ports),
-        _pending(report.snapshot.pending),
+        _groups(report),
+        *replica_tables.tables(report.replicated),
+        _connections(connections_seen(report.snapshot)),
+        _ports(ports_seen(report.snapshot)),
+        _pending(pending_seen(report.snapshot)),
         _drivers(report.drivers),
         _recoveries(report.recoveries),
         _quarantine(report),
     ]
-    return _spaced(part for part in parts if part is not None)
+    return cells.spaced(part for part in parts if part is not None)
 
 
 def page(report: Report) -> RenderableType:
     """What changes, for a terminal that is painted over."""
     parts = [
         _heading(report),
-        _groups(report.snapshot.groups),
-        _connections(report.snapshot.connections),
-        _pending(report.snapshot.pending),
+        _groups(report),
+        *replica_tables.tables(report.replicated, requests=MAX_WATCHED_REQUESTS),
+        _connections(connections_seen(report.snapshot)),
+        _pending(pending_seen(report.snapshot)),
         _recoveries(report.recoveries[-MAX_WATCHED_RECOVERIES:]),
         _quarantine(report),
     ]
     errors_ = [Text(str(line), style=line.style, no_wrap=True, overflow="ellipsis") for line in errors(report)]
-    return _spaced([*(part for part in parts if part is not None), *([Group(*errors_)] if errors_ else [])])
+    return cells.spaced([*(part for part in parts if part is not None), *([Group(*errors_)] if errors_ else [])])
 
 
 def last_line(report: Report) -> str:
     """How a watched run has ended."""
-    states = ", ".join(f"{view.name} {view.status.state.value}" for view in report.snapshot.groups)
+    used = [view for view in report.snapshot.groups if view.status.state is not GroupState.RETIRED]
+    states = ", ".join(f"{view.name} {view.status.state.value}" for view in used)
     return f"{report.state}: {states or 'no groups'}"
 
 
@@ -84,7 +90,9 @@ def errors(report: Report) -> Iterator[Text]:
             yield Text(f"{error.group}: {error.text}", style="red")
             yield Text(f"  driver log: {error.log_path or 'none'}")
         else:
-            yield Text(f"{error.group}, incarnation {error.incarnation} (earlier): {_first_line(error.text)}", "dim")
+            yield Text(
+                f"{error.group}, incarnation {error.incarnation} (earlier): {cells.first_line(error.text)}", "dim"
+            )
 
 
 def clock_time(at: float) -> str:
@@ -98,7 +106,7 @@ def _heading(report: Report) -> Text:
     run, key = report.run, report.run.spec.key
     return Text(
         f"run {_name(run)} of {key.pipeline} (dag {key.dag_id}), uid {run.uid}\n"
-        f"{report.state}, started {_time(run.created_at)} UTC{_supervision(report)}"
+        f"{report.state}, started {cells.utc(run.created_at)} UTC{_supervision(report)}"
     )
 
 
@@ -109,13 +117,17 @@ def _supervision(report: Report) -> str:
     return f"\nlooked after by {looked.name}, {looked.age_seconds:.0f} s ago"
 
 
-def _groups(views: Sequence[GroupView]) -> Table:
-    table = _table("group", "state", "incarnation", "recoveries", "pid", "heartbeat", "commits", "MB", "done", "")
-    for view in views:
+def _groups(report: Report) -> Table:
+    """A replicated group as a whole, and those of its replicas that are in use."""
+    table = cells.table("group", "state", "incarnation", "recoveries", "pid", "heartbeat", "commits", "MB", "done", "")
+    whole_of = {name: one for one in report.replicated for name in one.shape.replicas}
+    for view in report.snapshot.groups:
         status = view.status
-        _row(
+        if view.name in whole_of and status.state is GroupState.RETIRED:
+            continue
+        cells.row(
             table,
-            status.group,
+            f"  {status.group}" if view.name in whole_of else status.group,
             Text(_state(status), style=display.style(status.state)),
             f"{status.incarnation}",
             f"{status.recoveries}",
@@ -141,9 +153,9 @@ def _connections(views: Sequence[ConnectionView]) -> Table | None:
     shown = [one for one in views if not one.inside_group or one.undone]
     if not shown:
         return None
-    table = _table("connection", "sent", "acknowledged", "lag", "undone", "records behind", "records/s")
+    table = cells.table("connection", "sent", "acknowledged", "lag", "undone", "records behind", "records/s")
     for one in shown:
-        _row(
+        cells.row(
             table,
             f"{one.sender} → {one.receiver}",
             f"{one.sent.events:,}",
@@ -157,43 +169,54 @@ def _connections(views: Sequence[ConnectionView]) -> Table | None:
 
 
 def _ports(rows: Sequence[PortProgress]) -> Table | None:
-    table = _table("port", "", "events", "records", "MB", "last (UTC)")
+    table = cells.table("port", "", "events", "records", "MB", "last (UTC)")
     for row in rows:
         size = f"{row.bytes / 2**20:,.1f}" if row.bytes else ""
-        _row(table, str(row.port), row.direction, f"{row.events:,}", f"{row.records:,}", size, _time(row.last_at))
+        cells.row(
+            table, str(row.port), row.direction, f"{row.events:,}", f"{row.records:,}", size, cells.utc(row.last_at)
+        )
     return table if rows else None
 
 
 def _pending(writes: Mapping[Port, int]) -> Table | None:
     """Logged, and not applied at the external system."""
-    table = _table("writer's connection", "pending write actions")
+    table = cells.table("writer's connection", "pending write actions")
     for port, count in sorted(writes.items()):
-        _row(table, str(port), f"{count:,}")
+        cells.row(table, str(port), f"{count:,}")
     return table if writes else None
 
 
 def _drivers(drivers: Sequence[DriverRecord]) -> Table | None:
-    table = _table("driver", "claimed (UTC)", "registered", "first commit", "why launched", "why ended")
+    table = cells.table("driver", "claimed (UTC)", "registered", "first commit", "why launched", "why ended")
     for driver in drivers:
-        _row(
+        cells.row(
             table,
             f"{driver.group}/{driver.incarnation}",
-            _time(driver.claimed_at),
+            cells.utc(driver.claimed_at),
             _after(driver.registered_at, driver),
             _after(driver.first_commit_at, driver),
-            _first_line(driver.reason),
-            _first_line(driver.error or ""),
+            cells.first_line(driver.reason),
+            cells.first_line(driver.error or ""),
         )
     return table if drivers else None
 
 
 def _recoveries(found: Sequence[Recovery]) -> Table | None:
-    table = _table("recovery", "detected (UTC)", "fenced", "launched", "running", "first commit", "in all", "cause")
+    table = cells.table(
+        "recovery", "detected (UTC)", "fenced", "launched", "running", "first commit", "in all", "cause"
+    )
     for one in found:
         took = one.seconds_of_steps
         steps = [f"+{took[step]:.1f} s" if step in took else "" for step, _ in one.steps[1:]]
         whole_ = "" if one.seconds is None else f"{one.seconds:.1f} s"
-        _row(table, f"{one.group}/{one.incarnation}", _time(one.detected_at), *steps, whole_, _first_line(one.cause))
+        cells.row(
+            table,
+            f"{one.group}/{one.incarnation}",
+            cells.utc(one.detected_at),
+            *steps,
+            whole_,
+            cells.first_line(one.cause),
+        )
     return table if found else None
 
 
@@ -205,44 +228,13 @@ def _quarantine(report: Report) -> RenderableType | None:
 
 
 def _quarantined(aside: Sequence[QuarantinedInputSet]) -> Table:
-    table = _table("quarantined", "Input Set", "since (UTC)", "error")
+    table = cells.table("quarantined", "Input Set", "since (UTC)", "error")
     for one in aside[:MAX_QUARANTINED]:
-        _row(table, one.operator, one.inset_id, _time(one.since), one.error)
+        cells.row(table, one.operator, one.inset_id, cells.utc(one.since), one.error)
     if len(aside) > MAX_QUARANTINED:
-        _row(table, "", f"... and {len(aside) - MAX_QUARANTINED:,} more (all with --json)", "", "")
+        cells.row(table, "", f"... and {len(aside) - MAX_QUARANTINED:,} more (all with --json)", "", "")
     return table
-
-
-# --- words ------------------------------------------------------------------------------------------------------------
-
-
-def _table(*columns: str) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for column in columns:
-        table.add_column(column)
-    return table
-
-
-def _row(table: Table, *cells: str | Text) -> None:
-    """Cells are texts, not markup: names and errors may hold brackets."""
-    table.add_row(*(Text(cell) if isinstance(cell, str) else cell for cell in cells))
-
-
-def _spaced(parts: Iterable[RenderableType]) -> Group:
-    spaced: list[RenderableType] = []
-    for part in parts:
-        spaced += [Text(), part] if spaced else [part]
-    return Group(*spaced)
-
-
-def _first_line(text: str) -> str:
-    line = text.partition("\n")[0]
-    return line if len(line) <= MAX_CAUSE else line[: MAX_CAUSE - 3] + "..."
 
 
 def _after(at: float | None, driver: DriverRecord) -> str:
     return "" if at is None else f"+{at - driver.claimed_at:.1f} s"
-
-
-def _time(at: float) -> str:
-    return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%d %H:%M:%S")

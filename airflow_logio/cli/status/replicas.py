@@ -1,0 +1,94 @@
+"""What `logio status` says of a replicated group: its replicas, their slots and load, and the requests to scale it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from airflow_logio.protocol.replicas import Slot
+from airflow_logio.protocol.states import CONCLUDED, GroupState
+from airflow_logio.store.port import LogStore
+from airflow_logio.store.records import GroupStatus, ReplicatedShape, Run, ScalingRequest
+
+
+@dataclass(frozen=True, slots=True)
+class Replicas:
+    """A replicated group at one moment."""
+
+    group: str
+    shape: ReplicatedShape
+    slots: Sequence[Slot]
+    requests: Sequence[ScalingRequest]
+    """The newest first."""
+    statuses: Mapping[str, GroupStatus]
+    """Of all replicas, in their order."""
+
+    @property
+    def in_use(self) -> list[GroupStatus]:
+        return [status for status in self.statuses.values() if status.state not in CONCLUDED]
+
+    @property
+    def shown(self) -> list[GroupStatus]:
+        """Those of which there is something to say: in use, or finished with slots that they own."""
+        return [status for status in self.statuses.values() if status.state is not GroupState.RETIRED]
+
+    def owned_by(self, replica: str) -> list[int]:
+        """Numbers of the slots of a replica, those included that are done."""
+        return [slot.number for slot in self.slots if slot.owner == replica]
+
+    @property
+    def done(self) -> int:
+        return sum(slot.done for slot in self.slots)
+
+
+def replicas_of(store: LogStore, run: Run) -> Sequence[Replicas]:
+    """All replicated groups of a run. Raises `LogUnavailable`."""
+    if not run.spec.replicated:
+        return ()
+    requests = store.scalings(run.run_id)
+    slots = {group: store.slots(run.run_id, group) for group in run.spec.replicated}
+    statuses = {status.group: status for status in store.groups(run.run_id)}
+    return [
+        Replicas(
+            group,
+            shape,
+            slots[group],
+            [one for one in requests if one.group == group],
+            {name: statuses[name] for name in shape.replicas if name in statuses},
+        )
+        for group, shape in run.spec.replicated.items()
+    ]
+
+
+def document(one: Replicas) -> dict[str, Any]:
+    """For programs; of the load, fractions are of the window's time, and counts within it."""
+    return {
+        "replicas_in_use": len(one.in_use),
+        "least": one.shape.least,
+        "most": len(one.shape.replicas),
+        "slots": [asdict(slot) for slot in one.slots],
+        "replicas": {
+            name: {
+                "state": status.state.value,
+                "slots": one.owned_by(name),
+                "load": None if status.load is None else asdict(status.load),
+            }
+            for name, status in one.statuses.items()
+        },
+        "requests": [_request(request) for request in one.requests],
+    }
+
+
+def _request(one: ScalingRequest) -> dict[str, Any]:
+    return {
+        "request": one.request_id,
+        "replicas": one.replicas,
+        "state": one.state.value,
+        "by": one.by,
+        "reason": one.reason,
+        "note": one.note,
+        "requested_at": one.requested_at,
+        "accepted_at": one.accepted_at,
+        "ended_at": one.ended_at,
+    }
