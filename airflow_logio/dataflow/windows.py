@@ -191,7 +191,7 @@ class Tumbling(Window):
 
     def _slices(self, event: InputEvent) -> list[tuple[int, pa.Table]]:
         """(window number, its records), by window; slices share memory where the windows come in order."""
-        if not event.table.num_rows:
+        if event.progress and not event.table.num_rows:
             return []  # it only brings progress, and may have other columns than the records
         numbers, ordered = window_numbers(event, self.on, window_seconds(self.length))
         if not ordered:

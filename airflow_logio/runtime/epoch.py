@@ -9,15 +9,12 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from airflow_logio.crash import CrashPoint, crash_here
 from airflow_logio.dataflow.operators import SourceOperator
-from airflow_logio.dataflow.replication import Dispatcher, Routes
-from airflow_logio.dataflow.replication.partition import AllSlots
-from airflow_logio.dataflow.writers import ActionWriter
+from airflow_logio.dataflow.replication import Routes
 from airflow_logio.errors import EpochVoid, Fenced
 from airflow_logio.protocol import effects as fx
 from airflow_logio.protocol.group import GroupProtocol
@@ -26,7 +23,7 @@ from airflow_logio.protocol.recovery import Recovered
 from airflow_logio.protocol.replicas import slot_of
 from airflow_logio.protocol.values import FIRST_EVENT_ID, Event, Port
 from airflow_logio.protocol.writes import PendingWrite
-from airflow_logio.runtime.backlog import Backlog, bounded
+from airflow_logio.runtime.back_pressure import BackPressure
 from airflow_logio.runtime.channel import Channel
 from airflow_logio.runtime.collection import Collection
 from airflow_logio.runtime.committer import Committer
@@ -38,7 +35,6 @@ from airflow_logio.runtime.logic import captured_inputs, specs_of
 from airflow_logio.runtime.mailbox import Mailbox
 from airflow_logio.runtime.payloads import EpochPayloads
 from airflow_logio.runtime.payloads.bodies import Bodies
-from airflow_logio.runtime.routing import SlotRoutes
 from airflow_logio.runtime.settings import EpochSettings, Failure
 from airflow_logio.runtime.sources import (
     PLAN,
@@ -53,7 +49,7 @@ from airflow_logio.runtime.sources import (
     without_plan,
 )
 from airflow_logio.runtime.sweeps import sweeps_of
-from airflow_logio.runtime.writers import Applied, WriterThread
+from airflow_logio.runtime.writers import Applied, Writers
 from airflow_logio.store.port import GroupSession
 
 log = logging.getLogger(__name__)
@@ -78,10 +74,7 @@ class GroupEpoch:
         self._load = settings.load
         self._pipeline = settings.pipeline
         self._slots = slots
-        self._routes: dict[str, Routes] = {}
-        specs, receivers = specs_of(
-            self._pipeline, self._operators(), settings.connections, lambda name: self._routes[name]
-        )
+        specs, receivers = specs_of(self._pipeline, self._operators(), settings.connections, self._routes_of)
         self._protocol = GroupProtocol(specs, receivers, captured_inputs(self._pipeline))
         self._members = {spec.name: self._pipeline.operators[spec.name] for spec in specs}
         self._mailbox = Mailbox(settings.prefetch)
@@ -91,16 +84,19 @@ class GroupEpoch:
         sweeps = sweeps_of(self._pipeline, settings.group) if slots is None else []
         self._collection = Collection(list(self._members), sweeps, self._bodies.remove)
         self._committer = Committer(session, self._bodies, self._after_commit, self._fail, self._collection.committed)
-        self._writers: dict[tuple[str, str], WriterThread] = {}
+        self._writers = Writers(self._members, slots, settings.connections, self._bodies, self._mailbox.put, self._fail)
         self._sources: dict[str, SourceReader] = {}
         self._handed_over: set[str] = set()
         """Sources whose stored effect is handed over whole: only their next read action is open."""
         self._draining = False
         self._channel: Channel | None = None
-        self._backlogs: dict[Port, Backlog] = {}
-        self._back_pressure: list[Callable[[], bool]] = []
+        self._back_pressure: BackPressure
+        """From the start of the threads on: it depends on what the log says was sent."""
         self._generation = Generation(self._protocol, settings, self._members, self._mailbox.put)
         self._unflushed_since: float | None = None
+
+    def _routes_of(self, dispatcher: str) -> Routes:
+        return self._back_pressure.routes[dispatcher]
 
     def _operators(self) -> set[str]:
         """What this application runs: the operators of its group, or those of the slots that it owns."""
@@ -149,56 +145,19 @@ class GroupEpoch:
         self._protocol.rebuild(recovered, self._bodies.unpacked)
 
     def _start_threads(self, recovered: Recovered) -> None:
-        for name, operator in self._members.items():
-            if isinstance(operator, ActionWriter):
-                self._writers[name, operator.connection] = WriterThread(
-                    name,
-                    operator,
-                    self._settings.connections,
-                    self._bodies,
-                    self._mailbox.put,
-                    self._fail,
-                    self._moves(name),
-                )
         self._committer.start()
-        self._hand_to_writers(recovered.writes, recovered=True)
-        for sender, receivers in bounded(self._pipeline, self._members).items():
-            self._backlogs[sender] = Backlog(
-                receivers,
-                self._session.acknowledged,
-                self._settings.run.spec.backlog,
-                partial(self._last_event, sender),
-                self._protocol.operators[sender.operator].context.taken_back,
-            )
-        dispatched = self._open_routes()
-        self._back_pressure += [
-            one.is_full for sender, one in self._backlogs.items() if sender.operator not in dispatched
-        ]
+        self._writers.add(recovered.writes, recovered=True)
+        self._back_pressure = BackPressure(
+            self._pipeline,
+            self._members,
+            self._session,
+            self._settings.run.spec.backlog,
+            self._last_sent,
+            self._settings.slots_of,
+        )
         lanes, moves = lanes_of(self._protocol), self._slots is not None
         self._channel = Channel(self._session, lanes, self._bodies, self._mailbox, self._fail, may_move=moves)
         self._channel.start()
-
-    def _moves(self, operator: str) -> int:
-        slot = slot_of(operator)
-        return 0 if self._slots is None or slot is None else self._slots[slot]
-
-    def _open_routes(self) -> set[str]:
-        """What each Dispatcher looks at; returns those whose connections are bounded together."""
-        found = set()
-        for name, operator in self._members.items():
-            if not isinstance(operator, Dispatcher):
-                continue
-            receivers = [self._pipeline.receivers(Port(name, port)) for port in operator.outputs]
-            group = self._pipeline.home(receivers[0][0].operator)
-            if group not in self._pipeline.replicated:
-                self._routes[name] = AllSlots(operator.slots)  # used by hand: what is behind it is not replicated
-                continue
-            backlogs = [self._backlogs[Port(name, port)] for port in operator.outputs]
-            owners = partial(self._settings.slots_of, group)
-            self._routes[name] = routes = SlotRoutes(operator, backlogs, self._session.acknowledged, owners)
-            self._back_pressure.append(routes.is_full)
-            found.add(name)
-        return found
 
     def _begin_sources(self) -> None:
         """Algorithm 6 Steps 2 to 4. A read action that is new is executed once the log has it (`_after_commit`).
@@ -256,8 +215,7 @@ class GroupEpoch:
             self._payloads.stop()
         self._committer.stop()
         self._collection.stop()
-        for writer in self._writers.values():
-            writer.stop()
+        self._writers.stop()
         for source in self._sources.values():
             source.stop(patience=SOURCE_PATIENCE_SECONDS if for_good else None)
         if self._channel is not None:
@@ -305,11 +263,7 @@ class GroupEpoch:
 
     def _accepts_inputs(self) -> bool:
         """Memory stays bounded however far a job, a receiver or an external system lags."""
-        return not (
-            self._generation.is_full()
-            or any(writer.is_full() for writer in self._writers.values())
-            or any(is_full() for is_full in self._back_pressure)
-        )
+        return not (self._generation.is_full() or self._writers.is_full() or self._back_pressure.is_full())
 
     def _observe(self, item: Any) -> None:
         if self._unflushed_since is None:
@@ -325,7 +279,7 @@ class GroupEpoch:
             case Generated():
                 self._generation.finished(item)
             case Applied(operator, connection, first, last, records):
-                self._writers[operator, connection].settle(last - first + 1)
+                self._writers.settle(item)
                 self._protocol.writes_done(operator, connection, first, last, records)
             case Failure(error):
                 if self._slots is not None and isinstance(error, Fenced):
@@ -365,12 +319,7 @@ class GroupEpoch:
 
     def _submit(self) -> None:
         effects = self._protocol.close_step()
-        for effect in effects:
-            if isinstance(effect, fx.LogEvent) and effect.event.sender in self._backlogs:
-                event = effect.event
-                self._load.sent(1, event.records)
-                size = len(event.body) if event.body is not None else getattr(event.payload, "nbytes", 0)
-                self._backlogs[event.sender].note_size(event.event_id, size)
+        self._back_pressure.note(effects, self._load)
         self._load.now(Doing.BLOCKED)  # the committer lets in so much, and then makes wait
         self._committer.submit(effects + self._collection.due(effects))
         self._load.now(Doing.BUSY)
@@ -381,7 +330,7 @@ class GroupEpoch:
             self._protocol.is_finished()
             and self._unflushed_since is None
             and self._committer.is_idle()
-            and all(writer.outstanding() == 0 for writer in self._writers.values())
+            and self._writers.are_idle()
         )
 
     def _finish(self) -> bool:
@@ -411,7 +360,7 @@ class GroupEpoch:
             for e in effects
             if isinstance(e, fx.LogWrite)
         ]
-        self._hand_to_writers(writes)
+        self._writers.add(writes)
         self._hand_to_sources(effects)
         awaken: set[str] = set()
         for effect in effects:
@@ -425,13 +374,6 @@ class GroupEpoch:
         if awaken:
             self._session.announce(sorted(awaken))
 
-    def _hand_to_writers(self, writes: Sequence[PendingWrite], *, recovered: bool = False) -> None:
-        by_writer: dict[tuple[str, str], list[PendingWrite]] = {}
-        for write in writes:
-            by_writer.setdefault((write.operator, write.connection), []).append(write)
-        for key, group in by_writer.items():
-            self._writers[key].add(group, recovered=recovered)
-
     def _hand_to_sources(self, effects: Sequence[fx.Effect]) -> None:
         for effect in effects:
             match effect:
@@ -440,5 +382,7 @@ class GroupEpoch:
                 case fx.ReadDone(operator, _, action_id):
                     self._sources[operator].ask(UsedUp(action_id))
 
-    def _last_event(self, sender: Port) -> int:
-        return self._protocol.operators[sender.operator].context.next_event.get(sender.name, FIRST_EVENT_ID) - 1
+    def _last_sent(self, sender: Port) -> tuple[int, int]:
+        """Id of the last event of a port, and how many ids ends have that were taken back."""
+        context = self._protocol.operators[sender.operator].context
+        return context.next_event.get(sender.name, FIRST_EVENT_ID) - 1, context.taken_back

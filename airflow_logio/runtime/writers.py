@@ -8,10 +8,12 @@ from __future__ import annotations
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from airflow_logio.dataflow.operators import Operator
 from airflow_logio.dataflow.writers import ActionWriter
+from airflow_logio.protocol.replicas import slot_of
 from airflow_logio.protocol.writes import PendingWrite
 from airflow_logio.runtime.execution import executor_of
 from airflow_logio.runtime.external import Connections
@@ -129,3 +131,55 @@ class WriterThread:
                 if taken[-1].ref is not None:
                     break  # a body too large for the log: one at a time is enough for the memory
             return taken
+
+
+class Writers:
+    """The writer threads of an epoch, one per (operator, connection); they start at once."""
+
+    def __init__(
+        self,
+        members: Mapping[str, Operator],
+        slots: Mapping[int, int] | None,
+        connections: Connections,
+        bodies: Bodies,
+        done: Callable[[Applied], None],
+        failed: Callable[[BaseException], None],
+    ) -> None:
+        """`slots` → how often they have moved; None for a group that is not replicated."""
+        self._threads = {
+            (name, operator.connection): WriterThread(
+                name, operator, connections, bodies, done, failed, _moves(name, slots)
+            )
+            for name, operator in members.items()
+            if isinstance(operator, ActionWriter)
+        }
+
+    def add(self, writes: Iterable[PendingWrite], *, recovered: bool = False) -> None:
+        """As `WriterThread.add`, each to its own."""
+        by_writer: dict[tuple[str, str], list[PendingWrite]] = {}
+        for write in writes:
+            by_writer.setdefault((write.operator, write.connection), []).append(write)
+        for key, group in by_writer.items():
+            self._threads[key].add(group, recovered=recovered)
+
+    def is_full(self) -> bool:
+        """One of them is."""
+        return any(thread.is_full() for thread in self._threads.values())
+
+    def are_idle(self) -> bool:
+        """The success of everything is noted."""
+        return all(thread.outstanding() == 0 for thread in self._threads.values())
+
+    def settle(self, applied: Applied) -> None:
+        """The loop has taken note of it."""
+        self._threads[applied.operator, applied.connection].settle(applied.last - applied.first + 1)
+
+    def stop(self) -> None:
+        """Join all."""
+        for thread in self._threads.values():
+            thread.stop()
+
+
+def _moves(operator: str, slots: Mapping[int, int] | None) -> int:
+    slot = slot_of(operator)
+    return 0 if slots is None or slot is None else slots[slot]
