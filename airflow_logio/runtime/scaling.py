@@ -98,7 +98,13 @@ def carry_out(context: LaunchContext, request: ScalingRequest) -> Step:
     if waiting or launched:
         return Step(Stage.LAUNCHING, f"waiting for {', '.join(waiting)} to be ready", launched)
     try:
-        moved = store.rescale(run.run_id, request.group, balanced(slots, plan_.wanted), retire=plan_.to_retire)
+        moved = store.rescale(
+            run.run_id,
+            request.group,
+            balanced(slots, plan_.wanted),
+            retire=plan_.to_retire,
+            request_id=request.request_id,
+        )
     except ReplicaBusy as error:
         return Step(Stage.BUSY, str(error))
     except ProtocolViolation as error:

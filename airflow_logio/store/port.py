@@ -246,7 +246,15 @@ class LogStore(ABC):
         """The slots of a replicated group, by number. Raises `UnknownRun`, and `ProtocolViolation` for any other group."""
 
     @abstractmethod
-    def rescale(self, run_id: int, group: str, placement: Placement, *, retire: Collection[str] = ()) -> int:
+    def rescale(
+        self,
+        run_id: int,
+        group: str,
+        placement: Placement,
+        *,
+        retire: Collection[str] = (),
+        request_id: int | None = None,
+    ) -> int:
         """Give slots to other replicas, and retire replicas, in one transaction; returns how many slots have moved.
 
         Slots that are not named stay. The epochs of all replicas concerned are raised: what they have in memory is void, and
@@ -255,6 +263,7 @@ class LogStore(ABC):
 
         Raises `ProtocolViolation` if a slot is done or unknown, if a replica that is to get one does not run or was asked to
         halt, if one that is to retire would keep a slot that is not done, or if the run has ended; `UnknownRun`;
+        with `request_id`, `ProtocolViolation` if that request is no longer open: somebody who went by it is late;
         `ReplicaBusy` if a replica is stopped inside a transaction (on SQLite that shuts everyone out: `LogUnavailable`).
         Nothing is changed then.
         """

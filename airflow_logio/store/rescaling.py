@@ -7,7 +7,14 @@ from dataclasses import dataclass
 
 from airflow_logio.errors import ConfigurationError, ProtocolViolation, UnknownRun
 from airflow_logio.protocol.replicas import Placement, Slot, replicated_group
-from airflow_logio.protocol.states import SCALING_TRANSITIONS, GroupState, RunState, ScalingState, allowed_from
+from airflow_logio.protocol.states import (
+    OPEN_SCALING,
+    SCALING_TRANSITIONS,
+    GroupState,
+    RunState,
+    ScalingState,
+    allowed_from,
+)
 from airflow_logio.protocol.values import unstorable
 from airflow_logio.store.endings import superseded
 from airflow_logio.store.records import ReplicatedShape, Run
@@ -134,6 +141,13 @@ def check_states(rescaling: Rescaling, states: Mapping[str, tuple[GroupState, Gr
         if (state := states[name][0]) not in _CAN_RETIRE:
             raise ProtocolViolation(f"replica {name!r} is {state.value}: it does not retire")
     return frozenset(name for name in rescaling.retire if states[name][0] is not GroupState.RETIRED)
+
+
+def check_open(request_id: int, state: ScalingState | None) -> None:
+    """Raises `ProtocolViolation` for a request that is settled, or not in the log any more (`state` is None)."""
+    if state not in OPEN_SCALING:
+        became = "no longer in the log" if state is None else state.value
+        raise ProtocolViolation(f"request {request_id} to scale a group is {became}: nothing is moved for it any more")
 
 
 def came_from(state: ScalingState) -> frozenset[ScalingState]:

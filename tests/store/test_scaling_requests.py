@@ -10,7 +10,7 @@ from airflow_logio.store.port import LogStore
 from airflow_logio.store.records import ScalingRequest
 from tests.support.logs import contents
 from tests.support.racing import race
-from tests.support.replicated import GROUP, replicated_run, replicated_spec
+from tests.support.replicated import GROUP, A, B, launch, owners, replicated_run, replicated_spec
 
 REQUESTED, ACCEPTED, DONE, REFUSED = ScalingState
 
@@ -143,3 +143,19 @@ def test_the_number_of_a_removed_request_is_not_given_to_another(log_store: LogS
         pass
     again = replicated_run(log_store)
     assert log_store.request_scaling(again.run_id, GROUP, 1, by="test").request_id > number
+
+
+def test_whoever_goes_by_a_request_that_is_settled_moves_nothing(log_store: LogStore) -> None:
+    """Two carry out requests; the slower one read the first when it was open, and the second is done meanwhile."""
+    run = replicated_run(log_store)
+    for name in (A, B):
+        launch(log_store, run, name)
+    first = log_store.request_scaling(run.run_id, GROUP, 1, by="test")
+    second = log_store.request_scaling(run.run_id, GROUP, 2, by="test")
+    before = owners(log_store, run)
+    with pytest.raises(ProtocolViolation, match=f"request {first.request_id} to scale a group is refused"):
+        log_store.rescale(run.run_id, GROUP, dict.fromkeys(range(4), A), retire=[B], request_id=first.request_id)
+    assert owners(log_store, run) == before
+    assert log_store.rescale(run.run_id, GROUP, {0: B}, request_id=second.request_id) == (before[0] != B)
+    with pytest.raises(ProtocolViolation, match="request 99 to scale a group is no longer in the log"):
+        log_store.rescale(run.run_id, GROUP, {1: A}, request_id=99)

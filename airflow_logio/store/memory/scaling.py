@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 from airflow_logio.errors import ProtocolViolation
+from airflow_logio.protocol.replicas import Placement
 from airflow_logio.protocol.states import OPEN_SCALING, ScalingState
 from airflow_logio.protocol.values import storable
+from airflow_logio.store.memory import slots
 from airflow_logio.store.memory.slots import found_run
 from airflow_logio.store.memory.tables import Tables
 from airflow_logio.store.records import ScalingRequest
-from airflow_logio.store.rescaling import came_from, check_name, check_request, shape_of, superseded_by
+from airflow_logio.store.rescaling import came_from, check_name, check_open, check_request, shape_of, superseded_by
 
 
 def request(
@@ -43,6 +45,21 @@ def requests(tables: Tables, run_id: int, group: str | None) -> Sequence[Scaling
     """The newest first."""
     found = [one for one in tables.scalings.values() if one.run_id == run_id and group in (None, one.group)]
     return sorted(found, key=lambda one: -one.request_id)
+
+
+def rescale(
+    tables: Tables,
+    run_id: int,
+    group: str,
+    placement: Placement,
+    retire: Collection[str],
+    request_id: int | None,
+) -> int:
+    """As `slots.rescale`, for a request that is still open."""
+    if request_id is not None:
+        found = next((one.state for one in tables.scalings.values() if one.request_id == request_id), None)
+        check_open(request_id, found)
+    return slots.rescale(tables, run_id, group, placement, retire)
 
 
 def settle(tables: Tables, request_id: int, state: ScalingState, note: str) -> bool:

@@ -29,6 +29,7 @@ from airflow_logio.store.memory import generations, maintenance, quarantine, sca
 from airflow_logio.store.memory.budget import budget_spent
 from airflow_logio.store.memory.lineage import MemoryLineageLog
 from airflow_logio.store.memory.session import MemoryGroupSession
+from airflow_logio.store.memory.statuses import status_of
 from airflow_logio.store.memory.tables import BeatRow, DriverRow, GroupKey, SupervisorRow, Tables
 from airflow_logio.store.port import GroupSession, LogStore
 from airflow_logio.store.records import (
@@ -121,38 +122,13 @@ class MemoryLogStore(LogStore):
 
     def groups(self, run_id: int) -> Sequence[GroupStatus]:
         with self.tables.transaction():
-            return [self._status(key) for key in sorted(self.tables.groups) if key.run_id == run_id]
+            return [status_of(self.tables, key) for key in sorted(self.tables.groups) if key.run_id == run_id]
 
     def group(self, run_id: int, group: str) -> GroupStatus:
         with self.tables.transaction():
             if GroupKey(run_id, group) not in self.tables.groups:
                 raise UnknownRun(f"run {run_id} has no group {group!r}")
-            return self._status(GroupKey(run_id, group))
-
-    def _status(self, key: GroupKey) -> GroupStatus:
-        tables = self.tables
-        row, fence = tables.groups[key], tables.fences[key]
-        incarnation = fence.incarnation
-        driver = tables.drivers.get((key, incarnation))
-        beat = tables.beats.get((key, incarnation))
-        return GroupStatus(
-            group=key.group,
-            replica=key.replica,
-            state=row.state,
-            desired=row.desired,
-            incarnation=incarnation,
-            beat=beat.beat if beat else 0,
-            beat_at=beat.at if beat else None,
-            ready=bool(beat and beat.ready),
-            recoveries=sum(other == key and number > 1 for other, number in tables.drivers),
-            error=row.error,
-            since=row.since,
-            identity=driver.identity if driver else None,
-            log_path=driver.log_path if driver else None,
-            rss_bytes=beat.rss_bytes if beat else 0,
-            commits=fence.commit_no,
-            load=beat.load if beat else None,
-        )
+            return status_of(self.tables, GroupKey(run_id, group))
 
     def claim(self, run_id: int, group: str, *, expected: int, reason: str, by_user: bool = False) -> Claim:
         with self.tables.transaction():
@@ -309,9 +285,17 @@ class MemoryLogStore(LogStore):
         with self.tables.transaction():
             return slots.of_group(self.tables, run_id, group)
 
-    def rescale(self, run_id: int, group: str, placement: Placement, *, retire: Collection[str] = ()) -> int:
+    def rescale(
+        self,
+        run_id: int,
+        group: str,
+        placement: Placement,
+        *,
+        retire: Collection[str] = (),
+        request_id: int | None = None,
+    ) -> int:
         with self.tables.transaction():
-            return slots.rescale(self.tables, run_id, group, placement, retire)
+            return scaling.rescale(self.tables, run_id, group, placement, retire, request_id)
 
     def request_scaling(
         self, run_id: int, group: str, replicas: int, *, by: str, reason: str = "", key: str | None = None
@@ -368,7 +352,10 @@ class MemoryLogStore(LogStore):
                 and run_uid in (None, row.uid)
             ]
             return [
-                (row.as_run(), [self._status(key) for key in sorted(tables.groups) if key.run_id == row.run_id])
+                (
+                    row.as_run(),
+                    [status_of(self.tables, key) for key in sorted(tables.groups) if key.run_id == row.run_id],
+                )
                 for row in going_on
             ]
 

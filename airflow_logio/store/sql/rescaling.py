@@ -17,7 +17,7 @@ from airflow_logio.protocol.replicas import Placement
 from airflow_logio.protocol.states import GroupState, RunState
 from airflow_logio.store.records import GroupRef, Run
 from airflow_logio.store.rescaling import Rescaling, check_going_on, check_states, plan
-from airflow_logio.store.sql import groups, schema, slots
+from airflow_logio.store.sql import groups, scaling, schema, slots
 from airflow_logio.store.sql.engines import LockTimeout, translated
 from airflow_logio.store.sql.runs import known
 
@@ -25,9 +25,13 @@ BUSY_SECONDS = 1.0
 """How long a commit of a replica is waited for, while those that are locked already are held up."""
 
 
-def rescale(connection: Connection, run: Run, group: str, placement: Placement, retire: Collection[str]) -> Rescaling:
+def rescale(
+    connection: Connection, run: Run, group: str, placement: Placement, retire: Collection[str], request_id: int | None
+) -> Rescaling:
     """On an open transaction. Returns what it has changed."""
     _lock_rescaling(connection, run.run_id, group)
+    if request_id is not None:
+        scaling.check_open(connection, request_id)
     # Owners change only here, one after the other. What is done may change until the fences are locked.
     wanted = plan(run, group, slots.of_group(connection, run.run_id, group), placement, retire)
     if not wanted.concerned:

@@ -11,6 +11,7 @@ from sqlalchemy.engine import Connection
 from airflow_logio.errors import ProtocolViolation, UnknownRun
 from airflow_logio.protocol.states import OPEN_SCALING, RunState, ScalingState
 from airflow_logio.protocol.values import storable
+from airflow_logio.store import rescaling
 from airflow_logio.store.records import Run, ScalingRequest
 from airflow_logio.store.rescaling import came_from, check_name, check_request, shape_of, superseded_by
 from airflow_logio.store.sql import schema
@@ -63,6 +64,14 @@ def requests(connection: Connection, run_id: int, group: str | None) -> Sequence
     if group is not None:
         query = query.where(table.c.group_name == group)
     return [_to_request(row) for row in connection.execute(query)]
+
+
+def check_open(connection: Connection, request_id: int) -> None:
+    """Until the end of the transaction: whoever supersedes the request comes before this, or after all of it."""
+    query = sa.select(table.c.state).where(table.c.request_id == request_id).with_for_update()
+    state = connection.execute(query).scalar_one_or_none()
+    what = f"the state of request {request_id}"
+    rescaling.check_open(request_id, None if state is None else known(ScalingState, state, what))
 
 
 def settle(connection: Connection, request_id: int, state: ScalingState, note: str) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import sqlalchemy as sa
@@ -24,6 +24,7 @@ from airflow_logio.store.port import GroupSession, stopped
 from airflow_logio.store.records import Collected, FenceRow, GroupRef
 from airflow_logio.store.sql import schema, slots
 from airflow_logio.store.sql.apply import EffectWriter
+from airflow_logio.store.sql.delivery import prefix_within
 from airflow_logio.store.sql.engines import now, reading, writing
 from airflow_logio.store.sql.wake import Waker
 
@@ -226,7 +227,7 @@ class SqlGroupSession(GroupSession):
         )
         sizes = sa.select(table.c.event_id, table.c.size).where(*where).order_by(table.c.event_id).limit(max_events)
         with reading(self._engine) as connection:
-            last = _prefix_within(((row.event_id, row.size) for row in connection.execute(sizes)), max_bytes)
+            last = prefix_within(((row.event_id, row.size) for row in connection.execute(sizes)), max_bytes)
             if last is None:
                 return ()
             rows = connection.execute(
@@ -388,15 +389,3 @@ class SqlGroupSession(GroupSession):
 
     def close(self) -> None:
         self._waker.close()
-
-
-def _prefix_within(rows: Iterable[tuple[int, int]], max_bytes: int) -> int | None:
-    """Last event id such that all up to it fit into `max_bytes`; the first event always fits."""
-    last: int | None = None
-    total = 0
-    for event_id, size in rows:
-        total += size
-        if last is not None and total > max_bytes:
-            break
-        last = event_id
-    return last

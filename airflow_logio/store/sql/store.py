@@ -307,11 +307,19 @@ class SqlLogStore(LogStore):
             shape_of(self._run(connection, run_id), group)
             return slots.of_group(connection, run_id, group)
 
-    def rescale(self, run_id: int, group: str, placement: Placement, *, retire: Collection[str] = ()) -> int:
+    def rescale(
+        self,
+        run_id: int,
+        group: str,
+        placement: Placement,
+        *,
+        retire: Collection[str] = (),
+        request_id: int | None = None,
+    ) -> int:
         def attempt() -> Rescaling:
             with writing(self.engine) as connection:
                 run = self._run(connection, run_id)
-                return rescaling.rescale(connection, run, group, placement, retire)
+                return rescaling.rescale(connection, run, group, placement, retire, request_id)
 
         try:
             done = attempt()
