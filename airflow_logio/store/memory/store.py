@@ -214,8 +214,8 @@ class MemoryLogStore(LogStore):
 
     def _is_same(self, driver: DriverRow, claim: Claim, identity: DriverIdentity) -> bool:
         """The driver asks again because its acknowledgement was lost."""
-        incarnation = self.tables.fences[GroupKey(claim.run_id, claim.group, claim.replica)].incarnation
-        return (driver.nonce, driver.identity, incarnation) == (claim.nonce, identity, claim.incarnation)
+        fence = self.tables.fences[GroupKey(claim.run_id, claim.group, claim.replica)]
+        return (driver.nonce, driver.identity, fence.incarnation) == (claim.nonce, identity, claim.incarnation)
 
     def heartbeat(
         self, ref: GroupRef, beat: int, *, ready: bool, rss_bytes: int, load: Load | None = None
@@ -225,8 +225,7 @@ class MemoryLogStore(LogStore):
             fence = tables.fences.get(key)
             if fence is None or fence.incarnation != ref.incarnation:
                 raise Fenced(f"group {ref.group!r}: incarnation {ref.incarnation} was replaced")
-            # Not through `put`: a heartbeat wakes nobody.
-            tables.beats[key, ref.incarnation] = BeatRow(beat, tables.now(), ready, rss_bytes, load)
+            tables.beats[key, ref.incarnation] = BeatRow(beat, tables.now(), ready, rss_bytes, load)  # wakes nobody
             return tables.groups[key].desired
 
     def declare_dead(self, ref: GroupRef, cause: str, *, failed_at: FailurePoint | None = None) -> bool:

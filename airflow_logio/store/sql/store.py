@@ -8,7 +8,6 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TypeVar
 
-import msgspec
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
@@ -38,6 +37,7 @@ from airflow_logio.store.records import (
 )
 from airflow_logio.store.rescaling import Rescaling, shape_of
 from airflow_logio.store.sql import (
+    beats,
     bell,
     generations,
     groups,
@@ -56,7 +56,6 @@ from airflow_logio.store.sql.engines import (
     TransactionConflict,
     beat_engine,
     log_engine,
-    now,
     reading,
     writing,
 )
@@ -238,41 +237,10 @@ class SqlLogStore(LogStore):
         self, ref: GroupRef, beat: int, *, ready: bool, rss_bytes: int, load: Load | None = None
     ) -> GroupState:
         with reading(self.engine) as connection:
-            fence, group = schema.fence, schema.group
-            row = connection.execute(
-                sa.select(fence.c.incarnation, group.c.desired)
-                .join(
-                    group,
-                    sa.and_(*(fence.c[name] == group.c[name] for name in ("run_id", "group_name", "replica"))),
-                )
-                .where(fence.c.run_id == ref.run_id, fence.c.group_name == ref.group, fence.c.replica == ref.replica)
-            ).one_or_none()
-        if row is None or row.incarnation != ref.incarnation:
-            raise Fenced(f"group {ref.group!r}: incarnation {ref.incarnation} was replaced")
+            desired = beats.wish(connection, ref)
         with writing(self.beats) as connection:
-            if connection.dialect.name == "postgresql":  # a slow disk must not look like the death of every driver
-                connection.execute(sa.text("SET LOCAL synchronous_commit = off"))
-            values = {"beat": beat, "at": now(connection.dialect.name), "ready": ready, "rss_bytes": rss_bytes}
-            insert = runs.upserting(connection, schema.heartbeat).values(
-                run_id=ref.run_id,
-                group_name=ref.group,
-                replica=ref.replica,
-                incarnation=ref.incarnation,
-                **values,
-            )
-            connection.execute(
-                insert.on_conflict_do_update(
-                    index_elements=["run_id", "group_name", "replica", "incarnation"], set_=values
-                )
-            )
-            if load is not None:
-                figures = {"figures": msgspec.json.encode(load).decode()}
-                upsert = runs.upserting(connection, schema.load).values(
-                    run_id=ref.run_id, group_name=ref.group, incarnation=ref.incarnation, **figures
-                )
-                keys = ["run_id", "group_name", "incarnation"]
-                connection.execute(upsert.on_conflict_do_update(index_elements=keys, set_=figures))
-        return runs.known(GroupState, row.desired, f"the desired state of group {ref.group!r}")
+            beats.write(connection, ref, beat, ready=ready, rss_bytes=rss_bytes, load=load)
+        return desired
 
     def declare_dead(self, ref: GroupRef, cause: str, *, failed_at: FailurePoint | None = None) -> bool:
         declared = self._end(ref, GroupState.DEAD, cause, failed_at)

@@ -1,0 +1,43 @@
+"""Heartbeats as rows, in the database of heartbeats: on SQLite a file of their own, so that they wait for no writer."""
+
+from __future__ import annotations
+
+import msgspec
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from airflow_logio.errors import Fenced
+from airflow_logio.protocol.states import GroupState
+from airflow_logio.store.records import GroupRef, Load
+from airflow_logio.store.sql import schema
+from airflow_logio.store.sql.engines import now
+from airflow_logio.store.sql.runs import known, upserting
+
+
+def wish(connection: Connection, ref: GroupRef) -> GroupState:
+    """The desired state of the group, from the log. Raises `Fenced` if the incarnation was replaced."""
+    fence, group = schema.fence, schema.group
+    same = (fence.c[name] == group.c[name] for name in ("run_id", "group_name", "replica"))
+    row = connection.execute(
+        sa.select(fence.c.incarnation, group.c.desired)
+        .join(group, sa.and_(*same))
+        .where(fence.c.run_id == ref.run_id, fence.c.group_name == ref.group, fence.c.replica == ref.replica)
+    ).one_or_none()
+    if row is None or row.incarnation != ref.incarnation:
+        raise Fenced(f"group {ref.group!r}: incarnation {ref.incarnation} was replaced")
+    return known(GroupState, row.desired, f"the desired state of group {ref.group!r}")
+
+
+def write(connection: Connection, ref: GroupRef, beat: int, *, ready: bool, rss_bytes: int, load: Load | None) -> None:
+    """One row per incarnation, and one for what it says of its load."""
+    if connection.dialect.name == "postgresql":  # a slow disk must not look like the death of every driver
+        connection.execute(sa.text("SET LOCAL synchronous_commit = off"))
+    values = {"beat": beat, "at": now(connection.dialect.name), "ready": ready, "rss_bytes": rss_bytes}
+    keys = {"run_id": ref.run_id, "group_name": ref.group, "incarnation": ref.incarnation}
+    by_replica = {**keys, "replica": ref.replica}
+    beats = upserting(connection, schema.heartbeat).values(**by_replica, **values)
+    connection.execute(beats.on_conflict_do_update(index_elements=list(by_replica), set_=values))
+    if load is not None:
+        figures = {"figures": msgspec.json.encode(load).decode()}
+        loads = upserting(connection, schema.load).values(**keys, **figures)
+        connection.execute(loads.on_conflict_do_update(index_elements=list(keys), set_=figures))
