@@ -197,7 +197,8 @@ class Driver:
         held = run.spec.hold_sources and self._config.claim.incarnation == 1
         while held and not stopping.is_set() and not self._drain.is_set():
             try:
-                if all(group.ready for group in self._store.groups(run.run_id)):
+                groups = self._store.groups(run.run_id)
+                if all(group.ready or group.state is GroupState.RETIRED for group in groups):
                     return
             except LogUnavailable as error:
                 log.debug("waiting for the groups: %s", error)

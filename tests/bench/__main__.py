@@ -1,4 +1,4 @@
-"""``python -m tests.bench``: throughput and recovery of the sales pipeline, every run checked; also under Airflow."""
+"""``python -m tests.bench``: throughput and recovery of the sales pipeline, also under Airflow, and replicas; all checked."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from tests.bench import in_airflow, recovery, throughput
+from tests.bench import in_airflow, recovery, replicas, throughput
 from tests.bench.databases import DATABASES, Databases, Postgres
 
 RECOVERED = ("totals", "hourly")
@@ -22,6 +22,7 @@ def main() -> int:
         "throughput": [],
         "recovery": [],
         "in_airflow": [],
+        "replicas": [],
     }
     print(f"load average before: {os.getloadavg()[0]:.2f}; cores: {os.cpu_count()}", flush=True)
     for name in arguments.database or list(DATABASES):
@@ -31,6 +32,8 @@ def main() -> int:
                 _throughput(databases, arguments.runs, results)
             if arguments.only in (None, "recovery"):
                 _recovery(databases, results)
+            if arguments.only in (None, "replicas") and isinstance(databases, Postgres):
+                _replicas(databases, arguments.runs, results)
             if arguments.only in (None, "airflow") and isinstance(databases, Postgres):
                 _in_airflow(databases, arguments, results)
         except throughput.WrongResult as error:
@@ -57,6 +60,12 @@ def _recovery(databases: Databases, results: dict[str, Any]) -> None:
             print(measured.line(), flush=True)
 
 
+def _replicas(databases: Postgres, runs: int, results: dict[str, Any]) -> None:
+    for measured in replicas.measure(databases, runs):
+        results["replicas"].append(measured.as_json())
+        print(measured.line(), flush=True)
+
+
 def _in_airflow(databases: Postgres, arguments: argparse.Namespace, results: dict[str, Any]) -> None:
     for form in arguments.form or in_airflow.FORMS:
         for measured in in_airflow.measure(databases, form, arguments.kills, arguments.events_per_second):
@@ -73,7 +82,7 @@ def _arguments() -> argparse.Namespace:
         "--events-per-second", type=float, default=20.0, help="of the source while others are killed under load"
     )
     parser.add_argument("--database", action="append", choices=list(DATABASES), help="only this one (repeatable)")
-    parser.add_argument("--only", choices=("throughput", "recovery", "airflow"), help="only this part")
+    parser.add_argument("--only", choices=("throughput", "recovery", "replicas", "airflow"), help="only this part")
     parser.add_argument("--json", type=Path, help="write all figures to this file")
     return parser.parse_args()
 
