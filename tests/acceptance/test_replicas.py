@@ -12,7 +12,11 @@ import sqlalchemy as sa
 
 from airflow_logio.protocol.states import GroupState
 from airflow_logio.runtime import bundle
+from airflow_logio.runtime.controlling import look, observe
+from airflow_logio.runtime.policies import DS2
 from airflow_logio.runtime.scaling import Stage
+from airflow_logio.store.lineage import backward
+from airflow_logio.store.lineage_authored import as_authored
 from tests.support.grocery import assert_exact
 from tests.support.running import PLAIN_RECORDS_PER_BATCH, PlainLauncher, Running, running
 from tests.support.warehouse import warehouse_engine
@@ -58,8 +62,11 @@ def test_a_group_is_scaled_up_and_down_while_it_runs(
         step = run.scale("hourly", 3)
         assert (step.stage, step.moved) == (Stage.DONE, 4)
         assert owners(run) == {"hourly.1": 2, "hourly.2": 2, "hourly.3": 2}
-        published = run.count(PUBLISHED, "out")
+        published, earlier = run.count(PUBLISHED, "out"), look(run.store, run.run, "hourly")
         run.until(lambda: run.count(PUBLISHED, "out") > published + 3, "they work")
+        seen = observe(run.store, run.run, "hourly", earlier)
+        assert (seen.replicas, set(seen.loads)) == (3, {"hourly.1", "hourly.2", "hourly.3"})
+        assert DS2().true_rates(seen), f"replicas that were at work have true rates: {seen}"
         assert run.scale("copies", 1).moved == 2
         run.signal("hourly.2", signal.SIGKILL)
         run.until(lambda: run.is_running("hourly.2", incarnation=2), "the killed replica is recovered")
@@ -68,5 +75,9 @@ def test_a_group_is_scaled_up_and_down_while_it_runs(
         assert len(retired(run)) == 2
         run.finish()
         assert run.store.finish_run(run.run.run_id)
+        origin = as_authored(backward(run.store, run.run, "hourly.out", 1), run.run)
+        assert {str(event.port) for event in origin.events()} >= {"hourly.out", "ingest.out"}
+        assert not [event for event in origin.events() if "(" in event.port.operator]
+        assert sum(event.records or 0 for event in origin.events("ingest.out")) > 0
     assert_exact(warehouse_url, small_transactions, PLAIN_RECORDS_PER_BATCH)
     assert_copied(warehouse_url, small_transactions)

@@ -10,7 +10,7 @@ from rich.text import Text
 from airflow_logio.cli import display
 from airflow_logio.cli.status import cells
 from airflow_logio.cli.status.replicas import Replicas
-from airflow_logio.protocol.states import OPEN_SCALING
+from airflow_logio.protocol.states import OPEN_SCALING, GroupState
 from airflow_logio.store.records import Load, ScalingRequest
 
 MAX_REQUESTS = 10
@@ -35,7 +35,8 @@ def _replicas(replicated: Sequence[Replicas]) -> Table:
         for status in one.shown:
             name = Text(f"  {status.group}", style=display.style(status.state))
             slots = ranges(one.owned_by(status.group))
-            cells.row(table, name, status.state.value, slots, *_load(status.load))
+            load = status.load if status.state is GroupState.RUNNING else None
+            cells.row(table, name, status.state.value, slots, *_load(load))
     return table
 
 
