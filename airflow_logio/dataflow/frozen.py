@@ -77,7 +77,7 @@ class Frozen:
         }
         if self.replicated:
             described["replicated"] = {
-                name: {**one.partition.describe(), "slots": one.slots, "max": one.most}
+                name: {**one.partition.describe(), "slots": one.slots, "max": one.most, "ordered": one.ordered}
                 for name, one in self.replicated.items()
             }
         return described

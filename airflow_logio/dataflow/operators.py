@@ -36,6 +36,9 @@ class InputEvent:
     table: pa.Table
     progress: Mapping[str, str] = field(default_factory=dict)
     """Of an event from a Dispatcher: how far the windows of the whole stream have come (`Window.progress`)."""
+    place: tuple[int, bool] | None = None
+    """Where a Merger keeps the order: the number of the Dispatcher's event, from 1, and whether nothing more follows for
+    it on this port."""
 
 
 @dataclass(frozen=True, slots=True)

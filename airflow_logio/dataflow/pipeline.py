@@ -130,18 +130,20 @@ class Pipeline:
         max: int,  # what authors call it
         min: int = 0,
         initial: int | None = None,
+        ordered: bool = False,
     ) -> Replicated:
         """Let between `min` and `max` replicas share the work of a group, `initial` of them when a run begins (default: 1,
         or `min`). How many there are is changed while a run goes on (`logio scale`, LogioScaleOperator).
 
-        `partition` says which replica gets what: `RoundRobin`, `LeastLoaded`, or `ByKey` where operators have state. Name
-        the group, or an operator that has none of its own. Conditions are checked on first use (`Replicated`).
+        `partition` says which replica gets what: `RoundRobin`, `LeastLoaded`, or `ByKey` where operators have state. With
+        `ordered` what comes out has the order of what went in, for whole events and operators without state. Name the
+        group, or an operator that has none of its own. Conditions are checked on first use (`Replicated`).
         """
         self._open()
         name = group.name if isinstance(group, Group) else self._reference(group)
         if any(one.group == name for one in self._definition.replicated):
             self._definition.refuse(f"group {name!r} is replicated twice")
-        one = Replicated(name, partition, min, max, (1 if min == 0 else min) if initial is None else initial)
+        one = Replicated(name, partition, min, max, (1 if min == 0 else min) if initial is None else initial, ordered)
         self._definition.replicated.append(one)
         return one
 

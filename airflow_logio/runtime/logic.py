@@ -5,9 +5,12 @@ Errors in the author's code come out as `OperatorFailed` with pipeline, operator
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
+
+import pyarrow as pa
 
 from airflow_logio.dataflow.operators import InputEvent, InputSet, Operator, StatefulOperator, StatelessOperator
 from airflow_logio.dataflow.pipeline import Pipeline
@@ -22,6 +25,8 @@ from airflow_logio.runtime.external import Connections, StepExternal
 
 PROGRESS = "progress"
 """In `Event.about` of a Dispatcher's event: how far the windows of the whole stream have come."""
+PLACE = "place"
+"""In `Event.about`, where a Merger keeps the order: `InputEvent.place`."""
 _NO_PROGRESS: Mapping[str, str] = {}
 
 
@@ -65,7 +70,9 @@ class _Adapter:
         table = event.payload
         if table is None:
             table = decode(f"event {event.event_id} of {event.sender}", event.body or b"")
-        return InputEvent(port, event.event_id, table, event.about.get(PROGRESS, _NO_PROGRESS))
+        place = event.about.get(PLACE)
+        progress = event.about.get(PROGRESS, _NO_PROGRESS)
+        return InputEvent(port, event.event_id, table, progress, None if place is None else (place[0], place[1]))
 
     def _external(self) -> StepExternal:
         return StepExternal(self._name, self._operator, self._connections)
@@ -112,18 +119,29 @@ class StatelessLogic(_Adapter):
             f"port {port!r}, event {event.event_id} of {event.sender}, Input Set {inset_id!r}", port, event, inset_id
         ):
             given = self._input(port, event)
-            about = {PROGRESS: given.progress} if self._passes_progress and given.progress else {}
-            brings_records = given.table.num_rows or not given.progress
+            brings_records = given.table.num_rows or not (given.progress or given.place)
             outputs = list(self._operator.process(given, external)) if brings_records else []
         serialized = {id(given.table): event.body} if event.body else {}
         for action in external.collected:
             yield _with_body(action, serialized)
-        for name, table in outputs:
+        for name, table, about in self._told(given, outputs):
             yield Emit(name, table, table.num_rows, serialized.get(id(table)), about)
-        if about:
-            told = {name for name, _ in outputs}
-            for name in (port for port in self._operator.outputs if port not in told):
-                yield Emit(name, given.table.slice(0, 0), 0, about=about)
+
+    def _told(
+        self, given: InputEvent, outputs: Sequence[tuple[str, pa.Table]]
+    ) -> Iterator[tuple[str, pa.Table, Mapping[str, Any]]]:
+        """What is sent, with progress and place; an event without records where a port would not learn of them."""
+        progress = {PROGRESS: given.progress} if self._passes_progress and given.progress else {}
+        if not progress and given.place is None:
+            yield from ((name, table, {}) for name, table in outputs)
+            return
+        number, is_last = given.place or (None, False)
+        left = Counter(name for name, _ in outputs)
+        silent = [port for port in self._operator.outputs if port not in left and (progress or is_last)]
+        for name, table in [*outputs, *((port, given.table.slice(0, 0)) for port in silent)]:
+            left[name] -= 1
+            place = {} if number is None else {PLACE: [number, is_last and left[name] <= 0]}
+            yield name, table, {**progress, **place}
 
 
 def _with_body(action: Any, serialized: Mapping[int, bytes | None]) -> Output:
@@ -194,9 +212,11 @@ class DispatcherLogic(StatefulLogic):
 
     def generate(self, inset_id: str, held: Any, state: Mapping[str, Any]) -> Iterable[Output]:
         with self._named(f"Input Set {inset_id!r}", inset_id=inset_id):
-            sent = list(self._operator.dispatch(held, state, self._routes_of(self._name)))
+            sent = list(self._operator.dispatch(InputSet(inset_id, held), state, self._routes_of(self._name)))
         for one in sent:
-            about = {PROGRESS: one.progress} if one.progress else {}
+            about: dict[str, Any] = {PROGRESS: one.progress} if one.progress else {}
+            if one.place is not None:
+                about[PLACE] = [one.place, True]
             yield Emit(one.port, one.table, one.table.num_rows, about=about)
 
 

@@ -1,8 +1,18 @@
 """Data parallelization (Section 7.1): how a group is replicated, by whom its events are parted and brought together."""
 
 from airflow_logio.dataflow.replication.dispatcher import Dispatcher
-from airflow_logio.dataflow.replication.merger import Merger
+from airflow_logio.dataflow.replication.merger import Merger, OrderedMerger
 from airflow_logio.dataflow.replication.partition import ByKey, LeastLoaded, Partition, RoundRobin, Routes
 from airflow_logio.dataflow.replication.replicated import Replicated
 
-__all__ = ["ByKey", "Dispatcher", "LeastLoaded", "Merger", "Partition", "Replicated", "RoundRobin", "Routes"]
+__all__ = [
+    "ByKey",
+    "Dispatcher",
+    "LeastLoaded",
+    "Merger",
+    "OrderedMerger",
+    "Partition",
+    "Replicated",
+    "RoundRobin",
+    "Routes",
+]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from airflow_logio.dataflow.definition import Definition
 from airflow_logio.dataflow.graph import Graph
 from airflow_logio.dataflow.manual import ManualOperator
-from airflow_logio.dataflow.names import did_you_mean
+from airflow_logio.dataflow.names import did_you_mean, quoted
 from airflow_logio.dataflow.operators import Operator, SourceOperator, StatelessOperator
 from airflow_logio.dataflow.replication.partition import Partition
 from airflow_logio.dataflow.replication.replicated import Replicated
@@ -39,6 +39,8 @@ def check_replicated(definition: Definition, graph: Graph, one: Replicated) -> N
                     "replica while one is under way: replicate operators whose writes are conditional (TableWriter), or put "
                     "the writer into a group behind this one"
                 )
+    if one.ordered:
+        _check_order(definition, graph, one)
     _check_neighbours(definition, graph, one)
 
 
@@ -54,6 +56,33 @@ def _check_state(definition: Definition, where: str, operator: Operator, partiti
             f"{where} is not partitionable: what it makes of one key may depend on records of other keys (a window that "
             "counts events does). Use a time window, or say partitionable = True in its class if it does not"
         )
+
+
+def _check_order(definition: Definition, graph: Graph, one: Replicated) -> None:
+    """What is made of an event must be known to be complete, and to be of that event alone."""
+    if one.partition.keyed:
+        definition.refuse(
+            f"group {one.group!r} is replicated by key and ordered: events are split between slots, so there is no order of "
+            "whole events to keep. Use RoundRobin() or LeastLoaded(), or sort behind the group"
+        )
+    entered = [
+        str(receiver)
+        for receiver, sender in graph.senders.items()
+        if receiver.operator in definition.groups[one.group].operators
+        and sender.operator not in definition.groups[one.group].operators
+    ]
+    if len(entered) > 1:
+        definition.refuse(
+            f"group {one.group!r} is replicated and ordered, but gets events on {quoted(entered)}: there is one order "
+            "to keep only if there is one stream"
+        )
+    for name in definition.groups[one.group].operators:
+        operator = definition.operators[name]
+        if len(operator.inputs) > 1 or operator.on_error != "fail":
+            definition.refuse(
+                f"group {one.group!r} is replicated and ordered, but its operator {name!r} has several input ports or sets "
+                "events aside: nobody could say when all that belongs to an event has come"
+            )
 
 
 def _check_neighbours(definition: Definition, graph: Graph, one: Replicated) -> None:

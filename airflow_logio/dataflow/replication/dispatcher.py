@@ -27,30 +27,41 @@ class Dispatched:
     table: pa.Table
     progress: Mapping[str, str] = field(default_factory=dict)
     """Window → how far it has come in the whole stream (`Window.progress`); empty if that has not changed."""
+    place: int | None = None
+    """The number of the event in the whole stream, from 1, where a Merger keeps the order."""
 
 
 class Dispatcher(StatefulOperator):
     """Sends the records of each event on to its output ports ``slot0``, ``slot1``, ..., one per slot.
 
     `windows` are those of the operators behind it. A slot may get no records for long while others go on: when the whole
-    stream enters a later window, every slot is told, so that each can close the earlier one. Global state: how far each
-    window has come, and the event that brought it there. Raises PipelineDefinitionError.
+    stream enters a later window, every slot is told, so that each can close the earlier one. `ordered` ones number their
+    events for an `OrderedMerger`. Global state: how far each window has come, the event that brought it there, and how many
+    events were numbered. Raises PipelineDefinitionError.
     """
 
     order_insensitive = True
 
-    def __init__(self, partition: Partition, slots: int | None = None, windows: Sequence[Window] = ()) -> None:
+    def __init__(
+        self,
+        partition: Partition,
+        slots: int | None = None,
+        windows: Sequence[Window] = (),
+        *,
+        ordered: bool = False,
+    ) -> None:
         self.partition = partition
         self.slots = partition.slots_for(1) if slots is None else check_count("Dispatcher: slots", slots)
+        self.ordered = ordered
         self._windows = tuple(windows)
         self.outputs = slot_ports(self.slots)
 
     def settings(self) -> dict[str, Any]:
         windows = [window.describe() for window in self._windows]
-        return {"slots": self.slots, **self.partition.describe(), "windows": windows}
+        return {"slots": self.slots, **self.partition.describe(), "windows": windows, "ordered": self.ordered}
 
     def initial_state(self) -> dict[str, Any]:
-        return {"progress": {}, "brought_by": 0}
+        return {"progress": {}, "brought_by": 0, "events": 0}
 
     def assign(self, event: InputEvent, state: dict[str, Any]) -> Mapping[str, Any]:
         for window in self._windows:
@@ -58,7 +69,10 @@ class Dispatcher(StatefulOperator):
             if reached is not None and reached > state["progress"].get(name, ""):
                 state["progress"][name] = reached
                 state["brought_by"] = event.event_id
-        return {str(event.event_id): event}
+        if not self.ordered:
+            return {str(event.event_id): event}
+        state["events"] += 1  # event ids of a stream that went on after its end have gaps
+        return {str(state["events"]): event}
 
     def part(self, event: InputEvent, inset_id: str) -> Any:
         return event
@@ -74,12 +88,15 @@ class Dispatcher(StatefulOperator):
 
     def generate(self, input_set: InputSet, state: Mapping[str, Any], external: External) -> Iterable[PortTable]:
         """Without knowledge of the replicas, and so in turn to all slots where keys do not decide."""
-        return [(sent.port, sent.table) for sent in self.dispatch(input_set.held, state, AllSlots(self.slots))]
+        return [(sent.port, sent.table) for sent in self.dispatch(input_set, state, AllSlots(self.slots))]
 
-    def dispatch(self, event: InputEvent, state: Mapping[str, Any], routes: Routes) -> Iterable[Dispatched]:
+    def dispatch(self, input_set: InputSet, state: Mapping[str, Any], routes: Routes) -> Iterable[Dispatched]:
         """The Output Set of one event, in the order of slots."""
+        event: InputEvent = input_set.held
+        place = int(input_set.inset_id) if self.ordered else None
         # Progress that is told again is harmless; only the event that brought it tells it, so that few events are sent.
         progress = dict(state["progress"]) if state["brought_by"] == event.event_id else {}
         parts = dict(self.partition.part(event, self.slots, routes))
         told = range(self.slots) if progress else sorted(parts)
-        return [Dispatched(self.outputs[slot], parts.get(slot, event.table.slice(0, 0)), progress) for slot in told]
+        nothing = event.table.slice(0, 0)
+        return [Dispatched(self.outputs[slot], parts.get(slot, nothing), progress, place) for slot in told]

@@ -14,7 +14,7 @@ from airflow_logio.dataflow.graph import Graph
 from airflow_logio.dataflow.groups import Group
 from airflow_logio.dataflow.operators import Operator, StatelessOperator
 from airflow_logio.dataflow.replication.dispatcher import Dispatcher
-from airflow_logio.dataflow.replication.merger import Merger
+from airflow_logio.dataflow.replication.merger import Merger, OrderedMerger
 from airflow_logio.dataflow.replication.progress import windows_behind, windows_of
 from airflow_logio.dataflow.replication.replicated import Replicated
 from airflow_logio.protocol.replicas import dispatcher_name, merger_name, slot_operator
@@ -79,7 +79,7 @@ class _Expansion:
         windows = windows_of(operator)
         if isinstance(operator, StatelessOperator):
             windows = windows_behind(self.graph, self.definition.operators, self._home, receiver.operator)
-        dispatcher = Dispatcher(one.partition, one.slots, windows)
+        dispatcher = Dispatcher(one.partition, one.slots, windows, ordered=one.ordered)
         self.operators[name] = dispatcher
         self.members[self._home[sender.operator]].append(name)
         self.senders[Port(name, "in")] = sender
@@ -91,7 +91,7 @@ class _Expansion:
         if not outside:
             return
         name = merger_name(_short(sender, self.definition.operators[sender.operator].outputs))
-        merger = Merger(one.slots)
+        merger = OrderedMerger(one.slots) if one.ordered else Merger(one.slots)
         self.operators[name] = merger
         order = self.graph.topological()
         first = min(outside, key=lambda port: order.index(port.operator))

@@ -22,6 +22,8 @@ class Replicated:
     least: int
     most: int
     initial: int
+    ordered: bool = False
+    """What comes out has the order of what went in."""
 
     def __post_init__(self) -> None:
         given: dict[str, Any] = {"min": self.least, "max": self.most, "initial": self.initial}

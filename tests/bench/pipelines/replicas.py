@@ -37,7 +37,7 @@ def waiting(records: pa.Table) -> pa.Table:
 def computing(records: pa.Table) -> pa.Table:
     """Holds the interpreter: a second thread would be of no use."""
     digest = b""
-    for _ in range(30_000):
+    for _ in range(120_000):
         digest = hashlib.md5(digest, usedforsecurity=False).digest()
     return records
 

@@ -145,7 +145,7 @@ def test_the_fingerprint_knows_slots_and_the_largest_number_of_replicas_only() -
     def fingerprint(**numbers: int) -> str:
         made = pipeline(same)
         if numbers:
-            made.replicate("work", partition=ByKey("k", slots=8), **numbers)
+            made.replicate("work", partition=ByKey("k", slots=8), **numbers)  # type: ignore[arg-type]
         return made.fingerprint()["graph"]
 
     assert fingerprint(max=4) == fingerprint(max=4, min=2, initial=3) != fingerprint(max=5)
@@ -177,6 +177,24 @@ REFUSED: list[tuple[Callable[[], Any], str]] = [
 def test_what_cannot_be_replicated(make: Callable[[], Any], sentence: str) -> None:
     with pytest.raises(PipelineDefinitionError, match=sentence):
         make()
+
+
+def test_what_cannot_be_kept_in_order() -> None:
+    with pytest.raises(PipelineDefinitionError, match="replicated by key and ordered: events are split between slots"):
+        replicated(pipeline(same), ordered=True)
+    made = Pipeline("p")
+    source = made.source("numbers", Numbers())
+    made.operator("a", same, source)
+    made.operator("b", same, source)
+    made.sink("done_a", Count(), "a")
+    made.sink("done_b", Count(), "b")
+    made.group("work", "a", "b")
+    with pytest.raises(
+        PipelineDefinitionError, match=r"gets events on 'a.in' and 'b.in': there is one order to keep only"
+    ):
+        replicated(made, partition=RoundRobin(), ordered=True)
+    with pytest.raises(PipelineDefinitionError, match="operator 'op0' has several input ports or sets events aside"):
+        replicated(pipeline(stateless(on_error="quarantine")(same.fn)), partition=RoundRobin(), ordered=True)
 
 
 def test_unknown_groups_neighbours_and_sources_are_refused() -> None:
@@ -240,7 +258,7 @@ def test_all_slots_are_told_when_the_stream_enters_a_later_window() -> None:
     def sent(event: InputEvent) -> dict[str, tuple[int, Mapping[str, str]]]:
         (inset_id,) = dispatcher.assign(event, state)
         held = dispatcher.part(event, inset_id)
-        found = dispatcher.dispatch(held, state, None)  # type: ignore[arg-type]  # keys need no routes
+        found = dispatcher.dispatch(InputSet(inset_id, held), state, None)  # type: ignore[arg-type]  # keys need no routes
         return {one.port: (one.table.num_rows, one.progress) for one in found}
 
     first = sent(hours(1, (1, 0)))
