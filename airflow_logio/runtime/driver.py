@@ -187,7 +187,14 @@ class Driver:
         # Asked for behind the fence: whoever moves a slot later voids this epoch, and what it commits is refused.
         slots = self._store.patience.call("asking for its slots", session.slots)
         log.info("replica %s owns slots %s", settings.group, sorted(slots) or "none")
-        return GroupEpoch(settings, session, epoch, slots) if slots else IdleEpoch(settings, session)
+        return (
+            GroupEpoch(settings, session, epoch, slots)
+            if slots
+            else IdleEpoch(settings, session, partial(self._retire, session.ref))
+        )
+
+    def _retire(self, ref: GroupRef) -> None:
+        self._store.rescale(ref.run_id, replicated_group(ref.group), {}, retire=[ref.group])
 
     def _is_ready(self) -> bool:
         return self._ready.is_set() or self._sessions.is_ready()

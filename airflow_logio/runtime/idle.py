@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 
-from airflow_logio.errors import LogUnavailable
+from airflow_logio.errors import LogUnavailable, ProtocolViolation
+from airflow_logio.protocol.replicas import replicated_group
 from airflow_logio.runtime.channel import POLL_SECONDS
 from airflow_logio.runtime.load import Doing
 from airflow_logio.runtime.settings import EpochSettings
@@ -14,9 +16,12 @@ log = logging.getLogger(__name__)
 
 
 class IdleEpoch:
-    def __init__(self, settings: EpochSettings, session: GroupSession) -> None:
+    """`retire` takes the replica out of use: called when nobody can give it a slot any more, because all are done."""
+
+    def __init__(self, settings: EpochSettings, session: GroupSession, retire: Callable[[], None]) -> None:
         self._settings = settings
         self._session = session
+        self._retire = retire
 
     def run(self) -> bool:
         """Wait until the epoch is void: a slot came, or the replica is retired. False if it was asked to halt."""
@@ -27,7 +32,17 @@ class IdleEpoch:
             try:
                 self._session.wait(POLL_SECONDS)
                 self._session.check()
+                self._retire_if_useless()
             except LogUnavailable as error:
                 log.debug("waiting for a slot: %s", error)
                 self._settings.stop_requested.wait(POLL_SECONDS)
         return False
+
+    def _retire_if_useless(self) -> None:
+        """Else it would hold up the end of the run: it finishes nothing, and whoever launched it may be gone."""
+        if not all(slot.done for slot in self._settings.slots_of(replicated_group(self._settings.group))):
+            return
+        try:
+            self._retire()
+        except ProtocolViolation as error:  # the run was ended or given up; its driver is told so otherwise
+            log.info("replica %s is not retired: %s", self._settings.group, error)

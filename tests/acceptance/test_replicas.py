@@ -13,11 +13,12 @@ import sqlalchemy as sa
 from airflow_logio.protocol.states import GroupState
 from airflow_logio.runtime import bundle
 from airflow_logio.runtime.controlling import look, observe
+from airflow_logio.runtime.launch import launch_group
 from airflow_logio.runtime.policies import DS2
 from airflow_logio.runtime.scaling import Stage
 from airflow_logio.store.lineage import backward
 from airflow_logio.store.lineage_authored import as_authored
-from tests.support.grocery import assert_exact
+from tests.support.grocery import assert_exact, write_slice
 from tests.support.running import PLAIN_RECORDS_PER_BATCH, PlainLauncher, Running, running
 from tests.support.warehouse import warehouse_engine
 
@@ -81,3 +82,16 @@ def test_a_group_is_scaled_up_and_down_while_it_runs(
         assert sum(event.records or 0 for event in origin.events("ingest.out")) > 0
     assert_exact(warehouse_url, small_transactions, PLAIN_RECORDS_PER_BATCH)
     assert_copied(warehouse_url, small_transactions)
+
+
+def test_a_replica_that_nobody_needs_holds_nothing_up(log_url: str, warehouse_url: str, tmp_path: Path) -> None:
+    """Whoever launched it died before it got a slot: when all slots are done, it retires."""
+    few = write_slice(tmp_path / "transactions.parquet", 2_000)
+    with running(log_url, warehouse_url, few, PlainLauncher(tmp_path / "drivers"), ref=REPLICATED) as run:
+        run.until(lambda: run.count("ingest.out", "out") > 0, "the run has begun")
+        launch_group(run.context, "hourly.3", expected=0, reason="to be given slots", by_user=True)
+        run.until(lambda: run.status("hourly.1").state is GroupState.FINISHED, "the others finish")
+        run.finish()
+        assert run.status("hourly.3").state is GroupState.RETIRED
+        assert run.store.finish_run(run.run.run_id)
+    assert_exact(warehouse_url, few, PLAIN_RECORDS_PER_BATCH)
