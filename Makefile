@@ -24,7 +24,7 @@ $(STAMP): pyproject.toml .ci/setup
 java: ## find Java 17 or 21, or install it with apt-get where that is possible
 	@.ci/java
 
-demo: $(STAMP) ## the sales pipeline in a real Airflow, checked at the end; ONCE=1 exits then
+demo: $(STAMP) ## the sales pipeline in a real Airflow, checked at the end; ONCE=1 exits then; DAG=logio_sales_scaled
 	@JAVA_HOME="$$(.ci/java)" && export JAVA_HOME && exec $(BIN)/python -m airflow_logio.demo
 
 test: $(STAMP) ## all tests (ARGS="tests/unit -k name" for some)

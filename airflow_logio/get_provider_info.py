@@ -28,6 +28,7 @@ def get_provider_info() -> dict[str, Any]:
                     "airflow_logio.operators.fresh_run",
                     "airflow_logio.operators.pipeline_group",
                     "airflow_logio.operators.recover_group",
+                    "airflow_logio.operators.scale",
                     "airflow_logio.operators.spark",
                     "airflow_logio.operators.start_run",
                     "airflow_logio.operators.stop",
@@ -48,6 +49,7 @@ def get_provider_info() -> dict[str, Any]:
                     "airflow_logio.triggers.failed_groups",
                     "airflow_logio.triggers.group",
                     "airflow_logio.triggers.recovered_group",
+                    "airflow_logio.triggers.scale",
                     "airflow_logio.triggers.stop",
                 ],
             }

@@ -7,11 +7,14 @@ stays as small as the pipelines are. A metric that cannot be sent is logged once
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import timedelta
+from operator import attrgetter
 
 from airflow.providers.common.compat.sdk import Stats
 
+from airflow_logio.protocol.replicas import base_operator, replicated_group
+from airflow_logio.protocol.values import Port
 from airflow_logio.runtime.recoveries import Recovery
 from airflow_logio.runtime.snapshot import Snapshot
 
@@ -33,14 +36,14 @@ _failed: set[str] = set()
 
 def report_recovery_begun(pipeline: str, recovery: Recovery) -> None:
     """A dead group was claimed: counts the recovery, and times how long its death took to be seen."""
-    tags = {"pipeline": pipeline, "group": recovery.group}
+    tags = {"pipeline": pipeline, "group": replicated_group(recovery.group)}
     _send(RECOVERIES, lambda: Stats.incr(RECOVERIES, tags=tags))
     _time(DETECTION, recovery.detection_seconds, tags)
 
 
 def report_recovered(pipeline: str, recovery: Recovery) -> None:
     """The new driver has made its first commit: times the recovery from the detected death on."""
-    _time(RECOVERY, recovery.seconds, {"pipeline": pipeline, "group": recovery.group})
+    _time(RECOVERY, recovery.seconds, {"pipeline": pipeline, "group": replicated_group(recovery.group)})
 
 
 def report_group(snapshot: Snapshot, group: str) -> None:
@@ -52,14 +55,25 @@ def report_group(snapshot: Snapshot, group: str) -> None:
     _gauge(INCARNATION, view.status.incarnation, tags)
     _gauge(LAG, view.lag.events, tags)
     _gauge(UNDONE, view.undone, tags)
-    for row in snapshot.ports_of(group):
-        port = {**tags, "port": str(row.port), "direction": row.direction}
-        _gauge(PORT_EVENTS, row.events, port)
-        _gauge(PORT_RECORDS, row.records, port)
-    for one in snapshot.connections_to(group):
-        _gauge(PORT_UNDONE, one.undone, {**tags, "port": str(one.receiver)})
-    for written, pending in snapshot.pending_of(group).items():
-        _gauge(PENDING_WRITES, pending, {**tags, "port": str(written)})
+    ports = snapshot.ports_of(group)
+    for name, of in ((PORT_EVENTS, attrgetter("events")), (PORT_RECORDS, attrgetter("records"))):
+        for (port, direction), count in _summed(((row.port, row.direction), of(row)) for row in ports).items():
+            _gauge(name, count, {**tags, "port": port, "direction": direction})
+    undone = (((one.receiver, ""), one.undone) for one in snapshot.connections_to(group))
+    for (port, _), count in _summed(undone).items():
+        _gauge(PORT_UNDONE, count, {**tags, "port": port})
+    pending = (((written, ""), count) for written, count in snapshot.pending_of(group).items())
+    for (port, _), count in _summed(pending).items():
+        _gauge(PENDING_WRITES, count, {**tags, "port": port})
+
+
+def _summed(counts: Iterable[tuple[tuple[Port, str], int]]) -> dict[tuple[str, str], int]:
+    """(port, direction) → count, all slots of a replicated operator together."""
+    sums: dict[tuple[str, str], int] = {}
+    for (port, direction), count in counts:
+        key = (f"{base_operator(port.operator)}.{port.name}", direction)
+        sums[key] = sums.get(key, 0) + count
+    return sums
 
 
 def _gauge(name: str, value: int, tags: Mapping[str, str]) -> None:

@@ -66,7 +66,7 @@ def style(state: GroupState) -> str:
 def table(snapshot: Snapshot) -> RenderableType:
     """One row per group, in the order of the data."""
     grid = Table.grid(padding=(0, 2))
-    for view in snapshot.groups:
+    for view in snapshot.rows:
         state = view.status.state
         grid.add_row(
             Text(f" {view.name}", style=_STYLES.get(state, "")),
@@ -83,11 +83,12 @@ def table(snapshot: Snapshot) -> RenderableType:
 def line(snapshot: Snapshot) -> str:
     """The same on one line."""
     parts = []
-    for view in snapshot.groups:
+    for view in snapshot.rows:
         state = "" if view.status.state is GroupState.RUNNING else f" {view.status.state.value}"
         again = f" inc {view.status.incarnation}" if view.status.incarnation > 1 else ""
         share = f" {view.done:.0%}" if view.done is not None else ""
-        parts.append(f"{view.name}{state}{again}{share} {view.measured.events:,} events")
+        events = "" if view.is_replica else f" {view.measured.events:,} events"
+        parts.append(f"{view.name}{state}{again}{share}{events}")
     return f"{snapshot.seconds:6.1f} s  " + " | ".join(parts)
 
 
@@ -99,7 +100,9 @@ def bar(done: float | None) -> str:
 
 
 def amount(view: GroupView) -> str:
-    """What the group has done, in the unit that tells most."""
+    """What the group has done, in the unit that tells most; nothing for a replica, of which the whole group tells."""
+    if view.is_replica:
+        return ""
     if view.writes:
         return f"{view.writes:,} writes"
     if view.total_records is not None:

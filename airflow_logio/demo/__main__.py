@@ -1,4 +1,7 @@
-"""``python -m airflow_logio.demo``: with ONCE=1 it ends with the run, non-zero unless exact; else with Ctrl-C."""
+"""``python -m airflow_logio.demo``: with ONCE=1 it ends with the run, non-zero unless exact; else with Ctrl-C.
+
+DAG names the DAG that is shown, by default ``logio_sales``.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +14,7 @@ from rich.console import Console
 
 from airflow_logio.cli.display import Progress
 from airflow_logio.demo.demonstration import Demonstration
+from airflow_logio.demo.examples import example
 from airflow_logio.demo.interrupts import Interrupts
 from airflow_logio.demo.places import Places
 from airflow_logio.demo.standalone import Standalone
@@ -25,7 +29,8 @@ def main() -> int:
     console = Console(highlight=False, soft_wrap=True, width=None if sys.stdout.isatty() else 200)
     try:
         places = Places.of_this_clone()
-        demo = Demonstration(places, Progress(console), Standalone(places))
+        shown = example(os.environ.get("DAG") or "logio_sales")
+        demo = Demonstration(places, Progress(console), Standalone(places), shown)
     except LogioError as error:
         console.print(f"demo: {error}", style="red", markup=False)
         return 1

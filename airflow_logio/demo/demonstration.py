@@ -18,6 +18,7 @@ from airflow_logio.dataflow.pipeline import Pipeline
 from airflow_logio.demo import earlier
 from airflow_logio.demo.check import CheckResult, check
 from airflow_logio.demo.data import load_products, parquet_file
+from airflow_logio.demo.examples import Example
 from airflow_logio.demo.following import Followed, Follower
 from airflow_logio.demo.places import Places
 from airflow_logio.demo.rest import Airflow, AirflowUnavailable
@@ -29,7 +30,6 @@ from airflow_logio.runtime.ending import DriverEnder
 from airflow_logio.store.opening import open_store
 from airflow_logio.store.sql.store import SqlLogStore
 
-DAG_ID = "logio_sales"
 START_SECONDS = 240.0
 PARSE_SECONDS = 120.0
 HALT_SECONDS = 5.0
@@ -42,6 +42,7 @@ class Demonstration:
     places: Places
     progress: Progress
     standalone: Standalone
+    example: Example
     watch: Stopwatch = field(default_factory=Stopwatch)
     run_id: str = field(default_factory=lambda: f"demo__{datetime.now(UTC):%Y-%m-%dT%H:%M:%S}")
     _store: SqlLogStore | None = None
@@ -49,10 +50,11 @@ class Demonstration:
     def run(self) -> bool:
         """Raises `LogioError` for whatever cannot be done."""
         spark_submit.check_java()
-        transactions, products = parquet_file("transactions"), parquet_file("products")
+        whole, products = parquet_file("transactions"), parquet_file("products")
         with self.watch.measured("prepare"):
             self._remove_leftovers()
-            pipeline = bundle.load(bundle.parse_ref(f"{self.places.dags / 'pipelines' / 'sales.py'}:sales"))
+            pipeline = bundle.load(bundle.parse_ref(str(self.places.dags / "pipelines" / self.example.pipeline)))
+            transactions = self.example.transactions(whole, self.places.folder)
             store = self._store = open_store(self.places.log_url, application="logio demo", create=True)
             if loaded := load_products(self.places.warehouse_url, products):
                 self.progress.say(f"loaded {loaded:,} products into the warehouse")
@@ -62,7 +64,7 @@ class Demonstration:
             self._wait_for_dag(airflow)
         triggered_at = time.time()
         with self.watch.measured("dag_run"):
-            followed = self._follow(airflow, store, pipeline)
+            followed = self._follow(airflow, store, pipeline, transactions)
         ended_at = time.time()
         self._report_failure(airflow, followed)
         with self.watch.measured("check"):
@@ -96,9 +98,9 @@ class Demonstration:
         def parsed() -> bool:
             if errors := airflow.import_errors():
                 raise ConfigurationError(f"a DAG cannot be imported: {errors[0]}")
-            return airflow.has_dag(DAG_ID)
+            return airflow.has_dag(self.example.dag_id)
 
-        self._wait(f"Airflow parses {DAG_ID}", parsed, PARSE_SECONDS)
+        self._wait(f"Airflow parses {self.example.dag_id}", parsed, PARSE_SECONDS)
 
     def _wait(self, what: str, done: Callable[[], bool], seconds: float) -> None:
         began = said = time.monotonic()
@@ -121,23 +123,23 @@ class Demonstration:
         except AirflowUnavailable:
             return False
 
-    def _follow(self, airflow: Airflow, store: SqlLogStore, pipeline: Pipeline) -> Followed:
+    def _follow(self, airflow: Airflow, store: SqlLogStore, pipeline: Pipeline, transactions: Path) -> Followed:
         self._give_up_earlier(airflow, store)
-        airflow.unpause(DAG_ID)
-        airflow.trigger(DAG_ID, self.run_id)
-        self.progress.say(f"triggered {DAG_ID}, run {self.run_id}; Airflow: {self.standalone.url}")
+        airflow.unpause(self.example.dag_id)
+        airflow.trigger(self.example.dag_id, self.run_id, {"transactions": str(transactions)})
+        self.progress.say(f"triggered {self.example.dag_id}, run {self.run_id}; Airflow: {self.standalone.url}")
         if "LOGIO_URL" not in os.environ:  # its own file: the address of a database of the user's is not repeated
             logio = Path(sys.executable).parent / "logio"
             self.progress.say(f"details, pids to kill: LOGIO_URL={self.places.log_url} {logio} status {self.run_id}")
-        follower = Follower(store, pipeline, airflow, self.standalone, DAG_ID)
+        follower = Follower(store, pipeline, airflow, self.standalone, self.example.dag_id)
         with self.progress:
             return follower.follow(self.run_id, self.progress)
 
     def _give_up_earlier(self, airflow: Airflow, store: SqlLogStore) -> None:
         """What demonstrations that were interrupted have left; only one run at a time."""
-        active = airflow.active_runs(DAG_ID)
+        active = airflow.active_runs(self.example.dag_id)
         for dag_run in active:
-            airflow.fail_run(DAG_ID, dag_run)
+            airflow.fail_run(self.example.dag_id, dag_run)
         for run in earlier.unfinished(store, self.places.drivers, active):
             self.progress.say(f"giving up run {run.spec.key.dag_run_id}, which was interrupted")
             earlier.give_up(store, run, self.places.drivers, HALT_SECONDS)
@@ -145,7 +147,7 @@ class Demonstration:
     def _report_failure(self, airflow: Airflow, followed: Followed) -> None:
         if followed.state == "success":
             return
-        states = airflow.task_states(DAG_ID, self.run_id)
+        states = airflow.task_states(self.example.dag_id, self.run_id)
         self.progress.say(f"the DAG run has failed: {', '.join(f'{task} {state}' for task, state in states.items())}")
         for group in followed.summary.groups if followed.summary else ():
             if group.error:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from airflow.sdk.log import redact
@@ -15,11 +15,13 @@ from airflow_logio.errors import (
     ProtocolViolation,
 )
 from airflow_logio.operators.runs import driver_log
-from airflow_logio.protocol.states import WAITING, GroupState
+from airflow_logio.protocol.replicas import base_operator
+from airflow_logio.protocol.states import CONCLUDED, WAITING, GroupState
 from airflow_logio.runtime.launch import LaunchContext, launch_group
 from airflow_logio.runtime.supervise import launch_if_new, recover_if_dead
 from airflow_logio.runtime.supervision import SupervisionWatch
-from airflow_logio.runtime.watch import GroupWatcher, Observation
+from airflow_logio.runtime.watch import Observation
+from airflow_logio.runtime.whole import Sighting, WholeWatcher, deciding
 from airflow_logio.store.records import GroupStatus
 
 log = logging.getLogger(__name__)
@@ -35,41 +37,50 @@ def asked_by_person(task_instance: Any, retries: int) -> bool:
 
 @dataclass(slots=True)
 class GroupTask:
-    """One group, seen from one attempt of its task."""
+    """One group, replicas and all, seen from one attempt of its task."""
 
     context: LaunchContext
     group: str
-    watcher: GroupWatcher
+    watcher: WholeWatcher
     asked: bool = False
-    """A person wants it to run, even if it was parked or halted; spent by one launch."""
+    """A person wants it to run, even if it was parked or halted; spent by one launch of each replica."""
     supervision: SupervisionWatch = field(init=False)
+    _unasked: set[str] = field(default_factory=set)
+    """Of whom the person's wish is spent."""
     _is_dead: bool = False
 
     def __post_init__(self) -> None:
         self.supervision = SupervisionWatch(self.context.store, self.context.run)
 
-    def advance(self, *, recovers: bool) -> tuple[Observation, bool]:
+    def advance(self, *, recovers: bool) -> tuple[Sighting, bool]:
         """Look once and launch what needs it; returns what was seen, and whether a driver was launched.
 
-        A group that is dead is recovered here only if the caller says so (`recovers`): it has a supervisor for that.
-        Nothing is done on what cannot be seen. Raises `ConfigurationError`.
+        What is dead is recovered here only if the caller says so (`recovers`): it has a supervisor for that. Replicas that
+        are not in use stay so. Nothing is done on what cannot be seen. Raises `ConfigurationError`.
         """
-        observation = self.watcher.poll()
-        status = observation.status
-        self._is_dead = observation.is_dead
-        if status is None:
-            return observation, False
+        sighting = self.watcher.poll()
+        self._is_dead = sighting.is_dead
         try:
-            if status.state in WAITING and self.asked:
-                self.asked = False
-                return observation, self._restart(status)
-            if observation.is_dead and recovers:
-                log.warning("Group %s is dead: %s\n%s", self.group, observation.cause, driver_log(status))
-                return observation, recover_if_dead(self.context, self.group, observation)
-            return observation, launch_if_new(self.context, self.group, observation)
+            launched = [self._advance(name, one, recovers=recovers) for name, one in sighting.observations.items()]
         except LogUnavailable as error:
             log.warning("Group %s: the log went away during a launch: %s", self.group, error)
-            return replace(observation, status=None), False
+            return Sighting(), False
+        return sighting, any(launched)
+
+    def _advance(self, name: str, observation: Observation, *, recovers: bool) -> bool:
+        status = observation.status
+        if status is None:
+            return False
+        if status.state in WAITING and self._is_asked(name):
+            self._unasked.add(name)
+            return self._restart(status)
+        if observation.is_dead and recovers:
+            log.warning("Group %s is dead: %s\n%s", name, observation.cause, driver_log(status))
+            return recover_if_dead(self.context, name, observation)
+        return launch_if_new(self.context, name, observation)
+
+    def _is_asked(self, name: str) -> bool:
+        return self.asked and name not in self._unasked
 
     def is_left(self) -> bool:
         """Whether nobody else recovers the group, which was dead when it was last looked at."""
@@ -77,20 +88,25 @@ class GroupTask:
             log.warning("Group %s: %s", self.group, warning)
         return self.supervision.is_left(dead=self._is_dead)
 
-    def must_stay(self, status: GroupStatus | None) -> bool:
-        """Whether a person's wish is still open: the driver was told to halt before this attempt, which wants it to run.
+    def must_stay(self, sighting: Sighting) -> bool:
+        """Whether a person's wish is still open: a driver was told to halt before this attempt, which wants it to run.
 
         Then this task waits for the halt itself, and launches.
         """
-        return self.asked and (status is None or status.desired is GroupState.HALTED)
+        if not sighting.statuses:
+            return self.asked and len(self._unasked) < len(self.watcher.members)
+        return any(
+            self._is_asked(status.group) and status.desired is GroupState.HALTED and status.state not in CONCLUDED
+            for status in sighting.statuses
+        )
 
     def _restart(self, status: GroupStatus) -> bool:
         try:
-            launch_group(self.context, self.group, expected=status.incarnation, reason=ASKED, by_user=True)
+            launch_group(self.context, status.group, expected=status.incarnation, reason=ASKED, by_user=True)
         except (Fenced, BudgetSpent, ProtocolViolation) as error:
-            log.warning("Group %s was not launched: %s", self.group, error)
+            log.warning("Group %s was not launched: %s", status.group, error)
             return False
-        log.info("Group %s was %s and is launched again", self.group, status.state.value)
+        log.info("Group %s was %s and is launched again", status.group, status.state.value)
         return True
 
     def log_settings(self) -> None:
@@ -105,28 +121,37 @@ class GroupTask:
         log.info("Group %s: Spark settings %s, environment %s", self.group, shown, sorted(settings.env_vars))
         log.info("Group %s: Spark properties %s", self.group, redact(conf))
 
-    def summary(self, status: GroupStatus) -> dict[str, Any]:
-        """The result of the task: small, and no secrets."""
-        members = self.context.pipeline.groups[self.group].operators
-        progress = self.context.store.progress(self.context.run.run_id)
+    def summary(self, sighting: Sighting) -> dict[str, Any]:
+        """The result of the task: small, and no secrets. Of a replicated group the sums of its slots and replicas."""
+        run, members = self.context.run, self.context.pipeline.groups[self.group].operators
+        records: dict[str, int] = {}
+        for row in self.context.store.progress(run.run_id):
+            if row.port.operator in members:
+                name = f"{base_operator(row.port.operator)}.{row.port.name} {row.direction}"
+                records[name] = records.get(name, 0) + row.records
+        statuses = sighting.statuses
+        replicas = {status.group: status.incarnation for status in statuses if status.incarnation}
         return {
-            "run": self.context.run.uid,
+            "run": run.uid,
             "group": self.group,
-            "incarnations": status.incarnation,
-            "recoveries": status.recoveries,
-            "records": {f"{p.port} {p.direction}": p.records for p in progress if p.port.operator in members},
+            "incarnations": sum(status.incarnation for status in statuses),
+            "recoveries": sum(status.recoveries for status in statuses),
+            "records": records,
+            **({"replicas": replicas} if self.group in run.spec.replicated else {}),
         }
 
-    def failure(self, status: GroupStatus) -> str:
-        """Why the group does not run, and what to do."""
+    def failure(self, sighting: Sighting) -> str:
+        """Why the group, or a replica of it, does not run, and what to do."""
         run = self.context.run
+        status = deciding(sighting.statuses)
+        what = "group" if status.group == self.group else f"replica {status.group!r} of group"
         if status.state is GroupState.HALTED:
             return (
-                f"group {self.group!r} of run {run.spec.key} was halted on request (incarnation {status.incarnation}). "
+                f"{what} {self.group!r} of run {run.spec.key} was halted on request (incarnation {status.incarnation}). "
                 "It has lost nothing: clear this task, and it goes on where it stopped"
             )
         return (
-            f"group {self.group!r} of run {run.spec.key} is parked (incarnation {status.incarnation}, "
+            f"{what} {self.group!r} of run {run.spec.key} is parked (incarnation {status.incarnation}, "
             f"{status.recoveries} recoveries): {status.error}\n"
             f"Mend the cause, then clear this task: it goes on where it stopped.\n{driver_log(status)}"
         )

@@ -13,6 +13,7 @@ from airflow_logio.hooks.connections import database_url, external_url
 from airflow_logio.hooks.logio import LogioHook
 from airflow_logio.operators.references import resolve
 from airflow_logio.operators.spark_arguments import SparkArguments, check_place
+from airflow_logio.protocol.replicas import replicated_group
 from airflow_logio.runtime import bundle
 from airflow_logio.runtime.bundle import PipelineRef
 from airflow_logio.runtime.launch import LaunchContext, Launcher
@@ -31,7 +32,7 @@ class Launching:
     """The task's own executor, if it names one."""
 
     def context(self, run: Run, group: str, recipe: LaunchRecipe, pipeline: str | None = None) -> LaunchContext:
-        """Everything resolved here and now: pipeline, connections, Spark settings.
+        """Everything resolved here and now: pipeline, connections, Spark settings; for `group`, or all replicas of it.
 
         `pipeline` is ``module:attr`` as the task names it; by default as the run was started with it. Raises
         `ConfigurationError`, `IncompatibleRun`.
@@ -39,11 +40,12 @@ class Launching:
         settings = SparkArguments.from_given(recipe.arguments).settings(recipe.spark_conn_id)
         check_place(settings, _compat.pods_end_with_their_task(self.executor))
         found, ref = resolve(pipeline) if pipeline else _pipeline_of(run)
-        if group not in found.groups:
-            raise ConfigurationError(f"pipeline {found.name!r} has no group {group!r}, only {list(found.groups)}")
+        name = replicated_group(group)
+        if name not in found.groups:
+            raise ConfigurationError(f"pipeline {found.name!r} has no group {name!r}, only {list(found.groups)}")
         check_compatible(found, run)
         hook = LogioHook(self.logio_conn_id)
-        urls = connection_urls(found, group, run, recipe.connections)
+        urls = connection_urls(found, name, run, recipe.connections)
         return LaunchContext(
             self.store, hook.get_url(), run, found, ref, urls, self.launcher, settings, hook.get_payloads()
         )

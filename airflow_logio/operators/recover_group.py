@@ -13,7 +13,8 @@ from airflow_logio.hooks.logio import LogioHook
 from airflow_logio.operators.launching import Launching
 from airflow_logio.operators.recovering import Callback, GroupRecovery, as_callbacks, notify
 from airflow_logio.operators.runs import opened_log
-from airflow_logio.runtime.failures import FailedGroup
+from airflow_logio.operators.scaling import GroupScaling
+from airflow_logio.runtime.failures import DueScaling, finding_of
 from airflow_logio.runtime.launch import Launcher, LocalProcessLauncher
 from airflow_logio.runtime.recovery import RecoveryOutcome
 
@@ -23,7 +24,7 @@ class LogioRecoverGroupOperator(BaseOperator):
 
     Two recoveries of one failure are harmless: one claim succeeds, the other task says "not needed" and is green. A group
     whose recovery budget is spent is parked with the causes of all attempts, and fails this task and its own. Retries
-    are for a log that is away.
+    are for a log that is away. An item that is a request to scale a group is carried on by one step.
 
     :param failed: one item of what `LogioFailedGroupSensor` returns (templated; ``expand`` over its output).
     :param logio_conn_id: the connection of the log.
@@ -53,9 +54,11 @@ class LogioRecoverGroupOperator(BaseOperator):
 
     def execute(self, context: Mapping[str, Any]) -> dict[str, Any]:
         """Raises `ConfigurationError`, `UnknownRun`, AirflowFailException."""
-        failed = FailedGroup.of(self.failed)
+        failed = finding_of(self.failed)
         with opened_log(self.logio_conn_id) as store:
             launching = Launching(store, self.logio_conn_id, self.make_launcher(), self.executor)
+            if isinstance(failed, DueScaling):
+                return GroupScaling(launching).carry_on(failed)
             recovery = GroupRecovery(launching).recover(failed)
         self.log.info("%s: %s", failed, recovery["why"])
         if recovery["outcome"] == RecoveryOutcome.NOT_NEEDED.value:

@@ -9,8 +9,9 @@ from typing import Any
 
 from airflow.providers.common.compat.sdk import AirflowFailException
 
-from airflow_logio.errors import UnknownRun
+from airflow_logio.errors import ConfigurationError, UnknownRun
 from airflow_logio.hooks.logio import LogioHook
+from airflow_logio.operators.references import resolve
 from airflow_logio.protocol.states import RunState
 from airflow_logio.runtime.processes import this_host
 from airflow_logio.store.endings import superseded
@@ -68,6 +69,34 @@ def run_in_dag(store: LogStore, pipeline: str, dag_id: str, dag_run_id: str | No
         f"the log has no run of pipeline {pipeline!r} for {where}: the task that starts it "
         "(LogioStartRunOperator) has to succeed first; clear it if it was skipped"
     )
+
+
+def check_which_run(
+    pipeline: str | None, run_uid: str | None, external_dag_id: str | None, external_dag_run_id: str | None
+) -> None:
+    """Whether a task says which run it means, and says it once. Raises `ConfigurationError`."""
+    if pipeline is None and run_uid is None:
+        raise ConfigurationError("which run is meant? Give pipeline, or run_uid")
+    if run_uid is not None and (external_dag_id or external_dag_run_id):
+        raise ConfigurationError("run_uid names the run; leave out external_dag_id and external_dag_run_id")
+
+
+def find_run(
+    store: LogStore,
+    context: Mapping[str, Any],
+    pipeline: str | None,
+    run_uid: str | None,
+    external_dag_id: str | None,
+    external_dag_run_id: str | None,
+) -> Run:
+    """The run that a task means (`check_which_run`); `pipeline` is ``module:attr``. Raises `UnknownRun`."""
+    if run_uid is not None:
+        return store.find_run(run_uid)
+    assert pipeline is not None
+    name = resolve(pipeline)[0].name
+    if external_dag_id is None and external_dag_run_id is None:
+        return run_of(store, name, context, None)
+    return run_in_dag(store, name, external_dag_id or identity(context)[0], external_dag_run_id)
 
 
 def driver_log(status: GroupStatus) -> str:

@@ -17,10 +17,10 @@ from airflow_logio.operators.launching import Launching
 from airflow_logio.operators.references import reference, resolve
 from airflow_logio.operators.runs import check_current, opened_log, run_of
 from airflow_logio.operators.spark_arguments import SparkArguments
-from airflow_logio.protocol.states import ALIVE, ENDED, GroupState
+from airflow_logio.protocol.states import WAITING, GroupState
 from airflow_logio.runtime.launch import Launcher, LocalProcessLauncher
-from airflow_logio.runtime.watch import GroupWatcher
-from airflow_logio.store.records import GroupStatus, LaunchRecipe
+from airflow_logio.runtime.whole import Sighting, WholeWatcher
+from airflow_logio.store.records import LaunchRecipe, Run
 from airflow_logio.store.sql.store import SqlLogStore
 from airflow_logio.triggers.group import LogioGroupTrigger
 
@@ -32,6 +32,9 @@ class LogioSparkOperator(BaseOperator):
     that dies is recovered by whoever supervises the run (`LogioSuperviseOperator`, or a recovery DAG), and the task goes
     on. A retry, or a clear, takes up a group that lives and recovers one that is dead; a clear, being a person's wish,
     also restarts a group that is parked or halted.
+
+    A replicated group has one task for all its replicas. It launches those that the run begins with; requests to scale the
+    group launch and retire the others. It is green when every slot is done, and red when a replica is parked or halted.
 
     :param pipeline: a `Pipeline`, or where one is: ``"module:attr"``.
     :param group: name of the group; by default the task's own id, without its task group's.
@@ -143,7 +146,7 @@ class LogioSparkOperator(BaseOperator):
         cause = event.get("cause")
         if event["state"] == "error":
             raise AirflowException(f"the triggerer cannot watch group {self.group!r}: {cause}")
-        self.log.info("Group %s, incarnation %s: %s", self.group, event["incarnation"], cause or event["state"])
+        self.log.info("Group %s, incarnation %s: %s", event["group"], event["incarnation"], cause or event["state"])
         return self._work(context, asked=False, recovers=event["state"] == GroupState.DEAD.value)
 
     def make_launcher(self) -> Launcher:
@@ -157,27 +160,25 @@ class LogioSparkOperator(BaseOperator):
         interval = self.poll_interval or _compat.poll_interval()
         with opened_log(self.logio_conn_id) as store:
             task = self._group_task(context, store, recipe, asked)
-            status = self._until_settled(task, interval, recovers=recovers)
-            if status is not None and status.state is GroupState.FINISHED:
-                return task.summary(status)
-            if status is not None and status.state in ENDED:
-                raise AirflowFailException(task.failure(status))
-            incarnation, run_uid = status.incarnation if status else 0, task.context.run.uid
-        self._watch(run_uid, incarnation, interval)
+            sighting = self._until_settled(task, interval, recovers=recovers)
+            if sighting.state is GroupState.FINISHED:
+                return task.summary(sighting)
+            if sighting.state in WAITING:
+                raise AirflowFailException(task.failure(sighting))
+            run_uid = task.context.run.uid
+        self._watch(run_uid, sighting.incarnations, interval)
 
-    def _until_settled(self, task: GroupTask, interval: float, *, recovers: bool) -> GroupStatus | None:
-        """Look and launch until the group has ended, or can be left to the trigger; None if it cannot be seen."""
+    def _until_settled(self, task: GroupTask, interval: float, *, recovers: bool) -> Sighting:
+        """Look and launch until the group has ended, or can be left to the trigger."""
         while True:
-            observation, launched = task.advance(recovers=recovers or task.is_left())
-            status = observation.status
-            if launched or (recovers and observation.is_dead):
+            sighting, launched = task.advance(recovers=recovers or task.is_left())
+            if launched or (recovers and sighting.is_dead):
                 recovers = False  # what dies from now on has a supervisor
                 continue
-            if status is None or status.state in ALIVE or status.state is GroupState.DEAD:
-                if self.deferrable and not task.must_stay(status):
-                    return status
-            elif status.state in ENDED:
-                return status
+            if sighting.state is GroupState.FINISHED or (sighting.state in WAITING and not task.must_stay(sighting)):
+                return sighting
+            if self.deferrable and sighting.state is not GroupState.NEW and not task.must_stay(sighting):
+                return sighting
             time.sleep(interval)
 
     def _group_task(
@@ -188,18 +189,23 @@ class LogioSparkOperator(BaseOperator):
         check_current(run)
         launching = Launching(store, self.logio_conn_id, self.make_launcher(), self.executor)
         launch = launching.context(run, self.group, recipe, self.pipeline)
-        store.patience.call("noting the launch", lambda: store.note_launch(run.run_id, self.group, recipe))
-        watcher = GroupWatcher(store, run.run_id, self.group, run.spec.lease)
+        watcher = WholeWatcher(store, run, self.group)
+        store.patience.call("noting the launch", lambda: self._note_launches(store, run, watcher.members, recipe))
         task = GroupTask(launch, self.group, watcher, asked)
         task.log_settings()
         return task
 
-    def _watch(self, run_uid: str, incarnation: int, interval: float) -> NoReturn:
+    def _note_launches(self, store: SqlLogStore, run: Run, names: Sequence[str], recipe: LaunchRecipe) -> None:
+        """Also of replicas that are not in use: whoever scales the group launches them."""
+        for name in names:
+            store.note_launch(run.run_id, name, recipe)
+
+    def _watch(self, run_uid: str, incarnations: Mapping[str, int], interval: float) -> NoReturn:
         trigger = LogioGroupTrigger(
             logio_conn_id=self.logio_conn_id,
             run_uid=run_uid,
             group=self.group,
-            incarnation=incarnation,
+            incarnations=incarnations,
             poll_interval=interval,
         )
         self.defer(trigger=trigger, method_name="resume")

@@ -14,8 +14,8 @@ from airflow_logio.dataflow.operators import SourceOperator
 from airflow_logio.dataflow.pipeline import Pipeline
 from airflow_logio.errors import ConfigurationError
 from airflow_logio.hooks.logio import LogioHook
-from airflow_logio.operators.references import reference, resolve
-from airflow_logio.operators.runs import identity, opened_log, run_in_dag, run_of
+from airflow_logio.operators.references import reference
+from airflow_logio.operators.runs import check_which_run, find_run, opened_log
 from airflow_logio.protocol.states import CONCLUDED, GroupState
 from airflow_logio.runtime.stop_run import States, StopMode, StopRun, shown
 from airflow_logio.store.records import Run
@@ -111,10 +111,7 @@ class LogioStopOperator(BaseOperator):
         """What can be known to be wrong when the DAG is parsed."""
         if self.mode not in list(StopMode):
             raise ConfigurationError(f"mode is {self.mode!r}; a run can be stopped by 'drain' or 'halt'")
-        if self.pipeline is None and self.run_uid is None:
-            raise ConfigurationError("which run is to be stopped? Give pipeline, or run_uid")
-        if self.run_uid is not None and (self.external_dag_id or self.external_dag_run_id):
-            raise ConfigurationError("run_uid names the run; leave out external_dag_id and external_dag_run_id")
+        check_which_run(self.pipeline, self.run_uid, self.external_dag_id, self.external_dag_run_id)
         if self.timeout_seconds is not None and self.timeout_seconds <= 0:
             raise ConfigurationError(
                 f"timeout is {self.timeout_seconds} s; give a time above 0, or none to wait for ever"
@@ -136,14 +133,7 @@ class LogioStopOperator(BaseOperator):
             )
 
     def _find(self, store: SqlLogStore, context: Mapping[str, Any]) -> Run:
-        if self.run_uid is not None:
-            return store.find_run(self.run_uid)
-        assert self.pipeline is not None
-        name = resolve(self.pipeline)[0].name
-        if self.external_dag_id is None and self.external_dag_run_id is None:
-            return run_of(store, name, context, None)
-        dag_id = self.external_dag_id or identity(context)[0]
-        return run_in_dag(store, name, dag_id, self.external_dag_run_id)
+        return find_run(store, context, self.pipeline, self.run_uid, self.external_dag_id, self.external_dag_run_id)
 
     def _wait(self, stop: StopRun, interval: float) -> States | None:
         """The states at the end; None if the triggerer is to wait for it."""

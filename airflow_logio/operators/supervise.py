@@ -15,7 +15,8 @@ from airflow_logio.operators.launching import Launching
 from airflow_logio.operators.recovering import Callback, GroupRecovery, as_callbacks, notify
 from airflow_logio.operators.references import reference, resolve
 from airflow_logio.operators.runs import identity, opened_log, run_of
-from airflow_logio.runtime.failures import FailedGroup, FailureFinder
+from airflow_logio.operators.scaling import GroupScaling
+from airflow_logio.runtime.failures import DueScaling, FailedGroup, FailureFinder, finding_of
 from airflow_logio.runtime.launch import Launcher, LocalProcessLauncher
 from airflow_logio.runtime.recovery import RecoveryOutcome
 from airflow_logio.store.records import Run
@@ -27,7 +28,8 @@ class LogioSuperviseOperator(BaseOperator):
     """Wait for failed groups of this DAG run's run of a pipeline, and recover them; ends when all its groups have ended.
 
     It waits in the triggerer and holds no worker slot. A retry, or a clear, goes on with what the log says. What it does
-    to a failed group is what `LogioRecoverGroupOperator` does.
+    to a failed group is what `LogioRecoverGroupOperator` does. It also carries out requests to scale a replicated group,
+    whoever has made them, and wakes a group that is scaled to zero when there is work for it.
 
     :param pipeline: a `Pipeline`, or where one is: ``"module:attr"``.
     :param run_uid: uid of the run (templated); by default this DAG run's run of the pipeline.
@@ -66,7 +68,7 @@ class LogioSuperviseOperator(BaseOperator):
         """The trigger has found something."""
         if event.get("error"):
             raise AirflowException(f"the triggerer cannot look for failed groups: {event['error']}")
-        return self._work(context, [FailedGroup.of(one) for one in event["failed"]])
+        return self._work(context, [finding_of(one) for one in event["failed"]])
 
     def make_launcher(self) -> Launcher:
         """How a claimed driver becomes a process; drivers are processes of the worker's machine."""
@@ -74,11 +76,15 @@ class LogioSuperviseOperator(BaseOperator):
 
     # --- inside ------------------------------------------------------------------------------------------------------
 
-    def _work(self, context: Mapping[str, Any], failed: Sequence[FailedGroup]) -> dict[str, Any]:
+    def _work(self, context: Mapping[str, Any], items: Sequence[FailedGroup | DueScaling]) -> dict[str, Any]:
         with opened_log(self.logio_conn_id) as store:
             run = self._run(store, context)
-            for one in failed:
-                self._recover(store, context, one)
+            launching = Launching(store, self.logio_conn_id, self.make_launcher(), self.executor)
+            for one in items:
+                if isinstance(one, FailedGroup):
+                    self._recover(launching, context, one)
+                else:
+                    self._scale(launching, one)
             found = FailureFinder(store, run_uid=run.uid).look()
             # What failed meanwhile is recovered with what the trigger finds next; the groups of a run may all have ended.
             ended = found.failed is not None and not found.going_on
@@ -94,9 +100,12 @@ class LogioSuperviseOperator(BaseOperator):
         pipeline, _ = resolve(self.pipeline)
         return store.patience.call("finding the run", lambda: run_of(store, pipeline.name, context, None))
 
-    def _recover(self, store: SqlLogStore, context: Mapping[str, Any], failed: FailedGroup) -> None:
-        launching = Launching(store, self.logio_conn_id, self.make_launcher(), self.executor)
-        recovery = store.patience.call(f"recovering {failed}", lambda: GroupRecovery(launching).recover(failed))
+    def _scale(self, launching: Launching, due: DueScaling) -> None:
+        launching.store.patience.call(f"scaling {due}", lambda: GroupScaling(launching).carry_on(due))
+
+    def _recover(self, launching: Launching, context: Mapping[str, Any], failed: FailedGroup) -> None:
+        call = launching.store.patience.call
+        recovery = call(f"recovering {failed}", lambda: GroupRecovery(launching).recover(failed))
         if recovery["outcome"] == RecoveryOutcome.NOT_NEEDED.value:
             self.log.info("%s: %s", failed, recovery["why"])
             return

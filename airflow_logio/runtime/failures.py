@@ -1,5 +1,7 @@
 """Finding failed groups: many runs, one look (DESIGN decision 10). Whoever recovers them is told here what failed and why.
 
+The same look finds requests to scale a group of which the next step can be taken: whoever recovers also launches replicas.
+
 A group has failed when it is *dead*, in the words of DESIGN decision 8: its driver's process has ended without the log
 saying that it finished, its lease has run out, or it is stuck in a launch state. A log that does not answer says nothing
 of anybody.
@@ -8,15 +10,16 @@ of anybody.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from airflow_logio.errors import ConfigurationError, LogUnavailable
+from airflow_logio.errors import ConfigurationError, LogUnavailable, ProtocolViolation, UnknownRun
 from airflow_logio.protocol.states import ENDED
+from airflow_logio.runtime.scaling import is_due, look_after
 from airflow_logio.runtime.watch import GroupWatcher
 from airflow_logio.store.port import LogStore
-from airflow_logio.store.records import GroupStatus, Run, Supervision
+from airflow_logio.store.records import GroupStatus, Run, ScalingRequest, Supervision
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,12 +56,52 @@ class FailedGroup:
 
 
 @dataclass(frozen=True, slots=True)
+class DueScaling:
+    """A request to scale a group, of which a step can be taken: plain data, which goes from a sensor to a recovery task."""
+
+    run_uid: str
+    pipeline: str
+    dag_run_id: str
+    group: str
+    request_id: int
+    replicas: int
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def of(cls, data: Any) -> DueScaling:
+        """From `as_dict`, which may have gone through JSON. Raises `ConfigurationError`."""
+        names = {"run_uid": str, "pipeline": str, "dag_run_id": str, "group": str, "request_id": int, "replicas": int}
+        try:
+            return cls(**{name: kind(data[name]) for name, kind in names.items()})
+        except (KeyError, TypeError, ValueError) as error:
+            raise ConfigurationError(
+                f"a request to scale is expected as LogioFailedGroupSensor returns it, got {data!r:.200}"
+            ) from error
+
+    def __str__(self) -> str:
+        return f"group {self.group} of {self.dag_run_id} ({self.pipeline}), scaling to {self.replicas}"
+
+
+def finding_of(data: Any) -> FailedGroup | DueScaling:
+    """One item of what a look has found, from its `as_dict`. Raises `ConfigurationError`."""
+    return DueScaling.of(data) if isinstance(data, Mapping) and "request_id" in data else FailedGroup.of(data)
+
+
+@dataclass(frozen=True, slots=True)
 class Findings:
     """What one look has found. `failed` is None if the log could not be asked: then nothing is known."""
 
     failed: tuple[FailedGroup, ...] | None
     going_on: int = 0
-    """Groups that have not ended: while there are any, somebody has to look again."""
+    """Groups that have not ended, and requests that are open: while there are any, somebody has to look again."""
+    due: tuple[DueScaling, ...] = ()
+
+    @property
+    def items(self) -> list[FailedGroup | DueScaling]:
+        """What somebody has to do something about."""
+        return [*(self.failed or ()), *self.due]
 
 
 class FailureFinder:
@@ -91,6 +134,7 @@ class FailureFinder:
             runs = [found for found in self._unfinished() if self._is_ours(found[0])]
             self._forget_ended(runs)
             failed: list[FailedGroup] = []
+            due: list[DueScaling] = []
             going_on = 0
             for run, groups in runs:
                 for status in groups:
@@ -98,17 +142,30 @@ class FailureFinder:
                     going_on += status.state not in ENDED
                     if found is not None:
                         failed.append(found)
+                requests = self._requests(run, groups)
+                going_on += len(requests)
+                due += [_due(run, one) for one in requests if self._is_due(run, groups, one)]
         except LogUnavailable:
             for watcher in self._watchers.values():
                 watcher.not_answered()
             return Findings(None)
-        return Findings(tuple(failed), going_on)
+        return Findings(tuple(failed), going_on, tuple(due))
 
     def _unfinished(self) -> Sequence[tuple[Run, Sequence[GroupStatus]]]:
         return self._store.unfinished(pipeline=self._pipeline, run_uid=self._run_uid)
 
     def _is_ours(self, run: Run) -> bool:
         return self._run_uid is not None or run.spec.supervision is not Supervision.PROCESS
+
+    def _requests(self, run: Run, groups: Sequence[GroupStatus]) -> Sequence[ScalingRequest]:
+        try:
+            return look_after(self._store, run, groups)
+        except (ProtocolViolation, UnknownRun):
+            return ()  # it has ended since it was looked for
+
+    def _is_due(self, run: Run, groups: Sequence[GroupStatus], request: ScalingRequest) -> bool:
+        replicas = run.spec.replicated[request.group].replicas
+        return is_due(self._store, request, [status for status in groups if status.group in replicas])
 
     def _judge(self, run: Run, status: GroupStatus, asked_at: float) -> FailedGroup | None:
         key = (run.run_id, status.group)
@@ -134,3 +191,8 @@ class FailureFinder:
         known = {(run.run_id, status.group) for run, groups in runs for status in groups}
         for key in [key for key in self._watchers if key not in known]:
             del self._watchers[key]
+
+
+def _due(run: Run, request: ScalingRequest) -> DueScaling:
+    key = run.spec.key
+    return DueScaling(run.uid, key.pipeline, key.dag_run_id, request.group, request.request_id, request.replicas)

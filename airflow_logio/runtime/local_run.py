@@ -20,7 +20,7 @@ from airflow_logio.runtime.ending import DriverEnder
 from airflow_logio.runtime.launch import LaunchContext, LocalProcessLauncher, launch_group
 from airflow_logio.runtime.payloads import payload_root
 from airflow_logio.runtime.run_summary import Outcome, RunSummary, summarize
-from airflow_logio.runtime.scaling import Stage, carry_out, open_requests, wake_up
+from airflow_logio.runtime.scaling import Stage, carry_out, look_after
 from airflow_logio.runtime.snapshot import Observer, Snapshot
 from airflow_logio.runtime.supervise import tend
 from airflow_logio.runtime.tidying import clear_up
@@ -129,7 +129,7 @@ class LocalRun:
             return
         store, run = self._context.store, self._context.run
         try:
-            for request in [*open_requests(store, run), *wake_up(store, run)]:
+            for request in look_after(store, run, store.groups(run.run_id)):
                 step = carry_out(self._context, request)
                 log.log(logging.WARNING if step.stage is Stage.REFUSED else logging.INFO, "%s", step.sentence)
         except LogUnavailable as error:

@@ -13,7 +13,8 @@ EVERY_SECONDS = 30.0
 def progress_line(view: GroupView) -> str:
     """Such as ``hourly, incarnation 2: in 1,234 events (45,678 records), out 120 events, lag 12 events, 56 commits``.
 
-    A source group has no input from others: what it has read stands there.
+    A replicated group says how many replicas are in use instead of its incarnation. A source group has no input from
+    others: what it has read stands there.
     """
     status = view.status
     parts = []
@@ -31,7 +32,8 @@ def progress_line(view: GroupView) -> str:
     parts.append(f"{status.commits:,} commits")
     if status.rss_bytes:
         parts.append(f"{status.rss_bytes / 2**20:,.0f} MB")
-    return f"{view.name}, incarnation {status.incarnation}: {', '.join(parts)}"
+    who = f"incarnation {status.incarnation}" if view.replicas is None else f"{view.replicas} replica(s)"
+    return f"{view.name}, {who}: {', '.join(parts)}"
 
 
 def _amount(amount: Amount) -> str:
@@ -54,7 +56,15 @@ class ProgressLines:
     def line(self, view: GroupView) -> str | None:
         """The line for this look, None if nothing has changed since the last one (its memory does not count)."""
         self._asked_at = self._clock()
-        figures = (view.status.incarnation, view.status.commits, view.measured, view.sent, view.writes, view.lag)
+        figures = (
+            view.status.incarnation,
+            view.replicas,
+            view.status.commits,
+            view.measured,
+            view.sent,
+            view.writes,
+            view.lag,
+        )
         if figures == self._last:
             return None
         self._last = figures

@@ -14,7 +14,7 @@ from enum import StrEnum
 
 from airflow_logio.errors import Fenced, ProtocolViolation, ReplicaBusy
 from airflow_logio.protocol.replicas import Slot, balanced
-from airflow_logio.protocol.states import OPEN_SCALING, GroupState, ScalingState
+from airflow_logio.protocol.states import CONCLUDED, OPEN_SCALING, GroupState, RunState, ScalingState
 from airflow_logio.runtime.launch import LaunchContext, launch_group
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records import GroupStatus, Run, ScalingRequest, senders_of
@@ -86,6 +86,7 @@ def carry_out(context: LaunchContext, request: ScalingRequest) -> Step:
     if request.state not in OPEN_SCALING:
         return Step(Stage(request.state.value), request.note)
     slots = store.slots(run.run_id, request.group)
+    run = store.find_run(run.uid)
     refusal = why_not(run, slots, request)
     if refusal is not None:
         return _settled(store, request, ScalingState.REFUSED, Step(Stage.REFUSED, refusal))
@@ -118,6 +119,8 @@ def carry_out(context: LaunchContext, request: ScalingRequest) -> Step:
 def why_not(run: Run, slots: Sequence[Slot], request: ScalingRequest) -> str | None:
     """Why a request cannot be met, as a sentence; None if it can."""
     shape = run.spec.replicated[request.group]
+    if run.state is not RunState.RUNNING:
+        return f"run {run.spec.key} has ended, it is {run.state.value}"
     if not shape.least <= request.replicas <= len(shape.replicas):
         return f"group {request.group} has between {shape.least} and {len(shape.replicas)} replicas, not {request.replicas}"
     if all(slot.done for slot in slots):
@@ -156,25 +159,61 @@ def _settled(store: LogStore, request: ScalingRequest, state: ScalingState, step
     return step
 
 
-def open_requests(store: LogStore, run: Run) -> list[ScalingRequest]:
-    """Requests of a run that are neither done nor refused, the oldest first."""
+def is_due(store: LogStore, request: ScalingRequest, statuses: Sequence[GroupStatus]) -> bool:
+    """Whether the next step of an open request can be taken now, by somebody who launches what the log says how to launch.
+
+    `statuses` are those of all replicas of the group. Not while drivers are on their way: nothing but time is needed then.
+    """
+    plan_ = plan(statuses, request.replicas)
+    states = {status.group: status for status in statuses}
+    if not plan_.to_launch and not all(_works(states[name]) for name in plan_.wanted):
+        return False
+    return store.launch_recipe(request.run_id, statuses[0].group) is not None
+
+
+def look_after(store: LogStore, run: Run, statuses: Sequence[GroupStatus]) -> list[ScalingRequest]:
+    """What there is to do for whoever supervises a run: requests that are open, the oldest first.
+
+    `statuses` are those of all groups of the run. A group that sleeps and has work gets a request; replicas that are left
+    when all work of their group is done are retired. Launches nothing. One query, but where a group sleeps or is at its end.
+    """
     if not run.spec.replicated:
         return []
-    return [one for one in reversed(store.scalings(run.run_id)) if one.state in OPEN_SCALING]
+    requests = [one for one in reversed(store.scalings(run.run_id)) if one.state in OPEN_SCALING]
+    for group, shape in run.spec.replicated.items():
+        replicas = [status for status in statuses if status.group in shape.replicas]
+        if any(status.state is GroupState.FINISHED for status in replicas):
+            _retire_idle(store, run, group, replicas)
+        asked = any(one.group == group for one in requests)
+        if not asked and all(status.state in CONCLUDED for status in replicas) and not any(map(_is_halted, statuses)):
+            requests += _wake_up(store, run, group)
+    return requests
 
 
-def wake_up(store: LogStore, run: Run) -> list[ScalingRequest]:
-    """Ask for one replica of each group that is scaled to zero and has work: events, or the end of its stream."""
-    asked = []
-    for group in run.spec.replicated:
-        slots = [slot for slot in store.slots(run.run_id, group) if not slot.done]
-        if not slots or any(slot.owner is not None for slot in slots):
-            continue
-        if any(one.group == group for one in open_requests(store, run)):
-            continue
-        if (reason := _work_for(store, run, group)) is not None:
-            asked.append(store.request_scaling(run.run_id, group, 1, by="dispatcher", reason=reason))
-    return asked
+def _retire_idle(store: LogStore, run: Run, group: str, replicas: Sequence[GroupStatus]) -> None:
+    """Replicas that were launched and got no slot before all slots were done would wait for ever."""
+    idle = [status.group for status in replicas if status.state not in CONCLUDED]
+    if not idle or not all(slot.done for slot in store.slots(run.run_id, group)):
+        return
+    try:
+        store.rescale(run.run_id, group, {}, retire=idle)
+    except (ReplicaBusy, ProtocolViolation) as error:
+        log.info("replicas %s are not retired yet: %s", ", ".join(idle), error)  # they are looked at again
+
+
+def _wake_up(store: LogStore, run: Run, group: str) -> list[ScalingRequest]:
+    """Ask for one replica of a group that is scaled to zero and has work: events, or the end of its stream."""
+    slots = [slot for slot in store.slots(run.run_id, group) if not slot.done]
+    if not slots or any(slot.owner is not None for slot in slots):
+        return []
+    if (reason := _work_for(store, run, group)) is None:
+        return []
+    return [store.request_scaling(run.run_id, group, 1, by="dispatcher", reason=reason)]
+
+
+def _is_halted(status: GroupStatus) -> bool:
+    """A person has stopped it: then nobody wants more of the run to run."""
+    return status.state not in CONCLUDED and GroupState.HALTED in (status.state, status.desired)
 
 
 def _work_for(store: LogStore, run: Run, group: str) -> str | None:

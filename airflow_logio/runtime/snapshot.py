@@ -9,10 +9,12 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from airflow_logio.protocol.replicas import replicated_group
 from airflow_logio.protocol.states import CONCLUDED, GroupState
 from airflow_logio.protocol.values import Port
+from airflow_logio.runtime.whole import as_one, in_use, members_of
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records import GroupStatus, PortProgress, Run, RunSpec, UnderWay, senders_of
 
@@ -91,10 +93,17 @@ class GroupView:
     """How long the lag would take at the present rate; None for a source, and while nothing moves."""
     recovered_seconds_ago: float | None
     """Since the driver of the present incarnation registered; None for the first incarnation."""
+    replicas: int | None = None
+    """How many replicas of a replicated group are in use; None for any other group, and for a replica."""
 
     @property
     def name(self) -> str:
         return self.status.group
+
+    @property
+    def is_replica(self) -> bool:
+        """The figures are those of the whole group then, which has a view of its own."""
+        return replicated_group(self.name) != self.name
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,14 +117,27 @@ class Snapshot:
     ports: tuple[PortProgress, ...]
     pending: Mapping[Port, int]
     """(operator, connection) → write actions that are logged and not applied yet, where there are any."""
+    wholes: tuple[GroupView, ...] = ()
+    """Replicated groups, each with all its slots and replicas."""
+
+    @property
+    def rows(self) -> tuple[GroupView, ...]:
+        """All views, for people: a replicated group comes before its replicas."""
+        wholes = {view.name: view for view in self.wholes}
+        rows = list[GroupView]()
+        for view in self.groups:
+            if view.is_replica and (whole := wholes.pop(replicated_group(view.name), None)) is not None:
+                rows.append(whole)
+            rows.append(view)
+        return tuple(rows)
 
     @property
     def finished(self) -> bool:
         return all(view.status.state in CONCLUDED for view in self.groups)
 
     def group(self, name: str) -> GroupView | None:
-        """None if the log has no such group (any more)."""
-        return next((view for view in self.groups if view.name == name), None)
+        """A group, a replica or a replicated group as a whole; None if the log has none of that name (any more)."""
+        return next((view for view in (*self.groups, *self.wholes) if view.name == name), None)
 
     def ports_of(self, group: str) -> tuple[PortProgress, ...]:
         """The counters of a group's operators."""
@@ -159,14 +181,23 @@ class Observer:
         counters = {(row.port, row.direction): Amount(row.events, row.records) for row in ports}
         now = self._clock()
         connections = tuple(self._connection(receiver, counters, under_way, now) for receiver in self._graph.senders)
-        views, done = list[GroupView](), dict[str, float | None]()
+        views, wholes, done = list[GroupView](), dict[str, GroupView](), dict[str, float | None]()
         # Groups come in the order of their first operator, so that a sender's share is known before its receiver's.
         for name in self._run.spec.groups:
-            if name in statuses:
-                view = self._view(statuses[name], counters, under_way, connections, done, now)
-                done[name] = view.done
-                views.append(view)
-        return Snapshot(self._run, now - self._began, tuple(views), connections, ports, under_way.pending)
+            if name not in statuses:
+                continue
+            whole = replicated_group(name)
+            if whole in self._run.spec.replicated and whole not in wholes:
+                replicas = [statuses[one] for one in members_of(self._run, whole) if one in statuses]
+                view = self._view(as_one(whole, replicas), counters, under_way, connections, done, now)
+                done[whole] = view.done
+                wholes[whole] = replace(view, replicas=in_use(replicas))
+            view = self._view(statuses[name], counters, under_way, connections, done, now)
+            done[name] = view.done
+            views.append(replace(view, is_source=False) if view.is_replica else view)
+        return Snapshot(
+            self._run, now - self._began, tuple(views), connections, ports, under_way.pending, tuple(wholes.values())
+        )
 
     def _connection(
         self, receiver: Port, counters: Mapping[tuple[Port, str], Amount], under_way: UnderWay, now: float

@@ -11,9 +11,11 @@ from collections.abc import Mapping
 from enum import StrEnum
 
 from airflow_logio.errors import LogUnavailable, ProtocolViolation
+from airflow_logio.protocol.replicas import replicated_group
 from airflow_logio.protocol.states import CONCLUDED, ENDED, WAITING, GroupState, check_wish
-from airflow_logio.runtime.stopping import force
+from airflow_logio.runtime.stopping import force, refuse_requests
 from airflow_logio.runtime.watch import GroupWatcher
+from airflow_logio.runtime.whole import members_of
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records import GroupStatus, Run, has_sources
 
@@ -32,15 +34,14 @@ class StopMode(StrEnum):
 
 
 class StopRun:
-    """One stop of all groups of a run, or of one."""
+    """One stop of all groups of a run, or of one with all its replicas, or of one replica."""
 
     def __init__(self, store: LogStore, run: Run, mode: StopMode, group: str | None = None) -> None:
         self._store = store
         self._run = run
         self._mode = mode
-        if group is not None:
-            store.group(run.run_id, group)  # says which groups there are
-        self._groups = (group,) if group is not None else run.spec.groups
+        self._groups = members_of(run, group) if group is not None else run.spec.groups
+        store.group(run.run_id, self._groups[0])  # says which groups there are
         self._watchers = {name: GroupWatcher(store, run.run_id, name, run.spec.lease) for name in self._groups}
         self._named = group is not None
 
@@ -49,6 +50,9 @@ class StopRun:
 
         Raises `ProtocolViolation` if it cannot be obeyed; then nobody is asked.
         """
+        if self._mode is StopMode.HALT:
+            for name in {replicated_group(one) for one in self._groups}:
+                refuse_requests(self._store, self._run, name, "the group was halted")
         asked = []
         for status in self._statuses():
             sources = has_sources(self._run.spec, status.group)

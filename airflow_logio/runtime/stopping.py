@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from enum import StrEnum
 
 from airflow_logio.errors import LogioError
-from airflow_logio.protocol.states import ENDED, GroupState
+from airflow_logio.protocol.states import ENDED, OPEN_SCALING, GroupState, ScalingState
 from airflow_logio.runtime import processes
 from airflow_logio.store.port import LogStore
-from airflow_logio.store.records import GroupRef, GroupStatus
+from airflow_logio.store.records import GroupRef, GroupStatus, Run
 
 log = logging.getLogger(__name__)
 
@@ -63,6 +63,36 @@ def halt_for_good(
         time.sleep(POLL_SECONDS)
     end_process(status)
     return Halt.OBEYED
+
+
+def halt_all_for_good(
+    store: LogStore, run: Run, group: str, incarnations: Mapping[str, int], *, grace_seconds: float
+) -> dict[str, Halt]:
+    """`halt_for_good` of a group with all its replicas (name in the log → incarnation), at the same time.
+
+    Replicas are asked before any is waited for, and share the grace. What was asked for by way of scaling is refused: nobody
+    shall launch other replicas instead. Raises as `halt_for_good`.
+    """
+    deadline = time.monotonic() + grace_seconds
+    try:
+        refuse_requests(store, run, group, "the group was halted")
+        for name, incarnation in incarnations.items() if len(incarnations) > 1 else ():
+            store.request(run.run_id, name, GroupState.HALTED, incarnation=incarnation)
+    except LogioError as error:
+        log.warning("group %s: its replicas cannot be asked to halt: %s", group, error)
+    return {
+        name: halt_for_good(store, run.run_id, name, incarnation, grace_seconds=max(0.0, deadline - time.monotonic()))
+        for name, incarnation in incarnations.items()
+    }
+
+
+def refuse_requests(store: LogStore, run: Run, group: str, why: str) -> None:
+    """Requests to scale a group that are open are not carried out. Raises `LogUnavailable`."""
+    if group not in run.spec.replicated:
+        return
+    for request in store.scalings(run.run_id, group):
+        if request.state in OPEN_SCALING:
+            store.settle_scaling(request.request_id, ScalingState.REFUSED, why)
 
 
 def force(store: LogStore, run_id: int, status: GroupStatus) -> bool:

@@ -11,12 +11,12 @@ from airflow.providers.common.compat.sdk import AirflowException, BaseOperator
 from airflow_logio import _compat
 from airflow_logio.hooks.logio import LogioHook
 from airflow_logio.operators.runs import identity
-from airflow_logio.runtime.failures import FailedGroup
+from airflow_logio.runtime.failures import FailedGroup, finding_of
 from airflow_logio.triggers.failed_groups import LogioFailedGroupTrigger
 
 
 class LogioFailedGroupSensor(BaseOperator):
-    """Wait in the triggerer until at least one group is dead; return what failed, and why.
+    """Wait in the triggerer until at least one group is dead, or a group is to be scaled; return what failed, and why.
 
     Dead means: the driver's process has ended without the log saying that the group finished or is parked; or its lease
     has run out; or it is stuck in a launch state past its deadline. A log that cannot be reached says nothing, and nobody
@@ -33,6 +33,8 @@ class LogioFailedGroupSensor(BaseOperator):
 
     Returns a list of dicts, one per failed group, with ``run_uid``, ``pipeline``, ``dag_run_id``, ``group``,
     ``incarnation``, ``cause`` and ``detected_at`` (seconds since the epoch): ``expand`` `LogioRecoverGroupOperator` over it.
+    A request to scale a replicated group, of which a step can be taken, is an item as well, with ``request_id`` and
+    ``replicas`` instead of the last three; that operator takes the step.
     """
 
     template_fields: ClassVar[Sequence[str]] = ("run_uid", "pipeline")
@@ -81,5 +83,9 @@ class LogioFailedGroupSensor(BaseOperator):
             raise AirflowException(f"the triggerer cannot look for failed groups: {event['error']}")
         failed: list[dict[str, Any]] = list(event["failed"])
         for one in failed:
-            self.log.warning("Dead: %s: %s", FailedGroup.of(one), one["cause"])
+            found = finding_of(one)
+            if isinstance(found, FailedGroup):
+                self.log.warning("Dead: %s: %s", found, found.cause)
+            else:
+                self.log.info("Asked for: %s", found)
         return failed

@@ -1,7 +1,7 @@
 """`LogioFailedGroupTrigger`: looks for failed groups from the triggerer, and wakes whoever recovers them.
 
-Level-triggered: what it finds is what the log says is dead now. An event that is lost, or a task that dies before it has
-acted, costs another look and nothing else.
+It also finds requests to scale a group, once there is something to do about them. Level-triggered: what it finds is what
+the log says now. An event that is lost, or a task that dies before it has acted, costs another look and nothing else.
 """
 
 from __future__ import annotations
@@ -24,7 +24,9 @@ _SILENT_LOOKS = 60
 
 
 class LogioFailedGroupTrigger(LogTrigger):
-    """Fires one event: ``{"failed": [...]}`` of `FailedGroup.as_dict`, or ``{"error": ...}`` if it cannot look.
+    """Fires one event: ``{"failed": [...]}``, or ``{"error": ...}`` if it cannot look.
+
+    The items of the list are those of `FailedGroup.as_dict` and `DueScaling.as_dict`.
 
     The list is empty if all groups of `run_uid` have ended, or nothing has failed for `give_up_after` seconds.
     """
@@ -63,8 +65,8 @@ class LogioFailedGroupTrigger(LogTrigger):
                 except (LogioError, AirflowException) as error:
                     yield TriggerEvent({"failed": [], "error": f"{type(error).__name__}: {error}"})
                     return
-                if findings.failed or self._is_over(findings, time.monotonic() - began):
-                    yield TriggerEvent({"failed": [one.as_dict() for one in findings.failed or ()]})
+                if findings.items or self._is_over(findings, time.monotonic() - began):
+                    yield TriggerEvent({"failed": [one.as_dict() for one in findings.items]})
                     return
                 await bell.wait()
         finally:

@@ -1,4 +1,4 @@
-"""`LogioGroupTrigger`: watches a group from the triggerer, over its incarnations, until a task has something to do.
+"""`LogioGroupTrigger`: watches a group from the triggerer, over incarnations and replicas, until a task has something to do.
 
 It costs no worker slot. It launches nothing, and a group that is dead is somebody else's business: its supervisor's. That
 the log cannot be reached means that nothing is known; the trigger goes on asking.
@@ -7,21 +7,23 @@ the log cannot be reached means that nothing is known; the trigger goes on askin
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
+from typing import Any
 
 from airflow.providers.common.compat.sdk import AirflowException
 
 from airflow_logio._compat import TriggerEvent, aget_task_state
 from airflow_logio.errors import LogioError, LogUnavailable
-from airflow_logio.protocol.states import ENDED, GroupState
-from airflow_logio.runtime.stopping import Halt, halt_for_good
+from airflow_logio.protocol.states import WAITING, GroupState
+from airflow_logio.runtime.stopping import Halt, halt_all_for_good
 from airflow_logio.runtime.supervision import SupervisionWatch
-from airflow_logio.runtime.watch import GroupWatcher, Observation
+from airflow_logio.runtime.whole import Sighting, WholeWatcher
+from airflow_logio.store.records import Run
 from airflow_logio.triggers.base import LogTrigger
 from airflow_logio.triggers.reporting import GroupReporter
 
-WAKING = ENDED | {GroupState.NEW}
-"""States of a group that its task has to know of."""
+WAKING = WAITING | {GroupState.FINISHED, GroupState.NEW}
+"""States of a group that its task has to know of; one that is scaled to zero comes back by itself."""
 STOPPING = frozenset({"failed", "success", "skipped", "removed"})
 """What the task instance has become if a person stopped it, rather than cleared it to go on."""
 HALT_GRACE_SECONDS = 10.0
@@ -30,37 +32,48 @@ _SILENT_POLLS = 60
 
 
 class LogioGroupTrigger(LogTrigger):
-    """Fires one event: ``{"state": ..., "incarnation": ..., "cause": ...}``, or state ``error`` if it cannot watch."""
+    """Fires one event: ``{"state": ..., "group": ..., "incarnation": ..., "cause": ...}``, or state ``error``.
 
-    arguments = ("run_uid", "group", "incarnation")
+    `group` of the event is the replica that it is about, where the group is replicated. `incarnations` is what the task has
+    seen last.
+    """
+
+    arguments = ("run_uid", "group", "incarnations")
 
     def __init__(
-        self, *, logio_conn_id: str, run_uid: str, group: str, incarnation: int = 0, poll_interval: float = 1.0
+        self,
+        *,
+        logio_conn_id: str,
+        run_uid: str,
+        group: str,
+        incarnations: Mapping[str, int] | None = None,
+        poll_interval: float = 1.0,
     ) -> None:
         super().__init__(logio_conn_id, poll_interval)
         self.run_uid = run_uid
         self.group = group
-        self.incarnation = int(incarnation)
-        self._run_id = 0
+        self.incarnations = dict(incarnations or {})
+        self._run: Run | None = None
         self._supervision: SupervisionWatch | None = None
         self._reporter: GroupReporter | None = None
         self._is_left_dead = False
-        self._watcher: GroupWatcher | None = None
+        self._watcher: WholeWatcher | None = None
         self._failed_polls = 0
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Look once per `poll_interval`, each time in a thread."""
         while True:
             try:
-                observation = await asyncio.to_thread(self._look)
+                sighting = await asyncio.to_thread(self._look)
             except (LogioError, AirflowException) as error:
-                yield self._event("error", f"{type(error).__name__}: {error}")
+                yield TriggerEvent({"state": "error", **self._who(), "cause": f"{type(error).__name__}: {error}"})
                 return
-            if observation.status is not None:
-                self.incarnation = observation.status.incarnation
-                if observation.status.state in WAKING or self._is_left_dead:
-                    cause = observation.cause or observation.status.error
-                    yield self._event(observation.status.state.value, cause)
+            self.incarnations |= sighting.incarnations
+            if (one := sighting.decides) is not None and one.status is not None:
+                state = sighting.state
+                if state in WAKING or self._is_left_dead:
+                    name, cause = one.status.group, one.cause or one.status.error
+                    yield TriggerEvent({"state": str(state), **self._who(name), "cause": cause})
                     return
             await asyncio.sleep(self.poll_interval)
 
@@ -74,54 +87,55 @@ class LogioGroupTrigger(LogTrigger):
         if state not in STOPPING:
             self.log.info("Group %s goes on: its task was cleared (state %s)", self.group, state)
             return
-        halt = await asyncio.to_thread(self._halt)
-        self.log.info("Group %s: its task is %s; it is %s", self.group, state, halt.value)
+        for name, halt in (await asyncio.to_thread(self._halt)).items():
+            self.log.info("Group %s: its task is %s; it is %s", name, state, halt.value)
 
     # --- in a thread -------------------------------------------------------------------------------------------------
 
-    def _look(self) -> Observation:
+    def _look(self) -> Sighting:
         try:
-            observation = self._watch().poll()
+            sighting = self._watch().poll()
         except LogUnavailable:
-            observation = Observation(None)
-        if observation.status is not None:
+            sighting = Sighting()
+        if sighting.statuses:
             self._failed_polls = 0
-            self._look_for_supervisor(observation)
-            self._report(observation)
-            return observation
+            self._look_for_supervisor(sighting)
+            self._report(sighting)
+            return sighting
         if self._failed_polls % _SILENT_POLLS == 0:
             self.log.warning("Group %s: the log cannot be reached, so nothing is known; asking on", self.group)
         self._failed_polls += 1
-        return observation
+        return sighting
 
-    def _watch(self) -> GroupWatcher:
+    def _watch(self) -> WholeWatcher:
         if self._store is None or self._watcher is None:
             self._watcher = self._open()
         return self._watcher
 
-    def _open(self) -> GroupWatcher:
-        store, run = self._open_run(self.run_uid)
-        self._run_id = run.run_id
-        self._supervision = SupervisionWatch(store, run)
-        self._reporter = GroupReporter(store, run, self.group, self.log.info)
-        return GroupWatcher(store, run.run_id, self.group, run.spec.lease)
+    def _open(self) -> WholeWatcher:
+        store, self._run = self._open_run(self.run_uid)
+        self._supervision = SupervisionWatch(store, self._run)
+        self._reporter = GroupReporter(store, self._run, self.group, self.log.info)
+        return WholeWatcher(store, self._run, self.group)
 
-    def _look_for_supervisor(self, observation: Observation) -> None:
+    def _look_for_supervisor(self, sighting: Sighting) -> None:
         if self._supervision is None:
             return
         if (warning := self._supervision.warning()) is not None:
             self.log.warning("Group %s: %s", self.group, warning)
-        self._is_left_dead = self._supervision.is_left(dead=observation.is_dead)
+        self._is_left_dead = self._supervision.is_left(dead=sighting.is_dead)
 
-    def _report(self, observation: Observation) -> None:
+    def _report(self, sighting: Sighting) -> None:
         if self._reporter is not None:
-            self._reporter.report(at_once=observation.state in ENDED)
+            self._reporter.report(at_once=sighting.state in WAKING)
 
-    def _halt(self) -> Halt:
-        """Only the incarnation that this trigger watched: a later one belongs to somebody else."""
-        self._watch()
-        assert self._store is not None
-        return halt_for_good(self._store, self._run_id, self.group, self.incarnation, grace_seconds=HALT_GRACE_SECONDS)
+    def _halt(self) -> dict[str, Halt]:
+        """Only the incarnations that this trigger watched: later ones belong to somebody else."""
+        members = self._watch().members
+        assert self._store is not None and self._run is not None
+        watched = {name: self.incarnations.get(name, 0) for name in members}
+        return halt_all_for_good(self._store, self._run, self.group, watched, grace_seconds=HALT_GRACE_SECONDS)
 
-    def _event(self, state: str, cause: str | None) -> TriggerEvent:
-        return TriggerEvent({"state": state, "incarnation": self.incarnation, "cause": cause})
+    def _who(self, name: str | None = None) -> dict[str, Any]:
+        name = self.group if name is None else name
+        return {"group": name, "incarnation": self.incarnations.get(name, 0)}

@@ -11,6 +11,7 @@ from airflow_logio.errors import LogUnavailable
 from airflow_logio.runtime.progress_lines import ProgressLines
 from airflow_logio.runtime.recoveries import Recovery, RecoveryNews
 from airflow_logio.runtime.snapshot import Observer
+from airflow_logio.runtime.whole import members_of
 from airflow_logio.store.records import Run
 from airflow_logio.store.sql.drivers import driver_records
 from airflow_logio.store.sql.store import SqlLogStore
@@ -20,7 +21,10 @@ LINE_SECONDS = 30.0
 
 
 class GroupReporter:
-    """The one reporter of a group. `report` is called with every poll; it reads the log once in ten seconds."""
+    """The one reporter of a group, replicas and all.
+
+    `report` is called with every poll; it reads the log once in ten seconds.
+    """
 
     def __init__(
         self,
@@ -33,6 +37,7 @@ class GroupReporter:
         self._store = store
         self._run = run
         self._group = group
+        self._members = members_of(run, group)
         self._say = say
         self._clock = clock
         self._observer = Observer(store, run)
@@ -63,11 +68,11 @@ class GroupReporter:
         pipeline = self._run.spec.key.pipeline
         for one in self._ours(begun):
             metrics.report_recovery_begun(pipeline, one)
-            self._say(f"{self._group} is being recovered as incarnation {one.incarnation}: {one.cause}")
+            self._say(f"{one.group} is being recovered as incarnation {one.incarnation}: {one.cause}")
         for one in self._ours(committed):
             metrics.report_recovered(pipeline, one)
             steps = ", ".join(f"{step} {seconds:.1f} s" for step, seconds in one.seconds_of_steps.items())
-            self._say(f"{self._group} has recovered {one.seconds or 0:.1f} s after its death was detected: {steps}")
+            self._say(f"{one.group} has recovered {one.seconds or 0:.1f} s after its death was detected: {steps}")
 
     def _ours(self, found: Sequence[Recovery]) -> list[Recovery]:
-        return [one for one in found if one.group == self._group]
+        return [one for one in found if one.group in self._members]

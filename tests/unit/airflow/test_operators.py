@@ -64,7 +64,7 @@ def deferred(action: Callable[[], object]) -> TaskDeferred:
 
 
 def dead(state: str = "dead", cause: str = "killed") -> dict[str, Any]:
-    return {"state": state, "incarnation": 1, "cause": cause}
+    return {"state": state, "group": "totals", "incarnation": 1, "cause": cause}
 
 
 def status(log: SqlLogStore, run: Run) -> GroupStatus:
@@ -172,7 +172,7 @@ def test_it_launches_and_leaves_the_watching_to_the_trigger(
         "logio_conn_id": "logio_default",
         "run_uid": run.uid,
         "group": "totals",
-        "incarnation": 1,
+        "incarnations": {"totals": 1},
         "poll_interval": 0.01,
     }
 
@@ -208,7 +208,7 @@ def test_a_dead_driver_is_replaced_by_the_task_if_nobody_else_does(
     with caplog.at_level(logging.WARNING):
         watch = deferred(lambda: operator().resume(context(), dead()))
     assert [claim.incarnation for claim in launcher.claims] == [1, 2]
-    assert watch.trigger.incarnation == 2
+    assert watch.trigger.incarnations == {"totals": 2}
     assert status(log, run).state is GroupState.RESTARTED
     assert "last words" in caplog.text, "the end of the dead driver's log is in the task's log"
 

@@ -129,7 +129,7 @@ def test_a_driver_that_is_killed_is_its_supervisors_business(
         eventually(lambda: log.group(run.run_id, GROUP).state is GroupState.DEAD, what="it is declared dead")
         finish(log, start(log, run, launcher, expected=1))
 
-    assert fired(trigger, recover_and_finish) == {"state": "finished", "incarnation": 2, "cause": None}
+    assert fired(trigger, recover_and_finish) == {"state": "finished", "group": GROUP, "incarnation": 2, "cause": None}
 
 
 @pytest.mark.usefixtures("nobody_looks")
@@ -154,12 +154,12 @@ def test_with_a_recovery_dag_that_is_paused_what_is_dead_stays_dead(
 
 def test_a_group_that_finishes(trigger: LogioGroupTrigger, log: SqlLogStore, running: GroupRef) -> None:
     event = fired(trigger, lambda: finish(log, running))
-    assert event == {"state": "finished", "incarnation": 1, "cause": None}
+    assert event == {"state": "finished", "group": GROUP, "incarnation": 1, "cause": None}
 
 
 def test_a_group_that_is_parked(trigger: LogioGroupTrigger, log: SqlLogStore, running: GroupRef) -> None:
     event = fired(trigger, lambda: None if log.park(running, "KeyError: 'department'") else pytest.fail())
-    assert event == {"state": "parked", "incarnation": 1, "cause": "KeyError: 'department'"}
+    assert event == {"state": "parked", "group": GROUP, "incarnation": 1, "cause": "KeyError: 'department'"}
 
 
 def test_a_group_nobody_has_launched(trigger: LogioGroupTrigger) -> None:
@@ -177,7 +177,7 @@ def test_it_watches_over_incarnations(
         finish(log, start(log, run, launcher, expected=1))
 
     trigger.poll_interval = 0.5
-    assert fired(trigger, recover_and_finish) == {"state": "finished", "incarnation": 2, "cause": None}
+    assert fired(trigger, recover_and_finish) == {"state": "finished", "group": GROUP, "incarnation": 2, "cause": None}
 
 
 @pytest.mark.usefixtures("running", "nobody_looks")
@@ -235,7 +235,7 @@ def killed(trigger: LogioGroupTrigger, state: str | None, monkeypatch: pytest.Mo
 
     async def kill() -> None:
         await asyncio.to_thread(trigger._look)
-        trigger.incarnation = max(trigger.incarnation, 1)
+        trigger.incarnations.setdefault(GROUP, 1)
         await trigger.on_kill()
         await trigger.cleanup()
 
@@ -277,7 +277,7 @@ def test_a_late_kill_spares_a_later_incarnation(
 ) -> None:
     log.declare_dead(running, "test")
     start(log, run, launcher, expected=1)
-    trigger.incarnation = 1
+    trigger.incarnations = {GROUP: 1}
     killed(trigger, "failed", monkeypatch)
     assert log.group(run.run_id, GROUP).desired is GroupState.RUNNING
 
