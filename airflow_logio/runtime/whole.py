@@ -44,7 +44,10 @@ def in_use(statuses: Iterable[GroupStatus]) -> int:
 
 
 def as_one(group: str, statuses: Sequence[GroupStatus]) -> GroupStatus:
-    """The statuses of all replicas of a group as one: figures are sums, the state is that of the one that decides."""
+    """The statuses of all replicas of a group as one: figures are sums, the state is that of the one that decides.
+
+    Drivers and errors are those of replicas, and are told there.
+    """
     one = deciding(statuses)
     if any(status.state is GroupState.FINISHED for status in statuses) and one.state in CONCLUDED:
         one = replace(one, state=GroupState.FINISHED)
@@ -56,6 +59,9 @@ def as_one(group: str, statuses: Sequence[GroupStatus]) -> GroupStatus:
         commits=sum(status.commits for status in statuses),
         rss_bytes=sum(status.rss_bytes for status in statuses),
         beat_at=None,
+        identity=None,
+        error=None,
+        log_path=None,
     )
 
 
