@@ -57,7 +57,7 @@ def as_one(group: str, statuses: Sequence[GroupStatus]) -> GroupStatus:
         incarnation=max(status.incarnation for status in statuses),
         recoveries=sum(status.recoveries for status in statuses),
         commits=sum(status.commits for status in statuses),
-        rss_bytes=sum(status.rss_bytes for status in statuses),
+        rss_bytes=sum(status.rss_bytes for status in statuses if status.state in AT_WORK),
         beat_at=None,
         identity=None,
         error=None,
