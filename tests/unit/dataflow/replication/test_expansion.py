@@ -173,7 +173,7 @@ REFUSED: list[tuple[Callable[[], Any], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("make", "sentence"), REFUSED, ids=lambda value: str(value)[:40])
+@pytest.mark.parametrize(("make", "sentence"), REFUSED, ids=[sentence[:40] for _, sentence in REFUSED])
 def test_what_cannot_be_replicated(make: Callable[[], Any], sentence: str) -> None:
     with pytest.raises(PipelineDefinitionError, match=sentence):
         make()
