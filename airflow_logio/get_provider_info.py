@@ -29,6 +29,7 @@ def get_provider_info() -> dict[str, Any]:
                     "airflow_logio.operators.pipeline_group",
                     "airflow_logio.operators.recover_group",
                     "airflow_logio.operators.scale",
+                    "airflow_logio.operators.scaling_controller",
                     "airflow_logio.operators.spark",
                     "airflow_logio.operators.start_run",
                     "airflow_logio.operators.stop",

@@ -1,0 +1,255 @@
+"""`LogioScalingController`: looks at replicated groups, and scales them as a policy says, or as a person asks."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from functools import partial
+from typing import Any, ClassVar
+
+from airflow.providers.common.compat.sdk import AirflowException, AirflowFailException, BaseOperator
+
+from airflow_logio import _compat
+from airflow_logio.dataflow.pipeline import Pipeline
+from airflow_logio.errors import ConfigurationError, ProtocolViolation
+from airflow_logio.hooks.logio import LogioHook
+from airflow_logio.operators.launching import Launching
+from airflow_logio.operators.references import reference, resolve
+from airflow_logio.operators.runs import identity, opened_log
+from airflow_logio.operators.scaling import GroupScaling, shown
+from airflow_logio.protocol.replicas import replica_name
+from airflow_logio.protocol.states import OPEN_SCALING
+from airflow_logio.runtime.controlling import LOOK_SECONDS, decide, look
+from airflow_logio.runtime.launch import Launcher, LocalProcessLauncher
+from airflow_logio.runtime.policies import Policy
+from airflow_logio.runtime.scaling import Stage
+from airflow_logio.store.records import Run, ScalingRequest
+from airflow_logio.store.sql.store import SqlLogStore
+from airflow_logio.triggers.scale import LogioScaleTrigger
+
+Target = tuple[Run, str]
+"""A run that goes on, and a replicated group of it."""
+
+
+class LogioScalingController(BaseOperator):
+    """One look at each replicated group: asks for the number of replicas that the policy wants, and sees to it.
+
+    For a DAG that is scheduled every minute or so (`dags/logio_controller.py`). Every decision is in the task log with the
+    figures that it was made from, also that nothing changes; a change is kept in the log with its reason (`logio status`).
+    It waits only where a request has to wait for drivers, in the triggerer. Several controllers, tasks and people may ask at
+    once: the newest request counts. A request that is open is carried on, whoever made it, and none is made beside it.
+
+    :param policy: `Threshold`, `DS2`, `Schedule`, or an own `Policy`.
+    :param pipeline: a `Pipeline`, where one is (``"module:attr"``), or its name (templated); default: every pipeline.
+    :param run_uid: only this run, by its uid or the beginning of it (templated); default: every run that goes on.
+    :param group: only this replicated group (templated); default: every one.
+    :param replicas: what a person asks for instead of the policy (templated): of one group of one run. A task instance asks
+        once; a retry goes on with the same request.
+    :param logio_conn_id: the connection of the log.
+    :param look_seconds: between the two looks from which rates are taken.
+    :param timeout: how long to wait for drivers, in seconds or as a timedelta. Then the task fails; the request stays, and is
+        carried on by whoever supervises the run.
+
+    Returns a list: run, group, replicas, wanted, why, number of the request and its result.
+    """
+
+    template_fields: ClassVar[Sequence[str]] = ("pipeline", "run_uid", "group", "replicas")
+    ui_color = "#dce8f7"
+
+    def __init__(
+        self,
+        *,
+        policy: Policy,
+        pipeline: Pipeline | str | None = None,
+        run_uid: str | None = None,
+        group: str | None = None,
+        replicas: int | str | None = None,
+        logio_conn_id: str = LogioHook.default_conn_name,
+        look_seconds: float = LOOK_SECONDS,
+        timeout: timedelta | float = timedelta(minutes=10),
+        retries: int = 3,
+        retry_delay: timedelta = timedelta(seconds=5),
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(retries=retries, retry_delay=retry_delay, **kwargs)
+        self.policy = policy
+        self.pipeline = reference(pipeline) if isinstance(pipeline, Pipeline) else pipeline
+        self.run_uid = run_uid
+        self.group = group
+        self.replicas = replicas
+        self.logio_conn_id = logio_conn_id
+        self.look_seconds = look_seconds
+        self.timeout_seconds = timeout.total_seconds() if isinstance(timeout, timedelta) else timeout
+        self._check(pipeline)
+
+    def execute(self, context: Mapping[str, Any]) -> list[dict[str, Any]]:
+        """Look, decide, ask. Raises `ConfigurationError`, `UnknownRun`, AirflowFailException."""
+        with opened_log(self.logio_conn_id) as store:
+            targets = self._targets(store)
+            if self.replicas in (None, ""):
+                told = self._by_policy(store, targets)
+            else:
+                told = [self._by_hand(store, targets, context)]
+            return self._carry_out(store, told)
+
+    def resume(
+        self, context: Mapping[str, Any], event: Mapping[str, Any], told: list[dict[str, Any]]
+    ) -> list[dict[str, Any]]:
+        """The trigger says that something can be done about a request."""
+        if event.get("error"):
+            raise AirflowException(f"the triggerer cannot watch a request: {event['error']}")
+        with opened_log(self.logio_conn_id) as store:
+            return self._carry_out(store, told)
+
+    def make_launcher(self) -> Launcher:
+        """How a claimed driver becomes a process; drivers are processes of the worker's machine."""
+        return LocalProcessLauncher(_compat.work_dir())
+
+    # --- inside ------------------------------------------------------------------------------------------------------
+
+    def _check(self, pipeline: Pipeline | str | None) -> None:
+        """What can be known to be wrong when the DAG is parsed."""
+        policy: object = self.policy
+        if not isinstance(policy, Policy):
+            raise ConfigurationError(f"policy is {policy!r}; give DS2(), Threshold(), Schedule({{...}}) or a Policy")
+        for name, seconds in (("look_seconds", self.look_seconds), ("timeout", self.timeout_seconds)):
+            if seconds <= 0:
+                raise ConfigurationError(f"{name} is {seconds}; give seconds above 0")
+        if not isinstance(pipeline, Pipeline) or not self.group or "{{" in self.group:
+            return
+        if self.group not in pipeline.replicated:
+            raise ConfigurationError(
+                f"pipeline {pipeline.name!r} has no replicated group {self.group!r}, only {list(pipeline.replicated)}"
+            )
+
+    def _targets(self, store: SqlLogStore) -> list[Target]:
+        """The groups to look at, those of the oldest run first. Raises `UnknownRun` for a run that is named and not there."""
+        uid = (
+            store.patience.call("finding the run", lambda: store.find_run(self.run_uid or "").uid)
+            if self.run_uid
+            else None
+        )
+        name = self._pipeline_name()
+        runs = store.patience.call("looking for runs", lambda: store.unfinished(pipeline=name, run_uid=uid))
+        found = [(run, group) for run, _ in runs for group in run.spec.replicated if self.group in (None, "", group)]
+        if not found:
+            what = f"replicated group {self.group!r}" if self.group else "replicated group"
+            self.log.info("No run that goes on has a %s: %d run(s) looked at", what, len(runs))
+        return found
+
+    def _pipeline_name(self) -> str | None:
+        if not self.pipeline:
+            return None
+        return resolve(self.pipeline)[0].name if ":" in self.pipeline else self.pipeline
+
+    def _by_policy(self, store: SqlLogStore, targets: Sequence[Target]) -> list[dict[str, Any]]:
+        call = store.patience.call
+        earlier = [call("looking", partial(look, store, run, group)) for run, group in targets]
+        if targets:
+            time.sleep(self.look_seconds)
+        told = []
+        for (run, group), before in zip(targets, earlier, strict=True):
+            try:
+                verdict = call(
+                    "deciding",
+                    partial(decide, store, run, group, self.policy, before),
+                )
+            except ProtocolViolation as error:
+                self.log.info("Run %s, uid %s: nothing is asked for: %s", run.spec.key, run.uid, error)
+                continue
+            self.log.info("Run %s, uid %s: %s", run.spec.key, run.uid, verdict)
+            told.append(
+                _told(
+                    run, group, verdict.replicas, verdict.decision.replicas, verdict.decision.sentence, verdict.request
+                )
+            )
+        return told
+
+    def _by_hand(self, store: SqlLogStore, targets: Sequence[Target], context: Mapping[str, Any]) -> dict[str, Any]:
+        """What a person asks for; raises AirflowFailException for what could never be carried out."""
+        if len(targets) != 1:
+            found = "; ".join(f"group {group} of run {run.spec.key}, uid {run.uid[:8]}" for run, group in targets)
+            raise AirflowFailException(
+                f"{self.replicas} replica(s) of which group? Name the pipeline, the run and the group so that one is left: "
+                f"{found or 'no run that goes on has such a group'}"
+            )
+        run, group = targets[0]
+        by = f"task {self.task_id} of {', '.join(identity(context))}"
+        try:
+            replicas = int(self.replicas or 0)
+            request = store.patience.call(
+                "asking",
+                lambda: store.request_scaling(run.run_id, group, replicas, by=by, reason="asked for by hand", key=by),
+            )
+        except ValueError as error:
+            raise AirflowFailException(f"replicas is {self.replicas!r}; give a whole number from 0") from error
+        except ProtocolViolation as error:
+            raise AirflowFailException(str(error)) from error
+        self.log.info(
+            "Run %s, uid %s: %d replica(s) of %s are asked for by hand", run.spec.key, run.uid, replicas, group
+        )
+        return {**_told(run, group, None, replicas, "asked for by hand", request), "by_hand": True}
+
+    def _carry_out(self, store: SqlLogStore, told: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        """One step of each request that is not settled; then all of them wait in the triggerer for the first one."""
+        scaling = GroupScaling(Launching(store, self.logio_conn_id, self.make_launcher(), self.executor))
+        waiting = []
+        for one in told:
+            if one["request"] is None or one["result"] is not None:
+                continue
+            run = store.patience.call("finding the run", partial(store.find_run, one["run"]))
+            request = store.patience.call("finding the request", partial(_request, store, run, one))
+            if _is_left_to_others(store, request):
+                one["result"] = "left to the process that has started the run"
+                continue
+            step = store.patience.call("scaling", partial(scaling.step, run, request))
+            self.log.info("Run %s: request %d for %s: %s", run.uid, request.request_id, request.group, shown(step))
+            if step.stage is Stage.REFUSED and one.get("by_hand"):
+                raise AirflowFailException(f"request {request.request_id} is refused: {step.sentence}")
+            if step.stage in (Stage.DONE, Stage.REFUSED):
+                one["result"] = shown(step)
+            else:
+                waiting.append(one)
+        if waiting:
+            self._wait(waiting[0], told)
+        return told
+
+    def _wait(self, one: Mapping[str, Any], told: list[dict[str, Any]]) -> None:
+        trigger = LogioScaleTrigger(
+            logio_conn_id=self.logio_conn_id,
+            run_uid=one["run"],
+            group=one["group"],
+            request_id=one["request"],
+            poll_interval=_compat.poll_interval(),
+        )
+        timeout = timedelta(seconds=self.timeout_seconds)
+        self.defer(trigger=trigger, method_name="resume", kwargs={"told": told}, timeout=timeout)
+
+
+def _told(
+    run: Run, group: str, replicas: int | None, wanted: int, why: str, request: ScalingRequest | None
+) -> dict[str, Any]:
+    return {
+        "run": run.uid,
+        "group": group,
+        "replicas": replicas,
+        "wanted": wanted,
+        "why": why,
+        "request": None if request is None else request.request_id,
+        "result": None,
+    }
+
+
+def _is_left_to_others(store: SqlLogStore, request: ScalingRequest) -> bool:
+    """Whether nobody has said how the replicas are launched, as in a run of `logio run`: its process carries requests out."""
+    run_id, group = request.run_id, replica_name(request.group, 1)
+    recipe = store.patience.call("reading the recipe", lambda: store.launch_recipe(run_id, group))
+    return recipe is None and request.state in OPEN_SCALING
+
+
+def _request(store: SqlLogStore, run: Run, told: Mapping[str, Any]) -> ScalingRequest:
+    for one in store.scalings(run.run_id, told["group"]):
+        if one.request_id == told["request"]:
+            return one
+    raise AirflowException(f"request {told['request']} is no longer in the log; the next attempt looks again")

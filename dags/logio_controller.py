@@ -1,0 +1,50 @@
+"""Scales the replicated groups of all runs that go on: every minute as a policy says, and at once as a person asks.
+
+Unpause it, and each replicated group of each run gets as many replicas as what arrives and what waits needs, within the
+bounds that its author gives. Every decision is in the task log with its figures, and every change in `logio status`.
+
+To scale a group by hand, trigger this DAG and fill in *replicas*, and as much of *pipeline*, *run* and *group* as it takes to
+name one group: an empty field means any. A policy may change the number again a little later; pause this DAG to keep yours.
+With a run or a pipeline alone, without replicas, the policy looks at that only.
+
+Copy this file to give a pipeline a policy of its own, such as ``Threshold(up_lag_seconds=10)`` or
+``Schedule({"0 8 * * 1-5": 4, "0 20 * * *": 0})`` with ``pipeline="sales"``, and pause this one: two policies for one group
+contradict each other.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+from airflow.sdk import DAG, Param
+
+from airflow_logio.operators.scaling_controller import LogioScalingController
+from airflow_logio.runtime.policies import DS2
+
+# [START dag]
+with DAG(
+    "logio_controller",
+    schedule="* * * * *",
+    start_date=datetime(2026, 1, 1, tzinfo=UTC),
+    max_active_runs=1,
+    catchup=False,
+    params={
+        "pipeline": Param(None, type=["null", "string"], description="Name of the pipeline"),
+        "run": Param(None, type=["null", "string"], description="uid of the run, or the beginning of it"),
+        "group": Param(None, type=["null", "string"], description="Name of the replicated group"),
+        "replicas": Param(
+            None, type=["null", "integer"], minimum=0, description="Scale by hand to so many; empty: as the policy says"
+        ),
+    },
+    tags=["logio"],
+    doc_md=__doc__,
+) as dag:
+    LogioScalingController(
+        task_id="control",
+        policy=DS2(),
+        pipeline="{{ params.pipeline or '' }}",
+        run_uid="{{ params.run or '' }}",
+        group="{{ params.group or '' }}",
+        replicas="{{ '' if params.replicas is none else params.replicas }}",
+    )
+# [END dag]
