@@ -22,7 +22,9 @@ def document(report: Report) -> dict[str, Any]:
         "at": report.at,
         **_run(report.run),
         "groups": groups,
-        "replicated": {one.group: replicas.document(one) for one in report.replicated},
+        "replicated": {
+            one.group: replicas.document(one) | _figures(report.snapshot.group(one.group)) for one in report.replicated
+        },
         "connections": [_connection(one) for one in connections_seen(report.snapshot)],
         "ports": [_port(row) for row in ports_seen(report.snapshot)],
         "pending_writes": {str(port): count for port, count in pending_seen(report.snapshot).items()},
@@ -80,7 +82,14 @@ def _status(group: GroupStatus) -> dict[str, Any]:
 
 
 def _group(view: GroupView) -> dict[str, Any]:
-    return _status(view.status) | {
+    return _status(view.status) | _figures(view)
+
+
+def _figures(view: GroupView | None) -> dict[str, Any]:
+    """Of a group, or of a replicated one as a whole."""
+    if view is None:
+        return {}
+    return {
         "received": _amount(view.received),
         "sent": _amount(view.sent),
         "writes": view.writes,

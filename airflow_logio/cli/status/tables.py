@@ -121,7 +121,7 @@ def _groups(report: Report) -> Table:
     """A replicated group as a whole, and those of its replicas that are in use."""
     table = cells.table("group", "state", "incarnation", "recoveries", "pid", "heartbeat", "commits", "MB", "done", "")
     whole_of = {name: one for one in report.replicated for name in one.shape.replicas}
-    for view in report.snapshot.groups:
+    for view in report.snapshot.rows:
         status = view.status
         if view.name in whole_of and status.state is GroupState.RETIRED:
             continue

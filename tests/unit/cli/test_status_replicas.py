@@ -85,6 +85,9 @@ def printed(what: RenderableType) -> list[list[str]]:
 
 def test_replicas_their_slots_and_load(report: Report) -> None:
     lines = printed(tables.whole(report))
+    whole = next(line for line in lines if line[:1] == ["work"])
+    assert (whole[1], whole[-2:]) == ("running", ["28 events, 20 out", "lag 12 events"])
+    assert [line[0] for line in lines if line[:1] in ([A], [B])][:2] == [A, B], "its replicas come behind it"
     assert ["work", "2 of 3 in use", "4"] in lines
     owned = {A: "0-1", B: "2-3"}
     assert [A, "running", owned[A], "60%", "30%", "10%", "120", "5", "3"] in lines
@@ -115,6 +118,7 @@ def test_the_same_for_programs(report: Report) -> None:
     told: dict[str, Any] = json.loads(json.dumps(document(report)))
     work = told["replicated"][GROUP]
     assert (work["replicas_in_use"], work["least"], work["most"]) == (2, 0, 3)
+    assert (work["lag"], work["sent"]) == ({"events": 12, "records": 120}, {"events": 20, "records": 200})
     assert [(slot["number"], slot["owner"], slot["done"]) for slot in work["slots"]][:3] == [
         (0, A, False),
         (1, A, False),
