@@ -15,7 +15,7 @@ from typing import Any
 from airflow_logio.crash import CrashPoint, crash_here
 from airflow_logio.dataflow.operators import SourceOperator
 from airflow_logio.dataflow.replication import Routes
-from airflow_logio.errors import EpochVoid, Fenced
+from airflow_logio.errors import EpochVoid
 from airflow_logio.protocol import effects as fx
 from airflow_logio.protocol.group import GroupProtocol
 from airflow_logio.protocol.logic import Emit
@@ -115,13 +115,25 @@ class GroupEpoch:
         """Drive the group; True if it has finished, False if it was asked to halt. Raises what a thread raised."""
         for_good = True
         try:
-            self._recover()
-            return self._loop()
+            try:
+                self._recover()
+                return self._loop()
+            except Exception:
+                self._check_moves()
+                raise
         except EpochVoid:
             for_good = False
             raise
         finally:
             self._stop(for_good=for_good)
+
+    def _check_moves(self) -> None:
+        """What a replica finds strange may be the work of another one, to which a slot has moved.
+
+        The rows of that slot are missing then, or changed: this epoch is void, and the replica not broken.
+        """
+        if self._slots is not None:
+            self._session.check()
 
     def _recover(self) -> None:
         crash_here(CrashPoint.BEFORE_RECOVERY)
@@ -282,8 +294,6 @@ class GroupEpoch:
                 self._writers.settle(item)
                 self._protocol.writes_done(operator, connection, first, last, records)
             case Failure(error):
-                if self._slots is not None and isinstance(error, Fenced):
-                    self._session.check()  # a slot that was moved: its new owner has written. Void, and not replaced
                 raise error
 
     def _observe_source(self, item: Batch | Stored | HandedOver | Exhausted) -> None:

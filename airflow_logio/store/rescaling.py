@@ -75,6 +75,11 @@ class Rescaling:
         return frozenset(owner for owner in self.moved if owner is not None)
 
     @property
+    def voided(self) -> frozenset[str]:
+        """Replicas whose slots change: their epochs are raised."""
+        return self.gaining | self.losing
+
+    @property
     def concerned(self) -> frozenset[str]:
         """Replicas whose drivers must not go on with what they have in memory."""
         return self.gaining | self.losing | self.retire

@@ -6,7 +6,9 @@ from typing import TYPE_CHECKING
 
 from airflow_logio.errors import EpochVoid, LogInconsistent
 from airflow_logio.protocol import effects as fx
+from airflow_logio.protocol.replicas import slot_of
 from airflow_logio.protocol.writes import PendingWrite, unapplied
+from airflow_logio.runtime.external import WriterIdentity
 from airflow_logio.store.records import FenceRow
 from airflow_logio.testing.external import Guarantee
 from airflow_logio.testing.incarnation import Incarnation, Phase
@@ -123,8 +125,9 @@ class Committing(Incarnation):
         system = self.world.systems[writer.key[1]]
         if system.guarantee is Guarantee.CONDITIONAL:
             self.world.watch.before_write(writer.key, writer.taken)
-            system.apply(writer.key, self.number, writer.taken)
-            self.world.watch.a_lower_token_writes_nothing(writer.key, self.number)
+            token = self._token(writer.key[0])
+            system.apply(writer.key, token, writer.taken)
+            self.world.watch.a_lower_token_writes_nothing(writer.key, token)
         elif system.guarantee is Guarantee.IDEMPOTENT:
             self.world.watch.before_write(writer.key, writer.taken)
             system.upsert(writer.key, writer.taken)
@@ -136,6 +139,11 @@ class Committing(Incarnation):
             system.write(writer.key, writer.todo)
             writer.todo = ()
         return True
+
+    def _token(self, operator: str) -> int:
+        slot = slot_of(operator)
+        moves = 0 if slot is None or self.slots is None else self.slots[slot]
+        return WriterIdentity("", self.number, 0.0).token_after(moves)
 
     def _note_writes(self, about: object, _many: int, _outcome: str) -> bool:
         writer = self._writer(about)

@@ -205,7 +205,7 @@ class Driver(Starting):
         """A batch of garbage collection, through the committer as everything else (Section 3.6)."""
         if self.phase is not Phase.RUNNING or self.finishing:
             return False
-        self.committer.queue.append([fx.Collect(tuple(spec.name for spec in self.plan.operators), many)])
+        self.committer.queue.append([fx.Collect(tuple(spec.name for spec in self.operators), many)])
         return True
 
     def _expire(self, about: object, many: int, _outcome: str) -> bool:
@@ -218,7 +218,8 @@ class Driver(Starting):
 
     def _check(self, _about: object, _many: int, _outcome: str) -> bool:
         """A driver without anything to commit looks at its fence; nothing changes unless it raises."""
-        if self.phase is Phase.RUNNING and self.committer.is_idle() and not self.world.is_locked(self.plan.name):
+        looks = self.phase in (Phase.RUNNING, Phase.WAITING) and self.committer.is_idle()
+        if looks and not self.world.is_locked(self.plan.name):
             self.session.check()
         return False
 
@@ -226,6 +227,7 @@ class Driver(Starting):
 VERBS = (
     "register",
     "open",
+    "ask",
     "recover",
     "rebuild",
     "fetch",

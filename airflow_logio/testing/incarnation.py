@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Mapping
 from enum import Enum, auto
 from typing import TYPE_CHECKING
 
@@ -29,6 +30,10 @@ class Phase(Enum):
     """The fence is read."""
     READ = auto()
     """The log is read."""
+    ASKED = auto()
+    """A replica knows its slots."""
+    WAITING = auto()
+    """A replica without slots, warm."""
     RUNNING = auto()
     STOPPING = auto()
     """Its epoch is void: threads end what they are doing, then it rebuilds itself."""
@@ -50,6 +55,10 @@ class Incarnation:
         self.why_gone = ""
         self.session: Session
         self.fence: FenceRow
+        self.slots: Mapping[int, int] | None = None
+        """Of a replica: the slots that it believes to own, with their moves."""
+        self.operators = plan.operators
+        """What it runs: of a replica, the operators of its slots."""
         self.protocol: GroupProtocol
         self.recovered: Recovered
         self.committer = Committer()
@@ -95,6 +104,8 @@ class Incarnation:
             return out
         if phase is Phase.STOPPING:
             return [*self._transaction(), *self._acting(), ("join", None)]
+        if phase is Phase.OPENED and self.plan.replica_of:
+            return [("ask", None)]
         return [(_START[phase], None)] if phase in _START else []
 
     def _running(self) -> list[Option]:
@@ -115,7 +126,7 @@ class Incarnation:
             out.append(("close", None))
         elif not out and self._is_finished():
             out.append(("finish", None))
-        elif not out and self.world.scenario.retries:
+        elif not out and (self.plan.replica_of or self.world.scenario.retries):
             out.append(("check", None))
         return out
 
@@ -220,12 +231,16 @@ _START = {
     Phase.CLAIMED: "register",
     Phase.REGISTERED: "open",
     Phase.OPENED: "recover",
+    Phase.ASKED: "recover",
+    Phase.WAITING: "check",
     Phase.READ: "rebuild",
 }
 _SITES = {
     Phase.CLAIMED: Site.BEFORE_REGISTER,
     Phase.REGISTERED: Site.AFTER_REGISTER,
     Phase.OPENED: Site.BEFORE_RECOVERY,
+    Phase.ASKED: Site.BEFORE_RECOVERY,
+    Phase.WAITING: Site.IDLE,
     Phase.READ: Site.IN_RECOVERY,
     Phase.STOPPING: Site.EPOCH_VOID,
 }

@@ -6,25 +6,27 @@ tables of a log in memory (`Tables.observer`), and remembers what may have been 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from airflow_logio.protocol import effects as fx
 from airflow_logio.protocol.context import decode_state
 from airflow_logio.protocol.logic import Logic
+from airflow_logio.protocol.replicas import replicated_group, slot_of
 from airflow_logio.protocol.source import READ_CONNECTION
-from airflow_logio.protocol.states import GroupState
+from airflow_logio.protocol.states import GroupState, RunState
 from airflow_logio.protocol.values import Kind, Port, Status
 from airflow_logio.protocol.writes import PendingWrite
 from airflow_logio.store.channels import STATE_CHANNEL, WRITES, read_channel
 from airflow_logio.store.header import encode_header
-from airflow_logio.store.memory.tables import ABSENT, Body, BodyKey, Change, GroupKey, GroupRow, LogRow, Tables
+from airflow_logio.store.memory.tables import ABSENT, Body, BodyKey, Change, GroupKey, GroupRow, LogRow, RunRow, Tables
 from airflow_logio.store.records import FenceRow
 from airflow_logio.testing.contexts import ContextWatch
 from airflow_logio.testing.drains import DrainWatch
 from airflow_logio.testing.external import WriterKey
 from airflow_logio.testing.plan import GroupPlan, Systems
+from airflow_logio.testing.slot_watch import SlotWatch
 from airflow_logio.testing.upkeep import senders_of
 
 if TYPE_CHECKING:
@@ -33,10 +35,11 @@ if TYPE_CHECKING:
 END_HEADER = encode_header(Kind.END, 0, b"")
 
 
-class LogWatch(ContextWatch, DrainWatch):
+class LogWatch(ContextWatch, DrainWatch, SlotWatch):
     """One schedule's eye on its log. `ports` and `writes` keep every body in order, for the oracle."""
 
     def __init__(self, tables: Tables) -> None:
+        SlotWatch.__init__(self)
         ContextWatch.__init__(self)
         DrainWatch.__init__(self)
         self.tables = tables
@@ -68,12 +71,15 @@ class LogWatch(ContextWatch, DrainWatch):
         from_log: frozenset[tuple[str, str]],
         retention: float | None = None,
         kept: frozenset[Port] = frozenset(),
+        replicated: Collection[str] = (),
     ) -> None:
-        """`from_log` are the input ports whose events come from the log: all their events have rows.
+        """`plans` have replicated groups as one. `from_log` are the input ports whose events come from the log: all their
+        events have rows.
 
         Lineage of the output ports `kept` never expires, that of others after `retention`.
         """
         self._kept = kept
+        self.begin_slots({name: [spec.name for spec in plans[name].operators] for name in replicated})
         self._plans, self._systems, self._from_log, self._retention = plans, systems, from_log, retention
         self._receives = senders_of(plans)
         self._logics = {
@@ -136,6 +142,9 @@ class LogWatch(ContextWatch, DrainWatch):
     def after_commit(self, driver: Incarnation, effects: fx.Effects) -> None:
         """A driver has committed."""
         self.a_replaced_driver_commits_nothing(driver)
+        if driver.plan.replica_of:
+            self.a_retired_replica_commits_nothing(driver)
+            self.only_its_owner_commits_for_a_slot(driver, effects)
 
     def a_replaced_driver_commits_nothing(self, driver: Incarnation) -> None:
         if driver.is_replaced:
@@ -175,14 +184,25 @@ class LogWatch(ContextWatch, DrainWatch):
                 self._state(key, before)
             elif table is fences:
                 self.fences_only_rise(key, before, fences[key])
-            elif table is tables.lineage:
-                self._lineage(key)
-            elif table is tables.groups:
-                self._group(key, before, table[key])
+                self.note_epoch(key, before, fences[key])
+            else:
+                self._seldom(table, key, before)
+        self.see_slots(reopened=self._taken_back is not None)
         if rows:
             self._rows(rows, last)
         self.marks_are_what_was_acknowledged()
         self.what_is_done_is_closed()
+
+    def _seldom(self, table: Any, key: Any, before: Any) -> None:
+        tables = self.tables
+        if table is tables.lineage:
+            self._lineage(key)
+        elif table is tables.groups:
+            self._group(key, before, table[key])
+        elif table is tables.slots:
+            self.note_slot(key, before)
+        elif table is tables.runs:
+            self._run(before, table[key])
 
     def _state(self, key: tuple[int, str, int], before: Any) -> None:
         """State 0 of an operator is its current one, the others belong to state events."""
@@ -200,8 +220,19 @@ class LogWatch(ContextWatch, DrainWatch):
     def _group(self, key: GroupKey, before: Any, after: GroupRow) -> None:
         if after.state is GroupState.FINISHED:
             self.a_finished_group_holds_nothing(key)
+        elif after.state is GroupState.RETIRED:
+            self.a_retired_replica_owns_no_open_slot(key)
         if before is not ABSENT:
             self.a_drain_is_not_taken_back(key, before, after)
+            reopened = self._taken_back is not None
+            self.a_retired_replica_is_launched_by_a_request_alone(key, before, after, reopened=reopened)
+
+    def _run(self, before: Any, after: RunRow) -> None:
+        ended = (RunState.FINISHED, RunState.QUARANTINED)
+        if before is not ABSENT and before.state not in ended and after.state in ended:
+            self.a_run_has_finished_when_all_is_done(
+                [spec.name for plan in self._plans.values() for spec in plan.operators]
+            )
 
     def _lineage(self, key: Any) -> None:
         if key in self.tables.lineage:
@@ -365,8 +396,16 @@ class LogWatch(ContextWatch, DrainWatch):
                 "lineage_goes_with_its_event", f"event {event_id} of {sender} is there, not Input Set {inset_id}"
             )
 
+    def _run_by(self, group: str) -> set[str]:
+        """Operators of a group, or of the slots that a replica owns."""
+        if group in self._plans:
+            return {spec.name for spec in self._plans[group].operators}
+        base = replicated_group(group)
+        mine = {slot.number for (_, name, _), slot in self.tables.slots.items() if (name, slot.owner) == (base, group)}
+        return {spec.name for spec in self._plans[base].operators if slot_of(spec.name) in mine}
+
     def a_finished_group_holds_nothing(self, key: GroupKey) -> None:
-        mine = {spec.name for spec in self._plans[key.group].operators}
+        mine = self._run_by(key.group)
         for row in self.tables.events.rows.values():
             if row.receiver in mine and row.status in (Status.UNDONE, Status.HELD):
                 self._fail("a_finished_group_holds_nothing", f"{key.group} has finished with {row}")
@@ -403,5 +442,13 @@ INVARIANTS = (
     LogWatch.lineage_names_events_of_the_log,
     LogWatch.lineage_goes_with_its_event,
     LogWatch.a_finished_group_holds_nothing,
+    LogWatch.only_its_owner_commits_for_a_slot,
+    LogWatch.a_retired_replica_commits_nothing,
+    LogWatch.a_slot_that_is_done_never_moves,
+    LogWatch.who_loses_or_gains_a_slot_gets_a_new_epoch,
+    LogWatch.a_slot_is_done_when_its_operators_have_ended,
+    LogWatch.a_retired_replica_is_launched_by_a_request_alone,
+    LogWatch.a_retired_replica_owns_no_open_slot,
+    LogWatch.a_run_has_finished_when_all_is_done,
 )
 """Checked at every transaction of every schedule on a log in memory."""

@@ -7,7 +7,7 @@ included. So the invariants, which look into the tables in memory, hold for the 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from itertools import count
 from typing import Any, Protocol, TypeVar
 
@@ -17,6 +17,7 @@ from sqlalchemy.engine import Engine, make_url
 from airflow_logio.errors import LogioError
 from airflow_logio.protocol.effects import Effects
 from airflow_logio.protocol.recovery import LoggedEvent, Recovered
+from airflow_logio.protocol.replicas import Placement, Slot
 from airflow_logio.protocol.states import GroupState
 from airflow_logio.protocol.values import Port
 from airflow_logio.store.memory import MemoryLogStore
@@ -47,6 +48,7 @@ class Session(Protocol):
     @property
     def ref(self) -> GroupRef: ...
     def open(self, *, raise_epoch: bool = False) -> FenceRow: ...
+    def slots(self) -> Mapping[int, int]: ...
     def commit(self, effects: Effects) -> tuple[Collected, ...]: ...
     def fetch(self, receiver: Port, after: int, *, max_events: int, max_bytes: int) -> Sequence[LoggedEvent]: ...
     def recover(self, operators: Sequence[str]) -> Recovered: ...
@@ -65,6 +67,9 @@ class Log(Protocol):
     def request(self, run_id: int, group: str, desired: GroupState) -> bool: ...
     def group(self, run_id: int, group: str) -> GroupStatus: ...
     def retry_quarantined(self, run_id: int, group: str | None = None) -> Retried: ...
+    def slots(self, run_id: int, group: str) -> Sequence[Slot]: ...
+    def rescale(self, run_id: int, group: str, placement: Placement, *, retire: Collection[str] = ()) -> int: ...
+    def finish_run(self, run_id: int) -> bool: ...
     def session(self, ref: GroupRef) -> Session: ...
 
 
@@ -207,6 +212,24 @@ class TwinLog:
             lambda retried: ({(one.operator, one.inset_id) for one in retried.input_sets}, retried.to_launch),
         )
 
+    def slots(self, run_id: int, group: str) -> Sequence[Slot]:
+        return _both(
+            f"slots of {group}",
+            lambda: self._sql.slots(run_id, group),
+            lambda: self._memory.slots(run_id, group),
+            list,
+        )
+
+    def rescale(self, run_id: int, group: str, placement: Placement, *, retire: Collection[str] = ()) -> int:
+        return _both(
+            f"moves of slots of {group}",
+            lambda: self._sql.rescale(run_id, group, placement, retire=retire),
+            lambda: self._memory.rescale(run_id, group, placement, retire=retire),
+        )
+
+    def finish_run(self, run_id: int) -> bool:
+        return _both("end of the run", lambda: self._sql.finish_run(run_id), lambda: self._memory.finish_run(run_id))
+
     def session(self, ref: GroupRef) -> Session:
         return TwinSession(self._sql.session(ref), self._memory.session(ref))
 
@@ -223,6 +246,9 @@ class TwinSession:
             lambda: self._sql.open(raise_epoch=raise_epoch),
             lambda: self._memory.open(raise_epoch=raise_epoch),
         )
+
+    def slots(self) -> Mapping[int, int]:
+        return _both("slots of a replica", self._sql.slots, self._memory.slots, dict)
 
     def commit(self, effects: Effects) -> tuple[Collected, ...]:
         # How much a batch of garbage collection finds is for each store to say.

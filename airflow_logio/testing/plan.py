@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, Protocol
 from airflow_logio.protocol.effects import Effect
 from airflow_logio.protocol.logic import OperatorSpec
 from airflow_logio.protocol.values import Port
+from airflow_logio.store.records import ReplicatedShape
 from airflow_logio.testing.codec import Codec, PlainCodec
 from airflow_logio.testing.external import ExternalSystem
 
@@ -30,6 +31,8 @@ class GroupPlan:
     lineage_in: frozenset[Port] = frozenset()
     weight: float = 1.0
     """How often its drivers are chosen, against 1: a straggler has little."""
+    replica_of: str = ""
+    """The replicated group whose operators it runs, those of the slots that it owns; empty for an ordinary group."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,4 +155,8 @@ class Scenario:
     """Output ports whose lineage never expires."""
     drains: bool = False
     """In some schedules a person asks groups with sources to drain, at any moment."""
+    replicated: Mapping[str, ReplicatedShape] = field(default_factory=dict)
+    """Groups that have replicas: their plans name the operators of all slots. Slots move at any moment."""
+    plain: Scenario | None = None
+    """The same pipeline with nothing replicated: what is deterministic is compared with that, record by record."""
     about: str = ""

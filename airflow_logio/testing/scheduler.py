@@ -9,6 +9,7 @@ from __future__ import annotations
 import random
 
 from airflow_logio.testing.drains import wishes
+from airflow_logio.testing.movers import Movers, needed
 from airflow_logio.testing.violation import Violation
 from airflow_logio.testing.world import Action, World
 
@@ -22,6 +23,7 @@ bigger ones."""
 FOLLOWS = {
     "register": "open",
     "open": "recover",
+    "ask": "recover",
     "recover": "rebuild",
     "rebuild": "take",
     "fetch": "deliver",
@@ -78,10 +80,11 @@ class Seeded:
         self._roll = self._random.random
         self.trace: list[Action] = []
         self._wheel = self._whole_wheel()
-        self._last = next(reversed(world.plans))
+        self._last = last_group(world)
         self._events = events
         self._due = self._plan(events)
         self._wishes = wishes(seed, world.with_sources, events) if world.scenario.drains else []
+        self._movers = Movers(world, seed, events, self._do) if world.scaling.shapes else None
         self._late: list[int] = []
         """Of a schedule that ends before its time: after how many steps groups crash, the last moment first."""
         self._soon: dict[str, int] = {}
@@ -120,6 +123,8 @@ class Seeded:
                 self._wheel = self._whole_wheel()
             if world.sweeps and self._roll() < SWEEP_SHARE:
                 self._do(Action(self._last, 0, "expire", self._pick(len(world.sweeps)), 1 + self._pick(40)))
+            if self._movers is not None:
+                self._movers.turn()
             group = self._wheel[int(self._roll() * len(self._wheel))]
             for _ in range(1 + self._size()):
                 self.taken += self._turn(group)
@@ -283,6 +288,9 @@ class Undisturbed:
             before = self.taken
             for group in world.plans:
                 self._turn(group)
+            for group in world.scaling.shapes:
+                if (action := needed(world, group)) is not None:
+                    self._do(action)
             if self.taken == before and not self._do(Action("", 0, "retry")):
                 raise Violation("every_schedule_ends", "no group can take a step, and the pipeline has not finished")
         if world.effects:
@@ -305,3 +313,8 @@ class Undisturbed:
             self.taken += 1
             self.trace.append(action)
         return done
+
+
+def last_group(world: World) -> str:
+    """The one that is the last to finish: a replica is none, its slots' events go to a Merger behind."""
+    return next(name for name in reversed(world.plans) if not world.plans[name].replica_of)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from airflow_logio.protocol.group import GroupProtocol
+from airflow_logio.protocol.replicas import slot_of
 from airflow_logio.protocol.source import SourceProtocol
 from airflow_logio.protocol.states import GroupState
-from airflow_logio.protocol.values import Event, Kind
+from airflow_logio.protocol.values import Event, Kind, Port
 from airflow_logio.store.records import DriverIdentity
 from airflow_logio.testing.committing import Committing
 from airflow_logio.testing.incarnation import Phase
@@ -46,10 +48,22 @@ class Starting(Committing):
         self.phase = Phase.OPENED
         return True
 
-    def _recover(self, _about: object, _many: int, _outcome: str) -> bool:
-        if self.phase is not Phase.OPENED:
+    def _ask(self, _about: object, _many: int, _outcome: str) -> bool:
+        """A replica asks for its slots behind the fence: whoever moves one later voids this epoch."""
+        if self.phase is not Phase.OPENED or not self.plan.replica_of:
             return False
-        self.recovered = self.session.recover([spec.name for spec in self.plan.operators])
+        self.slots = self._owned()
+        self.operators = tuple(spec for spec in self.plan.operators if slot_of(spec.name) in self.slots)
+        self.phase = Phase.ASKED if self.slots else Phase.WAITING
+        return True
+
+    def _owned(self) -> Mapping[int, int]:
+        return self.session.slots()
+
+    def _recover(self, _about: object, _many: int, _outcome: str) -> bool:
+        if self.phase is not (Phase.ASKED if self.plan.replica_of else Phase.OPENED):
+            return False
+        self.recovered = self.session.recover([spec.name for spec in self.operators])
         self.phase = Phase.READ
         return True
 
@@ -57,7 +71,7 @@ class Starting(Committing):
         if self.phase is not Phase.READ:
             return False
         self.epochs += 1
-        self.protocol = GroupProtocol(self.plan.operators, self.plan.receivers, self.plan.lineage_in)
+        self.protocol = GroupProtocol(self.operators, self._receivers(), self.plan.lineage_in)
         self.protocol.rebuild(self.recovered, self._unpacked)
         self._start_threads()
         self.protocol.resume()
@@ -66,6 +80,12 @@ class Starting(Committing):
         self.fresh = True
         self.phase = Phase.RUNNING
         return True
+
+    def _receivers(self) -> Mapping[Port, tuple[Port, ...]]:
+        if self.slots is None:
+            return self.plan.receivers
+        mine = {spec.name for spec in self.operators}
+        return {sender: ports for sender, ports in self.plan.receivers.items() if sender.operator in mine}
 
     def _unpacked(self, event: Event) -> Event:
         if event.kind is not Kind.DATA:

@@ -8,6 +8,7 @@ from typing import Any
 from airflow_logio.protocol import effects as fx
 from airflow_logio.protocol.values import Kind, Port
 from airflow_logio.testing.driver import Driver
+from airflow_logio.testing.scaling import Move
 from airflow_logio.testing.schedule import Failure, Simulator
 from airflow_logio.testing.threads import At
 from airflow_logio.testing.world import Action, World
@@ -74,6 +75,13 @@ def _decide(_world: World, action: Action) -> str:
     return f"group {action.group}: the database {how} the transaction whose connection broke"
 
 
+def _move(action: Action) -> str:
+    assert isinstance(action.about, Move)
+    slots = ", ".join(f"{number} to {owner or 'nobody'}" for number, owner in action.about.placement) or "none"
+    retired = f", and {', '.join(action.about.retire)} retires" if action.about.retire else ""
+    return f"a mover places slots of {action.group}: {slots}{retired}"
+
+
 _SUPERVISION: dict[str, Callable[[World, Action], str]] = {
     "claim": _claim,
     "crash": _crash,
@@ -82,6 +90,10 @@ _SUPERVISION: dict[str, Callable[[World, Action], str]] = {
     "kill": lambda _world, action: f"group {action.group}: an old driver is killed",
     "retry": lambda _world, _action: "a person retries all quarantined Input Sets",
     "wish": lambda _world, action: f"a person asks group {action.group} to drain",
+    "launch": lambda _world, action: f"a mover launches replica {action.group}",
+    "move": lambda _world, action: _move(action),
+    "revive": lambda _world, action: f"a supervisor tries to recover replica {action.group}, which is retired",
+    "end": lambda _world, _action: "somebody asks whether the run has finished",
     "sweep": lambda _world, _action: "payloads that no row names and whose driver is fenced are removed",
 }
 
@@ -149,6 +161,7 @@ def _about(text: str) -> Callable[[Driver, Action], str]:
 _TELL: dict[str, Callable[[Driver, Action], str]] = {
     "register": _about("registers"),
     "open": lambda driver, _: "raises its epoch" if driver.raises_epoch else "reads its fence row",
+    "ask": _about("asks which slots it owns"),
     "recover": _about("reads the log"),
     "rebuild": _rebuild,
     "fetch": _fetch,

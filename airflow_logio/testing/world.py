@@ -12,13 +12,14 @@ from airflow_logio.protocol.group import GroupProtocol
 from airflow_logio.protocol.liveness import RecoveryBudget
 from airflow_logio.protocol.states import GroupState
 from airflow_logio.protocol.values import Port
-from airflow_logio.store.records import GroupRef, RunKey, RunSpec
+from airflow_logio.store.records import Claim, GroupRef, RunKey, RunSpec
 from airflow_logio.testing.driver import Driver
 from airflow_logio.testing.external import ExternalSystem
 from airflow_logio.testing.incarnation import Incarnation, Phase
 from airflow_logio.testing.invariants import LogWatch
 from airflow_logio.testing.logs import Log
 from airflow_logio.testing.plan import Batch, GroupPlan, Scenario
+from airflow_logio.testing.scaling import Scaling, applications
 from airflow_logio.testing.sites import Site
 from airflow_logio.testing.threads import Source
 from airflow_logio.testing.upkeep import shapes, sweeps_of
@@ -70,7 +71,10 @@ class World:
         self.store = store
         self.watch = watch
         self.systems: dict[str, ExternalSystem] = {name: make() for name, make in scenario.externals.items()}
-        self.plans = {plan.name: plan for plan in scenario.groups(self.systems)}
+        self.groups = {plan.name: plan for plan in scenario.groups(self.systems)}
+        """As the author sees them: a replicated group is one, with the operators of all slots."""
+        self.plans = applications(self.groups, scenario.replicated)
+        """What is claimed and recovered by itself: groups, and each replica of those that are replicated."""
         self.run = store.start_run(
             RunSpec(
                 RunKey(scenario.name, "simulation", "schedule"),
@@ -82,18 +86,22 @@ class World:
                 "graph",
                 "code",
                 RecoveryBudget(recoveries=1_000_000),
-                operators=shapes(self.plans) if scenario.retries or scenario.drains else {},
+                operators=shapes(self.groups) if scenario.retries or scenario.drains or scenario.replicated else {},
+                replicated=scenario.replicated,
             )
         )
-        self.watch.begin(self.plans, self.systems, from_log(self.plans), scenario.retention, scenario.kept)
-        self.sweeps = sweeps_of(scenario, self.plans)
+        self.watch.begin(
+            self.groups, self.systems, from_log(self.groups), scenario.retention, scenario.kept, scenario.replicated
+        )
+        self.sweeps = sweeps_of(scenario, self.groups)
         """Of the last group, which is the last to finish."""
         self.with_sources = [
             name for name, plan in self.plans.items() if any(not spec.inputs for spec in plan.operators)
         ]
         self.drivers: dict[str, list[Driver]] = {name: [] for name in self.plans}
         self.incarnations = dict.fromkeys(self.plans, 0)
-        self.to_claim = dict.fromkeys(self.plans, True)
+        self.scaling = Scaling(self)
+        self.to_claim = {name: name not in self.scaling.retired for name in self.plans}
         self.finished: set[str] = set()
         self.wished: set[str] = set()
         """Groups that were asked to drain."""
@@ -116,9 +124,10 @@ class World:
     def is_over(self) -> bool:
         """Every group has finished, and knows it or is dead; nothing is left to retry."""
         return (
-            len(self.finished) == len(self.plans)
-            and not any(drivers[-1].is_alive for drivers in self.drivers.values())
+            len(self.finished | self.scaling.retired) == len(self.plans)
+            and not any(drivers and drivers[-1].is_alive for drivers in self.drivers.values())
             and not self.may_retry()
+            and self.scaling.is_over()
         )
 
     def may_retry(self) -> bool:
@@ -147,7 +156,7 @@ class World:
         try:
             return driver.perform(action.verb, action.about, action.many, action.outcome)
         except Fenced as error:
-            self._fenced(driver, error)
+            self._refused(driver, error)
         except EpochVoid:
             driver.void()
         except Violation:
@@ -217,14 +226,20 @@ class World:
         if not self.to_claim[group] or group in self.finished or self.is_locked(group):
             return False
         expected, by_user = self.incarnations[group], group in self._halted
+        self.to_claim[group] = False
+        if group in self.scaling.retired:
+            return self.scaling.is_not_recovered(group)
         claim = self.store.claim(self.run.run_id, group, expected=expected, reason="simulated", by_user=by_user)
         self._halted.discard(group)
-        self.to_claim[group] = False
+        self.begin(group, claim)
+        return True
+
+    def begin(self, group: str, claim: Claim) -> None:
+        """The process of a claim."""
         self.incarnations[group] = claim.incarnation
         self.drivers[group].append(self.driver_class(self, self.plans[group], claim))
         for driver in self.drivers[group][: -1 - MAX_ZOMBIES]:
             driver.end("killed")
-        return True
 
     def _crash(self, action: Action) -> bool:
         driver = self.newest(action.group)
@@ -301,12 +316,35 @@ class World:
         self._tries.update((one.operator, one.inset_id) for one in retried.input_sets)
         for group in retried.to_launch:
             self.finished.discard(group)
+            self.scaling.retired.discard(group)
             self._halted.add(group)
             self.to_claim[group] = True
         return True
 
+    def _launch(self, action: Action) -> bool:
+        return self.scaling.launch(action.group)
+
+    def _move(self, action: Action) -> bool:
+        return self.scaling.move(action.group, action.about)
+
+    def _revive(self, action: Action) -> bool:
+        return self.scaling.revive(action.group)
+
+    def _end(self, _action: Action) -> bool:
+        return self.scaling.end_run()
+
+    def _refused(self, driver: Driver, error: Fenced) -> None:
+        """By the log, or by an external system, where the new owner of a slot has written: then its epoch is void."""
+        if driver.slots is not None:
+            if driver.phase is Phase.STOPPING:
+                return  # a writer that nobody listens to any more
+            if driver.phase is Phase.RUNNING and self._is_void(driver):
+                return
+        self._fenced(driver, error)
+
     def _fenced(self, driver: Driver, error: Fenced) -> None:
-        if not driver.is_replaced and not self.to_claim[driver.plan.name]:
+        name = driver.plan.name
+        if not driver.is_replaced and not self.to_claim[name] and name not in self.scaling.retired:
             raise Violation("only_the_replaced_are_fenced", f"{driver.plan.name}: {error}") from error
         driver.end("fenced")
 
@@ -318,9 +356,24 @@ class World:
             except Fenced:
                 driver.end("fenced")
                 return
+        if driver.slots is not None and self._is_void(driver):
+            return
         kind = "no_group_is_parked" if isinstance(error, LogioError) else "no_step_raises"
         what = f"{driver.plan.name}, incarnation {driver.number}: {type(error).__name__}: {error}"
         raise Violation(kind, what) from error
+
+    @staticmethod
+    def _is_void(driver: Driver) -> bool:
+        """What a replica finds strange may be the work of another one, to which a slot has moved (`GroupEpoch.run`)."""
+        try:
+            driver.session.check()
+        except EpochVoid:
+            driver.void()
+            return True
+        except Fenced:
+            driver.end("fenced")
+            return True
+        return False
 
     def close(self) -> None:
         """Let go of everything: what refers to itself would wait for the garbage collector."""
@@ -338,6 +391,10 @@ _SUPERVISION = {
     "sweep": World._sweep,
     "retry": World._retry,
     "wish": World._wish,
+    "launch": World._launch,
+    "move": World._move,
+    "revive": World._revive,
+    "end": World._end,
 }
 
 

@@ -88,7 +88,7 @@ def rescale(tables: Tables, run_id: int, group: str, placement: Placement, retir
             tables.put(tables.slots, (run_id, group, number), replace(slot, owner=owner, moves=slot.moves + 1))
     for name in retiring:
         _retire(tables, keys[name])
-    for name in retiring | rescaling.gaining | rescaling.losing:
+    for name in retiring | rescaling.voided:
         fence = tables.fences[keys[name]]
         tables.put(tables.fences, keys[name], replace(fence, epoch=fence.epoch + 1))
     return rescaling.count

@@ -47,7 +47,7 @@ def rescale(
             ref = GroupRef(run.run_id, name, incarnation)
             groups.move(connection, ref, GroupState.RETIRED)
             groups.end_driver(connection, ref, None)
-    _raise_epochs(connection, run.run_id, (rescaling.gaining | rescaling.losing) - retiring)
+    _raise_epochs(connection, run.run_id, rescaling.voided - retiring)
     return rescaling
 
 

@@ -9,6 +9,7 @@ from airflow_logio.testing.plan import Scenario
 from airflow_logio.testing.scenarios.generating import FUNCTIONS, NONDETERMINISTIC, QUARANTINE
 from airflow_logio.testing.scenarios.linear import LINEAR
 from airflow_logio.testing.scenarios.reading import FEED, SIDE_READS
+from airflow_logio.testing.scenarios.replicated import COPIES, KEYED, SPREAD
 from airflow_logio.testing.scenarios.retrying import RETRY
 from airflow_logio.testing.scenarios.synchronized import SYNCHRONIZED
 from airflow_logio.testing.scenarios.writing import CHECKABLE, IDEMPOTENT, SWAPPED
@@ -25,6 +26,9 @@ _PLAIN = (
     FEED,
     QUARANTINE,
     RETRY,
+    SPREAD,
+    COPIES,
+    KEYED,
 )
 
 

@@ -15,7 +15,7 @@ from airflow_logio.testing.scenarios import SCENARIOS
 from airflow_logio.testing.schedule import MIN_COMMITS, MIN_CRASHES, MIN_EVENTS
 from airflow_logio.testing.scheduler import Seeded
 
-SALES, PLAIN = 120, 1_040
+SALES, PLAIN = 120, 820
 """Schedules of the sales pipeline, with Arrow, and of each scenario of plain Python; some of each are drained."""
 ON_SQLITE = 2
 """Of each scenario, on SQLite beside the log in memory."""

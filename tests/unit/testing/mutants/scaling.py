@@ -1,0 +1,162 @@
+"""Broken scaling: moves that nobody hears of, what a new owner forgets, and replicas that are not what they were."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from airflow_logio.protocol.operator import OperatorProtocol
+from airflow_logio.protocol.replicas import Placement, Slot, replicated_group, slot_of
+from airflow_logio.protocol.states import GroupState
+from airflow_logio.runtime.external import WriterIdentity
+from airflow_logio.store.memory import MemoryLogStore, slots
+from airflow_logio.store.memory.tables import GroupKey, Tables
+from airflow_logio.store.records import GroupRef, Run
+from airflow_logio.store.rescaling import Rescaling, plan
+from airflow_logio.testing.driver import Driver
+from airflow_logio.testing.world import World
+from tests.unit.testing.mutants.registry import mutant
+
+
+@mutant("spread")
+def losing_replica_keeps_its_epoch(patch: pytest.MonkeyPatch) -> None:
+    """The epoch of a replica that loses a slot is not raised: it commits what its new owner has not seen."""
+    patch.setattr(Rescaling, "voided", property(lambda self: self.gaining))
+
+
+@mutant("spread")
+def gaining_replica_keeps_its_epoch(patch: pytest.MonkeyPatch) -> None:
+    """The epoch of a replica that gets a slot is not raised: it never learns of it."""
+    patch.setattr(Rescaling, "voided", property(lambda self: self.losing))
+
+
+class AsksFirst(Driver):
+    """Which slots it owns is asked before the fence is read."""
+
+    asked: Mapping[int, int]
+
+    def _open(self, about: object, many: int, outcome: str) -> bool:
+        if not hasattr(self, "asked") and self.plan.replica_of:
+            self.asked = self.session.slots()
+            return True
+        return super()._open(about, many, outcome)
+
+    def _owned(self) -> Mapping[int, int]:
+        asked = self.asked
+        del self.asked
+        return asked
+
+
+@mutant("keyed", driver=AsksFirst)
+def slots_asked_for_before_the_fence(_patch: pytest.MonkeyPatch) -> None:
+    """A move between the question and the fence is not seen: two replicas work on a slot, or nobody does."""
+
+
+class ForgetsWrites(Driver):
+    """A new owner begins with what it logs itself."""
+
+    def _start_threads(self) -> None:
+        moves = self.slots or {}
+        pending = tuple(write for write in self.recovered.writes if not moves.get(slot_of(write.operator) or 0))
+        self.recovered = replace(self.recovered, writes=pending)
+        super()._start_threads()
+
+
+@mutant("copies", driver=ForgetsWrites)
+def pending_writes_stay_behind(_patch: pytest.MonkeyPatch) -> None:
+    """Write actions that were pending when a slot moved are left to its old owner, who must not write."""
+
+
+@mutant("copies")
+def token_without_moves(patch: pytest.MonkeyPatch) -> None:
+    """The fencing token of a slot's writer is the incarnation alone: an old owner may hold a higher one."""
+    patch.setattr(WriterIdentity, "token_after", lambda self, _moves: self.token)
+
+
+@mutant("spread")
+def retired_replica_left_running(patch: pytest.MonkeyPatch) -> None:
+    """A replica that retires keeps its state, and its epoch: its driver goes on."""
+    patch.setattr(slots, "_retire", lambda _tables, _key: None)
+    patch.setattr(slots, "plan", _losing_without_retiring)
+
+
+def _losing_without_retiring(run: Run, group: str, found: Sequence[Slot], placement: Placement, retire: Any) -> Any:
+    rescaling = plan(run, group, found, placement, retire)
+    return _Keeps(rescaling.group, rescaling.moved, rescaling.losing, rescaling.retire)
+
+
+class _Keeps(Rescaling):
+    @property
+    def voided(self) -> frozenset[str]:
+        return (self.gaining | self.losing) - self.retire
+
+
+@mutant("spread")
+def retired_state_forgotten(patch: pytest.MonkeyPatch) -> None:
+    """A replica that retires gets a new epoch, and keeps its state: its driver waits for slots for ever."""
+    patch.setattr(slots, "_retire", lambda _tables, _key: None)
+
+
+@mutant("spread")
+def finishes_slots_of_others(patch: pytest.MonkeyPatch) -> None:
+    """A replica that has finished marks all slots of its group done."""
+
+    def finish(tables: Tables, ref: GroupRef) -> None:
+        for key, slot in list(tables.slots.items()):
+            if key[:2] == (ref.run_id, replicated_group(ref.group)):
+                tables.put(tables.slots, key, replace(slot, done=True))
+
+    patch.setattr(slots, "finish", finish)
+
+
+@mutant("copies")
+def finished_with_open_slots(patch: pytest.MonkeyPatch) -> None:
+    """A run has finished when all its groups have: slots of a group that is scaled to zero are nobody's."""
+    patch.setattr(slots, "open_slots", lambda _tables, _run_id: {})
+
+
+@mutant("copies")
+def done_slots_move(patch: pytest.MonkeyPatch) -> None:
+    """Slots that are done move with the others."""
+
+    def any_slot(
+        run: Run, group: str, found: Sequence[Slot], placement: Placement, retire: Collection[str]
+    ) -> Rescaling:
+        return plan(run, group, [replace(slot, done=False) for slot in found], placement, retire)
+
+    patch.setattr(slots, "plan", any_slot)
+
+
+@mutant("spread")
+def recovery_of_a_retired_replica(patch: pytest.MonkeyPatch) -> None:
+    """A supervisor that has seen a replica die claims it, though it has retired since."""
+
+    claim = MemoryLogStore._claim
+
+    def whoever(self: MemoryLogStore, key: GroupKey, expected: int, reason: str, *, by_user: bool) -> Any:
+        retired = self.tables.groups[key].state is GroupState.RETIRED
+        return claim(self, key, expected, reason, by_user=by_user or retired)
+
+    patch.setattr(MemoryLogStore, "_claim", whoever)
+
+
+class TakesItForBroken(World):
+    """Whatever a driver finds strange is its own fault."""
+
+    @staticmethod
+    def _is_void(_driver: Driver) -> bool:
+        return False
+
+
+@mutant("spread", world=TakesItForBroken)
+def parked_for_the_work_of_another(_patch: pytest.MonkeyPatch) -> None:
+    """A replica that finds an event missing parks itself, though the slot has moved and its new owner has used it."""
+
+
+@mutant("spread")
+def ends_with_the_first_slot(patch: pytest.MonkeyPatch) -> None:
+    """A Merger ends when one of its streams has: the end overtakes what is on its way in the other slots."""
+    patch.setattr(OperatorProtocol, "inputs_ended", lambda self: bool(self.context.ended))
