@@ -7,7 +7,7 @@ checked by `validate`, or on first use. From first use on the pipeline is frozen
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -173,6 +173,12 @@ class Pipeline:
         """Check the whole pipeline, end its construction and return it; reading any view below does the same."""
         _ = self._frozen
         return self
+
+    def unreplicated(self) -> Pipeline:
+        """The same pipeline with nothing replicated: what it makes is what replicas must make, however many there are."""
+        plain = Pipeline(self.name, params=self.params, connections=self.connections)
+        plain._definition = replace(self._definition, replicated=[])
+        return plain.freeze()
 
     # --- what the runtime reads: views of the frozen pipeline --------------------------------------------------------
 

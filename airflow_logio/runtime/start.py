@@ -84,10 +84,7 @@ def run_spec(
             ScopeShape(str(scope.start), str(scope.target), scope.retention_seconds) for scope in pipeline.scopes
         ),
         supervision=supervision,
-        replicated={
-            name: ReplicatedShape(one.replicas, one.slots, one.initial, one.least)
-            for name, one in pipeline.replicated.items()
-        },
+        replicated=replicated_shapes(pipeline),
     )
 
 
@@ -153,3 +150,11 @@ def operator_shapes(pipeline: Pipeline) -> dict[str, OperatorShape]:
             lineage_starts=tuple(sorted(pipeline.lineage_starts(name))),
         )
     return shapes
+
+
+def replicated_shapes(pipeline: Pipeline) -> dict[str, ReplicatedShape]:
+    """Its replicated groups as a run remembers them."""
+    return {
+        name: ReplicatedShape(one.replicas, one.slots, one.initial, one.least)
+        for name, one in pipeline.replicated.items()
+    }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 import msgspec
@@ -21,6 +22,10 @@ class Codec(Protocol):
         """A value by which two bodies that mean the same are equal; asked only for bodies whose bytes differ."""
         ...
 
+    def records(self, body: bytes) -> Sequence[str]:
+        """The records of a body, each as a text by which it can be told from others."""
+        ...
+
 
 class PlainCodec:
     """Lists, numbers, strings and dicts as msgpack: equal payloads are equal bytes."""
@@ -31,6 +36,9 @@ class PlainCodec:
 
     def comparable(self, body: bytes) -> Any:
         return body
+
+    def records(self, body: bytes) -> Sequence[str]:
+        return list(map(repr, self.decode(body)))
 
 
 class ArrowCodec:
@@ -77,3 +85,7 @@ class ArrowCodec:
             table = self.decode(body)
             self._comparable[body] = table.column_names, sorted(map(repr, table.to_pylist()))
         return self._comparable[body]
+
+    def records(self, body: bytes) -> Sequence[str]:
+        found: Sequence[str] = self.comparable(body)[1]
+        return found

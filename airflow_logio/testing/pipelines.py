@@ -22,10 +22,12 @@ from airflow_logio.protocol.effects import Kept
 from airflow_logio.protocol.values import ExecutionMode, Port
 from airflow_logio.runtime.external import Connections
 from airflow_logio.runtime.logic import captured_inputs, specs_of
+from airflow_logio.runtime.start import replicated_shapes
 from airflow_logio.runtime.sweeps import sweeps_of
 from airflow_logio.testing.codec import ArrowCodec
 from airflow_logio.testing.external import ExternalSystem, Guarantee
 from airflow_logio.testing.plan import Batch, Destinations, GroupPlan, Observed, Read, Scenario, Sweep, Systems
+from airflow_logio.testing.routes import any_routes
 
 RETENTION = 30.0
 """In ticks of the log's clock, of which a schedule has some hundreds."""
@@ -68,10 +70,28 @@ def pipeline_scenario(
     Where operators quarantine, what is set aside is retried, and compared regardless of order. Where lineage has a
     retention, it expires, after some ticks of a clock that has no seconds.
 
+    Where groups are replicated, replicas come and go and slots move at any moment, and every schedule is compared, record by
+    record and regardless of order, with the pipeline in which nothing is replicated; what is `expected`, and the `judge`, are
+    about that one. Say ``deterministic=False`` if what is made depends on the order in which events of different keys, or
+    whole events, come: then the judge sees what the replicas have made.
+
     Raises `PipelineDefinitionError` for an operator that cannot run here, `ConfigurationError` for unusable parameters.
     """
     for name, operator in pipeline.operators.items():
         _refuse_spark(name, operator)
+    plain: Scenario | None = None
+    drains = judge is None if drains is None else drains
+    if pipeline.replicated and deterministic:
+        plain = pipeline_scenario(
+            pipeline.unreplicated(),
+            params=params,
+            tables=tables,
+            expected=expected,
+            expected_of=expected_of,
+            judge=judge,
+            drains=drains,
+        )
+        expected, expected_of, judge = None, None, None
     checked = pipeline.check_params(dict(params or {}))
     guarantees = _guarantees(pipeline)
     retention, sweeps, kept = _retention(pipeline)
@@ -89,7 +109,9 @@ def pipeline_scenario(
         expected_of=expected_of,
         judge=judge,
         deterministic=deterministic,
-        drains=judge is None if drains is None else drains,
+        drains=drains,
+        replicated=replicated_shapes(pipeline),
+        plain=plain,
         retries=any(operator.on_error == "quarantine" for operator in pipeline.operators.values()),
         retention=retention,
         sweeps=sweeps,
@@ -138,9 +160,10 @@ def _groups(
     pipeline: Pipeline, tables: ExternalTables, weights: Mapping[str, float], _systems: Systems
 ) -> Sequence[GroupPlan]:
     connections = cast(Connections, _Reads(tables))
+    routes = any_routes(pipeline)
     plans = []
     for name, group in pipeline.groups.items():
-        specs, receivers = specs_of(pipeline, group.operators, connections)
+        specs, receivers = specs_of(pipeline, group.operators, connections, routes.__getitem__)
         plans.append(
             GroupPlan(name, tuple(specs), receivers, frozenset(captured_inputs(pipeline)), weights.get(name, 1.0))
         )

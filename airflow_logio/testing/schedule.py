@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import gc
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from airflow_logio.store.channels import READS, WRITES
+from airflow_logio.testing.collapsing import Records, difference, records_of
 from airflow_logio.testing.drains import prefix_of
 from airflow_logio.testing.invariants import LogWatch
 from airflow_logio.testing.logs import LOGS
@@ -78,6 +80,8 @@ class Simulator:
         self._reference: Reference | None = None
         self._parts: dict[tuple[tuple[str, UpTo], ...], Observed] = {}
         """How far sources were read → what a run without failures leaves over that."""
+        self._records: dict[tuple[tuple[str, UpTo], ...], Records] = {}
+        """The same of the pipeline with nothing replicated; without a key, of the whole input."""
 
     def reference(self) -> Reference:
         """Raises `Violation` if even a run without failures is not what the scenario expects."""
@@ -119,7 +123,7 @@ class Simulator:
     def _settled(self, world: World, watch: LogWatch, observed: Observed) -> Observed:
         """What can be compared with another run: regardless of order where Input Sets may come late."""
         if self.scenario.retries and self.scenario.deterministic:
-            return unordered(observed, watch.tables, senders_of(world.plans), self.scenario.codec)
+            return unordered(observed, watch.tables, senders_of(world.groups), self.scenario.codec)
         return observed
 
     def run(self, seed: int) -> tuple[Figures, Failure | None]:
@@ -183,6 +187,11 @@ class Simulator:
 
     def _judge(self, world: World, watch: LogWatch, reference: Reference) -> None:
         observed, wanted = self.observed(world, watch), reference.observed
+        if self.scenario.plain is not None and self.scenario.deterministic:
+            found = records_of(observed, watch.tables, _senders(world), self._authored, self.scenario.codec)
+            if wrong := difference(self._plain(observed.read if world.wished else None), found):
+                raise Violation("replicas_make_what_one_would_make", wrong)
+            return
         if world.wished and self.scenario.deterministic:
             wanted = self._over(observed.read)
         wrong = compare(self.scenario, self._settled(world, watch, observed), wanted)
@@ -198,6 +207,32 @@ class Simulator:
             self._parts[key] = Simulator(prefix_of(self.scenario, read)).reference().observed
         return self._parts[key]
 
+    def _plain(self, read: Read | None) -> Records:
+        """What the same pipeline leaves with nothing replicated, over the part of the input that was read."""
+        key = () if read is None else tuple(sorted(read.items()))
+        if key not in self._records:
+            assert self.scenario.plain is not None
+            if len(self._records) >= REMEMBERED:
+                self._records.clear()
+            scenario = self.scenario.plain if read is None else prefix_of(self.scenario.plain, read)
+            self._records[key] = Simulator(scenario).records()
+        return self._records[key]
+
+    def records(self) -> Records:
+        """What a run without failures leaves, record by record. Raises `Violation` if that is not what is expected."""
+        world, watch = self.world()
+        Undisturbed(world).run()
+        observed = self.observed(world, watch)
+        if wrong := compare(self.scenario, observed, None):
+            raise Violation("a_run_without_failures_is_right", wrong)
+        return records_of(observed, watch.tables, _senders(world), _operators(world), self.scenario.codec)
+
+    @cached_property
+    def _authored(self) -> frozenset[str]:
+        """Operators as their author named them."""
+        assert self.scenario.plain is not None
+        return _operators(Simulator(self.scenario.plain).world()[0])
+
     @staticmethod
     def _figures(world: World, watch: LogWatch, scheduler: Seeded) -> Figures:
         return Figures(
@@ -208,3 +243,11 @@ class Simulator:
 def _channel(operator: str, name: str) -> str:
     """A port as ``operator.port``; the stored effects of side-effect reads as ``operator<connection``."""
     return f"{operator}<{name.removeprefix(READS)}" if name.startswith(READS) else f"{operator}.{name}"
+
+
+def _senders(world: World) -> Mapping[str, str]:
+    return {str(receiver): str(sender) for receiver, sender in senders_of(world.groups).items()}
+
+
+def _operators(world: World) -> frozenset[str]:
+    return frozenset(spec.name for plan in world.groups.values() for spec in plan.operators)

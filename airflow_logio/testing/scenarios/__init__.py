@@ -44,8 +44,15 @@ def _sales() -> Scenario:
     return sales()
 
 
+def _scaled() -> Scenario:
+    from airflow_logio.testing.scenarios.scaled import scaled
+
+    return scaled()
+
+
 SCENARIOS: Mapping[str, Callable[[], Scenario]] = {
     **{scenario.name: partial(_itself, scenario) for scenario in _PLAIN},
     "sales": _sales,
+    "scaled": _scaled,
 }
 """Name → scenario, made when it is asked for."""

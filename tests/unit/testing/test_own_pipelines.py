@@ -8,10 +8,10 @@ from dataclasses import replace
 import pyarrow as pa
 import pytest
 
-from airflow_logio.dataflow import EveryEvents, Pipeline, TableWriter, generate, stateless
+from airflow_logio.dataflow import EveryEvents, Pipeline, RoundRobin, TableWriter, generate, stateless
 from airflow_logio.protocol.effects import ExpireLineage, Kept
 from airflow_logio.protocol.values import Port
-from airflow_logio.testing import Figures, ScriptedSource, Simulator, pipeline_scenario
+from airflow_logio.testing import Figures, Observed, ScriptedSource, Simulator, pipeline_scenario
 from airflow_logio.testing.drains import DRAIN_EVERY
 from airflow_logio.testing.scenarios import SCENARIOS
 from airflow_logio.testing.scheduler import Seeded
@@ -112,3 +112,54 @@ def test_without_order_enough_is_seen(name: str, monkeypatch: pytest.MonkeyPatch
     run(simulator)
     MUTANTS[name].install(monkeypatch)
     assert any(simulator.run(seed)[1] for seed in range(100))
+
+
+def replicated(*, retention: str | None = None) -> Pipeline:
+    """What is not wanted is set aside in slots, of which up to three replicas take care."""
+    made = Pipeline("replicas", connections=["warehouse"])
+    read = made.source("read", ScriptedSource(NUMBERS.slice(0, 120), PER_EVENT))
+    good = made.operator("good", checked, read)
+    save = made.writer("save", TableWriter("warehouse", "good", {"value": "bigint"}), good)
+    made.group("compute", good)
+    made.replicate("compute", partition=RoundRobin(slots=4), max=3)
+    made.lineage("read.out", "good.out", retention=retention)
+    made.lineage("read.out", save.out, retention=retention)
+    return made.freeze()
+
+
+@pytest.mark.parametrize("retention", [None, "1h"])
+def test_replicas_make_what_one_would_make(retention: str | None) -> None:
+    """Quarantine, retries, retention and drains among slots that move."""
+    scenario = pipeline_scenario(replicated(retention=retention))
+    assert scenario.retries and scenario.drains
+    assert scenario.plain is not None and not scenario.plain.replicated
+    simulator = Simulator(scenario)
+    assert any(figures.drained for figures in run(simulator))
+    verbs = Counter(action.verb for seed in SEEDS for action in simulator.record(seed))
+    assert verbs["move"] and verbs["launch"] and verbs["retry"]
+    assert bool(verbs["expire"]) == bool(retention)
+
+
+def test_the_judge_of_what_is_deterministic_sees_it_without_replicas() -> None:
+    seen = set[frozenset[str]]()
+
+    def judge(observed: Observed, _codec: object) -> list[str]:
+        seen.add(frozenset(observed.ports))
+        return []
+
+    _, failure = Simulator(pipeline_scenario(replicated(), judge=judge)).run(1)
+    assert failure is None
+    assert {"read.out", "good.out"} <= next(iter(seen))
+    assert not any("[" in port for port in next(iter(seen)))
+
+
+def test_the_judge_of_what_is_not_sees_the_slots() -> None:
+    seen = set[str]()
+
+    def judge(observed: Observed, _codec: object) -> list[str]:
+        seen.update(observed.ports)
+        return ["of no use"] if len(seen) > 20 else []
+
+    _, failure = Simulator(pipeline_scenario(replicated(), judge=judge, deterministic=False)).run(1)
+    assert failure is None
+    assert {"good[0].out", "good[3].out", "merge(good).out"} <= seen

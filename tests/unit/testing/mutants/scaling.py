@@ -4,10 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
+from itertools import count
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
+from airflow_logio.dataflow import LeastLoaded, Merger, Tumbling
+from airflow_logio.dataflow.durations import window_seconds
+from airflow_logio.dataflow.operators import InputEvent
+from airflow_logio.dataflow.replication import keys
+from airflow_logio.dataflow.replication.keys import slots_of
+from airflow_logio.protocol.effects import RecordLineage
+from airflow_logio.protocol.ledger import Ledger
 from airflow_logio.protocol.operator import OperatorProtocol
 from airflow_logio.protocol.replicas import Placement, Slot, replicated_group, slot_of
 from airflow_logio.protocol.states import GroupState
@@ -160,3 +169,62 @@ def parked_for_the_work_of_another(_patch: pytest.MonkeyPatch) -> None:
 def ends_with_the_first_slot(patch: pytest.MonkeyPatch) -> None:
     """A Merger ends when one of its streams has: the end overtakes what is on its way in the other slots."""
     patch.setattr(OperatorProtocol, "inputs_ended", lambda self: bool(self.context.ended))
+
+
+@mutant("scaled")
+def progress_ahead_of_the_stream(patch: pytest.MonkeyPatch) -> None:
+    """A Dispatcher tells the slots of a window that the stream has not come to: they close the one before too early."""
+    progress = Tumbling.progress
+
+    def ahead(self: Tumbling, event: InputEvent) -> str | None:
+        latest = progress(self, event)
+        if latest is None:
+            return None
+        return self._name(int(self._start(latest).timestamp()) // window_seconds(self.length) + 1)
+
+    patch.setattr(Tumbling, "progress", ahead)
+
+
+@mutant("scaled")
+def slots_of_keys_change(patch: pytest.MonkeyPatch) -> None:
+    """The slot of a key is not the same for ever, but depends on who computes it."""
+    asked = count()
+
+    def moving(table: pa.Table, columns: Sequence[str], slots_: int) -> Any:
+        return (slots_of(table, columns, slots_) + next(asked) // 7) % slots_
+
+    patch.setattr(keys, "slots_of", moving)
+
+
+@mutant("scaled")
+def merged_twice(patch: pytest.MonkeyPatch) -> None:
+    """A Merger sends on some events twice."""
+
+    def process(self: Merger, event: InputEvent, external: Any) -> Any:
+        return (("out", event.table),) * (1 + (event.event_id == 3))
+
+    patch.setattr(Merger, "process", process)
+
+
+@mutant("scaled")
+def not_dispatched(patch: pytest.MonkeyPatch) -> None:
+    """A Dispatcher passes over a slot now and then: its records go nowhere."""
+    part = LeastLoaded.part
+
+    def without_some(self: LeastLoaded, event: InputEvent, slots_: int, routes: Any) -> Any:
+        return [] if event.event_id == 11 else part(self, event, slots_, routes)
+
+    patch.setattr(LeastLoaded, "part", without_some)
+
+
+@mutant("scaled")
+def lineage_of_another_slot(patch: pytest.MonkeyPatch) -> None:
+    """A Merger's lineage leads to what came before in any slot."""
+    add = Ledger.add
+
+    def shifted(self: Ledger, effect: Any) -> None:
+        if isinstance(effect, RecordLineage) and effect.sender.operator.startswith("merge") and effect.event_id > 1:
+            effect = replace(effect, event_id=effect.event_id - 1)
+        add(self, effect)
+
+    patch.setattr(Ledger, "add", shifted)
