@@ -11,12 +11,14 @@ import pytest
 from airflow_logio.testing import INVARIANTS, LogWatch, Simulator, Site
 from airflow_logio.testing.drains import DRAIN_EVERY
 from airflow_logio.testing.plan import UpTo
+from airflow_logio.testing.scaling import Move
 from airflow_logio.testing.scenarios import SCENARIOS
 from airflow_logio.testing.schedule import MIN_COMMITS, MIN_CRASHES, MIN_EVENTS
 from airflow_logio.testing.scheduler import Seeded
 
-SALES, PLAIN = 120, 820
-"""Schedules of the sales pipeline, with Arrow, and of each scenario of plain Python; some of each are drained."""
+WITH_ARROW = {"sales": 120, "scaled": 60}
+PLAIN = 820
+"""Schedules of the sales pipelines, with Arrow, and of each scenario of plain Python; some of each are drained."""
 ON_SQLITE = 2
 """Of each scenario, on SQLite beside the log in memory."""
 PARTS = 3
@@ -28,7 +30,7 @@ def simulator(name: str, store: str = "memory") -> Simulator:
 
 
 def schedules(name: str) -> int:
-    return SALES if name == "sales" else PLAIN
+    return WITH_ARROW.get(name, PLAIN)
 
 
 def test_there_are_ten_thousand_that_nobody_drains() -> None:
@@ -73,6 +75,25 @@ def test_drains_come_at_any_moment(name: str) -> None:
     assert nothing in parts
     assert len(parts) >= (5 if name == "feed" else 20)
     assert asked[1] and asked[2]
+
+
+@pytest.mark.parametrize("name", ["spread", "copies", "keyed", "scaled"])
+def test_slots_move_at_any_moment(name: str) -> None:
+    """Up, down, to nobody and back; by movers that were late, at replicas that were committing or dead."""
+    seen = Counter[str]()
+    for seed in range(25):
+        one = simulator(name)
+        world, _ = one.world()
+        scheduler = Seeded(world, seed, one.reference().events)
+        scheduler.run()
+        moves = [action.about for action in scheduler.trace if isinstance(action.about, Move)]
+        seen.update(action.verb for action in scheduler.trace)
+        seen["nobody"] += sum(bool(move.placement) and not any(owner for _, owner in move.placement) for move in moves)
+        seen["retire"] += sum(bool(move.retire) for move in moves)
+        seen["moved"] += world.scaling.moved
+        seen["zombies"] += sum(len(drivers) > 1 for group, drivers in world.drivers.items() if "." in group)
+    assert all(seen[what] for what in ("launch", "move", "ask", "revive", "end", "nobody", "retire", "zombies"))
+    assert seen["moved"] >= 50
 
 
 def test_nobody_drains_a_scenario_that_does_not_say_so() -> None:

@@ -9,12 +9,14 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from msgspec import structs
 
 from airflow_logio.dataflow import LeastLoaded, Merger, Tumbling
 from airflow_logio.dataflow.durations import window_seconds
 from airflow_logio.dataflow.operators import InputEvent
 from airflow_logio.dataflow.replication import keys
 from airflow_logio.dataflow.replication.keys import slots_of
+from airflow_logio.errors import Fenced
 from airflow_logio.protocol.effects import RecordLineage
 from airflow_logio.protocol.ledger import Ledger
 from airflow_logio.protocol.operator import OperatorProtocol
@@ -26,6 +28,7 @@ from airflow_logio.store.memory.tables import GroupKey, Tables
 from airflow_logio.store.records import GroupRef, Run
 from airflow_logio.store.rescaling import Rescaling, plan
 from airflow_logio.testing.driver import Driver
+from airflow_logio.testing.incarnation import Phase
 from airflow_logio.testing.world import World
 from tests.unit.testing.mutants.registry import mutant
 
@@ -159,6 +162,10 @@ class TakesItForBroken(World):
     def _is_void(_driver: Driver) -> bool:
         return False
 
+    def _refused(self, driver: Driver, error: Fenced) -> None:
+        if not (driver.slots is not None and driver.phase is Phase.RUNNING and World._is_void(driver)):
+            super()._refused(driver, error)
+
 
 @mutant("spread", world=TakesItForBroken)
 def parked_for_the_work_of_another(_patch: pytest.MonkeyPatch) -> None:
@@ -224,7 +231,7 @@ def lineage_of_another_slot(patch: pytest.MonkeyPatch) -> None:
 
     def shifted(self: Ledger, effect: Any) -> None:
         if isinstance(effect, RecordLineage) and effect.sender.operator.startswith("merge") and effect.event_id > 1:
-            effect = replace(effect, event_id=effect.event_id - 1)
+            effect = structs.replace(effect, event_id=effect.event_id - 1)
         add(self, effect)
 
     patch.setattr(Ledger, "add", shifted)
