@@ -14,7 +14,7 @@ from enum import StrEnum
 
 from airflow_logio.errors import Fenced, ProtocolViolation, ReplicaBusy
 from airflow_logio.protocol.replicas import Slot, balanced
-from airflow_logio.protocol.states import CONCLUDED, OPEN_SCALING, GroupState, RunState, ScalingState
+from airflow_logio.protocol.states import ALIVE, CONCLUDED, OPEN_SCALING, GroupState, RunState, ScalingState
 from airflow_logio.runtime.launch import LaunchContext, launch_group
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records import GroupStatus, Run, ScalingRequest, senders_of
@@ -191,8 +191,8 @@ def look_after(store: LogStore, run: Run, statuses: Sequence[GroupStatus]) -> li
 
 
 def _retire_idle(store: LogStore, run: Run, group: str, replicas: Sequence[GroupStatus]) -> None:
-    """Replicas that were launched and got no slot before all slots were done would wait for ever."""
-    idle = [status.group for status in replicas if status.state not in CONCLUDED]
+    """Replicas without a driver, of a group that has finished its work: they need none. One that lives retires itself."""
+    idle = [status.group for status in replicas if status.state not in CONCLUDED | ALIVE]
     if not idle or not all(slot.done for slot in store.slots(run.run_id, group)):
         return
     try:

@@ -417,14 +417,14 @@ def test_a_group_that_sleeps_is_woken_by_the_end_of_its_stream_unless_a_person_h
     assert drivers.launched() == [(ONE, 1), (ONE, 2)]
 
 
-def test_a_replica_that_was_launched_too_late_is_retired_when_all_work_is_done(
+def test_a_replica_that_was_parked_before_it_got_a_slot_is_retired_when_all_work_is_done(
     drivers: Drivers, log: SqlLogStore, run: Run
 ) -> None:
     deferred(lambda: task().execute(context()))
     ref = drivers.ready(ONE)
     log.request_scaling(run.run_id, "hourly", 2, by="somebody")
     deferred(lambda: supervisor().resume(context(), found_by(trigger(run))))
-    drivers.ready(TWO)
+    assert log.park(drivers.ready(TWO), "no memory")
     drivers.finish(ref)
     FailureFinder(log, run_uid=run.uid).look()
     assert drivers.states() == ["finished", "retired", "retired"]
