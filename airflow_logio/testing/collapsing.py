@@ -7,7 +7,7 @@ many there are. What must not depend on it are the records at every destination,
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from airflow_logio.protocol.replicas import base_operator
@@ -49,6 +49,9 @@ class Records:
     ports: Mapping[str, Counter[str]]
     sent_on: Mapping[str, tuple[str, Counter[str]]]
     """Dispatcher or Merger → (the port whose records it sends on, what it has sent)."""
+    in_order: Mapping[str, Sequence[Sequence[str]]]
+    """Port or writer → the records of its events, one event after the other: of a replicated pipeline, of ordered Mergers
+    and of writers behind them."""
     writes: Mapping[str, Counter[str]]
     lineage: frozenset[Made]
     changed: tuple[str, ...]
@@ -80,9 +83,16 @@ class _Names:
 
 
 def records_of(
-    observed: Observed, tables: Tables, senders: Mapping[str, str], authored: Collection[str], codec: Codec
+    observed: Observed,
+    tables: Tables,
+    senders: Mapping[str, str],
+    authored: Collection[str],
+    ordered: Collection[str],
+    codec: Codec,
 ) -> Records:
-    """`senders` maps input ports to output ports, as they are; `authored` are operators as their author named them."""
+    """`senders` maps input ports to output ports, as they are; `authored` are operators as their author named them,
+    `ordered` those whose events have an order that is to be kept.
+    """
     names = _Names(senders, authored)
     ports: dict[str, Counter[str]] = {}
     sent_on: dict[str, tuple[str, Counter[str]]] = {}
@@ -95,6 +105,16 @@ def records_of(
             ports.setdefault(names.port(port), Counter()).update(sent)
         else:
             sent_on.setdefault(operator, (names.port(port), Counter()))[1].update(sent)
+    behind = _behind(senders, ordered)
+    in_order = {
+        names.port(port): _in_order(bodies, codec)
+        for port, bodies in observed.ports.items()
+        if port.rpartition(".")[0] in ordered
+    } | {
+        writer: _in_order(bodies, codec)
+        for writer, bodies in observed.writes.items()
+        if writer.partition(">")[0] in behind
+    }
     writes: dict[str, Counter[str]] = {}
     for writer, bodies in observed.writes.items():
         operator, _, connection = writer.partition(">")
@@ -102,7 +122,21 @@ def records_of(
         writes.setdefault(f"{base_operator(operator)}>{connection}", Counter()).update(found)
     lineage, changed = _lineage(observed, tables, senders, names, codec)
     aside = frozenset(base_operator(operator) for operator, _ in observed.aside)
-    return Records(ports, sent_on, writes, lineage, changed, aside, not observed.expired)
+    return Records(ports, sent_on, in_order, writes, lineage, changed, aside, not observed.expired)
+
+
+def _in_order(bodies: Iterable[bytes], codec: Codec) -> list[Sequence[str]]:
+    return [records for body in bodies if body and (records := codec.records(body))]
+
+
+def _behind(senders: Mapping[str, str], operators: Collection[str]) -> set[str]:
+    """Operators that get all their events from these, on one port: events of a Merger in their group are not logged."""
+    ports = Counter(receiver.rpartition(".")[0] for receiver in senders)
+    return {
+        name
+        for receiver, sender in senders.items()
+        if sender.rpartition(".")[0] in operators and ports[name := receiver.rpartition(".")[0]] == 1
+    }
 
 
 def _lineage(
@@ -140,6 +174,9 @@ def difference(wanted: Records, found: Records) -> str:
     for operator, (port, sent) in sorted(found.sent_on.items()):
         if port in wanted.ports and (wrong := _counts(sent, wanted.ports[port])):
             return f"{operator}, which sends on {port}, {wrong}"
+    for port, events in sorted(found.in_order.items()):
+        if port in wanted.in_order and events != wanted.in_order[port]:
+            return f"events of {port} have lost their order"
     if found.changed:
         return f"{', '.join(found.changed)}: events have records that those they were made of have not"
     if found.aside != wanted.aside:

@@ -61,10 +61,13 @@ class Scaling:
         world = self._world
         if replica not in self.retired or world.is_locked(replica):
             return False
-        with world.watch.launching():
-            claim = self._store.claim(
-                self._run_id, replica, expected=world.incarnations[replica], reason="scaling", by_user=True
-            )
+        try:
+            with world.watch.launching():
+                claim = self._store.claim(
+                    self._run_id, replica, expected=world.incarnations[replica], reason="scaling", by_user=True
+                )
+        except ProtocolViolation:
+            return False  # the run has finished while the mover was on its way
         self.retired.discard(replica)
         world.to_claim[replica] = False
         world.begin(replica, claim)

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
+from airflow_logio.protocol.replicas import is_merger
 from airflow_logio.store.channels import READS, WRITES
 from airflow_logio.testing.collapsing import Records, difference, records_of
 from airflow_logio.testing.drains import prefix_of
@@ -188,7 +189,9 @@ class Simulator:
     def _judge(self, world: World, watch: LogWatch, reference: Reference) -> None:
         observed, wanted = self.observed(world, watch), reference.observed
         if self.scenario.plain is not None and self.scenario.deterministic:
-            found = records_of(observed, watch.tables, _senders(world), self._authored, self.scenario.codec)
+            found = records_of(
+                observed, watch.tables, _senders(world), self._authored, _ordered(world), self.scenario.codec
+            )
             if wrong := difference(self._plain(observed.read if world.wished else None), found):
                 raise Violation("replicas_make_what_one_would_make", wrong)
             return
@@ -225,7 +228,8 @@ class Simulator:
         observed = self.observed(world, watch)
         if wrong := compare(self.scenario, observed, None):
             raise Violation("a_run_without_failures_is_right", wrong)
-        return records_of(observed, watch.tables, _senders(world), _operators(world), self.scenario.codec)
+        everybody = _operators(world)
+        return records_of(observed, watch.tables, _senders(world), everybody, everybody, self.scenario.codec)
 
     @cached_property
     def _authored(self) -> frozenset[str]:
@@ -251,3 +255,9 @@ def _senders(world: World) -> Mapping[str, str]:
 
 def _operators(world: World) -> frozenset[str]:
     return frozenset(spec.name for plan in world.groups.values() for spec in plan.operators)
+
+
+def _ordered(world: World) -> frozenset[str]:
+    """Mergers that keep the order: they have a state."""
+    specs = [spec for plan in world.groups.values() for spec in plan.operators]
+    return frozenset(spec.name for spec in specs if is_merger(spec.name) and not spec.stateless)

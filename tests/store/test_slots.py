@@ -242,6 +242,40 @@ def test_a_replica_that_finishes_concludes_its_slots(log_store: LogStore) -> Non
     assert contents(log_store) == before
 
 
+def finished_but_for_the_end(store: LogStore) -> Run:
+    """Replica C is retired, and all that is left to do is to finish the run."""
+    run, drivers = running(store, A, B)
+    drivers |= {name: start_driver(store, group=name, run=run) for name in ("feed", "end")}
+    for driver in drivers.values():
+        driver.session.commit([fx.FinishGroup()])
+    return run
+
+
+def test_no_replica_of_a_run_that_has_finished_is_launched(log_store: LogStore) -> None:
+    """Whoever carries out a request may have looked long before: a driver would wait for slots that never come."""
+    run = finished_but_for_the_end(log_store)
+    assert log_store.finish_run(run.run_id)
+    with pytest.raises(ProtocolViolation, match="has ended, it is finished"):
+        log_store.claim(run.run_id, C, expected=0, reason="scaling", by_user=True)
+    assert log_store.group(run.run_id, C).state is RETIRED
+
+
+@pytest.mark.parametrize("number", range(4))
+def test_the_end_of_a_run_and_the_launch_of_a_replica_at_once(log_store: LogStore, number: int) -> None:
+    run = finished_but_for_the_end(log_store)
+    acts: list[Callable[[], Any]] = [
+        lambda: log_store.finish_run(run.run_id),
+        lambda: log_store.claim(run.run_id, C, expected=0, reason="scaling", by_user=True),
+    ]
+    outcomes = race(*(reversed(acts) if number % 2 else acts))
+    finished, claimed = reversed(outcomes) if number % 2 else outcomes
+    assert isinstance(finished, bool), finished
+    assert finished == isinstance(claimed, ProtocolViolation), claimed
+    if not finished:
+        assert log_store.rescale(run.run_id, GROUP, {}, retire=[C]) == 0
+        assert log_store.finish_run(run.run_id)
+
+
 def test_a_replica_without_slots_finishes_nothing(log_store: LogStore) -> None:
     run, drivers = running(log_store, A, B, C)
     before = contents(log_store)

@@ -52,6 +52,7 @@ from airflow_logio.store.records import (
     UnderWay,
     has_sources,
 )
+from airflow_logio.store.rescaling import check_going_on
 
 
 class MemoryLogStore(LogStore):
@@ -150,6 +151,8 @@ class MemoryLogStore(LogStore):
             )
         if (run := tables.runs[key.run_id]).state is RunState.SUPERSEDED:
             raise ProtocolViolation(superseded(run.as_run()))
+        if row.state is GroupState.RETIRED:
+            check_going_on(run.as_run(), run.state)
         check_claim(group, row.state, by_user=by_user)
         spends = expected > 0 and not by_user
         ref = GroupRef(key.run_id, group, expected)

@@ -22,6 +22,7 @@ from airflow_logio.protocol.states import (
 from airflow_logio.protocol.values import storable
 from airflow_logio.store.endings import superseded
 from airflow_logio.store.records import Claim, DriverIdentity, GroupRef, Refused, Run, has_sources
+from airflow_logio.store.rescaling import check_going_on
 from airflow_logio.store.sql import schema
 from airflow_logio.store.sql.engines import now
 from airflow_logio.store.sql.runs import known
@@ -105,7 +106,7 @@ def claim(
     state, incarnation = lock_group(connection, run.run_id, group)
     if incarnation != expected:
         raise Fenced(f"group {group!r} was claimed by somebody else: incarnation {incarnation}, expected {expected}")
-    _check_current(connection, run)
+    _check_current(connection, run, state)
     check_claim(group, state, by_user=by_user)
     recovery = expected > 0
     spends = recovery and not by_user
@@ -122,12 +123,21 @@ def claim(
     return _raise_incarnation(connection, run, group, expected + 1, reason, spends=spends)
 
 
-def _check_current(connection: Connection, run: Run) -> None:
-    """Under the group's lock: who gives the run up holds all of them."""
+def _check_current(connection: Connection, run: Run, state: GroupState) -> None:
+    """Under the group's lock: who gives the run up holds all of them.
+
+    Who finishes the run takes no notice of replicas that are retired, and holds the run's row: it sees that one of them is
+    claimed, or the claim sees that the run has finished. A driver would wait for slots for ever then.
+    """
     table = schema.run
-    state = connection.execute(sa.select(table.c.state).where(table.c.run_id == run.run_id)).scalar_one_or_none()
-    if state == RunState.SUPERSEDED.value:
+    query = sa.select(table.c.state).where(table.c.run_id == run.run_id)
+    if state is GroupState.RETIRED:
+        query = query.with_for_update(read=True)
+    found = connection.execute(query).scalar_one_or_none()
+    if found == RunState.SUPERSEDED.value:
         raise ProtocolViolation(superseded(run))
+    if state is GroupState.RETIRED and found is not None:
+        check_going_on(run, known(RunState, found, f"the state of run {run.uid}"))
 
 
 def _desired(connection: Connection, run: Run, group: str) -> GroupState:

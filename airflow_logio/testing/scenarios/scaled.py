@@ -1,4 +1,4 @@
-"""The sales pipeline with replicas: sums by store in slots, and copies of the sales, whole events anywhere, in others."""
+"""The sales pipeline with replicas: sums by store in slots, and copies of the sales, whole events anywhere, in order."""
 
 from __future__ import annotations
 
@@ -38,10 +38,10 @@ def pipeline() -> Pipeline:
     columns = {name: "bigint" for name in ("store_id", "product_id", "quantity", "sales_cents")}
     made.writer("save", TableWriter("warehouse", "copies", columns, on_new_run="replace"), copies)
     made.group("hours", before, hourly)
-    made.group("copying", copies, "save")
-    made.group("publishing", publish, "done")
+    made.group("copying", copies)
+    made.group("publishing", publish, "done", "save")
     made.replicate("hours", partition=ByKey("store_id", slots=SLOTS), max=REPLICAS)
-    made.replicate("copying", partition=LeastLoaded(slots=SLOTS), max=REPLICAS, initial=2)
+    made.replicate("copying", partition=LeastLoaded(slots=SLOTS), max=REPLICAS, initial=2, ordered=True)
     made.lineage("ingest.out", "hourly.out")
     return made.freeze()
 

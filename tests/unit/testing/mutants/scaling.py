@@ -11,11 +11,12 @@ import pyarrow as pa
 import pytest
 from msgspec import structs
 
-from airflow_logio.dataflow import LeastLoaded, Merger, Tumbling
+from airflow_logio.dataflow import Dispatcher, LeastLoaded, Merger, Tumbling
 from airflow_logio.dataflow.durations import window_seconds
 from airflow_logio.dataflow.operators import InputEvent
 from airflow_logio.dataflow.replication import keys
 from airflow_logio.dataflow.replication.keys import slots_of
+from airflow_logio.dataflow.replication.merger import OrderedMerger
 from airflow_logio.errors import Fenced
 from airflow_logio.protocol.effects import RecordLineage
 from airflow_logio.protocol.ledger import Ledger
@@ -235,3 +236,34 @@ def lineage_of_another_slot(patch: pytest.MonkeyPatch) -> None:
         add(self, effect)
 
     patch.setattr(Ledger, "add", shifted)
+
+
+@mutant("scaled")
+def order_not_kept(patch: pytest.MonkeyPatch) -> None:
+    """An ordered Merger sends on what has come."""
+    patch.setattr(OrderedMerger, "triggered", lambda _self, _state, open_insets: sorted(open_insets, key=int))
+
+
+@mutant("scaled")
+def places_taken_twice(patch: pytest.MonkeyPatch) -> None:
+    """A Dispatcher numbers its events anew in each incarnation: places are taken twice."""
+    restore = OperatorProtocol.restore
+
+    def forgets(self: OperatorProtocol, data: bytes) -> None:
+        restore(self, data)
+        if "events" in self.state:
+            self.state = {**self.state, "events": 0}
+
+    patch.setattr(OperatorProtocol, "restore", forgets)
+
+
+@mutant("scaled")
+def places_swapped(patch: pytest.MonkeyPatch) -> None:
+    """A Dispatcher gives each second event the place of the one before it."""
+    dispatch = Dispatcher.dispatch
+
+    def swapped(self: Dispatcher, input_set: Any, state: Any, routes: Any) -> Any:
+        sent = dispatch(self, input_set, state, routes)
+        return [one if one.place is None else replace(one, place=((one.place - 1) ^ 1) + 1) for one in sent]
+
+    patch.setattr(Dispatcher, "dispatch", swapped)
