@@ -81,9 +81,9 @@ class WindowedOperator(StatefulOperator):
                 f"function {name_of(function.fn)!r} takes {WINDOW_START!r}, which {window!r} does not have"
             )
 
-    def windows(self) -> tuple[Window, ...]:
-        """Whose progress must be known where only part of the stream arrives."""
-        return (self._window,)
+    def windows(self, port: str) -> tuple[Window, ...]:
+        """Whose progress must be known where only part of the stream arrives on a port."""
+        return (self._window,) if port in self.inputs else ()
 
     def connections(self) -> tuple[str, ...]:
         return tuple(dict.fromkeys(read.connection for read in self.reads.values()))

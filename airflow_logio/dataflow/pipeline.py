@@ -20,14 +20,13 @@ from airflow_logio.dataflow.graph import Graph
 from airflow_logio.dataflow.groups import Group
 from airflow_logio.dataflow.lineage import LineagePorts, LineageScope
 from airflow_logio.dataflow.names import check_name
-from airflow_logio.dataflow.operators import Operator, SourceOperator, StatelessOperator, WriterOperator
+from airflow_logio.dataflow.operators import Operator, SourceOperator, WriterOperator
 from airflow_logio.dataflow.replication.partition import Partition
-from airflow_logio.dataflow.replication.progress import windows_behind
 from airflow_logio.dataflow.replication.replicated import Replicated
 from airflow_logio.dataflow.validation import check_whole
 from airflow_logio.dataflow.windows import Window
 from airflow_logio.errors import PipelineDefinitionError
-from airflow_logio.protocol.replicas import replicated_group, slot_of
+from airflow_logio.protocol.replicas import replicated_group
 from airflow_logio.protocol.values import Port
 
 
@@ -226,13 +225,6 @@ class Pipeline:
         """The applications in which an operator may run: that of its group, or all its replicas."""
         home = self.home(operator)
         return self.replicated[home].replicas if home in self.replicated else (home,)
-
-    def passes_progress(self, operator: str) -> bool:
-        """Whether windows behind a stateless operator of a slot wait to be told how far the whole stream has come."""
-        frozen = self._frozen
-        if slot_of(operator) is None or not isinstance(frozen.operators[operator], StatelessOperator):
-            return False
-        return bool(windows_behind(frozen.graph, frozen.operators, frozen.homes, operator))
 
     def home(self, operator: str) -> str:
         """Name of the group of an operator; KeyError if unknown."""

@@ -47,9 +47,9 @@ class SeveralFunctions(StatefulOperator):
         """The declared reads of all functions, as ``function.read``."""
         return {f"{name}.{read}": what for name, one in self._functions.items() for read, what in one.reads.items()}
 
-    def windows(self) -> tuple[Window, ...]:
-        """Those of all functions."""
-        return tuple(window for one in self._functions.values() for window in one.windows())
+    def windows(self, port: str) -> tuple[Window, ...]:
+        """Those of the functions that use the port."""
+        return tuple(window for one in self._functions.values() for window in one.windows(port))
 
     def connections(self) -> tuple[str, ...]:
         return _union(one.connections() for one in self._functions.values())

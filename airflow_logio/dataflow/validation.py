@@ -7,11 +7,11 @@ group, so that two of them could wait for each other for ever.
 
 from __future__ import annotations
 
-from graphlib import CycleError, TopologicalSorter
 from itertools import combinations
 
 from airflow_logio.dataflow.definition import Definition
 from airflow_logio.dataflow.graph import Graph
+from airflow_logio.dataflow.group_order import groups_in_order
 from airflow_logio.dataflow.lineage import has_path
 from airflow_logio.dataflow.manual import ManualOperator, check_alone, check_manual
 from airflow_logio.dataflow.names import check_count, check_name, did_you_mean, quoted
@@ -46,7 +46,7 @@ def check_whole(definition: Definition) -> Graph:
     _check_connected(definition, graph)
     _check_groups(definition)
     check_alone(definition)
-    _check_group_cycle(definition, graph)
+    groups_in_order(definition, graph)
     _check_reads_beside_writes(definition, graph)
     _check_tables(definition)
     check_quarantines(definition, graph)
@@ -169,23 +169,6 @@ def _check_tables(definition: Definition) -> None:
                 f"{a.on_new_run!r} and {b.on_new_run!r}: a new run would find the rows of one when the other begins. "
                 "Let both say 'append', or let them write different tables"
             )
-
-
-def _check_group_cycle(definition: Definition, graph: Graph) -> None:
-    member = {name: name for name in definition.operators}
-    member |= {name: group.name for group in definition.groups.values() for name in group.operators}
-    feeds: dict[str, set[str]] = {group: set() for group in member.values()}
-    for receiver, sender in graph.senders.items():
-        if member[receiver.operator] != member[sender.operator]:
-            feeds[member[receiver.operator]].add(member[sender.operator])
-    try:
-        TopologicalSorter(feeds).prepare()
-    except CycleError as error:
-        cycle = " → ".join(reversed(error.args[1]))
-        definition.refuse(
-            f"groups form a cycle: {cycle}. Each could wait for the other's back-pressure for ever; put their operators "
-            "into one group, or split a group in two"
-        )
 
 
 def _check_reads_beside_writes(definition: Definition, graph: Graph) -> None:

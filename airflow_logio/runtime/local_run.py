@@ -14,7 +14,7 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 
-from airflow_logio.errors import Fenced, LogUnavailable
+from airflow_logio.errors import Fenced, LogUnavailable, ProtocolViolation
 from airflow_logio.protocol.states import CONCLUDED, ENDED, GroupState
 from airflow_logio.runtime.ending import DriverEnder
 from airflow_logio.runtime.launch import LaunchContext, LocalProcessLauncher, launch_group
@@ -132,7 +132,7 @@ class LocalRun:
             for request in look_after(store, run, store.groups(run.run_id)):
                 step = carry_out(self._context, request)
                 log.log(logging.WARNING if step.stage is Stage.REFUSED else logging.INFO, "%s", step.sentence)
-        except LogUnavailable as error:
+        except (LogUnavailable, ProtocolViolation) as error:
             log.warning("scaling waits: %s", error)
 
     def _is_finished(self) -> bool:

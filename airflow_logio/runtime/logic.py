@@ -79,16 +79,7 @@ class _Adapter:
 
 
 class StatelessLogic(_Adapter):
-    """Each event is an Input Set of its own; State Update and Triggering are trivial (Section 2.3).
-
-    In a slot with windows behind it, it `passes_progress`: on what it sends, or on an event without records.
-    """
-
-    def __init__(
-        self, pipeline: str, name: str, operator: Operator, connections: Connections, *, passes_progress: bool = False
-    ) -> None:
-        super().__init__(pipeline, name, operator, connections)
-        self._passes_progress = passes_progress
+    """Each event is an Input Set of its own; State Update and Triggering are trivial (Section 2.3)."""
 
     def initial_state(self) -> dict[str, Any]:
         return {}
@@ -119,7 +110,7 @@ class StatelessLogic(_Adapter):
             f"port {port!r}, event {event.event_id} of {event.sender}, Input Set {inset_id!r}", port, event, inset_id
         ):
             given = self._input(port, event)
-            brings_records = given.table.num_rows or not (given.progress or given.place)
+            brings_records = given.table.num_rows or given.place is None
             outputs = list(self._operator.process(given, external)) if brings_records else []
         serialized = {id(given.table): event.body} if event.body else {}
         for action in external.collected:
@@ -130,18 +121,17 @@ class StatelessLogic(_Adapter):
     def _told(
         self, given: InputEvent, outputs: Sequence[tuple[str, pa.Table]]
     ) -> Iterator[tuple[str, pa.Table, Mapping[str, Any]]]:
-        """What is sent, with progress and place; an event without records where a port would not learn of them."""
-        progress = {PROGRESS: given.progress} if self._passes_progress and given.progress else {}
-        if not progress and given.place is None:
+        """What is sent, with its place where a Merger keeps the order: an event without records where a port would not
+        learn that nothing more comes."""
+        if given.place is None:
             yield from ((name, table, {}) for name, table in outputs)
             return
-        number, is_last = given.place or (None, False)
+        number, is_last = given.place
         left = Counter(name for name, _ in outputs)
-        silent = [port for port in self._operator.outputs if port not in left and (progress or is_last)]
+        silent = [port for port in self._operator.outputs if port not in left and is_last]
         for name, table in [*outputs, *((port, given.table.slice(0, 0)) for port in silent)]:
             left[name] -= 1
-            place = {} if number is None else {PLACE: [number, is_last and left[name] <= 0]}
-            yield name, table, {**progress, **place}
+            yield name, table, {PLACE: [number, is_last and left[name] <= 0]}
 
 
 def _with_body(action: Any, serialized: Mapping[int, bytes | None]) -> Output:
@@ -264,8 +254,7 @@ def _logic(
     if isinstance(operator, Dispatcher):
         return DispatcherLogic(pipeline.name, name, operator, connections, routes_of)
     if isinstance(operator, StatelessOperator):
-        passes = pipeline.passes_progress(name)
-        return StatelessLogic(pipeline.name, name, operator, connections, passes_progress=passes)
+        return StatelessLogic(pipeline.name, name, operator, connections)
     if isinstance(operator, StatefulOperator):
         return StatefulLogic(pipeline.name, name, operator, connections)
     return None

@@ -29,7 +29,7 @@ class SlotRoutes:
         owners: Callable[[], Sequence[Slot]],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._keyed = dispatcher.partition.keyed
+        self._waits_for_each = dispatcher.partition.keyed or dispatcher.ordered
         self._backlogs = list(backlogs)
         self._ask = ask
         self._owners = owners
@@ -52,8 +52,11 @@ class SlotRoutes:
         return self._backlogs[slot].waiting()
 
     def is_full(self) -> bool:
-        """Whether the Dispatcher must wait: for one slot where keys decide, else only when no slot has room."""
-        enough = any if self._keyed else all
+        """Whether the Dispatcher must wait: for one slot where keys decide, else only when no slot has room.
+
+        For one slot also where the Merger keeps the order: what overtakes it there is held in memory.
+        """
+        enough = any if self._waits_for_each else all
         if not enough(backlog.is_over() for backlog in self._backlogs):
             return False
         self._refresh()

@@ -14,10 +14,10 @@ from enum import StrEnum
 
 from airflow_logio.errors import Fenced, ProtocolViolation, ReplicaBusy
 from airflow_logio.protocol.replicas import Slot, balanced
-from airflow_logio.protocol.states import ALIVE, CONCLUDED, OPEN_SCALING, GroupState, RunState, ScalingState
+from airflow_logio.protocol.states import ALIVE, CONCLUDED, OPEN_SCALING, WAITING, GroupState, RunState, ScalingState
 from airflow_logio.runtime.launch import LaunchContext, launch_group
 from airflow_logio.store.port import LogStore
-from airflow_logio.store.records import GroupStatus, Run, ScalingRequest, senders_of
+from airflow_logio.store.records import GroupStatus, Run, ScalingRequest
 
 log = logging.getLogger(__name__)
 
@@ -87,13 +87,13 @@ def carry_out(context: LaunchContext, request: ScalingRequest) -> Step:
         return Step(Stage(request.state.value), request.note)
     slots = store.slots(run.run_id, request.group)
     run = store.find_run(run.uid)
-    refusal = why_not(run, slots, request)
+    statuses = _replicas(store, run, request.group)
+    plan_ = plan(list(statuses.values()), request.replicas)
+    refusal = why_not(run, slots, request) or _too_few(plan_, statuses, request)
     if refusal is not None:
         return _settled(store, request, ScalingState.REFUSED, Step(Stage.REFUSED, refusal))
     if request.state is ScalingState.REQUESTED:
         store.settle_scaling(request.request_id, ScalingState.ACCEPTED)
-    statuses = _replicas(store, run, request.group)
-    plan_ = plan(list(statuses.values()), request.replicas)
     launched = tuple(name for name in plan_.to_launch if _launch(context, statuses[name], request))
     waiting = [name for name in plan_.wanted if not _works(statuses[name])]
     if waiting or launched:
@@ -126,6 +126,17 @@ def why_not(run: Run, slots: Sequence[Slot], request: ScalingRequest) -> str | N
     if all(slot.done for slot in slots):
         return f"group {request.group} has finished all its work"
     return None
+
+
+def _too_few(chosen: Plan, statuses: Mapping[str, GroupStatus], request: ScalingRequest) -> str | None:
+    """Replicas that a person must see to first are not silently done without."""
+    stopped = [f"{name} is {status.state.value}" for name, status in statuses.items() if status.state in WAITING]
+    if len(chosen.wanted) >= request.replicas or not stopped:
+        return None
+    return (
+        f"group {request.group} cannot have {request.replicas} replicas, only {len(chosen.wanted)}: {', '.join(stopped)}. "
+        "Mend the cause and `logio retry`, or ask for fewer"
+    )
 
 
 def _as_it_is(store: LogStore, request: ScalingRequest) -> ScalingRequest:
@@ -202,35 +213,18 @@ def _retire_idle(store: LogStore, run: Run, group: str, replicas: Sequence[Group
 
 
 def _wake_up(store: LogStore, run: Run, group: str) -> list[ScalingRequest]:
-    """Ask for one replica of a group that is scaled to zero and has work: events, or the end of its stream."""
+    """Ask for a replica of a group that is scaled to zero and has work: events, the end of its stream, or a write action."""
     slots = [slot for slot in store.slots(run.run_id, group) if not slot.done]
     if not slots or any(slot.owner is not None for slot in slots):
         return []
-    if (reason := _work_for(store, run, group)) is None:
+    if not store.has_work(run.run_id, group):
         return []
-    return [store.request_scaling(run.run_id, group, 1, by="dispatcher", reason=reason)]
+    least = max(1, run.spec.replicated[group].least)
+    return [
+        store.request_scaling(run.run_id, group, least, by="dispatcher", reason="work waits, and no replica is there")
+    ]
 
 
 def _is_halted(status: GroupStatus) -> bool:
     """A person has stopped it: then nobody wants more of the run to run."""
     return status.state not in CONCLUDED and GroupState.HALTED in (status.state, status.desired)
-
-
-def _work_for(store: LogStore, run: Run, group: str) -> str | None:
-    """What waits for a replica, as a sentence; None if nothing does."""
-    homes = {name: shape.group for name, shape in run.spec.operators.items()}
-    feeding = {
-        receiver: sender
-        for receiver, sender in senders_of(run.spec).items()
-        if homes[receiver.operator] == group != homes[sender.operator]
-    }
-    counted = {(row.port, row.direction): row.events for row in store.progress(run.run_id)}
-    waiting = sum(
-        counted.get((sender, "out"), 0) - counted.get((receiver, "in"), 0) for receiver, sender in feeding.items()
-    )
-    if waiting > 0:
-        return f"{waiting} event(s) wait, and no replica is there"
-    ended = {status.group for status in store.groups(run.run_id) if status.state is GroupState.FINISHED}
-    if all(homes[sender.operator] in ended for sender in feeding.values()):
-        return "the stream has ended, and no replica is there to end with it"
-    return None

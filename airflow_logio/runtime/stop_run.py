@@ -44,6 +44,8 @@ class StopRun:
         store.group(run.run_id, self._groups[0])  # says which groups there are
         self._watchers = {name: GroupWatcher(store, run.run_id, name, run.spec.lease) for name in self._groups}
         self._named = group is not None
+        self._is_left = False
+        """Every group has ended, and slots of one that sleeps are not done."""
 
     def request(self) -> None:
         """Put the wish into the log; again if it is there already, which changes nothing.
@@ -73,7 +75,9 @@ class StopRun:
         try:
             if self._mode is StopMode.HALT:
                 return {name: self._halt(name, watcher) for name, watcher in self._watchers.items()}
-            return {status.group: status.state for status in self._statuses()}
+            states = {status.group: status.state for status in self._statuses()}
+            self._is_left = CONCLUDED.issuperset(states.values()) and self._has_open_slots()
+            return states
         except LogUnavailable as error:
             log.debug("the log does not answer: %s", error)
             return None
@@ -82,13 +86,19 @@ class StopRun:
         """Everything has ended. A drain is also over when a group was halted or parked: what is behind it waits for it."""
         if self._mode is StopMode.DRAIN and any(state in WAITING for state in states.values()):
             return True
-        return all(state in ENDED for state in states.values())
+        return all(state in ENDED for state in states.values()) and not self._is_left
 
     def has_succeeded(self, states: States) -> bool:
         """It is over, and as it was asked for."""
         if self._mode is StopMode.DRAIN:
-            return CONCLUDED.issuperset(states.values())
+            return CONCLUDED.issuperset(states.values()) and not self._is_left
         return self.is_over(states)
+
+    def _has_open_slots(self) -> bool:
+        """A group that sleeps has work left: it is woken by whoever supervises the run."""
+        run_id, groups = self._run.run_id, [replicated_group(name) for name in self._groups]
+        replicated = [name for name in self._run.spec.replicated if name in groups]
+        return any(not slot.done for name in replicated for slot in self._store.slots(run_id, name))
 
     def _statuses(self) -> list[GroupStatus]:
         return [status for status in self._store.groups(self._run.run_id) if status.group in self._groups]

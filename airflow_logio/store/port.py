@@ -269,6 +269,13 @@ class LogStore(ABC):
         """
 
     @abstractmethod
+    def has_work(self, run_id: int, group: str) -> bool:
+        """Whether an event, an end of stream or a write action of a replicated group waits for a replica to take it.
+
+        What is in Input Sets that wait for more is no such work: a group may sleep with windows open.
+        """
+
+    @abstractmethod
     def request_scaling(
         self, run_id: int, group: str, replicas: int, *, by: str, reason: str = "", key: str | None = None
     ) -> ScalingRequest:

@@ -12,6 +12,7 @@ from airflow_logio.dataflow.names import check_count
 from airflow_logio.dataflow.operators import External, InputEvent, InputSet, PortTable, StatefulOperator
 from airflow_logio.dataflow.replication.partition import AllSlots, Partition, Routes
 from airflow_logio.dataflow.windows import Window
+from airflow_logio.errors import OperatorFailed
 
 
 def slot_ports(slots: int) -> tuple[str, ...]:
@@ -65,7 +66,7 @@ class Dispatcher(StatefulOperator):
 
     def assign(self, event: InputEvent, state: dict[str, Any]) -> Mapping[str, Any]:
         for window in self._windows:
-            name, reached = window.progress_name(), window.progress(event)
+            name, reached = window.progress_name(), _reached(window, event)
             if reached is not None and reached > state["progress"].get(name, ""):
                 state["progress"][name] = reached
                 state["brought_by"] = event.event_id
@@ -100,3 +101,11 @@ class Dispatcher(StatefulOperator):
         told = range(self.slots) if progress else sorted(parts)
         nothing = event.table.slice(0, 0)
         return [Dispatched(self.outputs[slot], parts.get(slot, nothing), progress, place) for slot in told]
+
+
+def _reached(window: Window, event: InputEvent) -> str | None:
+    """Records that the window will refuse are refused there, by the operator whose they are."""
+    try:
+        return window.progress(event)
+    except OperatorFailed:
+        return None

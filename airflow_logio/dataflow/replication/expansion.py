@@ -11,11 +11,12 @@ from dataclasses import dataclass, field, replace
 
 from airflow_logio.dataflow.definition import Definition
 from airflow_logio.dataflow.graph import Graph
+from airflow_logio.dataflow.group_order import groups_in_order
 from airflow_logio.dataflow.groups import Group
-from airflow_logio.dataflow.operators import Operator, StatelessOperator
+from airflow_logio.dataflow.operators import Operator
 from airflow_logio.dataflow.replication.dispatcher import Dispatcher
 from airflow_logio.dataflow.replication.merger import Merger, OrderedMerger
-from airflow_logio.dataflow.replication.progress import windows_behind, windows_of
+from airflow_logio.dataflow.replication.progress import windows_at
 from airflow_logio.dataflow.replication.replicated import Replicated
 from airflow_logio.protocol.replicas import dispatcher_name, merger_name, slot_operator
 from airflow_logio.protocol.values import Port
@@ -29,7 +30,9 @@ def expanded(definition: Definition, graph: Graph) -> Definition:
     expansion = _Expansion(definition, graph)
     for one in definition.replicated:
         expansion.add(one)
-    return expansion.result()
+    result = expansion.result()
+    groups_in_order(result, result.graph())
+    return result
 
 
 @dataclass
@@ -47,6 +50,7 @@ class _Expansion:
         self.senders = dict(self.definition.senders)
         self.members = {name: list(group.operators) for name, group in self.definition.groups.items()}
         self._home = {name: group.name for group in self.definition.groups.values() for name in group.operators}
+        self._place = {name: place for place, name in enumerate(groups_in_order(self.definition, self.graph))}
 
     def add(self, one: Replicated) -> None:
         authored = self.definition.groups[one.group].operators
@@ -76,9 +80,7 @@ class _Expansion:
     def _dispatch(self, one: Replicated, sender: Port, receiver: Port) -> None:
         operator = self.definition.operators[receiver.operator]
         name = dispatcher_name(_short(receiver, operator.inputs))
-        windows = windows_of(operator)
-        if isinstance(operator, StatelessOperator):
-            windows = windows_behind(self.graph, self.definition.operators, self._home, receiver.operator)
+        windows = windows_at(operator, receiver.name)
         dispatcher = Dispatcher(one.partition, one.slots, windows, ordered=one.ordered)
         self.operators[name] = dispatcher
         self.members[self._home[sender.operator]].append(name)
@@ -93,8 +95,8 @@ class _Expansion:
         name = merger_name(_short(sender, self.definition.operators[sender.operator].outputs))
         merger = OrderedMerger(one.slots) if one.ordered else Merger(one.slots)
         self.operators[name] = merger
-        order = self.graph.topological()
-        first = min(outside, key=lambda port: order.index(port.operator))
+        # In any other group of them, events could come back to it by way of the first: groups would form a cycle.
+        first = min(outside, key=lambda port: self._place[self._home[port.operator]])
         self.members[self._home[first.operator]].append(name)
         self.merged[sender] = Port(name, "out")
         for slot, port in enumerate(merger.inputs):

@@ -49,28 +49,42 @@ def slots_of(table: pa.Table, columns: Sequence[str], slots: int) -> npt.NDArray
 
 def _hashes(name: str, column: pa.ChunkedArray) -> _Hashes:
     """Of each distinct value once: keys repeat."""
-    encoded = _plain(name, column).dictionary_encode(null_encoding="encode")
-    values: _Hashes = np.fromiter(map(_hash, encoded.dictionary.to_pylist()), np.uint64, len(encoded.dictionary))
-    hashes: _Hashes = np.take(values, encoded.indices.to_numpy(zero_copy_only=False))
+    plain, unit = _plain(name, column)
+    encoded = plain.dictionary_encode(null_encoding="encode")
+    values = [value if value is None or unit == 1 else value * unit for value in encoded.dictionary.to_pylist()]
+    hashed: _Hashes = np.fromiter(map(_hash, values), np.uint64, len(values))
+    hashes: _Hashes = np.take(hashed, encoded.indices.to_numpy(zero_copy_only=False))
     return hashes
 
 
-def _plain(name: str, column: pa.ChunkedArray) -> pa.Array:
-    """The values as text, bytes, numbers or booleans. A key keeps its slot if its column changes to a wider type."""
-    kind = column.type
+_NANOSECONDS = {"s": 10**9, "ms": 10**6, "us": 10**3, "ns": 1}
+_DAY = 86_400 * 10**9
+
+
+def _plain(name: str, column: pa.ChunkedArray) -> tuple[pa.Array, int]:
+    """The values as text, bytes, numbers or booleans, and what a number of them is in nanoseconds if they are times.
+
+    A key keeps its slot if its column changes to a wider type of the same kind, or a finer unit.
+    """
+    kind, unit = column.type, 1
     if pa.types.is_dictionary(kind):
         return _plain(name, column.cast(kind.value_type))
-    if pa.types.is_temporal(kind) or pa.types.is_decimal(kind):
+    if pa.types.is_temporal(kind) and kind != pa.month_day_nano_interval():
+        unit = _DAY if pa.types.is_date32(kind) else _NANOSECONDS["ms" if pa.types.is_date64(kind) else kind.unit]
+        small = pa.types.is_date32(kind) or pa.types.is_time32(kind)
+        column = column.cast(pa.int32() if small else pa.int64())
+    elif pa.types.is_decimal(kind):
         column = pc.cast(column, pa.string())
     elif pa.types.is_floating(kind):
-        column = pc.if_else(pc.equal(column, 0), pa.scalar(0, kind), column)  # -0.0 equals 0.0
+        wide = column.cast(pa.float64())
+        column = pc.if_else(pc.equal(wide, 0), pa.scalar(0.0), wide)  # -0.0 equals 0.0
     elif pa.types.is_null(kind):
         column = pc.cast(column, pa.string())
-    elif pa.types.is_nested(kind) or isinstance(kind, pa.BaseExtensionType):
+    elif pa.types.is_nested(kind) or pa.types.is_temporal(kind) or isinstance(kind, pa.BaseExtensionType):
         raise OperatorFailed(
             f"the events are parted by key column {name!r}, whose type {kind} is no key; use text or numbers"
         )
-    return pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], column.type)
+    return pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], column.type), unit
 
 
 def _hash(value: Any) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import insort
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -50,11 +51,10 @@ class OrderedMerger(StatefulOperator):
             )
         number, is_last = event.place
         if is_last:
-            complete = {*state["complete"], number}
-            while state["next"] in complete:
-                complete.remove(state["next"])
+            insort(state["complete"], number)
+            while state["complete"] and state["complete"][0] == state["next"]:
+                del state["complete"][0]
                 state["next"] += 1
-            state["complete"] = sorted(complete)
         return {str(number): event.table}
 
     def part(self, event: InputEvent, inset_id: str) -> Any:

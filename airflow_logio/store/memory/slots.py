@@ -8,6 +8,7 @@ from dataclasses import replace
 from airflow_logio.errors import LogInconsistent, UnknownRun
 from airflow_logio.protocol.replicas import Placement, Slot, balanced, replicated_group
 from airflow_logio.protocol.states import GroupState
+from airflow_logio.protocol.values import Status
 from airflow_logio.store.memory.tables import GroupKey, Tables
 from airflow_logio.store.records import GroupRef, Run, RunSpec
 from airflow_logio.store.rescaling import check_going_on, check_states, plan, shape_of
@@ -49,6 +50,18 @@ def open_slots(tables: Tables, run_id: int) -> dict[str, int]:
         if run == run_id and not slot.done:
             found[group] = found.get(group, 0) + 1
     return found
+
+
+def has_work(tables: Tables, run_id: int, group: str) -> bool:
+    shapes = found_run(tables, run_id).spec.operators
+    return any(
+        row.body.run_id == run_id
+        and row.status is Status.UNDONE
+        and row.inset_id is None
+        and row.receiver in shapes
+        and shapes[row.receiver].group == group
+        for row in tables.events.rows.values()
+    )
 
 
 def done(tables: Tables, run_id: int) -> frozenset[tuple[str, int]]:

@@ -1,9 +1,10 @@
-"""A group of the log in memory as an observer sees it."""
+"""A group of the log in memory as an observer sees it, and what of a run is under way."""
 
 from __future__ import annotations
 
+from airflow_logio.protocol.values import Port, Status
 from airflow_logio.store.memory.tables import GroupKey, Tables
-from airflow_logio.store.records import GroupStatus
+from airflow_logio.store.records import GroupStatus, UnderWay
 
 
 def status_of(tables: Tables, key: GroupKey) -> GroupStatus:
@@ -29,3 +30,17 @@ def status_of(tables: Tables, key: GroupKey) -> GroupStatus:
         commits=fence.commit_no,
         load=beat.load if beat else None,
     )
+
+
+def under_way(tables: Tables, run_id: int) -> UnderWay:
+    """Counted: the other adapters' counters are compared with this."""
+    found = UnderWay({}, {})
+    for row in tables.events.rows.values():
+        if row.body.run_id != run_id or row.status is not Status.UNDONE or row.rec_port is None:
+            continue
+        is_write = row.send_port is None
+        if is_write or row.inset_id is not None:
+            counts = found.pending if is_write else found.open
+            port = Port(row.receiver, row.rec_port)
+            counts[port] = counts.get(port, 0) + 1
+    return found

@@ -22,14 +22,13 @@ from airflow_logio.protocol.states import (
     check_wish,
     wish_after_claim,
 )
-from airflow_logio.protocol.values import Port, Status
 from airflow_logio.store.endings import superseded
 from airflow_logio.store.lineage_log import LineageLog
 from airflow_logio.store.memory import generations, maintenance, quarantine, scaling, slots
 from airflow_logio.store.memory.budget import budget_spent
 from airflow_logio.store.memory.lineage import MemoryLineageLog
 from airflow_logio.store.memory.session import MemoryGroupSession
-from airflow_logio.store.memory.statuses import status_of
+from airflow_logio.store.memory.statuses import status_of, under_way
 from airflow_logio.store.memory.tables import BeatRow, DriverRow, GroupKey, SupervisorRow, Tables
 from airflow_logio.store.port import GroupSession, LogStore
 from airflow_logio.store.records import (
@@ -299,6 +298,10 @@ class MemoryLogStore(LogStore):
         with self.tables.transaction():
             return scaling.rescale(self.tables, run_id, group, placement, retire, request_id)
 
+    def has_work(self, run_id: int, group: str) -> bool:
+        with self.tables.transaction():
+            return slots.has_work(self.tables, run_id, group)
+
     def request_scaling(
         self, run_id: int, group: str, replicas: int, *, by: str, reason: str = "", key: str | None = None
     ) -> ScalingRequest:
@@ -377,17 +380,8 @@ class MemoryLogStore(LogStore):
         return sorted(rows, key=lambda row: (row.port, row.direction))
 
     def under_way(self, run_id: int) -> UnderWay:
-        """Counted: the other adapters' counters are compared with this."""
-        found = UnderWay({}, {})
         with self.tables.transaction():
-            for row in self.tables.events.rows.values():
-                if row.body.run_id == run_id and row.status is Status.UNDONE and row.rec_port is not None:
-                    is_write = row.send_port is None
-                    if is_write or row.inset_id is not None:
-                        counts = found.pending if is_write else found.open
-                        port = Port(row.receiver, row.rec_port)
-                        counts[port] = counts.get(port, 0) + 1
-        return found
+            return under_way(self.tables, run_id)
 
     def references(self, run_id: int, prefix: str) -> Collection[str]:
         with self.tables.transaction():

@@ -10,7 +10,8 @@ from sqlalchemy.engine import Connection
 
 from airflow_logio.errors import LogInconsistent
 from airflow_logio.protocol.replicas import Slot, balanced, replicated_group
-from airflow_logio.store.records import GroupRef, RunSpec
+from airflow_logio.protocol.values import Status
+from airflow_logio.store.records import GroupRef, Run, RunSpec
 from airflow_logio.store.sql import schema
 
 slot = schema.slot
@@ -70,6 +71,19 @@ def open_slots(connection: Connection, run_ids: Sequence[int] | None = None) -> 
     for run_id, group, count in connection.execute(query):
         found.setdefault(run_id, {})[group] = count
     return found
+
+
+def has_work(connection: Connection, run: Run, group: str) -> bool:
+    """Rows that no Input Set has: events that nobody has taken, and write actions."""
+    log = schema.event_log
+    operators = [name for name, shape in run.spec.operators.items() if shape.group == group]
+    waiting = sa.exists().where(
+        log.c.run_id == run.run_id,
+        log.c.rec_op.in_(operators),
+        log.c.status == Status.UNDONE.value,
+        log.c.inset_id.is_(None),
+    )
+    return bool(connection.execute(sa.select(waiting)).scalar_one())
 
 
 def done(connection: Connection, run_id: int) -> frozenset[tuple[str, int]]:

@@ -299,6 +299,10 @@ class SqlLogStore(LogStore):
         wake.announce(self.engine, run_id, sorted(done.concerned))
         return done.count
 
+    def has_work(self, run_id: int, group: str) -> bool:
+        with reading(self.engine) as connection:
+            return slots.has_work(connection, self._run(connection, run_id), group)
+
     def request_scaling(
         self, run_id: int, group: str, replicas: int, *, by: str, reason: str = "", key: str | None = None
     ) -> ScalingRequest:
