@@ -14,7 +14,7 @@ from airflow_logio.protocol import effects as fx
 from airflow_logio.protocol.context import Context, encode_state
 from airflow_logio.protocol.replicas import Slot
 from airflow_logio.protocol.states import GroupState, RunState
-from airflow_logio.protocol.values import Event, Port
+from airflow_logio.protocol.values import Event, Kind, Port
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records import Run
 from tests.store.test_maintenance import rows_of
@@ -486,3 +486,20 @@ def test_the_end_of_an_ordinary_group_needs_no_slots(log_store: LogStore) -> Non
     assert driver.session.slots() == {}
     driver.session.commit([fx.FinishGroup()])
     assert log_store.finish_run(run.run_id)
+
+
+def test_a_sleeping_group_has_work_when_anything_waits_for_a_replica(log_store: LogStore) -> None:
+    run = replicated_run(log_store, initial=1)
+    sender, worker = feeder(log_store, run), launch(log_store, run, A)
+    assert not log_store.has_work(run.run_id, GROUP)
+    sender.session.commit([to_slot(1, 0)])
+    assert log_store.has_work(run.run_id, GROUP), "an event"
+    worker.session.commit([taken(1, 0)])
+    assert not log_store.has_work(run.run_id, GROUP), "a window that is open is no reason to wake"
+    worker.session.commit([fx.LogWrite("work[0]", "warehouse", 1, {}, 1, body=b"x")])
+    assert log_store.has_work(run.run_id, GROUP), "a write action"
+    worker.session.commit([fx.WritesDone("work[0]", "warehouse", 1, 1)])
+    end = fx.LogEvent(Event(Port("feed", "slot1"), 1, Kind.END, body=b""), (fx.Delivery(inbox(1)),))
+    sender.session.commit([end])
+    assert log_store.has_work(run.run_id, GROUP), "the end of its stream"
+    assert not log_store.has_work(run.run_id, "another")

@@ -282,6 +282,37 @@ def test_progress_closes_the_windows_of_a_slot_that_gets_no_records() -> None:
     assert window.triggered(state, [inset_id]) == [inset_id]
 
 
+def test_only_windows_that_get_the_very_events_are_told_of_time() -> None:
+    """What an operator before the window makes of an event may have other times; the Dispatcher cannot know."""
+    behind = pipeline(same, total, window=Tumbling("1h", on="t"))
+    direct = pipeline(total, window=Tumbling("1h", on="t"))
+    for made, windows in ((behind, 0), (direct, 1)):
+        made.replicate("work", partition=ByKey("k", slots=2), max=2)
+        dispatcher = made.operators["dispatch(op0)"]
+        assert len(dispatcher.settings()["windows"]) == windows
+
+
+def test_records_without_a_time_are_refused_by_the_window_and_not_before() -> None:
+    dispatcher = Dispatcher(ByKey("k", slots=2), 2, [Tumbling("1h", on="t")])
+    state = dispatcher.initial_state()
+    nulls = InputEvent("in", 1, pa.table({"k": [1], "t": pa.array([None], pa.timestamp("us"))}))
+    assert list(dispatcher.assign(nulls, state)) == ["1"]
+    assert [one.table.num_rows for one in dispatcher.dispatch(InputSet("1", nulls), state, None)] == [1]  # type: ignore[arg-type]
+
+
+def test_a_merger_lives_where_groups_stay_in_order() -> None:
+    """work → x (late), work → y (early) → z (late): in group late, the Merger would send back to early."""
+    made = Pipeline("p")
+    work = made.operator("work", same, made.source("numbers", Numbers()))
+    made.sink("x", Count(), work)
+    y = made.operator("y", same, work)
+    made.sink("z", Count(), y)
+    made.group("late", "x", "z")
+    made.group("early", y)
+    made.replicate("work", partition=RoundRobin(), max=2)
+    assert made.home("merge(work)") == "early"
+
+
 def test_a_dispatcher_by_hand_goes_in_turn() -> None:
     dispatcher = Dispatcher(RoundRobin(), 3)
     state = dispatcher.initial_state()

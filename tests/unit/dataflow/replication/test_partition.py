@@ -74,6 +74,9 @@ TYPES = [
     pa.array([Decimal("1.50")], pa.decimal128(10, 2)),
     pa.nulls(3),
     pa.array([], pa.string()),
+    pa.array([5], pa.time32("s")),
+    pa.array([5], pa.time64("ns")),
+    pa.array([5], pa.duration("ms")),
 ]
 
 
@@ -90,6 +93,22 @@ def test_a_wider_type_and_a_dictionary_keep_the_slots() -> None:
     plain, encoded = (slots_of(pa.table({"key": one}), ("key",), 128) for one in (text, text.dictionary_encode()))
     assert plain.tolist() == encoded.tolist()
     assert slots_of(pa.table({"key": [0.0]}), ("key",), 128) == slots_of(pa.table({"key": [-0.0]}), ("key",), 128)
+
+
+def test_the_unit_of_a_time_makes_no_other_key() -> None:
+    times = pa.array(
+        [datetime(2017, 3, 5, 4, tzinfo=UTC), datetime(1969, 1, 1, tzinfo=UTC), None], pa.timestamp("s", "UTC")
+    )
+    seen = {
+        tuple(slots_of(pa.table({"key": times.cast(pa.timestamp(unit, zone))}), ("key",), 128).tolist())
+        for unit in ("s", "ms", "us", "ns")
+        for zone in ("UTC", "Europe/Berlin")
+    }
+    assert len(seen) == 1
+    days = pa.array([17_000, -1], pa.int32()).cast(pa.date32())
+    assert slots_of(pa.table({"key": days}), ("key",), 128).tolist() == (
+        slots_of(pa.table({"key": days.cast(pa.date64())}), ("key",), 128).tolist()
+    )
 
 
 def test_slots_are_for_ever() -> None:
