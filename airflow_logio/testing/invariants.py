@@ -10,36 +10,32 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from airflow_logio.protocol import effects as fx
 from airflow_logio.protocol.context import decode_state
 from airflow_logio.protocol.logic import Logic
 from airflow_logio.protocol.replicas import replicated_group, slot_of
-from airflow_logio.protocol.source import READ_CONNECTION
 from airflow_logio.protocol.states import GroupState, RunState
 from airflow_logio.protocol.values import Kind, Port, Status
-from airflow_logio.protocol.writes import PendingWrite
-from airflow_logio.store.channels import STATE_CHANNEL, WRITES, read_channel
+from airflow_logio.store.channels import STATE_CHANNEL, WRITES
 from airflow_logio.store.header import encode_header
 from airflow_logio.store.memory.tables import ABSENT, Body, BodyKey, Change, GroupKey, GroupRow, LogRow, RunRow, Tables
 from airflow_logio.store.records import FenceRow
 from airflow_logio.testing.contexts import ContextWatch
 from airflow_logio.testing.drains import DrainWatch
-from airflow_logio.testing.external import WriterKey
+from airflow_logio.testing.driver_watch import DriverWatch
 from airflow_logio.testing.plan import GroupPlan, Systems
-from airflow_logio.testing.slot_watch import SlotWatch
 from airflow_logio.testing.upkeep import senders_of
 
 if TYPE_CHECKING:
-    from airflow_logio.testing.incarnation import Incarnation
+    pass
 
 END_HEADER = encode_header(Kind.END, 0, b"")
 
 
-class LogWatch(ContextWatch, DrainWatch, SlotWatch):
+class LogWatch(ContextWatch, DrainWatch, DriverWatch):
     """One schedule's eye on its log. `ports` and `writes` keep every body in order, for the oracle."""
 
     def __init__(self, tables: Tables) -> None:
-        SlotWatch.__init__(self)
+        DriverWatch.__init__(self)
         ContextWatch.__init__(self)
         DrainWatch.__init__(self)
         self.tables = tables
@@ -51,9 +47,7 @@ class LogWatch(ContextWatch, DrainWatch, SlotWatch):
         """(operator, port or channel) → bodies of what was logged on it."""
         self.events = 0
         """Events of all ports, write actions and state events: what has an event_id in the log."""
-        self._last: dict[tuple[str, str], int] = {}
         self._assigned: set[Any] = set()
-        self._tokens: dict[WriterKey, int] = {}
         self.expired: dict[tuple[str, int], bytes | None] = {}
         """(output port, event_id) of what retention has removed → its body."""
         self._kept: frozenset[Port] = frozenset()
@@ -114,57 +108,6 @@ class LogWatch(ContextWatch, DrainWatch, SlotWatch):
             yield
         finally:
             self._taken_back = None
-
-    # --- what a driver does -------------------------------------------------------------------------------------------
-
-    def before_write(self, key: WriterKey, writes: Sequence[PendingWrite]) -> None:
-        """A driver is about to apply these."""
-        self.a_write_action_is_logged_before_it_is_applied(key, writes)
-
-    def a_write_action_is_logged_before_it_is_applied(self, key: WriterKey, writes: Sequence[PendingWrite]) -> None:
-        operator, connection = key
-        logged = self._last.get((operator, f"{WRITES}{connection}"), 0)
-        if writes and writes[-1].number > logged:
-            self._fail(
-                "a_write_action_is_logged_before_it_is_applied",
-                f"write action {writes[-1].number} of {operator} on {connection} is applied, the log knows {logged}",
-            )
-
-    def a_lower_token_writes_nothing(self, key: WriterKey, token: int) -> None:
-        """Asked when an external system has accepted a conditional write."""
-        highest = self._tokens.get(key, 0)
-        if token < highest:
-            self._fail(
-                "a_lower_token_writes_nothing", f"{key[1]} accepted token {token} of {key[0]} after token {highest}"
-            )
-        self._tokens[key] = token
-
-    def after_commit(self, driver: Incarnation, effects: fx.Effects) -> None:
-        """A driver has committed."""
-        self.a_replaced_driver_commits_nothing(driver)
-        if driver.plan.replica_of:
-            self.a_retired_replica_commits_nothing(driver)
-            self.only_its_owner_commits_for_a_slot(driver, effects)
-
-    def a_replaced_driver_commits_nothing(self, driver: Incarnation) -> None:
-        if driver.is_replaced:
-            self._fail(
-                "a_replaced_driver_commits_nothing",
-                f"{driver.plan.name}, incarnation {driver.number} has committed, and was replaced before",
-            )
-
-    def a_replaced_driver_has_no_heartbeat(self, driver: Incarnation) -> None:
-        if driver.is_replaced:
-            self._fail(
-                "a_replaced_driver_has_no_heartbeat", f"{driver.plan.name}, incarnation {driver.number} was replaced"
-            )
-
-    def a_complete_read_action_is_never_read_again(self, operator: str, action_id: int) -> None:
-        if self._last.get((operator, read_channel(READ_CONNECTION)), 0) >= action_id:
-            self._fail(
-                "a_complete_read_action_is_never_read_again",
-                f"{operator} reads action {action_id}, whose effect is stored",
-            )
 
     # --- what a transaction changed -----------------------------------------------------------------------------------
 

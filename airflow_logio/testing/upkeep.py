@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from airflow_logio.protocol.effects import ExpireLineage, Kept, SweepShared
+from airflow_logio.protocol.group import GroupProtocol
 from airflow_logio.protocol.values import Port
 from airflow_logio.store.records import OperatorShape
 from airflow_logio.testing.plan import GroupPlan, Scenario, Sweep
@@ -64,3 +65,12 @@ def _shared(plans: Mapping[str, GroupPlan]) -> Iterator[Sweep]:
         for sender, receivers in plan.receivers.items():
             if sender not in kept and len({group_of[receiver.operator] for receiver in receivers}) > 1:
                 yield sweep(sender)
+
+
+def from_log(plans: Mapping[str, GroupPlan]) -> frozenset[tuple[str, str]]:
+    """Input ports whose events come from the log."""
+    return frozenset(
+        (port.operator, port.name)
+        for plan in plans.values()
+        for port in GroupProtocol(plan.operators, plan.receivers, plan.lineage_in).inputs_from_log()
+    )

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
 from typing import NamedTuple
 
 from airflow_logio.errors import EpochVoid, Fenced, LogInconsistent, LogioError, Park
 from airflow_logio.protocol import effects as fx
-from airflow_logio.protocol.group import GroupProtocol
 from airflow_logio.protocol.liveness import RecoveryBudget
 from airflow_logio.protocol.states import GroupState
 from airflow_logio.protocol.values import Port
@@ -18,11 +16,11 @@ from airflow_logio.testing.external import ExternalSystem
 from airflow_logio.testing.incarnation import Incarnation, Phase
 from airflow_logio.testing.invariants import LogWatch
 from airflow_logio.testing.logs import Log
-from airflow_logio.testing.plan import Batch, GroupPlan, Scenario
+from airflow_logio.testing.plan import Batch, Scenario
 from airflow_logio.testing.scaling import Scaling, applications
 from airflow_logio.testing.sites import Site
 from airflow_logio.testing.threads import Source
-from airflow_logio.testing.upkeep import shapes, sweeps_of
+from airflow_logio.testing.upkeep import from_log, shapes, sweeps_of
 from airflow_logio.testing.violation import Violation
 
 MAX_ZOMBIES = 2
@@ -396,12 +394,3 @@ _SUPERVISION = {
     "revive": World._revive,
     "end": World._end,
 }
-
-
-def from_log(plans: Mapping[str, GroupPlan]) -> frozenset[tuple[str, str]]:
-    """Input ports whose events come from the log."""
-    return frozenset(
-        (port.operator, port.name)
-        for plan in plans.values()
-        for port in GroupProtocol(plan.operators, plan.receivers, plan.lineage_in).inputs_from_log()
-    )
