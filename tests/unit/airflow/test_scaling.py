@@ -21,8 +21,9 @@ from airflow_logio.operators.spark import LogioSparkOperator
 from airflow_logio.operators.start_run import LogioStartRunOperator
 from airflow_logio.operators.stop import LogioStopOperator
 from airflow_logio.operators.supervise import LogioSuperviseOperator
-from airflow_logio.protocol.effects import FinishGroup
+from airflow_logio.protocol.effects import Delivery, FinishGroup, LogEvent
 from airflow_logio.protocol.states import GroupState, ScalingState
+from airflow_logio.protocol.values import Event, Kind, Port
 from airflow_logio.runtime import supervision
 from airflow_logio.runtime.failures import DueScaling, FailureFinder
 from airflow_logio.sensors.failed_group import LogioFailedGroupSensor
@@ -407,7 +408,12 @@ def test_a_group_that_sleeps_is_woken_by_the_end_of_its_stream_unless_a_person_h
     drivers.ready(ONE)
     scaling(0, "to_zero").execute(context())
     claim = log.claim(run.run_id, "ingest", expected=0, reason="test")
-    drivers.finish(log.register(claim, drivers.launcher.identity()))
+    ref = log.register(claim, drivers.launcher.identity())
+    session = log.session(ref)
+    session.open()
+    end = Event(Port("dispatch(slow)", "slot0"), 1, Kind.END, body=b"")
+    assert looks(trigger(run)) is None, "nothing waits yet"
+    session.commit([LogEvent(end, (Delivery(Port("slow[0]", "in")),))])
     log.request(run.run_id, "publish", GroupState.HALTED)
     assert FailureFinder(log, run_uid=run.uid).look().due == ()
     log.request(run.run_id, "publish", GroupState.RUNNING)
