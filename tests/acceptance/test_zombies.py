@@ -43,7 +43,11 @@ def contents(url: str) -> dict[str, Any]:
     """Every row of every table of the log, except heartbeats."""
     engine = log_engine(url)
     with engine.connect() as connection:
-        names = [n for n in sa.inspect(connection).get_table_names() if n not in ("logio_heartbeat", "logio_waiting")]
+        names = [
+            n
+            for n in sa.inspect(connection).get_table_names()
+            if n not in ("logio_heartbeat", "logio_load", "logio_waiting")
+        ]
         found = {name: sorted(map(_text, connection.execute(sa.text(f"SELECT * FROM {name}")))) for name in names}
     engine.dispose()
     return found
