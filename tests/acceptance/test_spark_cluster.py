@@ -10,6 +10,7 @@ import subprocess
 import urllib.request
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from http.client import HTTPException
 from pathlib import Path
 from typing import Any
 
@@ -48,11 +49,12 @@ class Cluster:
             with urllib.request.urlopen(f"http://{HERE}:{self.ui_port}/json/", timeout=10) as answer:
                 found: dict[str, Any] = json.load(answer)
                 return found
-        except OSError:
+        except (OSError, HTTPException, ValueError):  # it begins, or is cut short
             return {}
 
     def running(self) -> list[str]:
-        return [application["id"] for application in self.state()["activeapps"]]
+        silent = [{"id": "the master does not answer"}]
+        return [application["id"] for application in self.state().get("activeapps", silent)]
 
     def executors(self) -> list[psutil.Process]:
         found = []
@@ -103,7 +105,7 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
             "worker.Worker", f"spark://{HERE}:{port}", "--cores", "1", "--memory", "600m", "--webui-port", "0"
         )
         found = Cluster(port, ui_port, psutil.Process(worker.pid))
-        eventually(lambda: found.state().get("aliveworkers") == 1, what="the worker registers", timeout=90, every=0.2)
+        eventually(lambda: found.state().get("aliveworkers") == 1, what="the worker registers", timeout=240, every=0.2)
         yield found
     finally:
         for process in processes:
