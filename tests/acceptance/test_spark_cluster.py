@@ -105,13 +105,21 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
             "worker.Worker", f"spark://{HERE}:{port}", "--cores", "1", "--memory", "600m", "--webui-port", "0"
         )
         found = Cluster(port, ui_port, psutil.Process(worker.pid))
-        eventually(lambda: found.state().get("aliveworkers") == 1, what="the worker registers", timeout=240, every=0.2)
+        try:
+            registers = "the worker registers"
+            eventually(lambda: found.state().get("aliveworkers") == 1, what=registers, timeout=240, every=0.2)
+        except Exception as error:
+            for log in sorted(tmp_path.glob("*.log")):
+                error.add_note(f"--- {log.name}\n{log.read_text(errors='replace')[-3000:]}")
+            raise
         yield found
     finally:
         for process in processes:
-            for child in psutil.Process(process.pid).children(recursive=True):
-                child.kill()
-            os.kill(process.pid, signal.SIGKILL)
+            with contextlib.suppress(psutil.NoSuchProcess):  # it could not begin
+                for child in psutil.Process(process.pid).children(recursive=True):
+                    child.kill()
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(process.pid, signal.SIGKILL)
             process.wait()
 
 
