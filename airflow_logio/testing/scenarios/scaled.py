@@ -1,4 +1,5 @@
-"""The sales pipeline with replicas: sums by store in slots, and copies of the sales, whole events anywhere, in order."""
+"""The sales pipeline with replicas: sums by store in slots, told by the Dispatcher how far time has come; and copies of the
+sales, whole events anywhere through two operators without state, in order."""
 
 from __future__ import annotations
 
@@ -28,17 +29,17 @@ def pipeline() -> Pipeline:
     made = Pipeline("scaled", connections=["warehouse"])
     part = transactions().slice(0, EVENTS * RECORDS_PER_EVENT)
     ingest = made.source("ingest", ScriptedSource(part, RECORDS_PER_EVENT))
-    before = made.operator("before", passed, ingest)
-    hourly = made.operator("hourly", hourly_sales, before, window=Tumbling("2h", on="transaction_timestamp"))
+    hourly = made.operator("hourly", hourly_sales, ingest, window=Tumbling("2h", on="transaction_timestamp"))
     columns = {"hour": "timestamp", "store_id": "bigint", "department": "text"}
     columns |= {"quantity": "bigint", "sales_cents": "bigint"}
     publish = made.writer("publish", TableWriter("warehouse", "hourly_sales", columns), hourly)
     made.sink("done", Count(), publish)
-    copies = made.operator("copies", copied, ingest)
+    before = made.operator("before", passed, ingest)
+    copies = made.operator("copies", copied, before)
     columns = {name: "bigint" for name in ("store_id", "product_id", "quantity", "sales_cents")}
     made.writer("save", TableWriter("warehouse", "copies", columns, on_new_run="replace"), copies)
-    made.group("hours", before, hourly)
-    made.group("copying", copies)
+    made.group("hours", hourly)
+    made.group("copying", before, copies)
     made.group("publishing", publish, "done", "save")
     made.replicate("hours", partition=ByKey("store_id", slots=SLOTS), max=REPLICAS)
     made.replicate("copying", partition=LeastLoaded(slots=SLOTS), max=REPLICAS, initial=2, ordered=True)
