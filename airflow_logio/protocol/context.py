@@ -6,6 +6,7 @@ the mark per input port, the next ids, the Input Sets that are triggered and not
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
 import msgspec
@@ -113,6 +114,14 @@ class StoredState(msgspec.Struct):
 
     context: Context
     state: dict[str, Any]
+
+    def goes_on_alone(self, ports: Collection[str]) -> bool:
+        """Whether the operator has something to do before its next event; `ports` are all its input ports.
+
+        Input Sets to generate, Output Sets to send when their writes are done, or its end when all its streams have ended.
+        """
+        context = self.context
+        return bool(context.triggered or context.outbox or (ports and context.ended.issuperset(ports)))
 
 
 _encoder = msgspec.msgpack.Encoder(order="deterministic")

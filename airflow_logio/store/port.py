@@ -270,7 +270,8 @@ class LogStore(ABC):
 
     @abstractmethod
     def has_work(self, run_id: int, group: str) -> bool:
-        """Whether an event, an end of stream or a write action of a replicated group waits for a replica to take it.
+        """Whether anything of a replicated group waits for a replica: an event, an end of stream, a write action, an Input
+        Set that is triggered (or was quarantined, and is retried), an Output Set that is not sent.
 
         What is in Input Sets that wait for more is no such work: a group may sleep with windows open.
         """

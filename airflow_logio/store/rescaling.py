@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from airflow_logio.errors import ConfigurationError, ProtocolViolation, UnknownRun
+from airflow_logio.errors import ConfigurationError, LogInconsistent, ProtocolViolation, UnknownRun
+from airflow_logio.protocol.context import decode_state
 from airflow_logio.protocol.replicas import Placement, Slot, replicated_group
 from airflow_logio.protocol.states import (
     OPEN_SCALING,
@@ -17,7 +18,7 @@ from airflow_logio.protocol.states import (
 )
 from airflow_logio.protocol.values import unstorable
 from airflow_logio.store.endings import superseded
-from airflow_logio.store.records import ReplicatedShape, Run
+from airflow_logio.store.records import ReplicatedShape, Run, RunSpec
 
 
 def shape_of(run: Run, group: str) -> ReplicatedShape:
@@ -126,6 +127,17 @@ def _check_names(
     named = {owner for owner in placement.values() if owner is not None} | set(retire)
     if strangers := sorted(named - set(shape.replicas)):
         raise ProtocolViolation(f"group {group!r} has no replica {strangers[0]!r}; it has {', '.join(shape.replicas)}")
+
+
+def goes_on_alone(spec: RunSpec, operator: str, state: bytes) -> bool:
+    """Whether a slot's operator has something to do before its next event; its `state` is that of the last step.
+
+    One whose state cannot be read has: its replica says so when it recovers, and is parked with that.
+    """
+    try:
+        return decode_state(operator, state).goes_on_alone(spec.operators[operator].inputs)
+    except LogInconsistent:
+        return True
 
 
 _CAN_RETIRE = allowed_from(GroupState.RETIRED) | {GroupState.RETIRED}

@@ -11,7 +11,7 @@ import pytest
 
 from airflow_logio.errors import EpochVoid, Fenced, LogInconsistent, ProtocolViolation, UnknownRun
 from airflow_logio.protocol import effects as fx
-from airflow_logio.protocol.context import Context, encode_state
+from airflow_logio.protocol.context import Context, HeldOutput, encode_state
 from airflow_logio.protocol.replicas import Slot
 from airflow_logio.protocol.states import GroupState, RunState
 from airflow_logio.protocol.values import Event, Kind, Port
@@ -503,3 +503,33 @@ def test_a_sleeping_group_has_work_when_anything_waits_for_a_replica(log_store: 
     sender.session.commit([end])
     assert log_store.has_work(run.run_id, GROUP), "the end of its stream"
     assert not log_store.has_work(run.run_id, "another")
+
+
+LEFT_TO_DO = {
+    "an Input Set to generate": (Context(triggered=["I"]), True),
+    "an Output Set to send": (Context(outbox=[HeldOutput()]), True),
+    "its own end": (Context(ended={"in"}), True),
+    "its slot's end": (Context(ended={"in"}, finished=True), True),
+    "nothing": (Context(marks={"in": 7}, aside=["I"]), False),
+}
+"""What an operator had left to do when its replica was retired, and whether that is work for another one."""
+
+
+@pytest.mark.parametrize("what", LEFT_TO_DO)
+def test_a_sleeping_group_has_work_that_no_row_tells_of(log_store: LogStore, what: str) -> None:
+    context, is_work = LEFT_TO_DO[what]
+    run = replicated_run(log_store, slots=2, initial=1)
+    worker = launch(log_store, run, A)
+    worker.session.commit([fx.StoreState("work[1]", encode_state(context, {}))])
+    assert log_store.rescale(run.run_id, GROUP, {0: None, 1: None}, retire=[A]) == 2
+    assert log_store.has_work(run.run_id, GROUP) is is_work
+
+
+def test_a_slot_that_is_done_is_no_work_and_a_state_that_cannot_be_read_is(log_store: LogStore) -> None:
+    run = replicated_run(log_store, slots=2, initial=2)
+    first, second = launch(log_store, run, A), launch(log_store, run, B)
+    first.session.commit([fx.StoreState("work[0]", encode_state(Context(ended={"in"}, finished=True), {}))])
+    first.session.commit([fx.FinishGroup()])
+    assert not log_store.has_work(run.run_id, GROUP)
+    second.session.commit([fx.StoreState("work[1]", b"garbage")])
+    assert log_store.has_work(run.run_id, GROUP), "whoever recovers it says what is wrong"

@@ -6,12 +6,12 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
 from airflow_logio.errors import LogInconsistent, UnknownRun
-from airflow_logio.protocol.replicas import Placement, Slot, balanced, replicated_group
+from airflow_logio.protocol.replicas import Placement, Slot, balanced, replicated_group, slot_of
 from airflow_logio.protocol.states import GroupState
 from airflow_logio.protocol.values import Status
 from airflow_logio.store.memory.tables import GroupKey, Tables
 from airflow_logio.store.records import GroupRef, Run, RunSpec
-from airflow_logio.store.rescaling import check_going_on, check_states, plan, shape_of
+from airflow_logio.store.rescaling import check_going_on, check_states, goes_on_alone, plan, shape_of
 
 
 def create(tables: Tables, run_id: int, spec: RunSpec) -> None:
@@ -53,15 +53,19 @@ def open_slots(tables: Tables, run_id: int) -> dict[str, int]:
 
 
 def has_work(tables: Tables, run_id: int, group: str) -> bool:
-    shapes = found_run(tables, run_id).spec.operators
-    return any(
-        row.body.run_id == run_id
-        and row.status is Status.UNDONE
-        and row.inset_id is None
-        and row.receiver in shapes
-        and shapes[row.receiver].group == group
+    spec = found_run(tables, run_id).spec
+    operators = {name for name, shape in spec.operators.items() if shape.group == group}
+    waits = any(
+        row.body.run_id == run_id and row.status is Status.UNDONE and row.inset_id is None and row.receiver in operators
         for row in tables.events.rows.values()
     )
+    over = {number for name, number in done(tables, run_id) if name == group}
+    states = {
+        name: tables.states[run_id, name, 0]
+        for name in operators
+        if slot_of(name) not in over and (run_id, name, 0) in tables.states
+    }
+    return waits or any(goes_on_alone(spec, name, data) for name, data in states.items())
 
 
 def done(tables: Tables, run_id: int) -> frozenset[tuple[str, int]]:

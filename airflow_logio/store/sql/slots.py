@@ -9,9 +9,10 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from airflow_logio.errors import LogInconsistent
-from airflow_logio.protocol.replicas import Slot, balanced, replicated_group
+from airflow_logio.protocol.replicas import Slot, balanced, replicated_group, slot_of
 from airflow_logio.protocol.values import Status
 from airflow_logio.store.records import GroupRef, Run, RunSpec
+from airflow_logio.store.rescaling import goes_on_alone
 from airflow_logio.store.sql import schema
 
 slot = schema.slot
@@ -74,8 +75,8 @@ def open_slots(connection: Connection, run_ids: Sequence[int] | None = None) -> 
 
 
 def has_work(connection: Connection, run: Run, group: str) -> bool:
-    """Rows that no Input Set has: events that nobody has taken, and write actions."""
-    log = schema.event_log
+    """Rows that no Input Set has: events that nobody has taken, and write actions; else what the stored states say."""
+    log, states = schema.event_log, schema.state
     operators = [name for name, shape in run.spec.operators.items() if shape.group == group]
     waiting = sa.exists().where(
         log.c.run_id == run.run_id,
@@ -83,7 +84,14 @@ def has_work(connection: Connection, run: Run, group: str) -> bool:
         log.c.status == Status.UNDONE.value,
         log.c.inset_id.is_(None),
     )
-    return bool(connection.execute(sa.select(waiting)).scalar_one())
+    if connection.execute(sa.select(waiting)).scalar_one():
+        return True
+    over = {number for name, number in done(connection, run.run_id) if name == group}
+    still_open = [name for name in operators if slot_of(name) not in over]
+    query = sa.select(states.c.op, states.c.state).where(
+        states.c.run_id == run.run_id, states.c.op.in_(still_open), states.c.state_id == 0
+    )
+    return any(goes_on_alone(run.spec, row.op, bytes(row.state)) for row in connection.execute(query))
 
 
 def done(connection: Connection, run_id: int) -> frozenset[tuple[str, int]]:
