@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 import pytest
 
+from airflow_logio.protocol import effects as fx
 from airflow_logio.protocol.states import GroupState, ScalingState
+from airflow_logio.protocol.values import Event, Kind, Port
 from airflow_logio.runtime.launch import LaunchContext
 from airflow_logio.runtime.scaling import Stage, carry_out, look_after, plan
+from airflow_logio.runtime.stop_run import StopMode, StopRun
 from airflow_logio.store.memory.store import MemoryLogStore
 from airflow_logio.store.records import GroupStatus, Run
-from tests.support.replicated import GROUP, REPLICAS, A, B, C, feeder, launch, replicated_spec, to_slot
+from tests.support.replicated import GROUP, REPLICAS, A, B, C, feeder, inbox, launch, replicated_spec, to_slot
 
 NEW, RUNNING, DEAD, PARKED, RETIRED, FINISHED = (
     GroupState.NEW,
@@ -95,3 +98,34 @@ def test_a_group_that_sleeps_is_woken_with_as_many_replicas_as_its_author_wants_
     (request,) = look_after(store, run, store.groups(run.run_id))
     assert (request.replicas, request.by) == (2, "dispatcher")
     assert look_after(store, run, store.groups(run.run_id)) == [request]
+
+
+def test_a_drain_is_not_over_while_the_last_group_sleeps_with_work_left(store: MemoryLogStore) -> None:
+    spec = replicated_spec(slots=2, initial=1)
+    ends_with_replicas = replace(
+        spec,
+        groups=("feed", *REPLICAS),
+        operators={name: shape for name, shape in spec.operators.items() if name != "end"},
+    )
+    run = store.start_run(ends_with_replicas)
+    launch(store, run, A)
+    store.rescale(run.run_id, GROUP, {0: None, 1: None}, retire=[A])
+    source = feeder(store, run)
+    drain = StopRun(store, run, StopMode.DRAIN)
+    drain.request()
+    end = fx.LogEvent(Event(Port("feed", "slot0"), 1, Kind.END, body=b""), (fx.Delivery(inbox(0)),))
+    source.session.commit([end, fx.FinishGroup()])
+
+    states = drain.look()
+    assert states == {"feed": FINISHED, A: RETIRED, B: RETIRED, C: RETIRED}
+    assert not drain.is_over(states) and not drain.has_succeeded(states)
+
+    (request,) = look_after(store, run, store.groups(run.run_id))
+    assert request.replicas == 1, "whoever supervises the run wakes the group"
+    replica = launch(store, run, A)
+    store.rescale(run.run_id, GROUP, {0: A, 1: A})
+    replica.session.open(raise_epoch=True)
+    replica.session.commit([fx.FinishGroup()])
+    states = drain.look()
+    assert states is not None
+    assert drain.is_over(states) and drain.has_succeeded(states)
