@@ -78,6 +78,7 @@ class GroupEpoch:
         self._protocol = GroupProtocol(specs, receivers, captured_inputs(self._pipeline))
         self._members = {spec.name: self._pipeline.operators[spec.name] for spec in specs}
         self._mailbox = Mailbox(settings.prefetch)
+        self._load.watch(self._mailbox.waiting)
         self._payloads = self._open_payloads(epoch)
         self._bodies = Bodies(self._payloads)
         # What is swept for several groups is swept by the group behind: by a Merger's, never by a replica.
@@ -223,6 +224,7 @@ class GroupEpoch:
         Where the process ends, `for_good`, a read that does not answer is not waited for: its process takes it along.
         """
         self._mailbox.close()
+        self._load.watch(None)
         if self._payloads is not None:
             self._payloads.stop()
         self._committer.stop()
@@ -282,7 +284,7 @@ class GroupEpoch:
             self._unflushed_since = time.monotonic()
         match item:
             case (Port() as receiver, Event() as event):
-                self._load.took(1, event.records, self._mailbox.waiting())
+                self._load.took(1, event.records)
                 self._protocol.deliver(receiver, event)
             case Discarded(operator, action_id):
                 self._protocol.effect_dropped(operator, action_id)

@@ -26,6 +26,12 @@ class Doing(Enum):
 
 
 _Totals = tuple[float, ...]
+Waiting = Callable[[], tuple[int, float]]
+"""How many events wait in memory, and for how many seconds the oldest one has."""
+
+
+def _nothing() -> tuple[int, float]:
+    return 0, 0.0
 
 
 class LoadMeter:
@@ -39,7 +45,7 @@ class LoadMeter:
         self._since = clock()
         self._seconds = [0.0, 0.0, 0.0]
         self._counts = [0, 0, 0, 0]
-        self._queued = 0
+        self._waiting = _nothing
         self._history: deque[tuple[float, _Totals]] = deque([(self._since, (0.0,) * 7)])
 
     def now(self, doing: Doing) -> None:
@@ -50,12 +56,15 @@ class LoadMeter:
             self._pass(self._clock())
             self._doing = doing
 
-    def took(self, events: int, records: int, queued: int) -> None:
-        """Input events were used; `queued` more are in memory."""
+    def watch(self, waiting: Waiting | None) -> None:
+        """From now on `waiting` is asked with every reading; None: nothing is in memory."""
+        self._waiting = waiting or _nothing
+
+    def took(self, events: int, records: int) -> None:
+        """Input events were used."""
         with self._lock:
             self._counts[0] += events
             self._counts[1] += records
-            self._queued = queued
 
     def sent(self, events: int, records: int) -> None:
         """Output events were made for other groups."""
@@ -74,11 +83,11 @@ class LoadMeter:
             then, before = self._history[0]
             self._history.append((now, totals))
             busy, idle, blocked, *counts = (new - old for new, old in zip(totals, before, strict=True))
-            seconds, queued = now - then, self._queued
+            seconds = now - then
         whole = busy + idle + blocked
         shares = (busy / whole, idle / whole, blocked / whole) if whole > 0 else (0.0, 1.0, 0.0)
         events_in, records_in, events_out, records_out = map(int, counts)
-        return Load(seconds, *shares, events_in, records_in, events_out, records_out, queued)
+        return Load(seconds, *shares, events_in, records_in, events_out, records_out, *self._waiting())
 
     def _pass(self, now: float) -> None:
         self._seconds[self._doing.value] += now - self._since

@@ -28,7 +28,7 @@ class Closed(Exception):
 class Mailbox:
     def __init__(self, bound: Bound) -> None:
         self._bound = bound
-        self._inputs: deque[tuple[Any, int]] = deque()
+        self._inputs: deque[tuple[Any, int, float]] = deque()
         self._completions: deque[Any] = deque()
         self._bytes = 0
         self._closed = False
@@ -41,7 +41,7 @@ class Mailbox:
                 self._changed.wait()
             if self._closed:
                 raise Closed
-            self._inputs.append((item, size))
+            self._inputs.append((item, size, time.monotonic()))
             self._bytes += size
             self._changed.notify_all()
 
@@ -62,7 +62,7 @@ class Mailbox:
                 if self._completions:
                     return self._completions.popleft()
                 if inputs and self._inputs:
-                    item, size = self._inputs.popleft()
+                    item, size, _ = self._inputs.popleft()
                     self._bytes -= size
                     self._changed.notify_all()
                     return item
@@ -71,9 +71,10 @@ class Mailbox:
                     return None
                 self._changed.wait(remaining)
 
-    def waiting(self) -> int:
-        """Inputs that nobody has taken yet."""
-        return len(self._inputs)
+    def waiting(self) -> tuple[int, float]:
+        """Inputs that nobody has taken yet, and for how many seconds the oldest one has been here."""
+        with self._changed:
+            return len(self._inputs), time.monotonic() - self._inputs[0][2] if self._inputs else 0.0
 
     def close(self) -> None:
         with self._changed:

@@ -272,6 +272,8 @@ class Load:
     records_out: int
     queued: int = 0
     """Events in its memory that no step has used yet."""
+    lag_seconds: float = 0.0
+    """How long the oldest of these has been there."""
 
 
 @dataclass(frozen=True, slots=True)

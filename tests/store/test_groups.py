@@ -201,7 +201,7 @@ def test_heartbeats_are_seen_and_answer_with_the_wish(log_store: LogStore) -> No
 def test_a_driver_says_how_busy_it_is_and_its_successor_says_it_anew(log_store: LogStore) -> None:
     driver = start_driver(log_store)
     assert status(log_store, driver.ref).load is None
-    first, second = Load(10.0, 0.5, 0.25, 0.25, 3, 30, 1, 5, 2), Load(10.0, 1.0, 0.0, 0.0, 9, 90, 3, 15)
+    first, second = Load(10.0, 0.5, 0.25, 0.25, 3, 30, 1, 5, 2, 0.4), Load(10.0, 1.0, 0.0, 0.0, 9, 90, 3, 15)
     for beat, load in ((1, first), (2, second)):
         log_store.heartbeat(driver.ref, beat, ready=True, rss_bytes=1, load=load)
         assert status(log_store, driver.ref).load == load

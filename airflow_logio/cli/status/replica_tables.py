@@ -27,7 +27,7 @@ def tables(replicated: Sequence[Replicas], requests: int = MAX_REQUESTS) -> Iter
 
 def _replicas(replicated: Sequence[Replicas]) -> Table:
     table = cells.table(
-        "replica", "state", "slots", "busy", "idle", "blocked", "records/s in", "records/s out", "events queued"
+        "replica", "state", "slots", "busy", "idle", "blocked", "records/s in", "records/s out", "queue", "lag"
     )
     for one in replicated:
         done = f", {one.done} done" if one.done else ""
@@ -47,7 +47,8 @@ def _load(load: Load | None) -> list[str]:
     return [
         *(f"{share:.0%}" for share in (load.busy, load.idle, load.blocked)),
         *(f"{many / load.seconds:,.0f}" if load.seconds > 0 else "" for many in rates),
-        f"{load.queued:,}",
+        f"{load.queued:,} events",
+        f"{load.lag_seconds:.1f} s",
     ]
 
 

@@ -48,13 +48,16 @@ def store(sqlite_url: str) -> Iterator[SqlLogStore]:
     opened.dispose()
 
 
+LOAD = Load(10.0, 0.6, 0.3, 0.1, 9, 1200, 8, 50, 3, 1.5)
+
+
 @pytest.fixture
 def report(store: SqlLogStore) -> Report:
     """Of ten events per slot seven were taken; two replicas work, the third one was never needed."""
     run = store.start_run(whole_spec())
     drivers = {name: start_driver(store, group=name, run=run) for name in ("feed", "end")}
     drivers |= {name: launch(store, run, name) for name in (A, B)}
-    store.heartbeat(drivers[A].ref, 1, ready=True, rss_bytes=1 << 20, load=Load(10.0, 0.6, 0.3, 0.1, 9, 1200, 8, 50, 3))
+    store.heartbeat(drivers[A].ref, 1, ready=True, rss_bytes=1 << 20, load=LOAD)
     for state in (ScalingState.ACCEPTED, ScalingState.DONE):
         asked = store.request_scaling(run.run_id, GROUP, 2, by="a person", reason="because", key="one")
         store.settle_scaling(asked.request_id, state, "2 replica(s) of work: 2 slot(s) moved")
@@ -90,7 +93,7 @@ def test_replicas_their_slots_and_load(report: Report) -> None:
     assert [line[0] for line in lines if line[:1] in ([A], [B])][:2] == [A, B], "its replicas come behind it"
     assert ["work", "2 of 3 in use", "4"] in lines
     owned = {A: "0-1", B: "2-3"}
-    assert [A, "running", owned[A], "60%", "30%", "10%", "120", "5", "3"] in lines
+    assert [A, "running", owned[A], "60%", "30%", "10%", "120", "5", "3 events", "1.5 s"] in lines
     assert [B, "running", owned[B]] in lines
     assert not any(line[:1] == ["work.3"] for line in lines), "nobody needs to see a replica that is not in use"
 
