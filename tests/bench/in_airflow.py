@@ -1,11 +1,12 @@
 """kill -9 of a driver under a real Airflow: seconds until it is detected, and until its group commits its next Output Set.
 
-Two forms: task `supervise` of the run's own DAG run, and the recovery DAG. Three conditions:
+Two forms: task `supervise` of the run's own DAG run, and the recovery DAG. Four conditions:
 
 - *idle*: every other driver has finished or waits (the one to be killed is stopped until they do);
 - *loaded*: all of them are at work on a source that is slower than they are and lasts longer than the measurement, so that
   every group has input before, during and after each kill, and its commit rates can be compared;
-- *second*: loaded, and the group is killed when another one's recovery has just been claimed.
+- *second*: loaded, and the group is killed when another one's recovery has just been claimed;
+- *leased*: loaded, and the driver is stopped instead of killed: its process is there, only its lease of 5 s tells.
 
 Idle and loaded kills are independent measurements: each waits until somebody looks for failed groups again after the
 recovery before (the recovery DAG's next run has begun, `supervise` is deferred again). In *second* nobody is looking then.
@@ -61,9 +62,11 @@ CAUGHT_UP_EVENTS = 150
 """With so little unacknowledged (a window of `totals` has 100 events), a group keeps the pace of the source."""
 KILL_SECONDS = 42.0
 """A loaded kill with all its waiting takes less, for the length of the source."""
-SECOND = 3
-"""Kills in the middle of another recovery, at most."""
+FEW = 3
+"""Kills in the middle of another recovery, and drivers that are stopped, at most."""
+LEASE_SECONDS = 5
 DAG_ID = "bench_sales"
+LEASED_ID = "bench_leased"
 PACE = "pace"
 _DAG = """
 from airflow.sdk import DAG, Param
@@ -72,14 +75,15 @@ from airflow_logio.protocol.liveness import RecoveryBudget
 from bench_pipeline import paced
 
 PARAMS = {{name: Param("", type="string") for name in ("transactions", "pace")}}
-with DAG("bench_sales", schedule=None, max_active_runs=1, params=PARAMS):
-    LogioPipelineGroup(
-        paced,
-        connections={{"warehouse": "warehouse_db"}},
-        recovery={recovery!r},
-        lease_seconds=600,
-        recovery_budget=RecoveryBudget(recoveries=100),
-    )
+for dag_id, lease_seconds in (("{dag_id}", 600), ("{leased_id}", {lease_seconds})):
+    with DAG(dag_id, schedule=None, max_active_runs=1, params=PARAMS):
+        LogioPipelineGroup(
+            paced,
+            connections={{"warehouse": "warehouse_db"}},
+            recovery={recovery!r},
+            lease_seconds=lease_seconds,
+            recovery_budget=RecoveryBudget(recoveries=100),
+        )
 """
 
 
@@ -100,6 +104,7 @@ def measure(databases: Postgres, form: str, kills: int, pace: float) -> list[Rec
         for number in range(kills):
             bench.idle_run(f"idle-{number}", found)
         bench.loaded_run("loaded", kills, pace, found)
+        bench.leased_run("leased", min(kills, FEW), pace, found)
         return [
             Recovered(form, group, condition, tuple(kills_of)) for (group, condition), kills_of in sorted(found.items())
         ]
@@ -112,7 +117,8 @@ def _instance(folder: Path, databases: Postgres, form: str) -> Iterator[_Bench]:
     dags.mkdir()
     shutil.copytree(DAGS / "pipelines", dags / "pipelines")
     shutil.copy(PIPELINE, dags)
-    (dags / "bench_sales.py").write_text(_DAG.format(recovery=FORMS[form]))
+    names = {"dag_id": DAG_ID, "leased_id": LEASED_ID, "lease_seconds": LEASE_SECONDS}
+    (dags / "bench_sales.py").write_text(_DAG.format(recovery=FORMS[form], **names))
     shutil.copy(DAGS / "logio_recovery.py", dags)
     places = Places(folder, dags, log_url, warehouse_url)
     standalone = Standalone(places)
@@ -121,7 +127,8 @@ def _instance(folder: Path, databases: Postgres, form: str) -> Iterator[_Bench]:
     try:
         airflow = Airflow(standalone.url, standalone.login)
         eventually(lambda: _is_ready(standalone, airflow), what="Airflow is ready", timeout=240, every=0.5)
-        airflow.unpause(DAG_ID)
+        for dag_id in (DAG_ID, LEASED_ID):
+            airflow.unpause(dag_id)
         if FORMS[form] == "dag":
             airflow.unpause("logio_recovery")
             eventually(lambda: list(store.supervisors()), what="the recovery DAG looks", timeout=120, every=0.5)
@@ -137,7 +144,7 @@ def _is_ready(standalone: Standalone, airflow: Airflow) -> bool:
     try:
         if errors := airflow.is_healthy() and airflow.import_errors():
             raise WrongResult(f"a DAG cannot be imported: {errors[0]}")
-        return airflow.is_healthy() and airflow.has_dag(DAG_ID) and airflow.has_dag("logio_recovery")
+        return airflow.is_healthy() and all(map(airflow.has_dag, (DAG_ID, LEASED_ID, "logio_recovery")))
     except AirflowUnavailable:
         return False
 
@@ -171,7 +178,7 @@ class _Bench:
     def loaded_run(self, name: str, kills: int, pace: float, found: dict[tuple[str, str], list[Kill]]) -> None:
         """So many kills of each group, in turn, with everybody at work; then some in the middle of a recovery."""
         self._set_pace(pace)
-        second = min(kills, SECOND)
+        second = min(kills, FEW)
         run, transactions = self._start(name, self._longer(pace * KILL_SECONDS * (len(GROUPS) * kills + second + 2)))
         for _ in range(kills):
             for group in GROUPS:
@@ -192,6 +199,17 @@ class _Bench:
         self._set_pace(None)
         self._end(run, transactions)
 
+    def leased_run(self, name: str, stops: int, pace: float, found: dict[tuple[str, str], list[Kill]]) -> None:
+        """A driver that is stopped so many times, with everybody at work."""
+        self._set_pace(pace)
+        run, transactions = self._start(name, self._longer(pace * KILL_SECONDS * (stops + 2)), LEASED_ID)
+        for _ in range(stops):
+            process = self._settled(run, "totals")
+            before = self._sampled(run)
+            self._note(found, "totals", "leased", self._kill(run, "totals", process, before, signal.SIGSTOP))
+        self._set_pace(None)
+        self._end(run, transactions)
+
     @staticmethod
     def _note(found: dict[tuple[str, str], list[Kill]], group: str, condition: str, kill: Kill) -> None:
         """Said at once: the whole measurement takes long, and the machine may be busy with something else by then."""
@@ -200,8 +218,8 @@ class _Bench:
 
     # --- steps --------------------------------------------------------------------------------------------------------
 
-    def _start(self, name: str, transactions: Path) -> tuple[Run, Path]:
-        self.airflow.trigger(DAG_ID, name, {"transactions": str(transactions), "pace": str(self.folder / PACE)})
+    def _start(self, name: str, transactions: Path, dag_id: str = DAG_ID) -> tuple[Run, Path]:
+        self.airflow.trigger(dag_id, name, {"transactions": str(transactions), "pace": str(self.folder / PACE)})
         eventually(
             lambda: any(run.spec.key.dag_run_id == name for run in self.store.list_runs()),
             what="the run starts",
@@ -211,14 +229,14 @@ class _Bench:
         return self.store.find_run(name), transactions
 
     def _end(self, run: Run, transactions: Path) -> None:
-        name = run.spec.key.dag_run_id
+        name, dag_id = run.spec.key.dag_run_id, run.spec.key.dag_id
         eventually(
-            lambda: self.airflow.run_state(DAG_ID, name) in ("success", "failed"),
+            lambda: self.airflow.run_state(dag_id, name) in ("success", "failed"),
             what="the DAG run ends",
             timeout=900,
             every=1.0,
         )
-        state = self.airflow.run_state(DAG_ID, name)
+        state = self.airflow.run_state(dag_id, name)
         if state != "success" or not check(self.warehouse_url, transactions, parquet_file("products")).exact:
             raise WrongResult(f"DAG run {name} is {state}, or its result is not exact")
 
@@ -231,13 +249,21 @@ class _Bench:
         process.send_signal(signal.SIGSTOP)
         return process
 
-    def _kill(self, run: Run, group: str, process: psutil.Process, earlier: _Counts | None = None) -> Kill:
+    def _kill(
+        self,
+        run: Run,
+        group: str,
+        process: psutil.Process,
+        earlier: _Counts | None = None,
+        how: signal.Signals = signal.SIGKILL,
+    ) -> Kill:
         """`earlier`: counts of a while before, to compare with."""
         incarnation = self.store.group(run.run_id, group).incarnation
         before = self._counts(run)
         killed_at = time.time()
-        process.kill()
-        process.wait()
+        process.send_signal(how)
+        if how is signal.SIGKILL:
+            process.wait()
         time.sleep(SETTLE_SECONDS)
         outputs = self._outputs(run, group)
         eventually(lambda: self._outputs(run, group) > outputs, what="an Output Set", timeout=240, every=LOOK_SECONDS)
