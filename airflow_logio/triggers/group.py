@@ -27,8 +27,10 @@ WAKING = WAITING | {GroupState.FINISHED, GroupState.NEW}
 STOPPING = frozenset({"failed", "success", "skipped", "removed"})
 """What the task instance has become if a person stopped it, rather than cleared it to go on."""
 HALT_GRACE_SECONDS = 10.0
-"""How long a driver may take to halt by itself; Airflow gives `on_kill` 30 seconds in all."""
+"""How long a driver may take to halt by itself."""
 _SILENT_POLLS = 60
+_following: set[asyncio.Task[None]] = set()
+"""What is being done about tasks that people acted on: an event loop keeps nothing alive by itself."""
 
 
 class LogioGroupTrigger(LogTrigger):
@@ -59,6 +61,7 @@ class LogioGroupTrigger(LogTrigger):
         self._is_left_dead = False
         self._watcher: WholeWatcher | None = None
         self._failed_polls = 0
+        self._follows: asyncio.Task[None] | None = None
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Look once per `poll_interval`, each time in a thread."""
@@ -80,15 +83,38 @@ class LogioGroupTrigger(LogTrigger):
     async def on_kill(self) -> None:
         """A person acted on the task: marked, the group halts; cleared, it goes on, and the next attempt takes it up.
 
-        Airflow calls this alike for both, so the task instance is asked what it has become. Not called when the
-        triggerer restarts or hands the trigger over.
+        Airflow calls this alike for both, so the task instance is asked what it has become. A triggerer cancels this again
+        with each of its own rounds (one per second) and gives it up after 30 seconds, while its first answer may take longer:
+        it builds an API server in its own process then. So what has begun goes on in the triggerer when this is cancelled.
+        Not called when the triggerer restarts.
         """
-        state = await aget_task_state(self.task_instance)
-        if state not in STOPPING:
-            self.log.info("Group %s goes on: its task was cleared (state %s)", self.group, state)
-            return
-        for name, halt in (await asyncio.to_thread(self._halt)).items():
-            self.log.info("Group %s: its task is %s; it is %s", name, state, halt.value)
+        self._follows = asyncio.create_task(self._follow_task())
+        _following.add(self._follows)
+        self._follows.add_done_callback(_following.discard)
+        await asyncio.shield(self._follows)
+
+    async def cleanup(self) -> None:
+        """As in the base, but for what is still needed to halt the group."""
+        if self._follows is None or self._follows.done():
+            await super().cleanup()
+
+    async def _follow_task(self) -> None:
+        """What `on_kill` says; an error is logged here, since nobody may be waiting any more."""
+        try:
+            state = await aget_task_state(self.task_instance)
+            if state not in STOPPING:
+                self.log.info("Group %s goes on: its task was cleared (state %s)", self.group, state)
+                return
+            self.log.info("Group %s: its task is %s, so it is halted", self.group, state)
+            for name, halt in (await asyncio.to_thread(self._halt)).items():
+                self.log.info("Group %s: its task is %s; it is %s", name, state, halt.value)
+        except Exception as error:
+            self.log.exception(
+                "Group %s is not halted, and its task may have been marked: %s. `logio stop %s %s` halts it",
+                *(self.group, error, self.run_uid[:8], self.group),
+            )
+        finally:
+            await super().cleanup()
 
     # --- in a thread -------------------------------------------------------------------------------------------------
 

@@ -12,6 +12,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from airflow.jobs.triggerer_job_runner import TriggerRunner
 from airflow.serialization.serialized_objects import BaseSerialization
 from airflow.triggers.base import TriggerEvent
 
@@ -280,6 +281,60 @@ def test_a_late_kill_spares_a_later_incarnation(
     trigger.incarnations = {GROUP: 1}
     killed(trigger, "failed", monkeypatch)
     assert log.group(run.run_id, GROUP).desired is GroupState.RUNNING
+
+
+@pytest.mark.usefixtures("running")
+@pytest.mark.parametrize("marked", [True, False])
+def test_a_kill_is_followed_though_airflow_cancels_what_it_has_called(
+    marked: bool,
+    trigger: LogioGroupTrigger,
+    log: SqlLogStore,
+    run: Run,
+    launcher: FakeLauncher,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its triggerer does so once per second until the trigger has ended, however long the first answer takes."""
+    asked, answered = threading.Event(), threading.Event()
+
+    async def answer(task_instance: Any) -> str:
+        asked.set()
+        await asyncio.to_thread(answered.wait, 10)
+        return "failed" if marked else "queued"
+
+    monkeypatch.setattr(group_module, "aget_task_state", answer)
+    monkeypatch.setattr(group_module, "HALT_GRACE_SECONDS", 0.2)
+    names = {"task_id": GROUP, "dag_id": DAG_ID, "run_id": RUN_ID, "map_index": -1, "try_number": 1}
+    trigger._task_instance = SimpleNamespace(id="ti", context_carrier=None, **names)
+
+    async def triggerer() -> None:
+        runner = TriggerRunner()
+        task = asyncio.create_task(runner.run_trigger(1, trigger))
+        runner.triggers[1] = {"task": task, "is_watcher": False, "name": GROUP, "events": 0}
+        await asyncio.to_thread(eventually, lambda: trigger.incarnations, what="it watches")
+        while not task.done():
+            runner.to_cancel.append(1)
+            await runner.cancel_triggers()
+            await asyncio.to_thread(asked.wait, 10)
+        assert log.group(run.run_id, GROUP).desired is GroupState.RUNNING
+        answered.set()
+        await asyncio.to_thread(eventually, lambda: not group_module._following, what="it is followed")
+
+    asyncio.run(triggerer())
+    assert log.group(run.run_id, GROUP).state is (GroupState.HALTED if marked else GroupState.RUNNING)
+    assert trigger._store is None, "it is closed by whoever needs it last"
+
+
+@pytest.mark.usefixtures("running")
+def test_what_keeps_it_from_halting_is_said(
+    trigger: LogioGroupTrigger, run: Run, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def away(*arguments: Any, **named: Any) -> None:
+        raise LogUnavailable("away")
+
+    monkeypatch.setattr(group_module, "halt_all_for_good", away)
+    killed(trigger, "failed", monkeypatch)
+    said = f"may have been marked: away. `logio stop {run.uid[:8]} {GROUP}` halts it"
+    assert said in " ".join(capsys.readouterr().out.split())
 
 
 def test_cleanup_alone_says_nothing(trigger: LogioGroupTrigger, log: SqlLogStore, run: Run, running: GroupRef) -> None:
