@@ -288,7 +288,7 @@ class GroupStatus:
     beat_at: float | None
     ready: bool
     """The driver has warmed up (a benchmark's source can wait for it)."""
-    recoveries: int
+    recoveries: int  # drivers that replaced a dead one; not those that a person, or scaling, has asked for
     error: str | None
     since: float
     identity: DriverIdentity | None = None

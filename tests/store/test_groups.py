@@ -106,11 +106,13 @@ def test_a_parked_group_is_restarted_by_a_person_and_that_is_free(log_store: Log
     assert status(log_store, claim).error is None
 
 
-def test_claims_by_a_person_spend_no_budget(log_store: LogStore) -> None:
+def test_claims_by_a_person_spend_no_budget_and_are_no_recoveries(log_store: LogStore) -> None:
     run = log_store.start_run(spec(budget=RecoveryBudget(recoveries=1)))
     for expected in range(4):
         die(log_store, log_store.claim(run.run_id, "g", expected=expected, reason="death", by_user=True))
+    assert log_store.group(run.run_id, "g").recoveries == 0
     assert log_store.claim(run.run_id, "g", expected=4, reason="death").incarnation == 5
+    assert log_store.group(run.run_id, "g").recoveries == 1
 
 
 def test_a_budget_of_none_parks_at_the_first_recovery(log_store: LogStore) -> None:

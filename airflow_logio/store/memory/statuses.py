@@ -21,7 +21,7 @@ def status_of(tables: Tables, key: GroupKey) -> GroupStatus:
         beat=beat.beat if beat else 0,
         beat_at=beat.at if beat else None,
         ready=bool(beat and beat.ready),
-        recoveries=sum(other == key and number > 1 for other, number in tables.drivers),
+        recoveries=sum(row.spends_budget for (other, _), row in tables.drivers.items() if other == key),
         error=row.error,
         since=row.since,
         identity=driver.identity if driver else None,

@@ -119,7 +119,7 @@ def _recoveries(connection: Connection, run_ids: Sequence[int]) -> dict[_Replica
     driver = schema.driver
     query = (
         sa.select(driver.c.run_id, driver.c.group_name, driver.c.replica, sa.func.count())
-        .where(driver.c.run_id.in_(run_ids), driver.c.incarnation > 1)
+        .where(driver.c.run_id.in_(run_ids), driver.c.spends_budget)
         .group_by(driver.c.run_id, driver.c.group_name, driver.c.replica)
     )
     return {(run_id, name, replica): count for run_id, name, replica, count in connection.execute(query)}
