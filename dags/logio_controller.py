@@ -4,8 +4,9 @@ Unpause it, and each replicated group of each run gets as many replicas as what 
 bounds that its author gives. Every decision is in the task log with its figures, and every change in `logio status`.
 
 To scale a group by hand, trigger this DAG and fill in *replicas*, and as much of *pipeline*, *run* and *group* as it takes to
-name one group: an empty field means any. A policy may change the number again a little later; pause this DAG to keep yours.
-With a run or a pipeline alone, without replicas, the policy looks at that only.
+name one group: an empty field means any. A policy may change the number again a little later. To keep yours, pause this DAG
+once that is done (Airflow begins nothing of a DAG that is paused), or leave it paused and ask with `logio scale`. With a run
+or a pipeline alone, without replicas, the policy looks at that only.
 
 Copy this file to give a pipeline a policy of its own, such as ``Threshold(up_lag_seconds=10)`` or
 ``Schedule({"0 8 * * 1-5": 4, "0 20 * * *": 0})`` with ``pipeline="sales"``, and pause this one: two policies for one group

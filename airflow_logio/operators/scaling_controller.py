@@ -12,7 +12,7 @@ from airflow.providers.common.compat.sdk import AirflowException, AirflowFailExc
 
 from airflow_logio import _compat
 from airflow_logio.dataflow.pipeline import Pipeline
-from airflow_logio.errors import ConfigurationError, ProtocolViolation
+from airflow_logio.errors import ConfigurationError, ProtocolViolation, UnknownRun
 from airflow_logio.hooks.logio import LogioHook
 from airflow_logio.operators.launching import Launching
 from airflow_logio.operators.references import reference, resolve
@@ -84,7 +84,7 @@ class LogioScalingController(BaseOperator):
         self._check(pipeline)
 
     def execute(self, context: Mapping[str, Any]) -> list[dict[str, Any]]:
-        """Look, decide, ask. Raises `ConfigurationError`, `UnknownRun`, AirflowFailException."""
+        """Look, decide, ask. Raises `ConfigurationError`, and AirflowFailException where a retry would mend nothing."""
         with opened_log(self.logio_conn_id) as store:
             targets = self._targets(store)
             if self.replicas in (None, ""):
@@ -124,19 +124,29 @@ class LogioScalingController(BaseOperator):
             )
 
     def _targets(self, store: SqlLogStore) -> list[Target]:
-        """The groups to look at, those of the oldest run first. Raises `UnknownRun` for a run that is named and not there."""
-        uid = (
-            store.patience.call("finding the run", lambda: store.find_run(self.run_uid or "").uid)
-            if self.run_uid
-            else None
-        )
-        name = self._pipeline_name()
-        runs = store.patience.call("looking for runs", lambda: store.unfinished(pipeline=name, run_uid=uid))
-        found = [(run, group) for run, _ in runs for group in run.spec.replicated if self.group in (None, "", group)]
+        """The groups to look at, those of the oldest run first. Raises AirflowFailException for a run that is not there."""
+        name, uid = self._pipeline_name(), self._uid(store)
+        found = [target for target in _going_on(store, name, uid) if self.group in (None, "", target[1])]
         if not found:
-            what = f"replicated group {self.group!r}" if self.group else "replicated group"
-            self.log.info("No run that goes on has a %s: %d run(s) looked at", what, len(runs))
+            self.log.info("%s", self._nothing(store))
         return found
+
+    def _uid(self, store: SqlLogStore) -> str | None:
+        if not self.run_uid:
+            return None
+        named = self.run_uid
+        try:
+            return str(store.patience.call("finding the run", lambda: store.find_run(named).uid))
+        except UnknownRun as error:
+            raise AirflowFailException(str(error)) from error
+
+    def _nothing(self, store: SqlLogStore) -> str:
+        """That nothing is there to be scaled, and what is there instead."""
+        asked = {"group": self.group, "pipeline": self.pipeline, "run": self.run_uid}
+        what = ", ".join(f"{name} {value!r}" for name, value in asked.items() if value)
+        found = _listed(_going_on(store))
+        there = f"there are: {found}" if found else "no run that goes on has one"
+        return f"no replicated group is found{f' for {what}' if what else ''}; {there}"
 
     def _pipeline_name(self) -> str | None:
         if not self.pipeline:
@@ -168,11 +178,12 @@ class LogioScalingController(BaseOperator):
 
     def _by_hand(self, store: SqlLogStore, targets: Sequence[Target], context: Mapping[str, Any]) -> dict[str, Any]:
         """What a person asks for; raises AirflowFailException for what could never be carried out."""
-        if len(targets) != 1:
-            found = "; ".join(f"group {group} of run {run.spec.key}, uid {run.uid[:8]}" for run, group in targets)
+        if not targets:
+            raise AirflowFailException(self._nothing(store))
+        if len(targets) > 1:
             raise AirflowFailException(
                 f"{self.replicas} replica(s) of which group? Name the pipeline, the run and the group so that one is left: "
-                f"{found or 'no run that goes on has such a group'}"
+                f"{_listed(targets)}"
             )
         run, group = targets[0]
         by = f"task {self.task_id} of {', '.join(identity(context))}"
@@ -225,6 +236,15 @@ class LogioScalingController(BaseOperator):
         )
         timeout = timedelta(seconds=self.timeout_seconds)
         self.defer(trigger=trigger, method_name="resume", kwargs={"told": told}, timeout=timeout)
+
+
+def _going_on(store: SqlLogStore, pipeline: str | None = None, uid: str | None = None) -> list[Target]:
+    runs = store.patience.call("looking for runs", lambda: store.unfinished(pipeline=pipeline, run_uid=uid))
+    return [(run, group) for run, _ in runs for group in run.spec.replicated]
+
+
+def _listed(targets: Sequence[Target]) -> str:
+    return "; ".join(f"group {group} of run {run.spec.key}, uid {run.uid[:8]}" for run, group in targets)
 
 
 def _told(

@@ -1,6 +1,7 @@
 """The sales pipeline in a real Airflow, with real spark-submit drivers: killed, halted by a person, taken up again.
 
-Then the one with a replicated group: scaled up, a replica killed, scaled down, while it runs.
+Then the one with a replicated group: scaled up, a replica killed, scaled down, while it runs; then scaled by the Controller,
+as its policy says and as a person asks.
 """
 
 from __future__ import annotations
@@ -15,25 +16,28 @@ import psutil
 import pytest
 
 from airflow_logio.demo.places import Places
-from airflow_logio.demo.rest import AirflowUnavailable
+from airflow_logio.demo.rest import AirflowRefused, AirflowUnavailable
 from airflow_logio.demo.standalone import Standalone
-from airflow_logio.protocol.states import ALIVE, GroupState, RunState
+from airflow_logio.protocol.states import ALIVE, GroupState, RunState, ScalingState
 from airflow_logio.store.opening import open_store
-from airflow_logio.store.records import GroupStatus
+from airflow_logio.store.records import GroupStatus, Run, ScalingRequest
 from airflow_logio.store.sql.store import SqlLogStore
 from tests.support.grocery import assert_exact, load_products, write_slice
 from tests.support.person import Person
 from tests.support.waiting import eventually
 
-pytestmark = [pytest.mark.e2e, pytest.mark.spark, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.e2e, pytest.mark.spark, pytest.mark.timeout(900)]
 
 DAG_ID, RUN_ID = "logio_sales", "e2e"
 SCALED = "logio_sales_scaled"
+CONTROLLER = "logio_controller"
 RECORDS = 200_000
 FEW_RECORDS = 30_000
 RECORDS_PER_BATCH = 1_000 * 100
 DAGS = Path(__file__).parents[2] / "dags"
 HOURLY = ("hourly.1", "hourly.2", "hourly.3")
+LONG = 240.0
+"""Seconds that something may take on a machine with much else to do."""
 
 
 @pytest.fixture(scope="module")
@@ -41,17 +45,38 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> Places:
     folder = tmp_path_factory.mktemp("airflow")
     load_products(f"sqlite:///{folder}/warehouse.db")
     shutil.copytree(DAGS, folder / "dags", ignore=shutil.ignore_patterns("__pycache__"))
+    held_until_told(folder / "dags" / "pipelines" / "sales.py", folder / "go_on")
     slow_until_told(folder / "dags" / "pipelines" / "sales_scaled.py", folder / "enough")
+    with_a_policy_of_its_own(folder / "dags" / "logio_controller.py")
     return Places(folder, folder / "dags", f"sqlite:///{folder}/logio.db", f"sqlite:///{folder}/warehouse.db")
 
 
+def held_until_told(pipeline: Path, go_on: Path) -> None:
+    """The shipped pipeline, whose source stops half-way until a file is there: no group finishes before it is halted."""
+    shipped = pipeline.read_text()
+    first = "    amounts = pc.round("
+    assert shipped.count(first) == 1
+    held = f"while cents.calls > 100 and not __import__('os').path.exists({str(go_on)!r}):"
+    lines = ("cents.calls = getattr(cents, 'calls', 0) + 1", held, "    __import__('time').sleep(0.05)")
+    pipeline.write_text(shipped.replace(first, "".join(f"    {line}\n" for line in lines) + first))
+
+
 def slow_until_told(pipeline: Path, enough: Path) -> None:
-    """The shipped pipeline, with a file that ends its slowness: how fast this machine is must not matter."""
+    """The shipped pipeline, slow for minutes, with a file that ends it: how fast this machine is must not matter."""
     shipped = pipeline.read_text()
     sleep = "time.sleep(records.num_rows * SECONDS_PER_RECORD)"
     assert shipped.count(sleep) == 1
     told = f"__import__('os').path.exists({str(enough)!r})"
-    pipeline.write_text(shipped.replace(sleep, f"{told} or time.sleep(records.num_rows * 10 * SECONDS_PER_RECORD)"))
+    pipeline.write_text(shipped.replace(sleep, f"{told} or time.sleep(records.num_rows * 25 * SECONDS_PER_RECORD)"))
+
+
+def with_a_policy_of_its_own(controller: Path) -> None:
+    """The shipped DAG, with a policy that looks for seconds, changes soon again, and leaves one replica to a person."""
+    shipped = controller.read_text()
+    assert shipped.count("policy=DS2(),") == 1
+    controller.write_text(
+        shipped.replace("policy=DS2(),", "policy=DS2(cool_down_seconds=1, maximum=2), look_seconds=3,")
+    )
 
 
 @pytest.fixture(scope="module")
@@ -63,12 +88,12 @@ def person(places: Places) -> Iterator[Person]:
     def is_ready() -> bool:
         standalone.check_alive()
         try:
-            return airflow.is_healthy() and airflow.has_dag(DAG_ID) and airflow.has_dag(SCALED)
+            return airflow.is_healthy() and all(map(airflow.has_dag, (DAG_ID, SCALED, CONTROLLER)))
         except AirflowUnavailable:
             return False
 
     try:
-        eventually(is_ready, what="Airflow is healthy and has parsed the DAG", timeout=180, every=0.5)
+        eventually(is_ready, what="Airflow is healthy and has parsed the DAG", timeout=LONG, every=0.5)
         airflow.unpause(DAG_ID)
         yield airflow
     finally:
@@ -93,28 +118,32 @@ def group(log: SqlLogStore, name: str) -> GroupStatus:
 def test_killed_halted_and_cleared_it_is_exact(person: Person, places: Places, tmp_path: Path) -> None:
     transactions = write_slice(tmp_path / "transactions.parquet", RECORDS)
     person.trigger(DAG_ID, RUN_ID, {"transactions": str(transactions)})
-    eventually(lambda: task_state(person, "sales.start_run") == "success", what="the run starts", timeout=90, every=0.2)
+    has_begun = lambda: task_state(person, "sales.start_run") == "success"  # noqa: E731
+    eventually(has_begun, what="the run starts", timeout=LONG, every=0.2)
     log = open_store(places.log_url, application="logio test")
 
     # A driver is killed: the supervising task recovers its group, whose own task goes on waiting.
-    eventually(lambda: is_watched(places, "sales.hourly"), what="hourly is watched", timeout=60)
-    eventually(lambda: pid(log, "hourly"), what="hourly runs", timeout=90)
+    eventually(lambda: is_watched(places, "sales.hourly"), what="hourly is watched", timeout=LONG)
+    eventually(lambda: pid(log, "hourly"), what="hourly runs", timeout=LONG)
     assert group(log, "hourly").incarnation == 1
     os.kill(pid(log, "hourly"), signal.SIGKILL)
-    eventually(lambda: group(log, "hourly").incarnation == 2, what="hourly is recovered", timeout=90)
+    eventually(lambda: group(log, "hourly").incarnation == 2, what="hourly is recovered", timeout=LONG)
 
     # Somebody marks its task failed: the group halts, and Airflow's own retries do not undo that.
     assert task_state(person, "sales.hourly") == "deferred"
     assert is_watched(places, "sales.hourly"), "by the same trigger as before"
     assert group(log, "hourly").state in ALIVE
     person.mark(DAG_ID, RUN_ID, "sales.hourly", "failed")
-    eventually(lambda: group(log, "hourly").state is GroupState.HALTED, what="hourly halts", timeout=90)
+    eventually(lambda: group(log, "hourly").state is GroupState.HALTED, what="hourly halts", timeout=LONG)
     assert task_state(person, "sales.hourly") == "failed"
 
     # Somebody clears it: it goes on where it stopped.
     person.clear(DAG_ID, RUN_ID, "sales.hourly")
-    eventually(lambda: task_state(person, "sales.finish_run") == "success", what="the run ends", timeout=240, every=0.5)
-    eventually(lambda: person.run_state(DAG_ID, RUN_ID) == "success", what="the DAG run is green", timeout=60)
+    (places.folder / "go_on").touch()
+    eventually(
+        lambda: task_state(person, "sales.finish_run") == "success", what="the run ends", timeout=LONG, every=0.5
+    )
+    eventually(lambda: person.run_state(DAG_ID, RUN_ID) == "success", what="the DAG run is green", timeout=LONG)
 
     run = log.list_runs()[0]
     assert run.state is RunState.FINISHED
@@ -126,17 +155,18 @@ def test_killed_halted_and_cleared_it_is_exact(person: Person, places: Places, t
     summary = person.result(DAG_ID, RUN_ID, "sales.ingest")
     assert (summary["run"], summary["records"]["ingest.out out"]) == (run.uid, RECORDS)
     assert str(places.folder) not in str(summary), "no URL of a database in a result"
-    eventually(lambda: not drivers(places), what="drivers end", timeout=30)
+    eventually(lambda: not drivers(places), what="drivers end", timeout=LONG)
     log.dispose()
 
 
 def test_scaled_up_and_down_with_a_replica_killed_it_is_exact(person: Person, places: Places, tmp_path: Path) -> None:
-    """The tasks of the DAG do it all: `scale_up`, `kill_a_replica`, `recovered`, `scale_down`."""
+    """The tasks of the DAG do it: `scale_up`, `kill_a_replica`, `recovered`, `scale_down`; then the Controller does."""
+    (places.folder / "go_on").touch()
     transactions = write_slice(tmp_path / "transactions.parquet", FEW_RECORDS)
     person.begin(SCALED, RUN_ID, {"transactions": str(transactions)})
     for task in ("scale_up", "kill_a_replica", "recovered", "scale_down"):
         has_succeeded = lambda task=task: task_state(person, task, SCALED) == "success"  # noqa: E731
-        eventually(has_succeeded, what=f"{task} succeeds", timeout=180, every=0.3)
+        eventually(has_succeeded, what=f"{task} succeeds", timeout=LONG, every=0.3)
     log = open_store(places.log_url, application="logio test")
     run = log.list_runs()[0]
     assert run.spec.key.dag_id == SCALED
@@ -144,22 +174,84 @@ def test_scaled_up_and_down_with_a_replica_killed_it_is_exact(person: Person, pl
     working = [name for name in HOURLY if states[name][0] is GroupState.RUNNING]
     assert len(working) == 1 and states["hourly.2"][1] == 2, states
     assert {slot.owner for slot in log.slots(run.run_id, "hourly") if not slot.done} == set(working)
+    scaled_by_a_policy(person, places, log, run)
+    scaled_by_a_person(person, places, log, run)
     assert task_state(person, "sales.hourly", SCALED) == "deferred", "one task for all replicas, and it goes on"
 
     (places.folder / "enough").touch()
-    eventually(lambda: person.run_state(SCALED, RUN_ID) == "success", what="the run ends", timeout=180, every=0.5)
+    eventually(lambda: person.run_state(SCALED, RUN_ID) == "success", what="the run ends", timeout=LONG, every=0.5)
     assert log.find_run(run.uid).state is RunState.FINISHED
     assert_exact(places.warehouse_url, transactions, RECORDS_PER_BATCH)
     summary = person.result(SCALED, RUN_ID, "sales.hourly")
     assert (summary["recoveries"], summary["records"]["slow.in in"]) == (1, FEW_RECORDS)
-    requests = {one.by.split()[1]: (one.replicas, one.state.value) for one in log.scalings(run.run_id)}
-    assert requests == {"scale_up": (3, "done"), "scale_down": (1, "done")}
-    eventually(lambda: not drivers(places), what="drivers end", timeout=30)
+    asked = [one for one in log.scalings(run.run_id) if one.by != "controller"]
+    requests = {one.by.split()[1]: (one.replicas, one.state.value) for one in asked}
+    assert requests == {"scale_up": (3, "done"), "scale_down": (1, "done"), "control": (3, "done")}
+    eventually(lambda: not drivers(places), what="drivers end", timeout=LONG)
     log.dispose()
+
+
+def scaled_by_a_policy(person: Person, places: Places, log: SqlLogStore, run: Run) -> None:
+    """By the run of the Controller's DAG that a person triggers, or by one of those that are due every minute.
+
+    Before that, forms that make no sense: the task is red, and says why.
+    """
+    form = {"pipeline": "sales_scaled", "run": run.uid[:8], "group": "hourly", "replicas": 2}
+    with pytest.raises(AirflowRefused) as refused:
+        person.begin(CONTROLLER, "negative", {**form, "replicas": -1})
+    assert refused.value.status == 400, "the form itself refuses it"
+    person.trigger(CONTROLLER, "unknown", {**form, "group": "totals"})
+    person.trigger(CONTROLLER, "too_many", {**form, "replicas": 4})
+    person.trigger(CONTROLLER, "policy", {"pipeline": "sales_scaled"})
+    ends = {name: end_of(person, name) for name in ("unknown", "too_many", "policy")}
+    assert ends == {"unknown": "failed", "too_many": "failed", "policy": "success"}
+    there = f"there are: group hourly of run {run.spec.key}, uid {run.uid[:8]}"
+    assert there in person.log(CONTROLLER, "unknown", "control")
+    assert "cannot have 4 replicas: its author allows 0 to 3" in person.log(CONTROLLER, "too_many", "control")
+    [told] = person.result(CONTROLLER, "policy", "control")
+    assert told["run"] == run.uid and told["why"] in logs_of(places, CONTROLLER, "policy", "control"), told
+
+    def asked() -> ScalingRequest | None:
+        requests = log.scalings(run.run_id)
+        return next((one for one in requests if one.by == "controller" and one.state is ScalingState.DONE), None)
+
+    request = eventually(asked, what="the policy asks, and it is done", timeout=LONG, every=0.3)
+    assert request is not None and request.replicas == 2 and request.reason.startswith("DS2: "), request
+
+
+def scaled_by_a_person(person: Person, places: Places, log: SqlLogStore, run: Run) -> None:
+    """With the form of the DAG, which is paused while a driver is on its way: the run's own supervisor goes on with it."""
+    person.trigger(CONTROLLER, "by_hand", {"pipeline": "sales_scaled", "group": "hourly", "replicas": 3})
+    is_deferred = lambda: person.states(CONTROLLER, "by_hand").get("control") == "deferred"  # noqa: E731
+    eventually(is_deferred, what="it waits for the driver", timeout=LONG, every=0.1)
+    person.pause(CONTROLLER)
+    eventually(lambda: log.scalings(run.run_id)[0].state is ScalingState.DONE, what="3 replicas work", timeout=LONG)
+    assert person.run_state(CONTROLLER, "by_hand") == "running"
+    said = "scaling to 3: done: 3 replica(s) of hourly"
+    eventually(lambda: said in logs_of(places, SCALED, RUN_ID, "sales.supervise"), what="it says so", timeout=LONG)
+    person.unpause(CONTROLLER)
+    assert end_of(person, "by_hand") == "success"
+    person.pause(CONTROLLER)
+    [told] = person.result(CONTROLLER, "by_hand", "control")
+    assert (told["run"], told["group"], told["wanted"]) == (run.uid, "hourly", 3)
+    assert told["result"].startswith("done: 3 replica(s) of hourly: "), told
+
+
+def end_of(person: Person, run_id: str) -> str:
+    """How a run of the Controller's DAG has ended."""
+    is_over = lambda: person.run_state(CONTROLLER, run_id) in ("success", "failed")  # noqa: E731
+    eventually(is_over, what=f"{run_id} ends", timeout=LONG, every=0.3)
+    return person.run_state(CONTROLLER, run_id)
 
 
 def task_state(person: Person, task: str, dag_id: str = DAG_ID) -> str | None:
     return person.states(dag_id, RUN_ID).get(task)
+
+
+def logs_of(places: Places, dag_id: str, run_id: str, task: str) -> str:
+    """Of all attempts of a task: one that wakes before Airflow has heard that it was deferred is taken for failed."""
+    folder = places.airflow_home / "logs" / f"dag_id={dag_id}" / f"run_id={run_id}" / f"task_id={task}"
+    return "".join(log.read_text() for log in folder.glob("*.log"))
 
 
 def is_watched(places: Places, task: str) -> bool:

@@ -24,6 +24,12 @@ class Person(Airflow):
     def pause(self, dag_id: str) -> None:
         self._call("PATCH", f"/api/v2/dags/{dag_id}", {"is_paused": True})
 
+    def run_state(self, dag_id: str, run_id: str) -> str:
+        try:
+            return super().run_state(dag_id, run_id)
+        except AirflowUnavailable:
+            return ""
+
     def runs(self, dag_id: str) -> list[str]:
         """The latest first."""
         found = self._call("GET", f"/api/v2/dags/{dag_id}/dagRuns?order_by=-id&limit=50").get("dag_runs", [])

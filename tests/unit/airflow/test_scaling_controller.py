@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 from airflow.providers.common.compat.sdk import AirflowFailException, TaskDeferred
 from airflow.serialization.serialized_objects import DagSerialization
 
-from airflow_logio.errors import ConfigurationError, UnknownRun
+from airflow_logio.errors import ConfigurationError
 from airflow_logio.operators.scaling_controller import LogioScalingController
 from airflow_logio.operators.start_run import LogioStartRunOperator
 from airflow_logio.protocol.states import GroupState, ScalingState
@@ -104,7 +105,7 @@ def test_a_decision_to_leave_it_is_told_with_its_figures(
 def test_which_groups_it_looks_at(log: SqlLogStore, run: Run, arguments: dict[str, Any], looked_at: int) -> None:
     assert len(control(**arguments).execute(context())) == looked_at
     assert len(control(**{**arguments, "run_uid": run.uid[:8]}).execute(context())) == looked_at
-    with pytest.raises(UnknownRun):
+    with pytest.raises(AirflowFailException, match="no run 'nobody' is in the log"):
         control(**{**arguments, "run_uid": "nobody"}).execute(context())
 
 
@@ -122,8 +123,15 @@ def test_by_hand(log: SqlLogStore, run: Run, launcher: FakeLauncher) -> None:
         control(replicas="4", task_id="again").execute(context())
     with pytest.raises(AirflowFailException, match="whole number"):
         control(replicas="many", task_id="again").execute(context())
-    with pytest.raises(AirflowFailException, match=r"2 replica\(s\) of which group"):
-        control(replicas="2", pipeline="sales").execute(context())
+    not_there = rf"for group 'totals', pipeline 'sales'; there are: group hourly of run .*, uid {run.uid[:8]}"
+    with pytest.raises(AirflowFailException, match=not_there):
+        control(replicas="2", pipeline="sales", group="totals").execute(context())
+
+
+def test_by_hand_one_group_has_to_be_named(log: SqlLogStore, run: Run) -> None:
+    log.start_run(replace(run.spec, key=replace(run.spec.key, dag_run_id="another")))
+    with pytest.raises(AirflowFailException, match=r"2 replica\(s\) of which group\?.*hourly of .*; group hourly of "):
+        control(replicas="2").execute(context())
 
 
 def test_by_hand_it_is_said_when_a_newer_request_came(log: SqlLogStore, run: Run) -> None:
