@@ -136,7 +136,8 @@ def test_a_killed_driver_is_recovered_and_leaves_no_application(
     )
     with running(sqlite_url, warehouse_url, small_transactions, launcher, ref=SALES) as run:
         run.context = replace(run.context, settings=settings)
-        run.until(lambda: run.is_running("hourly") and cluster.executors(), "hourly has an executor of the cluster")
+        has_executor = lambda: run.is_running("hourly") and cluster.executors()  # noqa: E731
+        run.until(has_executor, "hourly has an executor of the cluster", timeout=240)
         [first] = cluster.running()
         run.signal("hourly", signal.SIGKILL, jvm=True)
         run.until(lambda: run.is_running("hourly", 2), "hourly is recovered")

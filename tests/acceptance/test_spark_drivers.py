@@ -15,7 +15,7 @@ from tests.support.grocery import assert_exact, write_slice
 from tests.support.running import SALES, SALES_RECORDS_PER_BATCH, ArmedSparkLauncher, has_ended, running
 from tests.support.waiting import eventually
 
-pytestmark = pytest.mark.acceptance
+pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(600)]
 
 ROWS = 250_000
 
@@ -114,4 +114,4 @@ def test_python_does_not_outlive_its_jvm(
         run.until(lambda: run.is_running("publish"), "publish runs", "publish")
         python = run.process("publish")
         run.signal("publish", signal.SIGKILL, jvm=True)
-        eventually(lambda: has_ended(python), what="Python exits", timeout=10)
+        eventually(lambda: has_ended(python), what="Python exits", timeout=60)
