@@ -58,7 +58,7 @@ class GroupRecovery:
     def _park(self, run: Run, failed: FailedGroup, error: Exception) -> RecoveryResult:
         status = self.launching.store.group(run.run_id, failed.group)
         why = f"the group died ({failed.cause}) and cannot be launched again: {type(error).__name__}: {error}"
-        ref = GroupRef(run.run_id, failed.group, status.incarnation, status.replica)
+        ref = GroupRef(run.run_id, failed.group, status.incarnation)
         # Only what is dead: somebody else, with a better configuration, may have launched it meanwhile.
         if status.state is not GroupState.DEAD or not self.launching.store.park(ref, why):
             return not_needed(failed, status.state, status.incarnation)

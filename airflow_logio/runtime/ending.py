@@ -112,6 +112,6 @@ class DriverEnder:
         if status.state in ENDED:
             return
         try:
-            self.store.halted(GroupRef(self.run.run_id, status.group, status.incarnation, status.replica))
+            self.store.halted(GroupRef(self.run.run_id, status.group, status.incarnation))
         except LogioError as error:
             log.warning("group %s: its end cannot be logged: %s", status.group, error)

@@ -170,4 +170,4 @@ def _end_old_driver(context: LaunchContext, status: GroupStatus) -> None:
 
 
 def _ref(claim: Claim) -> GroupRef:
-    return GroupRef(claim.run_id, claim.group, claim.incarnation, claim.replica)
+    return GroupRef(claim.run_id, claim.group, claim.incarnation)

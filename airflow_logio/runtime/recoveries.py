@@ -32,7 +32,6 @@ class Recovery:
     first_commit_at: float | None
     ended_at: float | None
     """The new driver has ended, for whatever reason."""
-    replica: int = 0
 
     @property
     def steps(self) -> tuple[tuple[str, float | None], ...]:
@@ -70,11 +69,11 @@ class Recovery:
 
 def recoveries(drivers: Iterable[DriverRecord]) -> Sequence[Recovery]:
     """All recoveries of a run, in the order in which they were claimed."""
-    last: dict[tuple[str, int], DriverRecord] = {}
+    last: dict[str, DriverRecord] = {}
     found = []
-    for driver in sorted(drivers, key=lambda one: (one.claimed_at, one.group, one.replica, one.incarnation)):
-        old = last.get((driver.group, driver.replica))
-        last[driver.group, driver.replica] = driver
+    for driver in sorted(drivers, key=lambda one: (one.claimed_at, one.group, one.incarnation)):
+        old = last.get(driver.group)
+        last[driver.group] = driver
         if driver.is_recovery and old is not None:
             found.append(_recovery(old, driver))
     return found
@@ -83,7 +82,6 @@ def recoveries(drivers: Iterable[DriverRecord]) -> Sequence[Recovery]:
 def _recovery(old: DriverRecord, new: DriverRecord) -> Recovery:
     return Recovery(
         group=new.group,
-        replica=new.replica,
         incarnation=new.incarnation,
         cause=new.reason,
         last_beat_at=old.last_beat_at,
@@ -106,8 +104,8 @@ class RecoveryNews:
 
     def __init__(self, after: dict[str, int] | None = None) -> None:
         self._after = dict(after or {})
-        self._begun: set[tuple[str, int, int]] = set()
-        self._committed: set[tuple[str, int, int]] = set()
+        self._begun: set[tuple[str, int]] = set()
+        self._committed: set[tuple[str, int]] = set()
         self._has_looked = False
 
     def of(self, drivers: Iterable[DriverRecord]) -> tuple[Sequence[Recovery], Sequence[Recovery]]:
@@ -118,9 +116,9 @@ class RecoveryNews:
         self._has_looked = True
         return begun, committed
 
-    def _new(self, found: Sequence[Recovery], seen: set[tuple[str, int, int]]) -> Iterator[Recovery]:
+    def _new(self, found: Sequence[Recovery], seen: set[tuple[str, int]]) -> Iterator[Recovery]:
         for one in found:
-            key = (one.group, one.replica, one.incarnation)
+            key = (one.group, one.incarnation)
             if key in seen:
                 continue
             seen.add(key)

@@ -104,7 +104,7 @@ def force(store: LogStore, run_id: int, status: GroupStatus) -> bool:
     """
     if store.ends_old_driver_first:
         end_process(status)
-    fenced = store.halted(GroupRef(run_id, status.group, status.incarnation, status.replica))
+    fenced = store.halted(GroupRef(run_id, status.group, status.incarnation))
     if fenced:
         end_process(status)
     return fenced

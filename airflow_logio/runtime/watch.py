@@ -82,7 +82,7 @@ class GroupWatcher:
         if cause is None:
             return Observation(status)
         # What was read before the process was seen gone may be old: it may have finished in between.
-        ref = GroupRef(self._run_id, self._group, status.incarnation, status.replica)
+        ref = GroupRef(self._run_id, self._group, status.incarnation)
         if self._store.ends_old_driver_first and self._end_old_drivers and status.identity is not None:
             processes.end(status.identity)  # a stopped writer shuts everyone out, this declaration included
         self._store.declare_dead(ref, cause)

@@ -230,7 +230,6 @@ class Claim:
     nonce: str
     recovery: bool
     """False for the first incarnation."""
-    replica: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,7 +244,6 @@ class GroupRef:
     run_id: int
     group: str
     incarnation: int
-    replica: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -295,7 +293,6 @@ class GroupStatus:
     backend_pid: int | None = None
     log_path: str | None = None
     rss_bytes: int = 0
-    replica: int = 0
     commits: int = 0
     """Commits of the group, all incarnations together (the fence row's number of the last one)."""
     load: Load | None = None

@@ -1,14 +1,18 @@
 """Logs that earlier versions have written, kept as they were: refused with the command to run, upgraded, and gone on with.
 
 `older_logs/<revision>.json` holds the rows of a run that was recovered once (incarnation 2 is running): events on their
-way, held and used, a pending write action, a state with its context, a state event, lineage and read actions. A new
-migration needs one more, written by the code before it.
+way, held and used, a pending write action, a state with its context, a state event, lineage and read actions. From 0003 on
+there is a second one, with replicas: one was recovered, a slot has moved, a request to scale is open. A new migration needs
+one more, written by the code before it.
 """
 
 from __future__ import annotations
 
 import base64
 import json
+import subprocess
+import sys
+import threading
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -18,21 +22,52 @@ import sqlalchemy as sa
 from alembic import command
 from alembic.script import ScriptDirectory
 
-from airflow_logio.errors import SchemaMismatch
+from airflow_logio.errors import LogioError, SchemaMismatch
 from airflow_logio.protocol import effects as fx
 from airflow_logio.protocol.context import decode_state
-from airflow_logio.protocol.states import GroupState, RunState
+from airflow_logio.protocol.replicas import Slot
+from airflow_logio.protocol.states import GroupState, RunState, ScalingState
+from airflow_logio.runtime.recoveries import recoveries
 from airflow_logio.store.opening import open_store
 from airflow_logio.store.records import GroupRef
 from airflow_logio.store.sql import migrate, schema
+from airflow_logio.store.sql.drivers import driver_records
 from airflow_logio.store.sql.engines import beat_engine, log_engine, writing
+from airflow_logio.store.sql.store import SqlLogStore
 from tests.conftest import SQL
 from tests.support.logs import IN, assigned, fetched, held, sent, start_driver
+from tests.support.replicated import GROUP, A, B, C, inbox, launch, slots, taken
 
 FOLDER = Path(__file__).parent / "older_logs"
 OLDER = sorted(path.stem for path in FOLDER.glob("*.json"))
+WITH_REPLICAS = [revision for revision in OLDER if revision >= "0003"]
+LAST = OLDER[-1]
 
 Rows = dict[str, list[dict[str, Any]]]
+GONE = {"replica": 0}
+"""Columns that a later revision has dropped, with what every row had there."""
+
+OLD_BEATS = sa.MetaData(naming_convention=schema.metadata.naming_convention)
+"""Tables of heartbeats as they were up to 0003; the others have not changed."""
+for _name, *_more in (
+    (
+        "logio_heartbeat",
+        sa.Column("incarnation", sa.Integer, primary_key=True, autoincrement=False),
+        sa.Column("beat", sa.BigInteger, nullable=False),
+        sa.Column("at", sa.Double, nullable=False),
+        sa.Column("ready", sa.Boolean, nullable=False),
+        sa.Column("rss_bytes", sa.BigInteger, nullable=False),
+    ),
+    ("logio_waiting", sa.Column("parked", sa.Boolean, nullable=False)),
+):
+    sa.Table(
+        _name,
+        OLD_BEATS,
+        sa.Column("run_id", sa.BigInteger, primary_key=True, autoincrement=False),
+        sa.Column("group_name", sa.String(250), primary_key=True),
+        sa.Column("replica", sa.Integer, primary_key=True, server_default=sa.text("0")),
+        *_more,
+    )
 
 
 def recorded(revision: str) -> Rows:
@@ -57,20 +92,39 @@ def empty_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
 @pytest.fixture(params=OLDER)
 def older(request: pytest.FixtureRequest, empty_url: str) -> tuple[str, str]:
     """(URL, revision) of a log as the version that made this revision has left it."""
-    engine = log_engine(empty_url)
+    leave(empty_url, request.param)
+    return empty_url, request.param
+
+
+@pytest.fixture
+def last(empty_url: str) -> str:
+    """URL of a log as the version before this one has left it."""
+    leave(empty_url, LAST)
+    return empty_url
+
+
+def leave(url: str, revision: str) -> None:
+    found = recorded(revision)
+    engine = log_engine(url)
     with writing(engine) as connection:
-        command.upgrade(migrate._config(connection), request.param)
-        for name, rows in recorded(request.param).items():
-            connection.execute(sa.insert(_table(name, rows)), rows)
+        command.upgrade(migrate._config(connection), revision)
+        for name in found.keys() & schema.metadata.tables.keys():
+            connection.execute(sa.insert(_table(name, found[name])), found[name])
         if connection.dialect.name == "postgresql":  # the rows were written with their ids
-            for name, column in (("logio_run", "run_id"), ("logio_event_log", "row_id")):
+            serial = {"logio_run": "run_id", "logio_event_log": "row_id", "logio_scaling": "request_id"}
+            for name in found.keys() & serial.keys():
+                column = serial[name]
                 follow = f"SELECT setval(pg_get_serial_sequence('{name}', '{column}'), max({column})) FROM {name}"
                 connection.execute(sa.text(follow))
-    beats = beat_engine(empty_url, engine)
-    schema.beat_metadata.create_all(beats)
+    beats = beat_engine(url, engine)
+    OLD_BEATS.create_all(beats)
+    if schema.load.name in found:
+        schema.load.create(beats)
+    with writing(beats) as connection:
+        for name in found.keys() & schema.beat_metadata.tables.keys():
+            connection.execute(sa.insert(_table(name, found[name])), found[name])
     for opened in (engine, beats):
         opened.dispose()
-    return empty_url, request.param
 
 
 def test_every_earlier_revision_has_left_a_log() -> None:
@@ -88,12 +142,88 @@ def test_it_is_refused_with_the_command_to_run(older: tuple[str, str]) -> None:
 def test_an_upgrade_keeps_every_row(older: tuple[str, str]) -> None:
     url, revision = older
     assert migrate.upgrade(url) == schema.REVISION
-    engine = log_engine(url)
+    assert_kept(url, revision)
+
+
+def test_an_upgrade_makes_the_declared_tables(older: tuple[str, str]) -> None:
+    """With their primary keys, those of heartbeats included: of these no revision tells."""
+    url, _ = older
+    migrate.upgrade(url)
+    for engine, metadata in engines(url):
+        inspector = sa.inspect(engine)
+        for table in metadata.sorted_tables:
+            assert {column["name"] for column in inspector.get_columns(table.name)} == set(table.c.keys()), table.name
+            key = inspector.get_pk_constraint(table.name)
+            assert key["constrained_columns"] == list(table.primary_key.columns.keys()), table.name
+            assert key["name"] in (f"pk_{table.name}", None), "SQLite has none where it counts keys by itself"
+        engine.dispose()
+
+
+def test_an_upgrade_that_dies_leaves_the_log_as_it_was(last: str) -> None:
+    program = (
+        "import os, sys; from airflow_logio.store.sql import migrate; upgrade = migrate._upgrade_beats\n"
+        "migrate._upgrade_beats = lambda connection: (upgrade(connection), os._exit(9))\n"
+        "migrate.upgrade(sys.argv[1])"
+    )
+    assert subprocess.run([sys.executable, "-c", program, last], timeout=60, check=False).returncode == 9
+    with pytest.raises(SchemaMismatch, match=f"schema {LAST}.*`logio db upgrade`"):
+        open_store(last)
+    assert_kept(last, LAST, gone={})
+    assert migrate.upgrade(last) == schema.REVISION
+    assert_kept(last, LAST)
+
+
+def test_an_upgrade_that_came_as_far_as_the_heartbeats_is_done_again(last: str) -> None:
+    """On SQLite they are in a file of their own, which is committed first."""
+    for engine, metadata in engines(last):
+        if metadata is schema.beat_metadata:
+            with writing(engine) as connection:
+                migrate._upgrade_beats(connection)
+        engine.dispose()
+    with pytest.raises(SchemaMismatch, match=f"schema {LAST}.*`logio db upgrade`"):
+        open_store(last)
+    for _ in range(2):
+        assert migrate.upgrade(last) == schema.REVISION
+        assert_kept(last, LAST)
+
+
+def test_an_upgrade_waits_for_the_commit_of_a_driver(last: str) -> None:
+    """It should not be there; but then its commit is in the log, and its next one fails."""
+    ((engine, _), (beats, _)) = engines(last)
+    beats.dispose()
+    commit = "UPDATE logio_fence SET commit_no = commit_no + 1 WHERE run_id = 1 AND group_name = 'g' AND replica = 0"
+    upgrading = threading.Thread(target=migrate.upgrade, args=(last,))
+    with writing(engine) as connection:
+        connection.execute(sa.text(commit))
+        upgrading.start()
+        upgrading.join(0.3)
+        assert upgrading.is_alive()
+    upgrading.join(60)
+    with pytest.raises(LogioError, match="replica"), writing(engine) as connection:
+        connection.execute(sa.text(commit))
     with engine.connect() as connection:
-        for name, rows in recorded(revision).items():
-            found = connection.execute(sa.select(_table(name, rows))).all()
-            assert _comparable(found) == _comparable([tuple(row.values()) for row in rows]), name
+        found = connection.execute(sa.text("SELECT commit_no FROM logio_fence WHERE run_id = 1")).scalar_one()
     engine.dispose()
+    assert found == 3
+
+
+def assert_kept(url: str, revision: str, *, gone: dict[str, Any] = GONE) -> None:
+    for engine, metadata in engines(url):
+        for name, rows in recorded(revision).items():
+            if name not in metadata.tables:
+                continue
+            kept = [{column: value for column, value in row.items() if column not in gone} for row in rows]
+            assert all(row[column] == gone[column] for row in rows for column in row.keys() & gone.keys())
+            with engine.connect().execution_options(logio_writes=False) as connection:
+                found = connection.execute(sa.select(_table(name, kept))).all()
+            assert _comparable(found) == _comparable([tuple(row.values()) for row in kept]), name
+        engine.dispose()
+
+
+def engines(url: str) -> list[tuple[sa.Engine, sa.MetaData]]:
+    """Where the tables of the log are, and where those of heartbeats."""
+    engine = log_engine(url)
+    return [(engine, schema.metadata), (beat_engine(url, engine), schema.beat_metadata)]
 
 
 def _table(name: str, rows: list[dict[str, Any]]) -> sa.TableClause:
@@ -111,7 +241,7 @@ def test_its_run_goes_on(older: tuple[str, str]) -> None:
     url, _ = older
     migrate.upgrade(url)
     store = open_store(url)
-    (run,) = store.list_runs()
+    run = store.find_run("run-1")
     assert (run.state, run.spec.key.pipeline, run.spec.groups) == (RunState.RUNNING, "sales", ("g",))
     assert store.group(run.run_id, "g").state is GroupState.RUNNING
     assert store.declare_dead(GroupRef(run.run_id, "g", 2), "upgraded")
@@ -133,4 +263,37 @@ def test_its_run_goes_on(older: tuple[str, str]) -> None:
     assert held(driver.session) == [(5, "C")]
     assert driver.session.open().commit_no == 3
     assert store.start_run(run.spec).uid == run.uid
+    store.dispose()
+
+
+@pytest.mark.parametrize("revision", WITH_REPLICAS)
+def test_its_replicas_go_on(empty_url: str, revision: str) -> None:
+    leave(empty_url, revision)
+    migrate.upgrade(empty_url)
+    store = open_store(empty_url)
+    assert isinstance(store, SqlLogStore)
+    run = store.find_run("run-2")
+    assert slots(store, run) == [Slot(0, A), Slot(1, B, 1), Slot(2, B), Slot(3, B)]
+    states = {status.group: (status.state, status.incarnation, status.beat) for status in store.groups(run.run_id)}
+    assert states == {
+        "feed": (GroupState.RUNNING, 1, 0),
+        A: (GroupState.RUNNING, 2, 11),
+        B: (GroupState.RUNNING, 1, 12),
+        C: (GroupState.RETIRED, 0, 0),
+        "end": (GroupState.NEW, 0, 0),
+    }
+    assert [one.group for one in recoveries(driver_records(store, run.run_id))] == [A]
+    assert store.declare_dead(GroupRef(run.run_id, B, 1), "upgraded")
+    driver = start_driver(store, group=B, run=run, expected=1)
+    assert driver.session.slots() == {1: 1, 2: 0, 3: 0}
+    assert held(driver.session, "work[1]") == [(1, "I"), (2, "I")]
+    assert [fetched(driver.session, receiver=inbox(slot)) for slot in (1, 2)] == [[], [1, 2]]
+    driver.session.commit([taken(1, 2)])
+    assert store.heartbeat(driver.ref, 1, ready=True, rss_bytes=1) is GroupState.RUNNING
+    driver.session.wait(0.01)
+    driver.session.close()
+    launch(store, run, C)
+    assert store.rescale(run.run_id, GROUP, {2: C, 3: C}) == 2
+    (asked, done) = store.scalings(run.run_id)
+    assert (asked.state, done.state) == (ScalingState.REQUESTED, ScalingState.DONE)
     store.dispose()

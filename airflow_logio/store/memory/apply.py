@@ -216,14 +216,14 @@ class _Writer:
 
     def _drain_group(self, _effect: fx.DrainGroup) -> None:
         """A group that is draining already, after a rebuild, or was taken for dead, keeps its state."""
-        key = GroupKey(self._run, self._ref.group, self._ref.replica)
+        key = GroupKey(self._run, self._ref.group)
         row = self._tables.groups[key]
         if row.state in allowed_from(GroupState.DRAINING):
             draining = replace(row, state=GroupState.DRAINING, since=self._tables.now(), error=None)
             self._tables.put(self._tables.groups, key, draining)
 
     def _finish_group(self, _effect: fx.FinishGroup) -> None:
-        key, ref = GroupKey(self._run, self._ref.group, self._ref.replica), self._ref
+        key, ref = GroupKey(self._run, self._ref.group), self._ref
         row, clock = self._tables.groups[key], self._tables.now()
         slots.finish(self._tables, ref)
         can_finish = row.state in allowed_from(GroupState.FINISHED)

@@ -24,7 +24,7 @@ class MemoryGroupSession(GroupSession):
     def __init__(self, tables: Tables, ref: GroupRef) -> None:
         self.ref = ref
         self._tables = tables
-        self._key = GroupKey(ref.run_id, ref.group, ref.replica)
+        self._key = GroupKey(ref.run_id, ref.group)
         self._fence = FenceRow(ref.incarnation, 0, 0)
         self._seen = 0
 

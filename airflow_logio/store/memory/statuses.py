@@ -14,7 +14,6 @@ def status_of(tables: Tables, key: GroupKey) -> GroupStatus:
     beat = tables.beats.get((key, incarnation))
     return GroupStatus(
         group=key.group,
-        replica=key.replica,
         state=row.state,
         desired=row.desired,
         incarnation=incarnation,

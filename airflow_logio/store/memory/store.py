@@ -179,7 +179,7 @@ class MemoryLogStore(LogStore):
         return claim
 
     def submitted(self, claim: Claim, *, log_path: str | None, launcher: DriverIdentity | None) -> bool:
-        tables, key = self.tables, GroupKey(claim.run_id, claim.group, claim.replica)
+        tables, key = self.tables, GroupKey(claim.run_id, claim.group)
         with tables.transaction():
             driver = tables.drivers[key, claim.incarnation]
             identity = driver.identity
@@ -199,11 +199,11 @@ class MemoryLogStore(LogStore):
             return self._move(claim, target, None)
 
     def register(self, claim: Claim, identity: DriverIdentity) -> GroupRef:
-        tables, key = self.tables, GroupKey(claim.run_id, claim.group, claim.replica)
+        tables, key = self.tables, GroupKey(claim.run_id, claim.group)
         with tables.transaction():
             driver = tables.drivers.get((key, claim.incarnation))
             if driver is not None and driver.registered_at is not None and self._is_same(driver, claim, identity):
-                return GroupRef(claim.run_id, claim.group, claim.incarnation, claim.replica)
+                return GroupRef(claim.run_id, claim.group, claim.incarnation)
             free = driver is not None and driver.nonce == claim.nonce and driver.registered_at is None
             if driver is None or not free or not self._move(claim, GroupState.RUNNING, None):
                 raise Fenced(
@@ -212,17 +212,17 @@ class MemoryLogStore(LogStore):
                 )
             registered = replace(driver, registered_at=tables.now(), identity=identity)
             tables.put(tables.drivers, (key, claim.incarnation), registered)
-        return GroupRef(claim.run_id, claim.group, claim.incarnation, claim.replica)
+        return GroupRef(claim.run_id, claim.group, claim.incarnation)
 
     def _is_same(self, driver: DriverRow, claim: Claim, identity: DriverIdentity) -> bool:
         """The driver asks again because its acknowledgement was lost."""
-        fence = self.tables.fences[GroupKey(claim.run_id, claim.group, claim.replica)]
+        fence = self.tables.fences[GroupKey(claim.run_id, claim.group)]
         return (driver.nonce, driver.identity, fence.incarnation) == (claim.nonce, identity, claim.incarnation)
 
     def heartbeat(
         self, ref: GroupRef, beat: int, *, ready: bool, rss_bytes: int, load: Load | None = None
     ) -> GroupState:
-        tables, key = self.tables, GroupKey(ref.run_id, ref.group, ref.replica)
+        tables, key = self.tables, GroupKey(ref.run_id, ref.group)
         with tables.transaction():
             fence = tables.fences.get(key)
             if fence is None or fence.incarnation != ref.incarnation:
@@ -247,7 +247,7 @@ class MemoryLogStore(LogStore):
             return moved
 
     def _move(self, ref: Claim | GroupRef, target: GroupState, error: str | None) -> bool:
-        tables, key = self.tables, GroupKey(ref.run_id, ref.group, ref.replica)
+        tables, key = self.tables, GroupKey(ref.run_id, ref.group)
         if key not in tables.groups:
             raise ProtocolViolation(f"run {ref.run_id} has no group {ref.group!r}")
         row = tables.groups[key]
@@ -260,7 +260,7 @@ class MemoryLogStore(LogStore):
         return True
 
     def _end_driver(self, ref: GroupRef, error: str | None, failed_at: FailurePoint | None = None) -> None:
-        key = (GroupKey(ref.run_id, ref.group, ref.replica), ref.incarnation)
+        key = (GroupKey(ref.run_id, ref.group), ref.incarnation)
         driver = self.tables.drivers.get(key)
         point = None if failed_at is None else str(failed_at)
         if driver is not None and driver.ended_at is None:

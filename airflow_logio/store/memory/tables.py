@@ -37,7 +37,6 @@ V = TypeVar("V")
 class GroupKey(NamedTuple):
     run_id: int
     group: str
-    replica: int = 0
 
 
 class BodyKey(NamedTuple):

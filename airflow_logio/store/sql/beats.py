@@ -17,11 +17,11 @@ from airflow_logio.store.sql.runs import known, upserting
 def wish(connection: Connection, ref: GroupRef) -> GroupState:
     """The desired state of the group, from the log. Raises `Fenced` if the incarnation was replaced."""
     fence, group = schema.fence, schema.group
-    same = (fence.c[name] == group.c[name] for name in ("run_id", "group_name", "replica"))
+    same = (fence.c[name] == group.c[name] for name in ("run_id", "group_name"))
     row = connection.execute(
         sa.select(fence.c.incarnation, group.c.desired)
         .join(group, sa.and_(*same))
-        .where(fence.c.run_id == ref.run_id, fence.c.group_name == ref.group, fence.c.replica == ref.replica)
+        .where(fence.c.run_id == ref.run_id, fence.c.group_name == ref.group)
     ).one_or_none()
     if row is None or row.incarnation != ref.incarnation:
         raise Fenced(f"group {ref.group!r}: incarnation {ref.incarnation} was replaced")
@@ -34,9 +34,8 @@ def write(connection: Connection, ref: GroupRef, beat: int, *, ready: bool, rss_
         connection.execute(sa.text("SET LOCAL synchronous_commit = off"))
     values = {"beat": beat, "at": now(connection.dialect.name), "ready": ready, "rss_bytes": rss_bytes}
     keys = {"run_id": ref.run_id, "group_name": ref.group, "incarnation": ref.incarnation}
-    by_replica = {**keys, "replica": ref.replica}
-    beats = upserting(connection, schema.heartbeat).values(**by_replica, **values)
-    connection.execute(beats.on_conflict_do_update(index_elements=list(by_replica), set_=values))
+    beats = upserting(connection, schema.heartbeat).values(**keys, **values)
+    connection.execute(beats.on_conflict_do_update(index_elements=list(keys), set_=values))
     if load is not None:
         figures = {"figures": msgspec.json.encode(load).decode()}
         loads = upserting(connection, schema.load).values(**keys, **figures)

@@ -142,7 +142,6 @@ class ConcludingWriter:
             .where(
                 table.c.run_id == ref.run_id,
                 table.c.group_name == ref.group,
-                table.c.replica == ref.replica,
                 table.c.state.in_([source.value for source in allowed_from(state)]),
             )
             .values(state=state.value, since=now(self._connection.dialect.name), error=None)
@@ -164,7 +163,6 @@ class ConcludingWriter:
             .where(
                 drivers.c.run_id == ref.run_id,
                 drivers.c.group_name == ref.group,
-                drivers.c.replica == ref.replica,
                 drivers.c.incarnation == ref.incarnation,
             )
             .values(ended_at=clock)

@@ -34,7 +34,6 @@ class DriverRecord:
     log_path: str | None
     host: str | None
     pid: int | None
-    replica: int = 0
     last_beat_at: float | None = None
     """Its last sign of life: the time of its latest heartbeat."""
 
@@ -52,10 +51,9 @@ def driver_records(store: SqlLogStore, run_id: int) -> Sequence[DriverRecord]:
     return [_record(row, beats) for row in rows]
 
 
-def _record(row: sa.Row[Any], beats: Mapping[tuple[str, int, int], float]) -> DriverRecord:
+def _record(row: sa.Row[Any], beats: Mapping[tuple[str, int], float]) -> DriverRecord:
     return DriverRecord(
         group=row.group_name,
-        replica=row.replica,
         incarnation=row.incarnation,
         reason=row.reason,
         is_recovery=row.spends_budget,
@@ -68,12 +66,12 @@ def _record(row: sa.Row[Any], beats: Mapping[tuple[str, int, int], float]) -> Dr
         log_path=row.log_path,
         host=row.host,
         pid=row.pid,
-        last_beat_at=beats.get((row.group_name, row.replica, row.incarnation)),
+        last_beat_at=beats.get((row.group_name, row.incarnation)),
     )
 
 
-def _last_beats(connection: Connection, run_id: int) -> dict[tuple[str, int, int], float]:
+def _last_beats(connection: Connection, run_id: int) -> dict[tuple[str, int], float]:
     table = schema.heartbeat
-    query = sa.select(table.c.group_name, table.c.replica, table.c.incarnation, table.c.at)
+    query = sa.select(table.c.group_name, table.c.incarnation, table.c.at)
     rows = connection.execute(query.where(table.c.run_id == run_id))
-    return {(row.group_name, row.replica, row.incarnation): row.at for row in rows}
+    return {(row.group_name, row.incarnation): row.at for row in rows}

@@ -48,7 +48,7 @@ def supersede(connection: Connection, run: Run) -> bool:
     fences, groups, runs = schema.fence, schema.group, schema.run
     for table in (fences, groups):
         ours = sa.select(table.c.group_name).where(table.c.run_id == run.run_id)
-        connection.execute(ours.order_by(table.c.group_name, table.c.replica).with_for_update()).all()
+        connection.execute(ours.order_by(table.c.group_name).with_for_update()).all()
     state = connection.execute(
         sa.select(runs.c.state).where(runs.c.run_id == run.run_id).with_for_update()
     ).scalar_one_or_none()
@@ -123,7 +123,7 @@ def _create(connection: Connection, spec: RunSpec) -> Run:
     run = to_run(connection.execute(insert.returning(*table.c)).one())
     unused = spec.unused_replicas()
     for name in spec.groups:
-        identity = {"run_id": run.run_id, "group_name": name, "replica": 0}
+        identity = {"run_id": run.run_id, "group_name": name}
         state, desired = (
             (GroupState.RETIRED, GroupState.HALTED) if name in unused else (GroupState.NEW, GroupState.RUNNING)
         )

@@ -28,13 +28,13 @@ from airflow_logio.store.sql.engines import now
 from airflow_logio.store.sql.runs import known
 
 
-def _of(table: sa.Table, run_id: int, group: str, replica: int = 0) -> list[sa.ColumnElement[bool]]:
-    return [table.c.run_id == run_id, table.c.group_name == group, table.c.replica == replica]
+def _of(table: sa.Table, run_id: int, group: str) -> list[sa.ColumnElement[bool]]:
+    return [table.c.run_id == run_id, table.c.group_name == group]
 
 
 def _driver(claim: Claim | GroupRef) -> list[sa.ColumnElement[bool]]:
     table = schema.driver
-    return [*_of(table, claim.run_id, claim.group, claim.replica), table.c.incarnation == claim.incarnation]
+    return [*_of(table, claim.run_id, claim.group), table.c.incarnation == claim.incarnation]
 
 
 def lock_group(connection: Connection, run_id: int, group: str) -> tuple[GroupState, int]:
@@ -60,10 +60,10 @@ def move(connection: Connection, ref: Claim | GroupRef, target: GroupState, *, e
     values = {"state": target.value, "since": now(connection.dialect.name), "error": storable(error)}
     if target in (GroupState.HALTED, GroupState.RETIRED):
         values["desired"] = GroupState.HALTED.value
-    connection.execute(sa.update(groups).where(*_of(groups, ref.run_id, ref.group, ref.replica)).values(**values))
+    connection.execute(sa.update(groups).where(*_of(groups, ref.run_id, ref.group)).values(**values))
     if target in STOPPED:  # its driver may be alive, or come back: it commits nothing any more
         fence = schema.fence
-        raised = sa.update(fence).where(*_of(fence, ref.run_id, ref.group, ref.replica))
+        raised = sa.update(fence).where(*_of(fence, ref.run_id, ref.group))
         connection.execute(raised.values(epoch=fence.c.epoch + 1))
     return True
 
@@ -157,7 +157,6 @@ def _raise_incarnation(
         sa.insert(schema.driver).values(
             run_id=run.run_id,
             group_name=group,
-            replica=0,
             incarnation=incarnation,
             nonce=made.nonce,
             reason=storable(reason),

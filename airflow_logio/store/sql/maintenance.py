@@ -130,7 +130,7 @@ def remove(connection: Connection, run_id: int, limit: int, *, unfinished: bool)
 
 def _begin_removal(connection: Connection, run: Run, *, unfinished: bool) -> Collected:
     fences, groups, table = schema.fence, schema.group, schema.run
-    locked = sa.select(fences).where(fences.c.run_id == run.run_id).order_by(fences.c.group_name, fences.c.replica)
+    locked = sa.select(fences).where(fences.c.run_id == run.run_id).order_by(fences.c.group_name)
     connection.execute(locked.with_for_update()).all()
     check_ended(run, group_states(connection, run), unfinished=unfinished)
     rows = sum(

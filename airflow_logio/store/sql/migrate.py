@@ -7,6 +7,8 @@ from pathlib import Path
 import sqlalchemy as sa
 from alembic import command
 from alembic.config import Config
+from alembic.migration import MigrationContext
+from alembic.operations import Operations
 from alembic.script import ScriptDirectory
 from sqlalchemy.engine import Connection
 
@@ -30,7 +32,11 @@ def head() -> str:
 
 
 def upgrade(url: str) -> str:
-    """Create or migrate the tables; safe to call twice and by two processes at once. Returns the revision."""
+    """Create or migrate the tables; safe to call twice and by two processes at once. Returns the revision.
+
+    The tables of heartbeats come first where they are in a file of their own: whoever dies in between leaves a log that is
+    still refused with the command to run.
+    """
     engine = log_engine(url)
     beats = beat_engine(url, engine)
     try:
@@ -39,12 +45,29 @@ def upgrade(url: str) -> str:
                 connection.execute(sa.text("SELECT pg_advisory_xact_lock(hashtext('logio schema'))"))
             refuse_newer(describe(engine), current(connection))
             command.upgrade(_config(connection), "head")
-            if beats is engine:  # under the same lock: two processes would both find the tables missing
-                beat_metadata.create_all(connection, checkfirst=True)
-        if beats is not engine:
-            with writing(beats) as connection:
-                beat_metadata.create_all(connection, checkfirst=True)
+            if beats is engine:
+                _upgrade_beats(connection)
+            else:
+                with writing(beats) as other:
+                    _upgrade_beats(other)
     finally:
         engine.dispose()
         beats.dispose()
     return REVISION
+
+
+def _upgrade_beats(connection: Connection) -> None:
+    """Make the tables of heartbeats what the schema declares. They have no revision: what they hold is soon replaced.
+
+    New tables are made, and columns that are not declared any more are dropped. Under the lock of the log: two processes
+    would both find the same to do.
+    """
+    beat_metadata.create_all(connection, checkfirst=True)
+    operations = Operations(MigrationContext.configure(connection))
+    for table in beat_metadata.sorted_tables:
+        found = [column["name"] for column in sa.inspect(connection).get_columns(table.name)]
+        if gone := [name for name in found if name not in table.c]:
+            with operations.batch_alter_table(table.name) as batch:
+                for name in gone:
+                    batch.drop_column(name)
+                batch.create_primary_key(f"pk_{table.name}", list(table.primary_key.columns.keys()))

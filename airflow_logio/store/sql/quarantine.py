@@ -42,7 +42,7 @@ def retry(connection: Connection, run: Run, group: str | None) -> Retried:
     """
     runs, fences = schema.run, schema.fence
     locked = sa.select(fences.c.group_name).where(fences.c.run_id == run.run_id)
-    connection.execute(locked.order_by(fences.c.group_name, fences.c.replica).with_for_update()).all()
+    connection.execute(locked.order_by(fences.c.group_name).with_for_update()).all()
     state = connection.execute(
         sa.select(runs.c.state).where(runs.c.run_id == run.run_id).with_for_update()
     ).scalar_one_or_none()

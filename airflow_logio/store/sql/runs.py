@@ -91,14 +91,14 @@ def statuses(
 ) -> dict[int, list[GroupStatus]]:
     """Run id → its groups, with the driver and the heartbeat of the fence's incarnation."""
     groups, fence, driver = schema.group, schema.fence, schema.driver
-    same = [fence.c[name] == groups.c[name] for name in ("run_id", "group_name", "replica")]
-    mine = [driver.c[name] == fence.c[name] for name in ("run_id", "group_name", "replica", "incarnation")]
+    same = [fence.c[name] == groups.c[name] for name in ("run_id", "group_name")]
+    mine = [driver.c[name] == fence.c[name] for name in ("run_id", "group_name", "incarnation")]
     query = (
         sa.select(groups, fence.c.incarnation, fence.c.commit_no, driver)
         .join(fence, sa.and_(*same))
         .outerjoin(driver, sa.and_(*mine))
         .where(groups.c.run_id.in_(run_ids))
-        .order_by(groups.c.run_id, groups.c.group_name, groups.c.replica)
+        .order_by(groups.c.run_id, groups.c.group_name)
     )
     if group is not None:
         query = query.where(groups.c.group_name == group)
@@ -111,21 +111,21 @@ def statuses(
     return found
 
 
-_Replica = tuple[int, str, int]
-"""(run id, group, replica)"""
+_Key = tuple[int, str]
+"""(run id, group)"""
 
 
-def _recoveries(connection: Connection, run_ids: Sequence[int]) -> dict[_Replica, int]:
+def _recoveries(connection: Connection, run_ids: Sequence[int]) -> dict[_Key, int]:
     driver = schema.driver
     query = (
-        sa.select(driver.c.run_id, driver.c.group_name, driver.c.replica, sa.func.count())
+        sa.select(driver.c.run_id, driver.c.group_name, sa.func.count())
         .where(driver.c.run_id.in_(run_ids), driver.c.spends_budget)
-        .group_by(driver.c.run_id, driver.c.group_name, driver.c.replica)
+        .group_by(driver.c.run_id, driver.c.group_name)
     )
-    return {(run_id, name, replica): count for run_id, name, replica, count in connection.execute(query)}
+    return {(run_id, name): count for run_id, name, count in connection.execute(query)}
 
 
-def _beats(connection: Connection, beats: Engine, run_ids: Sequence[int]) -> dict[tuple[_Replica, int], sa.Row[Any]]:
+def _beats(connection: Connection, beats: Engine, run_ids: Sequence[int]) -> dict[tuple[_Key, int], sa.Row[Any]]:
     table, load = schema.heartbeat, schema.load
     same = [load.c[name] == table.c[name] for name in ("run_id", "group_name", "incarnation")]
     query = sa.select(table, load.c.figures).outerjoin(load, sa.and_(*same)).where(table.c.run_id.in_(run_ids))
@@ -134,15 +134,13 @@ def _beats(connection: Connection, beats: Engine, run_ids: Sequence[int]) -> dic
     else:
         with beats.connect().execution_options(logio_writes=False) as other:
             rows = other.execute(query).all()
-    return {((row.run_id, row.group_name, row.replica), row.incarnation): row for row in rows}
+    return {((row.run_id, row.group_name), row.incarnation): row for row in rows}
 
 
-def _status(
-    row: sa.RowMapping, recoveries: dict[_Replica, int], beats: dict[tuple[_Replica, int], sa.Row[Any]]
-) -> GroupStatus:
+def _status(row: sa.RowMapping, recoveries: dict[_Key, int], beats: dict[tuple[_Key, int], sa.Row[Any]]) -> GroupStatus:
     groups, driver, fence = schema.group.c, schema.driver.c, schema.fence.c
-    name, replica, incarnation = row[groups.group_name], row[groups.replica], row[fence.incarnation]
-    key = (row[groups.run_id], name, replica)
+    name, incarnation = row[groups.group_name], row[fence.incarnation]
+    key = (row[groups.run_id], name)
     beat = beats.get((key, incarnation))
     identity = None
     if row[driver.pid] is not None or row[driver.parent_pid] is not None:
@@ -156,7 +154,6 @@ def _status(
         )
     return GroupStatus(
         group=name,
-        replica=replica,
         state=known(GroupState, row[groups.state], f"the state of group {name!r}"),
         desired=known(GroupState, row[groups.desired], f"the desired state of group {name!r}"),
         incarnation=incarnation,

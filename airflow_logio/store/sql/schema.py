@@ -25,7 +25,7 @@ from sqlalchemy import (
     text,
 )
 
-REVISION = "0003"
+REVISION = "0004"
 """The Alembic revision that creates what this module declares."""
 
 VERSION_TABLE = "logio_alembic_version"
@@ -175,7 +175,6 @@ group = Table(
     metadata,
     Column("run_id", _Id, primary_key=True, autoincrement=False),
     Column("group_name", _Name, primary_key=True),
-    Column("replica", Integer, primary_key=True, server_default=text("0")),
     Column("state", String(16), nullable=False),
     Column("desired", String(16), nullable=False),
     Column("since", Double, nullable=False),
@@ -188,7 +187,6 @@ fence = Table(
     metadata,
     Column("run_id", _Id, primary_key=True, autoincrement=False),
     Column("group_name", _Name, primary_key=True),
-    Column("replica", Integer, primary_key=True, server_default=text("0")),
     Column("incarnation", Integer, nullable=False),
     Column("epoch", Integer, nullable=False),
     Column("commit_no", BigInteger, nullable=False),
@@ -199,7 +197,6 @@ driver = Table(
     metadata,
     Column("run_id", _Id, primary_key=True, autoincrement=False),
     Column("group_name", _Name, primary_key=True),
-    Column("replica", Integer, primary_key=True, server_default=text("0")),
     Column("incarnation", Integer, primary_key=True, autoincrement=False),
     Column("nonce", String(32), nullable=False),
     Column("reason", Text, nullable=False),
@@ -296,7 +293,6 @@ heartbeat = Table(
     beat_metadata,
     Column("run_id", _Id, primary_key=True, autoincrement=False),
     Column("group_name", _Name, primary_key=True),
-    Column("replica", Integer, primary_key=True, server_default=text("0")),
     Column("incarnation", Integer, primary_key=True, autoincrement=False),
     Column("beat", BigInteger, nullable=False),
     Column("at", Double, nullable=False),
@@ -319,7 +315,6 @@ waiting = Table(
     beat_metadata,
     Column("run_id", _Id, primary_key=True, autoincrement=False),
     Column("group_name", _Name, primary_key=True),
-    Column("replica", Integer, primary_key=True, server_default=text("0")),
     Column("parked", Boolean, nullable=False),
     comment="who wants to be notified; a hint, written without waiting for the disk",
 )

@@ -63,7 +63,6 @@ class SqlGroupSession(GroupSession):
             sa.select(table.c.state).where(
                 table.c.run_id == self.ref.run_id,
                 table.c.group_name == self.ref.group,
-                table.c.replica == self.ref.replica,
             )
         ).scalar_one()
         if state in STOPPED:
@@ -74,7 +73,6 @@ class SqlGroupSession(GroupSession):
         return sa.update(table).where(
             table.c.run_id == self.ref.run_id,
             table.c.group_name == self.ref.group,
-            table.c.replica == self.ref.replica,
             table.c.incarnation == self.ref.incarnation,
         )
 
@@ -84,7 +82,6 @@ class SqlGroupSession(GroupSession):
         query = sa.select(table.c.incarnation, table.c.epoch, table.c.commit_no).where(
             table.c.run_id == self.ref.run_id,
             table.c.group_name == self.ref.group,
-            table.c.replica == self.ref.replica,
         )
         row = connection.execute(query.with_for_update()).one_or_none()
         if row is None:
@@ -155,7 +152,6 @@ class SqlGroupSession(GroupSession):
         query = sa.select(table.c.incarnation, table.c.epoch, table.c.commit_no).where(
             table.c.run_id == self.ref.run_id,
             table.c.group_name == self.ref.group,
-            table.c.replica == self.ref.replica,
         )
         with reading(self._engine) as connection:
             row = connection.execute(query).one_or_none()
@@ -189,7 +185,6 @@ class SqlGroupSession(GroupSession):
         return sa.update(table).where(
             table.c.run_id == self.ref.run_id,
             table.c.group_name == self.ref.group,
-            table.c.replica == self.ref.replica,
             table.c.incarnation == self.ref.incarnation,
         )
 
@@ -205,7 +200,6 @@ class SqlGroupSession(GroupSession):
                 .where(
                     table.c.run_id == self.ref.run_id,
                     table.c.group_name == self.ref.group,
-                    table.c.replica == self.ref.replica,
                     table.c.state.in_([state.value for state in allowed_from(GroupState.PARKED)]),
                 )
                 .values(state=GroupState.PARKED.value, since=clock, error=storable(error))

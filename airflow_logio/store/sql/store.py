@@ -231,7 +231,7 @@ class SqlLogStore(LogStore):
                     f"incarnation {claim.incarnation} of group {claim.group!r} is not to be had: it was replaced, "
                     "ended, or another process holds it; this driver exits before its first read"
                 )
-        return GroupRef(claim.run_id, claim.group, claim.incarnation, claim.replica)
+        return GroupRef(claim.run_id, claim.group, claim.incarnation)
 
     def heartbeat(
         self, ref: GroupRef, beat: int, *, ready: bool, rss_bytes: int, load: Load | None = None

@@ -31,7 +31,7 @@ def launch_recipe(connection: Connection, run_id: int, group: str) -> LaunchReci
     """Raises `LogInconsistent` for one that cannot be read."""
     table = schema.group
     text = connection.execute(
-        sa.select(table.c.launch).where(table.c.run_id == run_id, table.c.group_name == group, table.c.replica == 0)
+        sa.select(table.c.launch).where(table.c.run_id == run_id, table.c.group_name == group)
     ).scalar_one_or_none()
     try:
         return None if text is None else msgspec.json.decode(text, type=LaunchRecipe)

@@ -148,12 +148,8 @@ class PostgresWaker(Waker):
 
     def _set_parked(self, parked: bool) -> None:
         table = schema.waiting
-        upsert = postgresql.insert(table).values(
-            run_id=self._ref.run_id, group_name=self._ref.group, replica=self._ref.replica, parked=parked
-        )
-        statement = upsert.on_conflict_do_update(
-            index_elements=["run_id", "group_name", "replica"], set_={"parked": parked}
-        )
+        upsert = postgresql.insert(table).values(run_id=self._ref.run_id, group_name=self._ref.group, parked=parked)
+        statement = upsert.on_conflict_do_update(index_elements=["run_id", "group_name"], set_={"parked": parked})
         self._send(statement)
         self._parked = parked
 

@@ -221,3 +221,10 @@ def test_all_other_parameters_come_back(params: dict[str, Any]) -> None:
     run = MemoryLogStore().start_run(_with(params))
     assert run.spec.params == params
     assert json.loads(encode_spec(_with(params)))["params"] == params
+
+
+def test_the_configuration_of_an_earlier_launcher_is_read() -> None:
+    """Claims had a replica, which was 0."""
+    earlier = json.loads(CONFIG)
+    earlier["claim"]["replica"] = 0
+    assert read_config(json.dumps(earlier).encode()) == read_config(CONFIG)

@@ -85,7 +85,7 @@ def heartbeat_unfenced(patch: pytest.MonkeyPatch) -> None:
     """A heartbeat is written whoever sends it: a zombie looks like a living driver."""
 
     def heartbeat(self: MemoryLogStore, ref: GroupRef, beat: int, *, ready: bool, rss_bytes: int) -> GroupState:
-        key = GroupKey(ref.run_id, ref.group, ref.replica)
+        key = GroupKey(ref.run_id, ref.group)
         with self.tables.transaction():
             self.tables.beats[key, ref.incarnation] = BeatRow(beat, 0.0, ready, rss_bytes)
             return self.tables.groups[key].desired
