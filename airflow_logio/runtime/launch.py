@@ -121,10 +121,19 @@ class LaunchContext:
     """Off only in tests of zombies: fencing alone must hold."""
 
 
-def launch_group(context: LaunchContext, group: str, *, expected: int, reason: str, by_user: bool = False) -> Claim:
+def launch_group(
+    context: LaunchContext,
+    group: str,
+    *,
+    expected: int,
+    reason: str,
+    by_user: bool = False,
+    request_id: int | None = None,
+) -> Claim:
     """Claim incarnation ``expected + 1`` of a group, end what is left of the old driver, and launch the new one.
 
-    Raises `Fenced` (somebody else claimed), `BudgetSpent` (parked), `ProtocolViolation`, `ConfigurationError`.
+    `request_id` names the request to scale for which it is launched. Raises `Fenced` (somebody else claimed), `BudgetSpent`
+    (parked), `ProtocolViolation` (also: that request is settled), `ConfigurationError`.
     """
     spark_submit.check(context.settings)
     status = context.store.group(context.run.run_id, group)
@@ -136,7 +145,9 @@ def launch_group(context: LaunchContext, group: str, *, expected: int, reason: s
     check_claim(group, status.state, by_user=by_user)
     if context.store.ends_old_driver_first:
         _end_old_driver(context, status)
-    claim = context.store.claim(context.run.run_id, group, expected=expected, reason=reason, by_user=by_user)
+    claim = context.store.claim(
+        context.run.run_id, group, expected=expected, reason=reason, by_user=by_user, request_id=request_id
+    )
     if not context.store.ends_old_driver_first:
         _end_old_driver(context, status)
     config = DriverConfig(

@@ -11,6 +11,8 @@ import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import partial
+from typing import Protocol
 
 from airflow_logio.errors import Fenced, ProtocolViolation, ReplicaBusy
 from airflow_logio.protocol.replicas import Slot, balanced
@@ -55,6 +57,15 @@ class Plan:
     to_retire: tuple[str, ...]
 
 
+class Launch(Protocol):
+    """Claims a replica and starts its driver; `launch_group`, on some log and some cluster."""
+
+    def __call__(
+        self, group: str, *, expected: int, reason: str, by_user: bool = False, request_id: int | None = None
+    ) -> object:
+        """Raises `Fenced` and `ProtocolViolation` if it is not to be had."""
+
+
 def plan(statuses: Sequence[GroupStatus], replicas: int) -> Plan:
     """`statuses` are those of all replicas of the group, in their order; as many as are asked for, as few new ones as can be.
 
@@ -81,7 +92,11 @@ def carry_out(context: LaunchContext, request: ScalingRequest) -> Step:
 
     Raises `ConfigurationError` if a driver cannot be launched, and `LogUnavailable`.
     """
-    store, run = context.store, context.run
+    return next_step(context.store, context.run, request, partial(launch_group, context))
+
+
+def next_step(store: LogStore, run: Run, request: ScalingRequest, launch: Launch) -> Step:
+    """As `carry_out`, whoever launches. Between any two of its transactions anything may happen, or nothing follow."""
     request = _as_it_is(store, request)  # it may have been carried out, or superseded, since it was read
     if request.state not in OPEN_SCALING:
         return Step(Stage(request.state.value), request.note)
@@ -94,10 +109,15 @@ def carry_out(context: LaunchContext, request: ScalingRequest) -> Step:
         return _settled(store, request, ScalingState.REFUSED, Step(Stage.REFUSED, refusal))
     if request.state is ScalingState.REQUESTED:
         store.settle_scaling(request.request_id, ScalingState.ACCEPTED)
-    launched = tuple(name for name in plan_.to_launch if _launch(context, statuses[name], request))
+    launched = tuple(name for name in plan_.to_launch if _launch(launch, statuses[name], request))
     waiting = [name for name in plan_.wanted if not _works(statuses[name])]
     if waiting or launched:
         return Step(Stage.LAUNCHING, f"waiting for {', '.join(waiting)} to be ready", launched)
+    return _move(store, run, request, slots, plan_)
+
+
+def _move(store: LogStore, run: Run, request: ScalingRequest, slots: Sequence[Slot], plan_: Plan) -> Step:
+    """The replicas that are wanted are ready: they get the slots, the others retire."""
     try:
         moved = store.rescale(
             run.run_id,
@@ -153,11 +173,11 @@ def _works(status: GroupStatus) -> bool:
     return status.state is GroupState.RUNNING and status.ready
 
 
-def _launch(context: LaunchContext, status: GroupStatus, request: ScalingRequest) -> bool:
-    """False if somebody else was faster: then it is on its way."""
+def _launch(launch: Launch, status: GroupStatus, request: ScalingRequest) -> bool:
+    """False if somebody else was faster: then it is on its way. Or another number of replicas has been asked for since."""
     reason = f"scaling to {request.replicas} (request {request.request_id})"
     try:
-        launch_group(context, status.group, expected=status.incarnation, reason=reason, by_user=True)
+        launch(status.group, expected=status.incarnation, reason=reason, by_user=True, request_id=request.request_id)
     except (Fenced, ProtocolViolation) as error:
         log.info("replica %s was not launched: %s", status.group, error)
         return False
@@ -197,7 +217,7 @@ def look_after(store: LogStore, run: Run, statuses: Sequence[GroupStatus]) -> li
             _retire_idle(store, run, group, replicas)
         asked = any(one.group == group for one in requests)
         if not asked and all(status.state in CONCLUDED for status in replicas) and not any(map(_is_halted, statuses)):
-            requests += _wake_up(store, run, group)
+            requests += _wake_up(store, run, group, statuses)
     return requests
 
 
@@ -212,17 +232,30 @@ def _retire_idle(store: LogStore, run: Run, group: str, replicas: Sequence[Group
         log.info("replicas %s are not retired yet: %s", ", ".join(idle), error)  # they are looked at again
 
 
-def _wake_up(store: LogStore, run: Run, group: str) -> list[ScalingRequest]:
-    """Ask for a replica of a group that is scaled to zero and has work: events, the end of its stream, or a write action."""
+def _wake_up(store: LogStore, run: Run, group: str, statuses: Sequence[GroupStatus]) -> list[ScalingRequest]:
+    """Ask for a replica of a group that is scaled to zero and has work: events, the end of its stream, or a write action.
+
+    Or to finish: the group may have been put to sleep when it had taken the end of its stream, and had not ended itself.
+    """
     slots = [slot for slot in store.slots(run.run_id, group) if not slot.done]
     if not slots or any(slot.owner is not None for slot in slots):
         return []
-    if not store.has_work(run.run_id, group):
+    if _has_got_all(run, group, statuses):
+        reason = "everything has been sent, and no replica is there to finish"
+    elif store.has_work(run.run_id, group):
+        reason = "work waits, and no replica is there"
+    else:
         return []
     least = max(1, run.spec.replicated[group].least)
-    return [
-        store.request_scaling(run.run_id, group, least, by="dispatcher", reason="work waits, and no replica is there")
-    ]
+    return [store.request_scaling(run.run_id, group, least, by="dispatcher", reason=reason)]
+
+
+def _has_got_all(run: Run, group: str, statuses: Sequence[GroupStatus]) -> bool:
+    """Whoever sends to it has finished. Two replicated groups are never next to each other."""
+    operators = run.spec.operators
+    senders = [sender for one in operators.values() if one.group == group for sender in one.inputs.values()]
+    feeding = {operators[sender.rpartition(".")[0]].group for sender in senders} - {group}
+    return feeding <= {status.group for status in statuses if status.state is GroupState.FINISHED}
 
 
 def _is_halted(status: GroupStatus) -> bool:

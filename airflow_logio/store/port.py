@@ -190,11 +190,22 @@ class LogStore(ABC):
     def group(self, run_id: int, group: str) -> GroupStatus: ...
 
     @abstractmethod
-    def claim(self, run_id: int, group: str, *, expected: int, reason: str, by_user: bool = False) -> Claim:
+    def claim(
+        self,
+        run_id: int,
+        group: str,
+        *,
+        expected: int,
+        reason: str,
+        by_user: bool = False,
+        request_id: int | None = None,
+    ) -> Claim:
         """Raise the incarnation from `expected` to `expected + 1` and commit: from then on the old driver is fenced.
 
         Compare-and-set: raises `Fenced` if somebody else claimed meanwhile, `ProtocolViolation` if the state table
         forbids it, `BudgetSpent` (and parks the group) if the recovery budget is spent; `by_user` claims spend none.
+        With `request_id`, `ProtocolViolation` if that request to scale has given way to a newer one, or is settled: a
+        replica that is launched for it now would be in nobody's plan.
         Whatever holds the fence row's lock for long is a stopped driver inside a transaction: its backend is ended
         (PostgreSQL).
         """

@@ -164,7 +164,7 @@ def check_open(request_id: int, state: ScalingState | None) -> None:
     """Raises `ProtocolViolation` for a request that is settled, or not in the log any more (`state` is None)."""
     if state not in OPEN_SCALING:
         became = "no longer in the log" if state is None else state.value
-        raise ProtocolViolation(f"request {request_id} to scale a group is {became}: nothing is moved for it any more")
+        raise ProtocolViolation(f"request {request_id} to scale a group is {became}: nothing is done for it any more")
 
 
 def came_from(state: ScalingState) -> frozenset[ScalingState]:

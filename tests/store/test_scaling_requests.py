@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 
 from airflow_logio.errors import ConfigurationError, ProtocolViolation, UnknownRun
-from airflow_logio.protocol.states import ScalingState
+from airflow_logio.protocol.states import GroupState, ScalingState
 from airflow_logio.store.port import LogStore
-from airflow_logio.store.records import ScalingRequest
+from airflow_logio.store.records import Claim, ScalingRequest
 from tests.support.logs import contents
 from tests.support.racing import race
-from tests.support.replicated import GROUP, A, B, launch, owners, replicated_run, replicated_spec
+from tests.support.replicated import GROUP, A, B, C, launch, owners, replicated_run, replicated_spec
 
 REQUESTED, ACCEPTED, DONE, REFUSED = ScalingState
 
@@ -159,3 +162,33 @@ def test_whoever_goes_by_a_request_that_is_settled_moves_nothing(log_store: LogS
     assert log_store.rescale(run.run_id, GROUP, {0: B}, request_id=second.request_id) == (before[0] != B)
     with pytest.raises(ProtocolViolation, match="request 99 to scale a group is no longer in the log"):
         log_store.rescale(run.run_id, GROUP, {1: A}, request_id=99)
+
+
+def test_whoever_goes_by_a_request_that_is_settled_launches_nothing(log_store: LogStore) -> None:
+    """Else a replica would run that nobody has asked for: it gets no slot, and a group put to sleep would not be woken."""
+    run = replicated_run(log_store)
+    first = log_store.request_scaling(run.run_id, GROUP, 3, by="test")
+    second = log_store.request_scaling(run.run_id, GROUP, 3, by="test")
+    before = contents(log_store)
+    with pytest.raises(ProtocolViolation, match=f"request {first.request_id} to scale a group is refused"):
+        log_store.claim(run.run_id, C, expected=0, reason="late", by_user=True, request_id=first.request_id)
+    assert contents(log_store) == before
+    log_store.claim(run.run_id, C, expected=0, reason="in time", by_user=True, request_id=second.request_id)
+    assert log_store.group(run.run_id, C).state is GroupState.CLAIMED
+
+
+@pytest.mark.parametrize("number", range(4))
+def test_a_newer_request_and_a_launch_for_the_older_one_at_once(log_store: LogStore, number: int) -> None:
+    run = replicated_run(log_store)
+    first = log_store.request_scaling(run.run_id, GROUP, 3, by="test").request_id
+    acts: list[Callable[[], Any]] = [
+        lambda: log_store.request_scaling(run.run_id, GROUP, 0, by="test"),
+        lambda: log_store.claim(run.run_id, C, expected=0, reason="test", by_user=True, request_id=first),
+        lambda: log_store.rescale(run.run_id, GROUP, {}, retire=[C], request_id=first),
+    ]
+    acts = acts[number % 3 :] + acts[: number % 3]
+    outcomes = race(*acts)
+    allowed = (ScalingRequest, Claim, int, ProtocolViolation)
+    assert all(isinstance(outcome, allowed) for outcome in outcomes), outcomes
+    with pytest.raises(ProtocolViolation, match="is refused"):
+        log_store.claim(run.run_id, B, expected=0, reason="late", by_user=True, request_id=first)

@@ -57,9 +57,12 @@ def rescale(
 ) -> int:
     """As `slots.rescale`, for a request that is still open."""
     if request_id is not None:
-        found = next((one.state for one in tables.scalings.values() if one.request_id == request_id), None)
-        check_open(request_id, found)
+        check_is_open(tables, request_id)
     return slots.rescale(tables, run_id, group, placement, retire)
+
+
+def check_is_open(tables: Tables, request_id: int) -> None:
+    check_open(request_id, next((one.state for one in tables.scalings.values() if one.request_id == request_id), None))
 
 
 def settle(tables: Tables, request_id: int, state: ScalingState, note: str) -> bool:

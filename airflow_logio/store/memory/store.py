@@ -130,8 +130,19 @@ class MemoryLogStore(LogStore):
                 raise UnknownRun(f"run {run_id} has no group {group!r}")
             return status_of(self.tables, GroupKey(run_id, group))
 
-    def claim(self, run_id: int, group: str, *, expected: int, reason: str, by_user: bool = False) -> Claim:
+    def claim(
+        self,
+        run_id: int,
+        group: str,
+        *,
+        expected: int,
+        reason: str,
+        by_user: bool = False,
+        request_id: int | None = None,
+    ) -> Claim:
         with self.tables.transaction():
+            if request_id is not None:
+                scaling.check_is_open(self.tables, request_id)
             made = self._claim(GroupKey(run_id, group), expected, reason, by_user=by_user)
         if isinstance(made, Refused):
             raise made.error

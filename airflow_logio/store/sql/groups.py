@@ -23,7 +23,7 @@ from airflow_logio.protocol.values import storable
 from airflow_logio.store.endings import superseded
 from airflow_logio.store.records import Claim, DriverIdentity, GroupRef, Refused, Run, has_sources
 from airflow_logio.store.rescaling import check_going_on
-from airflow_logio.store.sql import schema
+from airflow_logio.store.sql import scaling, schema
 from airflow_logio.store.sql.engines import now
 from airflow_logio.store.sql.runs import known
 
@@ -100,13 +100,20 @@ def end_driver(
 
 
 def claim(
-    connection: Connection, run: Run, group: str, *, expected: int, reason: str, by_user: bool
+    connection: Connection,
+    run: Run,
+    group: str,
+    *,
+    expected: int,
+    reason: str,
+    by_user: bool,
+    request_id: int | None = None,
 ) -> Claim | Refused:
     """Raise the incarnation, or move the group to where it belongs instead."""
     state, incarnation = lock_group(connection, run.run_id, group)
     if incarnation != expected:
         raise Fenced(f"group {group!r} was claimed by somebody else: incarnation {incarnation}, expected {expected}")
-    _check_current(connection, run, state)
+    _check_current(connection, run, state, request_id)
     check_claim(group, state, by_user=by_user)
     recovery = expected > 0
     spends = recovery and not by_user
@@ -123,21 +130,24 @@ def claim(
     return _raise_incarnation(connection, run, group, expected + 1, reason, spends=spends)
 
 
-def _check_current(connection: Connection, run: Run, state: GroupState) -> None:
+def _check_current(connection: Connection, run: Run, state: GroupState, request_id: int | None) -> None:
     """Under the group's lock: who gives the run up holds all of them.
 
     Who finishes the run takes no notice of replicas that are retired, and holds the run's row: it sees that one of them is
     claimed, or the claim sees that the run has finished. A driver would wait for slots for ever then.
+    Who asks for other replicas holds the run's row as well: a claim for an older request is before that, or sees it.
     """
     table = schema.run
     query = sa.select(table.c.state).where(table.c.run_id == run.run_id)
-    if state is GroupState.RETIRED:
+    if state is GroupState.RETIRED or request_id is not None:
         query = query.with_for_update(read=True)
     found = connection.execute(query).scalar_one_or_none()
     if found == RunState.SUPERSEDED.value:
         raise ProtocolViolation(superseded(run))
     if state is GroupState.RETIRED and found is not None:
         check_going_on(run, known(RunState, found, f"the state of run {run.uid}"))
+    if request_id is not None:
+        scaling.check_is_open(connection, request_id)
 
 
 def _desired(connection: Connection, run: Run, group: str) -> GroupState:

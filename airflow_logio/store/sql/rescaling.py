@@ -30,13 +30,14 @@ def rescale(
 ) -> Rescaling:
     """On an open transaction. Returns what it has changed."""
     _lock_rescaling(connection, run.run_id, group)
-    if request_id is not None:
-        scaling.check_open(connection, request_id)
     # Owners change only here, one after the other. What is done may change until the fences are locked.
     wanted = plan(run, group, slots.of_group(connection, run.run_id, group), placement, retire)
+    # The fences before the request: who launches for it holds one, and may wait for somebody who supersedes it.
+    locked = _lock_fences(connection, run, wanted) if wanted.concerned else {}
+    if request_id is not None:
+        scaling.check_open(connection, request_id)
     if not wanted.concerned:
         return wanted
-    locked = _lock_fences(connection, run, wanted)
     rescaling = plan(run, group, slots.of_group(connection, run.run_id, group), placement, retire)
     _check_run(connection, run)
     states = _lock_groups(connection, run, locked)

@@ -68,7 +68,12 @@ def requests(connection: Connection, run_id: int, group: str | None) -> Sequence
 
 def check_open(connection: Connection, request_id: int) -> None:
     """Until the end of the transaction: whoever supersedes the request comes before this, or after all of it."""
-    query = sa.select(table.c.state).where(table.c.request_id == request_id).with_for_update()
+    connection.execute(sa.select(table.c.state).where(table.c.request_id == request_id).with_for_update()).all()
+    check_is_open(connection, request_id)
+
+
+def check_is_open(connection: Connection, request_id: int) -> None:
+    query = sa.select(table.c.state).where(table.c.request_id == request_id)
     state = connection.execute(query).scalar_one_or_none()
     what = f"the state of request {request_id}"
     rescaling.check_open(request_id, None if state is None else known(ScalingState, state, what))

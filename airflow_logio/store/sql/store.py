@@ -183,9 +183,18 @@ class SqlLogStore(LogStore):
             raise UnknownRun(f"run {run.spec.key} has no group {group!r}; it has {', '.join(run.spec.groups)}")
         return found[0]
 
-    def claim(self, run_id: int, group: str, *, expected: int, reason: str, by_user: bool = False) -> Claim:
+    def claim(
+        self,
+        run_id: int,
+        group: str,
+        *,
+        expected: int,
+        reason: str,
+        by_user: bool = False,
+        request_id: int | None = None,
+    ) -> Claim:
         def attempt() -> Claim | Refused:
-            return self._claim(run_id, group, expected, reason, by_user=by_user)
+            return self._claim(run_id, group, expected, reason, by_user=by_user, request_id=request_id)
 
         made = self._past_stopped_driver(GroupRef(run_id, group, expected), attempt)
         if isinstance(made, Refused):
@@ -202,10 +211,14 @@ class SqlLogStore(LogStore):
             log.info("once more: %s", error)
         return attempt()
 
-    def _claim(self, run_id: int, group: str, expected: int, reason: str, *, by_user: bool) -> Claim | Refused:
+    def _claim(
+        self, run_id: int, group: str, expected: int, reason: str, *, by_user: bool, request_id: int | None
+    ) -> Claim | Refused:
         with writing(self.engine) as connection:
             run = self._run(connection, run_id)
-            return groups.claim(connection, run, group, expected=expected, reason=reason, by_user=by_user)
+            return groups.claim(
+                connection, run, group, expected=expected, reason=reason, by_user=by_user, request_id=request_id
+            )
 
     def end_backends(self, run_id: int, group: str, incarnation: int) -> int:
         """End the database sessions of a driver (PostgreSQL; needs the same role or pg_signal_backend)."""

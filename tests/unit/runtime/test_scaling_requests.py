@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import Any, cast
+from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from airflow_logio.protocol import effects as fx
 from airflow_logio.protocol.states import GroupState, ScalingState
 from airflow_logio.protocol.values import Event, Kind, Port
-from airflow_logio.runtime.launch import LaunchContext
-from airflow_logio.runtime.scaling import Stage, carry_out, look_after, plan
+from airflow_logio.runtime.scaling import Stage, look_after, next_step, plan
 from airflow_logio.runtime.stop_run import StopMode, StopRun
 from airflow_logio.store.memory.store import MemoryLogStore
 from airflow_logio.store.records import GroupStatus, Run
@@ -27,15 +26,8 @@ NEW, RUNNING, DEAD, PARKED, RETIRED, FINISHED = (
 )
 
 
-@dataclass(frozen=True)
-class Context:
-    """What `carry_out` needs where nothing is launched."""
-
-    store: MemoryLogStore
-    run: Run
-
-    def as_context(self) -> LaunchContext:
-        return cast(LaunchContext, self)
+def nobody(group: str, **_: object) -> None:
+    raise AssertionError(f"{group} was launched")
 
 
 @pytest.fixture
@@ -81,7 +73,7 @@ def test_replicas_that_a_person_must_see_to_are_not_silently_done_without(store:
         if name != A:
             driver.session.park("a fault")
     request = store.request_scaling(run.run_id, GROUP, 2, by="test")
-    step = carry_out(Context(store, run).as_context(), request)
+    step = next_step(store, run, request, nobody)
     assert step.stage is Stage.REFUSED
     assert step.sentence == (
         "group work cannot have 2 replicas, only 1: work.2 is parked, work.3 is parked. Mend the cause and `logio retry`, "
@@ -129,3 +121,33 @@ def test_a_drain_is_not_over_while_the_last_group_sleeps_with_work_left(store: M
     states = drain.look()
     assert states is not None
     assert drain.is_over(states) and drain.has_succeeded(states)
+
+
+def test_a_group_that_sleeps_is_woken_to_finish_when_everything_was_sent(store: MemoryLogStore) -> None:
+    """It had taken the end of its stream when it was put to sleep: no row waits for it, and the run waits for its end."""
+    run = begun(store, initial=1, least=0)
+    sender = feeder(store, run)
+    store.rescale(run.run_id, GROUP, dict.fromkeys(range(4)), retire=[A])
+    assert look_after(store, run, store.groups(run.run_id)) == []
+    sender.session.commit([fx.FinishGroup()])
+    assert not store.has_work(run.run_id, GROUP)
+    (request,) = look_after(store, run, store.groups(run.run_id))
+    assert (request.replicas, request.by) == (1, "dispatcher")
+    assert request.reason == "everything has been sent, and no replica is there to finish"
+
+
+def test_an_executor_that_is_late_launches_nothing(store: MemoryLogStore) -> None:
+    """The group is put to sleep by a newer request while an executor of the older one is about to launch a replica."""
+    run = begun(store, initial=1, least=0)
+    driver = launch(store, run, A)
+    store.heartbeat(driver.ref, 1, ready=True, rss_bytes=0)
+    late = store.request_scaling(run.run_id, GROUP, 2, by="a slow one")
+
+    def overtaken(group: str, **how: Any) -> None:
+        newer = store.request_scaling(run.run_id, GROUP, 0, by="a fast one")
+        assert next_step(store, run, newer, nobody).stage is Stage.DONE
+        store.claim(run.run_id, group, **how)
+
+    assert next_step(store, run, late, overtaken).launched == ()
+    assert [store.group(run.run_id, name).state for name in REPLICAS] == [RETIRED] * 3
+    assert next_step(store, run, late, nobody).stage is Stage.REFUSED
