@@ -196,7 +196,8 @@ class Driver(Starting):
         if self.phase in (Phase.CLAIMED, Phase.GONE, Phase.FINISHED):
             return False
         self.beats += 1
-        desired = self.world.store.heartbeat(self.session.ref, self.beats, ready=True, rss_bytes=0)
+        self.ready = self.ready or self.phase in (Phase.RUNNING, Phase.WAITING)
+        desired = self.world.store.heartbeat(self.session.ref, self.beats, ready=self.ready, rss_bytes=0)
         self.heard = self.heard or desired is GroupState.DRAINING
         self.world.watch.a_replaced_driver_has_no_heartbeat(self)
         return True
@@ -217,11 +218,15 @@ class Driver(Starting):
         return True
 
     def _check(self, _about: object, _many: int, _outcome: str) -> bool:
-        """A driver without anything to commit looks at its fence; nothing changes unless it raises."""
+        """A driver without anything to commit looks at its fence; nothing changes unless it raises.
+
+        One without slots leaves when there will never be any for it.
+        """
         looks = self.phase in (Phase.RUNNING, Phase.WAITING) and self.committer.is_idle()
-        if looks and not self.world.is_locked(self.plan.name):
-            self.session.check()
-        return False
+        if not looks or self.world.is_locked(self.plan.name):
+            return False
+        self.session.check()
+        return self.phase is Phase.WAITING and self.world.scaling.leave(self)
 
 
 VERBS = (

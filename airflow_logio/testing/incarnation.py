@@ -82,6 +82,8 @@ class Incarnation:
         self.drained = False
         """The log says so."""
         self.beats = 0
+        self.ready = False
+        """Its heartbeat says that it works, or that it waits for slots."""
         self.epochs = 0
 
     # --- what is possible now -----------------------------------------------------------------------------------------
@@ -101,7 +103,9 @@ class Incarnation:
             out = self._running()
             if self.world.wished and not self.draining:
                 self._wishes(out)
-            return out
+            return out if self.ready or not self.plan.replica_of else [("beat", None), *out]
+        if phase is Phase.WAITING and not self.ready:
+            return [("beat", None), ("check", None)]
         if phase is Phase.STOPPING:
             return [*self._transaction(), *self._acting(), ("join", None)]
         if phase is Phase.OPENED and self.plan.replica_of:

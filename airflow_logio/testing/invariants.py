@@ -6,8 +6,9 @@ tables of a log in memory (`Tables.observer`), and remembers what may have been 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from airflow_logio.protocol.context import decode_state
@@ -18,11 +19,12 @@ from airflow_logio.protocol.values import Kind, Port, Status
 from airflow_logio.store.channels import STATE_CHANNEL, WRITES
 from airflow_logio.store.header import encode_header
 from airflow_logio.store.memory.tables import ABSENT, Body, BodyKey, Change, GroupKey, GroupRow, LogRow, RunRow, Tables
-from airflow_logio.store.records import FenceRow
+from airflow_logio.store.records import FenceRow, ReplicatedShape
 from airflow_logio.testing.contexts import ContextWatch
 from airflow_logio.testing.drains import DrainWatch
 from airflow_logio.testing.driver_watch import DriverWatch
 from airflow_logio.testing.plan import GroupPlan, Systems
+from airflow_logio.testing.scaling_watch import ScalingWatch
 from airflow_logio.testing.upkeep import senders_of
 
 if TYPE_CHECKING:
@@ -31,13 +33,14 @@ if TYPE_CHECKING:
 END_HEADER = encode_header(Kind.END, 0, b"")
 
 
-class LogWatch(ContextWatch, DrainWatch, DriverWatch):
+class LogWatch(ContextWatch, DrainWatch, DriverWatch, ScalingWatch):
     """One schedule's eye on its log. `ports` and `writes` keep every body in order, for the oracle."""
 
     def __init__(self, tables: Tables) -> None:
         DriverWatch.__init__(self)
         ContextWatch.__init__(self)
         DrainWatch.__init__(self)
+        ScalingWatch.__init__(self)
         self.tables = tables
         self._plans: Mapping[str, GroupPlan] = {}
         self._systems: Systems = {}
@@ -65,7 +68,7 @@ class LogWatch(ContextWatch, DrainWatch, DriverWatch):
         from_log: frozenset[tuple[str, str]],
         retention: float | None = None,
         kept: frozenset[Port] = frozenset(),
-        replicated: Collection[str] = (),
+        replicated: Mapping[str, ReplicatedShape] = MappingProxyType({}),
     ) -> None:
         """`plans` have replicated groups as one. `from_log` are the input ports whose events come from the log: all their
         events have rows.
@@ -73,6 +76,7 @@ class LogWatch(ContextWatch, DrainWatch, DriverWatch):
         Lineage of the output ports `kept` never expires, that of others after `retention`.
         """
         self._kept = kept
+        self.begin_requests(replicated)
         self.begin_slots({name: [spec.name for spec in plans[name].operators] for name in replicated})
         self._plans, self._systems, self._from_log, self._retention = plans, systems, from_log, retention
         self._receives = senders_of(plans)
@@ -144,6 +148,8 @@ class LogWatch(ContextWatch, DrainWatch, DriverWatch):
             self._group(key, before, table[key])
         elif table is tables.slots:
             self.note_slot(key, before)
+        elif table is tables.scalings:
+            self.see_request(before, table[key])
         elif table is tables.runs:
             self._run(before, table[key])
 
@@ -393,5 +399,13 @@ INVARIANTS = (
     LogWatch.a_retired_replica_is_launched_by_a_request_alone,
     LogWatch.a_retired_replica_owns_no_open_slot,
     LogWatch.a_run_has_finished_when_all_is_done,
+    LogWatch.a_key_names_one_request,
+    LogWatch.a_request_is_settled_once,
+    LogWatch.one_request_of_a_group_is_open,
+    LogWatch.nothing_moves_for_a_settled_request,
+    LogWatch.slots_are_placed_as_was_asked,
+    LogWatch.what_is_done_was_done_before,
+    LogWatch.a_replica_is_launched_for_an_open_request,
+    LogWatch.no_request_stays_open,
 )
 """Checked at every transaction of every schedule on a log in memory."""

@@ -18,7 +18,7 @@ from airflow_logio.errors import LogioError
 from airflow_logio.protocol.effects import Effects
 from airflow_logio.protocol.recovery import LoggedEvent, Recovered
 from airflow_logio.protocol.replicas import Placement, Slot
-from airflow_logio.protocol.states import GroupState
+from airflow_logio.protocol.states import GroupState, ScalingState
 from airflow_logio.protocol.values import Port
 from airflow_logio.store.memory import MemoryLogStore
 from airflow_logio.store.memory.tables import Tables
@@ -30,9 +30,11 @@ from airflow_logio.store.records import (
     FenceRow,
     GroupRef,
     GroupStatus,
+    LaunchRecipe,
     Retried,
     Run,
     RunSpec,
+    ScalingRequest,
 )
 from airflow_logio.store.sql import schema
 from airflow_logio.store.sql.engines import sqlite_engine
@@ -60,15 +62,42 @@ class Log(Protocol):
     """What drivers and their supervisor ask of the log (`LogStore`)."""
 
     def start_run(self, spec: RunSpec) -> Run: ...
-    def claim(self, run_id: int, group: str, *, expected: int, reason: str, by_user: bool = False) -> Claim: ...
+    def claim(
+        self,
+        run_id: int,
+        group: str,
+        *,
+        expected: int,
+        reason: str,
+        by_user: bool = False,
+        request_id: int | None = None,
+    ) -> Claim: ...
     def register(self, claim: Claim, identity: DriverIdentity) -> GroupRef: ...
     def heartbeat(self, ref: GroupRef, beat: int, *, ready: bool, rss_bytes: int) -> GroupState: ...
     def declare_dead(self, ref: GroupRef, cause: str) -> bool: ...
     def request(self, run_id: int, group: str, desired: GroupState) -> bool: ...
     def group(self, run_id: int, group: str) -> GroupStatus: ...
     def retry_quarantined(self, run_id: int, group: str | None = None) -> Retried: ...
+    def find_run(self, uid: str) -> Run: ...
+    def groups(self, run_id: int) -> Sequence[GroupStatus]: ...
     def slots(self, run_id: int, group: str) -> Sequence[Slot]: ...
-    def rescale(self, run_id: int, group: str, placement: Placement, *, retire: Collection[str] = ()) -> int: ...
+    def rescale(
+        self,
+        run_id: int,
+        group: str,
+        placement: Placement,
+        *,
+        retire: Collection[str] = (),
+        request_id: int | None = None,
+    ) -> int: ...
+    def has_work(self, run_id: int, group: str) -> bool: ...
+    def request_scaling(
+        self, run_id: int, group: str, replicas: int, *, by: str, reason: str = "", key: str | None = None
+    ) -> ScalingRequest: ...
+    def scalings(self, run_id: int, group: str | None = None) -> Sequence[ScalingRequest]: ...
+    def settle_scaling(self, request_id: int, state: ScalingState, note: str = "") -> bool: ...
+    def note_launch(self, run_id: int, group: str, recipe: LaunchRecipe) -> None: ...
+    def launch_recipe(self, run_id: int, group: str) -> LaunchRecipe | None: ...
     def finish_run(self, run_id: int) -> bool: ...
     def session(self, ref: GroupRef) -> Session: ...
 
@@ -103,6 +132,8 @@ class _SqliteInMemory(SqlLogStore):
             with engine.begin() as connection:
                 for table in reversed(metadata.sorted_tables):
                     connection.execute(sa.delete(table))
+        with self.engine.begin() as connection:
+            connection.execute(sa.text("DELETE FROM sqlite_sequence"))  # requests are numbered as in memory
 
 
 def _engine(metadata: sa.MetaData) -> Engine:
@@ -148,21 +179,39 @@ class TwinLog:
         self._sql = sql
         self._memory = memory
         self._claims: dict[str, Claim] = {}
+        self._uid = ""
+        """Of the run in memory."""
 
     def start_run(self, spec: RunSpec) -> Run:
-        return _both(
-            "start_run", lambda: self._sql.start_run(spec), lambda: self._memory.start_run(spec), lambda run: run.run_id
-        )
+        def in_memory() -> Run:
+            made = self._memory.start_run(spec)
+            self._uid = made.uid
+            return made
 
-    def claim(self, run_id: int, group: str, *, expected: int, reason: str, by_user: bool = False) -> Claim:
+        return _both("start_run", lambda: self._sql.start_run(spec), in_memory, lambda run: run.run_id)
+
+    def claim(
+        self,
+        run_id: int,
+        group: str,
+        *,
+        expected: int,
+        reason: str,
+        by_user: bool = False,
+        request_id: int | None = None,
+    ) -> Claim:
         def in_memory() -> Claim:
-            made = self._memory.claim(run_id, group, expected=expected, reason=reason, by_user=by_user)
+            made = self._memory.claim(
+                run_id, group, expected=expected, reason=reason, by_user=by_user, request_id=request_id
+            )
             self._claims[f"{group}/{made.incarnation}"] = made
             return made
 
         return _both(
             f"claim of {group}",
-            lambda: self._sql.claim(run_id, group, expected=expected, reason=reason, by_user=by_user),
+            lambda: self._sql.claim(
+                run_id, group, expected=expected, reason=reason, by_user=by_user, request_id=request_id
+            ),
             in_memory,
             lambda claim: (claim.group, claim.incarnation, claim.recovery),
         )
@@ -204,6 +253,19 @@ class TwinLog:
             lambda status: (status.state, status.desired, status.incarnation),
         )
 
+    def groups(self, run_id: int) -> Sequence[GroupStatus]:
+        return _both(
+            "states of all groups",
+            lambda: self._sql.groups(run_id),
+            lambda: self._memory.groups(run_id),
+            lambda found: [(one.group, one.state, one.desired, one.incarnation, one.ready) for one in found],
+        )
+
+    def find_run(self, uid: str) -> Run:
+        return _both(
+            "the run", lambda: self._sql.find_run(uid), lambda: self._memory.find_run(self._uid), lambda run: run.state
+        )
+
     def retry_quarantined(self, run_id: int, group: str | None = None) -> Retried:
         return _both(
             "retry of quarantined Input Sets",
@@ -220,11 +282,65 @@ class TwinLog:
             list,
         )
 
-    def rescale(self, run_id: int, group: str, placement: Placement, *, retire: Collection[str] = ()) -> int:
+    def rescale(
+        self,
+        run_id: int,
+        group: str,
+        placement: Placement,
+        *,
+        retire: Collection[str] = (),
+        request_id: int | None = None,
+    ) -> int:
         return _both(
             f"moves of slots of {group}",
-            lambda: self._sql.rescale(run_id, group, placement, retire=retire),
-            lambda: self._memory.rescale(run_id, group, placement, retire=retire),
+            lambda: self._sql.rescale(run_id, group, placement, retire=retire, request_id=request_id),
+            lambda: self._memory.rescale(run_id, group, placement, retire=retire, request_id=request_id),
+        )
+
+    def has_work(self, run_id: int, group: str) -> bool:
+        return _both(
+            f"work of {group}",
+            lambda: self._sql.has_work(run_id, group),
+            lambda: self._memory.has_work(run_id, group),
+        )
+
+    def request_scaling(
+        self, run_id: int, group: str, replicas: int, *, by: str, reason: str = "", key: str | None = None
+    ) -> ScalingRequest:
+        return _both(
+            f"request to scale {group}",
+            lambda: self._sql.request_scaling(run_id, group, replicas, by=by, reason=reason, key=key),
+            lambda: self._memory.request_scaling(run_id, group, replicas, by=by, reason=reason, key=key),
+            _without_times,
+        )
+
+    def scalings(self, run_id: int, group: str | None = None) -> Sequence[ScalingRequest]:
+        return _both(
+            "requests to scale",
+            lambda: self._sql.scalings(run_id, group),
+            lambda: self._memory.scalings(run_id, group),
+            lambda found: [_without_times(one) for one in found],
+        )
+
+    def settle_scaling(self, request_id: int, state: ScalingState, note: str = "") -> bool:
+        return _both(
+            f"end of request {request_id}",
+            lambda: self._sql.settle_scaling(request_id, state, note),
+            lambda: self._memory.settle_scaling(request_id, state, note),
+        )
+
+    def note_launch(self, run_id: int, group: str, recipe: LaunchRecipe) -> None:
+        _both(
+            f"launch recipe of {group}",
+            lambda: self._sql.note_launch(run_id, group, recipe),
+            lambda: self._memory.note_launch(run_id, group, recipe),
+        )
+
+    def launch_recipe(self, run_id: int, group: str) -> LaunchRecipe | None:
+        return _both(
+            f"launch recipe of {group}",
+            lambda: self._sql.launch_recipe(run_id, group),
+            lambda: self._memory.launch_recipe(run_id, group),
         )
 
     def finish_run(self, run_id: int) -> bool:
@@ -275,6 +391,10 @@ class TwinSession:
 
     def park(self, error: str) -> None:
         _both("park", lambda: self._sql.park(error), lambda: self._memory.park(error))
+
+
+def _without_times(one: ScalingRequest) -> tuple[Any, ...]:
+    return (one.request_id, one.run_id, one.group, one.replicas, one.state, one.by, one.reason, one.note, one.key)
 
 
 def _events(found: Sequence[LoggedEvent]) -> list[tuple[Any, ...]]:

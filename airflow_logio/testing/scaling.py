@@ -1,23 +1,27 @@
-"""Replicas of one schedule: which are in use, and what movers, supervisors and persons do to them.
-
-A mover is whoever carries out a scaling request (`runtime/scaling.py`). It has no memory that counts: a launch is a claim,
-a move is one transaction, so two movers, and movers that died before or after either, are only more of these actions.
-"""
+"""Replicas of one schedule: which are in use, and what those who scale, supervisors and persons do to them."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
-from airflow_logio.errors import ProtocolViolation
+from airflow_logio.errors import ProtocolViolation, ReplicaBusy
+from airflow_logio.protocol.replicas import Placement
 from airflow_logio.protocol.states import GroupState
-from airflow_logio.store.records import ReplicatedShape
+from airflow_logio.store.records import Claim, GroupRef, LaunchRecipe, ReplicatedShape, ScalingRequest
+from airflow_logio.testing.executors import WHOLE, Executor, Paused, Work
 from airflow_logio.testing.plan import GroupPlan
 from airflow_logio.testing.violation import Violation
 
 if TYPE_CHECKING:
+    from airflow_logio.testing.incarnation import Incarnation
     from airflow_logio.testing.world import World
+
+
+ROUNDS = 5
+"""Looks of a supervisor after the end, at most."""
 
 
 class Move(NamedTuple):
@@ -50,41 +54,146 @@ class Scaling:
         self.retired = set(world.run.spec.unused_replicas())
         self.moved = 0
         """Slots that have changed owners."""
+        self.executors: dict[object, Executor] = {}
+        self.unlaunched: dict[str, Claim] = {}
+        """Replicas that are claimed, and have no driver."""
+        self._of_key: dict[tuple[str, str], int] = {}
+        for shape in self.shapes.values():
+            self._store.note_launch(self._run_id, shape.replicas[0], LaunchRecipe())
 
     def state(self, replica: str) -> GroupState:
         return self._store.group(self._run_id, replica).state
 
+    # --- what executors change (`executors.py`) -----------------------------------------------------------------------
+
+    def ask(
+        self, run_id: int, group: str, replicas: int, *, by: str, reason: str = "", key: str | None = None
+    ) -> ScalingRequest:
+        """A request, or the one that there is of the same key."""
+        made = self._store.request_scaling(run_id, group, replicas, by=by, reason=reason, key=key)
+        if key is not None and self._of_key.setdefault((group, key), made.request_id) != made.request_id:
+            raise Violation("a_key_names_one_request", f"{key!r} is that of two requests to scale {group}")
+        return made
+
+    def claim(
+        self,
+        request: ScalingRequest | None,
+        group: str,
+        expected: int,
+        reason: str,
+        by_user: bool,
+        request_id: int | None,
+    ) -> Claim:
+        """The first half of a launch; it waits for the fence row. Whoever claims may die before the driver is started."""
+        world = self._world
+        if world.is_locked(group):
+            raise Paused
+        with world.watch.launching():
+            claim = self._store.claim(
+                self._run_id, group, expected=expected, reason=reason, by_user=by_user, request_id=request_id
+            )
+        world.watch.a_replica_is_launched_for_an_open_request(request, group)
+        self.retired.discard(group)
+        self.unlaunched[group] = claim
+        world.to_claim[group] = False
+        world.incarnations[group] = claim.incarnation
+        return claim
+
+    def begin(self, claim: Claim) -> None:
+        """The driver of a claim; one that is late finds itself replaced or retired, and goes before it has done anything."""
+        if self.unlaunched.get(claim.group) is claim:
+            del self.unlaunched[claim.group]
+            self._world.begin(claim.group, claim)
+
+    def rescale(
+        self,
+        request: ScalingRequest | None,
+        run_id: int,
+        group: str,
+        placement: Placement,
+        *,
+        retire: Collection[str] = (),
+        request_id: int | None = None,
+    ) -> int:
+        """`request` is what the executor is carrying out, whatever it tells the log."""
+        if any(self._world.is_locked(name) for name in self.shapes[group].replicas):
+            raise ReplicaBusy(f"a commit of a replica of {group!r} is under way")
+        moved = self._store.rescale(run_id, group, placement, retire=retire, request_id=request_id)
+        self.moved += moved
+        if left := [name for name in retire if self.state(name) is not GroupState.RETIRED]:
+            raise Violation("who_retires_is_retired", f"{left} were retired, and are {self.state(left[0]).value}")
+        self.retired.update(retire)
+        for name in retire:
+            self.unlaunched.pop(name, None)
+        if request is not None:
+            self._world.watch.carried_out(request)
+        return moved
+
     # --- actions ------------------------------------------------------------------------------------------------------
 
-    def launch(self, replica: str) -> bool:
-        """A mover launches a retired replica. The claim waits for the fence row."""
-        world = self._world
-        if replica not in self.retired or world.is_locked(replica):
+    def employ(self, group: str, number: object, work: object) -> bool:
+        """A new process that scales."""
+        assert isinstance(work, Work)
+        if number in self.executors:
             return False
-        try:
-            with world.watch.launching():
-                claim = self._store.claim(
-                    self._run_id, replica, expected=world.incarnations[replica], reason="scaling", by_user=True
-                )
-        except ProtocolViolation:
-            return False  # the run has finished while the mover was on its way
-        self.retired.discard(replica)
-        world.to_claim[replica] = False
-        world.begin(replica, claim)
+        self.executors[number] = Executor(self._world, group, work)
         return True
 
-    def move(self, group: str, what: object) -> bool:
-        """A mover's transaction. One that is refused changes nothing: a replica may have died or finished meanwhile."""
-        assert isinstance(what, Move)
-        if any(self._world.is_locked(name) for name in self.shapes[group].replicas):
-            return False  # `ReplicaBusy`: a commit is under way
-        try:
-            self.moved += self._store.rescale(self._run_id, group, dict(what.placement), retire=what.retire)
-        except ProtocolViolation:
+    def execute(self, number: object, questions: int) -> bool:
+        """It goes on; it goes when it has nothing more to do."""
+        executor = self.executors.get(number)
+        if executor is None:
             return False
-        if left := [name for name in what.retire if self.state(name) is not GroupState.RETIRED]:
-            raise Violation("who_retires_is_retired", f"{left} were retired, and are {self.state(left[0]).value}")
-        self.retired.update(what.retire)
+        if not executor.go_on(questions):
+            del self.executors[number]
+        return True
+
+    def dismiss(self, number: object) -> bool:
+        """It dies where it is."""
+        return self.executors.pop(number, None) is not None
+
+    def request(self, group: str, what: object) -> bool:
+        """Somebody asks, and leaves it to others."""
+        assert isinstance(what, Work)
+        try:
+            self.ask(self._run_id, group, what.replicas, by=what.who, key=what.key)
+        except ProtocolViolation:
+            return False  # the run has ended
+        return True
+
+    def supervise(self) -> bool:
+        """A supervisor looks, undisturbed, and does what there is to do; False if that was nothing."""
+        before = self._world.watch.tables.commits
+        Executor(self._world, "", Work("supervisor")).go_on(WHOLE)
+        return self._world.watch.tables.commits != before
+
+    def overdue(self, replica: str) -> bool:
+        """The deadline of a launch has passed: nobody has started the driver."""
+        claim = self.unlaunched.get(replica)
+        if claim is None or self._world.is_locked(replica):
+            return False
+        del self.unlaunched[replica]
+        self._store.declare_dead(GroupRef(self._run_id, replica, claim.incarnation), "simulated")
+        self._world.to_claim[replica] = True
+        return True
+
+    def leave(self, driver: Incarnation) -> bool:
+        """A replica without slots takes itself out of use when all slots are done (`runtime/idle.py`)."""
+        group = driver.plan.replica_of
+        if not all(slot.done for slot in self._store.slots(self._run_id, group)):
+            return False
+        with suppress(ProtocolViolation, ReplicaBusy):
+            self.rescale(None, self._run_id, group, {}, retire=[driver.plan.name])
+            return True
+        return False
+
+    def place(self, group: str, what: object) -> bool:
+        """Somebody places slots by hand, in any way. What is refused changes nothing."""
+        assert isinstance(what, Move)
+        try:
+            self.rescale(None, self._run_id, group, dict(what.placement), retire=what.retire)
+        except (ProtocolViolation, ReplicaBusy):
+            return False
         return True
 
     def revive(self, replica: str) -> bool:
@@ -118,23 +227,11 @@ class Scaling:
             raise Violation("a_run_without_open_work_finishes", "every group and slot is done, and the run goes on")
         return True
 
-    def needs(self, group: str) -> tuple[str, str, Move | None] | None:
-        """What somebody has to do so that the run comes to its end: (group, verb, move); None while all slots have owners.
-
-        As `wake_up` of `runtime/scaling.py`: slots without a replica get one. Where all slots are done, replicas that wait
-        for some retire.
-        """
-        shape = self.shapes[group]
-        slots = self._store.slots(self._run_id, group)
-        states = {name: self.state(name) for name in shape.replicas}
-        if all(slot.done for slot in slots):
-            idle = [name for name, state in states.items() if state not in (GroupState.RETIRED, GroupState.FINISHED)]
-            return (group, "move", Move((), tuple(idle))) if idle else None
-        homeless = [slot.number for slot in slots if slot.owner is None]
-        if not homeless:
-            return None
-        running = [name for name, state in states.items() if state is GroupState.RUNNING]
-        if running:
-            return group, "move", Move(tuple((number, running[0]) for number in homeless))
-        on_its_way = [name for name in shape.replicas if name not in self.retired | self._world.finished]
-        return None if on_its_way else (next(name for name in shape.replicas if name in self.retired), "launch", None)
+    def conclude(self) -> None:
+        """At the end there is somebody who lives and looks."""
+        if not self.shapes:
+            return
+        for _ in range(ROUNDS):
+            if not self.supervise():
+                break
+        self._world.watch.no_request_stays_open()

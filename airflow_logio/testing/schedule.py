@@ -187,6 +187,7 @@ class Simulator:
         return failure
 
     def _judge(self, world: World, watch: LogWatch, reference: Reference) -> None:
+        world.scaling.conclude()
         observed, wanted = self.observed(world, watch), reference.observed
         if self.scenario.plain is not None and self.scenario.deterministic:
             found = records_of(

@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 
 from airflow_logio.testing.drains import wishes
-from airflow_logio.testing.movers import Movers, needed
+from airflow_logio.testing.movers import Movers
 from airflow_logio.testing.violation import Violation
 from airflow_logio.testing.world import Action, World
 
@@ -269,6 +269,8 @@ class Seeded:
                 for _ in range(12):
                     if drivers[-1 - age].is_alive:
                         self._drive(group, age)
+        if self._movers is not None:
+            self._movers.finish()
         if self._world.effects:
             self._do(Action("", 0, "sweep"))
 
@@ -288,13 +290,18 @@ class Undisturbed:
             before = self.taken
             for group in world.plans:
                 self._turn(group)
-            for group in world.scaling.shapes:
-                if (action := needed(world, group)) is not None:
-                    self._do(action)
-            if self.taken == before and not self._do(Action("", 0, "retry")):
+            if self.taken == before and not self._see_to_replicas() and not self._do(Action("", 0, "retry")):
                 raise Violation("every_schedule_ends", "no group can take a step, and the pipeline has not finished")
         if world.effects:
             self._do(Action("", 0, "sweep"))
+
+    def _see_to_replicas(self) -> bool:
+        """What a supervisor does when nothing else happens."""
+        if not self._world.scaling.shapes:
+            return False
+        return any(self._do(Action(name, 0, "overdue")) for name in self._world.plans) or self._do(
+            Action("", 0, "supervise")
+        )
 
     def _turn(self, group: str) -> None:
         world = self._world

@@ -8,6 +8,7 @@ from typing import Any
 from airflow_logio.protocol import effects as fx
 from airflow_logio.protocol.values import Kind, Port
 from airflow_logio.testing.driver import Driver
+from airflow_logio.testing.executors import Work
 from airflow_logio.testing.scaling import Move
 from airflow_logio.testing.schedule import Failure, Simulator
 from airflow_logio.testing.threads import At
@@ -79,7 +80,28 @@ def _move(action: Action) -> str:
     assert isinstance(action.about, Move)
     slots = ", ".join(f"{number} to {owner or 'nobody'}" for number, owner in action.about.placement) or "none"
     retired = f", and {', '.join(action.about.retire)} retires" if action.about.retire else ""
-    return f"a mover places slots of {action.group}: {slots}{retired}"
+    return f"somebody places slots of {action.group}: {slots}{retired}"
+
+
+def _work(world: World, action: Action) -> str:
+    work = action.about
+    assert isinstance(work, Work)
+    if work.who == "supervisor":
+        return f"executor {action.many}, a supervisor, begins to look"
+    key = f", with key {work.key!r}" if work.key else ""
+    asks = f"{work.replicas} replica(s) of {action.group}{key}"
+    if action.verb == "request":
+        return f"a {work.who} asks for {asks}"
+    return f"executor {action.many}, a {work.who}, begins, for {asks}"
+
+
+def _executor(world: World, action: Action) -> str:
+    executor = world.scaling.executors.get(action.about)
+    if executor is None:
+        return f"executor {action.about} is gone"
+    carried = executor.carrying or executor.request
+    what = f"request {carried.request_id}" if carried else "no request yet"
+    return f"executor {action.about}, a {executor.work.who} ({what})"
 
 
 _SUPERVISION: dict[str, Callable[[World, Action], str]] = {
@@ -90,8 +112,13 @@ _SUPERVISION: dict[str, Callable[[World, Action], str]] = {
     "kill": lambda _world, action: f"group {action.group}: an old driver is killed",
     "retry": lambda _world, _action: "a person retries all quarantined Input Sets",
     "wish": lambda _world, action: f"a person asks group {action.group} to drain",
-    "launch": lambda _world, action: f"a mover launches replica {action.group}",
-    "move": lambda _world, action: _move(action),
+    "request": _work,
+    "employ": _work,
+    "execute": lambda world, action: f"{_executor(world, action)}: asks the log up to {action.many} times, then waits",
+    "dismiss": lambda world, action: f"{_executor(world, action)}: DIES",
+    "supervise": lambda _world, _action: "a supervisor looks, and does what there is to do",
+    "overdue": lambda _world, action: f"replica {action.group} was claimed and never came: it is taken for dead",
+    "place": lambda _world, action: _move(action),
     "revive": lambda _world, action: f"a supervisor tries to recover replica {action.group}, which is retired",
     "end": lambda _world, _action: "somebody asks whether the run has finished",
     "sweep": lambda _world, _action: "payloads that no row names and whose driver is fenced are removed",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from airflow_logio.errors import EpochVoid, Fenced, LogInconsistent, LogioError, Park
@@ -143,8 +144,7 @@ class World:
     def perform(self, action: Action) -> bool:
         """Take one action of a schedule."""
         if action.verb in _SUPERVISION:
-            done: bool = _SUPERVISION[action.verb](self, action)
-            return done
+            return _SUPERVISION[action.verb](self, action)
         drivers = self.drivers[action.group]
         if action.age >= len(drivers):
             return False
@@ -252,7 +252,7 @@ class World:
     def _suspect(self, action: Action) -> bool:
         """A supervisor takes a living driver for dead: from the next claim on it is a zombie."""
         driver = self.newest(action.group)
-        if driver is None or not driver.is_alive or self.to_claim[action.group]:
+        if driver is None or not driver.is_alive or driver.is_replaced or self.to_claim[action.group]:
             return False
         self.crashes += 1
         self.sites.update(driver.sites())
@@ -261,6 +261,8 @@ class World:
 
     def _declare_dead(self, driver: Driver) -> None:
         group = driver.plan.name
+        if driver.is_replaced:
+            return  # by a claim whose driver is not there yet
         self.store.declare_dead(GroupRef(self.run.run_id, group, driver.number), "simulated")
         self.to_claim[group] = group not in self.finished
 
@@ -319,18 +321,6 @@ class World:
             self.to_claim[group] = True
         return True
 
-    def _launch(self, action: Action) -> bool:
-        return self.scaling.launch(action.group)
-
-    def _move(self, action: Action) -> bool:
-        return self.scaling.move(action.group, action.about)
-
-    def _revive(self, action: Action) -> bool:
-        return self.scaling.revive(action.group)
-
-    def _end(self, _action: Action) -> bool:
-        return self.scaling.end_run()
-
     def _refused(self, driver: Driver, error: Fenced) -> None:
         """By the log, or by an external system, where the new owner of a slot has written: then its epoch is void."""
         if driver.slots is not None:
@@ -376,11 +366,12 @@ class World:
     def close(self) -> None:
         """Let go of everything: what refers to itself would wait for the garbage collector."""
         self.drivers.clear()
+        self.scaling.executors.clear()
         self._doubts.clear()
         self.watch.close()
 
 
-_SUPERVISION = {
+_SUPERVISION: Mapping[str, Callable[[World, Action], bool]] = {
     "claim": World._claim,
     "crash": World._crash,
     "suspect": World._suspect,
@@ -389,8 +380,13 @@ _SUPERVISION = {
     "sweep": World._sweep,
     "retry": World._retry,
     "wish": World._wish,
-    "launch": World._launch,
-    "move": World._move,
-    "revive": World._revive,
-    "end": World._end,
+    "request": lambda world, action: world.scaling.request(action.group, action.about),
+    "employ": lambda world, action: world.scaling.employ(action.group, action.many, action.about),
+    "execute": lambda world, action: world.scaling.execute(action.about, action.many),
+    "dismiss": lambda world, action: world.scaling.dismiss(action.about),
+    "supervise": lambda world, _action: world.scaling.supervise(),
+    "overdue": lambda world, action: world.scaling.overdue(action.group),
+    "place": lambda world, action: world.scaling.place(action.group, action.about),
+    "revive": lambda world, action: world.scaling.revive(action.group),
+    "end": lambda world, _action: world.scaling.end_run(),
 }

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
 
 import pytest
 
+from airflow_logio.protocol.states import ScalingState
+from airflow_logio.store.records import ScalingRequest
 from airflow_logio.testing import INVARIANTS, LogWatch, Simulator, Site
 from airflow_logio.testing.drains import DRAIN_EVERY
+from airflow_logio.testing.executors import Work
 from airflow_logio.testing.plan import UpTo
 from airflow_logio.testing.scaling import Move
 from airflow_logio.testing.scenarios import SCENARIOS
 from airflow_logio.testing.schedule import MIN_COMMITS, MIN_CRASHES, MIN_EVENTS
 from airflow_logio.testing.scheduler import Seeded
+from airflow_logio.testing.world import World
 
 WITH_ARROW = {"sales": 120, "scaled": 60}
 PLAIN = 820
@@ -22,6 +27,7 @@ PLAIN = 820
 ON_SQLITE = 2
 """Of each scenario, on SQLite beside the log in memory."""
 PARTS = 3
+DONE, REFUSED = ScalingState.DONE, ScalingState.REFUSED
 
 
 @cache
@@ -79,7 +85,7 @@ def test_drains_come_at_any_moment(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["spread", "copies", "keyed", "scaled"])
 def test_slots_move_at_any_moment(name: str) -> None:
-    """Up, down, to nobody and back; by movers that were late, at replicas that were committing or dead."""
+    """Up, down, to nobody and back; for requests and by hand, at replicas that were committing or dead."""
     seen = Counter[str]()
     for seed in range(25):
         one = simulator(name)
@@ -88,12 +94,42 @@ def test_slots_move_at_any_moment(name: str) -> None:
         scheduler.run()
         moves = [action.about for action in scheduler.trace if isinstance(action.about, Move)]
         seen.update(action.verb for action in scheduler.trace)
+        seen["asleep"] += sum(one.replicas == 0 and one.state is DONE for one in _requests(world))
         seen["nobody"] += sum(bool(move.placement) and not any(owner for _, owner in move.placement) for move in moves)
         seen["retire"] += sum(bool(move.retire) for move in moves)
         seen["moved"] += world.scaling.moved
         seen["zombies"] += sum(len(drivers) > 1 for group, drivers in world.drivers.items() if "." in group)
-    assert all(seen[what] for what in ("launch", "move", "ask", "revive", "end", "nobody", "retire", "zombies"))
+    assert all(seen[what] for what in ("place", "ask", "revive", "end", "asleep", "nobody", "retire", "zombies"))
     assert seen["moved"] >= 50
+
+
+@pytest.mark.parametrize("name", ["spread", "copies", "keyed", "scaled"])
+def test_requests_are_met_and_superseded_by_executors_that_are_late_or_die(name: str) -> None:
+    """By a supervisor, by the task or person that asked, by several at once; none is open at the end."""
+    seen = Counter[str]()
+    for seed in range(25):
+        one = simulator(name)
+        world, _ = one.world()
+        scheduler = Seeded(world, seed, one.reference().events)
+        scheduler.run()
+        world.scaling.conclude()
+        found = _requests(world)
+        assert all(request.state in (DONE, REFUSED) for request in found)
+        seen.update(action.verb for action in scheduler.trace)
+        seen.update(request.by for request in found if request.state is DONE)
+        seen["superseded"] += sum(request.note.startswith("superseded") for request in found)
+        seen["of one key"] += sum(
+            bool(action.about.key) for action in scheduler.trace if isinstance(action.about, Work)
+        )
+        seen["keys"] += sum(request.key is not None for request in found)
+    assert all(seen[verb] for verb in ("request", "employ", "execute", "dismiss", "overdue"))
+    assert all(seen[who] for who in ("controller", "task", "person", "dispatcher"))
+    assert seen["superseded"] >= 25
+    assert seen["of one key"] > seen["keys"], "a task that died has asked again"
+
+
+def _requests(world: World) -> Sequence[ScalingRequest]:
+    return world.store.scalings(world.run.run_id)
 
 
 def test_nobody_drains_a_scenario_that_does_not_say_so() -> None:

@@ -6,7 +6,18 @@ or world of their own.
 
 from __future__ import annotations
 
-from tests.unit.testing.mutants import draining, fencing, keeping, recovering, scaling, storing, writing
+from tests.unit.testing.mutants import draining, fencing, keeping, recovering, requesting, scaling, storing, writing
 from tests.unit.testing.mutants.registry import MUTANTS, Mutant
 
-__all__ = ["MUTANTS", "Mutant", "draining", "fencing", "keeping", "recovering", "scaling", "storing", "writing"]
+__all__ = [
+    "MUTANTS",
+    "Mutant",
+    "draining",
+    "fencing",
+    "keeping",
+    "recovering",
+    "requesting",
+    "scaling",
+    "storing",
+    "writing",
+]
