@@ -113,6 +113,9 @@ def next_step(store: LogStore, run: Run, request: ScalingRequest, launch: Launch
     waiting = [name for name in plan_.wanted if not _works(statuses[name])]
     if waiting or launched:
         return Step(Stage.LAUNCHING, f"waiting for {', '.join(waiting)} to be ready", launched)
+    if request.replicas and not plan_.wanted:
+        # A retry may have given them work again since: nobody is to take it from them.
+        return Step(Stage.LAUNCHING, f"all replicas of {request.group} had finished; looking again")
     return _move(store, run, request, slots, plan_)
 
 

@@ -151,3 +151,18 @@ def test_an_executor_that_is_late_launches_nothing(store: MemoryLogStore) -> Non
     assert next_step(store, run, late, overtaken).launched == ()
     assert [store.group(run.run_id, name).state for name in REPLICAS] == [RETIRED] * 3
     assert next_step(store, run, late, nobody).stage is Stage.REFUSED
+
+
+def test_what_a_retry_has_given_back_goes_to_nobody_else(
+    store: MemoryLogStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An executor has seen all replicas finished; when it moves slots, some are open again."""
+    run = begun(store, initial=3, least=0)
+    for name in REPLICAS:
+        launch(store, run, name)
+    before = store.slots(run.run_id, GROUP)
+    request = store.request_scaling(run.run_id, GROUP, 2, by="test")
+    monkeypatch.setattr(store, "groups", lambda _run_id: statuses(FINISHED, FINISHED, FINISHED))
+    step = next_step(store, run, request, nobody)
+    assert (step.stage, step.sentence) == (Stage.LAUNCHING, "all replicas of work had finished; looking again")
+    assert store.slots(run.run_id, GROUP) == before
