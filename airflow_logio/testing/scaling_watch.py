@@ -23,6 +23,8 @@ class ScalingWatch:
         self._shapes: Mapping[str, ReplicatedShape] = {}
         self._met: set[int] = set()
         """Requests for which slots are placed as they ask."""
+        self.reopened: set[str] = set()
+        """Replicas that had finished, and that a retry has given work again, maybe behind an executor's back."""
 
     def begin_requests(self, shapes: Mapping[str, ReplicatedShape]) -> None:
         self._shapes = shapes
@@ -45,12 +47,14 @@ class ScalingWatch:
         slots = [
             slot.owner
             for (run_id, group, _), slot in self.tables.slots.items()
-            if (run_id, group) == (request.run_id, request.group) and not slot.done
+            if (run_id, group) == (request.run_id, request.group)
+            and not slot.done
+            and (slot.owner is None or slot.owner not in self.reopened)
         ]
         states = [
             self.tables.groups[GroupKey(request.run_id, name)].state for name in self._shapes[request.group].replicas
         ]
-        finished = sum(state is GroupState.FINISHED for state in states)
+        finished = sum(state is GroupState.FINISHED for state in states) + len(self.reopened)
         shares = Counter(owner for owner in slots if owner is not None)
         least = min(request.replicas - finished, len(states) - finished, len(slots))
         is_even = not shares or max(shares.values()) - min(shares.values()) <= 1

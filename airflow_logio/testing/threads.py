@@ -48,9 +48,12 @@ class Committer:
         """Group commit: the effects of some steps, in order, with bodies as bytes."""
         self.taken = []
         for _ in range(min(steps, len(self.queue))):
-            if self.taken and any(type(effect) is fx.ExpireLineage for effect in self.queue[0]):
+            expires = any(type(effect) is fx.ExpireLineage for effect in self.queue[0])
+            if self.taken and expires:
                 break  # the clock has a tick for every row: what this transaction logs would be old in it
             self.taken += serialized(self.queue.popleft(), codec)
+            if expires:
+                break
         self.at = At.TAKEN
 
 

@@ -314,6 +314,7 @@ class World:
         with self.watch.retrying():
             retried = self.store.retry_quarantined(self.run.run_id)
         self._tries.update((one.operator, one.inset_id) for one in retried.input_sets)
+        self.watch.reopened.update(retried.to_launch)
         for group in retried.to_launch:
             self.finished.discard(group)
             self.scaling.retired.discard(group)

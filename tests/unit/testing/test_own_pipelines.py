@@ -137,7 +137,7 @@ def test_replicas_make_what_one_would_make(retention: str | None) -> None:
     simulator = Simulator(scenario)
     assert any(figures.drained for figures in run(simulator))
     verbs = Counter(action.verb for seed in SEEDS for action in simulator.record(seed))
-    assert verbs["move"] and verbs["launch"] and verbs["retry"]
+    assert verbs["place"] and verbs["execute"] and verbs["retry"]
     assert bool(verbs["expire"]) == bool(retention)
 
 
