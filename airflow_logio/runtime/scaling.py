@@ -220,7 +220,7 @@ def look_after(store: LogStore, run: Run, statuses: Sequence[GroupStatus]) -> li
             _retire_idle(store, run, group, replicas)
         asked = any(one.group == group for one in requests)
         if not asked and all(status.state in CONCLUDED for status in replicas) and not any(map(_is_halted, statuses)):
-            requests += _wake_up(store, run, group, statuses)
+            requests += _wake_up(store, run, group)
     return requests
 
 
@@ -235,30 +235,17 @@ def _retire_idle(store: LogStore, run: Run, group: str, replicas: Sequence[Group
         log.info("replicas %s are not retired yet: %s", ", ".join(idle), error)  # they are looked at again
 
 
-def _wake_up(store: LogStore, run: Run, group: str, statuses: Sequence[GroupStatus]) -> list[ScalingRequest]:
-    """Ask for a replica of a group that is scaled to zero and has work: events, the end of its stream, or a write action.
-
-    Or to finish: the group may have been put to sleep when it had taken the end of its stream, and had not ended itself.
-    """
+def _wake_up(store: LogStore, run: Run, group: str) -> list[ScalingRequest]:
+    """Ask for a replica of a group that is scaled to zero and has work (`LogStore.has_work`)."""
     slots = [slot for slot in store.slots(run.run_id, group) if not slot.done]
     if not slots or any(slot.owner is not None for slot in slots):
         return []
-    if _has_got_all(run, group, statuses):
-        reason = "everything has been sent, and no replica is there to finish"
-    elif store.has_work(run.run_id, group):
-        reason = "work waits, and no replica is there"
-    else:
+    if not store.has_work(run.run_id, group):
         return []
     least = max(1, run.spec.replicated[group].least)
-    return [store.request_scaling(run.run_id, group, least, by="dispatcher", reason=reason)]
-
-
-def _has_got_all(run: Run, group: str, statuses: Sequence[GroupStatus]) -> bool:
-    """Whoever sends to it has finished. Two replicated groups are never next to each other."""
-    operators = run.spec.operators
-    senders = [sender for one in operators.values() if one.group == group for sender in one.inputs.values()]
-    feeding = {operators[sender.rpartition(".")[0]].group for sender in senders} - {group}
-    return feeding <= {status.group for status in statuses if status.state is GroupState.FINISHED}
+    return [
+        store.request_scaling(run.run_id, group, least, by="dispatcher", reason="work waits, and no replica is there")
+    ]
 
 
 def _is_halted(status: GroupStatus) -> bool:

@@ -123,19 +123,6 @@ def test_a_drain_is_not_over_while_the_last_group_sleeps_with_work_left(store: M
     assert drain.is_over(states) and drain.has_succeeded(states)
 
 
-def test_a_group_that_sleeps_is_woken_to_finish_when_everything_was_sent(store: MemoryLogStore) -> None:
-    """It had taken the end of its stream when it was put to sleep: no row waits for it, and the run waits for its end."""
-    run = begun(store, initial=1, least=0)
-    sender = feeder(store, run)
-    store.rescale(run.run_id, GROUP, dict.fromkeys(range(4)), retire=[A])
-    assert look_after(store, run, store.groups(run.run_id)) == []
-    sender.session.commit([fx.FinishGroup()])
-    assert not store.has_work(run.run_id, GROUP)
-    (request,) = look_after(store, run, store.groups(run.run_id))
-    assert (request.replicas, request.by) == (1, "dispatcher")
-    assert request.reason == "everything has been sent, and no replica is there to finish"
-
-
 def test_an_executor_that_is_late_launches_nothing(store: MemoryLogStore) -> None:
     """The group is put to sleep by a newer request while an executor of the older one is about to launch a replica."""
     run = begun(store, initial=1, least=0)

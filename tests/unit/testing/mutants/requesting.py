@@ -11,7 +11,7 @@ import pytest
 from airflow_logio.protocol.replicas import Slot, balanced
 from airflow_logio.protocol.states import ScalingState
 from airflow_logio.runtime import scaling
-from airflow_logio.store.memory import MemoryLogStore
+from airflow_logio.store.memory import MemoryLogStore, slots
 from airflow_logio.store.memory import scaling as requests
 from airflow_logio.store.memory.tables import Tables
 from airflow_logio.store.port import LogStore
@@ -25,10 +25,10 @@ def settled_before_the_move(patch: pytest.MonkeyPatch) -> None:
     move = scaling._move
 
     def settled(
-        store: LogStore, run: Run, request: ScalingRequest, slots: Sequence[Slot], plan: scaling.Plan
+        store: LogStore, run: Run, request: ScalingRequest, open_slots: Sequence[Slot], plan: scaling.Plan
     ) -> scaling.Step:
         store.settle_scaling(request.request_id, ScalingState.DONE, "as asked")
-        return move(store, run, request, slots, plan)
+        return move(store, run, request, open_slots, plan)
 
     patch.setattr(scaling, "_move", settled)
 
@@ -39,9 +39,9 @@ def busy_taken_for_done(patch: pytest.MonkeyPatch) -> None:
     move = scaling._move
 
     def impatient(
-        store: LogStore, run: Run, request: ScalingRequest, slots: Sequence[Slot], plan: scaling.Plan
+        store: LogStore, run: Run, request: ScalingRequest, open_slots: Sequence[Slot], plan: scaling.Plan
     ) -> scaling.Step:
-        step = move(store, run, request, slots, plan)
+        step = move(store, run, request, open_slots, plan)
         if step.stage is scaling.Stage.BUSY:
             store.settle_scaling(request.request_id, ScalingState.DONE, step.sentence)
         return step
@@ -119,7 +119,7 @@ def fails_when_somebody_was_faster(patch: pytest.MonkeyPatch) -> None:
 @mutant("keyed")
 def nobody_wakes_who_has_only_to_finish(patch: pytest.MonkeyPatch) -> None:
     """A group that was put to sleep when it had taken the end of its stream is not woken: the run never ends."""
-    patch.setattr(scaling, "_has_got_all", lambda _run, _group, _statuses: False)
+    patch.setattr(slots, "goes_on_alone", lambda _spec, _operator, _state: False)
 
 
 @mutant("copies")
@@ -131,10 +131,10 @@ def nobody_wakes_who_sleeps(patch: pytest.MonkeyPatch) -> None:
 @mutant("spread")
 def open_when_the_run_has_ended(patch: pytest.MonkeyPatch) -> None:
     """What was asked for and not met when the run ended stays open."""
-    patch.setattr(scaling, "why_not", lambda _run, _slots, _request: None)
+    patch.setattr(scaling, "why_not", lambda _run, _of_group, _request: None)
 
 
 @mutant("keyed")
 def all_slots_to_one(patch: pytest.MonkeyPatch) -> None:
     """An executor launches as many replicas as were asked for, and gives all slots to the first."""
-    patch.setattr(scaling, "balanced", lambda slots, replicas: balanced(slots, replicas[:1]))
+    patch.setattr(scaling, "balanced", lambda of_group, replicas: balanced(of_group, replicas[:1]))
