@@ -1,13 +1,14 @@
 """The log as the channel (DESIGN decision 5): pulls undone, unassigned events of the group's input ports.
 
 The cursors of its lanes are volatile and start at the marks; they bound every scan. What is fetched waits in the mailbox,
-which bounds memory, however far the receiver lags.
+which bounds memory, however far the receiver lags: besides it there is what one question has brought, some events of each
+port and some bytes of all.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from airflow_logio.errors import LogUnavailable
 from airflow_logio.protocol.recovery import LoggedEvent
@@ -19,7 +20,9 @@ from airflow_logio.store.port import GroupSession
 
 POLL_SECONDS = 0.25
 FETCH_EVENTS = 64
+"""Of a port, at once."""
 FETCH_BYTES = 8 * 2**20
+"""Of all ports together, or one event."""
 
 
 class Channel:
@@ -66,13 +69,24 @@ class Channel:
             self._failed(error)
 
     def _pull(self) -> bool:
-        """One round over the lanes; True if anything was there."""
+        """One round over the lanes, with one question to the log for all of them; True if anything was there."""
         try:
-            found = [lane.pull(self._fetch, self._hand_over) for lane in self._lanes]
+            asked = dict(filter(None, (lane.wanted() for lane in self._lanes)))
+            found = self._fetch_all(asked)
+
+            def fetch(receiver: Port, after: int) -> Sequence[LoggedEvent]:
+                if asked.get(receiver) == after:
+                    return found.get(receiver, ())
+                # The lane has come to another port, or to the end of what was there.
+                return self._fetch_all({receiver: after}).get(receiver, ())
+
+            served = [lane.pull(fetch, self._hand_over) for lane in self._lanes]
         except LogUnavailable:
             return False  # the committer reports an outage that lasts; the channel only waits
-        self._lanes = [lane for lane in self._lanes if not lane.has_ended()]
-        return any(found)
+        # Who got nothing comes first: bytes that others have filled are its own the next time.
+        in_turn = sorted(zip(self._lanes, served, strict=True), key=lambda one: one[1])
+        self._lanes = [lane for lane, _ in in_turn if not lane.has_ended()]
+        return any(served)
 
     def _notice_moves(self) -> None:
         """A replica that commits nothing would not learn that slots came or went: moves raise its epoch."""
@@ -83,8 +97,10 @@ class Channel:
         except LogUnavailable:
             return
 
-    def _fetch(self, receiver: Port, after: int) -> Sequence[LoggedEvent]:
-        return self._session.fetch(receiver, after, max_events=FETCH_EVENTS, max_bytes=FETCH_BYTES)
+    def _fetch_all(self, cursors: Mapping[Port, int]) -> Mapping[Port, Sequence[LoggedEvent]]:
+        if not cursors:
+            return {}
+        return self._session.fetch_all(cursors, max_events=FETCH_EVENTS, max_bytes=FETCH_BYTES)
 
     def _hand_over(self, receiver: Port, logged: LoggedEvent) -> None:
         event = logged.event

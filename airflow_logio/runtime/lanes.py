@@ -28,6 +28,10 @@ HandOver = Callable[[Port, LoggedEvent], None]
 class Lane(Protocol):
     """Ports that are read together. Belongs to the channel's thread."""
 
+    def wanted(self) -> tuple[Port, int] | None:
+        """What the next round fetches first: so the channel can ask for all lanes at once. None if it has something."""
+        ...
+
     def pull(self, fetch: Fetch, hand_over: HandOver) -> bool:
         """One round: hand over what is there, but not so much that other lanes starve; False if nothing was."""
         ...
@@ -44,6 +48,9 @@ class OnePort:
         self._port = port
         self._mark = mark
         self._ended = False
+
+    def wanted(self) -> tuple[Port, int] | None:
+        return self._port, self._mark
 
     def pull(self, fetch: Fetch, hand_over: HandOver) -> bool:
         events = fetch(self._port, self._mark)
@@ -70,6 +77,10 @@ class InTurn:
         self._ended = set(ended)
         self._fetched: dict[str, deque[LoggedEvent]] = {}
 
+    def wanted(self) -> tuple[Port, int] | None:
+        port = self._order.next_port(self._marks, self._ended)
+        return None if port is None or self._fetched.get(port) else self._at(port)
+
     def pull(self, fetch: Fetch, hand_over: HandOver) -> bool:
         taken = 0
         for port, logged in islice(iter(lambda: self._next(fetch), None), EVENTS_PER_ROUND):
@@ -91,8 +102,11 @@ class InTurn:
             return None
         waiting = self._fetched.setdefault(port, deque())
         if not waiting:
-            waiting.extend(fetch(Port(self._operator, port), self._marks.get(port, FIRST_EVENT_ID - 1)))
+            waiting.extend(fetch(*self._at(port)))
         return (port, waiting[0]) if waiting else None
+
+    def _at(self, port: str) -> tuple[Port, int]:
+        return Port(self._operator, port), self._marks.get(port, FIRST_EVENT_ID - 1)
 
 
 def lanes_of(group: GroupProtocol) -> list[Lane]:

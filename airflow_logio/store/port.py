@@ -78,11 +78,19 @@ class GroupSession(ABC):
         """Raise `Fenced` or `EpochVoid` if a commit would be refused now: for a group that has nothing to commit."""
 
     @abstractmethod
-    def fetch(self, receiver: Port, after: int, *, max_events: int, max_bytes: int) -> Sequence[LoggedEvent]:
-        """Undone, unassigned events of a receiver port beyond `after`, in event_id order, at least one if there is one.
+    def fetch_all(
+        self, cursors: Mapping[Port, int], *, max_events: int, max_bytes: int
+    ) -> Mapping[Port, Sequence[LoggedEvent]]:
+        """Undone, unassigned events of receiver ports, each beyond its cursor, in event_id order; something, if there is any.
 
-        This is delivery, and the Resend step of Algorithms 6 and 7 (DESIGN decision 5).
+        At most `max_events` of a port, and `max_bytes` of all: the ports take turns in the order of `cursors`, an event each,
+        and the first event always fits. So a port that got nothing is served if it comes first the next time. Ports that
+        get nothing are left out. This is delivery, and the Resend step of Algorithms 6 and 7 (DESIGN decision 5).
         """
+
+    def fetch(self, receiver: Port, after: int, *, max_events: int, max_bytes: int) -> Sequence[LoggedEvent]:
+        """`fetch_all` of one port."""
+        return self.fetch_all({receiver: after}, max_events=max_events, max_bytes=max_bytes).get(receiver, ())
 
     @abstractmethod
     def recover(self, operators: Sequence[str]) -> Recovered:

@@ -12,6 +12,7 @@ from airflow_logio.protocol.states import STOPPED, GroupState, allowed_from
 from airflow_logio.protocol.values import Event, Port, Status
 from airflow_logio.protocol.writes import PendingWrite
 from airflow_logio.store.channels import STATE_CHANNEL, WRITES
+from airflow_logio.store.delivery import share
 from airflow_logio.store.header import decode_header
 from airflow_logio.store.memory import slots
 from airflow_logio.store.memory.apply import apply_effects
@@ -92,17 +93,22 @@ class MemoryGroupSession(GroupSession):
 
     # --- delivery -----------------------------------------------------------------------------------------------------
 
-    def fetch(self, receiver: Port, after: int, *, max_events: int, max_bytes: int) -> Sequence[LoggedEvent]:
+    def fetch_all(
+        self, cursors: Mapping[Port, int], *, max_events: int, max_bytes: int
+    ) -> Mapping[Port, Sequence[LoggedEvent]]:
         with self._tables.transaction():
-            waiting = self._tables.events.on_their_way(self.ref.run_id, receiver)
-            chosen: list[LogRow] = []
-            total = 0
-            for event_id in sorted(e for e in waiting if e > after)[:max_events]:
-                total += waiting[event_id].size
-                if chosen and total > max_bytes:
-                    break
-                chosen.append(waiting[event_id])
-            return [self._logged(row, receiver) for row in chosen]
+            waiting = {port: self._first(port, after, max_events) for port, after in cursors.items()}
+            last = share(
+                {port: [(row.body.event_id, row.size) for row in rows] for port, rows in waiting.items()}, max_bytes
+            )
+            return {
+                port: [self._logged(row, port) for row in waiting[port] if row.body.event_id <= end]
+                for port, end in last.items()
+            }
+
+    def _first(self, receiver: Port, after: int, many: int) -> Sequence[LogRow]:
+        rows = self._tables.events.on_their_way(self.ref.run_id, receiver)
+        return [rows[event_id] for event_id in sorted(event_id for event_id in rows if event_id > after)[:many]]
 
     def _logged(self, row: LogRow, receiver: Port) -> LoggedEvent:
         sender = Port(row.body.operator, row.send_port or "")

@@ -24,7 +24,7 @@ from airflow_logio.store.port import GroupSession, stopped
 from airflow_logio.store.records import Collected, FenceRow, GroupRef
 from airflow_logio.store.sql import schema, slots
 from airflow_logio.store.sql.apply import EffectWriter
-from airflow_logio.store.sql.delivery import prefix_within
+from airflow_logio.store.sql.delivery import body_of, event_of, waiting_events
 from airflow_logio.store.sql.engines import now, reading, writing
 from airflow_logio.store.sql.wake import Waker
 
@@ -208,53 +208,11 @@ class SqlGroupSession(GroupSession):
 
     # --- delivery -----------------------------------------------------------------------------------------------------
 
-    def fetch(self, receiver: Port, after: int, *, max_events: int, max_bytes: int) -> Sequence[LoggedEvent]:
-        table = schema.event_log
-        where = (
-            table.c.run_id == self.ref.run_id,
-            table.c.rec_op == receiver.operator,
-            table.c.rec_port == receiver.name,
-            table.c.event_id > after,
-            table.c.status == Status.UNDONE.value,
-            table.c.inset_id.is_(None),
-            table.c.send_port.is_not(None),
-        )
-        sizes = sa.select(table.c.event_id, table.c.size).where(*where).order_by(table.c.event_id).limit(max_events)
+    def fetch_all(
+        self, cursors: Mapping[Port, int], *, max_events: int, max_bytes: int
+    ) -> Mapping[Port, Sequence[LoggedEvent]]:
         with reading(self._engine) as connection:
-            last = prefix_within(((row.event_id, row.size) for row in connection.execute(sizes)), max_bytes)
-            if last is None:
-                return ()
-            rows = connection.execute(
-                self._bodies(table.c.inset_id).where(*where, table.c.event_id <= last).order_by(table.c.event_id)
-            ).all()
-        return [self._logged(row) for row in rows]
-
-    def _bodies(self, *more: sa.ColumnElement[Any]) -> sa.Select[Any]:
-        """EVENT_LOG with EVENT_DATA beside it: an outer join, so that a missing body is noticed and not skipped."""
-        table, data = schema.event_log, schema.event_data
-        joined = sa.and_(
-            data.c.run_id == table.c.run_id,
-            data.c.send_op == table.c.send_op,
-            data.c.channel == table.c.channel,
-            data.c.event_id == table.c.event_id,
-        )
-        columns = (table.c.send_op, table.c.send_port, table.c.rec_op, table.c.rec_port, table.c.event_id)
-        return sa.select(*columns, data.c.header, data.c.body, data.c.ref, *more).select_from(
-            table.outerjoin(data, joined)
-        )
-
-    @classmethod
-    def _logged(cls, row: sa.Row[Any]) -> LoggedEvent:
-        event = cls._event(Port(row.send_op, row.send_port), row.event_id, row)
-        return LoggedEvent(Port(row.rec_op, row.rec_port), event, row.inset_id)
-
-    @staticmethod
-    def _event(sender: Port, event_id: int, stored: Any) -> Event:
-        """From its row of EVENT_DATA; raises `LogInconsistent` if there is none (`stored` is None), or it is damaged."""
-        header_bytes, body, ref = (stored.header, stored.body, stored.ref) if stored is not None else (None, None, None)
-        body = bytes(body or b"")
-        header = decode_header(f"event {event_id} of {sender}", bytes(header_bytes or b""), body, ref)
-        return Event(sender, event_id, header.kind, header.records, None, body, header.about, ref)
+            return waiting_events(connection, self.ref.run_id, cursors, max_events=max_events, max_bytes=max_bytes)
 
     def acknowledged(self, receivers: Sequence[Port]) -> Mapping[Port, tuple[int, int]]:
         table = schema.port_counter
@@ -343,17 +301,18 @@ class SqlGroupSession(GroupSession):
         for row in rows:
             of_row = (row.send_op, row.channel, row.event_id)
             if of_row not in events:
-                events[of_row] = self._event(Port(row.send_op, row.send_port), row.event_id, stored.pop(of_row, None))
+                events[of_row] = event_of(Port(row.send_op, row.send_port), row.event_id, stored.pop(of_row, None))
         return tuple(
             LoggedEvent(Port(row.rec_op, row.rec_port), events[row.send_op, row.channel, row.event_id], row.inset_id)
             for row in rows
         )
 
     def _pending_writes(self, connection: Connection, operators: Sequence[str]) -> tuple[PendingWrite, ...]:
-        """Algorithm 8 Step 1: null sender port, status undone, in order."""
-        table = schema.event_log
+        """Algorithm 8 Step 1: null sender port, status undone, in order. A body that is missing is noticed, not skipped."""
+        table, data = schema.event_log, schema.event_data
         query = (
-            self._bodies()
+            sa.select(table.c.send_op, table.c.rec_port, table.c.event_id, data.c.header, data.c.body, data.c.ref)
+            .select_from(table.outerjoin(data, sa.and_(*body_of(table))))
             .where(
                 table.c.run_id == self.ref.run_id,
                 table.c.send_op.in_(operators),

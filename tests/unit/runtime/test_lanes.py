@@ -71,6 +71,31 @@ def test_events_that_are_not_due_are_neither_handed_over_nor_fetched() -> None:
     assert log.taken == [("a", 1), ("a", 2), ("b", 1), ("a", 3), ("a", 4)]
 
 
+def test_what_a_lane_wants_is_what_it_fetches_first() -> None:
+    log = Log()
+    for _ in range(2):
+        log.send("a")
+    for lane in (OnePort(Port("op", "a"), mark=0), InTurn("op", PortOrder("ab"), {}, set())):
+        for _ in range(3):
+            log.fetched.clear()
+            wanted = lane.wanted()
+            log.pull(lane)
+            assert wanted is not None and log.fetched[0] == (wanted[0].name, wanted[1])
+    log.send("b")
+    assert lane.wanted() == (Port("op", "b"), 0)
+    assert log.pull(lane)
+    assert log.taken[-2:] == [("b", 1), ("a", 2)]
+    waits = InTurn("op", PortOrder("ab"), {}, set())
+    with pytest.raises(LogUnavailable):
+        waits.pull(log.fetch, _refuse)
+    assert waits.wanted() is None, "it has what is due"
+    assert InTurn("op", PortOrder("a"), {"a": 2}, {"a"}).wanted() is None
+
+
+def _refuse(_receiver: Port, _logged: LoggedEvent) -> None:
+    raise LogUnavailable("the payload store does not answer")
+
+
 def test_turns_of_one_event_each_are_still_fetched_in_batches() -> None:
     log, lane = Log(), InTurn("op", PortOrder("ab"), {}, set())
     for _ in range(AT_ONCE * 2):
