@@ -53,7 +53,11 @@ class Executor:
         """Its own, once it has asked for it."""
         self.carrying: ScalingRequest | None = None
         """What it is carrying out."""
-        self.store = cast(LogStore, _Asked(self))
+
+    @property
+    def store(self) -> LogStore:
+        """The log, each question to which is a step."""
+        return cast(LogStore, _Asked(self))
 
     def go_on(self, questions: int) -> bool:
         """Until the end of its round, at most; False if there is nothing more to do for it."""
@@ -64,6 +68,12 @@ class Executor:
             return True
         except LogioError as error:
             raise Violation("an_executor_never_fails", f"{self.work.who}: {type(error).__name__}: {error}") from error
+        finally:
+            for _, failure in self._answers:
+                if failure is not None:
+                    failure.__traceback__ = (
+                        None  # it would hold this executor, and its world, until they are looked for
+                    )
         self._answers.clear()
         return goes_on
 

@@ -227,6 +227,11 @@ class Scaling:
             raise Violation("a_run_without_open_work_finishes", "every group and slot is done, and the run goes on")
         return True
 
+    def close(self) -> None:
+        """See `World.close`."""
+        self.executors.clear()
+        del self._world
+
     def conclude(self) -> None:
         """At the end there is somebody who lives and looks."""
         if not self.shapes:

@@ -94,6 +94,7 @@ class Simulator:
             if wrong := compare(self.scenario, observed, None):
                 raise Violation("a_run_without_failures_is_right", wrong)
             self._reference = Reference(watch.events, self._settled(world, watch, observed))
+            world.close()
         return self._reference
 
     def world(self) -> tuple[World, LogWatch]:
@@ -129,21 +130,28 @@ class Simulator:
 
     def run(self, seed: int) -> tuple[Figures, Failure | None]:
         """One schedule. The same seed is the same schedule."""
+        self.reference()
+        collects = gc.isenabled()
+        gc.disable()  # a world is let go of at once; looking for cycles while there is one costs a third of the time
+        try:
+            return self._schedule(seed)
+        finally:
+            if collects:
+                gc.enable()
+
+    def _schedule(self, seed: int) -> tuple[Figures, Failure | None]:
+        """Nothing of its world is left when it returns."""
         reference = self.reference()
         world, watch = self.world()
         scheduler = Seeded(world, seed, reference.events)
         failure: Failure | None = None
-        collects = gc.isenabled()
-        gc.disable()  # a world is let go of at once; looking for cycles while it lives costs a quarter of the time
         try:
             scheduler.run()
             self._judge(world, watch, reference)
         except Violation as error:
             failure = Failure(self.scenario.name, seed, error.invariant, error.what, tuple(scheduler.trace))
-        finally:
-            if collects:
-                gc.enable()
         figures = self._figures(world, watch, scheduler)
+        scheduler.close()
         world.close()
         return figures, failure
 

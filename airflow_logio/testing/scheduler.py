@@ -132,6 +132,10 @@ class Seeded:
                 raise Violation("every_schedule_ends", f"{self.taken} steps, and the pipeline has not finished")
         self._let_zombies_try()
 
+    def close(self) -> None:
+        """It is over: what refers to itself would wait for the garbage collector."""
+        self._movers = None
+
     def _do(self, action: Action) -> bool:
         self.trace.append(action)
         return self._world.perform(action)

@@ -367,7 +367,7 @@ class World:
     def close(self) -> None:
         """Let go of everything: what refers to itself would wait for the garbage collector."""
         self.drivers.clear()
-        self.scaling.executors.clear()
+        self.scaling.close()
         self._doubts.clear()
         self.watch.close()
 
