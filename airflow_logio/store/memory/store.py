@@ -3,39 +3,30 @@
 from __future__ import annotations
 
 import time
-import uuid
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 
 import msgspec
 
-from airflow_logio.errors import BudgetSpent, FailurePoint, Fenced, ProtocolViolation, UnknownRun
+from airflow_logio.errors import FailurePoint, Fenced, UnknownRun
 from airflow_logio.protocol.replicas import Placement, Slot
 from airflow_logio.protocol.states import (
-    STOPPED,
     GroupState,
     RunState,
     ScalingState,
-    allowed_from,
-    check_claim,
-    check_wish,
-    wish_after_claim,
 )
-from airflow_logio.store.endings import superseded
 from airflow_logio.store.lineage_log import LineageLog
-from airflow_logio.store.memory import generations, maintenance, quarantine, scaling, slots
-from airflow_logio.store.memory.budget import budget_spent
+from airflow_logio.store.memory import generations, groups, maintenance, quarantine, scaling, slots
 from airflow_logio.store.memory.lineage import MemoryLineageLog
 from airflow_logio.store.memory.session import MemoryGroupSession
 from airflow_logio.store.memory.statuses import status_of, under_way
-from airflow_logio.store.memory.tables import BeatRow, DriverRow, GroupKey, SupervisorRow, Tables
+from airflow_logio.store.memory.tables import BeatRow, GroupKey, SupervisorRow, Tables
 from airflow_logio.store.port import GroupSession, LogStore
 from airflow_logio.store.records import (
     Claim,
     Collected,
     DriverIdentity,
-    FenceRow,
     GroupRef,
     GroupStatus,
     LaunchRecipe,
@@ -49,9 +40,7 @@ from airflow_logio.store.records import (
     ScalingRequest,
     SupervisorRecord,
     UnderWay,
-    has_sources,
 )
-from airflow_logio.store.rescaling import check_going_on
 
 
 class MemoryLogStore(LogStore):
@@ -143,92 +132,18 @@ class MemoryLogStore(LogStore):
         with self.tables.transaction():
             if request_id is not None:
                 scaling.check_is_open(self.tables, request_id)
-            made = self._claim(GroupKey(run_id, group), expected, reason, by_user=by_user)
+            made = groups.claim(self.tables, GroupKey(run_id, group), expected, reason, by_user=by_user)
         if isinstance(made, Refused):
             raise made.error
         return made
 
-    def _claim(self, key: GroupKey, expected: int, reason: str, *, by_user: bool) -> Claim | Refused:
-        tables, group = self.tables, key.group
-        if key.run_id not in tables.runs:
-            raise UnknownRun(f"no run {key.run_id} is in the log")
-        if key not in tables.groups:
-            raise ProtocolViolation(f"run {key.run_id} has no group {group!r}")
-        row, fence = tables.groups[key], tables.fences[key]
-        if fence.incarnation != expected:
-            raise Fenced(
-                f"group {group!r} was claimed by somebody else: incarnation {fence.incarnation}, expected {expected}"
-            )
-        if (run := tables.runs[key.run_id]).state is RunState.SUPERSEDED:
-            raise ProtocolViolation(superseded(run.as_run()))
-        if row.state is GroupState.RETIRED:
-            check_going_on(run.as_run(), run.state)
-        check_claim(group, row.state, by_user=by_user)
-        spends = expected > 0 and not by_user
-        ref = GroupRef(key.run_id, group, expected)
-        if spends and (causes := budget_spent(self.tables, key)):
-            text = f"{causes}\nlast cause: {reason}"
-            self._move(ref, GroupState.PARKED, text)
-            self._end_driver(ref, reason)
-            return Refused(BudgetSpent(text))
-        self._end_driver(ref, reason)
-        if not by_user and row.desired is GroupState.HALTED:
-            self._move(ref, GroupState.HALTED, None)
-            return Refused(ProtocolViolation(f"group {group!r} was asked to halt, and is not recovered"))
-        return self._raise_incarnation(key, fence, reason, spends=spends)
-
-    def _raise_incarnation(self, key: GroupKey, fence: FenceRow, reason: str, *, spends: bool) -> Claim:
-        tables, incarnation, clock = self.tables, fence.incarnation + 1, self.tables.now()
-        uid = tables.runs[key.run_id].uid
-        claim = Claim(key.run_id, uid, key.group, incarnation, uuid.uuid4().hex, recovery=incarnation > 1)
-        tables.put(tables.fences, key, replace(fence, incarnation=incarnation))
-        tables.add(tables.drivers, (key, incarnation), DriverRow(claim.nonce, reason, spends, clock))
-        row = tables.groups[key]
-        desired = wish_after_claim(row.desired)
-        claimed = replace(row, state=GroupState.CLAIMED, desired=desired, since=clock, error=None)
-        tables.put(tables.groups, key, claimed)
-        return claim
-
     def submitted(self, claim: Claim, *, log_path: str | None, launcher: DriverIdentity | None) -> bool:
-        tables, key = self.tables, GroupKey(claim.run_id, claim.group)
-        with tables.transaction():
-            driver = tables.drivers[key, claim.incarnation]
-            identity = driver.identity
-            if launcher is not None and identity is None:
-                identity = DriverIdentity(
-                    launcher.host,
-                    launcher.boot_id,
-                    0,
-                    0.0,
-                    parent_pid=launcher.pid,
-                    parent_start_time=launcher.start_time,
-                )
-            tables.put(tables.drivers, (key, claim.incarnation), replace(driver, log_path=log_path, identity=identity))
-            if tables.groups[key].state is not GroupState.CLAIMED:
-                return False
-            target = GroupState.RESTARTED if claim.recovery else GroupState.SUBMITTED
-            return self._move(claim, target, None)
+        with self.tables.transaction():
+            return groups.submitted(self.tables, claim, log_path, launcher)
 
     def register(self, claim: Claim, identity: DriverIdentity) -> GroupRef:
-        tables, key = self.tables, GroupKey(claim.run_id, claim.group)
-        with tables.transaction():
-            driver = tables.drivers.get((key, claim.incarnation))
-            if driver is not None and driver.registered_at is not None and self._is_same(driver, claim, identity):
-                return GroupRef(claim.run_id, claim.group, claim.incarnation)
-            free = driver is not None and driver.nonce == claim.nonce and driver.registered_at is None
-            if driver is None or not free or not self._move(claim, GroupState.RUNNING, None):
-                raise Fenced(
-                    f"incarnation {claim.incarnation} of group {claim.group!r} is not to be had: it was replaced, "
-                    "ended, or another process holds it; this driver exits before its first read"
-                )
-            registered = replace(driver, registered_at=tables.now(), identity=identity)
-            tables.put(tables.drivers, (key, claim.incarnation), registered)
-        return GroupRef(claim.run_id, claim.group, claim.incarnation)
-
-    def _is_same(self, driver: DriverRow, claim: Claim, identity: DriverIdentity) -> bool:
-        """The driver asks again because its acknowledgement was lost."""
-        fence = self.tables.fences[GroupKey(claim.run_id, claim.group)]
-        return (driver.nonce, driver.identity, fence.incarnation) == (claim.nonce, identity, claim.incarnation)
+        with self.tables.transaction():
+            return groups.register(self.tables, claim, identity)
 
     def heartbeat(
         self, ref: GroupRef, beat: int, *, ready: bool, rss_bytes: int, load: Load | None = None
@@ -242,54 +157,20 @@ class MemoryLogStore(LogStore):
             return tables.groups[key].desired
 
     def declare_dead(self, ref: GroupRef, cause: str, *, failed_at: FailurePoint | None = None) -> bool:
-        return self._end(ref, GroupState.DEAD, cause, failed_at)
+        with self.tables.transaction():
+            return groups.end(self.tables, ref, GroupState.DEAD, cause, failed_at)
 
     def park(self, ref: GroupRef, error: str) -> bool:
-        return self._end(ref, GroupState.PARKED, error)
+        with self.tables.transaction():
+            return groups.end(self.tables, ref, GroupState.PARKED, error)
 
     def halted(self, ref: GroupRef) -> bool:
-        return self._end(ref, GroupState.HALTED, None)
-
-    def _end(self, ref: GroupRef, target: GroupState, error: str | None, failed_at: FailurePoint | None = None) -> bool:
         with self.tables.transaction():
-            moved = self._move(ref, target, error)
-            if moved:
-                self._end_driver(ref, error, failed_at)
-            return moved
-
-    def _move(self, ref: Claim | GroupRef, target: GroupState, error: str | None) -> bool:
-        tables, key = self.tables, GroupKey(ref.run_id, ref.group)
-        if key not in tables.groups:
-            raise ProtocolViolation(f"run {ref.run_id} has no group {ref.group!r}")
-        row = tables.groups[key]
-        if tables.fences[key].incarnation != ref.incarnation or row.state not in allowed_from(target):
-            return False
-        desired = target if target is GroupState.HALTED else row.desired
-        tables.put(tables.groups, key, replace(row, state=target, desired=desired, since=tables.now(), error=error))
-        if target in STOPPED:  # its driver may be alive, or come back: it commits nothing any more
-            tables.put(tables.fences, key, replace(tables.fences[key], epoch=tables.fences[key].epoch + 1))
-        return True
-
-    def _end_driver(self, ref: GroupRef, error: str | None, failed_at: FailurePoint | None = None) -> None:
-        key = (GroupKey(ref.run_id, ref.group), ref.incarnation)
-        driver = self.tables.drivers.get(key)
-        point = None if failed_at is None else str(failed_at)
-        if driver is not None and driver.ended_at is None:
-            self.tables.put(
-                self.tables.drivers, key, replace(driver, ended_at=self.tables.now(), error=error, failed_at=point)
-            )
+            return groups.end(self.tables, ref, GroupState.HALTED, None)
 
     def request(self, run_id: int, group: str, desired: GroupState, *, incarnation: int | None = None) -> bool:
-        tables, key = self.tables, GroupKey(run_id, group)
-        with tables.transaction():
-            if key not in tables.groups:
-                raise ProtocolViolation(f"run {run_id} has no group {group!r}")
-            row, spec = tables.groups[key], tables.runs[run_id].spec
-            if incarnation is not None and tables.fences[key].incarnation != incarnation:
-                return False
-            if check_wish(group, row.state, row.desired, desired, has_sources=has_sources(spec, group)):
-                tables.put(tables.groups, key, replace(row, desired=desired))
-            return True
+        with self.tables.transaction():
+            return groups.request(self.tables, GroupKey(run_id, group), desired, incarnation)
 
     # --- replicas -----------------------------------------------------------------------------------------------------
 

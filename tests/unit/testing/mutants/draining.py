@@ -11,7 +11,7 @@ from airflow_logio.protocol.group import GroupProtocol
 from airflow_logio.protocol.source import SourceProtocol
 from airflow_logio.protocol.states import GroupState
 from airflow_logio.protocol.values import Kind
-from airflow_logio.store.memory import store
+from airflow_logio.store.memory import groups
 from airflow_logio.testing.driver import Driver
 from tests.unit.testing.mutants.registry import mutant
 
@@ -19,7 +19,7 @@ from tests.unit.testing.mutants.registry import mutant
 @mutant("linear")
 def wish_lost_with_the_incarnation(patch: pytest.MonkeyPatch) -> None:
     """A claim takes back that the group was asked to drain: its successor reads everything."""
-    patch.setattr(store, "wish_after_claim", lambda _desired: GroupState.RUNNING)
+    patch.setattr(groups, "wish_after_claim", lambda _desired: GroupState.RUNNING)
 
 
 class HearsLate(Driver):

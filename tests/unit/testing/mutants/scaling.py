@@ -24,7 +24,7 @@ from airflow_logio.protocol.operator import OperatorProtocol
 from airflow_logio.protocol.replicas import Placement, Slot, replicated_group, slot_of
 from airflow_logio.protocol.states import GroupState
 from airflow_logio.runtime.external import WriterIdentity
-from airflow_logio.store.memory import MemoryLogStore, slots
+from airflow_logio.store.memory import groups, slots
 from airflow_logio.store.memory.tables import GroupKey, Tables
 from airflow_logio.store.records import GroupRef, Run
 from airflow_logio.store.rescaling import Rescaling, plan
@@ -146,14 +146,13 @@ def done_slots_move(patch: pytest.MonkeyPatch) -> None:
 @mutant("spread")
 def recovery_of_a_retired_replica(patch: pytest.MonkeyPatch) -> None:
     """A supervisor that has seen a replica die claims it, though it has retired since."""
+    claim = groups.claim
 
-    claim = MemoryLogStore._claim
+    def whoever(tables: Tables, key: GroupKey, expected: int, reason: str, *, by_user: bool) -> Any:
+        retired = tables.groups[key].state is GroupState.RETIRED
+        return claim(tables, key, expected, reason, by_user=by_user or retired)
 
-    def whoever(self: MemoryLogStore, key: GroupKey, expected: int, reason: str, *, by_user: bool) -> Any:
-        retired = self.tables.groups[key].state is GroupState.RETIRED
-        return claim(self, key, expected, reason, by_user=by_user or retired)
-
-    patch.setattr(MemoryLogStore, "_claim", whoever)
+    patch.setattr(groups, "claim", whoever)
 
 
 class TakesItForBroken(World):
