@@ -52,6 +52,7 @@ driver of one, wait until that is recovered, and go back to one, while all the o
 - The task log of `scale_up` says each step: which replicas were launched, how many slots have moved.
 - `logio status` shows the replicas, `hourly.1` to `hourly.3`. Scale the group yourself with `logio scale`: task `supervise`
   of this DAG run carries it out.
+- To let a policy do it, unpause `logio_controller` too: it looks every minute, and its task log says why it scales, or not.
 - The result is that of `logio_sales` on the same file, row by row.
 
 A file of 200,000 transactions takes about two minutes (`make demo DAG=logio_sales_scaled` makes one).

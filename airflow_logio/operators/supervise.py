@@ -23,6 +23,10 @@ from airflow_logio.store.records import Run
 from airflow_logio.store.sql.store import SqlLogStore
 from airflow_logio.triggers.failed_groups import LogioFailedGroupTrigger
 
+MANY = 1_000
+"""It may be woken for as long as its run lasts. Airflow counts a task as failed that wakes before its worker has said that it
+was deferred, which takes up to five seconds; the retry goes on with what the log says, but such retries add up."""
+
 
 class LogioSuperviseOperator(BaseOperator):
     """Wait for failed groups of this DAG run's run of a pipeline, and recover them; ends when all its groups have ended.
@@ -49,7 +53,7 @@ class LogioSuperviseOperator(BaseOperator):
         logio_conn_id: str = LogioHook.default_conn_name,
         poll_interval: float | None = None,
         on_recovery_callback: Callback | Sequence[Callback] | None = None,
-        retries: int = 10,
+        retries: int = MANY,
         retry_delay: timedelta = timedelta(seconds=5),
         **kwargs: Any,
     ) -> None:
