@@ -14,7 +14,8 @@
 from __future__ import annotations
 
 from airflow_logio.testing.external import ExternalSystem, Guarantee
-from airflow_logio.testing.invariants import INVARIANTS, LogWatch
+from airflow_logio.testing.invariants import INVARIANTS
+from airflow_logio.testing.log_watch import LogWatch
 from airflow_logio.testing.pipelines import ScriptedSource, pipeline_scenario
 from airflow_logio.testing.plan import Batch, Destinations, GroupPlan, ListSource, Observed, Read, Scenario, UpTo
 from airflow_logio.testing.schedule import Failure, Figures, Simulator

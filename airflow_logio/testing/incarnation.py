@@ -11,7 +11,7 @@ from airflow_logio.protocol.group import GroupProtocol
 from airflow_logio.protocol.recovery import Recovered
 from airflow_logio.protocol.values import Event, Port
 from airflow_logio.store.records import Claim, FenceRow
-from airflow_logio.testing.logs import Session
+from airflow_logio.testing.log_port import Session
 from airflow_logio.testing.plan import GroupPlan
 from airflow_logio.testing.sites import Site
 from airflow_logio.testing.threads import At, Committer, Job, Source, Writer

@@ -12,7 +12,7 @@ from airflow_logio.protocol.replicas import is_merger
 from airflow_logio.store.channels import READS, WRITES
 from airflow_logio.testing.collapsing import Records, difference, records_of
 from airflow_logio.testing.drains import prefix_of
-from airflow_logio.testing.invariants import LogWatch
+from airflow_logio.testing.log_watch import LogWatch
 from airflow_logio.testing.logs import LOGS
 from airflow_logio.testing.oracle import aside_of, compare, lineage_of, unordered
 from airflow_logio.testing.plan import Observed, Read, Scenario, UpTo

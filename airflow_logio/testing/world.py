@@ -15,8 +15,8 @@ from airflow_logio.store.records import Claim, GroupRef, RunKey, RunSpec
 from airflow_logio.testing.driver import Driver
 from airflow_logio.testing.external import ExternalSystem
 from airflow_logio.testing.incarnation import Incarnation, Phase
-from airflow_logio.testing.invariants import LogWatch
-from airflow_logio.testing.logs import Log
+from airflow_logio.testing.log_port import Log
+from airflow_logio.testing.log_watch import LogWatch
 from airflow_logio.testing.plan import Batch, Scenario
 from airflow_logio.testing.scaling import Scaling, applications
 from airflow_logio.testing.sites import Site
