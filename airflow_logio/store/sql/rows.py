@@ -244,4 +244,4 @@ class EffectRows:
         self.snapshots.append(self._state_row(effect.operator, effect.state_id, effect.data))
 
     def _state_row(self, operator: str, state_id: int, data: bytes) -> Row:
-        return {"run_id": self._run, "op": operator, "slot": 0, "state_id": state_id, "state": data}
+        return {"run_id": self._run, "op": operator, "state_id": state_id, "state": data}

@@ -135,7 +135,6 @@ state = Table(
     metadata,
     Column("run_id", _Id, primary_key=True, autoincrement=False),
     Column("op", _Name, primary_key=True),
-    Column("slot", Integer, primary_key=True, server_default=text("0")),
     Column("state_id", BigInteger, primary_key=True),
     Column("state", LargeBinary, nullable=False),
     comment="state_id 0 is the current state of the operator; others are states as they were at a trigger",

@@ -1,8 +1,8 @@
-"""A replica is a group of its own (`hourly.2`): the column `replica`, 0 in every row, goes.
+"""A replica is a group of its own (`hourly.2`), and a slot has operators of its own: columns that are 0 in every row go.
 
-It was part of primary keys. SQLite copies these tables, which hold a few rows per group; PostgreSQL drops the key with the
-column. Fences first, as everywhere: a driver that still runs is waited for where it cannot wait for what is locked here.
-The tables of heartbeats are no business of revisions (`sql/migrate.py`).
+They were part of primary keys. SQLite copies these tables, which hold a few rows per group or operator; PostgreSQL drops the
+key with the column. Fences first, as everywhere: a driver that still runs is waited for where it cannot wait for what is
+locked here. The tables of heartbeats are no business of revisions (`sql/migrate.py`).
 """
 
 from __future__ import annotations
@@ -12,15 +12,17 @@ from alembic import op
 revision = "0004"
 down_revision = "0003"
 
-_KEYS = {
-    "logio_fence": ["run_id", "group_name"],
-    "logio_group": ["run_id", "group_name"],
-    "logio_driver": ["run_id", "group_name", "incarnation"],
+_GONE = {
+    "logio_fence": ("replica", ["run_id", "group_name"]),
+    "logio_group": ("replica", ["run_id", "group_name"]),
+    "logio_driver": ("replica", ["run_id", "group_name", "incarnation"]),
+    "logio_state": ("slot", ["run_id", "op", "state_id"]),
 }
+"""Table → column that goes, primary key that is left."""
 
 
 def upgrade() -> None:
-    for table, key in _KEYS.items():
+    for table, (column, key) in _GONE.items():
         with op.batch_alter_table(table) as batch:
-            batch.drop_column("replica")
+            batch.drop_column(column)
             batch.create_primary_key(f"pk_{table}", key)
