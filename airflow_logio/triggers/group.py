@@ -7,8 +7,10 @@ the log cannot be reached means that nothing is known; the trigger goes on askin
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
-from typing import Any
+import time
+from collections.abc import AsyncIterator, Callable, Mapping
+from functools import partial
+from typing import Any, TypeVar
 
 from airflow.providers.common.compat.sdk import AirflowException
 
@@ -28,7 +30,10 @@ STOPPING = frozenset({"failed", "success", "skipped", "removed"})
 """What the task instance has become if a person stopped it, rather than cleared it to go on."""
 HALT_GRACE_SECONDS = 10.0
 """How long a driver may take to halt by itself."""
+LOG_AWAY_SECONDS = 900.0
+"""How long a halt waits for a log that cannot be reached: as long as drivers do."""
 _SILENT_POLLS = 60
+_T = TypeVar("_T")
 _following: set[asyncio.Task[None]] = set()
 """What is being done about tasks that people acted on: an event loop keeps nothing alive by itself."""
 
@@ -100,21 +105,49 @@ class LogioGroupTrigger(LogTrigger):
 
     async def _follow_task(self) -> None:
         """What `on_kill` says; an error is logged here, since nobody may be waiting any more."""
+        unhalted = "Group %s is not halted, and its task may have been marked: %s. `logio stop %s %s` halts it"
         try:
+            await self._halt_if_marked()
+        except asyncio.CancelledError:
+            self.log.error(unhalted, self.group, "the triggerer ends", self.run_uid[:8], self.group)
+            raise
+        except Exception as error:
+            self.log.exception(unhalted, self.group, error, self.run_uid[:8], self.group)
+        finally:
+            await super().cleanup()
+
+    async def _halt_if_marked(self) -> None:
+        """Halt what runs of the group for a task that is marked, until nothing else does.
+
+        The answer may take long, and recoveries and scaling go on meanwhile: what they have launched is the task's as well.
+        So incarnations are looked at before the task is asked: still marked, it has no newer attempt that could have
+        launched them. A group that is halted is not recovered, and its requests are refused: one more round finds no other.
+        """
+        halted: Mapping[str, int] | None = None
+        while True:
+            present = await self._as_soon_as_the_log_answers(self._present)
             state = await aget_task_state(self.task_instance)
             if state not in STOPPING:
                 self.log.info("Group %s goes on: its task was cleared (state %s)", self.group, state)
                 return
+            if present == halted:
+                return
             self.log.info("Group %s: its task is %s, so it is halted", self.group, state)
-            for name, halt in (await asyncio.to_thread(self._halt)).items():
+            halts = await self._as_soon_as_the_log_answers(partial(self._halt, present))
+            for name, halt in halts.items():
                 self.log.info("Group %s: its task is %s; it is %s", name, state, halt.value)
-        except Exception as error:
-            self.log.exception(
-                "Group %s is not halted, and its task may have been marked: %s. `logio stop %s %s` halts it",
-                *(self.group, error, self.run_uid[:8], self.group),
-            )
-        finally:
-            await super().cleanup()
+            halted = present
+
+    async def _as_soon_as_the_log_answers(self, act: Callable[[], _T]) -> _T:
+        """`act`, in a thread that is free again while the log is away: a triggerer has few of them."""
+        deadline = time.monotonic() + LOG_AWAY_SECONDS
+        while True:
+            try:
+                return await asyncio.to_thread(act)
+            except LogUnavailable:
+                if time.monotonic() > deadline:
+                    raise
+                await asyncio.sleep(self.poll_interval)
 
     # --- in a thread -------------------------------------------------------------------------------------------------
 
@@ -155,12 +188,16 @@ class LogioGroupTrigger(LogTrigger):
         if self._reporter is not None:
             self._reporter.report(at_once=sighting.state in WAKING)
 
-    def _halt(self) -> dict[str, Halt]:
-        """Only the incarnations that this trigger watched: later ones belong to somebody else."""
+    def _present(self) -> dict[str, int]:
+        """Group or replica → incarnation."""
         members = self._watch().members
         assert self._store is not None and self._run is not None
-        watched = {name: self.incarnations.get(name, 0) for name in members}
-        return halt_all_for_good(self._store, self._run, self.group, watched, grace_seconds=HALT_GRACE_SECONDS)
+        return {one.group: one.incarnation for one in self._store.groups(self._run.run_id) if one.group in members}
+
+    def _halt(self, incarnations: Mapping[str, int]) -> dict[str, Halt]:
+        self._watch()
+        assert self._store is not None and self._run is not None
+        return halt_all_for_good(self._store, self._run, self.group, incarnations, grace_seconds=HALT_GRACE_SECONDS)
 
     def _who(self, name: str | None = None) -> dict[str, Any]:
         name = self.group if name is None else name

@@ -19,7 +19,7 @@ from airflow.triggers.base import TriggerEvent
 from airflow_logio.errors import LogUnavailable
 from airflow_logio.hooks.logio import LogioHook
 from airflow_logio.protocol.states import GroupState
-from airflow_logio.runtime import bundle, processes, supervision
+from airflow_logio.runtime import bundle, processes, stopping, supervision
 from airflow_logio.runtime.start import run_spec
 from airflow_logio.store.records import GroupRef, Run, Supervision
 from airflow_logio.store.sql.store import SqlLogStore
@@ -226,9 +226,20 @@ def test_what_it_cannot_watch_is_said(run: Run, monkeypatch: pytest.MonkeyPatch)
 # --- what a person does to the task -----------------------------------------------------------------------------------
 
 
-def killed(trigger: LogioGroupTrigger, state: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+def killed(
+    trigger: LogioGroupTrigger,
+    state: str | None,
+    monkeypatch: pytest.MonkeyPatch,
+    meanwhile: Callable[[], str | None] | None = None,
+) -> None:
+    """`meanwhile` happens while the first answer is on its way; it returns what the task is when it is asked again."""
+    states = [state]
+
     async def answer(task_instance: Any) -> str | None:
-        return state
+        answered = states[-1]
+        if meanwhile is not None and len(states) == 1:
+            states.append(await asyncio.to_thread(meanwhile))
+        return answered
 
     monkeypatch.setattr(group_module, "aget_task_state", answer)
     monkeypatch.setattr(group_module, "HALT_GRACE_SECONDS", 0.2)
@@ -268,7 +279,9 @@ def test_a_task_that_was_cleared_leaves_its_group_running(
     assert log.group(run.run_id, GROUP).desired is GroupState.RUNNING
 
 
-def test_a_late_kill_spares_a_later_incarnation(
+@pytest.mark.parametrize("then", ["failed", "running"])
+def test_what_was_launched_while_airflow_answered_is_the_tasks_unless_it_was_cleared(
+    then: str,
     trigger: LogioGroupTrigger,
     log: SqlLogStore,
     run: Run,
@@ -276,11 +289,55 @@ def test_a_late_kill_spares_a_later_incarnation(
     running: GroupRef,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    log.declare_dead(running, "test")
-    start(log, run, launcher, expected=1)
-    trigger.incarnations = {GROUP: 1}
+    """By its supervisor, when the driver died; or by the next attempt of the task, after a clear."""
+
+    def replaced() -> str:
+        log.declare_dead(running, "test")
+        start(log, run, launcher, expected=1)
+        return then
+
+    killed(trigger, "failed", monkeypatch, meanwhile=replaced)
+    status = log.group(run.run_id, GROUP)
+    assert status.incarnation == 2
+    assert status.state is (GroupState.HALTED if then == "failed" else GroupState.RUNNING)
+
+
+def test_a_halt_waits_for_a_log_that_is_away(
+    trigger: LogioGroupTrigger, log: SqlLogStore, run: Run, running: GroupRef, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    halt, tried = stopping.halt_all_for_good, list[Any]()
+
+    def away_at_first(*arguments: Any, **named: Any) -> Any:
+        tried.append(arguments)
+        if len(tried) == 1:
+            raise LogUnavailable("away")
+        return halt(*arguments, **named)
+
+    monkeypatch.setattr(group_module, "halt_all_for_good", away_at_first)
     killed(trigger, "failed", monkeypatch)
-    assert log.group(run.run_id, GROUP).desired is GroupState.RUNNING
+    assert log.group(run.run_id, GROUP).state is GroupState.HALTED
+
+
+def test_a_triggerer_that_ends_says_what_it_leaves(
+    trigger: LogioGroupTrigger, run: Run, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async def never(task_instance: Any) -> str:
+        await asyncio.sleep(60)
+        return "failed"
+
+    monkeypatch.setattr(group_module, "aget_task_state", never)
+    trigger._task_instance = SimpleNamespace(task_id=GROUP, dag_id=DAG_ID, run_id=RUN_ID, map_index=-1)
+
+    async def kill() -> None:
+        asking = asyncio.create_task(trigger.on_kill())
+        await asyncio.to_thread(eventually, lambda: trigger._store is not None, what="it has looked")
+        for task in list(group_module._following):
+            task.cancel()
+        await asyncio.gather(asking, return_exceptions=True)
+
+    asyncio.run(kill())
+    said = f"the triggerer ends. `logio stop {run.uid[:8]} {GROUP}` halts it"
+    assert said in " ".join(capsys.readouterr().out.split())
 
 
 @pytest.mark.usefixtures("running")
@@ -332,6 +389,7 @@ def test_what_keeps_it_from_halting_is_said(
         raise LogUnavailable("away")
 
     monkeypatch.setattr(group_module, "halt_all_for_good", away)
+    monkeypatch.setattr(group_module, "LOG_AWAY_SECONDS", 0.0)
     killed(trigger, "failed", monkeypatch)
     said = f"may have been marked: away. `logio stop {run.uid[:8]} {GROUP}` halts it"
     assert said in " ".join(capsys.readouterr().out.split())
