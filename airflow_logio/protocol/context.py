@@ -6,7 +6,6 @@ the mark per input port, the next ids, the Input Sets that are triggered and not
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from typing import Any
 
 import msgspec
@@ -115,17 +114,16 @@ class StoredState(msgspec.Struct):
     context: Context
     state: dict[str, Any]
 
-    def goes_on_alone(self, ports: Collection[str]) -> bool:
-        """Whether the operator has something to do before its next event; `ports` are all its input ports.
 
-        Input Sets to generate, Output Sets to send when their writes are done, or its end when all its streams have ended.
-        """
-        context = self.context
-        return bool(context.triggered or context.outbox or (ports and context.ended.issuperset(ports)))
+class _ContextAlone(msgspec.Struct):
+    """Of a stored state whose other part, which may be large, is passed over."""
+
+    context: Context
 
 
 _encoder = msgspec.msgpack.Encoder(order="deterministic")
 _decoder = msgspec.msgpack.Decoder(StoredState)
+_context_decoder = msgspec.msgpack.Decoder(_ContextAlone)
 
 
 def encode_state(context: Context, state: dict[str, Any]) -> bytes:
@@ -141,6 +139,14 @@ def decode_state(operator: str, data: bytes) -> StoredState:
         if (older := _of_version_1(data)) is not None:
             return older
         raise LogInconsistent(f"the stored state of operator {operator!r} cannot be read: {error}") from error
+
+
+def decode_context(operator: str, data: bytes) -> Context:
+    """As `decode_state`, for a look at many states."""
+    try:
+        return _context_decoder.decode(data).context
+    except (msgspec.MsgspecError, ValueError, RecursionError):
+        return decode_state(operator, data).context
 
 
 def _of_version_1(data: bytes) -> StoredState | None:

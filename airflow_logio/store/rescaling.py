@@ -6,8 +6,8 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from airflow_logio.errors import ConfigurationError, LogInconsistent, ProtocolViolation, UnknownRun
-from airflow_logio.protocol.context import decode_state
-from airflow_logio.protocol.replicas import Placement, Slot, replicated_group
+from airflow_logio.protocol.context import Context, decode_context
+from airflow_logio.protocol.replicas import Placement, Slot, replicated_group, slot_of
 from airflow_logio.protocol.states import (
     OPEN_SCALING,
     SCALING_TRANSITIONS,
@@ -129,15 +129,30 @@ def _check_names(
         raise ProtocolViolation(f"group {group!r} has no replica {strangers[0]!r}; it has {', '.join(shape.replicas)}")
 
 
-def goes_on_alone(spec: RunSpec, operator: str, state: bytes) -> bool:
-    """Whether a slot's operator has something to do before its next event; its `state` is that of the last step.
+def has_left(spec: RunSpec, group: str, over: Collection[int], states: Mapping[str, bytes]) -> bool:
+    """Whether a replicated group has something to do before its next event; `over` are its slots that are done.
 
-    One whose state cannot be read has: its replica says so when it recovers, and is parked with that.
+    `states` are the stored ones of its operators. One of them has Input Sets to generate, Output Sets to send when their
+    writes are done, or its end to pass on when all its streams have ended; or all operators of a slot have ended, which is
+    the end of the slot. A state that cannot be read counts: its replica says so when it recovers, and is parked with that.
     """
-    try:
-        return decode_state(operator, state).goes_on_alone(spec.operators[operator].inputs)
-    except LogInconsistent:
-        return True
+    contexts: dict[int | None, list[Context | None]] = {}
+    for name, shape in spec.operators.items():
+        if shape.group != group or (slot := slot_of(name)) in over:
+            continue
+        try:
+            context = decode_context(name, states[name]) if name in states else None
+        except LogInconsistent:
+            return True
+        if context is not None and _goes_on_alone(context, shape.inputs):
+            return True
+        contexts.setdefault(slot, []).append(context)
+    return any(all(one is not None and one.finished for one in of_slot) for of_slot in contexts.values())
+
+
+def _goes_on_alone(context: Context, ports: Collection[str]) -> bool:
+    has_to_end = not context.finished and ports and context.ended.issuperset(ports)
+    return bool(context.triggered or context.outbox or has_to_end)
 
 
 _CAN_RETIRE = allowed_from(GroupState.RETIRED) | {GroupState.RETIRED}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor, wait
 from typing import Any
 
 import pytest
@@ -11,6 +12,9 @@ from airflow_logio.errors import ConfigurationError, ProtocolViolation, UnknownR
 from airflow_logio.protocol.states import GroupState, ScalingState
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records import Claim, ScalingRequest
+from airflow_logio.store.sql.store import SqlLogStore
+from tests.conftest import QUICK
+from tests.support.faults import Pause, around_commit
 from tests.support.logs import contents
 from tests.support.racing import race
 from tests.support.replicated import GROUP, A, B, C, launch, owners, replicated_run, replicated_spec
@@ -192,3 +196,38 @@ def test_a_newer_request_and_a_launch_for_the_older_one_at_once(log_store: LogSt
     assert all(isinstance(outcome, allowed) for outcome in outcomes), outcomes
     with pytest.raises(ProtocolViolation, match="is refused"):
         log_store.claim(run.run_id, B, expected=0, reason="late", by_user=True, request_id=first)
+
+
+@pytest.mark.parametrize("first", ["the launch", "the settlement"])
+def test_a_launch_for_a_request_and_its_settlement_come_one_after_the_other(log_url: str, first: str) -> None:
+    """The first one stands still before its COMMIT; the other one waits, and goes by what the first has done."""
+    launching, settling = SqlLogStore(log_url, patience=QUICK), SqlLogStore(log_url, patience=QUICK)
+    run = replicated_run(launching, initial=1)
+    request = launching.request_scaling(run.run_id, GROUP, 2, by="test")
+
+    def claim() -> Claim:
+        named: dict[str, Any] = {"by_user": True, "request_id": request.request_id}
+        return launching.claim(run.run_id, B, expected=0, reason="scaling", **named)
+
+    def settle() -> bool:
+        return settling.settle_scaling(request.request_id, ScalingState.REFUSED, "the group was halted")
+
+    stands, goes = (claim, settle) if first == "the launch" else (settle, claim)
+    pause = Pause()
+    with ThreadPoolExecutor(2) as pool, around_commit(launching if stands is claim else settling, before=pause):
+        standing = pool.submit(stands)
+        assert pause.is_reached_before(standing)
+        going = pool.submit(goes)
+        wait([going], 0.3)
+        assert not going.done()
+        pause.release()
+        assert standing.result(30)
+        refused = going.exception(30)
+    if first == "the launch":
+        assert refused is None
+        assert launching.group(run.run_id, B).incarnation == 1, "who halts the group sees it"
+    else:
+        assert isinstance(refused, ProtocolViolation) and "is refused: nothing is done for it any more" in str(refused)
+        assert launching.group(run.run_id, B).incarnation == 0
+    for store in (launching, settling):
+        store.dispose()

@@ -16,7 +16,7 @@ from airflow_logio.protocol.replicas import Slot
 from airflow_logio.protocol.states import GroupState, RunState
 from airflow_logio.protocol.values import Event, Kind, Port
 from airflow_logio.store.port import LogStore
-from airflow_logio.store.records import Run
+from airflow_logio.store.records import OperatorShape, Run
 from tests.store.test_maintenance import rows_of
 from tests.support.logs import SOMEBODY, UNDONE, Driver, contents, fetched, held, spec, start_driver
 from tests.support.racing import race
@@ -523,6 +523,22 @@ def test_a_sleeping_group_has_work_that_no_row_tells_of(log_store: LogStore, wha
     worker.session.commit([fx.StoreState("work[1]", encode_state(context, {}))])
     assert log_store.rescale(run.run_id, GROUP, {0: None, 1: None}, retire=[A]) == 2
     assert log_store.has_work(run.run_id, GROUP) is is_work
+
+
+@pytest.mark.parametrize("also_ended", [False, True])
+def test_an_operator_that_has_ended_is_no_work_while_another_one_of_its_slot_waits(
+    log_store: LogStore, also_ended: bool
+) -> None:
+    """Else a group that is put to sleep would be woken at once, for nothing."""
+    spec = replicated_spec(slots=1, initial=1)
+    second = OperatorShape(GROUP, {"in": "feed.more"}, ("out",))
+    run = log_store.start_run(replace(spec, operators={**spec.operators, "second[0]": second}))
+    worker = launch(log_store, run, A)
+    ended = encode_state(Context(ended={"in"}, finished=True), {})
+    waits = encode_state(Context(marks={"in": 3}), {"large": "x" * 1000})
+    worker.session.commit([fx.StoreState("work[0]", ended), fx.StoreState("second[0]", ended if also_ended else waits)])
+    assert log_store.rescale(run.run_id, GROUP, {0: None}, retire=[A]) == 1
+    assert log_store.has_work(run.run_id, GROUP) is also_ended, "then only the slot's own end is left"
 
 
 def test_a_slot_that_is_done_is_no_work_and_a_state_that_cannot_be_read_is(log_store: LogStore) -> None:

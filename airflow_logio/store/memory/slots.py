@@ -6,12 +6,12 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
 from airflow_logio.errors import LogInconsistent, UnknownRun
-from airflow_logio.protocol.replicas import Placement, Slot, balanced, replicated_group, slot_of
+from airflow_logio.protocol.replicas import Placement, Slot, balanced, replicated_group
 from airflow_logio.protocol.states import GroupState
 from airflow_logio.protocol.values import Status
 from airflow_logio.store.memory.tables import GroupKey, Tables
 from airflow_logio.store.records import GroupRef, Run, RunSpec
-from airflow_logio.store.rescaling import check_going_on, check_states, goes_on_alone, plan, shape_of
+from airflow_logio.store.rescaling import check_going_on, check_states, has_left, plan, shape_of
 
 
 def create(tables: Tables, run_id: int, spec: RunSpec) -> None:
@@ -60,12 +60,8 @@ def has_work(tables: Tables, run_id: int, group: str) -> bool:
         for row in tables.events.rows.values()
     )
     over = {number for name, number in done(tables, run_id) if name == group}
-    states = {
-        name: tables.states[run_id, name, 0]
-        for name in operators
-        if slot_of(name) not in over and (run_id, name, 0) in tables.states
-    }
-    return waits or any(goes_on_alone(spec, name, data) for name, data in states.items())
+    states = {name: tables.states[run_id, name, 0] for name in operators if (run_id, name, 0) in tables.states}
+    return waits or has_left(spec, group, over, states)
 
 
 def done(tables: Tables, run_id: int) -> frozenset[tuple[str, int]]:

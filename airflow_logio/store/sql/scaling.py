@@ -73,7 +73,8 @@ def check_open(connection: Connection, request_id: int) -> None:
 
 
 def check_is_open(connection: Connection, request_id: int) -> None:
-    query = sa.select(table.c.state).where(table.c.request_id == request_id)
+    """Until the end of the transaction nobody settles it. Whoever holds its row waits for no fence, so there is no circle."""
+    query = sa.select(table.c.state).where(table.c.request_id == request_id).with_for_update(read=True)
     state = connection.execute(query).scalar_one_or_none()
     what = f"the state of request {request_id}"
     rescaling.check_open(request_id, None if state is None else known(ScalingState, state, what))

@@ -12,7 +12,7 @@ from airflow_logio.errors import LogInconsistent
 from airflow_logio.protocol.replicas import Slot, balanced, replicated_group, slot_of
 from airflow_logio.protocol.values import Status
 from airflow_logio.store.records import GroupRef, Run, RunSpec
-from airflow_logio.store.rescaling import goes_on_alone
+from airflow_logio.store.rescaling import has_left
 from airflow_logio.store.sql import schema
 
 slot = schema.slot
@@ -87,11 +87,11 @@ def has_work(connection: Connection, run: Run, group: str) -> bool:
     if connection.execute(sa.select(waiting)).scalar_one():
         return True
     over = {number for name, number in done(connection, run.run_id) if name == group}
-    still_open = [name for name in operators if slot_of(name) not in over]
     query = sa.select(states.c.op, states.c.state).where(
-        states.c.run_id == run.run_id, states.c.op.in_(still_open), states.c.state_id == 0
+        states.c.run_id == run.run_id, states.c.op.in_(operators), states.c.state_id == 0
     )
-    return any(goes_on_alone(run.spec, row.op, bytes(row.state)) for row in connection.execute(query))
+    stored = {row.op: bytes(row.state) for row in connection.execute(query) if slot_of(row.op) not in over}
+    return has_left(run.spec, group, over, stored)
 
 
 def done(connection: Connection, run_id: int) -> frozenset[tuple[str, int]]:

@@ -119,7 +119,7 @@ def fails_when_somebody_was_faster(patch: pytest.MonkeyPatch) -> None:
 @mutant("keyed")
 def nobody_wakes_who_has_only_to_finish(patch: pytest.MonkeyPatch) -> None:
     """A group that was put to sleep when it had taken the end of its stream is not woken: the run never ends."""
-    patch.setattr(slots, "goes_on_alone", lambda _spec, _operator, _state: False)
+    patch.setattr(slots, "has_left", lambda _spec, _group, _over, _states: False)
 
 
 @mutant("copies")
