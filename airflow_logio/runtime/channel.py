@@ -22,7 +22,7 @@ POLL_SECONDS = 0.25
 FETCH_EVENTS = 64
 """Of a port, at once."""
 FETCH_BYTES = 8 * 2**20
-"""Of all ports together, or one event."""
+"""Of all ports together, or one event. Ports that an author has put in an order are read one by one, each with as much."""
 
 
 class Channel:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from itertools import zip_longest
 
 from airflow_logio.protocol.values import Port
 
@@ -11,17 +10,18 @@ from airflow_logio.protocol.values import Port
 def share(waiting: Mapping[Port, Sequence[tuple[int, int]]], max_bytes: int) -> dict[Port, int]:
     """Receiver port → id of the last event that is delivered now, such that all of them fit into `max_bytes`.
 
-    `waiting` has (event id, size) of each port, in order. The ports take turns, an event each; the first one always fits.
+    `waiting` has (event id, size) of each port, in order. The ports take turns, an event each; the first one always fits. A
+    port whose next event does not fit is out of the turn: large events of one do not set the pace of the others.
     """
     last: dict[Port, int] = {}
     total = 0
-    for turn in zip_longest(*waiting.values()):
-        for port, event in zip(waiting, turn, strict=True):
-            if event is None:
+    taking = {port: iter(events) for port, events in waiting.items()}
+    while taking:
+        for port, events in list(taking.items()):
+            event_id, size = next(events, (None, 0))
+            if event_id is None or (last and total + size > max_bytes):
+                del taking[port]
                 continue
-            event_id, size = event
-            total += size
-            if last and total > max_bytes:
-                return last
             last[port] = event_id
+            total += size
     return last

@@ -84,8 +84,9 @@ class GroupSession(ABC):
         """Undone, unassigned events of receiver ports, each beyond its cursor, in event_id order; something, if there is any.
 
         At most `max_events` of a port, and `max_bytes` of all: the ports take turns in the order of `cursors`, an event each,
-        and the first event always fits. So a port that got nothing is served if it comes first the next time. Ports that
-        get nothing are left out. This is delivery, and the Resend step of Algorithms 6 and 7 (DESIGN decision 5).
+        and the first event always fits; a port whose next event does not fit gets no more. So a port that got nothing is
+        served if it comes first the next time. Ports that get nothing are left out. This is delivery, and the Resend step of
+        Algorithms 6 and 7 (DESIGN decision 5).
         """
 
     def fetch(self, receiver: Port, after: int, *, max_events: int, max_bytes: int) -> Sequence[LoggedEvent]:

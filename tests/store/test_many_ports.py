@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from itertools import accumulate
 from typing import Any
 
 import pytest
@@ -110,11 +109,24 @@ def by_the_book(
         for place, (number, after) in enumerate(cursors.items())
         for turn in range(min(max_events, len(sizes[number]) - after))
     )
-    totals = accumulate(sizes[number][event_id - 1] for *_, number, event_id in turns)
-    fitting = [
-        turn for nth, (turn, total) in enumerate(zip(turns, totals, strict=True)) if total <= max_bytes or not nth
-    ]
-    return {asked: [event_id for *_, number, event_id in fitting if number == asked] for asked in cursors}
+    given: dict[int, list[int]] = {number: [] for number in cursors}
+    room, too_large = max_bytes, set[int]()
+    for nth, (_, _, number, event_id) in enumerate(turns):
+        size = sizes[number][event_id - 1]
+        if number in too_large or (nth and size > room):
+            too_large.add(number)
+            continue
+        given[number].append(event_id)
+        room -= size
+    return given
+
+
+def test_large_events_of_a_port_do_not_set_the_pace_of_the_others(log_store: LogStore) -> None:
+    session = start_driver(log_store).session
+    session.commit([*(for_slot(n, 0, 60) for n in (1, 2, 3)), *(for_slot(n, 1, 1) for n in range(1, 21))])
+    assert fetched(session, {0: 0, 1: 0}, size=100) == {0: [1], 1: list(range(1, 21))}
+    assert fetched(session, {0: 0, 1: 0}, size=50) == {0: [1]}, "one event always fits"
+    assert fetched(session, {1: 0, 0: 0}, size=50) == {1: list(range(1, 21))}, "and the others come first next time"
 
 
 @pytest.mark.parametrize("ports", [1, 3, 128])
