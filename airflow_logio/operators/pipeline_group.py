@@ -16,11 +16,13 @@ from airflow_logio.operators.recovering import Callback
 from airflow_logio.operators.references import reference
 from airflow_logio.operators.spark import LogioSparkOperator
 from airflow_logio.operators.start_run import REFUSE, SUPERVISE, LogioStartRunOperator, supervision_of
-from airflow_logio.operators.supervise import LogioSuperviseOperator
+from airflow_logio.operators.supervise import MANY, SOON, LogioSuperviseOperator
 from airflow_logio.protocol.liveness import RecoveryBudget
 from airflow_logio.store.records import Supervision
 
 START, FINISH = "start_run", "finish_run"
+AT_ONCE: Mapping[str, Any] = {"retries": MANY, "retry_delay": SOON, "retry_exponential_backoff": 0}
+"""Of task `supervise`, whatever the DAG's ``default_args`` say of other tasks: nobody recovers groups until it is back."""
 
 
 class LogioPipelineGroup(TaskGroup):
@@ -96,6 +98,7 @@ class LogioPipelineGroup(TaskGroup):
                     run_uid=start.output,
                     logio_conn_id=logio_conn_id,
                     on_recovery_callback=on_recovery_callback,
+                    **AT_ONCE,
                 )
             finish = LogioFinishRunOperator(
                 task_id=FINISH, pipeline=text, run_uid=start.output, logio_conn_id=logio_conn_id

@@ -6,10 +6,11 @@ from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Any, ClassVar, NoReturn
 
-from airflow.providers.common.compat.sdk import AirflowException, BaseOperator
+from airflow.providers.common.compat.sdk import AirflowException, AirflowFailException, BaseOperator
 
 from airflow_logio import _compat
 from airflow_logio.dataflow.pipeline import Pipeline
+from airflow_logio.errors import ConfigurationError
 from airflow_logio.hooks.logio import LogioHook
 from airflow_logio.operators.launching import Launching
 from airflow_logio.operators.recovering import Callback, GroupRecovery, as_callbacks, notify
@@ -23,9 +24,12 @@ from airflow_logio.store.records import Run
 from airflow_logio.store.sql.store import SqlLogStore
 from airflow_logio.triggers.failed_groups import LogioFailedGroupTrigger
 
-MANY = 1_000
+MANY = 100
 """It may be woken for as long as its run lasts. Airflow counts a task as failed that wakes before its worker has said that it
 was deferred, which takes up to five seconds; the retry goes on with what the log says, but such retries add up."""
+
+
+SOON = timedelta(seconds=5)
 
 
 class LogioSuperviseOperator(BaseOperator):
@@ -54,7 +58,7 @@ class LogioSuperviseOperator(BaseOperator):
         poll_interval: float | None = None,
         on_recovery_callback: Callback | Sequence[Callback] | None = None,
         retries: int = MANY,
-        retry_delay: timedelta = timedelta(seconds=5),
+        retry_delay: timedelta = SOON,
         **kwargs: Any,
     ) -> None:
         super().__init__(retries=retries, retry_delay=retry_delay, **kwargs)
@@ -65,7 +69,7 @@ class LogioSuperviseOperator(BaseOperator):
         self.on_recovery_callback = as_callbacks(on_recovery_callback)
 
     def execute(self, context: Mapping[str, Any]) -> dict[str, Any]:
-        """Raises `UnknownRun`."""
+        """Raises AirflowFailException if there is no such run, or the log cannot be used by this version."""
         return self._work(context, [])
 
     def resume(self, context: Mapping[str, Any], event: Mapping[str, Any]) -> dict[str, Any]:
@@ -81,6 +85,12 @@ class LogioSuperviseOperator(BaseOperator):
     # --- inside ------------------------------------------------------------------------------------------------------
 
     def _work(self, context: Mapping[str, Any], items: Sequence[FailedGroup | DueScaling]) -> dict[str, Any]:
+        try:
+            return self._look_after(context, items)
+        except ConfigurationError as error:  # many retries would not mend it
+            raise AirflowFailException(f"nobody looks after the run: {error}") from error
+
+    def _look_after(self, context: Mapping[str, Any], items: Sequence[FailedGroup | DueScaling]) -> dict[str, Any]:
         with opened_log(self.logio_conn_id) as store:
             run = self._run(store, context)
             launching = Launching(store, self.logio_conn_id, self.make_launcher(), self.executor)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import subprocess
 import sys
+from datetime import timedelta
 from pathlib import Path
 from types import ModuleType
 
@@ -51,6 +52,14 @@ def test_default_args_of_the_dag_reach_the_tasks() -> None:
         LogioPipelineGroup(sales, connections=WAREHOUSE, group_id="other", spark={"executor_cores": 2})
     task = dag.get_task("other.ingest")
     assert (task.retries, task.driver_memory, task.executor_cores, task.group) == (7, "3g", 2, "ingest")
+
+
+def test_who_supervises_comes_back_at_once_and_often_whatever_the_dag_says_of_its_tasks() -> None:
+    slow = {"retries": 1, "retry_delay": timedelta(minutes=30), "retry_exponential_backoff": True}
+    with DAG("d", schedule=None, default_args=slow) as dag:
+        LogioPipelineGroup(sales, connections=WAREHOUSE)
+    task = dag.get_task("sales.supervise")
+    assert (task.retries, task.retry_delay, bool(task.retry_exponential_backoff)) == (100, timedelta(seconds=5), False)
 
 
 def test_it_survives_serialization() -> None:
