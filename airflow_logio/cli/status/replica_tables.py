@@ -27,7 +27,7 @@ def tables(replicated: Sequence[Replicas], requests: int = MAX_REQUESTS) -> Iter
 
 def _replicas(replicated: Sequence[Replicas]) -> Table:
     table = cells.table(
-        "replica", "state", "slots", "busy", "idle", "blocked", "records/s in", "records/s out", "queue", "lag"
+        "replica", "state", "slots", "busy", "idle", "blocked", "records/s in", "records/s out", "queue", "oldest"
     )
     for one in replicated:
         done = f", {one.done} done" if one.done else ""
