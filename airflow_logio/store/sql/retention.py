@@ -79,7 +79,6 @@ def drop_states(connection: Connection, run_id: int, operator: str, state_ids: S
         sa.delete(table).where(
             table.c.run_id == run_id,
             table.c.op == operator,
-            table.c.slot == 0,
             table.c.state_id > 0,
             among(connection, table.c.state_id, state_ids),
         )
