@@ -250,11 +250,12 @@ def _products(warehouse_url: str) -> set[int]:
     return found
 
 
+@pytest.mark.postgres
 def test_a_run_stopped_before_its_first_write_cannot_take_a_newer_runs_table(
-    log_url: str, warehouse_url: str, small_transactions: Path, tmp_path: Path
+    postgres_url: str, warehouse_url: str, small_transactions: Path, tmp_path: Path
 ) -> None:
-    """Its first write action would delete what the newer run has written."""
-    arguments = (log_url, warehouse_url, small_transactions)
+    """Its first write action would delete what the newer run has written. On PostgreSQL, as above."""
+    arguments = (postgres_url, warehouse_url, small_transactions)
     stopping = PlainLauncher(tmp_path / "first", {("publish", 1): "before_write:1:stop"})
     with running(*arguments, stopping, name="first") as first:
         first.until(lambda: first.is_running("publish"), "publish runs", "publish")
