@@ -11,6 +11,7 @@ import pytest
 
 from airflow_logio.crash import CrashPoint
 from airflow_logio.protocol.liveness import Lease
+from airflow_logio.store.records import BacklogBound
 from tests.support.grocery import assert_exact, write_slice
 from tests.support.running import SALES, SALES_RECORDS_PER_BATCH, ArmedSparkLauncher, has_ended, running
 from tests.support.waiting import eventually
@@ -31,10 +32,10 @@ def test_every_driver_is_killed_and_then_two_at_once(
     """Each group once, its JVM or its Python, when it has something to lose; then two together."""
     launcher = ArmedSparkLauncher(tmp_path / "drivers", {("hourly", 2): f"{CrashPoint.BEFORE_JOB}:1"})
     chance = random.Random(20_261_121)
-    with running(log_url, warehouse_url, transactions, launcher, ref=SALES) as run:
-        run.until(lambda: run.count("ingest.out", "out") > 3, "ingest has begun")
+    bound = BacklogBound(events=50)  # the source waits for hourly, whose driver takes longest to come up
+    with running(log_url, warehouse_url, transactions, launcher, ref=SALES, backlog=bound) as run:
+        run.until(lambda: run.count("totals.in", "in") > 10, "ingest and totals have begun")
         run.signal("ingest", signal.SIGKILL, jvm=chance.random() < 0.5)
-        run.until(lambda: run.count("totals.in", "in") > 10, "totals has begun")
         run.signal("totals", signal.SIGKILL, jvm=chance.random() < 0.5)
         run.until(lambda: run.is_running("hourly") and run.count("hourly.in", "in") > 10, "hourly holds events")
         run.signal("hourly", signal.SIGKILL, jvm=True)
