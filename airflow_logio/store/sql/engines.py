@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import sqlalchemy as sa
+import tenacity
 from sqlalchemy.engine import URL, Connection, Engine, make_url
 
 from airflow_logio.errors import ConfigurationError, LogInconsistent, LogUnavailable
@@ -106,7 +107,7 @@ def sqlite_engine(url: URL, *, durable: bool = True) -> Engine:
     def _on_connect(dbapi: sqlite3.Connection, _record: object) -> None:
         dbapi.isolation_level = None  # transactions are begun by us: BEGIN IMMEDIATE, never upgraded
         cursor = dbapi.cursor()
-        cursor.execute("PRAGMA journal_mode=WAL")
+        _set_wal(cursor)
         cursor.execute(f"PRAGMA synchronous={'FULL' if durable else 'OFF'}")
         cursor.execute("PRAGMA wal_autocheckpoint=4000")
         cursor.execute("PRAGMA cache_size=-16000")
@@ -118,6 +119,17 @@ def sqlite_engine(url: URL, *, durable: bool = True) -> Engine:
         connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
 
     return engine
+
+
+def _set_wal(cursor: sqlite3.Cursor) -> None:
+    """SQLite does not wait by itself where another process makes the same new file a WAL database at the same moment."""
+    again = tenacity.Retrying(
+        retry=tenacity.retry_if_exception_message(match=".*locked"),
+        wait=tenacity.wait_random(0.01, 0.05),
+        stop=tenacity.stop_after_delay(BUSY_TIMEOUT_SECONDS),
+        reraise=True,
+    )
+    again(cursor.execute, "PRAGMA journal_mode=WAL")
 
 
 def beat_engine(url: str, log: Engine) -> Engine:
