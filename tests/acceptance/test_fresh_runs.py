@@ -89,7 +89,6 @@ def test_run_halted_given_up_and_run_again(
     assert_exact(warehouse_url, small_transactions, PLAIN_RECORDS_PER_BATCH)
 
 
-@pytest.mark.parametrize("log_url", ["sqlite"], indirect=True)
 @pytest.mark.postgres
 def test_a_driver_that_comes_back_after_the_fresh_run_writes_nothing(
     postgres_url: str, warehouse_url: str, small_transactions: Path, tmp_path: Path
