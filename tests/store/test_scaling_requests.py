@@ -219,10 +219,11 @@ def test_a_launch_for_a_request_and_its_settlement_come_one_after_the_other(log_
         assert pause.is_reached_before(standing)
         going = pool.submit(goes)
         wait([going], 0.3)
-        assert not going.done()
+        waited = not going.done()
         pause.release()
         assert standing.result(30)
         refused = going.exception(30)
+    assert waited, f"whoever comes after {first} did not wait for it"
     if first == "the launch":
         assert refused is None
         assert launching.group(run.run_id, B).incarnation == 1, "who halts the group sees it"
