@@ -144,14 +144,17 @@ def _report(campaign: Campaign, ran: int, seconds: float) -> None:
             style="red" if tally.violations else None,
         )
     out.print(table)
+    if campaign.drained:
+        out.print("events, commits, crashes: mean of all schedules (fewest of one that was not drained)", markup=False)
     out.print(_sites(list(campaign.tallies.values())), markup=False)
     rate = ran / seconds if seconds else 0.0
     now = f"{ran:,} now in {seconds:.1f} s, {rate:.0f} per second"
-    out.print(f"{campaign.ran:,} schedules, {campaign.violations:,} violations; {now}", markup=False)
+    drained = f", of which {campaign.drained:,} were drained and are shorter" if campaign.drained else ""
+    out.print(f"{campaign.ran:,} schedules{drained}; {campaign.violations:,} violations; {now}", markup=False)
 
 
 def _mean(tally: Tally, what: str) -> str:
-    """Per schedule, and the fewest of one."""
+    """Per schedule, and the fewest of one that nobody drained."""
     return f"{getattr(tally, what) / max(tally.schedules, 1):,.0f} (≥ {getattr(tally, f'fewest_{what}'):,})"
 
 

@@ -46,6 +46,7 @@ class Tally:
     drained: int = 0
     """Schedules in which somebody asked for it: shorter than the others, and not looked at for what is the fewest."""
     fewest_events: int = 0
+    """Of one that was not drained, like the other two."""
     fewest_commits: int = 0
     fewest_crashes: int = 0
     violations: int = 0
@@ -111,6 +112,11 @@ class Campaign:
         return sum(tally.schedules for tally in self.tallies.values())
 
     @property
+    def drained(self) -> int:
+        """Of those that ran, the ones in which somebody asked for it: shorter than the others."""
+        return sum(tally.drained for tally in self.tallies.values())
+
+    @property
     def violations(self) -> int:
         return sum(tally.violations for tally in self.tallies.values())
 
@@ -124,6 +130,7 @@ class Campaign:
             "seed": self.seed,
             "store": self.store,
             "schedules": self.ran,
+            "drained": self.drained,
             "violations": self.violations,
             "tallies": {name: _tally_json(tally) for name, tally in self.tallies.items()},
             "done": {name: sorted(counts.items()) for name, counts in self.done.items()},

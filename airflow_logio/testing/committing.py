@@ -68,6 +68,9 @@ class Committing(Incarnation):
         self.committer.at = At.DONE
         self.fence = FenceRow(self.fence.incarnation, self.fence.epoch, self.fence.commit_no + 1)
         self.fresh = False
+        if self.dropped:
+            said = {(one.operator, one.action_id) for one in self.committer.taken if type(one) is fx.DropRead}
+            self.dropped -= said
 
     def _hand_over(self, _about: object, _many: int, _outcome: str) -> bool:
         """After the commit: what may leave the group now that it is durable."""

@@ -147,6 +147,7 @@ class Driver(Starting):
         self.drops.remove(drop)
         self.world.effects.pop(ref, None)
         self.protocol.effect_dropped(name, action_id)
+        self.dropped.add((name, action_id))
         self.step_open = True
         return True
 

@@ -70,6 +70,8 @@ class Incarnation:
         self.delivered: dict[Port, Event] = {}
         self.drops: list[tuple[str, int, str]] = []
         """(source, action, reference): stored effects to discard."""
+        self.dropped: set[tuple[str, int]] = set()
+        """(source, action) of those that are discarded, which no commit has said yet."""
         self.step_open = False
         self.fresh = False
         """Rebuilt, and the step that begins this epoch is not committed yet."""
@@ -222,9 +224,17 @@ class Incarnation:
         if self.step_open:
             found.append(Site.IN_STEP)
         found += [_WRITE_SITES[writer.at] for writer in self.writers.values() if writer.at is not At.IDLE]
-        found += [Site.AFTER_READ if s.inbox or s.obtained else Site.BEFORE_READ for s in self.sources.values()]
+        found += [self._reading_site(name, source) for name, source in self.sources.items()]
+        found += [Site.BEFORE_DROP for _ in self.drops] + [Site.AFTER_DROP for _ in self.dropped]
         found += [Site.BEFORE_JOB if job.results is None else Site.AFTER_JOB for job in self.jobs.values() if job]
         return found or [Site.IDLE]
+
+    def _reading_site(self, name: str, source: Source) -> Site:
+        if source.obtained is not None:
+            return Site.AFTER_STORE
+        if source.stored is None and not self.protocol.source(name).spec.replayable:
+            return Site.BEFORE_STORE
+        return Site.AFTER_READ if source.inbox else Site.BEFORE_READ
 
     def _may_read_back(self) -> bool:
         """The fence row's lock is free."""

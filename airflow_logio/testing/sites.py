@@ -33,6 +33,11 @@ class Site(StrEnum):
     AFTER_WRITE = CrashPoint.AFTER_WRITE.value
     BEFORE_READ = CrashPoint.BEFORE_READ.value
     AFTER_READ = CrashPoint.AFTER_READ.value
+    BEFORE_STORE = CrashPoint.BEFORE_STORE.value
+    """An effect that cannot be read again is obtained and stored in one step here: there is no IN_STORE."""
+    AFTER_STORE = CrashPoint.AFTER_STORE.value
+    BEFORE_DROP = CrashPoint.BEFORE_DROP.value
+    AFTER_DROP = CrashPoint.AFTER_DROP.value
     BEFORE_JOB = CrashPoint.BEFORE_JOB.value
     AFTER_JOB = CrashPoint.AFTER_JOB.value
     BEFORE_DRAIN = CrashPoint.BEFORE_DRAIN.value

@@ -105,6 +105,7 @@ class Starting(Committing):
         self.inbox = {port: deque() for port in self.cursors}
         self.delivered = {}
         self.drops = []
+        self.dropped = set()
         self.finishing = self.draining = self.drained = False
 
     def _begin_sources(self) -> None:

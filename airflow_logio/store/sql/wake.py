@@ -164,6 +164,7 @@ class PostgresWaker(Waker):
         with self._lock:
             if self._sending is None:
                 connection = self._engine.connect().execution_options(isolation_level="AUTOCOMMIT")
+                connection.detach()  # never back to the pool, whose sessions commit durably
                 connection.exec_driver_sql("SET synchronous_commit = off")
                 self._sending = connection
             self._sending.execute(statement)

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -85,7 +86,6 @@ def test_totals_on_the_whole_file(events: list[InputEvent], transactions: Path) 
     assert computed.schema == pa.schema(
         [(name, pa.int64()) for name in ("batch", "product_id", "quantity", "sales_cents")]
     )
-    duckdb = pytest.importorskip("duckdb")
     expected = duckdb.sql(
         f"""SELECT file_row_number // 100000 + 1 AS batch, product_id, sum(quantity)::BIGINT AS quantity,
                    sum(round(sales_value * 100)::BIGINT)::BIGINT AS sales_cents
@@ -109,7 +109,6 @@ def test_hourly_input_sets_on_the_whole_file(events: list[InputEvent]) -> None:
 def test_hourly_in_spark(events: list[InputEvent], data: Path, transactions: Path) -> None:
     from pyspark.sql import SparkSession
 
-    duckdb = pytest.importorskip("duckdb")
     hourly = sales.operators["hourly"]
     assert isinstance(hourly, BatchOperator)
     sets = list(input_sets(hourly, events[:60]))

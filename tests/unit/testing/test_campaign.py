@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -12,8 +13,11 @@ from airflow_logio.cli.app import commands
 from airflow_logio.errors import ConfigurationError, PipelineDefinitionError
 from airflow_logio.testing import campaign as campaigns
 from airflow_logio.testing.campaign import CHUNK, Campaign
+from airflow_logio.testing.drains import DRAIN_EVERY
 from airflow_logio.testing.loading import load_scenario, scenario_names
 from airflow_logio.testing.scenarios import SCENARIOS
+from airflow_logio.testing.schedule import MIN_COMMITS, MIN_EVENTS
+from tests.unit.testing.mutants import MUTANTS
 
 OWN_PIPELINE = """
 import pyarrow as pa
@@ -124,19 +128,48 @@ def test_logio_simulate_reports_and_exits(own: Path, tmp_path: Path) -> None:
         commands(), ["simulate", f"{own}:mine", "--schedules", "4", "--seed", "9", "--json", str(report)]
     )
     assert result.exit_code == 0, result.output
+    assert "4 schedules; 0 violations; 4 now in " in result.output
     written = json.loads(report.read_text())
-    assert (written["schedules"], written["violations"]) == (4, 0)
+    assert (written["schedules"], written["drained"], written["violations"]) == (4, 0, 0)
     (tally,) = written["tallies"].values()
     assert tally["crashes"] >= 12
     assert sum(tally["sites"].values()) >= tally["crashes"]
 
 
-def test_logio_simulate_tells_what_went_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
-    from tests.unit.testing.mutants import MUTANTS
+def test_logio_simulate_says_how_many_schedules_are_shorter(tmp_path: Path) -> None:
+    """Drained schedules need not be as long as the others: nobody is to take them for such."""
+    report = tmp_path / "report.json"
+    drained = 2 * DRAIN_EVERY - 1
+    arguments = ["simulate", "idempotent", "--schedules", "2", "--seed", str(drained - 1), "--json", str(report)]
+    result = CliRunner().invoke(commands(), arguments)
+    assert result.exit_code == 0, result.output
+    assert "2 schedules, of which 1 were drained and are shorter; 0 violations; " in result.output
+    assert "mean of all schedules (fewest of one that was not drained)" in result.output
+    written = json.loads(report.read_text())
+    assert (written["schedules"], written["drained"]) == (2, 1)
+    (tally,) = written["tallies"].values()
+    assert tally["fewest_events"] >= MIN_EVENTS and tally["fewest_commits"] >= MIN_COMMITS
 
+
+def test_logio_simulate_tells_what_went_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rate, violations, the failing seed and its story, which that seed alone tells again, to the letter."""
     campaigns.simulator_of.cache_clear()
-    campaigns.simulator_of("linear", "memory").reference()
+    simulator = campaigns.simulator_of("linear", "memory")
+    simulator.reference()
     MUTANTS["marker_not_checked"].install(monkeypatch)
+    failed = [seed for seed in range(20) if simulator.run(seed)[1] is not None]
+    first = failed[0]
     result = CliRunner().invoke(commands(), ["simulate", "linear", "--schedules", "20"])
+    again = CliRunner().invoke(commands(), ["simulate", "linear", "--schedules", "1", "--seed", str(first)])
     campaigns.simulator_of.cache_clear()
-    assert result.exit_code == 1
+    assert (result.exit_code, again.exit_code) == (1, 1)
+    assert re.search(
+        rf"^20 schedules, .*; {len(failed)} violations; 20 now in [\d.]+ s, \d+ per second$", result.output, re.M
+    ), result.output
+    seeds = ", ".join(map(str, failed[:10]))
+    assert f"linear: seeds {seeds} fail; the first one, shrunk:" in result.output
+    assert f"linear: seeds {first} fail; the first one, shrunk:" in again.output
+    story, told_again = (output.partition("shrunk:\n")[2].splitlines() for output in (result.output, again.output))
+    assert "incarnation 1 is claimed" in story[0]
+    assert story[-1].startswith("  Then: ") and " — violated: " in story[-1]
+    assert told_again == story

@@ -138,13 +138,19 @@ def test_nobody_drains_a_scenario_that_does_not_say_so() -> None:
 
 
 def test_every_site_is_hit() -> None:
-    """Every place where a driver can die in is one where some driver has died."""
+    """Every place where a driver can die in is one where some driver has died, and schedules count it.
+
+    One whose group has finished and who does not know yet dies seldom: of groups that have finished, only those that die
+    again a few steps after a death are hit.
+    """
     sites = Counter[Site]()
-    for name in ("linear", "feed", "functions", "checkable"):
-        for seed in range(20_000, 20_060):
+    for seed in range(20_000, 21_000):
+        for name in ("linear", "feed", "functions", "checkable"):
             figures, _ = simulator(name).run(seed)
             sites.update(figures.sites)
-    assert {site for site in Site if not sites[site]} <= {Site.AFTER_FINISH}
+        if len(sites) == len(Site):
+            return
+    raise AssertionError(f"nobody died in {set(Site) - set(sites)}")
 
 
 @pytest.mark.parametrize("name", ["linear", "nondeterministic", "feed"])
