@@ -25,7 +25,7 @@ from airflow_logio.store.opening import open_store
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.sql import apply, expiry, schema
 from airflow_logio.store.sql.store import SqlLogStore
-from tests.conftest import QUICK
+from tests.conftest import QUICK, STORES
 from tests.support.garbage import left
 from tests.support.logics import CountWindow, EachEvent, Reading, operator, serialized
 from tests.support.logs import spec, start_driver
@@ -161,7 +161,7 @@ class Clock:
         return self.now
 
 
-@pytest.fixture(params=["memory", "sqlite"])
+@pytest.fixture(params=STORES)
 def clocked(
     request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[tuple[MemoryLogStore | SqlLogStore, Clock]]:
@@ -171,7 +171,7 @@ def clocked(
         return
     for module in (apply, expiry):
         monkeypatch.setattr(module, "now", lambda _: sa.literal(clock.now))
-    store = open_store(str(request.getfixturevalue("sqlite_url")), patience=QUICK)
+    store = open_store(str(request.getfixturevalue(f"{request.param}_url")), patience=QUICK)
     yield store, clock
     store.dispose()
 

@@ -102,7 +102,10 @@ def _notify_parked(run_id: int, groups: Sequence[str]) -> sa.Select[Any]:
 
 
 class PostgresWaker(Waker):
-    """LISTEN on one connection, the parked flag and NOTIFY on another; both autocommit, neither waits for the disk."""
+    """LISTEN on one connection, the parked flag and NOTIFY on another; both autocommit, neither waits for the disk.
+
+    Neither goes back to the pool, whose sessions have transactions and commit durably, not even if nobody closes this.
+    """
 
     def __init__(self, engine: Engine, ref: GroupRef) -> None:
         self._engine = engine
@@ -138,7 +141,7 @@ class PostgresWaker(Waker):
             self._listening = connection
 
     def _notified(self, timeout: float) -> bool:
-        connection = self._listening.driver_connection
+        connection = self._listening
         if not connection.notifies:
             select.select([connection], [], [], timeout)
             connection.poll()
@@ -164,14 +167,16 @@ class PostgresWaker(Waker):
         with self._lock:
             if self._sending is None:
                 connection = self._engine.connect().execution_options(isolation_level="AUTOCOMMIT")
-                connection.detach()  # never back to the pool, whose sessions commit durably
+                connection.detach()
                 connection.exec_driver_sql("SET synchronous_commit = off")
                 self._sending = connection
             self._sending.execute(statement)
 
     def _autocommit(self) -> Any:
-        connection: Any = self._engine.raw_connection()
-        connection.driver_connection.autocommit = True
+        pooled = self._engine.raw_connection()
+        connection: Any = pooled.driver_connection
+        pooled.detach()
+        connection.autocommit = True
         return connection
 
     def _drop(self) -> None:
@@ -182,9 +187,9 @@ class PostgresWaker(Waker):
         for connection in (listening, sending):
             if connection is not None:
                 try:
-                    connection.invalidate()
+                    connection.close()
                 except Exception as error:
-                    log.debug("dropping a broken connection: %s", error)
+                    log.debug("closing a broken connection: %s", error)
 
     def close(self) -> None:
         self._drop()
