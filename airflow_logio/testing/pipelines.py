@@ -1,7 +1,8 @@
 """A pipeline as its author wrote it, under the simulator: the adapters are the runtime's, the outside is simulated.
 
-Operators of mode ``executors`` and ``dataframe`` need a Spark session and are refused; give the simulator a pipeline in
-which they are replaced by Arrow functions, as the example of the sales pipeline does.
+Operators of mode ``executors`` and ``dataframe`` need a Spark session and are refused, as are operators driven by hand and
+sources of a database; give the simulator a pipeline in which Arrow functions and tables stand in for them, as the example
+of the sales pipeline does.
 """
 
 from __future__ import annotations
@@ -12,12 +13,11 @@ from functools import partial
 from typing import Any, cast
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from airflow_logio.dataflow.operators import Operator, SourceBatch, SourceOperator, StatefulOperator, StatelessOperator
 from airflow_logio.dataflow.pipeline import Pipeline
-from airflow_logio.dataflow.reads import TableRead
-from airflow_logio.errors import ConfigurationError, PipelineDefinitionError
+from airflow_logio.dataflow.sources.connected import ConnectedSource
+from airflow_logio.errors import PipelineDefinitionError
 from airflow_logio.protocol.effects import Kept
 from airflow_logio.protocol.values import ExecutionMode, Port
 from airflow_logio.runtime.external import Connections
@@ -27,12 +27,11 @@ from airflow_logio.runtime.sweeps import sweeps_of
 from airflow_logio.testing.codec import ArrowCodec
 from airflow_logio.testing.external import ExternalSystem, Guarantee
 from airflow_logio.testing.plan import Batch, Destinations, GroupPlan, Observed, Read, Scenario, Sweep, Systems
+from airflow_logio.testing.reads import ExternalTables, Reads, refuse_unknown_reads
 from airflow_logio.testing.routes import any_routes
 
 RETENTION = 30.0
 """In ticks of the log's clock, of which a schedule has some hundreds."""
-ExternalTables = Mapping[str, Mapping[str, pa.Table]]
-"""Connection → name of a table → its contents, for side-effect reads."""
 
 
 class ScriptedSource(SourceOperator):
@@ -63,7 +62,12 @@ def pipeline_scenario(
     drains: bool | None = None,
     weights: Mapping[str, float] | None = None,
 ) -> Scenario:
-    """A scenario of a pipeline: its run parameters, the tables that it reads, and what must come out of it if that is known.
+    """A scenario of a pipeline: its run parameters, what its side-effect reads find, and what must come out of it if that
+    is known.
+
+    `tables` says for each connection that is read beside the input what it holds: its tables by name, or a function of read
+    and keys that answers every read, those by a `FunctionRead` too. It is asked again after a crash: say
+    ``deterministic=False`` and give a `judge` if it then answers something else.
 
     Without `expected`, every schedule is compared with a run without failures. In every eighth one somebody drains the run,
     unless there is a `judge`: give `drains=True` with one that looks at `Observed.read`, how much of the input was read.
@@ -78,7 +82,8 @@ def pipeline_scenario(
     Raises `PipelineDefinitionError` for an operator that cannot run here, `ConfigurationError` for unusable parameters.
     """
     for name, operator in pipeline.operators.items():
-        _refuse_spark(name, operator)
+        _refuse_what_needs_more(name, operator)
+        refuse_unknown_reads(name, operator, tables or {})
     plain: Scenario | None = None
     drains = judge is None if drains is None else drains
     if pipeline.replicated and deterministic:
@@ -131,7 +136,8 @@ def _retention(pipeline: Pipeline) -> tuple[float | None, Sequence[Sweep], froze
     return RETENTION, [partial(sweep.batch, 0) for sweep in ticks], frozenset(captured - expiring)
 
 
-def _refuse_spark(name: str, operator: Operator) -> None:
+def _refuse_what_needs_more(name: str, operator: Operator) -> None:
+    """A Spark session, a database, or somebody who drives it."""
     if operator.mode is not ExecutionMode.DRIVER:
         raise PipelineDefinitionError(
             f"operator {name!r} has mode {operator.mode}, which needs a Spark session; the simulator has none. Give it a "
@@ -139,7 +145,13 @@ def _refuse_spark(name: str, operator: Operator) -> None:
         )
     if not isinstance(operator, SourceOperator | StatelessOperator | StatefulOperator):
         raise PipelineDefinitionError(
-            f"operator {name!r} is driven by hand; the simulator has nobody who would do that"
+            f"operator {name!r} is driven by hand; the simulator has nobody who would do that. Give it a pipeline in which a "
+            "function or a ScriptedSource stands in for it; one by hand is tested by killing its driver (airflow_logio.crash)"
+        )
+    if isinstance(operator, ConnectedSource):
+        raise PipelineDefinitionError(
+            f"source {name!r} reads connection {operator.connection!r}, and the simulator reads nothing outside. Give it a "
+            "pipeline in which a ScriptedSource over an Arrow table stands in for it"
         )
 
 
@@ -159,7 +171,7 @@ def _guarantees(pipeline: Pipeline) -> Mapping[str, Guarantee]:
 def _groups(
     pipeline: Pipeline, tables: ExternalTables, weights: Mapping[str, float], _systems: Systems
 ) -> Sequence[GroupPlan]:
-    connections = cast(Connections, _Reads(tables))
+    connections = cast(Connections, Reads(tables))
     routes = any_routes(pipeline)
     plans = []
     for name, group in pipeline.groups.items():
@@ -168,23 +180,6 @@ def _groups(
             GroupPlan(name, tuple(specs), receivers, frozenset(captured_inputs(pipeline)), weights.get(name, 1.0))
         )
     return plans
-
-
-class _Reads:
-    """What operators see of connections: side-effect reads of the tables given."""
-
-    def __init__(self, tables: ExternalTables) -> None:
-        self._tables = tables
-
-    def read(self, read: Any, keys: pa.Array | None) -> pa.Table:
-        contents = self._tables.get(read.connection, {}).get(getattr(read, "table", ""))
-        if not isinstance(read, TableRead) or contents is None:
-            raise ConfigurationError(
-                f"the simulator was given no contents for {read} of connection {read.connection!r}"
-            )
-        if keys is not None and read.key is not None:
-            contents = contents.filter(pc.is_in(contents.column(read.key), pc.unique(keys)))
-        return contents.select(list(read.columns)) if read.columns else contents
 
 
 class _ReadActions:

@@ -12,6 +12,7 @@ from airflow_logio.protocol.source import READ_ACTION_ID
 from airflow_logio.protocol.values import Event, Kind, Port
 from airflow_logio.store.port import GroupSession, LogStore
 from airflow_logio.store.records import Collected
+from airflow_logio.store.sql.store import SqlLogStore
 from tests.support.garbage import NOTHING, OTHER, Left, event, expiry, left, used
 from tests.support.logs import IN, OUT, UNDONE, fetched, held, start_driver
 
@@ -80,6 +81,17 @@ def test_nothing_goes_before_its_time(log_store: LogStore) -> None:
     before = left(log_store)
     assert all(collected.rows == 0 for collected in expire_all(session, 3600.0))
     assert left(log_store) == before
+
+
+def test_no_drivers_clock_makes_lineage_old(sql_store: SqlLogStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Events, and how old they are, go by the clock of the database."""
+    session = start_driver(sql_store).session
+    flow(session, 1, 3)
+    before = left(sql_store)
+    in_a_year = time.time() + 365 * 86_400
+    monkeypatch.setattr(time, "time", lambda: in_a_year)
+    expire_all(session, 3_600.0)
+    assert left(sql_store) == before
 
 
 def test_an_open_input_set_keeps_what_it_holds(log_store: LogStore) -> None:

@@ -29,6 +29,12 @@ from tests.unit.dataflow.conftest import FakeExternal
 ROOT = Path(__file__).parents[3]
 
 
+def answer(query: str) -> pa.Table:
+    relation = duckdb.sql(query)
+    assert relation is not None
+    return relation.to_arrow_table()
+
+
 def input_sets(operator: StatefulOperator, events: list[InputEvent]) -> Iterator[InputSet]:
     """The Input Sets in the order in which they close, as without failures."""
     state, held = operator.initial_state(), dict[str, Any]()
@@ -86,11 +92,11 @@ def test_totals_on_the_whole_file(events: list[InputEvent], transactions: Path) 
     assert computed.schema == pa.schema(
         [(name, pa.int64()) for name in ("batch", "product_id", "quantity", "sales_cents")]
     )
-    expected = duckdb.sql(
+    expected = answer(
         f"""SELECT file_row_number // 100000 + 1 AS batch, product_id, sum(quantity)::BIGINT AS quantity,
                    sum(round(sales_value * 100)::BIGINT)::BIGINT AS sales_cents
             FROM read_parquet('{transactions}', file_row_number = true) GROUP BY ALL ORDER BY ALL"""
-    ).to_arrow_table()
+    )
     assert computed.combine_chunks().equals(expected.cast(computed.schema).combine_chunks())
 
 
@@ -131,14 +137,14 @@ def test_hourly_in_spark(events: list[InputEvent], data: Path, transactions: Pat
     outputs = hourly.split(result, len(sets))
     assert [[out[0] for out in outs] for outs in outputs] == [["out"]] * len(sets)
     computed = pa.concat_tables([outs[0][1] for outs in outputs])
-    expected = duckdb.sql(
+    expected = answer(
         f"""SELECT date_trunc('hour', transaction_timestamp)::TIMESTAMP AS hour, store_id,
                    coalesce(department, 'UNKNOWN') AS department, sum(quantity)::BIGINT AS quantity,
                    sum(round(sales_value * 100)::BIGINT)::BIGINT AS sales_cents
             FROM read_parquet('{transactions}', file_row_number = true) sold
             LEFT JOIN '{data / "products.parquet"}' USING (product_id)
             WHERE sold.file_row_number < 60000 GROUP BY ALL ORDER BY ALL"""
-    ).to_arrow_table()
+    )
     assert computed.schema.field("hour").type == pa.timestamp("us")
     assert computed.combine_chunks().equals(expected.cast(computed.schema).combine_chunks())
 
