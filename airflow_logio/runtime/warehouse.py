@@ -244,7 +244,7 @@ def _engine(name: str, url: str) -> Engine:
         raise ConfigurationError(f"connection {name!r}: {error}") from None
     if parsed.get_backend_name() == "sqlite":
         return sqlite_engine(parsed)
-    arguments = postgres_arguments(f"logio {name}", lock_timeout=LOCK_TIMEOUT_SECONDS)
+    arguments = postgres_arguments(parsed, f"logio {name}", lock_timeout=LOCK_TIMEOUT_SECONDS)
     return sa.create_engine(parsed, connect_args=arguments, pool_size=2, pool_pre_ping=True, hide_parameters=True)
 
 

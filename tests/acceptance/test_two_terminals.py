@@ -144,6 +144,9 @@ def test_a_parked_group_that_is_retried_while_the_run_ends_keeps_its_new_driver(
         first = Terminal(run.context, halt_grace=600).start()
         for group in REOPENED:
             eventually(partial(is_stopped, run, group), what=f"{group} stands still", timeout=90)
+        eventually(
+            lambda: run.status("ingest").state is GroupState.FINISHED, what="ingest has nothing to halt", timeout=90
+        )
         assert run.store.park(GroupRef(run.run.run_id, "checked", 1), "KeyError: 'basket'")
         eventually(lambda: run.status("save").desired is GroupState.HALTED, what="the run is being ended", timeout=30)
         run.relaunch("checked")

@@ -11,6 +11,7 @@ import psycopg2
 import pytest
 
 from airflow_logio.runtime.warehouse import Warehouse
+from airflow_logio.store.sql import migrate
 from airflow_logio.store.sql.store import SqlLogStore
 from tests.support.logs import fetched, sent, start_driver
 
@@ -57,6 +58,25 @@ def test_tables_written_by_conditional_write_actions_too(careless_url: str) -> N
     warehouse = Warehouse("wh", careless_url)
     with warehouse.engine.connect() as connection:
         assert connection.exec_driver_sql("SHOW synchronous_commit").scalar_one() == "on"
+    warehouse.close()
+
+
+@pytest.mark.postgres
+def test_settings_of_the_url_hold_but_for_those_that_commits_rely_on(postgres_url: str) -> None:
+    connection = psycopg2.connect(postgres_url)
+    with connection, connection.cursor() as cursor:
+        cursor.execute("CREATE SCHEMA apart")
+    connection.close()
+    url = f"{postgres_url}?options=-csearch_path%3Dapart%20-csynchronous_commit%3Doff"
+    migrate.upgrade(url)
+    store, warehouse = SqlLogStore(url), Warehouse("wh", url)
+    start_driver(store)
+    assert asked(store, "SHOW synchronous_commit") == {"on"}
+    assert asked(store, "SHOW search_path") == {"apart"}
+    assert asked(store, "SELECT count(*) FROM apart.logio_driver") == {1}
+    with warehouse.engine.connect() as session:
+        assert session.exec_driver_sql("SHOW search_path").scalar_one() == "apart"
+    store.dispose()
     warehouse.close()
 
 

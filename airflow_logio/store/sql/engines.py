@@ -71,12 +71,15 @@ def log_engine(url: str, *, application: str = "logio", pool_size: int = 5) -> E
         isolation_level="READ COMMITTED",
         executemany_mode="values_plus_batch",
         hide_parameters=True,
-        connect_args=postgres_arguments(application),
+        connect_args=postgres_arguments(parsed, application),
     )
 
 
-def postgres_arguments(application: str, *, lock_timeout: float = LOCK_TIMEOUT_SECONDS) -> dict[str, Any]:
-    """libpq arguments of a session that cannot outlive its client for long."""
+def postgres_arguments(url: URL, application: str, *, lock_timeout: float = LOCK_TIMEOUT_SECONDS) -> dict[str, Any]:
+    """libpq arguments of a session that cannot outlive its client for long.
+
+    Settings that the URL itself asks for (``?options=-csearch_path%3Dlogio``) hold as well, but for those that are set here.
+    """
     settings = {
         "synchronous_commit": "on",
         "timezone": "UTC",
@@ -90,8 +93,14 @@ def postgres_arguments(application: str, *, lock_timeout: float = LOCK_TIMEOUT_S
         "keepalives_interval": 2,
         "keepalives_count": 3,
         "tcp_user_timeout": 8000,
-        "options": " ".join(f"-c {name}={value}" for name, value in settings.items()),
+        "options": " ".join([*_asked_for(url), *(f"-c {name}={value}" for name, value in settings.items())]),
     }
+
+
+def _asked_for(url: URL) -> tuple[str, ...]:
+    """In the order of the URL; of two values of a setting the server takes the last one."""
+    options = url.query.get("options", ())
+    return (options,) if isinstance(options, str) else options
 
 
 def sqlite_engine(url: URL, *, durable: bool = True) -> Engine:
