@@ -69,7 +69,7 @@ class FailurePoint:
     event_id: int | None = None
     inset_id: str | None = None
     action: str | None = None
-    """A read or write action of the operator, in words."""
+    """A read or write action of the operator, or a step that belongs to no event, in words."""
 
     def __str__(self) -> str:
         event = f"event {self.event_id} on port {self.operator}.{self.port}" if self.event_id is not None else ""
@@ -79,14 +79,20 @@ class FailurePoint:
 
 
 class OperatorFailed(LogioError):
-    """An operator's own code raised; the message names pipeline, operator, port, event and Input Set.
+    """An operator's own code raised; `place` names pipeline and operator, and port, event and Input Set where they are known.
 
-    `at` is where, if one event or Input Set is to blame.
+    `at` is where recovery would run into it again, if that can be said.
     """
 
-    def __init__(self, message: str, at: FailurePoint | None = None) -> None:
-        super().__init__(message)
+    def __init__(self, cause: str, at: FailurePoint | None = None, *, place: str = "") -> None:
+        super().__init__(f"{place}: {cause}" if place else cause)
         self.at = at
+        self._place = place
+        self._cause = cause
+
+    def further(self, place: str, at: FailurePoint | None = None) -> OperatorFailed:
+        """The same error, from somebody who knows more of where it was."""
+        return OperatorFailed(self._cause, at or self.at, place=", ".join(filter(None, [self._place, place])))
 
 
 class SparkLost(LogioError):

@@ -157,7 +157,8 @@ def generate(
 
     `columns` are the input columns it needs (all by default): less to hold, less to ship. An output without records is
     not sent. With ``on_error="quarantine"`` an Input Set on which it raises is set aside with the error, and the others go
-    on; it needs ``order_insensitive=True``, the author's word that it does not matter when an Output Set comes. Raises
+    on; it needs ``order_insensitive=True``, the author's word that it does not matter when an Output Set comes. An error of
+    `accumulate` or of the window fails the group all the same: it comes before the Input Set is complete. Raises
     PipelineDefinitionError.
     """
 

@@ -81,7 +81,11 @@ class Operator(ABC):  # noqa: B024  # abstract by purpose: each role below adds 
     """Send the events of an Output Set only when its write actions are done (Steps 5 and 6 of Algorithm 3 swapped): for
     downstream readers of what is written."""
     on_error: str = "fail"
-    """What an error in the generation of an Input Set does: ``fail`` the group, or ``quarantine`` the Input Set."""
+    """What an error in the generation of an Input Set does: ``fail`` the group, or ``quarantine`` the Input Set.
+
+    An error before it (`assign`, `part`, `accumulate`, `triggered`, `flush`) always fails the group: the state that it may
+    have left half changed is shared by all Input Sets, and the event may belong to several.
+    """
     order_insensitive: bool = False
     """Its results do not depend on when an event comes, be it after the end of the stream; quarantine asks for that."""
     partitionable: bool = False

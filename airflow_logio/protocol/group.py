@@ -248,7 +248,7 @@ class GroupProtocol:
             return
         for inset_id in operator.next_triggered():
             try:
-                outputs = list(operator.generate(inset_id))
+                outputs = operator.generate(inset_id)
             except OperatorFailed as error:
                 if not operator.spec.quarantines:
                     raise

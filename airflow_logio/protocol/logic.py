@@ -135,3 +135,20 @@ class InputSetState:
     """Its state event belongs to the step that is not closed yet."""
     pending: list[tuple[str, int]] = field(default_factory=list)
     """(input port, event_id) assigned in the step that is not closed yet."""
+    spans: dict[str, list[int]] = field(default_factory=dict)
+    """Input port → the first and the last event of it that the Input Set holds something of. Only errors name them."""
+
+    def note(self, port: str, event_id: int) -> None:
+        """Events of a port come in the order of their ids."""
+        span = self.spans.get(port)
+        if span is None:
+            self.spans[port] = [event_id, event_id]
+        else:
+            span[1] = event_id
+
+    def origin(self) -> str:
+        """Where it comes from, in words; empty if nothing is known. Not every event of a span needs to be in it."""
+        return ", ".join(
+            f"port {port!r}, event {first}" if first == last else f"port {port!r}, events {first} to {last}"
+            for port, (first, last) in self.spans.items()
+        )

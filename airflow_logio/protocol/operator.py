@@ -7,10 +7,10 @@ reloading emits none (hole 2); assignments are not written per event but with th
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import Any
 
-from airflow_logio.errors import OperatorFailed, ProtocolViolation
+from airflow_logio.errors import FailurePoint, OperatorFailed, ProtocolViolation
 from airflow_logio.protocol.context import Context, decode_state, encode_state
 from airflow_logio.protocol.effects import LogStateEvent
 from airflow_logio.protocol.ledger import Ledger
@@ -57,7 +57,7 @@ class OperatorProtocol:
 
     def reload(self, port: str, event: Event, inset_id: str) -> None:
         """Step 2.b: an acknowledged, undone event updates the event state of that Input Set only; nothing triggers."""
-        self._hold(port, inset_id, self.logic.part(port, event, inset_id)).logged_rows += 1
+        self._hold(port, event, inset_id, self.logic.part(port, event, inset_id)).logged_rows += 1
 
     def serialized(self) -> bytes:
         """Raises `OperatorFailed` for a state that would not come back as it is."""
@@ -70,7 +70,11 @@ class OperatorProtocol:
 
     def _unstorable(self, error: Exception | None) -> OperatorFailed:
         what = fault(self.state) or error
-        return OperatorFailed(f"the state of operator {self.spec.name!r} cannot be stored: {what}. {KEPT}")
+        used = ", ".join(f"event {event_id} on port {port!r}" for port, event_id in sorted(self.context.marks.items()))
+        return OperatorFailed(
+            f"the state of operator {self.spec.name!r} cannot be stored: {what}. {KEPT}. Last used: {used or 'no event'}",
+            FailurePoint(self.spec.name, action="a state that cannot be stored"),
+        )
 
     # --- Algorithm 2 --------------------------------------------------------------------------------------------------
 
@@ -90,7 +94,7 @@ class OperatorProtocol:
         for inset_id, part in self.logic.assign(port, event, self.state).items():
             self._refuse_unstorable(inset_id, receiver, event)
             self._refuse_closed(inset_id, receiver, event)
-            self._hold(port, inset_id, part).pending.append((port, event.event_id))
+            self._hold(port, event, inset_id, part).pending.append((port, event.event_id))
             ledger.assign(receiver, event.event_id, inset_id)
         return True
 
@@ -105,9 +109,15 @@ class OperatorProtocol:
                 f"{port!r} came when port {due!r} was due"
             )
 
-    def _hold(self, port: str, inset_id: str, part: Any) -> InputSetState:
+    def _hold(self, port: str, event: Event, inset_id: str, part: Any) -> InputSetState:
         input_set = self._input_set(inset_id)
-        input_set.held = self.logic.accumulate(input_set.held, part)
+        try:
+            input_set.held = self.logic.accumulate(input_set.held, part)
+        except OperatorFailed as error:
+            place = f"port {port!r}, event {event.event_id} of {event.sender}, Input Set {inset_id!r}"
+            raise error.further(place, FailurePoint(self.spec.name, port, event.event_id, inset_id)) from error
+        if not self.spec.stateless:
+            input_set.note(port, event.event_id)
         input_set.lineage = input_set.lineage or port in self.spec.lineage_in
         return input_set
 
@@ -140,7 +150,7 @@ class OperatorProtocol:
         if not self.open:
             return
         choose = self.logic.flush if self.inputs_ended() else self.logic.triggered
-        for inset_id in list(choose(self.state, list(self.open))):
+        for inset_id in choose(self.state, list(self.open)):
             if inset_id not in self.open:
                 raise ProtocolViolation(
                     f"operator {self.spec.name!r} triggered Input Set {inset_id!r}, which is not open"
@@ -178,10 +188,14 @@ class OperatorProtocol:
         """Input Sets to generate, in order, without those that a job has already been given."""
         return [inset for inset in self.triggered if inset not in self.in_flight]
 
-    def generate(self, inset_id: str) -> Iterable[Output]:
+    def generate(self, inset_id: str) -> Sequence[Output]:
         """Step 3 in mode ``driver``: the author's function over the event state and the state at the trigger."""
+        input_set = self.triggered[inset_id]
         state = self._snapshots.get(inset_id, self.state)
-        return self.logic.generate(inset_id, self.triggered[inset_id].held, state)
+        try:
+            return list(self.logic.generate(inset_id, input_set.held, state))
+        except OperatorFailed as error:
+            raise error.further(input_set.origin()) from error
 
     def close_input_set(self, inset_id: str, ledger: Ledger) -> InputSetState:
         """Step 4 (4): mark the Input Set done and empty it; no event can join it any more."""

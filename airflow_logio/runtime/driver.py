@@ -100,7 +100,7 @@ class Driver:
             _check_fingerprint(pipeline, run)
             self._hear_wish(ref)
             identity = WriterIdentity(run.uid, ref.incarnation, run.created_at)
-            connections = Connections(self._config.connections, identity, run.spec.replay_seconds)
+            connections = Connections(pipeline.name, self._config.connections, identity, run.spec.replay_seconds)
             settings = EpochSettings(
                 pipeline,
                 run,

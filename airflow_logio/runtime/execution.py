@@ -107,7 +107,8 @@ class WriteExecutor(ABC):
         return FailurePoint(self._operator, action=f"write action {actions[0].number} on {self._connection!r}")
 
     def _where(self, actions: Sequence[WriteAction]) -> str:
-        return f"operator {self._operator!r}, connection {self._connection!r}, {_named(actions)}"
+        pipeline = self._connections.pipeline
+        return f"pipeline {pipeline!r}, operator {self._operator!r}, connection {self._connection!r}, {_named(actions)}"
 
     def _action(self, write: PendingWrite) -> WriteAction:
         records = pa.table({})

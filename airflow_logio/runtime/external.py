@@ -45,9 +45,10 @@ class WriterIdentity:
 
 
 class Connections:
-    """The external systems of a run, by the names the pipeline gives them; opened when first used."""
+    """The external systems of a run, by the names that its pipeline gives them; opened when first used."""
 
-    def __init__(self, urls: Mapping[str, str], identity: WriterIdentity, replay_seconds: float) -> None:
+    def __init__(self, pipeline: str, urls: Mapping[str, str], identity: WriterIdentity, replay_seconds: float) -> None:
+        self.pipeline = pipeline
         self.identity = identity
         self.replay_seconds = replay_seconds
         self._urls = urls

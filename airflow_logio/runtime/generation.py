@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 from airflow_logio.dataflow.operators import BatchGenerator, Operator
@@ -51,6 +52,7 @@ class Generation:
                 operator,
                 settings.sessions,
                 settings.connections,
+                partial(self._origin, name),
                 put,
                 lambda error: put(Failure(error)),
             )
@@ -113,6 +115,10 @@ class Generation:
             self._protocol.set_aside(job.operator, inset_id, error)
         if job.is_last:
             self._runners[job.operator].finished()
+
+    def _origin(self, name: str, inset_id: str) -> str:
+        """Of an Input Set that is in a job: no event joins it any more, and it stays triggered until the job is noted."""
+        return self._protocol.operators[name].triggered[inset_id].origin()
 
     def join(self) -> None:
         for runner in self._runners.values():

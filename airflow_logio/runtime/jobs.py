@@ -48,7 +48,10 @@ class Generated:
 
 
 class JobRunner:
-    """Runs one job at a time for one operator; the loop asks `is_free` and hands Input Sets to `start`."""
+    """Runs one job at a time for one operator; the loop asks `is_free` and hands Input Sets to `start`.
+
+    `origin` says where an Input Set comes from, in words; it is asked only for one to blame, from the job's thread.
+    """
 
     def __init__(
         self,
@@ -57,6 +60,7 @@ class JobRunner:
         operator: BatchGenerator,
         sessions: SparkSessions,
         connections: Connections,
+        origin: Callable[[str], str],
         done: Callable[[Generated], None],
         failed: Callable[[BaseException], None],
     ) -> None:
@@ -65,6 +69,7 @@ class JobRunner:
         self._operator = operator
         self._sessions = sessions
         self._connections = connections
+        self._origin = origin
         self._done = done
         self._failed = failed
         self._thread: threading.Thread | None = None
@@ -113,10 +118,10 @@ class JobRunner:
 
     def _to_blame(self, inset_id: str, error: Exception) -> Generated:
         failure = OperatorFailed(
-            f"pipeline {self._pipeline!r}, operator {self._name!r}, Input Set {inset_id!r}: "
             f"{type(error).__name__}: {_first_lines(error)}",
             FailurePoint(self._name, inset_id=inset_id),
-        )
+            place=f"pipeline {self._pipeline!r}, operator {self._name!r}, Input Set {inset_id!r}",
+        ).further(self._origin(inset_id))
         if getattr(self._operator, "on_error", "fail") != "quarantine":
             raise failure from error
         return Generated(self._name, [], [], [(inset_id, str(failure))])

@@ -1,14 +1,14 @@
 """An author's operator as the protocol sees it: adapters from `dataflow.Operator` to `protocol.Logic`.
 
-Errors in the author's code come out as `OperatorFailed` with pipeline, operator, port, event and Input Set.
+Errors in the author's code come out as `OperatorFailed` with pipeline, operator, port, event and Input Set, as far as they
+are known here; `protocol.operator` adds what only it knows. What they say is composed when they are raised.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from typing import Any
+from typing import Any, NoReturn
 
 import pyarrow as pa
 
@@ -28,6 +28,8 @@ PROGRESS = "progress"
 PLACE = "place"
 """In `Event.about`, where a Merger keeps the order: `InputEvent.place`."""
 _NO_PROGRESS: Mapping[str, str] = {}
+NAMED_INSETS = 5
+"""So many of the open Input Sets an error names."""
 
 
 class _Adapter:
@@ -41,30 +43,32 @@ class _Adapter:
 
     def opening(self) -> Sequence[Write]:
         """The write action that a run begins with, if the writer has one."""
-        described = self._operator.opening() if isinstance(self._operator, ActionWriter) else None
+        if not isinstance(self._operator, ActionWriter):
+            return ()
+        try:
+            described = self._operator.opening()
+        except Exception as error:
+            self._fail(error, "the write action that a run begins with")
         return () if described is None else (Write(self._operator.connection, {**described, "action": BEGIN}),)
 
     def function(self, inset_id: str) -> str:
         return ""
 
-    @contextmanager
-    def _named(
-        self, where: str, port: str | None = None, event: Event | None = None, inset_id: str | None = None
-    ) -> Iterator[None]:
-        known = event is not None or inset_id is not None
-        at = FailurePoint(self._name, port, event.event_id if event else None, inset_id) if known else None
-        try:
-            yield
-        except OperatorFailed as error:
-            raise OperatorFailed(
-                f"pipeline {self._pipeline!r}, operator {self._name!r}, {where}: {error}", at
-            ) from error
-        except LogioError:
-            raise
-        except Exception as error:
-            raise OperatorFailed(
-                f"pipeline {self._pipeline!r}, operator {self._name!r}, {where}: {type(error).__name__}: {error}", at
-            ) from error
+    def _fail(self, error: Exception, where: str, at: FailurePoint | None = None) -> NoReturn:
+        """Raise what the author's code has raised; `at` is `where`, unless that is at an event or Input Set."""
+        if isinstance(error, LogioError) and not isinstance(error, OperatorFailed):
+            raise error
+        cause = str(error) if isinstance(error, OperatorFailed) else f"{type(error).__name__}: {error}"
+        place = f"pipeline {self._pipeline!r}, operator {self._name!r}, {where}"
+        raise OperatorFailed(cause, at or FailurePoint(self._name, action=where), place=place) from error
+
+    def _fail_at(self, error: Exception, port: str, event: Event, inset_id: str | None = None) -> NoReturn:
+        inset = "" if inset_id is None else f", Input Set {inset_id!r}"
+        where = f"port {port!r}, event {event.event_id} of {event.sender}{inset}"
+        self._fail(error, where, FailurePoint(self._name, port, event.event_id, inset_id))
+
+    def _fail_in(self, error: Exception, inset_id: str) -> NoReturn:
+        self._fail(error, f"Input Set {inset_id!r}", FailurePoint(self._name, inset_id=inset_id))
 
     def _input(self, port: str, event: Event) -> InputEvent:
         table = event.payload
@@ -105,13 +109,15 @@ class StatelessLogic(_Adapter):
 
     def generate(self, inset_id: str, held: Any, state: Mapping[str, Any]) -> Iterable[Output]:
         port, event = held
+        try:
+            yield from self._generated(self._input(port, event), event)
+        except Exception as error:
+            self._fail_at(error, port, event, inset_id)
+
+    def _generated(self, given: InputEvent, event: Event) -> Iterator[Output]:
         external = self._external()
-        with self._named(
-            f"port {port!r}, event {event.event_id} of {event.sender}, Input Set {inset_id!r}", port, event, inset_id
-        ):
-            given = self._input(port, event)
-            brings_records = given.table.num_rows or given.place is None
-            outputs = list(self._operator.process(given, external)) if brings_records else []
+        brings_records = given.table.num_rows or given.place is None
+        outputs = list(self._operator.process(given, external)) if brings_records else []
         serialized = {id(given.table): event.body} if event.body else {}
         for action in external.collected:
             yield _with_body(action, serialized)
@@ -143,43 +149,82 @@ def _with_body(action: Any, serialized: Mapping[int, bytes | None]) -> Output:
 
 
 class StatefulLogic(_Adapter):
+    _last: tuple[str, int] | None = None
+    """Port and id of the event that was assigned last, in this epoch."""
+
     def initial_state(self) -> dict[str, Any]:
-        return dict(self._operator.initial_state())
+        try:
+            return dict(self._operator.initial_state())
+        except Exception as error:
+            self._fail(error, "the initial state")
 
     def assign(self, port: str, event: Event, state: dict[str, Any]) -> Mapping[str, Any]:
-        with self._named(f"port {port!r}, event {event.event_id} of {event.sender}", port, event):
-            return self._operator.assign(self._input(port, event), state)  # type: ignore[no-any-return]
+        self._last = (port, event.event_id)
+        try:
+            return dict(self._operator.assign(self._input(port, event), state))
+        except Exception as error:
+            self._fail_at(error, port, event)
 
     def part(self, port: str, event: Event, inset_id: str) -> Any:
-        where = f"port {port!r}, event {event.event_id} of {event.sender}, Input Set {inset_id!r}"
-        with self._named(where, port, event, inset_id):
+        try:
             return self._operator.part(self._input(port, event), inset_id)
+        except Exception as error:
+            self._fail_at(error, port, event, inset_id)
 
     def accumulate(self, held: Any | None, part: Any) -> Any:
-        with self._named("accumulating an event"):
+        try:
             return self._operator.accumulate(held, part)
+        except Exception as error:
+            self._fail(error, "accumulating an event")  # the protocol says which one, and in which Input Set
 
     def triggered(self, state: Mapping[str, Any], open_insets: Sequence[str]) -> Sequence[str]:
-        with self._named("evaluating the trigger"):
-            return self._operator.triggered(state, open_insets)  # type: ignore[no-any-return]
+        try:
+            return list(self._operator.triggered(state, open_insets))
+        except Exception as error:
+            self._fail_to_trigger(error, open_insets)
+
+    def _fail_to_trigger(self, error: Exception, open_insets: Sequence[str]) -> NoReturn:
+        """At the event that was used last. Before there is one, the state is the one in the log: the same each time."""
+        if self._last is None:
+            at = FailurePoint(self._name, action="the first evaluation of the trigger after a recovery")
+            self._fail(error, f"evaluating the trigger after a recovery, {_open(open_insets)}", at)
+        port, event_id = self._last
+        at = FailurePoint(self._name, port, event_id)
+        self._fail(error, f"evaluating the trigger after port {port!r}, event {event_id}, {_open(open_insets)}", at)
 
     def flush(self, state: Mapping[str, Any], open_insets: Sequence[str]) -> Sequence[str]:
-        with self._named("flushing at end of stream"):
-            return self._operator.flush(state, open_insets)  # type: ignore[no-any-return]
+        try:
+            return list(self._operator.flush(state, open_insets))
+        except Exception as error:
+            at = FailurePoint(self._name, action="the flush at the end of the stream")
+            self._fail(error, f"flushing at the end of the stream, {_open(open_insets)}", at)
 
     def function(self, inset_id: str) -> str:
-        return self._operator.function(inset_id)  # type: ignore[no-any-return]
+        try:
+            return self._operator.function(inset_id)  # type: ignore[no-any-return]
+        except Exception as error:
+            self._fail_in(error, inset_id)
 
     def order(self, inset_id: str) -> int | str | None:
-        return self._operator.order(inset_id)  # type: ignore[no-any-return]
+        try:
+            return self._operator.order(inset_id)  # type: ignore[no-any-return]
+        except Exception as error:
+            self._fail_in(error, inset_id)
 
     def generate(self, inset_id: str, held: Any, state: Mapping[str, Any]) -> Iterable[Output]:
-        external = self._external()
-        with self._named(f"Input Set {inset_id!r}", inset_id=inset_id):
+        try:
+            external = self._external()
             outputs = list(self._operator.generate(InputSet(inset_id, held), state, external))
-        yield from external.collected
-        for name, table in outputs:
-            yield Emit(name, table, table.num_rows)
+            yield from external.collected
+            for name, table in outputs:
+                yield Emit(name, table, table.num_rows)
+        except Exception as error:
+            self._fail_in(error, inset_id)
+
+
+def _open(insets: Sequence[str]) -> str:
+    more = f" and {len(insets) - NAMED_INSETS:,} more" if len(insets) > NAMED_INSETS else ""
+    return f"open Input Sets {', '.join(map(repr, insets[:NAMED_INSETS]))}{more}"
 
 
 RoutesOf = Callable[[str], Routes]
@@ -201,8 +246,10 @@ class DispatcherLogic(StatefulLogic):
         self._routes_of = routes_of
 
     def generate(self, inset_id: str, held: Any, state: Mapping[str, Any]) -> Iterable[Output]:
-        with self._named(f"Input Set {inset_id!r}", inset_id=inset_id):
+        try:
             sent = list(self._operator.dispatch(InputSet(inset_id, held), state, self._routes_of(self._name)))
+        except Exception as error:
+            self._fail_in(error, inset_id)
         for one in sent:
             about: dict[str, Any] = {PROGRESS: one.progress} if one.progress else {}
             if one.place is not None:

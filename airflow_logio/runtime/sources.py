@@ -229,14 +229,18 @@ class SourceReader:
         except Closed:
             return
         except OperatorFailed as error:
-            error.at = error.at or self._point()
-            self._failed(error)
+            failure = error.further(self._where(), self._point())
+            failure.__cause__ = error
+            self._failed(failure)
         except LogioError as error:
             self._failed(error)
         except Exception as error:
-            failure = OperatorFailed(f"source {self._name!r}: {type(error).__name__}: {error}", self._point())
+            failure = OperatorFailed(f"{type(error).__name__}: {error}", self._point(), place=self._where())
             failure.__cause__ = error
             self._failed(failure)
+
+    def _where(self) -> str:
+        return f"pipeline {self._connections.pipeline!r}, source {self._name!r}"
 
     def _point(self) -> FailurePoint:
         return FailurePoint(self._name, action=f"read action {self._reading} after {self._offset:,} records")

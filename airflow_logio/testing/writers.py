@@ -67,7 +67,7 @@ class _Trial:
     def execute(self, *numbers: int, token: int, recovered: int = 0) -> None:
         """As the driver of an incarnation does, with a client of its own."""
         identity = WriterIdentity(self._run_uid, token, 1.0)
-        shared = Connections({self._writer.connection: self._url}, identity, replay_seconds=10)
+        shared = Connections("trial", {self._writer.connection: self._url}, identity, replay_seconds=10)
         executor = executor_of(OPERATOR, self._writer, shared)
         try:
             executor.execute([self._writes[number - 1] for number in numbers], recovered, threading.Event())

@@ -44,7 +44,7 @@ class Unlucky:
 
 done, failed = [], []
 sessions = spark.SparkSessions("test")
-runner = JobRunner("p", "op", Unlucky(), sessions, None, done.append, failed.append)
+runner = JobRunner("p", "op", Unlucky(), sessions, None, str, done.append, failed.append)
 runner.start([("a", None), ("b", None)])
 runner.join()
 print([type(error).__name__ for error in failed], done, flush=True)

@@ -107,7 +107,7 @@ class Bench:
             self.pipeline,
             self.run,
             operator,
-            Connections(self.urls, identity, 900.0),
+            Connections(self.pipeline.name, self.urls, identity, 900.0),
             SparkSessions("no Spark"),
             lambda _: None,
             stop,

@@ -45,7 +45,7 @@ def launch_and_pump(bench: Bench) -> None:
     claim = store.claim(run, "checked", expected=status.incarnation, reason="test", by_user=True)
     session = store.session(store.register(claim, SOMEBODY))
     session.open()
-    specs, receivers = specs_of(bench.pipeline, ["checked"], Connections({}, WriterIdentity("run", 1, 0.0), 1.0))
+    specs, receivers = specs_of(bench.pipeline, ["checked"], Connections("p", {}, WriterIdentity("run", 1, 0.0), 1.0))
     protocol, bodies = GroupProtocol(specs, receivers, captured_inputs(bench.pipeline)), Bodies(None)
 
     def commit() -> None:

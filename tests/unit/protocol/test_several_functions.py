@@ -101,7 +101,7 @@ def failing(**settings: Any) -> Group:
     return Group([spec], {OUT: [SINK]})
 
 
-ERROR = "Input Set '000000' cannot be generated"
+ERROR = "port 'in', events 1 to 2: Input Set '000000' cannot be generated"
 
 
 def test_an_input_set_is_set_aside_with_its_error_and_the_next_one_goes_on() -> None:

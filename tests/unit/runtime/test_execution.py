@@ -105,7 +105,7 @@ class Conditional(ConditionalWriter[dict[str, Any]]):
 
 
 def connections(seconds: float = 30, token: int = 1) -> Connections:
-    return Connections({"crm": "crm:"}, WriterIdentity("run", token, 1.0), seconds)
+    return Connections("p", {"crm": "crm:"}, WriterIdentity("run", token, 1.0), seconds)
 
 
 def pending(*numbers: int) -> list[PendingWrite]:
@@ -256,7 +256,7 @@ def test_any_other_error_names_operator_connection_and_write_actions() -> None:
     system = System(None, ValueError("no such field"))
     with pytest.raises(
         OperatorFailed,
-        match="operator 'save', connection 'crm', write actions 7 to 9: ValueError: no such field",
+        match="pipeline 'p', operator 'save', connection 'crm', write actions 7 to 9: ValueError: no such field",
     ) as caught:
         execute(Repeated(system), 7, 8, 9)
     assert caught.value.at == FailurePoint("save", action="write action 7 on 'crm'"), "where it comes back, if it does"

@@ -52,7 +52,7 @@ class Part:
     """Operators that run together, and what they have sent to others."""
 
     def __init__(self, made: Pipeline, members: set[str]) -> None:
-        connections = Connections({}, WriterIdentity("run", 1, 0.0), 1.0)
+        connections = Connections("p", {}, WriterIdentity("run", 1, 0.0), 1.0)
         specs, receivers = specs_of(made, members, connections, lambda _: AllSlots(SLOTS))
         self.protocol = GroupProtocol(specs, receivers)
 

@@ -57,7 +57,7 @@ class Shop:
         self.table = sa.Table("sale", sa.MetaData(), *(sa.Column(name, kinds[kind]) for name, kind in COLUMNS.items()))
         self.table.metadata.create_all(self.engine)
         self.add(*range(rows))
-        self.connections = Connections({"shop": url}, WriterIdentity("run", 1, 0.0), 5)
+        self.connections = Connections("p", {"shop": url}, WriterIdentity("run", 1, 0.0), 5)
 
     def add(self, *keys: int) -> None:
         rows = [
@@ -195,7 +195,7 @@ def test_what_the_database_refuses_is_a_configuration_error(shop: Shop) -> None:
 
 
 def test_a_database_that_is_away_is_waited_for() -> None:
-    connections = Connections({"shop": "postgresql://u@127.0.0.1:1/x"}, WriterIdentity("run", 1, 0.0), 5)
+    connections = Connections("p", {"shop": "postgresql://u@127.0.0.1:1/x"}, WriterIdentity("run", 1, 0.0), 5)
     source = QuerySource("shop", table="sale")
     with pytest.raises(ExternalUnavailable, match="'shop'"):
         list(source.read_from(connections.source("shop"), {}, source.action({}), 0))

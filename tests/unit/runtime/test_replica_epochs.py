@@ -79,7 +79,7 @@ def pipeline() -> Pipeline:
 
 def epoch_of(driver: Driver) -> GroupEpoch:
     run = driver.run
-    connections = Connections({}, WriterIdentity(run.uid, driver.ref.incarnation, run.created_at), 1.0)
+    connections = Connections("p", {}, WriterIdentity(run.uid, driver.ref.incarnation, run.created_at), 1.0)
     settings = EpochSettings(
         pipeline(), run, driver.ref.group, connections, SparkSessions("none"), lambda _: None, threading.Event()
     )
