@@ -1,7 +1,11 @@
-"""Errors in an operator's code, on real driver processes: parked at the same event, or set aside and put back."""
+"""Errors in an operator's code, on real driver processes: parked at the same event, or set aside and put back.
+
+What a person sees and does is done with `logio status` and `logio retry`.
+"""
 
 from __future__ import annotations
 
+import json
 import re
 from collections import Counter
 from pathlib import Path
@@ -12,12 +16,16 @@ import sqlalchemy as sa
 
 from airflow_logio.protocol.states import GroupState, RunState
 from airflow_logio.runtime.bundle import parse_ref
+from tests.support.bundle import faulty_windows
 from tests.support.bundle.faulty_sales import COLUMNS, RECORDS_PER_EVENT, is_unlucky
+from tests.support.commands import Terminal
 from tests.support.running import PlainLauncher, Running, running
 
 pytestmark = pytest.mark.acceptance
 
 BUNDLE = Path(__file__).parents[1] / "support" / "bundle" / "faulty_sales.py"
+WINDOWS = Path(faulty_windows.__file__)
+GROUPS = ("ingest", "checked", "save")
 Rows = Counter[tuple[int, ...]]
 
 
@@ -52,10 +60,6 @@ def unlucky_events(transactions: Path) -> list[str]:
     return [str(event) for event in range(1, events + 1) if is_unlucky(event)]
 
 
-def finish(run: Running, *groups: str) -> None:
-    run.until(lambda: all(run.status(group).state is GroupState.FINISHED for group in groups), "groups finish", *groups)
-
-
 def test_an_error_that_comes_back_at_the_same_event_parks_the_group(
     log_url: str, faulty_warehouse: str, small_transactions: Path, tmp_path: Path
 ) -> None:
@@ -79,8 +83,45 @@ def test_an_error_that_comes_back_at_the_same_event_parks_the_group(
     assert written(faulty_warehouse) == expected(small_transactions, with_unlucky=True)
 
 
+def test_an_error_without_an_event_of_its_own_that_comes_back_parks_the_group(
+    sqlite_url: str, small_transactions: Path, tmp_path: Path
+) -> None:
+    """While an event is accumulated, at the trigger after one, at the end of the stream: twice recovered, no more."""
+    few = tmp_path / "few.parquet"
+    pq.write_table(pq.read_table(small_transactions).slice(0, 10 * faulty_windows.RECORDS_PER_EVENT), few)
+    launcher = PlainLauncher(tmp_path / "drivers")
+    ref = parse_ref(f"{WINDOWS}:windows")
+    failing = {
+        "accumulate": (
+            "event 7 on port accumulate.in, Input Set '1' of operator 'accumulate'",
+            "accumulating an event, port 'in', event 7 of ingest.out, Input Set '1'",
+        ),
+        "trigger": (
+            "event 7 on port trigger.in",
+            "evaluating the trigger after port 'in', event 7, open Input Sets '1'",
+        ),
+        "flush": (
+            "the flush at the end of the stream of operator 'flush'",
+            "flushing at the end of the stream, open Input Sets '2'",
+        ),
+    }
+    with running(sqlite_url, "", few, launcher, ref=ref, connections={}) as run:
+        run.until(lambda: all(run.status(name).state is GroupState.PARKED for name in failing), "they are parked")
+        for name, (point, place) in failing.items():
+            status = run.status(name)
+            assert status.incarnation == 3, "two recoveries at the same place, then no more"
+            assert status.error is not None
+            assert f"failed at {point} again after 2 recoveries" in status.error
+            assert f"pipeline 'windows', operator '{name}', {place}: KeyError: 'basket'" in status.error
+
+
 def test_set_aside_and_put_back_after_the_end(
-    log_url: str, faulty_warehouse: str, small_transactions: Path, tmp_path: Path
+    log_url: str,
+    faulty_warehouse: str,
+    small_transactions: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     """Drivers die on the way, too: what is aside stays aside, and comes back once."""
     armed = {("checked", 1): "before_commit:3", ("checked", 2): "after_commit:4", ("save", 1): "after_write:3"}
@@ -95,19 +136,48 @@ def test_set_aside_and_put_back_after_the_end(
         assert run.store.finish_run(run.run.run_id)
         assert run.store.find_run(run.run.uid).state is RunState.QUARANTINED
 
+        terminal = Terminal(run, monkeypatch, capsys)
+        check_status(terminal, run, small_transactions)
         mend(faulty_warehouse)
-        retried = run.store.retry_quarantined(run.run.run_id)
-        assert retried.to_launch == ("checked", "save")
-        for group in retried.to_launch:
-            run.relaunch(group)
-        finish(run, *retried.to_launch)
-        assert run.store.finish_run(run.run.run_id)
+        before = [run.status(group).incarnation for group in GROUPS]
+        code, said, _ = terminal.logio("retry", run.run.uid[:8])
+        assert code == 0 and said.startswith(f"{len(aside)} quarantined Input Set(s) are retried\n"), said
         assert run.store.find_run(run.run.uid).state is RunState.FINISHED
+        incarnations = [run.status(group).incarnation for group in GROUPS]
+        assert incarnations == [before[0], before[1] + 1, before[2] + 1], "only what it concerns was launched again"
+        described = json.loads(terminal.logio("status", run.run.uid, "--json")[1])
+        assert (described["state"], described["quarantined"]) == ("finished", [])
     assert written(faulty_warehouse) == expected(small_transactions, with_unlucky=True)
 
 
+def check_status(terminal: Terminal, run: Running, transactions: Path) -> None:
+    """`logio status` shows what is aside, and what to do about it; and so it does for programs."""
+    unlucky = unlucky_events(transactions)
+    code, text, _ = terminal.logio("status", run.run.uid[:8])
+    assert code == 0
+    assert text.splitlines()[1].startswith("finished with quarantine, started "), text
+    assert f"retry them with: logio retry {run.run.uid[:8]}" in text
+    table = text.partition("quarantined")[2].partition("retry them")[0]
+    rows = [line.split() for line in table.splitlines() if line.strip().startswith("checked")]
+    assert sorted((cells[1] for cells in rows), key=int) == unlucky
+    described = json.loads(terminal.logio("status", run.run.uid, "--json")[1])
+    assert described["state"] == "quarantined"
+    aside = described["quarantined"]
+    assert sorted((one["input_set"] for one in aside), key=int) == unlucky
+    for one in aside:
+        assert (one["group"], one["operator"]) == ("checked", "checked")
+        event = one["input_set"]
+        place = f"pipeline 'faulty', operator 'checked', port 'in', event {event} of ingest.out, Input Set '{event}': "
+        assert one["error"].startswith(f"{place}ValueError: cannot use basket")
+
+
 def test_put_back_while_the_run_goes_on(
-    log_url: str, faulty_warehouse: str, small_transactions: Path, tmp_path: Path
+    log_url: str,
+    faulty_warehouse: str,
+    small_transactions: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     """The driver has nothing to commit: it learns by itself that its epoch is void."""
     launcher = PlainLauncher(tmp_path / "drivers", {("ingest", 1): "before_commit:9:stop"})
@@ -116,8 +186,8 @@ def test_put_back_while_the_run_goes_on(
     ) as run:
         run.until(lambda: run.store.quarantined(run.run.run_id), "an event is set aside")
         mend(faulty_warehouse)
-        retried = run.store.retry_quarantined(run.run.run_id)
-        assert retried.to_launch == ()
+        code, said, _ = Terminal(run, monkeypatch, capsys).logio("retry", run.run.uid[:8])
+        assert code == 0 and "Input Set(s) are retried" in said and "launched" not in said
         run.finish()
         assert run.status("checked").incarnation == 1, "its driver rebuilt itself"
     assert written(faulty_warehouse) == expected(small_transactions, with_unlucky=True)

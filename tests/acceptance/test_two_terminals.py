@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 
@@ -12,15 +12,16 @@ import psutil
 import pyarrow.parquet as pq
 import pytest
 
+from airflow_logio.cli import control
 from airflow_logio.protocol.states import GroupState, RunState
 from airflow_logio.runtime.bundle import parse_ref
 from airflow_logio.runtime.ending import DriverEnder
-from airflow_logio.runtime.launch import LaunchContext, launch_group
+from airflow_logio.runtime.launch import LaunchContext
 from airflow_logio.runtime.local_run import LocalRun
 from airflow_logio.runtime.run_summary import Outcome, RunSummary
-from airflow_logio.store.opening import open_store
 from airflow_logio.store.records import GroupRef
 from tests.acceptance.test_operator_errors import BUNDLE, expected, faulty_warehouse, mend, written
+from tests.support import commands
 from tests.support.running import PlainLauncher, Running, running
 from tests.support.waiting import eventually
 
@@ -28,7 +29,8 @@ __all__ = ["faulty_warehouse"]  # a fixture
 
 pytestmark = pytest.mark.acceptance
 
-REOPENED = ("checked", "save")
+REOPENED = ["checked", "save"]
+_launch = control._launch
 
 
 @pytest.fixture
@@ -47,7 +49,11 @@ def quarantining(log_url: str, faulty_warehouse: str, few_transactions: Path, tm
         yield run
 
 
-class Terminal:
+class Died(Exception):
+    """Of a command that is no more."""
+
+
+class Supervisor:
     """`logio run` of the whole run, or what `logio retry` does behind its launches."""
 
     def __init__(self, context: LaunchContext, *, halt_grace: float = 15.0) -> None:
@@ -55,7 +61,7 @@ class Terminal:
         self._ended: list[RunSummary] = []
         self._thread = threading.Thread(target=lambda: self._ended.append(self.local.run()), daemon=True)
 
-    def start(self) -> Terminal:
+    def start(self) -> Supervisor:
         self._thread.start()
         return self
 
@@ -68,15 +74,21 @@ class Terminal:
         return self._ended[0]
 
 
-def reopen(context: LaunchContext, *, launches: bool) -> None:
-    """`logio retry` over its own connection to the log; it may die between reopening groups and launching them."""
-    other = replace(context, store=open_store(context.log_url))
-    retried = other.store.retry_quarantined(context.run.run_id)
-    assert retried.to_launch == REOPENED
-    for group in REOPENED if launches else ():
-        status = other.store.group(context.run.run_id, group)
-        launch_group(other, group, expected=status.incarnation, reason="logio retry", by_user=True)
-    other.store.dispose()
+def reopen(run: Running, monkeypatch: pytest.MonkeyPatch, *, launches: bool) -> None:
+    """`logio retry --detach`, over its own connection to the log; it may die between reopening groups and launching them."""
+    commands.use(run, monkeypatch)
+    launched: list[str] = []
+
+    def launch(context: LaunchContext, group: str) -> int:
+        if not launches:
+            raise Died
+        launched.append(group)
+        return _launch(context, group)
+
+    monkeypatch.setattr(control, "_launch", launch)
+    with nullcontext() if launches else pytest.raises(Died):
+        control.retry(run.run.uid, detach=True, group=None, log=None, master="local[1]", json_path=None)
+    assert launched == (REOPENED if launches else [])
 
 
 def once_before(monkeypatch: pytest.MonkeyPatch, owner: object, name: str, strike: Callable[[], None]) -> None:
@@ -104,10 +116,10 @@ def test_groups_reopened_before_the_run_is_finished_are_supervised_again(
 
     def strike() -> None:
         mend(faulty_warehouse)
-        reopen(context, launches=launches)
+        reopen(run, monkeypatch, launches=launches)
 
     once_before(monkeypatch, run.store, "finish_run", strike)
-    summary = Terminal(context).start().end()
+    summary = Supervisor(context).start().end()
     assert summary.outcome is Outcome.FINISHED and summary.quarantined == ()
     assert {group.group: group.incarnation for group in summary.groups} == {"ingest": 1, "checked": 2, "save": 2}
     assert run.store.find_run(run.run.uid).state is RunState.FINISHED
@@ -121,11 +133,11 @@ def test_groups_reopened_after_the_run_is_finished_are_left_to_who_reopened_them
 
     def strike() -> None:
         mend(faulty_warehouse)
-        reopen(context, launches=True)
+        reopen(quarantining, monkeypatch, launches=True)
 
     once_before(monkeypatch, DriverEnder, "end", strike)
-    Terminal(context).start().end()
-    summary = Terminal(context).start().end()
+    Supervisor(context).start().end()
+    summary = Supervisor(context).start().end()
     assert summary.outcome is Outcome.FINISHED
     assert {group.group: group.incarnation for group in summary.groups} == {"ingest": 1, "checked": 2, "save": 2}, (
         "the first terminal has ended no driver of the other one"
@@ -141,7 +153,7 @@ def test_a_parked_group_that_is_retried_while_the_run_ends_keeps_its_new_driver(
     launcher = PlainLauncher(tmp_path / "drivers", {(group, 1): "after_commit:1:stop" for group in REOPENED})
     ref = parse_ref(f"{BUNDLE}:failing")
     with running(log_url, faulty_warehouse, few_transactions, launcher, ref=ref) as run:
-        first = Terminal(run.context, halt_grace=600).start()
+        first = Supervisor(run.context, halt_grace=600).start()
         for group in REOPENED:
             eventually(partial(is_stopped, run, group), what=f"{group} stands still", timeout=90)
         eventually(
@@ -154,7 +166,7 @@ def test_a_parked_group_that_is_retried_while_the_run_ends_keeps_its_new_driver(
             first.local.halt()
         assert first.end().outcome is Outcome.PARKED
         assert run.status("save").state is GroupState.HALTED
-        second = Terminal(run.context).start().end()
+        second = Supervisor(run.context).start().end()
         assert second.outcome is Outcome.FINISHED
         assert {group.group: group.incarnation for group in second.groups} == {"ingest": 1, "checked": 2, "save": 2}
     assert written(faulty_warehouse) == expected(few_transactions, with_unlucky=True)

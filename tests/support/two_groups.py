@@ -60,6 +60,13 @@ class TwoGroups:
         held = fx.Acknowledge(READ, INTO, 1, tuple((inset, Status.UNDONE) for inset in insets))
         self._commit("totals", [held, fx.LogWrite("save", "warehouse", 1, {}, 1, body=b"body")])
 
+    def set_aside(self, *insets: str, error: str) -> None:
+        """`totals` quarantines Input Sets that hold an event each; it has not said before that they are there."""
+        self._commit("ingest", [sent(1, receiver=INTO, sender=READ)])
+        held = fx.Acknowledge(READ, INTO, 1, tuple((inset, Status.UNDONE) for inset in insets))
+        self._commit("totals", [held])
+        self._commit("totals", [fx.SetAside("total", inset, 1, error) for inset in insets])
+
     def recover(self, group: str) -> None:
         """The driver dies, and the next one registers."""
         self.drivers[group] = replace_driver(self.drivers[group])

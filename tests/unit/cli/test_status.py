@@ -19,6 +19,7 @@ from rich.console import Console
 from airflow_logio.cli.app import main
 from airflow_logio.cli.status.report import Report, Reporter
 from airflow_logio.cli.status.screens import JsonScreen, PlainScreen, Screen, TerminalScreen
+from airflow_logio.cli.status.tables import MAX_QUARANTINED
 from airflow_logio.cli.status.watching import FINISHING_SECONDS, watch
 from airflow_logio.errors import LogUnavailable
 from airflow_logio.protocol.states import GroupState
@@ -91,6 +92,28 @@ def test_one_look_shows_lag_drivers_and_recoveries(flow: TwoGroups, logio: Logio
     assert recovery, text
     assert "in all" in text and text.count(" s ") >= 3
     assert "totals, incarnation 1 (earlier): test" in said
+
+
+def test_what_is_quarantined_is_shown_up_to_a_number(flow: TwoGroups, logio: Logio) -> None:
+    """For people; programs get all of it."""
+    insets = [f"{number:03d}" for number in range(MAX_QUARANTINED + 2)]
+    error = "pipeline 'sales', operator 'total', port 'in', event 1 of read.out, Input Set [red]: KeyError: 'hour'"
+    flow.set_aside(*insets, error=error)
+    code, text, _ = logio("status", flow.run.uid[:8])
+    assert code == 0
+    aside = text.partition("quarantined")[2]
+    shown = [line for line in aside.splitlines() if line.startswith("total ")]
+    assert [line.split()[1] for line in shown] == insets[:MAX_QUARANTINED]
+    assert all(line.rstrip().endswith(error) for line in shown), "the whole error, as it is"
+    assert "... and 2 more (all with --json)" in aside
+    assert f"retry them with: logio retry {flow.run.uid[:8]}" in aside
+    _, text, _ = logio("status", flow.run.uid, "--json")
+    found = json.loads(text)["quarantined"]
+    assert [one["input_set"] for one in found] == insets
+    assert {(one["group"], one["operator"], one["error"]) for one in found} == {("totals", "total", error)}
+    finish(flow)
+    _, text, _ = logio("status", flow.run.uid[:8])
+    assert text.splitlines()[1].startswith("finished with quarantine, started "), text
 
 
 def test_what_is_not_done_is_shown(flow: TwoGroups, logio: Logio) -> None:
