@@ -240,10 +240,13 @@ class SourceReader:
             self._failed(failure)
 
     def _where(self) -> str:
-        return f"pipeline {self._connections.pipeline!r}, source {self._name!r}"
+        return f"pipeline {self._connections.pipeline!r}, source {self._name!r}, {self._how_far()}"
 
     def _point(self) -> FailurePoint:
-        return FailurePoint(self._name, action=f"read action {self._reading} after {self._offset:,} records")
+        return FailurePoint(self._name, action=self._how_far())
+
+    def _how_far(self) -> str:
+        return f"read action {self._reading} after {self._offset:,} records"
 
     def _execute(self, read: ReadAction) -> None:
         self._check_wanted()
