@@ -81,13 +81,13 @@ class GroupWatcher:
         cause = self._cause_of_death(status, asked_at)
         if cause is None:
             return Observation(status)
-        # What was read before the process was seen gone may be old: it may have finished in between.
+        # What was read before the process was seen gone may be old: in between it may have finished, or said why it ends.
         ref = GroupRef(self._run_id, self._group, status.incarnation)
         if self._store.ends_old_driver_first and self._end_old_drivers and status.identity is not None:
             processes.end(status.identity)  # a stopped writer shuts everyone out, this declaration included
         self._store.declare_dead(ref, cause)
         status = self._store.group(self._run_id, self._group)
-        return Observation(status, cause if status.state is GroupState.DEAD else None)
+        return Observation(status, (status.error or cause) if status.state is GroupState.DEAD else None)
 
     def _cause_of_death(self, status: GroupStatus, asked_at: float) -> str | None:
         if status.identity is not None and processes.is_gone(status.identity):

@@ -85,6 +85,21 @@ def test_what_somebody_else_decided_stands(store: SqlLogStore) -> None:
     assert store.group(run.run_id, "g").state is GroupState.PARKED
 
 
+def test_a_driver_that_says_why_it_ends_is_believed_by_who_read_the_log_before(
+    store: SqlLogStore, sleeper: Sleeper
+) -> None:
+    """The supervisor has read that it runs; it fails, says so, and its process is gone when the supervisor looks for it."""
+    driver = start_driver(store)
+    child = sleeper()
+    identity = processes.identity_of(child.pid)
+    before = replace(store.group(driver.run.run_id, "g"), identity=identity)
+    store.declare_dead(driver.ref, "OperatorFailed: event 7")
+    child.kill()
+    child.wait()
+    observation = GroupWatcher(store, driver.run.run_id, "g", Lease(10, 60)).judge(before, 0.0)
+    assert observation.is_dead and observation.cause == "OperatorFailed: event 7"
+
+
 def test_a_halted_group_is_restarted_by_a_person_only(log_store: LogStore) -> None:
     driver = start_driver(log_store)
     log_store.declare_dead(driver.ref, "gone")
