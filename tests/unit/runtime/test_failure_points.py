@@ -10,13 +10,14 @@ import pytest
 
 from airflow_logio.dataflow.operators import External, InputEvent, InputSet, PortTable, StatefulOperator
 from airflow_logio.errors import FailurePoint, OperatorFailed
+from airflow_logio.protocol.effects import SetAside
 from airflow_logio.protocol.logic import OperatorSpec
 from airflow_logio.protocol.recovery import LoggedEvent, Recovered
 from airflow_logio.protocol.values import Event, Kind, Port
 from airflow_logio.runtime.external import Connections, WriterIdentity
 from airflow_logio.runtime.jobs import JobRunner
 from airflow_logio.runtime.logic import StatefulLogic, StatelessLogic
-from tests.support.logics import FEED, Group, end, fed
+from tests.support.logics import FEED, Group, end, fed, of
 from tests.support.waiting import eventually
 
 CONNECTIONS = Connections("p", {}, WriterIdentity("run", 1, 0.0), 1.0)
@@ -71,9 +72,9 @@ class Pairs(StatefulOperator):
         return [("out", None)] if self._phase == "output" and input_set.inset_id == "1" else []
 
 
-def driver(phase: str, *, asynchronous: bool = False) -> Group:
+def driver(phase: str, **settings: bool) -> Group:
     logic = StatefulLogic("p", "op", Pairs(phase), CONNECTIONS)
-    return Group([OperatorSpec("op", ("in", "other"), ("out",), logic, asynchronous=asynchronous)])
+    return Group([OperatorSpec("op", ("in", "other"), ("out",), logic, **settings)])
 
 
 def failure(group: Group, *events: Event) -> OperatorFailed:
@@ -168,6 +169,15 @@ def test_a_state_that_cannot_be_stored_is_a_place_too() -> None:
     error = failure(driver("state"), fed(1), fed(2), fed(3), fed(4))
     assert "Last used: event 4 on port 'in'" in str(error)
     assert str(error.at) == "a state that cannot be stored of operator 'op'"
+
+
+@pytest.mark.parametrize("phase", ["assign", "accumulate", "triggered"])
+def test_only_a_generation_is_quarantined(phase: str) -> None:
+    events = [fed(number) for number in range(1, 6)]
+    error = failure(driver(phase, quarantines=True), *events)
+    assert (error.at, str(error)) == (failure(driver(phase), *events).at, str(failure(driver(phase), *events)))
+    (aside,) = of(SetAside, driver("generate", quarantines=True).step(*events))
+    assert (aside.inset_id, aside.error) == ("1", str(failure(driver("generate"), *events)))
 
 
 def test_many_open_input_sets_are_not_all_named() -> None:
