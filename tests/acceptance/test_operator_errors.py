@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import re
+import signal
 from collections import Counter
 from pathlib import Path
 
@@ -182,13 +183,14 @@ def test_put_back_while_the_run_goes_on(
 ) -> None:
     """The driver has nothing to commit: it learns by itself that its epoch is void."""
     launcher = PlainLauncher(tmp_path / "drivers", {("ingest", 1): "before_commit:9:stop"})
-    bound = BacklogBound(events=2)  # or one slow commit takes so many of the 80 events that the ninth is not the end
+    bound = BacklogBound(events=4)  # or one slow commit takes so many of the 80 events that the ninth is not the end
     ref = parse_ref(f"{BUNDLE}:quarantining")
     with running(log_url, faulty_warehouse, small_transactions, launcher, ref=ref, backlog=bound) as run:
         run.until(lambda: run.store.quarantined(run.run.run_id), "an event is set aside")
         mend(faulty_warehouse)
         code, said, _ = Terminal(run, monkeypatch, capsys).logio("retry", run.run.uid[:8])
         assert code == 0 and said.endswith("quarantined Input Set(s) are retried\n"), "no group is launched"
+        run.signal("ingest", signal.SIGKILL)
         run.finish()
         assert run.status("checked").incarnation == 1, "its driver rebuilt itself"
     assert written(faulty_warehouse) == expected(small_transactions, with_unlucky=True)

@@ -72,9 +72,10 @@ class Pairs(StatefulOperator):
         return [("out", None)] if self._phase == "output" and input_set.inset_id == "1" else []
 
 
-def driver(phase: str, **settings: bool) -> Group:
+def driver(phase: str, *, asynchronous: bool = False, quarantines: bool = False) -> Group:
     logic = StatefulLogic("p", "op", Pairs(phase), CONNECTIONS)
-    return Group([OperatorSpec("op", ("in", "other"), ("out",), logic, **settings)])
+    ports = (("in", "other"), ("out",))
+    return Group([OperatorSpec("op", *ports, logic, asynchronous=asynchronous, quarantines=quarantines)])
 
 
 def failure(group: Group, *events: Event) -> OperatorFailed:
