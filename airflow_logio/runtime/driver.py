@@ -126,18 +126,24 @@ class Driver:
         except (Park, ExternalUnavailable, ConfigurationError) as error:
             cause = f"{type(error).__name__}: {error}"
             log.error("group %s is parked: %s", ref.group, cause)
+            crash_here(CrashPoint.BEFORE_PARK)
             self._store.patience.call("parking", lambda: session.park(cause))
+            crash_here(CrashPoint.AFTER_PARK)
             return PARKED
         except Exception as error:
             cause = f"{type(error).__name__}: {error}"
             log.exception("group %s failed and is to be recovered", ref.group)
             if not isinstance(error, LogUnavailable):
                 at = error.at if isinstance(error, OperatorFailed) else None
+                crash_here(CrashPoint.BEFORE_REPORT)
                 self._store.patience.call("reporting", lambda: self._store.declare_dead(ref, cause, failed_at=at))
+                crash_here(CrashPoint.AFTER_REPORT)
             return FAILED
         if not finished:
             log.info("group %s halts on request", ref.group)
+            crash_here(CrashPoint.BEFORE_HALT)
             self._store.patience.call("halting", lambda: self._store.halted(ref))
+            crash_here(CrashPoint.AFTER_HALT)
         return FINISHED
 
     def _hear_wish(self, ref: GroupRef) -> None:
@@ -156,10 +162,14 @@ class Driver:
         while True:
             session = self._store.session(ref)
             try:
+                if raise_epoch:
+                    crash_here(CrashPoint.BEFORE_REBUILD)
                 fence = self._store.patience.call(
                     "opening the fence",
                     lambda session=session, up=raise_epoch: session.open(raise_epoch=up),  # type: ignore[misc]
                 )
+                if raise_epoch:
+                    crash_here(CrashPoint.AFTER_REBUILD)
                 return self._epoch(settings, session, fence.epoch).run()
             except EpochVoid as void:
                 log.warning("%s; rebuilding from the log", void)
@@ -171,10 +181,12 @@ class Driver:
         """Clear away payloads that incarnations below have written and not committed; the next driver tries again."""
         if self._payloads is None:
             return
+        crash_here(CrashPoint.BEFORE_SWEEP)
         try:
             sweep_group(self._payloads, self._store, run, ref.group, below=below)
         except LogioError as error:
             log.warning("the payloads of group %s are not swept: %s", ref.group, error)
+        crash_here(CrashPoint.AFTER_SWEEP)
 
     def _epoch(
         self, settings: EpochSettings, session: GroupSession, epoch: int

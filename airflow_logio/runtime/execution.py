@@ -135,7 +135,9 @@ class CheckableExecutor(WriteExecutor):
     def _attempt(self, client: Any, actions: Sequence[WriteAction], doubtful: Sequence[WriteAction]) -> None:
         applied: set[int] = set()
         if doubtful:
+            crash_here(CrashPoint.BEFORE_QUESTION)
             missing = {action.number for action in self._target.unapplied(client, doubtful)}
+            crash_here(CrashPoint.AFTER_QUESTION)
             applied = {action.number for action in doubtful if action.number not in missing}
             log.info(
                 "%s: %d of %d pending write actions were applied before", self._operator, len(applied), len(doubtful)

@@ -281,9 +281,12 @@ class SourceReader:
 
     def _read(self, action: Mapping[str, Any], offset: int) -> Iterator[SourceBatch]:
         """Step 2.a or 3: the batches of the external system, until this thread is to end."""
+        crash_here(CrashPoint.BEFORE_READ)
         for batch in self._batches(action, offset):
+            crash_here(CrashPoint.AFTER_READ)
             self._check_wanted()
             yield batch
+            crash_here(CrashPoint.BEFORE_READ)
 
     def _check_wanted(self) -> None:
         if self._stopping.is_set():
@@ -300,10 +303,12 @@ class SourceReader:
 
     def _end(self, action: Mapping[str, Any]) -> Exhausted:
         previous = dict(action) if self._plan is None else {**action, PLAN: self._plan}
+        crash_here(CrashPoint.BEFORE_NEXT_ACTION)
         following = self._replayed(
             f"the next read action of source {self._name}",
             lambda: self._operator.next_action(self._params, previous),
         )
+        crash_here(CrashPoint.AFTER_NEXT_ACTION)
         return Exhausted(self._name, None if following is None else without_plan(following))
 
     def _discard(self, used_up: UsedUp) -> None:

@@ -18,23 +18,17 @@ from airflow_logio.runtime.exit_codes import REPLACED
 from airflow_logio.store.records import BacklogBound
 from tests.acceptance.test_zombies import contents
 from tests.support.by_hand import BY_HAND, assert_exact, changing
-from tests.support.running import Armed, PlainLauncher, Running, running
+from tests.support.crash_sites import ELSEWHERE, IN_STORES, named
+from tests.support.running import Armed, PlainLauncher, Running, assert_died, running
 
 pytestmark = pytest.mark.acceptance
 
 SHORT = Lease(seconds=6, launch_seconds=60)
 
-ELSEWHERE = {
-    CrashPoint.BEFORE_JOB,
-    CrashPoint.AFTER_JOB,
-    CrashPoint.IN_EXTERNAL_WRITE,
-    CrashPoint.BEFORE_DRAIN,  # test_draining.py, by hand as well
-    CrashPoint.IN_DRAIN,
-    CrashPoint.AFTER_DRAIN,
-    CrashPoint.IN_WAREHOUSE_TRANSACTION,
-}
-"""Spark's, and those inside our own writers."""
-IN_READS = {CrashPoint.BEFORE_READ, CrashPoint.AFTER_READ} | {p for p in CrashPoint if p.endswith(("_store", "_drop"))}
+NOT_BY_HAND = ELSEWHERE.difference(IN_STORES).union(named("_next_action", "_warehouse_transaction"))
+"""Those of the other suites (test_draining.py drains an operator by hand as well), and those inside our own sources and
+writers."""
+IN_READS = {CrashPoint.BEFORE_READ, CrashPoint.AFTER_READ, *IN_STORES}
 IN_WRITES = {CrashPoint.BEFORE_WRITE, CrashPoint.AFTER_WRITE}
 MANY_TIMES = {CrashPoint.BEFORE_COMMIT, CrashPoint.AFTER_COMMIT, CrashPoint.IN_LOG_TRANSACTION} | IN_WRITES
 
@@ -60,15 +54,14 @@ def passing(point: CrashPoint) -> tuple[str, ...]:
     return ("readings",) if point in IN_READS else ("days",) if point in IN_WRITES else ("readings", "days")
 
 
-@pytest.mark.parametrize("point", [point for point in CrashPoint if point not in ELSEWHERE])
+@pytest.mark.parametrize("point", [point for point in CrashPoint if point not in NOT_BY_HAND])
 def test_dying_there_twice_changes_nothing(point: CrashPoint, log_url: str, tmp_path: Path) -> None:
     count = 2 if point in MANY_TIMES else 1
     armed = {(group, incarnation): f"{point}:{count}" for group in passing(point) for incarnation in (1, 2)}
-    with by_hand(log_url, tmp_path, armed) as run:
+    launcher = PlainLauncher(tmp_path / "drivers", armed)
+    with by_hand(log_url, tmp_path, launcher=launcher) as run:
         run.finish()
-        died = {group: run.status(group).incarnation for group in passing(point)}
-    least = 1 if point is CrashPoint.AFTER_FINISH else 2
-    assert all(incarnation >= least for incarnation in died.values()), f"{point} was not passed: {died}"
+        assert_died(run, launcher, point, passing(point))
 
 
 @pytest.mark.parametrize("point", [CrashPoint.AFTER_COMMIT, CrashPoint.AFTER_WRITE])

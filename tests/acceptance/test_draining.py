@@ -20,6 +20,7 @@ from airflow_logio.runtime import bundle
 from airflow_logio.runtime.payloads import Payloads
 from airflow_logio.runtime.tidying import tidy
 from tests.support.bundle.endless import RECORDS_PER_EVENT, RECORDS_PER_POLL
+from tests.support.crash_sites import IN_DRAINS
 from tests.support.running import PlainLauncher, Running, has_ended, running
 from tests.support.waiting import eventually
 
@@ -27,7 +28,6 @@ pytestmark = pytest.mark.acceptance
 
 ENDLESS = bundle.parse_ref(f"{Path(__file__).parents[1] / 'support' / 'bundle' / 'endless.py'}:endless")
 SOURCES = ("ticks", "polls", "turns")
-DRAINS = (CrashPoint.BEFORE_DRAIN, CrashPoint.IN_DRAIN, CrashPoint.AFTER_DRAIN)
 NEVER = -1
 ON_SQLITE = pytest.mark.parametrize("log_url", ["sqlite"], indirect=True)
 """What is about drivers and sources, and not about transactions."""
@@ -98,7 +98,7 @@ def start(log_url: str, tmp_path: Path) -> Callable[..., Any]:
     return begin
 
 
-@pytest.mark.parametrize("point", DRAINS)
+@pytest.mark.parametrize("point", IN_DRAINS)
 def test_dying_in_a_drain_reads_nothing_further(point: CrashPoint, start: Any) -> None:
     with start({(source, 1): f"{point}:1" for source in SOURCES}) as endless:
         run = endless.run

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import signal
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +17,9 @@ from airflow_logio.protocol.states import GroupState
 from airflow_logio.runtime import processes, stopping
 from airflow_logio.runtime.exit_codes import REPLACED
 from airflow_logio.runtime.stopping import Halt, halt_for_good
-from airflow_logio.store.records import DriverIdentity
+from airflow_logio.store.records import BacklogBound, DriverIdentity
 from tests.acceptance.test_zombies import contents
+from tests.support.crash_sites import IN_HALTS
 from tests.support.grocery import assert_exact
 from tests.support.running import PLAIN_RECORDS_PER_BATCH, PlainLauncher, Running, has_ended, running
 from tests.support.waiting import eventually
@@ -60,6 +62,26 @@ def test_a_driver_that_is_stopped(
         assert halt(run, "totals") is Halt.FORCED
         assert run.status("totals").state is GroupState.HALTED and has_ended(driver)
         go_on(run, "totals", warehouse_url, small_transactions)
+
+
+@pytest.mark.parametrize("point", IN_HALTS)
+def test_dying_around_the_halt_twice(
+    point: CrashPoint, log_url: str, warehouse_url: str, small_transactions: Path, tmp_path: Path
+) -> None:
+    """The log says what was asked for: whoever finds the driver dead halts the group, and does not recover it."""
+    launcher = PlainLauncher(tmp_path / "drivers", {("totals", n): f"{point}:1" for n in (1, 2)})
+    bound = BacklogBound(events=8)  # while hourly is not launched, totals holds these and waits for more
+    with running(log_url, warehouse_url, small_transactions, launcher, backlog=bound) as run:
+        run.until(lambda: run.count("totals.in", "in") > 0, "totals holds events", "ingest", "totals")
+        for incarnation in (1, 2):
+            run.until(partial(run.is_running, "totals", incarnation), "totals runs", "totals")
+            run.store.request(run.run.run_id, "totals", GroupState.HALTED)
+            assert launcher.drivers["totals", incarnation].wait(timeout=60) == -signal.SIGKILL, run.log_of("totals")
+            run.until(lambda: run.status("totals").state is GroupState.HALTED, "totals has halted", "totals")
+            run.relaunch("totals")
+        run.finish()
+        assert run.status("totals").incarnation == 3
+    assert_exact(warehouse_url, small_transactions, PLAIN_RECORDS_PER_BATCH)
 
 
 def until_stopped(run: Running) -> psutil.Process:

@@ -9,18 +9,21 @@ import json
 import re
 import signal
 from collections import Counter
+from functools import partial
 from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
 import sqlalchemy as sa
 
+from airflow_logio.crash import CrashPoint
 from airflow_logio.protocol.states import GroupState, RunState
 from airflow_logio.runtime.bundle import parse_ref
 from airflow_logio.store.records import BacklogBound
 from tests.support.bundle import faulty_windows
 from tests.support.bundle.faulty_sales import COLUMNS, RECORDS_PER_EVENT, is_unlucky
 from tests.support.commands import Terminal
+from tests.support.crash_sites import IN_REBUILDS, IN_REPORTS
 from tests.support.running import PlainLauncher, Running, running
 
 pytestmark = pytest.mark.acceptance
@@ -117,6 +120,25 @@ def test_an_error_without_an_event_of_its_own_that_comes_back_parks_the_group(
             assert f"pipeline 'windows', operator '{name}', {place}: KeyError: 'basket'" in status.error
 
 
+@pytest.mark.parametrize("point", IN_REPORTS)
+def test_dying_around_the_report_of_an_error_twice(
+    point: CrashPoint, log_url: str, faulty_warehouse: str, small_transactions: Path, tmp_path: Path
+) -> None:
+    """Who died before it could say where it failed is recovered like any other; the group is parked by what the log says."""
+    launcher = PlainLauncher(tmp_path / "drivers", {("checked", n): f"{point}:1" for n in (1, 2)})
+    settings = {"ref": parse_ref(f"{BUNDLE}:failing"), "end_old_drivers": False}
+    with running(log_url, faulty_warehouse, small_transactions, launcher, **settings) as run:
+        run.until(lambda: run.status("checked").state is GroupState.PARKED, "the group is parked")
+        codes = [launcher.drivers["checked", n].wait(timeout=60) for n in (1, 2)]
+        assert codes == [-signal.SIGKILL, -signal.SIGKILL], f"{point} was not passed"
+        unsaid = 2 if point is CrashPoint.BEFORE_REPORT else 0
+        assert run.status("checked").incarnation == 3 + unsaid
+        mend(faulty_warehouse)
+        run.relaunch("checked")
+        run.finish()
+    assert written(faulty_warehouse) == expected(small_transactions, with_unlucky=True)
+
+
 def test_set_aside_and_put_back_after_the_end(
     log_url: str,
     faulty_warehouse: str,
@@ -193,4 +215,25 @@ def test_put_back_while_the_run_goes_on(
         run.signal("ingest", signal.SIGKILL)
         run.finish()
         assert run.status("checked").incarnation == 1, "its driver rebuilt itself"
+    assert written(faulty_warehouse) == expected(small_transactions, with_unlucky=True)
+
+
+@pytest.mark.parametrize("point", IN_REBUILDS)
+def test_dying_around_a_rebuild_twice(
+    point: CrashPoint, log_url: str, faulty_warehouse: str, small_transactions: Path, tmp_path: Path
+) -> None:
+    """An event is put back before its cause is mended, set aside again, and put back once more."""
+    launcher = PlainLauncher(tmp_path / "drivers", {("checked", n): f"{point}:1" for n in (1, 2)})
+    settings = {"ref": parse_ref(f"{BUNDLE}:quarantining"), "backlog": BacklogBound(events=8)}
+    with running(log_url, faulty_warehouse, small_transactions, launcher, **settings) as run:
+        groups = ("ingest", "checked")  # without the one behind them, they wait
+        for incarnation in (1, 2):
+            run.until(partial(run.store.quarantined, run.run.run_id), "an event is set aside", *groups)
+            assert run.status("checked").incarnation == incarnation
+            if incarnation == 2:
+                mend(faulty_warehouse)
+            assert run.store.retry_quarantined(run.run.run_id).to_launch == ()
+            assert launcher.drivers["checked", incarnation].wait(timeout=60) == -signal.SIGKILL, run.log_of("checked")
+        run.finish()
+        assert run.status("checked").incarnation == 3
     assert written(faulty_warehouse) == expected(small_transactions, with_unlucky=True)

@@ -24,6 +24,7 @@ from airflow_logio.runtime.payloads import Payloads, clear_away
 from airflow_logio.runtime.tidying import tidy
 from airflow_logio.store.records import BacklogBound
 from tests.support.bundle.exchange import EMPTY_PART, PARTS, open_exchange
+from tests.support.crash_sites import IN_PAYLOADS, IN_REMOVALS, IN_STORES
 from tests.support.grocery import expected, write_slice, written
 from tests.support.running import PLAIN_RECORDS_PER_BATCH, PlainLauncher, Running, has_ended, running
 from tests.support.waiting import eventually
@@ -33,7 +34,8 @@ pytestmark = pytest.mark.acceptance
 EXCHANGE = bundle.parse_ref(f"{Path(__file__).parents[1] / 'support' / 'bundle' / 'exchange.py'}:exchange")
 SHOP = bundle.parse_ref(f"{Path(__file__).parents[1] / 'support' / 'bundle' / 'shop.py'}:shop")
 QUOTES = 100
-IN_STORES = [point for point in CrashPoint if point.endswith(("_store", "_drop"))]
+BODIES = ("feed", "save")
+"""The groups whose bodies are in the payload store, if they are large."""
 
 
 @dataclass
@@ -62,6 +64,7 @@ class Watched:
     """A run of the exchange pipeline, with what to ask about it."""
 
     run: Running
+    launcher: PlainLauncher
     journal: Journal
     warehouse_url: str
     payloads: str
@@ -109,7 +112,7 @@ def watch(log_url: str, tmp_path: Path) -> Any:
         launcher = PlainLauncher(tmp_path / "drivers", armed)
         settings = {"ref": EXCHANGE, "connections": urls, "params": {"padding": padding}, "payloads": payloads}
         with running(log_url, "", Path(), launcher, **settings, **more) as run:
-            yield Watched(run, Journal(tmp_path / "exchange.db"), urls["warehouse"], payloads)
+            yield Watched(run, launcher, Journal(tmp_path / "exchange.db"), urls["warehouse"], payloads)
 
     return start
 
@@ -156,6 +159,35 @@ def test_bodies_too_large_for_the_log(point: CrashPoint, watch: Any) -> None:
         watched.run.until(lambda: any("/bodies/" in path for path in watched.files()), "a body outside the log")
         watched.run.finish()
         assert watched.run.status("save").incarnation == 3
+        watched.assert_exact()
+        watched.assert_nothing_left()
+
+
+@pytest.mark.parametrize("point", IN_PAYLOADS)
+def test_dying_around_a_body_too_large_for_the_log_twice(point: CrashPoint, watch: Any) -> None:
+    """Whoever dies leaves bodies that no row names: the next one clears them away, if it does not die of that, too."""
+    armed = {(group, 1): f"{CrashPoint.AFTER_BODY}:2" for group in BODIES}
+    armed |= {(group, incarnation): f"{point}:1" for group in BODIES for incarnation in (2, 3)}
+    with watch(armed, padding=100_000, quotes=40) as watched:
+        watched.run.finish()
+        died = {group: watched.run.status(group).incarnation - 1 for group in BODIES}
+        assert died == dict.fromkeys(BODIES, 3), f"{point} was not passed: {died}"
+        watched.assert_exact()
+        watched.assert_nothing_left()
+
+
+@pytest.mark.parametrize("point", IN_REMOVALS)
+def test_dying_around_the_removal_of_collected_bodies_twice(point: CrashPoint, watch: Any) -> None:
+    """One event is under way at a time, so that `save` waits for `done`, and lives when it collects what it has used."""
+    armed = {("save", 1): f"{point}:1", ("save", 2): f"{point}:1", ("done", 1): f"{CrashPoint.AFTER_COMMIT}:2"}
+    with watch(armed, padding=100_000, quotes=40, backlog=BacklogBound(events=1)) as watched:
+        run, drivers = watched.run, watched.launcher.drivers
+        run.until(lambda: run.is_running("save", 2), "save has died", "feed", "save")
+        run.until(lambda: ("done", 1) in drivers, "done lets it go on", "done")
+        assert drivers["done", 1].wait(timeout=60) == -signal.SIGKILL, "for an event or two"
+        run.until(lambda: run.is_running("save", 3), "save has died again", "feed", "save")
+        run.finish()
+        assert run.status("save").incarnation == 3
         watched.assert_exact()
         watched.assert_nothing_left()
 

@@ -21,6 +21,7 @@ from airflow_logio.protocol.states import GroupState
 from airflow_logio.runtime.bundle import parse_ref
 from airflow_logio.runtime.exit_codes import REPLACED
 from airflow_logio.store.sql.engines import log_engine
+from tests.support.crash_sites import IN_EXTERNAL_WRITES, IN_PARKS, IN_QUESTIONS
 from tests.support.running import PlainLauncher, Running, running
 
 pytestmark = pytest.mark.acceptance
@@ -108,7 +109,7 @@ POINTS = [
     CrashPoint.BEFORE_COMMIT,
     CrashPoint.AFTER_COMMIT,
     CrashPoint.BEFORE_WRITE,
-    CrashPoint.IN_EXTERNAL_WRITE,
+    *IN_EXTERNAL_WRITES,
     CrashPoint.AFTER_WRITE,
 ]
 
@@ -123,6 +124,40 @@ def test_dying_around_a_write_action_twice_changes_nothing(
         died = {group: run.status(group).incarnation for group in WRITERS}
     systems.assert_exact(small_transactions)
     assert all(incarnation == 3 for incarnation in died.values()), f"{point} was not passed: {died}"
+
+
+@pytest.mark.parametrize("point", IN_QUESTIONS)
+def test_dying_around_the_question_what_was_written_twice(
+    point: CrashPoint, log_url: str, systems: Systems, small_transactions: Path, tmp_path: Path
+) -> None:
+    """The first driver leaves a group of write actions half executed; the next two ask, and die of it."""
+    armed = {("books", 1): f"{CrashPoint.IN_EXTERNAL_WRITE}:1", ("books", 2): f"{point}:1", ("books", 3): f"{point}:1"}
+    with started(log_url, systems, small_transactions, PlainLauncher(tmp_path / "drivers", armed)) as run:
+        run.finish()
+        assert run.status("books").incarnation == 4, f"{point} was not passed"
+    systems.assert_exact(small_transactions)
+
+
+@pytest.mark.parametrize("point", IN_PARKS)
+def test_dying_around_the_end_that_a_person_is_needed_for_twice(
+    point: CrashPoint, log_url: str, systems: Systems, small_transactions: Path, tmp_path: Path
+) -> None:
+    """Before the log says that the group is parked it is recovered, and finds the same; behind it, a person retries."""
+    systems.leave("ledger")
+    launcher = PlainLauncher(tmp_path / "drivers", {("books", n): f"{point}:1" for n in (1, 2)})
+    with started(log_url, systems, small_transactions, launcher, replay_seconds=0.3) as run:
+        if point is CrashPoint.AFTER_PARK:
+            for incarnation in (1, 2):
+                parked(run, "books")
+                assert launcher.drivers["books", incarnation].wait(timeout=60) == -signal.SIGKILL
+                run.relaunch("books")
+        parked(run, "books")
+        assert run.status("books").incarnation == 3, f"{point} was not passed"
+        systems.come_back("ledger")
+        run.relaunch("books")
+        run.finish()
+        assert run.status("books").incarnation == 4
+    systems.assert_exact(small_transactions)
 
 
 @pytest.mark.parametrize("name", ["ledger", "journal", "atlas"])

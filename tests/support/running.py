@@ -7,14 +7,14 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import psutil
 
-from airflow_logio.crash import VARIABLE
+from airflow_logio.crash import VARIABLE, CrashPoint
 from airflow_logio.protocol.liveness import Lease, RecoveryBudget
 from airflow_logio.protocol.states import GroupState
 from airflow_logio.runtime import bundle, processes, spark_submit
@@ -52,6 +52,8 @@ class PlainLauncher(Launcher):
     work_dir: Path
     armed: Armed = field(default_factory=dict)
     children: list[subprocess.Popen[bytes]] = field(default_factory=list)
+    drivers: dict[tuple[str, int], subprocess.Popen[bytes]] = field(default_factory=dict)
+    """(group, incarnation) → its process."""
 
     def launch(self, claim: Claim, config: DriverConfig, settings: SparkSettings, conf: Mapping[str, str]) -> Launched:
         folder = self.work_dir / claim.group / str(claim.incarnation)
@@ -59,6 +61,7 @@ class PlainLauncher(Launcher):
         config.write(folder / "driver.json")
         log = folder / "driver.log"
         child = self.start(folder / "driver.json", log, self.armed.get((claim.group, claim.incarnation)))
+        self.drivers[claim.group, claim.incarnation] = child
         return Launched(processes.identity_of(child.pid), str(log))
 
     def start(self, config: Path, log: Path, point: str | None) -> subprocess.Popen[bytes]:
@@ -242,6 +245,20 @@ class Running:
             if identity is not None:
                 processes.end(identity)
         self.store.dispose()
+
+
+def assert_died(run: Running, launcher: PlainLauncher, point: CrashPoint, groups: Collection[str]) -> None:
+    """Each of these groups of a finished run, armed to die at the point twice, has died there twice.
+
+    Behind its last commit once: nobody recovers it any more, so that only its process tells.
+    """
+    died = {group: run.status(group).incarnation - 1 for group in groups}
+    if point is CrashPoint.AFTER_FINISH:
+        assert died == dict.fromkeys(groups, 0)
+        codes = {group: launcher.drivers[group, 1].wait(timeout=60) for group in groups}
+        assert codes == dict.fromkeys(groups, -signal.SIGKILL), f"{point} was not passed: {codes}"
+    else:
+        assert died == dict.fromkeys(groups, 2), f"{point} was not passed: {died}"
 
 
 def _tail(log: Path, lines: int) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 from msgspec.structs import replace
 
+from airflow_logio.crash import CrashPoint, crash_here
 from airflow_logio.errors import ConfigurationError
 from airflow_logio.protocol.values import Event, Kind
 from airflow_logio.protocol.writes import PendingWrite
@@ -25,7 +26,10 @@ class Bodies:
         """Write a large body into the payload store, durable when this returns; None if its place is in the log."""
         if self._payloads is None or len(body) <= self._inline_bytes:
             return None
-        return str(self._payloads.store(purpose, body))
+        crash_here(CrashPoint.BEFORE_BODY)
+        reference = self._payloads.store(purpose, body)
+        crash_here(CrashPoint.AFTER_BODY)
+        return str(reference)
 
     def unpacked(self, event: Event) -> Event:
         """The event with its records as an Arrow table; raises `LogInconsistent` if its body is damaged or missing."""
@@ -44,7 +48,9 @@ class Bodies:
     def remove(self, refs: Iterable[str]) -> None:
         """Those that garbage collection has taken out of the log."""
         if self._payloads is not None:
+            crash_here(CrashPoint.BEFORE_REMOVAL)
             self._payloads.remove(refs)
+            crash_here(CrashPoint.AFTER_REMOVAL)
 
     def _body(self, where: str, body: bytes | None, ref: str | None) -> bytes:
         if ref is None or body:

@@ -1,0 +1,52 @@
+"""Which named crash points which suite goes through, by the ends of their names: a new one is tested by existing.
+
+What has no suite of its own here is gone through by `acceptance/test_crash_points.py`, and fails there if nobody passes it.
+"""
+
+from __future__ import annotations
+
+from airflow_logio.crash import CrashPoint
+
+
+def named(*ends: str) -> list[CrashPoint]:
+    """The crash points whose names end so."""
+    return [point for point in CrashPoint if point.endswith(ends)]
+
+
+IN_SPARK = named("_job")
+"""test_spark_drivers.py: passed by drivers with a Spark session only."""
+IN_STORES = named("_store", "_drop")
+"""test_sources.py: by sources that cannot be replayed."""
+IN_PAYLOADS = named("_body", "_sweep")
+"""test_sources.py: by drivers whose bodies are too large for the log."""
+IN_REMOVALS = named("_removal")
+"""test_sources.py: by those that live on when such bodies are collected."""
+IN_DRAINS = named("_drain")
+"""test_draining.py: by drivers that are asked to drain."""
+IN_HALTS = named("_halt")
+"""test_halting_for_good.py: by drivers that are asked to halt."""
+IN_REPORTS = named("_report")
+"""test_operator_errors.py: by drivers whose operators raise."""
+IN_REBUILDS = named("_rebuild")
+"""test_operator_errors.py: by drivers whose Input Sets are put back while they run."""
+IN_PARKS = named("_park")
+"""test_writers.py: by drivers whose external systems stay away."""
+IN_QUESTIONS = named("_question")
+"""test_writers.py: by checkable writers."""
+IN_EXTERNAL_WRITES = named("_external_write")
+"""test_writers.py: by writers of an author's own external systems."""
+
+ELSEWHERE = frozenset(
+    IN_SPARK
+    + IN_STORES
+    + IN_PAYLOADS
+    + IN_REMOVALS
+    + IN_DRAINS
+    + IN_HALTS
+    + IN_REPORTS
+    + IN_REBUILDS
+    + IN_PARKS
+    + IN_QUESTIONS
+    + IN_EXTERNAL_WRITES
+)
+"""Gone through by the suites named above, and not by `acceptance/test_crash_points.py`."""
