@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import signal
+from functools import partial
 from pathlib import Path
 
 import psutil
@@ -12,6 +13,7 @@ import pytest
 from airflow_logio.crash import CrashPoint
 from airflow_logio.protocol.liveness import Lease
 from airflow_logio.store.records import BacklogBound
+from tests.support.crash_sites import IN_SPARK
 from tests.support.grocery import assert_exact, write_slice
 from tests.support.running import SALES, SALES_RECORDS_PER_BATCH, ArmedSparkLauncher, has_ended, running
 from tests.support.waiting import eventually
@@ -30,7 +32,9 @@ def test_every_driver_is_killed_and_then_two_at_once(
     log_url: str, warehouse_url: str, transactions: Path, tmp_path: Path
 ) -> None:
     """Each group once, its JVM or its Python, when it has something to lose; then two together."""
-    launcher = ArmedSparkLauncher(tmp_path / "drivers", {("hourly", 2): f"{CrashPoint.BEFORE_JOB}:1"})
+    around_its_first_job = dict(enumerate(IN_SPARK, start=2))
+    armed = {("hourly", number): f"{point}:1" for number, point in around_its_first_job.items()}
+    launcher = ArmedSparkLauncher(tmp_path / "drivers", armed)
     chance = random.Random(20_261_121)
     bound = BacklogBound(events=50)  # the source waits for hourly, whose driver takes longest to come up
     with running(log_url, warehouse_url, transactions, launcher, ref=SALES, backlog=bound) as run:
@@ -39,8 +43,9 @@ def test_every_driver_is_killed_and_then_two_at_once(
         run.signal("totals", signal.SIGKILL, jvm=chance.random() < 0.5)
         run.until(lambda: run.is_running("hourly") and run.count("hourly.in", "in") > 10, "hourly holds events")
         run.signal("hourly", signal.SIGKILL, jvm=True)
-        run.until(lambda: run.status("hourly").incarnation == 3, "hourly died again, before its first job")
-        run.until(lambda: run.is_running("hourly", 3) and run.is_running("publish"), "both run")
+        for number, point in around_its_first_job.items():
+            run.until(partial(run.is_running, "hourly", number + 1), f"hourly died again, {point}")
+        run.until(lambda: run.is_running("hourly") and run.is_running("publish"), "both run")
         run.signal("hourly", signal.SIGKILL)
         run.signal("publish", signal.SIGKILL)
         run.finish()
@@ -59,8 +64,7 @@ SITES = {
     "hourly": (
         f"{CrashPoint.BEFORE_READ}:1",
         f"{CrashPoint.AFTER_READ}:1",
-        f"{CrashPoint.BEFORE_JOB}:1",
-        f"{CrashPoint.AFTER_JOB}:1",
+        *(f"{point}:1" for point in IN_SPARK),
     ),
     "publish": (
         f"{CrashPoint.AFTER_RECOVERY}:1",
