@@ -6,13 +6,17 @@ from dataclasses import dataclass
 
 from airflow_logio.runtime.policies.policy import Decision, Figures, Policy, above_zero, at_least_zero
 
+SPARE = 0.95
+"""A smaller group is chosen only if it would be less busy than this part of the upper limit. At the limit itself the next
+measurement, or rounding alone, would make it larger again."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Threshold(Policy):
     """Goes up by `step` while the group lags or is busy, and down by at most `step` while it is neither.
 
     Between the upper and the lower limits nothing changes. A smaller group is not chosen either if the same work would keep
-    it busier than `up_busy`: so a constant load makes it go neither up and down, nor down and up, for ever.
+    it about as busy as `up_busy` (95 % of it), or busier: so a constant load makes it go neither up and down, nor down and up, for ever.
 
     :param up_lag_seconds: more replicas when the backlog takes longer than this at the rate of the last seconds.
     :param down_lag_seconds: fewer only if it takes less than this.
@@ -80,7 +84,7 @@ class Threshold(Policy):
             if fewer == 0:
                 if figures.arrivals == 0 and not figures.has_work:
                     return Decision(0, f"{calm}, nothing arrives and nothing waits")
-            elif busy * now / fewer <= self.up_busy:
+            elif busy * now / fewer < self.up_busy * SPARE:
                 return Decision(fewer, calm)
         return Decision(now, f"{said}: low, but fewer replicas would be too busy, or leave work without one")
 

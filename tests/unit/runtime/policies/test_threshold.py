@@ -6,7 +6,7 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from airflow_logio.errors import ConfigurationError
@@ -64,6 +64,7 @@ def test_a_replica_of_which_nothing_is_known_yet_is_waited_for() -> None:
     up_busy=st.floats(0.3, 0.95),
     gap=st.floats(0.01, 0.9),
 )
+@example(rate=675.6854061109143, share=0.9, replicas=4, backlog=0.0, step=1, up_busy=0.3, gap=0.125)  # 3 at the limit
 def test_a_constant_load_brings_it_to_rest(
     rate: float, share: float, replicas: int, backlog: float, step: int, up_busy: float, gap: float
 ) -> None:
