@@ -16,7 +16,8 @@ class Threshold(Policy):
     """Goes up by `step` while the group lags or is busy, and down by at most `step` while it is neither.
 
     Between the upper and the lower limits nothing changes. A smaller group is not chosen either if the same work would keep
-    it about as busy as `up_busy` (95 % of it), or busier: so a constant load makes it go neither up and down, nor down and up, for ever.
+    it about as busy as `up_busy` (95 % of it), or busier: so a constant load makes it go neither up and down, nor down and
+    up, for ever.
 
     :param up_lag_seconds: more replicas when the backlog takes longer than this at the rate of the last seconds.
     :param down_lag_seconds: fewer only if it takes less than this.
