@@ -114,12 +114,17 @@ class OperatorProtocol:
         try:
             input_set.held = self.logic.accumulate(input_set.held, part)
         except OperatorFailed as error:
-            place = f"port {port!r}, event {event.event_id} of {event.sender}, Input Set {inset_id!r}"
-            raise error.further(place, FailurePoint(self.spec.name, port, event.event_id, inset_id)) from error
+            raise self._at_event(error, port, event, inset_id, f", Input Set {inset_id!r}") from error
         if not self.spec.stateless:
             input_set.note(port, event.event_id)
         input_set.lineage = input_set.lineage or port in self.spec.lineage_in
         return input_set
+
+    def _at_event(
+        self, error: OperatorFailed, port: str, event: Event, inset_id: str, inset: str = ""
+    ) -> OperatorFailed:
+        place = f"port {port!r}, event {event.event_id} of {event.sender}{inset}"
+        return error.further(place, FailurePoint(self.spec.name, port, event.event_id, inset_id))
 
     def _input_set(self, inset_id: str) -> InputSetState:
         found = self.triggered.get(inset_id) or self.open.get(inset_id)
@@ -137,7 +142,10 @@ class OperatorProtocol:
         if self.spec.stateless:
             return
         logic = self.logic
-        closed = self.context.closed.holds(inset_id, logic.function(inset_id), logic.order(inset_id))
+        try:
+            closed = self.context.closed.holds(inset_id, logic.function(inset_id), logic.order(inset_id))
+        except OperatorFailed as error:
+            raise self._at_event(error, receiver.name, event, inset_id) from error
         if closed or inset_id in self.triggered or inset_id in self.context.aside:
             raise ProtocolViolation(
                 f"{receiver} event {event.event_id} was assigned to Input Set {inset_id!r}, which is "

@@ -184,13 +184,15 @@ class StatefulLogic(_Adapter):
             self._fail_to_trigger(error, open_insets)
 
     def _fail_to_trigger(self, error: Exception, open_insets: Sequence[str]) -> NoReturn:
-        """At the event that was used last. Before there is one, the state is the one in the log: the same each time."""
-        if self._last is None:
-            at = FailurePoint(self._name, action="the first evaluation of the trigger after a recovery")
-            self._fail(error, f"evaluating the trigger after a recovery, {_open(open_insets)}", at)
-        port, event_id = self._last
-        at = FailurePoint(self._name, port, event_id)
-        self._fail(error, f"evaluating the trigger after port {port!r}, event {event_id}, {_open(open_insets)}", at)
+        """At the event that was used last, if a recovery uses that one last, too: not if ports just take turns."""
+        one_order = len(self._operator.inputs) == 1 or bool(self._operator.port_order)
+        at = FailurePoint(self._name, action="the trigger")
+        after = "a recovery"
+        if self._last is not None:
+            port, event_id = self._last
+            after = f"port {port!r}, event {event_id}"
+            at = FailurePoint(self._name, port, event_id) if one_order else at
+        self._fail(error, f"evaluating the trigger after {after}, {_open(open_insets)}", at)
 
     def flush(self, state: Mapping[str, Any], open_insets: Sequence[str]) -> Sequence[str]:
         try:

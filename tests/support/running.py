@@ -258,7 +258,7 @@ def assert_died(run: Running, launcher: PlainLauncher, point: CrashPoint, groups
         codes = {group: launcher.drivers[group, 1].wait(timeout=60) for group in groups}
         assert codes == dict.fromkeys(groups, -signal.SIGKILL), f"{point} was not passed: {codes}"
     else:
-        assert died == dict.fromkeys(groups, 2), f"{point} was not passed: {died}"
+        assert died == dict.fromkeys(groups, 2), f"armed to die at {point} twice, and died: {died}"
 
 
 def _tail(log: Path, lines: int) -> str:

@@ -96,9 +96,9 @@ def failure(group: Group, *events: Event) -> OperatorFailed:
         (
             "triggered",
             "evaluating the trigger after port 'in', event 3, open Input Sets '1'",
-            FailurePoint("op", "in", 3),
+            FailurePoint("op", action="the trigger"),
         ),
-        ("order", "Input Set '1'", FailurePoint("op", inset_id="1")),
+        ("order", "Input Set '1', port 'in', event 3 of feed.out", FailurePoint("op", "in", 3, "1")),
         ("generate", "Input Set '1', port 'in', events 3 to 4", FailurePoint("op", inset_id="1")),
     ],
 )
@@ -110,6 +110,40 @@ def test_a_failure_names_event_and_input_set_as_far_as_they_are_known(phase: str
     group.step(events[0])
     group.step(events[1])
     assert failure(group, *events[2:]).at == at, "in other steps, as the next driver takes them"
+
+
+class Three(Pairs):
+    """The third event of whatever port is too much."""
+
+    def assign(self, event: InputEvent, state: dict[str, Any]) -> Mapping[str, Any]:
+        state["seen"] += 1
+        return {"9": event.event_id}
+
+
+def test_a_trigger_fails_at_the_same_place_in_whatever_order_the_ports_were_used() -> None:
+    """Without a declared order they take turns as their events come, and the next driver gets them otherwise."""
+    errors = []
+    for ports in (("in", "in", "other"), ("other", "in", "in")):
+        logic = StatefulLogic("p", "op", Three("triggered"), CONNECTIONS)
+        group = Group([OperatorSpec("op", ("in", "other"), ("out",), logic)])
+        with pytest.raises(OperatorFailed) as caught:
+            for number, port in enumerate(ports):
+                group.step(fed(ports[:number].count(port) + 1), receiver=Port("op", port))
+        errors.append(caught.value)
+    assert [str(error).split(", ")[2] for error in errors] == [
+        "evaluating the trigger after port 'other'",
+        "evaluating the trigger after port 'in'",
+    ]
+    assert {error.at for error in errors} == {FailurePoint("op", action="the trigger")}
+
+
+@pytest.mark.parametrize(("inputs", "order"), [(("in",), ()), (("in", "other"), ("in", "in", "in", "other"))])
+def test_events_that_come_in_one_order_are_places_of_a_trigger(inputs: tuple[str, ...], order: tuple[str, ...]) -> None:
+    operator = Pairs("triggered")
+    vars(operator).update(inputs=inputs, port_order=order)
+    logic = StatefulLogic("p", "op", operator, CONNECTIONS)
+    group = Group([OperatorSpec("op", inputs, ("out",), logic, port_order=order)])
+    assert failure(group, fed(1), fed(2), fed(3)).at == FailurePoint("op", "in", 3)
 
 
 def test_an_input_set_of_several_ports_names_the_events_of_each() -> None:
@@ -150,7 +184,7 @@ def test_a_flush_names_the_open_input_sets() -> None:
         (
             "triggered",
             "evaluating the trigger after a recovery, open Input Sets '1'",
-            "the first evaluation of the trigger after a recovery of operator 'op'",
+            "the trigger of operator 'op'",
         ),
     ],
 )
