@@ -29,7 +29,7 @@ TWICE = 54
 """So many of them go to the operators with two functions."""
 ROLLED = 42
 """So many to those that leave it to chance."""
-SORTED = 62
+SORTED = 48
 """So many to the one that sets some aside."""
 INPUT: tuple[list[int], ...] = tuple([index, 100 + index] for index in range(EVENTS))
 SIZES: Mapping[str, int] = {"x": 2, "y": 3}
@@ -209,7 +209,8 @@ def quarantine(_systems: Systems) -> Sequence[GroupPlan]:
     return (
         group("ingest", [source("read", in_scope=True)], {"read.out": ["shape.in"]}, lineage_in=["shape.in"]),
         group("shape", [shape, window], {"shape.out": ["window.in"], "window.out": ["save.in"]}),
-        group("store", [operator("save", Writing("wh"))], {"save.out": []}),
+        group("store", [operator("save", Writing("wh"))], {"save.out": ["copy.in"]}),
+        group("copy", [operator("copy", Writing("wh"))], {"copy.out": []}),
     )
 
 
@@ -222,8 +223,8 @@ def expected_quarantine(events: int = SORTED) -> Destinations:
             windows.append([2 * number + len(pair), *(value + 1 for event in pair for value in event)])
             lineage |= {("window.in", 2 * number + i, "window.out", len(windows)) for i in range(1, len(pair) + 1)}
     return Destinations(
-        {"window.out": windows},
-        {"save>wh": [[], *windows]},
+        {"window.out": windows, "save.out": windows},
+        {"save>wh": [[], *windows], "copy>wh": [[], *windows]},
         frozenset(lineage),
         frozenset(("window", str(number)) for number in sets if number % 5 == 3),
     )
