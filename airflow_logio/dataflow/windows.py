@@ -164,7 +164,7 @@ class Tumbling(Window):
         if not event.table.num_rows:
             return None
         numbers, _ = window_numbers(event, self.on, window_seconds(self.length))
-        return self._name(int(numbers.max()))
+        return self._name(int(np.max(numbers)))
 
     def part(self, event: InputEvent, inset_id: str) -> pa.Table:
         number = int(self._start(inset_id).timestamp()) // window_seconds(self.length)

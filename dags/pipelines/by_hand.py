@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -92,18 +93,19 @@ class Days(ManualOperator):
         return {"warehouse": "conditional"}
 
     def run(self, logio: Logio) -> None:
-        windows = DayWindows(logio)
-        windows.on_recovery()
-        while (event := logio.receive(state=windows.state)) is not None:
-            windows.on_input(event)
-        windows.trigger(at_end=True)
-        windows.generate()
+        with closing(DayTotals(logio.url("warehouse"), logio.marker("warehouse"))) as warehouse:
+            windows = DayWindows(logio, warehouse)
+            windows.on_recovery()
+            while (event := logio.receive(state=windows.state)) is not None:
+                windows.on_input(event)
+            windows.trigger(at_end=True)
+            windows.generate()
 
 
 class DayWindows:
-    def __init__(self, logio: Logio) -> None:
+    def __init__(self, logio: Logio, warehouse: DayTotals) -> None:
         self.logio = logio
-        self.warehouse = DayTotals(logio.url("warehouse"), logio.marker("warehouse"))
+        self.warehouse = warehouse
         self.state: dict[str, Any] = {"seen": 0, "latest": -1, "days": {}}  # global state; days: Input Set → day
         self.held: dict[str, list[tuple[EventInfo, pa.Table]]] = {}  # event state
 

@@ -15,6 +15,9 @@ class DayTotals:
         self.engine = sa.create_engine(url, hide_parameters=True)
         self.marker = marker
 
+    def close(self) -> None:
+        self.engine.dispose()
+
     def apply(self, action: WriteAction) -> None:
         rows = [{"run": self.marker.run_uid, **row} for row in action.records.to_pylist()]
         row = {"key": self.marker.key, "number": action.number, "token": self.marker.token}
