@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import sqlalchemy as sa
 
 from airflow_logio.crash import CrashPoint
 from airflow_logio.protocol.states import GroupState, RunState
@@ -23,6 +22,7 @@ from tests.support.bundle.endless import RECORDS_PER_EVENT, RECORDS_PER_POLL
 from tests.support.crash_sites import IN_DRAINS
 from tests.support.running import PlainLauncher, Running, has_ended, running
 from tests.support.waiting import eventually
+from tests.support.warehouse import rows_of
 
 pytestmark = pytest.mark.acceptance
 
@@ -58,12 +58,7 @@ class Endless:
 
     def assert_exact(self) -> None:
         """Each table is the prefix that its source's port has sent."""
-        engine = sa.create_engine(self._warehouse_url)
-        with engine.connect() as connection:
-            tables = {
-                name: [tuple(row) for row in connection.execute(sa.text(f"SELECT * FROM {name}"))] for name in SOURCES
-            }
-        engine.dispose()
+        tables = {name: rows_of(self._warehouse_url, f"SELECT * FROM {name}") for name in SOURCES}
         read = {source: self.records(source) for source in SOURCES}
         for source in ("ticks", "turns"):
             assert sorted(tables[source]) == [(number,) for number in range(read[source])]

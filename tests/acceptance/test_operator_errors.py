@@ -14,7 +14,6 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
-import sqlalchemy as sa
 
 from airflow_logio.crash import CrashPoint
 from airflow_logio.protocol.states import GroupState, RunState
@@ -25,6 +24,7 @@ from tests.support.bundle.faulty_sales import COLUMNS, RECORDS_PER_EVENT, is_unl
 from tests.support.commands import Terminal
 from tests.support.crash_sites import IN_REBUILDS, IN_REPORTS
 from tests.support.running import PlainLauncher, Running, running
+from tests.support.warehouse import change, rows_of
 
 pytestmark = pytest.mark.acceptance
 
@@ -36,19 +36,16 @@ Rows = Counter[tuple[int, ...]]
 
 @pytest.fixture
 def faulty_warehouse(warehouse_url: str) -> str:
-    with sa.create_engine(warehouse_url).begin() as connection:
-        connection.execute(sa.text("CREATE TABLE mended (who TEXT)"))
+    change(warehouse_url, "CREATE TABLE mended (who TEXT)")
     return warehouse_url
 
 
 def mend(url: str) -> None:
-    with sa.create_engine(url).begin() as connection:
-        connection.execute(sa.text("INSERT INTO mended VALUES ('a data engineer')"))
+    change(url, "INSERT INTO mended VALUES ('a data engineer')")
 
 
 def written(url: str) -> Rows:
-    with sa.create_engine(url).connect() as connection:
-        return Counter(tuple(row) for row in connection.execute(sa.text(f"SELECT {', '.join(COLUMNS)} FROM sales")))
+    return Counter(rows_of(url, f"SELECT {', '.join(COLUMNS)} FROM sales"))
 
 
 def expected(transactions: Path, *, with_unlucky: bool) -> Rows:

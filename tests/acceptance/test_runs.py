@@ -24,7 +24,7 @@ from airflow_logio.store.sql.engines import log_engine
 from tests.support.grocery import assert_exact
 from tests.support.running import PLAIN_RECORDS_PER_BATCH, PlainLauncher, Running, running
 from tests.support.waiting import eventually
-from tests.support.warehouse import warehouse_engine
+from tests.support.warehouse import rows_of, warehouse_engine
 
 pytestmark = pytest.mark.acceptance
 
@@ -134,10 +134,7 @@ def test_what_is_wrong_is_said_before_anything_is_started(
     ):
         pass
     assert launcher.children == []
-    engine = sa.create_engine(sqlite_url)
-    with engine.connect() as connection:
-        assert connection.execute(sa.text("SELECT count(*) FROM logio_run")).scalar_one() == 0
-    engine.dispose()
+    assert rows_of(sqlite_url, "SELECT count(*) FROM logio_run") == [(0,)]
 
 
 def test_another_pipeline_under_the_same_run_is_refused(

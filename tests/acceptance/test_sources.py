@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import sqlalchemy as sa
 
 from airflow_logio.crash import CrashPoint
 from airflow_logio.protocol.liveness import Lease
@@ -28,6 +27,7 @@ from tests.support.crash_sites import IN_PAYLOADS, IN_REMOVALS, IN_STORES
 from tests.support.grocery import expected, write_slice, written
 from tests.support.running import PLAIN_RECORDS_PER_BATCH, PlainLauncher, Running, has_ended, running
 from tests.support.waiting import eventually
+from tests.support.warehouse import rows_of
 
 pytestmark = pytest.mark.acceptance
 
@@ -75,13 +75,7 @@ class Watched:
     def assert_exact(self) -> None:
         reads = self.journal.reads()
         assert sorted(reads) == list(range(PARTS))
-        engine = sa.create_engine(self.warehouse_url)
-        with engine.connect() as connection:
-            found = [
-                tuple(row)
-                for row in connection.execute(sa.text("SELECT part, id, read_id, price, padding FROM quotes"))
-            ]
-        engine.dispose()
+        found = rows_of(self.warehouse_url, "SELECT part, id, read_id, price, padding FROM quotes")
         assert len(found) == len(set(found))
         for part, of_part in reads.items():
             last, complete = of_part[-1]

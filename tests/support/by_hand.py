@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -23,6 +23,7 @@ import sqlalchemy as sa
 from airflow_logio.runtime import bundle
 from airflow_logio.store.sql import schema
 from airflow_logio.store.sql.engines import log_engine
+from tests.support.warehouse import rows_of
 
 BY_HAND = bundle.parse_ref(f"{Path(__file__).parents[2] / 'dags' / 'pipelines' / 'by_hand.py'}:by_hand")
 RECORDS_PER_EVENT = 20
@@ -123,7 +124,7 @@ def assert_exact(log_url: str, warehouse_url: str, store: Path, run_uid: str, zo
 
     Except what `zombies` (tokens) stored after they were replaced, before they heard of it: nobody reads that.
     """
-    published = _rows(warehouse_url, "SELECT day, place, total, seen FROM published_days")
+    published = rows_of(warehouse_url, "SELECT day, place, total, seen FROM published_days")
     versions = {place.split()[1] for _, place, _, _ in published}
     assert len(versions) == 1, f"the file was read more than once: versions {sorted(versions)}"
     want = expected(version := int(versions.pop()))
@@ -137,7 +138,7 @@ def assert_exact(log_url: str, warehouse_url: str, store: Path, run_uid: str, zo
 def assert_days(warehouse_url: str, run_uid: str, version: int) -> None:
     """What `days` has written itself, in order."""
     query = f"SELECT day, place, total, seen FROM day_totals WHERE run = '{run_uid}'"
-    assert _rows(warehouse_url, query) == expected(version).rows
+    assert rows_of(warehouse_url, query) == expected(version).rows
 
 
 def lineage(log_url: str) -> dict[int, set[int]]:
@@ -157,11 +158,3 @@ def lineage(log_url: str) -> dict[int, set[int]]:
             found.setdefault(row.event_id, set()).add(row.origin)
     engine.dispose()
     return found
-
-
-def _rows(url: str, query: str) -> list[Any]:
-    engine = sa.create_engine(url)
-    with engine.connect() as connection:
-        rows = [tuple(row) for row in connection.execute(sa.text(query))]
-    engine.dispose()
-    return rows

@@ -38,7 +38,6 @@ def load_products(url: str) -> None:
     with engine.begin() as connection:
         table.create(connection)
         connection.execute(sa.insert(table), pq.read_table(PRODUCTS, columns=table.columns.keys()).to_pylist())
-    engine.dispose()
 
 
 @dataclass(frozen=True)
@@ -71,7 +70,6 @@ def written(url: str) -> Expected:
             sa.text("SELECT hour, store_id, department, quantity, sales_cents FROM hourly_sales")
         ).all()
         totals = connection.execute(sa.text("SELECT batch, product_id, quantity, sales_cents FROM item_totals")).all()
-    engine.dispose()
     found = Expected({(str(row[0])[:19], *row[1:]) for row in hourly}, {tuple(row) for row in totals})
     assert (len(found.hourly), len(found.totals)) == (len(hourly), len(totals)), "a row stands twice"
     return found

@@ -8,16 +8,21 @@ import sqlalchemy as sa
 
 
 def warehouse_engine(url: str) -> sa.Engine:
-    """An engine for a URL as a pipeline gets it: PostgreSQL without the name of a driver."""
+    """An engine for a URL as a pipeline gets it: PostgreSQL without the name of a driver. A connection that is given back
+    is closed."""
     parsed = sa.make_url(url)
     postgres = parsed.get_backend_name() == "postgresql"
-    return sa.create_engine(parsed.set(drivername="postgresql+psycopg2") if postgres else parsed)
+    driver = parsed.set(drivername="postgresql+psycopg2") if postgres else parsed
+    return sa.create_engine(driver, poolclass=sa.NullPool)
 
 
 def rows_of(url: str, query: str) -> list[tuple[Any, ...]]:
     """The rows of a query, as plain tuples."""
-    engine = warehouse_engine(url)
-    with engine.connect() as connection:
-        rows = [tuple(row) for row in connection.execute(sa.text(query))]
-    engine.dispose()
-    return rows
+    with warehouse_engine(url).connect() as connection:
+        return [tuple(row) for row in connection.execute(sa.text(query))]
+
+
+def change(url: str, statement: str) -> None:
+    """One statement, committed."""
+    with warehouse_engine(url).begin() as connection:
+        connection.execute(sa.text(statement))
