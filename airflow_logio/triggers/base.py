@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any, ClassVar
+from collections.abc import Callable
+from typing import Any, ClassVar, TypeVar
 
 from airflow_logio._compat import BaseTrigger
 from airflow_logio.hooks.logio import LogioHook
 from airflow_logio.store.records import Run
 from airflow_logio.store.sql.store import SqlLogStore
+
+_T = TypeVar("_T")
 
 
 class LogTrigger(BaseTrigger):
@@ -24,6 +27,7 @@ class LogTrigger(BaseTrigger):
         self.logio_conn_id = logio_conn_id
         self.poll_interval = float(poll_interval)
         self._store: SqlLogStore | None = None
+        self._threads: set[asyncio.Task[Any]] = set()
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
         """Class path, and the arguments that make an equal trigger in another process."""
@@ -32,9 +36,26 @@ class LogTrigger(BaseTrigger):
 
     async def cleanup(self) -> None:
         """Close connections. Says nothing about what is watched: a triggerer that restarts comes here too."""
-        store, self._store = self._store, None
-        if store is not None:
-            await asyncio.to_thread(store.dispose)
+        try:
+            if self._threads:
+                await asyncio.wait(self._threads)
+        finally:
+            store, self._store = self._store, None
+            if store is not None:
+                await asyncio.to_thread(store.dispose)
+
+    async def _in_thread(self, act: Callable[[], _T]) -> _T:
+        """What `act` returns or raises. A thread goes on when the one who waits for it is cancelled, and may open the log
+        then: `cleanup` waits for it."""
+        thread = asyncio.create_task(asyncio.to_thread(act))
+        self._threads.add(thread)
+        thread.add_done_callback(self._ended)
+        return await asyncio.shield(thread)
+
+    def _ended(self, thread: asyncio.Task[Any]) -> None:
+        self._threads.discard(thread)
+        if not thread.cancelled():
+            thread.exception()  # nobody may be left to ask for it
 
     # --- in a thread -------------------------------------------------------------------------------------------------
 

@@ -6,7 +6,6 @@ the log says now. An event that is lost, or a task that dies before it has acted
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import AsyncIterator
 
@@ -59,7 +58,7 @@ class LogioFailedGroupTrigger(LogTrigger):
         try:
             while True:
                 try:
-                    findings = await asyncio.to_thread(self._look)
+                    findings = await self._in_thread(self._look)
                     if self._store is not None:
                         bell.listen(self._store)
                 except (LogioError, AirflowException) as error:

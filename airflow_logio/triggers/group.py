@@ -72,7 +72,7 @@ class LogioGroupTrigger(LogTrigger):
         """Look once per `poll_interval`, each time in a thread."""
         while True:
             try:
-                sighting = await asyncio.to_thread(self._look)
+                sighting = await self._in_thread(self._look)
             except (LogioError, AirflowException) as error:
                 yield TriggerEvent({"state": "error", **self._who(), "cause": f"{type(error).__name__}: {error}"})
                 return
@@ -143,7 +143,7 @@ class LogioGroupTrigger(LogTrigger):
         deadline = time.monotonic() + LOG_AWAY_SECONDS
         while True:
             try:
-                return await asyncio.to_thread(act)
+                return await self._in_thread(act)
             except LogUnavailable:
                 if time.monotonic() > deadline:
                     raise

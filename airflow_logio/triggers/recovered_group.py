@@ -39,7 +39,7 @@ class LogioRecoveredGroupTrigger(LogTrigger):
         """Look once per `poll_interval`, each time in a thread."""
         while True:
             try:
-                found = await asyncio.to_thread(self._look)
+                found = await self._in_thread(self._look)
             except LogUnavailable as error:
                 self.log.debug("the log cannot be reached: %s", error)
                 found = None

@@ -39,7 +39,7 @@ class LogioScaleTrigger(LogTrigger):
         while True:
             await asyncio.sleep(self.poll_interval)  # the task has just looked
             try:
-                if await asyncio.to_thread(self._look):
+                if await self._in_thread(self._look):
                     yield TriggerEvent({})
                     return
             except (LogioError, AirflowException) as error:

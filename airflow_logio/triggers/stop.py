@@ -34,7 +34,7 @@ class LogioStopTrigger(LogTrigger):
         """Look once per `poll_interval`, each time in a thread; a log that is away is asked again."""
         while True:
             try:
-                states = await asyncio.to_thread(self._look)
+                states = await self._in_thread(self._look)
             except (LogioError, AirflowException) as error:
                 yield TriggerEvent({"error": f"{type(error).__name__}: {error}"})
                 return

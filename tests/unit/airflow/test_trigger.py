@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import sqlalchemy as sa
 from airflow.jobs.triggerer_job_runner import TriggerRunner
 from airflow.serialization.serialized_objects import BaseSerialization
 from airflow.triggers.base import TriggerEvent
@@ -87,6 +88,55 @@ def fired(trigger: LogioGroupTrigger, meanwhile: Callable[[], None] | None = Non
             await trigger.cleanup()
 
     return asyncio.run(first()).payload
+
+
+@pytest.fixture
+def held() -> Iterator[set[int]]:
+    """Connections of all pools that are open, by identity."""
+    found: set[int] = set()
+    seen: dict[str, Callable[..., None]] = {
+        "connect": lambda connection, _: found.add(id(connection)),
+        "close": lambda connection, _: found.discard(id(connection)),
+    }
+    for name, see in seen.items():
+        sa.event.listen(sa.Pool, name, see)
+    yield found
+    for name, see in seen.items():
+        sa.event.remove(sa.Pool, name, see)
+
+
+@pytest.mark.usefixtures("running")
+def test_one_that_is_cancelled_while_it_looks_leaves_no_connection(
+    trigger: LogioGroupTrigger, held: set[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its thread goes on, and opens the log."""
+    look, began, may_look = trigger._look, threading.Event(), threading.Event()
+    opened: list[set[int]] = []
+
+    def slow() -> Any:
+        began.set()
+        assert may_look.wait(10)
+        before = set(held)
+        sighting = look()
+        opened.append(held - before)
+        return sighting
+
+    monkeypatch.setattr(trigger, "_look", slow)
+
+    async def cancelled() -> None:
+        looking = asyncio.ensure_future(anext(aiter(trigger.run())))
+        assert await asyncio.to_thread(began.wait, 10)
+        looking.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await looking
+        closing = asyncio.create_task(trigger.cleanup())
+        await asyncio.sleep(0.05)
+        assert not closing.done()
+        may_look.set()
+        await asyncio.wait_for(closing, 10)
+
+    asyncio.run(cancelled())
+    assert opened and opened[0] and not opened[0] & held
 
 
 def test_it_survives_serialization(trigger: LogioGroupTrigger) -> None:
