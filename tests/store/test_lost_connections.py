@@ -13,6 +13,7 @@ from airflow_logio.store.records import Claim
 from airflow_logio.store.sql.store import SqlLogStore
 from tests.store.conftest import OpenStore
 from tests.store.every_effect import EVERY_KIND, picture, prepared
+from tests.support.connections import connections_made, is_open
 from tests.support.faults import (
     acknowledgement_lost,
     after_statement,
@@ -217,3 +218,16 @@ def _until_it_answers(act: Callable[[], Any]) -> None:
             assert refused < 8, "a lost connection is replaced, not met again and again"
         else:
             return
+
+
+def test_a_store_that_is_closed_leaves_no_connection(open_another: OpenStore) -> None:
+    """A session that nobody has closed keeps one for its waiting."""
+    with connections_made() as made:
+        store = open_another()
+        driver = start_driver(store)
+        driver.session.commit([sent(1)])
+        driver.session.wait(0.01)
+        store.heartbeat(driver.ref, 1, ready=True, rss_bytes=1)
+        assert any(map(is_open, made))
+        store.dispose()
+        assert not any(map(is_open, made))

@@ -7,6 +7,7 @@ import logging
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TypeVar
+from weakref import WeakSet
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
@@ -86,6 +87,7 @@ class SqlLogStore(LogStore):
         self.beats = beat_engine(url, self.engine)
         self.patience = patience or Patience()
         self._runs: dict[int, Run] = {}
+        self._sessions: WeakSet[SqlGroupSession] = WeakSet()
 
     @property
     def ends_old_driver_first(self) -> bool:
@@ -384,9 +386,13 @@ class SqlLogStore(LogStore):
             waker = PostgresWaker(self.engine, ref)
         else:
             waker = SqliteWaker(self.engine)
-        return SqlGroupSession(self.engine, ref, waker, self.patience)
+        session = SqlGroupSession(self.engine, ref, waker, self.patience)
+        self._sessions.add(session)
+        return session
 
     def dispose(self) -> None:
+        for session in tuple(self._sessions):
+            session.close()
         self.engine.dispose()
         if self.beats is not self.engine:
             self.beats.dispose()

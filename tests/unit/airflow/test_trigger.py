@@ -5,14 +5,13 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-import sqlalchemy as sa
 from airflow.jobs.triggerer_job_runner import TriggerRunner
 from airflow.serialization.serialized_objects import BaseSerialization
 from airflow.triggers.base import TriggerEvent
@@ -26,6 +25,7 @@ from airflow_logio.store.records import GroupRef, Run, Supervision
 from airflow_logio.store.sql.store import SqlLogStore
 from airflow_logio.triggers import group as group_module
 from airflow_logio.triggers.group import LogioGroupTrigger
+from tests.support.connections import connections_made, is_open
 from tests.support.waiting import eventually
 from tests.unit.airflow.support import DAG_ID, RUN_ID, FakeLauncher, finish, write_transactions
 
@@ -90,36 +90,17 @@ def fired(trigger: LogioGroupTrigger, meanwhile: Callable[[], None] | None = Non
     return asyncio.run(first()).payload
 
 
-@pytest.fixture
-def held() -> Iterator[set[int]]:
-    """Connections of all pools that are open, by identity."""
-    found: set[int] = set()
-    seen: dict[str, Callable[..., None]] = {
-        "connect": lambda connection, _: found.add(id(connection)),
-        "close": lambda connection, _: found.discard(id(connection)),
-    }
-    for name, see in seen.items():
-        sa.event.listen(sa.Pool, name, see)
-    yield found
-    for name, see in seen.items():
-        sa.event.remove(sa.Pool, name, see)
-
-
 @pytest.mark.usefixtures("running")
 def test_one_that_is_cancelled_while_it_looks_leaves_no_connection(
-    trigger: LogioGroupTrigger, held: set[int], monkeypatch: pytest.MonkeyPatch
+    trigger: LogioGroupTrigger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its thread goes on, and opens the log."""
     look, began, may_look = trigger._look, threading.Event(), threading.Event()
-    opened: list[set[int]] = []
 
     def slow() -> Any:
         began.set()
         assert may_look.wait(10)
-        before = set(held)
-        sighting = look()
-        opened.append(held - before)
-        return sighting
+        return look()
 
     monkeypatch.setattr(trigger, "_look", slow)
 
@@ -135,8 +116,9 @@ def test_one_that_is_cancelled_while_it_looks_leaves_no_connection(
         may_look.set()
         await asyncio.wait_for(closing, 10)
 
-    asyncio.run(cancelled())
-    assert opened and opened[0] and not opened[0] & held
+    with connections_made() as made:
+        asyncio.run(cancelled())
+    assert made and not any(map(is_open, made))
 
 
 def test_it_survives_serialization(trigger: LogioGroupTrigger) -> None:
