@@ -120,7 +120,6 @@ class Running:
         """`connections` (name → URL) instead of the warehouse, `params` of the transactions; `settings` go to `run_spec`."""
         urls = {"warehouse": warehouse_url} if connections is None else dict(connections)
         self.pipeline = bundle.load(ref)
-        self.store = open_store(log_url)
         spec = run_spec(
             self.pipeline,
             ref,
@@ -133,7 +132,12 @@ class Running:
             backlog=backlog,
             **settings,
         )
-        self.run = self.store.start_run(spec)
+        self.store = open_store(log_url)
+        try:
+            self.run = self.store.start_run(spec)
+        except BaseException:
+            self.store.dispose()
+            raise
         self.context = LaunchContext(
             self.store,
             log_url,
