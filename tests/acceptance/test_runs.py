@@ -24,7 +24,7 @@ from airflow_logio.store.sql.engines import log_engine
 from tests.support.grocery import assert_exact
 from tests.support.running import PLAIN_RECORDS_PER_BATCH, PlainLauncher, Running, running
 from tests.support.waiting import eventually
-from tests.support.warehouse import rows_of, warehouse_engine
+from tests.support.warehouse import rows_of
 
 pytestmark = pytest.mark.acceptance
 
@@ -240,11 +240,7 @@ def _queries_say_the_same(run: Running, transactions: Path, warehouse_url: str) 
 
 
 def _products(warehouse_url: str) -> set[int]:
-    engine = warehouse_engine(warehouse_url)
-    with engine.connect() as connection:
-        found = set(connection.execute(sa.text("SELECT product_id FROM products")).scalars())
-    engine.dispose()
-    return found
+    return {product for (product,) in rows_of(warehouse_url, "SELECT product_id FROM products")}
 
 
 @pytest.mark.postgres

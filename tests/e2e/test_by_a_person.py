@@ -11,10 +11,8 @@ import time
 from collections.abc import Iterator
 from datetime import date
 from pathlib import Path
-from typing import Any
 
 import pytest
-import sqlalchemy as sa
 
 from airflow_logio.demo.connections import warehouse_connection
 from airflow_logio.demo.rest import AirflowRefused
@@ -24,7 +22,7 @@ from tests.support.airflow_installation import LONG, SHORT, AirflowInstallation
 from tests.support.grocery import expected, write_slice
 from tests.support.postgres import PostgresServer
 from tests.support.waiting import eventually
-from tests.support.warehouse import warehouse_engine
+from tests.support.warehouse import rows_of
 
 pytestmark = [pytest.mark.e2e, pytest.mark.spark, pytest.mark.postgres, pytest.mark.timeout(900)]
 
@@ -89,11 +87,7 @@ class Installation(AirflowInstallation):
         eventually(watched, what=f"{task} is watched", timeout=SHORT, every=0.1)
 
     def is_exact(self, table: str) -> bool:
-        engine = warehouse_engine(self.sums[table])
-        with engine.connect() as connection:
-            text = "SELECT batch, product_id, quantity, sales_cents FROM item_totals"
-            rows: list[tuple[Any, ...]] = [tuple(row) for row in connection.execute(sa.text(text))]
-        engine.dispose()
+        rows = rows_of(self.sums[table], "SELECT batch, product_id, quantity, sales_cents FROM item_totals")
         return len(set(rows)) == len(rows) and set(rows) == expected(self.transactions, RECORDS_PER_BATCH).totals
 
 
