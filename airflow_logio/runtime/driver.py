@@ -41,7 +41,8 @@ from airflow_logio.store.opening import open_store
 from airflow_logio.store.patience import Patience
 from airflow_logio.store.port import GroupSession
 from airflow_logio.store.records import GroupRef, Run
-from airflow_logio.store.sql.store import SqlLogStore, driver_application
+from airflow_logio.store.sql.backends import driver_application
+from airflow_logio.store.sql.store import SqlLogStore
 
 log = logging.getLogger(__name__)
 

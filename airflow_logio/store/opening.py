@@ -22,4 +22,4 @@ def open_store(
         migrate.upgrade(url)
     else:
         revision.check(url)
-    return SqlLogStore(url, application=application, patience=patience)
+    return SqlLogStore.at(url, application=application, patience=patience)

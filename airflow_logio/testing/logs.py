@@ -42,10 +42,8 @@ class _SqliteInMemory(SqlLogStore):
     """The SQL adapter on a database that only this thread sees."""
 
     def __init__(self) -> None:
-        self.engine = _engine(schema.metadata)
-        self.beats = _engine(schema.beat_metadata)
-        self.patience = Patience(total_seconds=0.0)
-        self._runs = {}
+        patience = Patience(total_seconds=0.0)
+        super().__init__(_engine(schema.metadata), _engine(schema.beat_metadata), patience=patience)
 
     def empty(self) -> None:
         self._runs = {}

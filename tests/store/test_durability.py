@@ -48,7 +48,7 @@ def as_the_administrator_wants(url: str) -> str:
 @pytest.mark.postgres
 def test_commits_wait_for_the_disk_whatever_the_server_says(careless_url: str) -> None:
     assert as_the_administrator_wants(careless_url) == "off"
-    store = SqlLogStore(careless_url)
+    store = SqlLogStore.at(careless_url)
     assert asked(store, "SHOW synchronous_commit") == {"on"}
     store.dispose()
 
@@ -69,7 +69,7 @@ def test_settings_of_the_url_hold_but_for_those_that_commits_rely_on(postgres_ur
     connection.close()
     url = f"{postgres_url}?options=-csearch_path%3Dapart%20-csynchronous_commit%3Doff"
     migrate.upgrade(url)
-    store, warehouse = SqlLogStore(url), Warehouse("wh", url)
+    store, warehouse = SqlLogStore.at(url), Warehouse("wh", url)
     start_driver(store)
     assert asked(store, "SHOW synchronous_commit") == {"on"}
     assert asked(store, "SHOW search_path") == {"apart"}
@@ -83,7 +83,7 @@ def test_settings_of_the_url_hold_but_for_those_that_commits_rely_on(postgres_ur
 @pytest.mark.postgres
 def test_what_need_not_wait_for_the_disk_leaves_no_session_behind_that_does_not(careless_url: str) -> None:
     """Heartbeats and wake-ups; a session of a group that is dropped without being closed is the worst case."""
-    store = SqlLogStore(careless_url)
+    store = SqlLogStore.at(careless_url)
     driver = start_driver(store)
     receiver = store.session(driver.ref)
     receiver.open()
@@ -103,7 +103,7 @@ def test_what_need_not_wait_for_the_disk_leaves_no_session_behind_that_does_not(
 
 
 def test_a_file_is_synced_at_every_commit(sqlite_url: str) -> None:
-    store = SqlLogStore(sqlite_url)
+    store = SqlLogStore.at(sqlite_url)
     assert asked(store, "PRAGMA synchronous") == {2}, "FULL"
     assert asked(store, "PRAGMA journal_mode") == {"wal"}
     with store.beats.connect() as connection:

@@ -16,7 +16,8 @@ import pytest
 
 from airflow_logio.errors import Fenced, LogUnavailable
 from airflow_logio.store.sql import engines
-from airflow_logio.store.sql.store import SqlLogStore, driver_application
+from airflow_logio.store.sql.backends import driver_application
+from airflow_logio.store.sql.store import SqlLogStore
 from tests.conftest import QUICK
 from tests.store.every_effect import EVERY_KIND, picture, prepared, undone
 from tests.support.faults import Pause, after_statement, around_commit, before_statement
@@ -46,7 +47,7 @@ def open_named(log_url: str) -> Iterator[OpenNamed]:
     with ExitStack() as stack:
 
         def opened(application: str = "logio test") -> SqlLogStore:
-            store = SqlLogStore(log_url, application=application, patience=QUICK)
+            store = SqlLogStore.at(log_url, application=application, patience=QUICK)
             stack.callback(store.dispose)
             return store
 
@@ -72,7 +73,7 @@ def place(store: SqlLogStore, index: int, pause: Pause) -> tuple[str, AbstractCo
 @pytest.fixture
 def everything(log_url: str) -> dict[str, Any]:
     """The log after an undisturbed commit."""
-    store = SqlLogStore(log_url, patience=QUICK)
+    store = SqlLogStore.at(log_url, patience=QUICK)
     driver = prepared(store, "undisturbed")
     driver.session.commit(EVERY_KIND[:-1])
     seen = picture(store, driver.run.run_id, without=OF_ITS_OWN)

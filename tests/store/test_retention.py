@@ -213,7 +213,7 @@ def test_two_receivers_at_once_lose_nothing_and_a_sweep_finds_what_both_left(log
 @pytest.mark.postgres
 def test_neither_of_two_sees_that_the_other_has_deleted_its_row(postgres_url: str) -> None:
     """READ COMMITTED: so both leave the body, which a sweep finds, and so does whoever tidies up the run."""
-    stores = [SqlLogStore(postgres_url, patience=QUICK) for _ in range(2)]
+    stores = [SqlLogStore.at(postgres_url, patience=QUICK) for _ in range(2)]
     run = stores[0].start_run(spec("a", "b"))
     a, b = (start_driver(store, group=name, run=run).session for store, name in zip(stores, "ab", strict=True))
     a.commit([event(1, IN, OTHER), used(1, "A"), used(1, "A", receiver=OTHER)])

@@ -201,7 +201,7 @@ def test_a_newer_request_and_a_launch_for_the_older_one_at_once(log_store: LogSt
 @pytest.mark.parametrize("first", ["the launch", "the settlement"])
 def test_a_launch_for_a_request_and_its_settlement_come_one_after_the_other(log_url: str, first: str) -> None:
     """The first one stands still before its COMMIT; the other one waits, and goes by what the first has done."""
-    launching, settling = SqlLogStore(log_url, patience=QUICK), SqlLogStore(log_url, patience=QUICK)
+    launching, settling = SqlLogStore.at(log_url, patience=QUICK), SqlLogStore.at(log_url, patience=QUICK)
     run = replicated_run(launching, initial=1)
     request = launching.request_scaling(run.run_id, GROUP, 2, by="test")
 

@@ -23,7 +23,8 @@ from airflow_logio.protocol import effects as fx
 from airflow_logio.protocol.states import GroupState
 from airflow_logio.store.records import Run
 from airflow_logio.store.sql import engines, rescaling
-from airflow_logio.store.sql.store import SqlLogStore, driver_application
+from airflow_logio.store.sql.backends import driver_application
+from airflow_logio.store.sql.store import SqlLogStore
 from tests.conftest import QUICK
 from tests.store.test_pauses import STANDS_SECONDS, OpenNamed, place, places
 from tests.support.faults import Injected, Pause, after_statement, before_statement, inject
@@ -60,7 +61,7 @@ def open_named(log_url: str) -> Iterator[OpenNamed]:
     with ExitStack() as stack:
 
         def opened(application: str = "logio test") -> SqlLogStore:
-            store = SqlLogStore(log_url, application=application, patience=QUICK)
+            store = SqlLogStore.at(log_url, application=application, patience=QUICK)
             stack.callback(store.dispose)
             return store
 
@@ -256,7 +257,7 @@ import sqlalchemy as sa
 from airflow_logio.errors import EpochVoid
 from airflow_logio.store.opening import open_store
 from airflow_logio.store.records import GroupRef
-from airflow_logio.store.sql.store import driver_application
+from airflow_logio.store.sql.backends import driver_application
 from tests.store.test_slot_pauses import step_of
 
 url, run_id, group = sys.argv[1], int(sys.argv[2]), sys.argv[3]
@@ -289,7 +290,7 @@ def stopped_replica(url: str, run: Run, group: str) -> Iterator[subprocess.Popen
 
 @pytest.mark.postgres
 def test_slots_of_a_stopped_replica_move_when_it_has_been_recovered(postgres_url: str) -> None:
-    store = SqlLogStore(postgres_url, patience=QUICK)
+    store = SqlLogStore.at(postgres_url, patience=QUICK)
     run = replicated_run(store)
     feeder(store, run).session.commit([to_slot(1, 0)])
     old, new, third = launch(store, run, A), launch(store, run, B), launch(store, run, C)

@@ -19,7 +19,8 @@ from airflow_logio.store.opening import open_store
 from airflow_logio.store.patience import Patience
 from airflow_logio.store.records import Collected, GroupRef
 from airflow_logio.store.sql import engines
-from airflow_logio.store.sql.store import SqlLogStore, driver_application
+from airflow_logio.store.sql.backends import driver_application
+from airflow_logio.store.sql.store import SqlLogStore
 from tests.conftest import QUICK
 from tests.store.conftest import OpenStore
 from tests.support.faults import Pause, before_statement
@@ -79,7 +80,7 @@ import sqlalchemy as sa
 from airflow_logio.errors import Fenced
 from airflow_logio.store.opening import open_store
 from airflow_logio.store.records import GroupRef
-from airflow_logio.store.sql.store import driver_application
+from airflow_logio.store.sql.backends import driver_application
 from tests.support.logs import assigned, sent
 
 url, run_id, number = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import logging
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
@@ -10,7 +9,7 @@ from typing import TypeVar
 from weakref import WeakSet
 
 import sqlalchemy as sa
-from sqlalchemy.engine import Connection
+from sqlalchemy.engine import Connection, Engine
 
 from airflow_logio.errors import FailurePoint, Fenced, UnknownRun
 from airflow_logio.protocol.replicas import Placement, Slot
@@ -38,6 +37,7 @@ from airflow_logio.store.records import (
 )
 from airflow_logio.store.rescaling import Rescaling, shape_of
 from airflow_logio.store.sql import (
+    backends,
     beats,
     bell,
     generations,
@@ -68,26 +68,22 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-MAX_APPLICATION_NAME = 63
-
-
-def driver_application(run_id: int, group: str, incarnation: int) -> str:
-    """The application name of a driver's sessions: by it a stopped driver's backends are found and ended."""
-    name = f"logio driver {run_id}/{incarnation} {group}"
-    if len(name) <= MAX_APPLICATION_NAME:
-        return name
-    return name[: MAX_APPLICATION_NAME - 9] + "~" + hashlib.blake2s(group.encode(), digest_size=4).hexdigest()
-
 
 class SqlLogStore(LogStore):
-    """Open with `open_store`, which checks the schema. `application` names the sessions on PostgreSQL."""
+    """Open with `open_store`, which checks the schema. On PostgreSQL, `engine` and `beats` are the same."""
 
-    def __init__(self, url: str, *, application: str = "logio", patience: Patience | None = None) -> None:
-        self.engine = log_engine(url, application=application)
-        self.beats = beat_engine(url, self.engine)
+    def __init__(self, engine: Engine, beats: Engine, *, patience: Patience | None = None) -> None:
+        self.engine = engine
+        self.beats = beats
         self.patience = patience or Patience()
         self._runs: dict[int, Run] = {}
         self._sessions: WeakSet[SqlGroupSession] = WeakSet()
+
+    @classmethod
+    def at(cls, url: str, *, application: str = "logio", patience: Patience | None = None) -> SqlLogStore:
+        """The log at `url`; `application` names the sessions on PostgreSQL."""
+        engine = log_engine(url, application=application)
+        return cls(engine, beat_engine(url, engine), patience=patience)
 
     @property
     def ends_old_driver_first(self) -> bool:
@@ -223,17 +219,11 @@ class SqlLogStore(LogStore):
             )
 
     def end_backends(self, run_id: int, group: str, incarnation: int) -> int:
-        """End the database sessions of a driver (PostgreSQL; needs the same role or pg_signal_backend)."""
+        """End the database sessions of a driver (none on SQLite) and return how many there were."""
         if self.engine.dialect.name != "postgresql":
             return 0
-        query = sa.text(
-            "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE application_name = :name "
-            "AND datname = current_database()"
-        )
         with writing(self.engine) as connection:
-            ended = connection.execute(query, {"name": driver_application(run_id, group, incarnation)}).scalar_one()
-        log.warning("ended %d database session(s) of group %s, incarnation %d", ended, group, incarnation)
-        return int(ended)
+            return backends.end(connection, run_id, group, incarnation)
 
     def submitted(self, claim: Claim, *, log_path: str | None, launcher: DriverIdentity | None) -> bool:
         with writing(self.engine) as connection:

@@ -150,7 +150,7 @@ def test_a_connection_that_is_lost_is_made_again(store: SqlLogStore) -> None:
 
 def test_a_log_that_is_away_is_waited_for_and_polled(store: SqlLogStore) -> None:
     """Port 9 answers nobody."""
-    away = SqlLogStore("postgresql://postgres@127.0.0.1:9/nothing")
+    away = SqlLogStore.at("postgresql://postgres@127.0.0.1:9/nothing")
     rings = Rings()
     hearing = hear(away.engine, rings)
     assert hearing is not None

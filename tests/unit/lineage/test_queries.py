@@ -194,7 +194,7 @@ def statements(store: SqlLogStore) -> Iterator[list[tuple[str, Any]]]:
 @pytest.fixture
 def large(log_url: str) -> Iterator[tuple[SqlLogStore, Flow]]:
     """Two hops of 12,000 events each; with a run of other events before it."""
-    store = SqlLogStore(log_url)
+    store = SqlLogStore.at(log_url)
     Flow(store, CHAIN, [("a.out", "c.out")]).to_the_end()
     flow = Flow(store, CHAIN, [("a.out", "c.out")])
     run = flow.run.run_id

@@ -1,0 +1,32 @@
+"""The database sessions of drivers on PostgreSQL: what they are called, and how those of a stopped driver are ended."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+log = logging.getLogger(__name__)
+
+MAX_APPLICATION_NAME = 63
+
+
+def driver_application(run_id: int, group: str, incarnation: int) -> str:
+    """The application name of a driver's sessions: by it a stopped driver's backends are found and ended."""
+    name = f"logio driver {run_id}/{incarnation} {group}"
+    if len(name) <= MAX_APPLICATION_NAME:
+        return name
+    return name[: MAX_APPLICATION_NAME - 9] + "~" + hashlib.blake2s(group.encode(), digest_size=4).hexdigest()
+
+
+def end(connection: Connection, run_id: int, group: str, incarnation: int) -> int:
+    """End a driver's sessions and return how many there were (needs the same role or pg_signal_backend)."""
+    query = sa.text(
+        "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE application_name = :name "
+        "AND datname = current_database()"
+    )
+    ended = connection.execute(query, {"name": driver_application(run_id, group, incarnation)}).scalar_one()
+    log.warning("ended %d database session(s) of group %s, incarnation %d", ended, group, incarnation)
+    return int(ended)
