@@ -30,9 +30,9 @@ def warehouse_connection(url: str) -> str:
     return json.dumps(_by_url("generic", engine.url))
 
 
-def spark_connection() -> str:
-    """Drivers are processes of this machine, one core each."""
-    return json.dumps({"conn_type": "spark", "host": "local[1]"})
+def spark_connection(master: str = "local[1]") -> str:
+    """Drivers are processes of this machine; so are their jobs, one core each, unless `master` is a cluster's."""
+    return json.dumps({"conn_type": "spark", "host": master})
 
 
 def _server(conn_type: str, url: URL) -> dict[str, Any]:
