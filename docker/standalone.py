@@ -1,7 +1,8 @@
-"""What the container `airflow` runs: writes down where the databases are, then becomes `airflow standalone`.
+"""What the container `airflow` runs: makes the databases that are missing, writes down where they are, then becomes
+`airflow standalone`.
 
 The password of PostgreSQL comes from a file and goes into files that only this container's user reads: so that `airflow` and
-`logio` find the databases in a shell of the container, too, and no environment shows it.
+`logio` find the databases in a shell of the container, too, and its environment does not show it.
 """
 
 from __future__ import annotations
@@ -11,25 +12,42 @@ import os
 import sys
 from pathlib import Path
 
+import sqlalchemy as sa
 from sqlalchemy.engine import URL
 
 from airflow_logio.demo.connections import log_connection, spark_connection, warehouse_connection
-from airflow_logio.demo.data import load_products
-from airflow_logio.errors import LogioError
+from airflow_logio.demo.data import load_products, warehouse_engine
+from airflow_logio.errors import ConfigurationError
 
 PASSWORD = Path("/run/secrets/postgres_password")
 MASTER = "spark://spark-master:7077"
+USER, LOG = "logio", "logio"
+"""The user and the database that the server makes by itself."""
+OTHERS = ("airflow", "warehouse")
 
 
 def database(name: str, password: str) -> str:
     """URL of a database of the container `postgres`."""
-    url = URL.create("postgresql+psycopg2", "logio", password, "postgres", 5432, name)
+    url = URL.create("postgresql+psycopg2", USER, password, "postgres", 5432, name)
     return url.render_as_string(hide_password=False)
+
+
+def make_databases(url: str) -> None:
+    """Those of OTHERS that are not there, on the server of `url`. Raises `sqlalchemy.exc.DBAPIError`."""
+    engine = warehouse_engine(url)
+    try:
+        with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+            there = set(connection.execute(sa.text("SELECT datname FROM pg_database")).scalars())
+            for name in OTHERS:
+                if name not in there:
+                    connection.execute(sa.text(f'CREATE DATABASE "{name}"'))
+    finally:
+        engine.dispose()
 
 
 def files(password: str, airflow: Path, home: Path) -> dict[Path, str]:
     """Path → text: Airflow's metadata and connections, and those of the command line."""
-    log, warehouse = database("logio", password), database("warehouse", password)
+    log, warehouse = database(LOG, password), database("warehouse", password)
     connections = {
         "logio_default": log_connection(log),
         "warehouse_db": warehouse_connection(warehouse),
@@ -56,11 +74,17 @@ def write(path: Path, text: str) -> None:
 def main() -> None:
     try:
         password = PASSWORD.read_text().strip()
+        make_databases(database(LOG, password))
+    except OSError as error:
+        sys.exit(f"airflow: the password of PostgreSQL cannot be read, see docker/README.md: {error}")
+    except sa.exc.DBAPIError as error:
+        sys.exit(f"airflow: the databases cannot be made: {str(error.orig).strip()}")
+    for path, text in files(password, Path(os.environ["AIRFLOW_HOME"]), Path.home()).items():
+        write(path, text)
+    try:
         load_products(database("warehouse", password))
-        for path, text in files(password, Path(os.environ["AIRFLOW_HOME"]), Path.home()).items():
-            write(path, text)
-    except (OSError, LogioError) as error:
-        sys.exit(f"airflow: {error}")
+    except ConfigurationError as error:  # a table of the same name that somebody needs: only the examples miss theirs
+        print(f"airflow: the examples cannot run: {error}", file=sys.stderr)  # noqa: T201 - before there is a logger
     os.execvp("airflow", ["airflow", "standalone"])
 
 

@@ -135,7 +135,6 @@ def environment(places: Places, port: int) -> dict[str, str]:
         "AIRFLOW__LOGIO__WORK_DIR": str(places.drivers),
         "AIRFLOW__LOGIO__POLL_INTERVAL": "0.5",
         "AIRFLOW__SCHEDULER__ENABLE_HEALTH_CHECK": "False",
-        "AIRFLOW__USAGE_DATA_COLLECTION__ENABLED": "False",
         "AIRFLOW_CONN_LOGIO_DEFAULT": log_connection(places.log_url),
         "AIRFLOW_CONN_WAREHOUSE_DB": warehouse_connection(places.warehouse_url),
         "AIRFLOW_CONN_SPARK_DEFAULT": spark_connection(),

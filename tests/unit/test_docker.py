@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import re
 import shlex
 import stat
 import tomllib
@@ -17,6 +18,8 @@ import yaml
 from airflow.secrets.local_filesystem import LocalFilesystemBackend
 
 from airflow_logio.runtime.spark_submit import INHERITED
+from tests.support.postgres import PostgresServer
+from tests.support.warehouse import rows_of
 
 DOCKER = Path(__file__).parents[2] / "docker"
 PASSWORD = 'p@ss/w:rd%20"\\ü'
@@ -62,14 +65,30 @@ def test_the_databases_are_found_whatever_the_password(standalone: ModuleType, t
     assert set(urls) == {"logio_default", "warehouse"}
 
 
-def test_no_setting_of_a_container_is_a_secret(services: dict[str, Any]) -> None:
-    assert all(
-        not any(word in name for word in ("PASSWORD", "SECRET", "CONN"))
-        or name.endswith(("_FILE", "_CMD"))
-        or name.startswith("AIRFLOW__SECRETS__BACKEND")
-        for service in services.values()
-        for name in service.get("environment", {})
-    )
+def test_databases_that_are_missing_are_made(standalone: ModuleType, postgres_server: PostgresServer) -> None:
+    made = [postgres_server.url(name) for name in standalone.OTHERS]
+    try:
+        for _ in range(2):
+            standalone.make_databases(postgres_server.url("postgres"))
+            assert [rows_of(url, "SELECT current_database()") for url in made] == [[(n,)] for n in standalone.OTHERS]
+    finally:
+        for url in made:
+            postgres_server.drop_database(url)
+
+
+def test_no_setting_of_a_container_is_a_secret(standalone: ModuleType, services: dict[str, Any]) -> None:
+    settings = {name: str(value) for one in services.values() for name, value in one.get("environment", {}).items()}
+    assert len(settings) > 5
+    backend = json.loads(settings.pop("AIRFLOW__SECRETS__BACKEND_KWARGS"))
+    assert set(backend) == {"connections_file_path"}
+    secret = ("PASSWORD", "SECRET", "CONN", "KEY")
+    for name, value in settings.items():
+        named = any(word in name for word in secret) and not name.startswith("AIRFLOW__SECRETS__BACKEND")
+        assert not named or name.endswith(("_FILE", "_CMD")), name
+        assert not re.search(r"://[^/]*@", value), f"{name} has a URL with a user in it"
+    for one in ("postgres", "airflow"):
+        assert services[one]["secrets"] == [standalone.PASSWORD.name]
+    assert settings["POSTGRES_PASSWORD_FILE"] == str(standalone.PASSWORD)
 
 
 def test_airflow_reads_what_is_written(standalone: ModuleType, services: dict[str, Any]) -> None:
@@ -79,9 +98,8 @@ def test_airflow_reads_what_is_written(standalone: ModuleType, services: dict[st
     assert command[0] == "cat" and Path(command[1]) in written
     backend = json.loads(settings["AIRFLOW__SECRETS__BACKEND_KWARGS"])
     assert Path(backend["connections_file_path"]) in written
-    made = (DOCKER / "databases.sql").read_text()
-    assert all(f"CREATE DATABASE {name};" in made for name in ("airflow", "warehouse"))
-    assert services["postgres"]["environment"]["POSTGRES_USER"] == "logio"
+    assert services["postgres"]["environment"]["POSTGRES_USER"] == standalone.USER == standalone.LOG
+    assert services["airflow"]["environment"]["AIRFLOW__CORE__DAGS_FOLDER"] in " ".join(services["airflow"]["volumes"])
 
 
 def test_whatever_is_mounted_or_copied_is_there(standalone: ModuleType, services: dict[str, Any]) -> None:
@@ -101,8 +119,10 @@ def test_whatever_is_mounted_or_copied_is_there(standalone: ModuleType, services
 
 
 def test_drivers_find_the_cluster(standalone: ModuleType, services: dict[str, Any]) -> None:
-    """The driver's name is a setting of every driver: SPARK_CONF_DIR must reach them."""
+    """The driver's name and the limit of cores are settings of every driver: SPARK_CONF_DIR must reach them."""
     assert "SPARK_CONF_DIR" in INHERITED
+    assert " SPARK_CONF_DIR=/opt/logio/docker " in (DOCKER / "Dockerfile").read_text()
+    assert "spark.cores.max" in (DOCKER / "spark-defaults.conf").read_text()
     lines = [line.split(None, 1) for line in (DOCKER / "spark-defaults.conf").read_text().splitlines()]
     settings = {key: value.strip() for key, value in (line for line in lines if line) if not key.startswith("#")}
     assert settings["spark.driver.host"] == services["airflow"]["hostname"]
