@@ -1,4 +1,5 @@
-"""``python -m tests.bench``: throughput and recovery of the sales pipeline, also under Airflow, and replicas; all checked."""
+"""``python -m tests.bench``: throughput and recovery of the sales pipeline, also under Airflow, replicas, and the simulator;
+all checked."""
 
 from __future__ import annotations
 
@@ -9,10 +10,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from tests.bench import in_airflow, recovery, replicas, throughput
+from tests.bench import in_airflow, recovery, replicas, simulation, throughput
 from tests.bench.databases import DATABASES, Databases, Postgres
 
 RECOVERED = ("totals", "hourly")
+PARTS = ("throughput", "recovery", "replicas", "airflow", "simulation")
 
 
 def main() -> int:
@@ -23,27 +25,43 @@ def main() -> int:
         "recovery": [],
         "in_airflow": [],
         "replicas": [],
+        "simulation": [],
     }
     print(f"load average before: {os.getloadavg()[0]:.2f}; cores: {os.cpu_count()}", flush=True)
-    for name in arguments.database or list(DATABASES):
-        databases = DATABASES[name]()
-        try:
-            if arguments.only in (None, "throughput"):
-                _throughput(databases, arguments.runs, results)
-            if arguments.only in (None, "recovery"):
-                _recovery(databases, results)
-            if arguments.only in (None, "replicas") and isinstance(databases, Postgres):
-                _replicas(databases, arguments.runs, results)
-            if arguments.only in (None, "airflow") and isinstance(databases, Postgres):
-                _in_airflow(databases, arguments, results)
-        except throughput.WrongResult as error:
-            print(f"{name}: {error}", file=sys.stderr)
-            return 1
-        finally:
-            databases.close()
+    try:
+        if arguments.only in (None, "simulation"):
+            _simulation(arguments.runs, results)
+        if arguments.only != "simulation":
+            for name in arguments.database or list(DATABASES):
+                _with_database(DATABASES[name](), arguments, results)
+    except throughput.WrongResult as error:
+        print(error, file=sys.stderr)
+        return 1
     if arguments.json:
         arguments.json.write_text(json.dumps(results, indent=2) + "\n")
     return 0
+
+
+def _with_database(databases: Databases, arguments: argparse.Namespace, results: dict[str, Any]) -> None:
+    try:
+        if arguments.only in (None, "throughput"):
+            _throughput(databases, arguments.runs, results)
+        if arguments.only in (None, "recovery"):
+            _recovery(databases, results)
+        if arguments.only in (None, "replicas") and isinstance(databases, Postgres):
+            _replicas(databases, arguments.runs, results)
+        if arguments.only in (None, "airflow") and isinstance(databases, Postgres):
+            _in_airflow(databases, arguments, results)
+    except throughput.WrongResult as error:
+        raise throughput.WrongResult(f"{databases.name}: {error}") from error
+    finally:
+        databases.close()
+
+
+def _simulation(runs: int, results: dict[str, Any]) -> None:
+    for measured in simulation.measure(runs):
+        results["simulation"].append(measured.as_json())
+        print(measured.line(), flush=True)
 
 
 def _throughput(databases: Databases, runs: int, results: dict[str, Any]) -> None:
@@ -82,7 +100,7 @@ def _arguments() -> argparse.Namespace:
         "--events-per-second", type=float, default=20.0, help="of the source while others are killed under load"
     )
     parser.add_argument("--database", action="append", choices=list(DATABASES), help="only this one (repeatable)")
-    parser.add_argument("--only", choices=("throughput", "recovery", "replicas", "airflow"), help="only this part")
+    parser.add_argument("--only", choices=PARTS, help="only this part")
     parser.add_argument("--json", type=Path, help="write all figures to this file")
     return parser.parse_args()
 

@@ -11,7 +11,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
-from typing import Any
 
 import psutil
 
@@ -25,6 +24,7 @@ from airflow_logio.runtime.start import run_spec
 from airflow_logio.store.opening import open_store
 from airflow_logio.store.sql.drivers import driver_records
 from tests.bench.databases import Databases
+from tests.bench.figure import Figure
 from tests.bench.throughput import WrongResult
 from tests.support.waiting import eventually
 
@@ -33,26 +33,6 @@ SECONDS_EACH = 10
 """How long a throughput run is to take, at the speed that is hoped for."""
 MERGED = "merge(work)"
 LOOK_SECONDS = 0.02
-
-
-@dataclass(frozen=True, slots=True)
-class Figure:
-    """One line of the report."""
-
-    database: str
-    what: str
-    value: float
-    unit: str
-    target: str
-    details: str
-
-    def as_json(self) -> dict[str, Any]:
-        return {name: getattr(self, name) for name in self.__slots__}
-
-    def line(self) -> str:
-        return (
-            f"{self.database:9} {self.what:44} {self.value:6.2f} {self.unit:12} (target {self.target}); {self.details}"
-        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,32 @@
+"""Schedules per second of one process of the simulator, with the log in memory; every schedule is judged."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from statistics import median
+
+from airflow_logio.testing.campaign import Chunk, run_chunk
+from airflow_logio.testing.scenarios import SCENARIOS
+from tests.bench.figure import Figure
+from tests.bench.throughput import WrongResult
+
+ARROW = ("sales", "scaled")
+"""Their operators work on Arrow tables; those of the others are plain Python."""
+SCHEDULES = {True: 30, False: 200}
+TARGET = {True: "10", False: "100"}
+FIRST_SEED = 20_000_000
+
+
+def measure(runs: int) -> Iterator[Figure]:
+    """One figure per scenario, by CPU time: the median of `runs` over the same seeds. Raises `WrongResult`."""
+    for name in SCENARIOS:
+        arrow = name in ARROW
+        run_chunk(Chunk(name, 0, FIRST_SEED - 1, 1), "memory")  # imports, and the run without failures
+        tallies = [run_chunk(Chunk(name, 0, FIRST_SEED, SCHEDULES[arrow]), "memory") for _ in range(runs)]
+        if any(tally.violations for tally in tallies):
+            raise WrongResult(f"logio simulate {name}: {tallies[0].failures or 'violations'}")
+        speeds = [tally.schedules / tally.seconds for tally in tallies]
+        one = tallies[0]
+        per = f"{one.events / one.schedules:.0f} events, {one.commits / one.schedules:.0f} commits, "
+        details = f"{per}{one.crashes / one.schedules:.1f} crashes each; runs {[round(speed, 1) for speed in speeds]}"
+        yield Figure("memory", f"simulator, {name}", median(speeds), "schedules/s", TARGET[arrow], details)
