@@ -111,14 +111,14 @@ def scaling(replicas: int | str, task_id: str = "scale", **arguments: Any) -> Lo
     )
 
 
-def looks(trigger: Any) -> Mapping[str, Any] | None:
-    """The event of a trigger that fires at once; None if it goes on looking."""
+def looks(trigger: Any, seconds: float = 0.7) -> Mapping[str, Any] | None:
+    """The event of a trigger that fires within so long; None if it goes on looking."""
 
     async def first() -> Mapping[str, Any] | None:
         events = trigger.run()
         waiting = asyncio.ensure_future(anext(events))
         try:
-            return (await asyncio.wait_for(asyncio.shield(waiting), 0.7)).payload  # type: ignore[no-any-return]
+            return (await asyncio.wait_for(asyncio.shield(waiting), seconds)).payload  # type: ignore[no-any-return]
         except TimeoutError:
             return None
         finally:
@@ -128,6 +128,13 @@ def looks(trigger: Any) -> Mapping[str, Any] | None:
             await trigger.cleanup()
 
     return asyncio.run(first())
+
+
+def found_by(trigger: Any) -> Mapping[str, Any]:
+    """The event of a trigger that has something to tell, however slow the machine is."""
+    event = looks(trigger, 30)
+    assert event is not None, "nothing was found"
+    return event
 
 
 def three(drivers: Drivers) -> None:
@@ -160,8 +167,7 @@ def test_it_is_green_when_every_slot_is_done(drivers: Drivers) -> None:
     ref = drivers.ready(ONE)
     assert looks(trigger) is None
     drivers.finish(ref)
-    event = looks(trigger)
-    assert event is not None
+    event = found_by(trigger)
     assert (event["state"], event["group"], event["incarnation"]) == ("finished", ONE, 1)
     summary = task().resume(context(), event)
     assert (summary["group"], summary["incarnations"], summary["replicas"]) == ("hourly", 1, {ONE: 1})
@@ -186,8 +192,8 @@ def test_a_replica_that_is_parked_or_halted_makes_it_red_until_a_person_clears_i
     status = drivers.status(TWO)
     ref = GroupRef(run.run_id, TWO, status.incarnation)
     assert log.park(ref, "KeyError: 'department'") if state is GroupState.PARKED else log.halted(ref)
-    event = looks(LogioGroupTrigger(logio_conn_id="logio_default", run_uid=run.uid, group="hourly"))
-    assert event is not None and (event["state"], event["group"]) == (state.value, TWO)
+    event = found_by(LogioGroupTrigger(logio_conn_id="logio_default", run_uid=run.uid, group="hourly"))
+    assert (event["state"], event["group"]) == (state.value, TWO)
     with pytest.raises(AirflowFailException, match=r"(?s)replica 'hourly\.2' of group 'hourly'.*clear this task"):
         task().resume(context(), event)
     with pytest.raises(AirflowFailException):
@@ -244,8 +250,10 @@ def test_without_a_supervisor_a_dead_replica_is_the_tasks_business(
     monkeypatch.setattr(supervision, "ASK_SECONDS", 0.0)
     monkeypatch.setattr(supervision, "LEFT_SECONDS", 0.0)
     drivers.kill(THREE)
-    event = looks(LogioGroupTrigger(logio_conn_id="logio_default", run_uid=run.uid, group="hourly", poll_interval=0.01))
-    assert event is not None and (event["state"], event["group"]) == ("dead", THREE)
+    event = found_by(
+        LogioGroupTrigger(logio_conn_id="logio_default", run_uid=run.uid, group="hourly", poll_interval=0.01)
+    )
+    assert (event["state"], event["group"]) == ("dead", THREE)
     deferred(lambda: task().resume(context(), event))
     assert drivers.launched()[3:] == [(THREE, 2)]
 
@@ -263,7 +271,7 @@ def test_up_and_down(drivers: Drivers, log: SqlLogStore, run: Run, capsys: pytes
     drivers.ready(TWO)
     assert looks(waiting.trigger) is None
     drivers.ready(THREE)
-    assert looks(waiting.trigger) == {}
+    assert found_by(waiting.trigger) == {}
     result = scaling(3).resume(context(), {}, **(waiting.kwargs or {}))
     assert result["result"] == "3 replica(s) of hourly: 10 slot(s) moved"
     assert drivers.owners() == [ONE, TWO, THREE]
@@ -292,7 +300,7 @@ def test_it_waits_for_the_task_of_the_group_and_for_no_longer_than_it_is_told(
     with pytest.raises(AirflowFailException, match=r"not done after 3 s.*It stays asked for"):
         scaling(2, deferrable=False, timeout=3).execute(context())
     deferred(lambda: task().execute(context()))
-    assert looks(waiting.trigger) == {}
+    assert found_by(waiting.trigger) == {}
 
 
 def test_what_is_refused_fails_with_the_note(drivers: Drivers, log: SqlLogStore, run: Run) -> None:
@@ -346,12 +354,6 @@ def test_the_trigger_survives_serialization() -> None:
 
 
 # --- whoever supervises -------------------------------------------------------------------------------------------------
-
-
-def found_by(trigger: Any) -> Mapping[str, Any]:
-    event = looks(trigger)
-    assert event is not None, "nothing was found"
-    return event
 
 
 def supervisor() -> LogioSuperviseOperator:
