@@ -15,8 +15,8 @@ from airflow.providers.common.compat.sdk import Stats
 
 from airflow_logio.protocol.replicas import base_operator, replicated_group
 from airflow_logio.protocol.values import Port
-from airflow_logio.runtime.recoveries import Recovery
-from airflow_logio.runtime.snapshot import Snapshot
+from airflow_logio.runtime.figures.recoveries import Recovery
+from airflow_logio.runtime.figures.snapshot import Snapshot
 
 log = logging.getLogger(__name__)
 

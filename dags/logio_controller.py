@@ -20,7 +20,7 @@ from datetime import UTC, datetime
 from airflow.sdk import DAG, Param
 
 from airflow_logio.operators.scaling_controller import LogioScalingController
-from airflow_logio.runtime.policies import DS2
+from airflow_logio.runtime.scaling.policies import DS2
 
 # [START dag]
 with DAG(

@@ -10,8 +10,8 @@ import pytest
 
 from airflow_logio.store.memory import MemoryLogStore
 from airflow_logio.store.opening import open_store
-from airflow_logio.store.patience import Patience
 from airflow_logio.store.port import LogStore
+from airflow_logio.store.rules.patience import Patience
 from airflow_logio.store.sql import migrate
 from airflow_logio.store.sql.store import SqlLogStore
 from tests.support.logs import assert_counted

@@ -15,8 +15,8 @@ from airflow_logio.api.host import Host
 from airflow_logio.api.ids import Ids
 from airflow_logio.api.infos import ActionInfo, EventInfo, StateInfo
 from airflow_logio.api.input_sets import InputSets
-from airflow_logio.api.reads import ReadActions
-from airflow_logio.api.writes import WriteActions
+from airflow_logio.api.pending_writes import WriteActions
+from airflow_logio.api.read_actions import ReadActions
 from airflow_logio.dataflow.write_actions import WriteAction
 from airflow_logio.errors import ApiMisuse
 from airflow_logio.protocol import effects as fx

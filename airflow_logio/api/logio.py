@@ -8,7 +8,7 @@ from airflow_logio.api.book import Book, Station
 from airflow_logio.api.host import Host
 from airflow_logio.api.inbox import Inbox
 from airflow_logio.api.interface import InterfaceMethods
-from airflow_logio.api.recovery import RecoveryMethods
+from airflow_logio.api.recovery_methods import RecoveryMethods
 from airflow_logio.api.stream import StreamMethods
 from airflow_logio.protocol.recovery import Recovered
 from airflow_logio.protocol.values import Event, Kind, Port

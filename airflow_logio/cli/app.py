@@ -80,11 +80,11 @@ def common(
 @cache
 def commands() -> typer.Typer:
     """The application with all its commands; they are imported when they are needed."""
-    from airflow_logio.cli import control, databases, fresh, gc, lineage, running, scaling, simulate, status
+    from airflow_logio.cli import control, db, fresh, gc, lineage, run, scale, simulate, status
 
-    for module in (running, status, lineage, control, scaling, fresh, gc, simulate):
+    for module in (run, status, lineage, control, scale, fresh, gc, simulate):
         module.register(app)
-    app.add_typer(databases.app, name="db")
+    app.add_typer(db.app, name="db")
     return app
 
 

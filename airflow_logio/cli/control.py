@@ -9,15 +9,15 @@ from typing import Annotated
 import typer
 
 from airflow_logio.cli.app import LogOption, RunArgument, out, warn
-from airflow_logio.cli.connections import Connections
-from airflow_logio.cli.logs import opened
-from airflow_logio.cli.preparing import CLI_DAG_ID, reopen
-from airflow_logio.cli.running import supervise
+from airflow_logio.cli.connection_file import Connections
+from airflow_logio.cli.open_log import opened
+from airflow_logio.cli.preparation import CLI_DAG_ID, reopen
+from airflow_logio.cli.run import supervise
 from airflow_logio.errors import Fenced, ProtocolViolation
 from airflow_logio.protocol.states import ALIVE, ENDED, GroupState
-from airflow_logio.runtime.launch import LaunchContext, launch_group
-from airflow_logio.runtime.spark_submit import SparkSettings
-from airflow_logio.runtime.stop_run import States, StopMode, StopRun
+from airflow_logio.runtime.launch.launcher import LaunchContext, launch_group
+from airflow_logio.runtime.launch.spark_submit import SparkSettings
+from airflow_logio.runtime.supervision.stop_run import States, StopMode, StopRun
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records import Retried, Run
 

@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from airflow_logio.protocol.states import GroupState
-from airflow_logio.runtime.snapshot import GroupView, Snapshot
+from airflow_logio.runtime.figures.snapshot import GroupView, Snapshot
 
 BAR_CELLS = 20
 PLAIN_LINE_SECONDS = 5.0

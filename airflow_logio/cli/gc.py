@@ -10,15 +10,15 @@ import typer
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from airflow_logio.cli.app import LogOption, err, out, warn
-from airflow_logio.cli.connections import Connections
-from airflow_logio.cli.logs import TERMINAL_PATIENCE, opened
+from airflow_logio.cli.connection_file import Connections
+from airflow_logio.cli.open_log import TERMINAL_PATIENCE, opened
 from airflow_logio.dataflow.durations import retention_seconds
 from airflow_logio.errors import PipelineDefinitionError, ProtocolViolation
-from airflow_logio.runtime import tidying
 from airflow_logio.runtime.payloads import Payloads
-from airflow_logio.store.endings import GroupStates, check_ended
+from airflow_logio.runtime.supervision import tidying
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records import Run
+from airflow_logio.store.rules.endings import GroupStates, check_ended
 
 Discard = Callable[[Sequence[str]], None]
 

@@ -11,15 +11,15 @@ from rich.table import Table
 from rich.text import Text
 
 from airflow_logio.cli.app import LogOption, RunArgument, out, warn
-from airflow_logio.cli.connections import Connections
+from airflow_logio.cli.connection_file import Connections
 from airflow_logio.cli.lineage_tree import LINES_PER_NODE, counted, tree_of
-from airflow_logio.cli.logs import opened
+from airflow_logio.cli.open_log import opened
 from airflow_logio.errors import LogioError
-from airflow_logio.runtime import lineage_records
+from airflow_logio.runtime.figures import lineage_records
 from airflow_logio.runtime.payloads import Payloads
-from airflow_logio.store.lineage import backward, forward
-from airflow_logio.store.lineage_authored import as_authored
-from airflow_logio.store.lineage_graph import EventNode, InputSetNode, Lineage, Node, ReadNode
+from airflow_logio.store.lineage.authored_result import as_authored
+from airflow_logio.store.lineage.queries import backward, forward
+from airflow_logio.store.lineage.result import EventNode, InputSetNode, Lineage, Node, ReadNode
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records import Run
 

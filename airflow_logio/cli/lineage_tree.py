@@ -10,7 +10,7 @@ from rich.text import Text
 from rich.tree import Tree
 
 from airflow_logio.protocol.source import READ_ACTION_ID
-from airflow_logio.store.lineage_graph import EventNode, InputSetNode, Lineage, Node, ReadNode
+from airflow_logio.store.lineage.result import EventNode, InputSetNode, Lineage, Node, ReadNode
 
 LINES_PER_NODE = 20
 LINES = 400

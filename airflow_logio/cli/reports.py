@@ -8,7 +8,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from airflow_logio.runtime.run_summary import Outcome, RunSummary
+from airflow_logio.runtime.figures.run_summary import Outcome, RunSummary
 
 TAIL_LINES = 20
 MAX_QUARANTINED = 10

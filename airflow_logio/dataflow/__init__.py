@@ -1,11 +1,12 @@
 """What a pipeline author writes. Importing it loads neither Airflow nor Spark nor a database driver."""
 
 from airflow_logio.dataflow.accumulators import Sums
+from airflow_logio.dataflow.action_writers import CheckableWriter, ConditionalWriter, IdempotentWriter
 from airflow_logio.dataflow.function_operators import BatchOperator, FunctionOperator, WindowedOperator
 from airflow_logio.dataflow.functions import generate, stateless
-from airflow_logio.dataflow.groups import Group
-from airflow_logio.dataflow.lineage import LineageScope, lineage_paths, lineage_ports
-from airflow_logio.dataflow.manual import ManualOperator
+from airflow_logio.dataflow.lineage_scopes import LineageScope, lineage_paths, lineage_ports
+from airflow_logio.dataflow.manual_operator import ManualOperator
+from airflow_logio.dataflow.operator_groups import Group
 from airflow_logio.dataflow.operators import (
     BatchGenerator,
     External,
@@ -30,7 +31,6 @@ from airflow_logio.dataflow.synchronized import Synchronized
 from airflow_logio.dataflow.table_writer import TableWriter
 from airflow_logio.dataflow.windows import EveryEvents, Tumbling, Window
 from airflow_logio.dataflow.write_actions import Marker, WriteAction
-from airflow_logio.dataflow.writers import CheckableWriter, ConditionalWriter, IdempotentWriter
 
 __all__ = [
     "BatchGenerator",

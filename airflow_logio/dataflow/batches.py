@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from airflow_logio.dataflow.rows import uniform
+from airflow_logio.dataflow.event_stream import uniform
 from airflow_logio.errors import OperatorFailed
 
 INSET_ID = "inset_id"

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from airflow_logio.dataflow.definition import Definition
 from airflow_logio.dataflow.function_operators import FunctionOperator, WindowedOperator, windowed
 from airflow_logio.dataflow.functions import GenerativeFunction, StatelessFunction, name_of
-from airflow_logio.dataflow.groups import Group
+from airflow_logio.dataflow.operator_groups import Group
 from airflow_logio.dataflow.operators import Operator
 from airflow_logio.dataflow.several_functions import SeveralFunctions
 from airflow_logio.dataflow.validation import check_operator

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from typing import NoReturn
 
 from airflow_logio.dataflow.graph import Graph
-from airflow_logio.dataflow.groups import Group
-from airflow_logio.dataflow.lineage import LineageScope
+from airflow_logio.dataflow.lineage_scopes import LineageScope
 from airflow_logio.dataflow.names import did_you_mean, quoted
+from airflow_logio.dataflow.operator_groups import Group
 from airflow_logio.dataflow.operators import Operator
 from airflow_logio.dataflow.replication.replicated import Replicated
 from airflow_logio.errors import PipelineDefinitionError

@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 from typing import Any
 
+from airflow_logio.dataflow.action_writers import IdempotentWriter
 from airflow_logio.dataflow.names import did_you_mean, quoted
 from airflow_logio.dataflow.write_actions import WriteAction
-from airflow_logio.dataflow.writers import IdempotentWriter
 from airflow_logio.errors import ConfigurationError, ExternalUnavailable, PipelineDefinitionError
 
 _WRONG = (FileNotFoundError, NotADirectoryError, IsADirectoryError, PermissionError)

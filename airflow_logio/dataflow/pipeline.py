@@ -17,9 +17,9 @@ from airflow_logio.dataflow.durations import retention_seconds
 from airflow_logio.dataflow.frozen import Frozen
 from airflow_logio.dataflow.functions import GenerativeFunction, StatelessFunction
 from airflow_logio.dataflow.graph import Graph
-from airflow_logio.dataflow.groups import Group
-from airflow_logio.dataflow.lineage import LineagePorts, LineageScope
+from airflow_logio.dataflow.lineage_scopes import LineagePorts, LineageScope
 from airflow_logio.dataflow.names import check_name
+from airflow_logio.dataflow.operator_groups import Group
 from airflow_logio.dataflow.operators import Operator, SourceOperator, WriterOperator
 from airflow_logio.dataflow.replication.partition import Partition
 from airflow_logio.dataflow.replication.replicated import Replicated

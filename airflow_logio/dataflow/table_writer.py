@@ -1,4 +1,4 @@
-"""`TableWriter`: the ready-made conditional writer. A declaration; the SQL is in `runtime/warehouse.py`."""
+"""`TableWriter`: the ready-made conditional writer. A declaration; the SQL is in `runtime/systems/warehouse.py`."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import Any
 
 import pyarrow as pa
 
+from airflow_logio.dataflow.action_writers import ActionWriter
 from airflow_logio.dataflow.names import check_column, check_columns, check_table, did_you_mean, quoted
 from airflow_logio.dataflow.operators import InputEvent
-from airflow_logio.dataflow.writers import ActionWriter
 from airflow_logio.errors import OperatorFailed, PipelineDefinitionError
 
 COLUMN_TYPES = ("bigint", "double", "text", "boolean", "timestamp", "date")

@@ -9,16 +9,16 @@ from __future__ import annotations
 
 from itertools import combinations
 
+from airflow_logio.dataflow.action_writers import GUARANTEES, ActionWriter
 from airflow_logio.dataflow.definition import Definition
 from airflow_logio.dataflow.graph import Graph
 from airflow_logio.dataflow.group_order import groups_in_order
-from airflow_logio.dataflow.lineage import has_path
-from airflow_logio.dataflow.manual import ManualOperator, check_alone, check_manual
+from airflow_logio.dataflow.lineage_scopes import has_path
+from airflow_logio.dataflow.manual_operator import ManualOperator, check_alone, check_manual
 from airflow_logio.dataflow.names import check_count, check_name, did_you_mean, quoted
 from airflow_logio.dataflow.operators import BatchGenerator, Operator, SourceOperator, WriterOperator
-from airflow_logio.dataflow.quarantine import check_on_error, check_quarantines
+from airflow_logio.dataflow.quarantine_check import check_on_error, check_quarantines
 from airflow_logio.dataflow.table_writer import TableWriter
-from airflow_logio.dataflow.writers import GUARANTEES, ActionWriter
 from airflow_logio.protocol.values import ExecutionMode
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from airflow_logio.dataflow.pipeline import Pipeline
-from airflow_logio.runtime.bundle import PipelineRef
+from airflow_logio.runtime.launch.bundle import PipelineRef
 
 WAREHOUSE = "warehouse"
 TRANSACTIONS = "transactions"

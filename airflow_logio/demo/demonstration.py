@@ -17,16 +17,16 @@ from airflow_logio.cli.reports import tail
 from airflow_logio.dataflow.pipeline import Pipeline
 from airflow_logio.demo import earlier
 from airflow_logio.demo.check import CheckResult, check
+from airflow_logio.demo.dag_run_watch import Followed, Follower
 from airflow_logio.demo.data import load_products, parquet_file
 from airflow_logio.demo.examples import Example
-from airflow_logio.demo.following import Followed, Follower
 from airflow_logio.demo.places import Places
 from airflow_logio.demo.rest import Airflow, AirflowUnavailable
 from airflow_logio.demo.standalone import Standalone
 from airflow_logio.demo.timing import Stopwatch, run_stages
 from airflow_logio.errors import ConfigurationError, LogioError
-from airflow_logio.runtime import bundle, leftovers, spark_submit
-from airflow_logio.runtime.ending import DriverEnder
+from airflow_logio.runtime.launch import bundle, leftovers, spark_submit
+from airflow_logio.runtime.supervision.end_drivers import DriverEnder
 from airflow_logio.store.opening import open_store
 from airflow_logio.store.sql.store import SqlLogStore
 

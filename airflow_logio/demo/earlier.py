@@ -6,7 +6,7 @@ from collections.abc import Collection
 from pathlib import Path
 
 from airflow_logio.protocol.states import RunState
-from airflow_logio.runtime.ending import DriverEnder
+from airflow_logio.runtime.supervision.end_drivers import DriverEnder
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records import Run
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import airflow_logio
-from airflow_logio.cli.connections import absolute, in_url
+from airflow_logio.cli.connection_file import absolute, in_url
 from airflow_logio.errors import ConfigurationError
 
 

@@ -19,7 +19,7 @@ from pathlib import Path
 
 import psutil
 
-from airflow_logio.demo.connections import log_connection, spark_connection, warehouse_connection
+from airflow_logio.demo.airflow_connections import log_connection, spark_connection, warehouse_connection
 from airflow_logio.demo.places import Places
 from airflow_logio.errors import ConfigurationError
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from airflow_logio.runtime.run_summary import RunSummary
+from airflow_logio.runtime.figures.run_summary import RunSummary
 
 
 @dataclass(slots=True)

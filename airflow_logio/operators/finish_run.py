@@ -9,10 +9,10 @@ from airflow.providers.common.compat.sdk import AirflowFailException, BaseOperat
 
 from airflow_logio.dataflow.pipeline import Pipeline
 from airflow_logio.hooks.logio import LogioHook
-from airflow_logio.operators.references import reference, resolve
-from airflow_logio.operators.runs import check_current, opened_log, progress_table, run_of
+from airflow_logio.operators._task.pipeline_reference import reference, resolve
+from airflow_logio.operators._task.run_lookup import check_current, opened_log, progress_table, run_of
 from airflow_logio.protocol.states import CONCLUDED
-from airflow_logio.runtime.tidying import clear_up
+from airflow_logio.runtime.supervision.tidying import clear_up
 from airflow_logio.store.records import QuarantinedInputSet, Run
 
 

@@ -7,13 +7,13 @@ from datetime import timedelta
 from typing import Any, ClassVar
 
 from airflow_logio.hooks.logio import LogioHook
-from airflow_logio.operators.runs import opened_log
+from airflow_logio.operators._task.run_lookup import opened_log
 from airflow_logio.operators.stop import LogioStopOperator
 from airflow_logio.protocol.states import RunState
-from airflow_logio.runtime.fresh import run_to_give_up
-from airflow_logio.runtime.stop_run import States, StopMode
-from airflow_logio.store.endings import how_to_begin_anew
+from airflow_logio.runtime.supervision.give_up import run_to_give_up
+from airflow_logio.runtime.supervision.stop_run import States, StopMode
 from airflow_logio.store.records import Run
+from airflow_logio.store.rules.endings import how_to_begin_anew
 from airflow_logio.store.sql.store import SqlLogStore
 
 

@@ -11,9 +11,9 @@ from airflow.providers.common.compat.sdk import TaskGroup
 from airflow_logio.dataflow.pipeline import Pipeline
 from airflow_logio.errors import ConfigurationError, PipelineDefinitionError
 from airflow_logio.hooks.logio import LogioHook
+from airflow_logio.operators._task.pipeline_reference import reference
+from airflow_logio.operators._task.recovery_round import Callback
 from airflow_logio.operators.finish_run import LogioFinishRunOperator
-from airflow_logio.operators.recovering import Callback
-from airflow_logio.operators.references import reference
 from airflow_logio.operators.spark import LogioSparkOperator
 from airflow_logio.operators.start_run import REFUSE, SUPERVISE, LogioStartRunOperator, supervision_of
 from airflow_logio.operators.supervise import MANY, SOON, LogioSuperviseOperator

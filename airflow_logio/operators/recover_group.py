@@ -10,13 +10,13 @@ from airflow.providers.common.compat.sdk import AirflowFailException, BaseOperat
 
 from airflow_logio import _compat
 from airflow_logio.hooks.logio import LogioHook
-from airflow_logio.operators.launching import Launching
-from airflow_logio.operators.recovering import Callback, GroupRecovery, as_callbacks, notify
-from airflow_logio.operators.runs import opened_log
-from airflow_logio.operators.scaling import GroupScaling
-from airflow_logio.runtime.failures import DueScaling, finding_of
-from airflow_logio.runtime.launch import Launcher, LocalProcessLauncher
-from airflow_logio.runtime.recovery import RecoveryOutcome
+from airflow_logio.operators._task.launches import Launching
+from airflow_logio.operators._task.recovery_round import Callback, GroupRecovery, as_callbacks, notify
+from airflow_logio.operators._task.run_lookup import opened_log
+from airflow_logio.operators._task.scaling_round import GroupScaling
+from airflow_logio.runtime.launch.launcher import Launcher, LocalProcessLauncher
+from airflow_logio.runtime.supervision.findings import DueScaling, finding_of
+from airflow_logio.runtime.supervision.tend import RecoveryOutcome
 
 
 class LogioRecoverGroupOperator(BaseOperator):

@@ -14,16 +14,16 @@ from airflow_logio import _compat
 from airflow_logio.dataflow.pipeline import Pipeline
 from airflow_logio.errors import ConfigurationError, ProtocolViolation, UnknownRun
 from airflow_logio.hooks.logio import LogioHook
-from airflow_logio.operators.launching import Launching
-from airflow_logio.operators.references import reference, resolve
-from airflow_logio.operators.runs import identity, opened_log
-from airflow_logio.operators.scaling import GroupScaling, shown
+from airflow_logio.operators._task.launches import Launching
+from airflow_logio.operators._task.pipeline_reference import reference, resolve
+from airflow_logio.operators._task.run_lookup import identity, opened_log
+from airflow_logio.operators._task.scaling_round import GroupScaling, shown
 from airflow_logio.protocol.replicas import replica_name
 from airflow_logio.protocol.states import OPEN_SCALING
-from airflow_logio.runtime.controlling import LOOK_SECONDS, decide, look
-from airflow_logio.runtime.launch import Launcher, LocalProcessLauncher
-from airflow_logio.runtime.policies import Policy
-from airflow_logio.runtime.scaling import Stage
+from airflow_logio.runtime.launch.launcher import Launcher, LocalProcessLauncher
+from airflow_logio.runtime.scaling.controller import LOOK_SECONDS, decide, look
+from airflow_logio.runtime.scaling.policies import Policy
+from airflow_logio.runtime.scaling.requests import Stage
 from airflow_logio.store.records import Run, ScalingRequest
 from airflow_logio.store.sql.store import SqlLogStore
 from airflow_logio.triggers.scale import LogioScaleTrigger

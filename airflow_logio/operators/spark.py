@@ -12,14 +12,14 @@ from airflow.providers.common.compat.sdk import AirflowException, AirflowFailExc
 from airflow_logio import _compat
 from airflow_logio.dataflow.pipeline import Pipeline
 from airflow_logio.hooks.logio import LogioHook
-from airflow_logio.operators.group_task import GroupTask, asked_by_person
-from airflow_logio.operators.launching import Launching
-from airflow_logio.operators.references import reference, resolve
-from airflow_logio.operators.runs import check_current, opened_log, run_of
-from airflow_logio.operators.spark_arguments import SparkArguments
+from airflow_logio.operators._task.group_task import GroupTask, asked_by_person
+from airflow_logio.operators._task.launches import Launching
+from airflow_logio.operators._task.pipeline_reference import reference, resolve
+from airflow_logio.operators._task.run_lookup import check_current, opened_log, run_of
+from airflow_logio.operators._task.spark_arguments import SparkArguments
 from airflow_logio.protocol.states import WAITING, GroupState
-from airflow_logio.runtime.launch import Launcher, LocalProcessLauncher
-from airflow_logio.runtime.whole import Sighting, WholeWatcher
+from airflow_logio.runtime.launch.launcher import Launcher, LocalProcessLauncher
+from airflow_logio.runtime.supervision.whole_watch import Sighting, WholeWatcher
 from airflow_logio.store.records import LaunchRecipe, Run
 from airflow_logio.store.sql.store import SqlLogStore
 from airflow_logio.triggers.group import LogioGroupTrigger

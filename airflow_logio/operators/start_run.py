@@ -10,10 +10,10 @@ from airflow.providers.common.compat.sdk import BaseOperator
 from airflow_logio.dataflow.pipeline import Pipeline
 from airflow_logio.errors import ConfigurationError, PipelineDefinitionError
 from airflow_logio.hooks.logio import LogioHook
-from airflow_logio.operators.references import reference, resolve
-from airflow_logio.operators.runs import identity, opened_log
+from airflow_logio.operators._task.pipeline_reference import reference, resolve
+from airflow_logio.operators._task.run_lookup import identity, opened_log
 from airflow_logio.protocol.liveness import RecoveryBudget
-from airflow_logio.runtime.start import check_replay_seconds, lease_of, run_spec
+from airflow_logio.runtime.launch.start_run import check_replay_seconds, lease_of, run_spec
 from airflow_logio.store.records import RunSpec, Supervision
 
 SUPERVISE, RECOVERY_DAG = "supervise", "dag"

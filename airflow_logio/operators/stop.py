@@ -14,10 +14,10 @@ from airflow_logio.dataflow.operators import SourceOperator
 from airflow_logio.dataflow.pipeline import Pipeline
 from airflow_logio.errors import ConfigurationError
 from airflow_logio.hooks.logio import LogioHook
-from airflow_logio.operators.references import reference
-from airflow_logio.operators.runs import check_which_run, find_run, opened_log
+from airflow_logio.operators._task.pipeline_reference import reference
+from airflow_logio.operators._task.run_lookup import check_which_run, find_run, opened_log
 from airflow_logio.protocol.states import CONCLUDED, GroupState
-from airflow_logio.runtime.stop_run import States, StopMode, StopRun, shown
+from airflow_logio.runtime.supervision.stop_run import States, StopMode, StopRun, shown
 from airflow_logio.store.records import Run
 from airflow_logio.store.sql.store import SqlLogStore
 from airflow_logio.triggers.stop import LogioStopTrigger

@@ -12,14 +12,14 @@ from airflow_logio import _compat
 from airflow_logio.dataflow.pipeline import Pipeline
 from airflow_logio.errors import ConfigurationError
 from airflow_logio.hooks.logio import LogioHook
-from airflow_logio.operators.launching import Launching
-from airflow_logio.operators.recovering import Callback, GroupRecovery, as_callbacks, notify
-from airflow_logio.operators.references import reference, resolve
-from airflow_logio.operators.runs import identity, opened_log, run_of
-from airflow_logio.operators.scaling import GroupScaling
-from airflow_logio.runtime.failures import DueScaling, FailedGroup, FailureFinder, finding_of
-from airflow_logio.runtime.launch import Launcher, LocalProcessLauncher
-from airflow_logio.runtime.recovery import RecoveryOutcome
+from airflow_logio.operators._task.launches import Launching
+from airflow_logio.operators._task.pipeline_reference import reference, resolve
+from airflow_logio.operators._task.recovery_round import Callback, GroupRecovery, as_callbacks, notify
+from airflow_logio.operators._task.run_lookup import identity, opened_log, run_of
+from airflow_logio.operators._task.scaling_round import GroupScaling
+from airflow_logio.runtime.launch.launcher import Launcher, LocalProcessLauncher
+from airflow_logio.runtime.supervision.findings import DueScaling, FailedGroup, FailureFinder, finding_of
+from airflow_logio.runtime.supervision.tend import RecoveryOutcome
 from airflow_logio.store.records import Run
 from airflow_logio.store.sql.store import SqlLogStore
 from airflow_logio.triggers.failed_groups import LogioFailedGroupTrigger

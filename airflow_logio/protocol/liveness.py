@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+BEAT_SECONDS = 0.5
+"""Between two heartbeats of a driver."""
+
 
 @dataclass(frozen=True, slots=True)
 class Lease:

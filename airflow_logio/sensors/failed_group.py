@@ -10,8 +10,8 @@ from airflow.providers.common.compat.sdk import AirflowException, BaseOperator
 
 from airflow_logio import _compat
 from airflow_logio.hooks.logio import LogioHook
-from airflow_logio.operators.runs import identity
-from airflow_logio.runtime.failures import FailedGroup, finding_of
+from airflow_logio.operators._task.run_lookup import identity
+from airflow_logio.runtime.supervision.findings import FailedGroup, finding_of
 from airflow_logio.triggers.failed_groups import LogioFailedGroupTrigger
 
 

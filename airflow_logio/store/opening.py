@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from airflow_logio.store.patience import Patience
+from airflow_logio.store.rules.patience import Patience
 from airflow_logio.store.sql import revision
 from airflow_logio.store.sql.store import SqlLogStore
 

@@ -253,6 +253,10 @@ class FenceRow:
     commit_no: int
 
 
+LOAD_SECONDS = 10.0
+"""The figures of a driver's load cover this time, or the time since it began."""
+
+
 @dataclass(frozen=True, slots=True)
 class Load:
     """How a driver has spent the last seconds, and what passed through it in them. Fractions are of the time, 0 to 1."""

@@ -13,16 +13,25 @@
 
 from __future__ import annotations
 
-from airflow_logio.testing.external import ExternalSystem, Guarantee
-from airflow_logio.testing.invariants import INVARIANTS
-from airflow_logio.testing.log_watch import LogWatch
-from airflow_logio.testing.pipelines import ScriptedSource, pipeline_scenario
-from airflow_logio.testing.plan import Batch, Destinations, GroupPlan, ListSource, Observed, Read, Scenario, UpTo
-from airflow_logio.testing.schedule import Failure, Figures, Simulator
-from airflow_logio.testing.shrinking import shrink
-from airflow_logio.testing.sites import Site
-from airflow_logio.testing.story import tell
-from airflow_logio.testing.violation import Violation
+from airflow_logio.testing.simulator.authored_pipeline import ScriptedSource, pipeline_scenario
+from airflow_logio.testing.simulator.external_systems import ExternalSystem, Guarantee
+from airflow_logio.testing.simulator.plan import (
+    Batch,
+    Destinations,
+    GroupPlan,
+    ListSource,
+    Observed,
+    Read,
+    Scenario,
+    UpTo,
+)
+from airflow_logio.testing.simulator.shrink import shrink
+from airflow_logio.testing.simulator.simulation import Failure, Figures, Simulator
+from airflow_logio.testing.simulator.sites import Site
+from airflow_logio.testing.simulator.story import tell
+from airflow_logio.testing.simulator.violation import Violation
+from airflow_logio.testing.simulator.watch.invariants import INVARIANTS
+from airflow_logio.testing.simulator.watch.log_watch import LogWatch
 
 __all__ = [
     "INVARIANTS",

@@ -8,13 +8,13 @@ from typing import Any
 
 import pyarrow as pa
 
+from airflow_logio.dataflow.action_writers import CheckableWriter, ClientWriter, ConditionalWriter
 from airflow_logio.dataflow.write_actions import WriteAction
-from airflow_logio.dataflow.writers import CheckableWriter, ClientWriter, ConditionalWriter
 from airflow_logio.errors import Fenced
 from airflow_logio.protocol.writes import PendingWrite
-from airflow_logio.runtime.arrow import encode
-from airflow_logio.runtime.execution import executor_of
-from airflow_logio.runtime.external import Connections, WriterIdentity
+from airflow_logio.runtime.systems.arrow import encode
+from airflow_logio.runtime.systems.connections import Connections, WriterIdentity
+from airflow_logio.runtime.systems.execution import executor_of
 
 OPERATOR = "writer_check"
 

@@ -13,7 +13,7 @@ from airflow.providers.common.compat.sdk import AirflowException
 
 from airflow_logio._compat import TriggerEvent
 from airflow_logio.errors import LogioError, LogUnavailable
-from airflow_logio.runtime.failures import FailureFinder, Findings
+from airflow_logio.runtime.supervision.findings import FailureFinder, Findings
 from airflow_logio.triggers.base import LogTrigger
 from airflow_logio.triggers.bell import FailureBell
 

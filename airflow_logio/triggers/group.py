@@ -17,9 +17,9 @@ from airflow.providers.common.compat.sdk import AirflowException
 from airflow_logio._compat import TriggerEvent, aget_task_state
 from airflow_logio.errors import LogioError, LogUnavailable
 from airflow_logio.protocol.states import WAITING, GroupState
-from airflow_logio.runtime.stopping import Halt, halt_all_for_good
-from airflow_logio.runtime.supervision import SupervisionWatch
-from airflow_logio.runtime.whole import Sighting, WholeWatcher
+from airflow_logio.runtime.supervision.halt import Halt, halt_all_for_good
+from airflow_logio.runtime.supervision.presence import SupervisionWatch
+from airflow_logio.runtime.supervision.whole_watch import Sighting, WholeWatcher
 from airflow_logio.store.records import Run
 from airflow_logio.triggers.base import LogTrigger
 from airflow_logio.triggers.reporting import GroupReporter

@@ -16,7 +16,7 @@ from typing import Any
 
 from sqlalchemy.engine import URL, Engine
 
-from airflow_logio.store.sql.bell import FailureListener
+from airflow_logio.store.sql.failure_channel import FailureListener
 
 log = logging.getLogger(__name__)
 

@@ -11,7 +11,7 @@ from airflow.providers.common.compat.sdk import AirflowException
 from airflow_logio._compat import TriggerEvent
 from airflow_logio.errors import LogioError, LogUnavailable
 from airflow_logio.protocol.states import ENDED
-from airflow_logio.runtime.recoveries import recoveries
+from airflow_logio.runtime.figures.recoveries import recoveries
 from airflow_logio.store.sql.drivers import driver_records
 from airflow_logio.store.sql.store import SqlLogStore
 from airflow_logio.triggers.base import LogTrigger

@@ -8,10 +8,10 @@ from collections.abc import Callable, Sequence
 
 from airflow_logio import metrics
 from airflow_logio.errors import LogUnavailable
-from airflow_logio.runtime.progress_lines import ProgressLines
-from airflow_logio.runtime.recoveries import Recovery, RecoveryNews
-from airflow_logio.runtime.snapshot import Observer
-from airflow_logio.runtime.whole import members_of
+from airflow_logio.runtime.figures.progress_lines import ProgressLines
+from airflow_logio.runtime.figures.recoveries import Recovery, RecoveryNews
+from airflow_logio.runtime.figures.snapshot import Observer
+from airflow_logio.runtime.figures.whole_group import members_of
 from airflow_logio.store.records import Run
 from airflow_logio.store.sql.drivers import driver_records
 from airflow_logio.store.sql.store import SqlLogStore

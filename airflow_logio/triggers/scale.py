@@ -10,8 +10,8 @@ from airflow.providers.common.compat.sdk import AirflowException
 from airflow_logio._compat import TriggerEvent
 from airflow_logio.errors import LogioError, LogUnavailable
 from airflow_logio.protocol.states import OPEN_SCALING
-from airflow_logio.runtime.scaling import is_due
-from airflow_logio.runtime.whole import members_of
+from airflow_logio.runtime.figures.whole_group import members_of
+from airflow_logio.runtime.scaling.requests import is_due
 from airflow_logio.store.records import Run
 from airflow_logio.store.sql.store import SqlLogStore
 from airflow_logio.triggers.base import LogTrigger

@@ -9,7 +9,7 @@ from airflow.providers.common.compat.sdk import AirflowException
 
 from airflow_logio._compat import TriggerEvent
 from airflow_logio.errors import LogioError, LogUnavailable
-from airflow_logio.runtime.stop_run import States, StopMode, StopRun
+from airflow_logio.runtime.supervision.stop_run import States, StopMode, StopRun
 from airflow_logio.triggers.base import LogTrigger
 
 

@@ -14,7 +14,7 @@ import pytest
 from airflow_logio.crash import CrashPoint
 from airflow_logio.protocol.liveness import Lease
 from airflow_logio.protocol.states import GroupState
-from airflow_logio.runtime.exit_codes import REPLACED
+from airflow_logio.runtime.launch.exit_codes import REPLACED
 from airflow_logio.store.records import BacklogBound
 from tests.acceptance.test_zombies import contents
 from tests.support.by_hand import BY_HAND, assert_exact, changing

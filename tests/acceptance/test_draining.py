@@ -15,9 +15,9 @@ import pytest
 
 from airflow_logio.crash import CrashPoint
 from airflow_logio.protocol.states import GroupState, RunState
-from airflow_logio.runtime import bundle
+from airflow_logio.runtime.launch import bundle
 from airflow_logio.runtime.payloads import Payloads
-from airflow_logio.runtime.tidying import tidy
+from airflow_logio.runtime.supervision.tidying import tidy
 from tests.support.bundle.endless import RECORDS_PER_EVENT, RECORDS_PER_POLL
 from tests.support.crash_sites import IN_DRAINS
 from tests.support.running import PlainLauncher, Running, has_ended, running

@@ -14,7 +14,7 @@ import sqlalchemy as sa
 
 from airflow_logio.cli.app import main
 from airflow_logio.protocol.states import GroupState, RunState
-from airflow_logio.store.lineage import backward
+from airflow_logio.store.lineage.queries import backward
 from airflow_logio.store.records import GroupRef
 from tests.support.grocery import assert_exact
 from tests.support.running import PLAIN_RECORDS_PER_BATCH, PlainLauncher, Running, has_ended, running

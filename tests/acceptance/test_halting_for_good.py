@@ -14,9 +14,10 @@ import pytest
 
 from airflow_logio.crash import CrashPoint
 from airflow_logio.protocol.states import GroupState
-from airflow_logio.runtime import processes, stopping
-from airflow_logio.runtime.exit_codes import REPLACED
-from airflow_logio.runtime.stopping import Halt, halt_for_good
+from airflow_logio.runtime.launch import processes
+from airflow_logio.runtime.launch.exit_codes import REPLACED
+from airflow_logio.runtime.supervision import halt as halting
+from airflow_logio.runtime.supervision.halt import Halt, halt_for_good
 from airflow_logio.store.records import BacklogBound, DriverIdentity
 from tests.acceptance.test_zombies import contents
 from tests.support.crash_sites import IN_HALTS
@@ -158,7 +159,7 @@ def test_a_claim_between_the_look_and_the_wish_is_not_hit(
         looks: list[Any] = [old]
         real = run.store.group
         monkeypatch.setattr(run.store, "group", lambda *where: looks.pop() if looks else real(*where))
-        monkeypatch.setattr(stopping, "_cannot_obey", lambda _: False)
+        monkeypatch.setattr(halting, "_cannot_obey", lambda _: False)
         assert halt(run, "totals") is Halt.LEFT
         assert run.is_running("totals", 2) and run.status("totals").desired is GroupState.RUNNING
         assert not run.store.request(run.run.run_id, "totals", GroupState.HALTED, incarnation=1)

@@ -13,7 +13,7 @@ import pytest
 
 from airflow_logio.demo.check import check
 from airflow_logio.demo.data import parquet_file
-from airflow_logio.runtime.leftovers import processes_under
+from airflow_logio.runtime.launch.leftovers import processes_under
 from tests.support.grocery import write_slice
 from tests.support.waiting import eventually
 

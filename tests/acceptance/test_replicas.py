@@ -11,13 +11,13 @@ import pytest
 import sqlalchemy as sa
 
 from airflow_logio.protocol.states import GroupState
-from airflow_logio.runtime import bundle
-from airflow_logio.runtime.controlling import look, observe
-from airflow_logio.runtime.launch import launch_group
-from airflow_logio.runtime.policies import DS2
-from airflow_logio.runtime.scaling import Stage
-from airflow_logio.store.lineage import backward
-from airflow_logio.store.lineage_authored import as_authored
+from airflow_logio.runtime.launch import bundle
+from airflow_logio.runtime.launch.launcher import launch_group
+from airflow_logio.runtime.scaling.controller import look, observe
+from airflow_logio.runtime.scaling.policies import DS2
+from airflow_logio.runtime.scaling.requests import Stage
+from airflow_logio.store.lineage.authored_result import as_authored
+from airflow_logio.store.lineage.queries import backward
 from tests.support.grocery import assert_exact, write_slice
 from tests.support.running import PLAIN_RECORDS_PER_BATCH, PlainLauncher, Running, running
 from tests.support.warehouse import warehouse_engine

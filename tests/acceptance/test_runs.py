@@ -15,10 +15,10 @@ import sqlalchemy as sa
 
 from airflow_logio.errors import ConfigurationError, IncompatibleRun
 from airflow_logio.protocol.states import GroupState
-from airflow_logio.runtime.bundle import parse_ref
-from airflow_logio.runtime.lineage_records import effect, records
-from airflow_logio.store.lineage import backward, forward
-from airflow_logio.store.lineage_graph import EventNode, InputSetNode, ReadNode
+from airflow_logio.runtime.figures.lineage_records import effect, records
+from airflow_logio.runtime.launch.bundle import parse_ref
+from airflow_logio.store.lineage.queries import backward, forward
+from airflow_logio.store.lineage.result import EventNode, InputSetNode, ReadNode
 from airflow_logio.store.records import BacklogBound
 from airflow_logio.store.sql.engines import log_engine
 from tests.support.grocery import assert_exact

@@ -18,9 +18,9 @@ import psutil
 import pytest
 
 from airflow_logio.demo.standalone import free_port
-from airflow_logio.runtime.driver_config import DriverConfig
-from airflow_logio.runtime.launch import Launched, LocalProcessLauncher
-from airflow_logio.runtime.spark_submit import SparkSettings, environment, find_spark_submit
+from airflow_logio.runtime.launch.driver_config import DriverConfig
+from airflow_logio.runtime.launch.launcher import Launched, LocalProcessLauncher
+from airflow_logio.runtime.launch.spark_submit import SparkSettings, environment, find_spark_submit
 from airflow_logio.store.records import Claim
 from tests.support.grocery import assert_exact
 from tests.support.running import SALES, SALES_RECORDS_PER_BATCH, PlainLauncher, running

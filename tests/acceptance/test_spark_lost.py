@@ -12,12 +12,12 @@ pytestmark = pytest.mark.acceptance
 CHILD = '''
 import os, sys
 import psutil, pyarrow as pa
-from airflow_logio.runtime import spark
-from airflow_logio.runtime.jobs import JobRunner
+from airflow_logio.runtime.driver import spark_session
+from airflow_logio.runtime.driver.jobs import JobRunner
 
-spark.warm_up = lambda session: None
+spark_session.warm_up = lambda session: None
 os.environ["PYSPARK_SUBMIT_ARGS"] = (
-    "--master local[1] --driver-memory 512m --conf spark.ui.enabled=false pyspark-shell"
+    "--master local[1] --driver-memory 512m --conf spark_session.ui.enabled=false pyspark-shell"
 )
 
 def kill_the_jvm(session):
@@ -43,7 +43,7 @@ class Unlucky:
         raise AssertionError("the job must not end")
 
 done, failed = [], []
-sessions = spark.SparkSessions("test")
+sessions = spark_session.SparkSessions("test")
 runner = JobRunner("p", "op", Unlucky(), sessions, None, str, done.append, failed.append)
 runner.start([("a", None), ("b", None)])
 runner.join()

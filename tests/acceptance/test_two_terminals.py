@@ -14,11 +14,11 @@ import pytest
 
 from airflow_logio.cli import control
 from airflow_logio.protocol.states import GroupState, RunState
-from airflow_logio.runtime.bundle import parse_ref
-from airflow_logio.runtime.ending import DriverEnder
-from airflow_logio.runtime.launch import LaunchContext
-from airflow_logio.runtime.local_run import LocalRun
-from airflow_logio.runtime.run_summary import Outcome, RunSummary
+from airflow_logio.runtime.figures.run_summary import Outcome, RunSummary
+from airflow_logio.runtime.launch.bundle import parse_ref
+from airflow_logio.runtime.launch.launcher import LaunchContext
+from airflow_logio.runtime.supervision.end_drivers import DriverEnder
+from airflow_logio.runtime.supervision.local_run import LocalRun
 from airflow_logio.store.records import GroupRef
 from tests.acceptance.test_operator_errors import BUNDLE, expected, faulty_warehouse, mend, written
 from tests.support import commands

@@ -16,7 +16,7 @@ import sqlalchemy as sa
 
 from airflow_logio.crash import CrashPoint
 from airflow_logio.protocol.liveness import Lease
-from airflow_logio.runtime.exit_codes import REPLACED
+from airflow_logio.runtime.launch.exit_codes import REPLACED
 from airflow_logio.store.sql.engines import log_engine
 from tests.support.grocery import assert_exact
 from tests.support.running import PLAIN_RECORDS_PER_BATCH, PlainLauncher, has_ended, running

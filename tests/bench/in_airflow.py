@@ -36,9 +36,9 @@ from airflow_logio.demo.places import Places
 from airflow_logio.demo.rest import Airflow, AirflowUnavailable
 from airflow_logio.demo.standalone import Standalone
 from airflow_logio.protocol.states import GroupState
-from airflow_logio.runtime import leftovers
-from airflow_logio.runtime.recoveries import Recovery, recoveries
-from airflow_logio.runtime.snapshot import Observer
+from airflow_logio.runtime.figures.recoveries import Recovery, recoveries
+from airflow_logio.runtime.figures.snapshot import Observer
+from airflow_logio.runtime.launch import leftovers
 from airflow_logio.store.opening import open_store
 from airflow_logio.store.records import GroupStatus, Run
 from airflow_logio.store.sql.drivers import driver_records

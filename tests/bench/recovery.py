@@ -19,7 +19,7 @@ import psutil
 
 from airflow_logio.protocol.liveness import Lease
 from airflow_logio.protocol.states import GroupState
-from airflow_logio.runtime.run_summary import Outcome
+from airflow_logio.runtime.figures.run_summary import Outcome
 from airflow_logio.store.records import DriverIdentity
 from airflow_logio.store.sql.drivers import DriverRecord, driver_records
 from tests.bench.databases import Databases

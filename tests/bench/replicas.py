@@ -15,12 +15,12 @@ from statistics import median
 import psutil
 
 from airflow_logio.protocol.states import GroupState
-from airflow_logio.runtime import bundle
-from airflow_logio.runtime.launch import LaunchContext, LocalProcessLauncher
-from airflow_logio.runtime.local_run import LocalRun
-from airflow_logio.runtime.run_summary import Outcome, RunSummary
-from airflow_logio.runtime.scaling import Stage, carry_out
-from airflow_logio.runtime.start import run_spec
+from airflow_logio.runtime.figures.run_summary import Outcome, RunSummary
+from airflow_logio.runtime.launch import bundle
+from airflow_logio.runtime.launch.launcher import LaunchContext, LocalProcessLauncher
+from airflow_logio.runtime.launch.start_run import run_spec
+from airflow_logio.runtime.scaling.requests import Stage, carry_out
+from airflow_logio.runtime.supervision.local_run import LocalRun
 from airflow_logio.store.opening import open_store
 from airflow_logio.store.sql.drivers import driver_records
 from tests.bench.databases import Databases

@@ -10,10 +10,10 @@ from pathlib import Path
 from airflow_logio.demo.check import check
 from airflow_logio.demo.data import parquet_file
 from airflow_logio.protocol.liveness import Lease
-from airflow_logio.runtime import bundle
-from airflow_logio.runtime.launch import LaunchContext, LocalProcessLauncher
-from airflow_logio.runtime.local_run import LocalRun
-from airflow_logio.runtime.start import run_spec
+from airflow_logio.runtime.launch import bundle
+from airflow_logio.runtime.launch.launcher import LaunchContext, LocalProcessLauncher
+from airflow_logio.runtime.launch.start_run import run_spec
+from airflow_logio.runtime.supervision.local_run import LocalRun
 from airflow_logio.store.opening import open_store
 
 PIPELINE = Path(__file__).parents[2] / "dags" / "pipelines" / "sales.py"

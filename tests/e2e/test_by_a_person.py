@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from airflow_logio.demo.connections import warehouse_connection
+from airflow_logio.demo.airflow_connections import warehouse_connection
 from airflow_logio.demo.rest import AirflowRefused
 from airflow_logio.protocol.states import GroupState, RunState
 from airflow_logio.store.records import Run, UnderWay

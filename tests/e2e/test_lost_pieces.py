@@ -21,9 +21,9 @@ import psutil
 import pytest
 import sqlalchemy as sa
 
-from airflow_logio.demo.connections import warehouse_connection
+from airflow_logio.demo.airflow_connections import warehouse_connection
 from airflow_logio.protocol.states import ALIVE, GroupState, RunState
-from airflow_logio.runtime.supervision import last_look
+from airflow_logio.runtime.supervision.presence import last_look
 from airflow_logio.store.records import GroupStatus, UnderWay
 from airflow_logio.store.sql.drivers import driver_records
 from tests.support.airflow_installation import LONG, ROOT, SHORT, AirflowInstallation

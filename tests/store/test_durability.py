@@ -10,7 +10,7 @@ from typing import Any
 import psycopg2
 import pytest
 
-from airflow_logio.runtime.warehouse import Warehouse
+from airflow_logio.runtime.systems.warehouse import Warehouse
 from airflow_logio.store.sql import migrate
 from airflow_logio.store.sql.store import SqlLogStore
 from tests.support.logs import fetched, sent, start_driver

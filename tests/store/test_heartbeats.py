@@ -13,8 +13,9 @@ import pytest
 import sqlalchemy as sa
 
 from airflow_logio.errors import LogUnavailable
+from airflow_logio.protocol.liveness import BEAT_SECONDS
 from airflow_logio.protocol.states import GroupState
-from airflow_logio.runtime.heartbeat import BEAT_SECONDS, Heartbeat
+from airflow_logio.runtime.driver.heartbeat import Heartbeat
 from airflow_logio.store.opening import open_store
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records import GroupRef, Load

@@ -18,8 +18,8 @@ from airflow_logio.protocol.effects import Kept
 from airflow_logio.protocol.group import GroupProtocol
 from airflow_logio.protocol.logic import Emit, OperatorSpec, Output
 from airflow_logio.protocol.values import Port
-from airflow_logio.runtime.collection import MAX_BATCH_ROWS, Collection
-from airflow_logio.runtime.sweeps import Sweep
+from airflow_logio.runtime.driver.garbage import MAX_BATCH_ROWS, Collection
+from airflow_logio.runtime.driver.sweeps import Sweep
 from airflow_logio.store.memory import MemoryLogStore
 from airflow_logio.store.opening import open_store
 from airflow_logio.store.port import LogStore

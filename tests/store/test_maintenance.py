@@ -12,7 +12,7 @@ from airflow_logio.errors import Fenced, ProtocolViolation, UnknownRun
 from airflow_logio.protocol import effects as fx
 from airflow_logio.protocol.states import GroupState, RunState
 from airflow_logio.protocol.values import Port
-from airflow_logio.runtime import tidying
+from airflow_logio.runtime.supervision import tidying
 from airflow_logio.store.memory import MemoryLogStore
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records import OperatorShape, Run, RunSpec

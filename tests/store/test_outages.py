@@ -15,7 +15,7 @@ import sqlalchemy as sa
 
 from airflow_logio.errors import LogUnavailable
 from airflow_logio.store.opening import open_store
-from airflow_logio.store.patience import Patience
+from airflow_logio.store.rules.patience import Patience
 from airflow_logio.store.sql import engines
 from airflow_logio.store.sql.store import SqlLogStore
 from tests.conftest import QUICK

@@ -22,7 +22,7 @@ from airflow_logio.errors import EpochVoid, Fenced, LogUnavailable, ProtocolViol
 from airflow_logio.protocol import effects as fx
 from airflow_logio.protocol.states import GroupState
 from airflow_logio.store.records import Run
-from airflow_logio.store.sql import engines, rescaling
+from airflow_logio.store.sql import engines, slot_moves
 from airflow_logio.store.sql.backends import driver_application
 from airflow_logio.store.sql.store import SqlLogStore
 from tests.conftest import QUICK
@@ -52,7 +52,7 @@ def short_timeouts(monkeypatch: pytest.MonkeyPatch) -> None:
     arguments = engines.postgres_arguments.__kwdefaults__
     assert arguments is not None
     monkeypatch.setitem(arguments, "lock_timeout", 0.05)
-    monkeypatch.setattr(rescaling, "BUSY_SECONDS", 0.05)
+    monkeypatch.setattr(slot_moves, "BUSY_SECONDS", 0.05)
     monkeypatch.setattr(engines, "BUSY_TIMEOUT_SECONDS", 0.02)
 
 

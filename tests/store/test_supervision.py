@@ -15,8 +15,8 @@ from airflow_logio.store.port import LogStore
 from airflow_logio.store.records import LaunchRecipe, RunKey, SupervisorRecord
 from airflow_logio.store.sql import schema
 from airflow_logio.store.sql.backends import driver_application
-from airflow_logio.store.sql.bell import FailureListener
 from airflow_logio.store.sql.engines import writing
+from airflow_logio.store.sql.failure_channel import FailureListener
 from airflow_logio.store.sql.store import SqlLogStore
 from tests.support.logs import replace_driver, spec, start_driver
 from tests.support.postgres import PostgresServer

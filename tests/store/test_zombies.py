@@ -16,8 +16,8 @@ import pytest
 
 from airflow_logio.errors import Fenced, LogUnavailable
 from airflow_logio.store.opening import open_store
-from airflow_logio.store.patience import Patience
 from airflow_logio.store.records import Collected, GroupRef
+from airflow_logio.store.rules.patience import Patience
 from airflow_logio.store.sql import engines
 from airflow_logio.store.sql.backends import driver_application
 from airflow_logio.store.sql.store import SqlLogStore

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from airflow_logio.cli import preparing
+from airflow_logio.cli import preparation
 from airflow_logio.cli.app import main
-from airflow_logio.runtime import spark_submit
+from airflow_logio.runtime.launch import spark_submit
 from tests.support.running import Running
 
 
@@ -33,5 +33,5 @@ def use(run: Running, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LOGIO_URL", run.context.log_url)
     for name, url in run.context.connections.items():
         monkeypatch.setenv(f"LOGIO_CONN_{name.upper()}", url)
-    monkeypatch.setattr(preparing, "LocalProcessLauncher", lambda _: run.context.launcher)
+    monkeypatch.setattr(preparation, "LocalProcessLauncher", lambda _: run.context.launcher)
     monkeypatch.setattr(spark_submit, "check", lambda _: None)

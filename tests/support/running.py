@@ -17,9 +17,9 @@ import psutil
 from airflow_logio.crash import VARIABLE, CrashPoint
 from airflow_logio.protocol.liveness import Lease, RecoveryBudget
 from airflow_logio.protocol.states import GroupState
-from airflow_logio.runtime import bundle, processes, spark_submit
-from airflow_logio.runtime.driver_config import DriverConfig
-from airflow_logio.runtime.launch import (
+from airflow_logio.runtime.launch import bundle, processes, spark_submit
+from airflow_logio.runtime.launch.driver_config import DriverConfig
+from airflow_logio.runtime.launch.launcher import (
     APPLICATION,
     LaunchContext,
     Launched,
@@ -27,11 +27,11 @@ from airflow_logio.runtime.launch import (
     LocalProcessLauncher,
     launch_group,
 )
-from airflow_logio.runtime.scaling import Stage, Step, carry_out
-from airflow_logio.runtime.spark_submit import SparkSettings
-from airflow_logio.runtime.start import run_spec
-from airflow_logio.runtime.supervise import tend
-from airflow_logio.runtime.watch import GroupWatcher
+from airflow_logio.runtime.launch.spark_submit import SparkSettings
+from airflow_logio.runtime.launch.start_run import run_spec
+from airflow_logio.runtime.scaling.requests import Stage, Step, carry_out
+from airflow_logio.runtime.supervision.group_watch import GroupWatcher
+from airflow_logio.runtime.supervision.tend import tend
 from airflow_logio.store.opening import open_store
 from airflow_logio.store.records import BacklogBound, Claim, GroupStatus
 from tests.support.waiting import eventually

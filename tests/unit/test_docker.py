@@ -17,7 +17,7 @@ import sqlalchemy as sa
 import yaml
 from airflow.secrets.local_filesystem import LocalFilesystemBackend
 
-from airflow_logio.runtime.spark_submit import INHERITED
+from airflow_logio.runtime.launch.spark_submit import INHERITED
 from tests.support.postgres import PostgresServer
 from tests.support.warehouse import rows_of
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from airflow_logio.cli.status import replicas
+from airflow_logio.cli.status import replica_report
 from airflow_logio.cli.status.report import LastError, Report
-from airflow_logio.runtime.authored_figures import connections_seen, pending_seen, ports_seen
-from airflow_logio.runtime.recoveries import Recovery
-from airflow_logio.runtime.run_summary import driver_json, quarantined_json
-from airflow_logio.runtime.snapshot import Amount, ConnectionView, GroupView
+from airflow_logio.runtime.figures.authored_figures import connections_seen, pending_seen, ports_seen
+from airflow_logio.runtime.figures.recoveries import Recovery
+from airflow_logio.runtime.figures.run_summary import driver_json, quarantined_json
+from airflow_logio.runtime.figures.snapshot import Amount, ConnectionView, GroupView
 from airflow_logio.store.records import GroupStatus, PortProgress, Run
 
 
@@ -23,7 +23,8 @@ def document(report: Report) -> dict[str, Any]:
         **_run(report.run),
         "groups": groups,
         "replicated": {
-            one.group: replicas.document(one) | _figures(report.snapshot.group(one.group)) for one in report.replicated
+            one.group: replica_report.document(one) | _figures(report.snapshot.group(one.group))
+            for one in report.replicated
         },
         "connections": [_connection(one) for one in connections_seen(report.snapshot)],
         "ports": [_port(row) for row in ports_seen(report.snapshot)],

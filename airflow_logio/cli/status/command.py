@@ -8,13 +8,13 @@ from typing import Annotated
 import typer
 
 from airflow_logio.cli.app import LogOption, err, out, warn
-from airflow_logio.cli.connections import Connections
-from airflow_logio.cli.logs import opened
+from airflow_logio.cli.connection_file import Connections
+from airflow_logio.cli.open_log import opened
 from airflow_logio.cli.status import as_json as documents
-from airflow_logio.cli.status import tables
+from airflow_logio.cli.status import run_tables
 from airflow_logio.cli.status.report import Report, Reporter
+from airflow_logio.cli.status.run_watch import watch
 from airflow_logio.cli.status.screens import JsonScreen, PlainScreen, Screen, TerminalScreen
-from airflow_logio.cli.status.watching import watch
 from airflow_logio.store.sql.store import SqlLogStore
 
 INTERRUPTED = 130
@@ -53,15 +53,15 @@ def _runs(store: SqlLogStore, *, as_json: bool) -> None:
     if as_json:
         typer.echo(json.dumps([documents.listed_run(run, groups) for run, groups in runs], indent=2))
     else:
-        out.print(tables.runs(runs) if runs else "no runs")
+        out.print(run_tables.runs(runs) if runs else "no runs")
 
 
 def _show(report: Report, *, as_json: bool) -> None:
     if as_json:
         typer.echo(json.dumps(documents.document(report), indent=2))
         return
-    out.print(tables.whole(report))
-    for line in tables.errors(report):
+    out.print(run_tables.whole(report))
+    for line in run_tables.errors(report):
         err.print(line)
 
 

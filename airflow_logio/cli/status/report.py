@@ -6,12 +6,12 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from airflow_logio.cli.status.replicas import Replicas, replicas_of
+from airflow_logio.cli.status.replica_report import Replicas, replicas_of
 from airflow_logio.protocol.states import ENDED, GroupState, RunState
-from airflow_logio.runtime.recoveries import Recovery, recoveries
-from airflow_logio.runtime.run_summary import Outcome
-from airflow_logio.runtime.snapshot import Observer, Snapshot
-from airflow_logio.runtime.supervision import MISSING_SECONDS, last_look, missing
+from airflow_logio.runtime.figures.recoveries import Recovery, recoveries
+from airflow_logio.runtime.figures.run_summary import Outcome
+from airflow_logio.runtime.figures.snapshot import Observer, Snapshot
+from airflow_logio.runtime.supervision.presence import MISSING_SECONDS, last_look, missing
 from airflow_logio.store.records import QuarantinedInputSet, Run, SupervisorRecord
 from airflow_logio.store.sql.drivers import DriverRecord, driver_records
 from airflow_logio.store.sql.store import SqlLogStore

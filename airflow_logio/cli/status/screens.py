@@ -13,11 +13,11 @@ from rich.live import Live
 from rich.text import Text
 
 from airflow_logio.cli.display import Progress
-from airflow_logio.cli.status import tables
+from airflow_logio.cli.status import run_tables
 from airflow_logio.cli.status.as_json import document
 from airflow_logio.cli.status.report import Report
 from airflow_logio.errors import LogUnavailable
-from airflow_logio.runtime.recoveries import RecoveryNews
+from airflow_logio.runtime.figures.recoveries import RecoveryNews
 
 
 class Screen(ABC):
@@ -55,7 +55,7 @@ class TerminalScreen(Screen):
         self._live.stop()
 
     def show(self, report: Report) -> None:
-        self._page = tables.page(report)
+        self._page = run_tables.page(report)
         self._live.update(self._page, refresh=True)
 
     def away(self, since: float, error: LogUnavailable) -> None:
@@ -83,7 +83,7 @@ class PlainScreen(Screen):
                 f"{recovery.group}: recovered, first commit {recovery.seconds:.1f} s after the death was seen"
             )
         if report.has_ended:
-            self._progress.say(tables.last_line(report))
+            self._progress.say(run_tables.last_line(report))
         else:
             self._progress.show(report.snapshot)
 
@@ -104,4 +104,4 @@ class JsonScreen(Screen):
 
 
 def _away(since: float) -> str:
-    return f"log away since {tables.clock_time(since)} UTC"
+    return f"log away since {run_tables.clock_time(since)} UTC"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from airflow_logio.dataflow.definition import Definition
 from airflow_logio.dataflow.graph import Graph
-from airflow_logio.dataflow.manual import ManualOperator
+from airflow_logio.dataflow.manual_operator import ManualOperator
 from airflow_logio.dataflow.names import did_you_mean, quoted
 from airflow_logio.dataflow.operators import Operator, SourceOperator, StatelessOperator
 from airflow_logio.dataflow.replication.partition import Partition

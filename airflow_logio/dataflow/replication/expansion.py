@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from airflow_logio.dataflow.definition import Definition
 from airflow_logio.dataflow.graph import Graph
 from airflow_logio.dataflow.group_order import groups_in_order
-from airflow_logio.dataflow.groups import Group
+from airflow_logio.dataflow.operator_groups import Group
 from airflow_logio.dataflow.operators import Operator
 from airflow_logio.dataflow.replication.dispatcher import Dispatcher
 from airflow_logio.dataflow.replication.merger import Merger, OrderedMerger

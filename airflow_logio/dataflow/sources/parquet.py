@@ -10,10 +10,10 @@ from typing import Any
 import pyarrow as pa
 
 from airflow_logio.dataflow.describing import source, stable_name
+from airflow_logio.dataflow.event_stream import OrderCheck, regroup, uniform
 from airflow_logio.dataflow.fingerprints import parquet_fingerprint
 from airflow_logio.dataflow.names import check_column, check_count, check_name, did_you_mean
 from airflow_logio.dataflow.operators import SourceBatch, SourceOperator
-from airflow_logio.dataflow.rows import OrderCheck, regroup, uniform
 from airflow_logio.dataflow.sources.files import matching, opened, parquet, row_count
 from airflow_logio.errors import (
     ConfigurationError,

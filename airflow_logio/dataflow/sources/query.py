@@ -9,9 +9,9 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from airflow_logio.dataflow.event_stream import regroup, uniform
 from airflow_logio.dataflow.names import check_column, check_columns, check_count, check_table, quoted
 from airflow_logio.dataflow.operators import SourceBatch
-from airflow_logio.dataflow.rows import regroup, uniform
 from airflow_logio.dataflow.sources.connected import ConnectedSource, SourceConnection
 from airflow_logio.errors import PipelineDefinitionError, SourceChanged, SourceNotOrdered
 

@@ -5,8 +5,8 @@ and no file is ever overwritten; it is durable before the commit that refers to 
 swept when its incarnation is fenced.
 """
 
+from airflow_logio.runtime.payloads.payload_store import INLINE_BYTES, EpochPayloads, Payloads
 from airflow_logio.runtime.payloads.roots import payload_root
-from airflow_logio.runtime.payloads.store import INLINE_BYTES, EpochPayloads, Payloads
 from airflow_logio.runtime.payloads.sweeping import clear_away, sweep_group, sweep_run
 
 __all__ = ["INLINE_BYTES", "EpochPayloads", "Payloads", "clear_away", "payload_root", "sweep_group", "sweep_run"]

@@ -10,9 +10,9 @@ from airflow_logio.crash import CrashPoint, crash_here
 from airflow_logio.errors import ConfigurationError
 from airflow_logio.protocol.values import Event, Kind
 from airflow_logio.protocol.writes import PendingWrite
-from airflow_logio.runtime.arrow import decode
-from airflow_logio.runtime.payloads.store import INLINE_BYTES, EpochPayloads
-from airflow_logio.store.references import Reference
+from airflow_logio.runtime.payloads.payload_store import INLINE_BYTES, EpochPayloads
+from airflow_logio.runtime.systems.arrow import decode
+from airflow_logio.store.rules.payload_references import Reference
 
 
 class Bodies:

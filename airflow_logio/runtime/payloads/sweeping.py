@@ -10,10 +10,10 @@ import logging
 
 from airflow_logio.errors import LogioError
 from airflow_logio.protocol.states import CONCLUDED
-from airflow_logio.runtime.payloads.store import Payloads
+from airflow_logio.runtime.payloads.payload_store import Payloads
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records import Run
-from airflow_logio.store.references import Reference
+from airflow_logio.store.rules.payload_references import Reference
 
 log = logging.getLogger(__name__)
 

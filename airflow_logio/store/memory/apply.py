@@ -12,11 +12,11 @@ from airflow_logio.protocol import effects as fx
 from airflow_logio.protocol.replicas import replicated_group
 from airflow_logio.protocol.states import GroupState, allowed_from
 from airflow_logio.protocol.values import Kind, ReadStatus, Status
-from airflow_logio.store.channels import STATE_CHANNEL, read_channel, write_channel
-from airflow_logio.store.header import encode_header
 from airflow_logio.store.memory import expiry, retention, slots
 from airflow_logio.store.memory.tables import Body, BodyKey, GroupKey, LogRow, QuarantineRow, ReadRow, Tables
 from airflow_logio.store.records import Collected, GroupRef, PortProgress
+from airflow_logio.store.rules.channels import STATE_CHANNEL, read_channel, write_channel
+from airflow_logio.store.rules.header import encode_header
 
 
 def apply_effects(tables: Tables, ref: GroupRef, effects: Sequence[fx.Effect]) -> tuple[Collected, ...]:

@@ -9,10 +9,10 @@ import msgspec
 
 from airflow_logio.errors import ProtocolViolation, UnknownRun
 from airflow_logio.protocol.states import GroupState, RunState
-from airflow_logio.store.endings import GroupStates, check_alone, check_graph, check_superseding, superseded
 from airflow_logio.store.memory import quarantine, slots
 from airflow_logio.store.memory.tables import GroupKey, GroupRow, RunRow, Tables
 from airflow_logio.store.records import FenceRow, Run, RunKey, RunSpec, encode_spec
+from airflow_logio.store.rules.endings import GroupStates, check_alone, check_graph, check_superseding, superseded
 
 
 def start(tables: Tables, spec: RunSpec, *, alone: bool) -> Run:

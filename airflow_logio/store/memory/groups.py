@@ -18,11 +18,11 @@ from airflow_logio.protocol.states import (
     check_wish,
     wish_after_claim,
 )
-from airflow_logio.store.endings import superseded
 from airflow_logio.store.memory.budget import budget_spent
 from airflow_logio.store.memory.tables import DriverRow, GroupKey, Tables
 from airflow_logio.store.records import Claim, DriverIdentity, FenceRow, GroupRef, Refused, has_sources
-from airflow_logio.store.rescaling import check_going_on
+from airflow_logio.store.rules.endings import superseded
+from airflow_logio.store.rules.scaling_rules import check_going_on
 
 
 def claim(tables: Tables, key: GroupKey, expected: int, reason: str, *, by_user: bool) -> Claim | Refused:

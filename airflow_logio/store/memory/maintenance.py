@@ -9,12 +9,12 @@ from typing import Any
 from airflow_logio.errors import UnknownRun
 from airflow_logio.protocol import effects as fx
 from airflow_logio.protocol.states import GroupState, RunState
-from airflow_logio.store.endings import check_ended, has_ended, shared_ports
 from airflow_logio.store.memory import retention, slots
 from airflow_logio.store.memory.generations import group_states
 from airflow_logio.store.memory.retention import channel_bodies, drop_bodies
 from airflow_logio.store.memory.tables import RunRow, Tables
 from airflow_logio.store.records import Collected, Run
+from airflow_logio.store.rules.endings import check_ended, has_ended, shared_ports
 
 
 def collect(tables: Tables, run_id: int, limit: int) -> Collected:

@@ -10,11 +10,11 @@ from airflow_logio.protocol.reopening import reopen
 from airflow_logio.protocol.replicas import replicated_group
 from airflow_logio.protocol.states import CONCLUDED, WAITING, GroupState, RunState
 from airflow_logio.protocol.values import Kind, Status
-from airflow_logio.store.endings import superseded
-from airflow_logio.store.header import encode_header
 from airflow_logio.store.memory import slots
 from airflow_logio.store.memory.tables import BodyKey, GroupKey, Tables
 from airflow_logio.store.records import QuarantinedInputSet, Retried, senders_of
+from airflow_logio.store.rules.endings import superseded
+from airflow_logio.store.rules.header import encode_header
 
 
 def quarantined(tables: Tables, run_id: int, group: str | None = None) -> Sequence[QuarantinedInputSet]:

@@ -7,9 +7,9 @@ from itertools import islice
 
 from airflow_logio.protocol import effects as fx
 from airflow_logio.protocol.values import ReadStatus
-from airflow_logio.store.channels import READS, STATE_CHANNEL, read_channel
 from airflow_logio.store.memory.tables import BodyKey, LogRow, Tables
 from airflow_logio.store.records import Collected
+from airflow_logio.store.rules.channels import READS, STATE_CHANNEL, read_channel
 
 
 def collect(tables: Tables, run_id: int, effect: fx.Collect) -> Collected:

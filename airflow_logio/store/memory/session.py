@@ -11,14 +11,14 @@ from airflow_logio.protocol.recovery import LoggedEvent, Recovered
 from airflow_logio.protocol.states import STOPPED, GroupState, allowed_from
 from airflow_logio.protocol.values import Event, Port, Status
 from airflow_logio.protocol.writes import PendingWrite
-from airflow_logio.store.channels import STATE_CHANNEL, WRITES
-from airflow_logio.store.delivery import share
-from airflow_logio.store.header import decode_header
 from airflow_logio.store.memory import slots
 from airflow_logio.store.memory.apply import apply_effects
 from airflow_logio.store.memory.tables import GroupKey, LogRow, Tables
 from airflow_logio.store.port import GroupSession, stopped
 from airflow_logio.store.records import Collected, FenceRow, GroupRef
+from airflow_logio.store.rules.channels import STATE_CHANNEL, WRITES
+from airflow_logio.store.rules.delivery_bounds import share
+from airflow_logio.store.rules.header import decode_header
 
 
 class MemoryGroupSession(GroupSession):

@@ -11,7 +11,7 @@ from airflow_logio.protocol.states import GroupState
 from airflow_logio.protocol.values import Status
 from airflow_logio.store.memory.tables import GroupKey, Tables
 from airflow_logio.store.records import GroupRef, Run, RunSpec
-from airflow_logio.store.rescaling import check_going_on, check_states, has_left, plan, shape_of
+from airflow_logio.store.rules.scaling_rules import check_going_on, check_states, has_left, plan, shape_of
 
 
 def create(tables: Tables, run_id: int, spec: RunSpec) -> None:

@@ -16,9 +16,9 @@ from airflow_logio.protocol.states import (
     RunState,
     ScalingState,
 )
-from airflow_logio.store.lineage_log import LineageLog
-from airflow_logio.store.memory import generations, groups, maintenance, quarantine, scaling, slots
-from airflow_logio.store.memory.lineage import MemoryLineageLog
+from airflow_logio.store.lineage.log_rows import LineageLog
+from airflow_logio.store.memory import generations, groups, maintenance, quarantine, scaling_requests, slots
+from airflow_logio.store.memory.lineage_log import MemoryLineageLog
 from airflow_logio.store.memory.session import MemoryGroupSession
 from airflow_logio.store.memory.statuses import status_of, under_way
 from airflow_logio.store.memory.tables import BeatRow, GroupKey, SupervisorRow, Tables
@@ -131,7 +131,7 @@ class MemoryLogStore(LogStore):
     ) -> Claim:
         with self.tables.transaction():
             if request_id is not None:
-                scaling.check_is_open(self.tables, request_id)
+                scaling_requests.check_is_open(self.tables, request_id)
             made = groups.claim(self.tables, GroupKey(run_id, group), expected, reason, by_user=by_user)
         if isinstance(made, Refused):
             raise made.error
@@ -188,7 +188,7 @@ class MemoryLogStore(LogStore):
         request_id: int | None = None,
     ) -> int:
         with self.tables.transaction():
-            return scaling.rescale(self.tables, run_id, group, placement, retire, request_id)
+            return scaling_requests.rescale(self.tables, run_id, group, placement, retire, request_id)
 
     def has_work(self, run_id: int, group: str) -> bool:
         with self.tables.transaction():
@@ -198,15 +198,15 @@ class MemoryLogStore(LogStore):
         self, run_id: int, group: str, replicas: int, *, by: str, reason: str = "", key: str | None = None
     ) -> ScalingRequest:
         with self.tables.transaction():
-            return scaling.request(self.tables, run_id, group, replicas, by=by, reason=reason, key=key)
+            return scaling_requests.request(self.tables, run_id, group, replicas, by=by, reason=reason, key=key)
 
     def scalings(self, run_id: int, group: str | None = None) -> Sequence[ScalingRequest]:
         with self.tables.transaction():
-            return scaling.requests(self.tables, run_id, group)
+            return scaling_requests.requests(self.tables, run_id, group)
 
     def settle_scaling(self, request_id: int, state: ScalingState, note: str = "") -> bool:
         with self.tables.transaction():
-            return scaling.settle(self.tables, request_id, state, note)
+            return scaling_requests.settle(self.tables, request_id, state, note)
 
     # --- supervision --------------------------------------------------------------------------------------------------
 

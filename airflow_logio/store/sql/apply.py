@@ -20,11 +20,11 @@ from airflow_logio.protocol.replicas import replicated_group
 from airflow_logio.protocol.values import Port, Status, storable
 from airflow_logio.store.records import Collected, GroupRef
 from airflow_logio.store.sql import schema
-from airflow_logio.store.sql.batches import among
 from airflow_logio.store.sql.concluding import ConcludingWriter, expect
 from airflow_logio.store.sql.counting import add_to_counters
+from airflow_logio.store.sql.effect_rows import EffectRows, Row
 from airflow_logio.store.sql.engines import now
-from airflow_logio.store.sql.rows import EffectRows, Row
+from airflow_logio.store.sql.value_lists import among
 
 
 class EffectWriter:

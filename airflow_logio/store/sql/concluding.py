@@ -10,11 +10,11 @@ from airflow_logio.errors import LogInconsistent
 from airflow_logio.protocol import effects as fx
 from airflow_logio.protocol.states import GroupState, allowed_from
 from airflow_logio.protocol.values import ReadStatus, Status
-from airflow_logio.store.channels import read_channel, write_channel
 from airflow_logio.store.records import Collected, GroupRef
+from airflow_logio.store.rules.channels import read_channel, write_channel
 from airflow_logio.store.sql import expiry, retention, schema, slots
+from airflow_logio.store.sql.effect_rows import Late
 from airflow_logio.store.sql.engines import now
-from airflow_logio.store.sql.rows import Late
 
 
 class ConcludingWriter:

@@ -20,8 +20,8 @@ from sqlalchemy.engine import Connection
 
 from airflow_logio.protocol.recovery import LoggedEvent
 from airflow_logio.protocol.values import Event, Port, Status
-from airflow_logio.store.delivery import share
-from airflow_logio.store.header import decode_header
+from airflow_logio.store.rules.delivery_bounds import share
+from airflow_logio.store.rules.header import decode_header
 from airflow_logio.store.sql import schema
 
 _NAMES = ("op", "port", "after", "last")

@@ -16,11 +16,10 @@ from airflow_logio.protocol import effects as fx
 from airflow_logio.protocol.effects import Kept
 from airflow_logio.protocol.source import READ_ACTION_ID, READ_CONNECTION
 from airflow_logio.protocol.values import ReadStatus, Status
-from airflow_logio.store.channels import STATE_CHANNEL, read_channel
-from airflow_logio.store.header import decode_about
 from airflow_logio.store.records import Collected
+from airflow_logio.store.rules.channels import STATE_CHANNEL, read_channel
+from airflow_logio.store.rules.header import decode_about
 from airflow_logio.store.sql import schema
-from airflow_logio.store.sql.batches import among
 from airflow_logio.store.sql.engines import now
 from airflow_logio.store.sql.retention import (
     Channel,
@@ -30,6 +29,7 @@ from airflow_logio.store.sql.retention import (
     of_channel,
     there_is_no,
 )
+from airflow_logio.store.sql.value_lists import among
 
 
 def expire(connection: Connection, run_id: int, effect: fx.ExpireLineage) -> Collected:

@@ -11,8 +11,8 @@ from sqlalchemy.engine import Connection
 
 from airflow_logio.errors import UnknownRun
 from airflow_logio.protocol.states import GroupState, RunState
-from airflow_logio.store.endings import GroupStates, check_alone, check_graph, check_superseding
 from airflow_logio.store.records import Run, RunKey, RunSpec, encode_spec
+from airflow_logio.store.rules.endings import GroupStates, check_alone, check_graph, check_superseding
 from airflow_logio.store.sql import schema, slots
 from airflow_logio.store.sql.engines import now
 from airflow_logio.store.sql.runs import known, to_run

@@ -20,10 +20,10 @@ from airflow_logio.protocol.states import (
     wish_after_claim,
 )
 from airflow_logio.protocol.values import storable
-from airflow_logio.store.endings import superseded
 from airflow_logio.store.records import Claim, DriverIdentity, GroupRef, Refused, Run, has_sources
-from airflow_logio.store.rescaling import check_going_on
-from airflow_logio.store.sql import scaling, schema
+from airflow_logio.store.rules.endings import superseded
+from airflow_logio.store.rules.scaling_rules import check_going_on
+from airflow_logio.store.sql import scaling_requests, schema
 from airflow_logio.store.sql.engines import now
 from airflow_logio.store.sql.runs import known
 
@@ -147,7 +147,7 @@ def _check_current(connection: Connection, run: Run, state: GroupState, request_
     if state is GroupState.RETIRED and found is not None:
         check_going_on(run, known(RunState, found, f"the state of run {run.uid}"))
     if request_id is not None:
-        scaling.check_is_open(connection, request_id)
+        scaling_requests.check_is_open(connection, request_id)
 
 
 def _desired(connection: Connection, run: Run, group: str) -> GroupState:

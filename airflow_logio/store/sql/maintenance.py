@@ -11,8 +11,8 @@ from airflow_logio.errors import UnknownRun
 from airflow_logio.protocol import effects as fx
 from airflow_logio.protocol.states import GroupState, RunState
 from airflow_logio.protocol.values import Port
-from airflow_logio.store.endings import GroupStates, check_ended, has_ended, shared_ports
 from airflow_logio.store.records import Collected, Run
+from airflow_logio.store.rules.endings import GroupStates, check_ended, has_ended, shared_ports
 from airflow_logio.store.sql import retention, schema, slots
 from airflow_logio.store.sql.engines import now
 from airflow_logio.store.sql.generations import group_states

@@ -13,13 +13,13 @@ from airflow_logio.protocol.reopening import Reopening, reopen
 from airflow_logio.protocol.replicas import replicated_group
 from airflow_logio.protocol.states import CONCLUDED, WAITING, GroupState, RunState
 from airflow_logio.protocol.values import Kind, Port, Status
-from airflow_logio.store.endings import superseded
-from airflow_logio.store.header import encode_header
 from airflow_logio.store.records import QuarantinedInputSet, Retried, Run, senders_of
+from airflow_logio.store.rules.endings import superseded
+from airflow_logio.store.rules.header import encode_header
 from airflow_logio.store.sql import schema, slots
-from airflow_logio.store.sql.batches import among
 from airflow_logio.store.sql.counting import add_to_counters
 from airflow_logio.store.sql.engines import now
+from airflow_logio.store.sql.value_lists import among
 
 
 def quarantined(connection: Connection, run_id: int, group: str | None = None) -> Sequence[QuarantinedInputSet]:

@@ -14,10 +14,10 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from airflow_logio.protocol import effects as fx
-from airflow_logio.store.channels import READS, STATE_CHANNEL
 from airflow_logio.store.records import Collected
+from airflow_logio.store.rules.channels import READS, STATE_CHANNEL
 from airflow_logio.store.sql import schema
-from airflow_logio.store.sql.batches import among
+from airflow_logio.store.sql.value_lists import among
 
 Channel = tuple[str, str]
 """(operator, channel): what event ids are unique in."""

@@ -12,7 +12,7 @@ from airflow_logio.errors import LogInconsistent
 from airflow_logio.protocol.replicas import Slot, balanced, replicated_group, slot_of
 from airflow_logio.protocol.values import Status
 from airflow_logio.store.records import GroupRef, Run, RunSpec
-from airflow_logio.store.rescaling import has_left
+from airflow_logio.store.rules.scaling_rules import has_left
 from airflow_logio.store.sql import schema
 
 slot = schema.slot

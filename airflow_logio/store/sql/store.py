@@ -14,8 +14,7 @@ from sqlalchemy.engine import Connection, Engine
 from airflow_logio.errors import FailurePoint, Fenced, UnknownRun
 from airflow_logio.protocol.replicas import Placement, Slot
 from airflow_logio.protocol.states import GroupState, ScalingState
-from airflow_logio.store.lineage_log import LineageLog
-from airflow_logio.store.patience import Patience
+from airflow_logio.store.lineage.log_rows import LineageLog
 from airflow_logio.store.port import GroupSession, LogStore
 from airflow_logio.store.records import (
     Claim,
@@ -35,21 +34,22 @@ from airflow_logio.store.records import (
     SupervisorRecord,
     UnderWay,
 )
-from airflow_logio.store.rescaling import Rescaling, shape_of
+from airflow_logio.store.rules.patience import Patience
+from airflow_logio.store.rules.scaling_rules import Rescaling, shape_of
 from airflow_logio.store.sql import (
     backends,
     beats,
-    bell,
+    failure_channel,
     generations,
     groups,
     maintenance,
     quarantine,
-    rescaling,
     runs,
-    scaling,
+    scaling_requests,
     schema,
+    slot_moves,
     slots,
-    supervision,
+    supervisors,
     wake,
 )
 from airflow_logio.store.sql.engines import (
@@ -60,7 +60,7 @@ from airflow_logio.store.sql.engines import (
     reading,
     writing,
 )
-from airflow_logio.store.sql.lineage import SqlLineageLog
+from airflow_logio.store.sql.lineage_log import SqlLineageLog
 from airflow_logio.store.sql.session import SqlGroupSession
 from airflow_logio.store.sql.wake import PostgresWaker, SqliteWaker, Waker
 
@@ -250,7 +250,7 @@ class SqlLogStore(LogStore):
     def declare_dead(self, ref: GroupRef, cause: str, *, failed_at: FailurePoint | None = None) -> bool:
         declared = self._end(ref, GroupState.DEAD, cause, failed_at)
         if declared:
-            bell.ring(self.engine)
+            failure_channel.ring(self.engine)
         return declared
 
     def park(self, ref: GroupRef, error: str) -> bool:
@@ -292,7 +292,7 @@ class SqlLogStore(LogStore):
         def attempt() -> Rescaling:
             with writing(self.engine) as connection:
                 run = self._run(connection, run_id)
-                return rescaling.rescale(connection, run, group, placement, retire, request_id)
+                return slot_moves.rescale(connection, run, group, placement, retire, request_id)
 
         try:
             done = attempt()
@@ -313,39 +313,39 @@ class SqlLogStore(LogStore):
     ) -> ScalingRequest:
         with writing(self.engine) as connection:
             run = self._run(connection, run_id)
-            return scaling.request(connection, run, group, replicas, by=by, reason=reason, key=key)
+            return scaling_requests.request(connection, run, group, replicas, by=by, reason=reason, key=key)
 
     def scalings(self, run_id: int, group: str | None = None) -> Sequence[ScalingRequest]:
         with reading(self.engine) as connection:
-            return scaling.requests(connection, run_id, group)
+            return scaling_requests.requests(connection, run_id, group)
 
     def settle_scaling(self, request_id: int, state: ScalingState, note: str = "") -> bool:
         with writing(self.engine) as connection:
-            return scaling.settle(connection, request_id, state, note)
+            return scaling_requests.settle(connection, request_id, state, note)
 
     # --- supervision --------------------------------------------------------------------------------------------------
 
     def note_launch(self, run_id: int, group: str, recipe: LaunchRecipe) -> None:
         with writing(self.engine) as connection:
-            supervision.note_launch(connection, run_id, group, recipe)
+            supervisors.note_launch(connection, run_id, group, recipe)
 
     def launch_recipe(self, run_id: int, group: str) -> LaunchRecipe | None:
         with reading(self.engine) as connection:
-            return supervision.launch_recipe(connection, run_id, group)
+            return supervisors.launch_recipe(connection, run_id, group)
 
     def note_supervisor(self, name: str, *, pipeline: str | None = None, run_uid: str | None = None) -> None:
         with writing(self.beats) as connection:
-            supervision.note_supervisor(connection, name, pipeline, run_uid)
+            supervisors.note_supervisor(connection, name, pipeline, run_uid)
 
     def supervisors(self) -> Sequence[SupervisorRecord]:
         with reading(self.beats) as connection:
-            return supervision.supervisors(connection)
+            return supervisors.supervisors(connection)
 
     def unfinished(
         self, *, pipeline: str | None = None, run_uid: str | None = None
     ) -> Sequence[tuple[Run, Sequence[GroupStatus]]]:
         with reading(self.engine) as connection:
-            return supervision.unfinished(connection, self.beats, pipeline, run_uid)
+            return supervisors.unfinished(connection, self.beats, pipeline, run_uid)
 
     # --- lineage ------------------------------------------------------------------------------------------------------
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from functools import partial
 
-from airflow_logio.testing.plan import Scenario
 from airflow_logio.testing.scenarios.generating import FUNCTIONS, NONDETERMINISTIC, QUARANTINE
 from airflow_logio.testing.scenarios.linear import LINEAR
 from airflow_logio.testing.scenarios.reading import FEED, SIDE_READS
-from airflow_logio.testing.scenarios.replicated import COPIES, KEYED, SPREAD
+from airflow_logio.testing.scenarios.replica_groups import COPIES, KEYED, SPREAD
 from airflow_logio.testing.scenarios.retrying import RETRY
-from airflow_logio.testing.scenarios.synchronized import SYNCHRONIZED
+from airflow_logio.testing.scenarios.use_case_two import SYNCHRONIZED
 from airflow_logio.testing.scenarios.writing import CHECKABLE, IDEMPOTENT, SWAPPED
+from airflow_logio.testing.simulator.plan import Scenario
 
 _PLAIN = (
     LINEAR,

@@ -8,9 +8,9 @@ from typing import Any
 from airflow_logio.errors import OperatorFailed
 from airflow_logio.protocol.logic import Emit, Output
 from airflow_logio.protocol.values import Event
-from airflow_logio.testing.codec import Codec
-from airflow_logio.testing.external import ExternalSystem
-from airflow_logio.testing.operators import (
+from airflow_logio.testing.simulator.codec import Codec
+from airflow_logio.testing.simulator.external_systems import ExternalSystem
+from airflow_logio.testing.simulator.plain_operators import (
     SCOPE,
     CountWindow,
     Mapped,
@@ -22,7 +22,7 @@ from airflow_logio.testing.operators import (
     operator,
     source,
 )
-from airflow_logio.testing.plan import Destinations, GroupPlan, ListSource, Observed, Pair, Scenario, Systems
+from airflow_logio.testing.simulator.plan import Destinations, GroupPlan, ListSource, Observed, Pair, Scenario, Systems
 
 EVENTS = 72
 TWICE = 54

@@ -4,9 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from airflow_logio.testing.external import ExternalSystem
-from airflow_logio.testing.operators import SCOPE, CountWindow, Mapped, Sink, Writing, group, operator, source
-from airflow_logio.testing.plan import Destinations, GroupPlan, ListSource, Pair, Scenario, Systems
+from airflow_logio.testing.simulator.external_systems import ExternalSystem
+from airflow_logio.testing.simulator.plain_operators import (
+    SCOPE,
+    CountWindow,
+    Mapped,
+    Sink,
+    Writing,
+    group,
+    operator,
+    source,
+)
+from airflow_logio.testing.simulator.plan import Destinations, GroupPlan, ListSource, Pair, Scenario, Systems
 
 EVENTS = 80
 WINDOW = 4

@@ -19,9 +19,9 @@ from airflow_logio.dataflow import (
     Tumbling,
     generate,
 )
-from airflow_logio.testing.codec import Codec
-from airflow_logio.testing.pipelines import ScriptedSource, pipeline_scenario
-from airflow_logio.testing.plan import Observed, Scenario
+from airflow_logio.testing.simulator.authored_pipeline import ScriptedSource, pipeline_scenario
+from airflow_logio.testing.simulator.codec import Codec
+from airflow_logio.testing.simulator.plan import Observed, Scenario
 
 EVENTS, RECORDS_PER_EVENT = 106, 3
 EVENTS_PER_BATCH = 8

@@ -14,10 +14,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from airflow_logio.protocol.effects import FinishGroup
-from airflow_logio.runtime import processes
-from airflow_logio.runtime.driver_config import DriverConfig
-from airflow_logio.runtime.launch import Launched, Launcher
-from airflow_logio.runtime.spark_submit import SparkSettings
+from airflow_logio.runtime.launch import processes
+from airflow_logio.runtime.launch.driver_config import DriverConfig
+from airflow_logio.runtime.launch.launcher import Launched, Launcher
+from airflow_logio.runtime.launch.spark_submit import SparkSettings
 from airflow_logio.store.records import Claim, DriverIdentity, GroupRef
 from airflow_logio.store.sql.store import SqlLogStore
 

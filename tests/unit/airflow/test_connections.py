@@ -37,7 +37,7 @@ from airflow_logio.dataflow.reads import DeclaredRead
 from airflow_logio.errors import ConfigurationError
 from airflow_logio.hooks.connections import database_url, external_url
 from airflow_logio.hooks.logio import LogioHook
-from airflow_logio.operators.launching import connection_urls
+from airflow_logio.operators._task.launches import connection_urls
 from airflow_logio.store.records import Run
 from airflow_logio.store.sql.store import SqlLogStore
 from tests.unit.airflow.support import connection

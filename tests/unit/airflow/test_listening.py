@@ -11,7 +11,7 @@ import pytest
 import sqlalchemy as sa
 
 from airflow_logio.store.opening import open_store
-from airflow_logio.store.sql.bell import CHANNEL, ring
+from airflow_logio.store.sql.failure_channel import CHANNEL, ring
 from airflow_logio.store.sql.store import SqlLogStore
 from airflow_logio.triggers.bell import FailureBell
 from airflow_logio.triggers.failed_groups import LogioFailedGroupTrigger

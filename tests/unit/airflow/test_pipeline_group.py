@@ -15,8 +15,8 @@ from airflow.serialization.serialized_objects import DagSerialization
 
 from airflow_logio.dataflow import Count, ParquetSource, Pipeline
 from airflow_logio.errors import ConfigurationError, PipelineDefinitionError
+from airflow_logio.operators._task.pipeline_reference import reference, resolve
 from airflow_logio.operators.pipeline_group import LogioPipelineGroup
-from airflow_logio.operators.references import reference, resolve
 from airflow_logio.protocol.liveness import Lease, RecoveryBudget
 from pipelines.sales import sales
 

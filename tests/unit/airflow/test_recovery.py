@@ -15,7 +15,7 @@ from airflow.serialization.serialized_objects import BaseSerialization, DagSeria
 from airflow.triggers.base import TriggerEvent
 
 from airflow_logio.errors import ConfigurationError, LogUnavailable, PipelineDefinitionError
-from airflow_logio.operators.launching import Launching
+from airflow_logio.operators._task.launches import Launching
 from airflow_logio.operators.pipeline_group import LogioPipelineGroup
 from airflow_logio.operators.recover_group import LogioRecoverGroupOperator
 from airflow_logio.operators.spark import LogioSparkOperator

@@ -24,8 +24,8 @@ from airflow_logio.operators.supervise import LogioSuperviseOperator
 from airflow_logio.protocol.effects import Delivery, FinishGroup, LogEvent
 from airflow_logio.protocol.states import GroupState, ScalingState
 from airflow_logio.protocol.values import Event, Kind, Port
-from airflow_logio.runtime import supervision
-from airflow_logio.runtime.failures import DueScaling, FailureFinder
+from airflow_logio.runtime.supervision import presence
+from airflow_logio.runtime.supervision.findings import DueScaling, FailureFinder
 from airflow_logio.sensors.failed_group import LogioFailedGroupSensor
 from airflow_logio.store.records import GroupRef, GroupStatus, Run
 from airflow_logio.store.sql.store import SqlLogStore
@@ -247,8 +247,8 @@ def test_without_a_supervisor_a_dead_replica_is_the_tasks_business(
     drivers: Drivers, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     three(drivers)
-    monkeypatch.setattr(supervision, "ASK_SECONDS", 0.0)
-    monkeypatch.setattr(supervision, "LEFT_SECONDS", 0.0)
+    monkeypatch.setattr(presence, "ASK_SECONDS", 0.0)
+    monkeypatch.setattr(presence, "LEFT_SECONDS", 0.0)
     drivers.kill(THREE)
     event = found_by(
         LogioGroupTrigger(logio_conn_id="logio_default", run_uid=run.uid, group="hourly", poll_interval=0.01)

@@ -15,7 +15,7 @@ from airflow_logio.errors import ConfigurationError
 from airflow_logio.operators.scaling_controller import LogioScalingController
 from airflow_logio.operators.start_run import LogioStartRunOperator
 from airflow_logio.protocol.states import GroupState, ScalingState
-from airflow_logio.runtime.policies import DS2, Policy, Schedule
+from airflow_logio.runtime.scaling.policies import DS2, Policy, Schedule
 from airflow_logio.store.records import LaunchRecipe, Load, Run
 from airflow_logio.store.sql.store import SqlLogStore
 from logio_controller import dag

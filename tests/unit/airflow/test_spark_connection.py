@@ -9,8 +9,8 @@ import pytest
 from airflow_logio import _compat
 from airflow_logio.errors import ConfigurationError
 from airflow_logio.hooks.spark import SparkTarget, spark_target
-from airflow_logio.operators.spark_arguments import SparkArguments, check_place
-from airflow_logio.runtime.spark_submit import SparkSettings
+from airflow_logio.operators._task.spark_arguments import SparkArguments, check_place
+from airflow_logio.runtime.launch.spark_submit import SparkSettings
 from tests.unit.airflow.support import connection
 
 

@@ -19,8 +19,10 @@ from airflow.triggers.base import TriggerEvent
 from airflow_logio.errors import LogUnavailable
 from airflow_logio.hooks.logio import LogioHook
 from airflow_logio.protocol.states import GroupState
-from airflow_logio.runtime import bundle, processes, stopping, supervision
-from airflow_logio.runtime.start import run_spec
+from airflow_logio.runtime.launch import bundle, processes
+from airflow_logio.runtime.launch.start_run import run_spec
+from airflow_logio.runtime.supervision import halt as halting
+from airflow_logio.runtime.supervision import presence
 from airflow_logio.store.records import GroupRef, Run, Supervision
 from airflow_logio.store.sql.store import SqlLogStore
 from airflow_logio.triggers import group as group_module
@@ -137,8 +139,8 @@ def test_a_nonsensical_interval_is_refused() -> None:
 @pytest.fixture
 def nobody_looks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever relies on a supervisor finds out at once that there is none."""
-    monkeypatch.setattr(supervision, "ASK_SECONDS", 0.0)
-    monkeypatch.setattr(supervision, "LEFT_SECONDS", 0.0)
+    monkeypatch.setattr(presence, "ASK_SECONDS", 0.0)
+    monkeypatch.setattr(presence, "LEFT_SECONDS", 0.0)
 
 
 @pytest.mark.usefixtures("running", "nobody_looks")
@@ -337,7 +339,7 @@ def test_what_was_launched_while_airflow_answered_is_the_tasks_unless_it_was_cle
 def test_a_halt_waits_for_a_log_that_is_away(
     trigger: LogioGroupTrigger, log: SqlLogStore, run: Run, running: GroupRef, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    halt, tried = stopping.halt_all_for_good, list[Any]()
+    halt, tried = halting.halt_all_for_good, list[Any]()
 
     def away_at_first(*arguments: Any, **named: Any) -> Any:
         tried.append(arguments)

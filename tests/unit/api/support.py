@@ -13,12 +13,12 @@ import pyarrow as pa
 from airflow_logio.api import ActionInfo, EventInfo, Logio, StateInfo, StreamEvent
 from airflow_logio.dataflow import Count, ManualOperator, Pipeline
 from airflow_logio.protocol import effects as fx
-from airflow_logio.runtime.bundle import PipelineRef
-from airflow_logio.runtime.external import Connections, WriterIdentity
-from airflow_logio.runtime.manual import ManualEpoch
-from airflow_logio.runtime.settings import EpochSettings
-from airflow_logio.runtime.spark import SparkSessions
-from airflow_logio.runtime.start import run_spec
+from airflow_logio.runtime.driver.epoch_settings import EpochSettings
+from airflow_logio.runtime.driver.manual_epoch import ManualEpoch
+from airflow_logio.runtime.driver.spark_session import SparkSessions
+from airflow_logio.runtime.launch.bundle import PipelineRef
+from airflow_logio.runtime.launch.start_run import run_spec
+from airflow_logio.runtime.systems.connections import Connections, WriterIdentity
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records import BacklogBound
 from tests.support.logs import SOMEBODY

@@ -8,10 +8,10 @@ from airflow_logio.api import Logio
 from airflow_logio.dataflow import Count, ManualOperator, Pipeline, stateless
 from airflow_logio.protocol.group import GroupProtocol
 from airflow_logio.protocol.states import GroupState
-from airflow_logio.runtime.committer import serialize
-from airflow_logio.runtime.external import Connections, WriterIdentity
-from airflow_logio.runtime.logic import captured_inputs, specs_of
+from airflow_logio.runtime.driver.committer import serialize
+from airflow_logio.runtime.driver.logic_adapters import captured_inputs, specs_of
 from airflow_logio.runtime.payloads.bodies import Bodies
+from airflow_logio.runtime.systems.connections import Connections, WriterIdentity
 from airflow_logio.store.port import LogStore
 from tests.support.logs import SOMEBODY
 from tests.unit.api.support import Bench, Feed, received, values

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from airflow_logio.protocol.states import GroupState
-from airflow_logio.runtime import bundle
+from airflow_logio.runtime.launch import bundle
 from airflow_logio.store.memory import MemoryLogStore
 from airflow_logio.store.port import LogStore
 from tests.support.by_hand import BY_HAND, assert_days, write

@@ -8,7 +8,7 @@ from airflow_logio.api import ActionInfo, EventInfo, StateInfo
 from airflow_logio.dataflow import Count, Pipeline
 from airflow_logio.protocol import effects as fx
 from airflow_logio.protocol.values import Port
-from airflow_logio.runtime.sweeps import sweeps_of
+from airflow_logio.runtime.driver.sweeps import sweeps_of
 from airflow_logio.store.port import LogStore
 from tests.support.garbage import left
 from tests.support.logs import SOMEBODY

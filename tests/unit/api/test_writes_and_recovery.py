@@ -8,7 +8,7 @@ import pytest
 
 from airflow_logio.api import EventInfo, Logio, StateInfo, Stopped, WriteAction
 from airflow_logio.errors import ApiMisuse, ExternalUnavailable
-from airflow_logio.runtime.manual import ManualEpoch
+from airflow_logio.runtime.driver.manual_epoch import ManualEpoch
 from tests.support.logs import log_rows
 from tests.unit.api.support import Bench, assigned, generate, output, received, table, values
 

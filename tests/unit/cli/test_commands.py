@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from airflow_logio.cli import running
+from airflow_logio.cli import run as run_command
 from airflow_logio.cli.app import main
 from airflow_logio.protocol.states import GroupState
-from airflow_logio.runtime import bundle, spark_submit
-from airflow_logio.runtime.launch import LaunchContext
-from airflow_logio.runtime.start import run_spec
+from airflow_logio.runtime.launch import bundle, spark_submit
+from airflow_logio.runtime.launch.launcher import LaunchContext
+from airflow_logio.runtime.launch.start_run import run_spec
 from airflow_logio.store.opening import open_store
 from airflow_logio.store.records import Run
 from tests.support.grocery import write_slice
@@ -100,7 +100,7 @@ def test_how_long_external_systems_are_waited_for(
         return 0
 
     monkeypatch.setenv("LOGIO_URL", sqlite_url)
-    monkeypatch.setattr(running, "supervise", supervise)
+    monkeypatch.setattr(run_command, "supervise", supervise)
     monkeypatch.setattr(spark_submit, "check", lambda _settings: None)
     path = f"{SALES.bundle_root / 'pipelines' / 'sales.py'}:sales"
     command = ("run", path, "--param", f"transactions={transactions}")

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from airflow_logio.cli.connections import ConnectionFile, Connections, variable
+from airflow_logio.cli.connection_file import ConnectionFile, Connections, variable
 from airflow_logio.errors import ConfigurationError
 
 

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from airflow_logio.cli import running
+from airflow_logio.cli import run
 from airflow_logio.cli.app import main
 from airflow_logio.protocol.states import GroupState, RunState
-from airflow_logio.runtime import spark_submit
-from airflow_logio.runtime.launch import LaunchContext
+from airflow_logio.runtime.launch import spark_submit
+from airflow_logio.runtime.launch.launcher import LaunchContext
 from airflow_logio.store.opening import open_store
 from airflow_logio.store.records import Run
 from airflow_logio.store.sql.store import SqlLogStore
@@ -47,7 +47,7 @@ def logio(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("LOGIO_URL", sqlite_url)
     monkeypatch.delenv("WAREHOUSE_URL", raising=False)
-    monkeypatch.setattr(running, "supervise", supervise)
+    monkeypatch.setattr(run, "supervise", supervise)
     monkeypatch.setattr(spark_submit, "check", lambda _settings: None)
 
     def command(*arguments: str) -> tuple[int, str]:

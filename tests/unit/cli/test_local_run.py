@@ -14,13 +14,13 @@ import pytest
 
 from airflow_logio.errors import ConfigurationError, LogUnavailable
 from airflow_logio.protocol.states import GroupState
-from airflow_logio.runtime import bundle, processes, spark_submit
-from airflow_logio.runtime.driver_config import DriverConfig
-from airflow_logio.runtime.launch import LaunchContext, Launched, Launcher
-from airflow_logio.runtime.local_run import LocalRun
-from airflow_logio.runtime.run_summary import Outcome, RunSummary
-from airflow_logio.runtime.spark_submit import SparkSettings
-from airflow_logio.runtime.start import run_spec
+from airflow_logio.runtime.figures.run_summary import Outcome, RunSummary
+from airflow_logio.runtime.launch import bundle, processes, spark_submit
+from airflow_logio.runtime.launch.driver_config import DriverConfig
+from airflow_logio.runtime.launch.launcher import LaunchContext, Launched, Launcher
+from airflow_logio.runtime.launch.spark_submit import SparkSettings
+from airflow_logio.runtime.launch.start_run import run_spec
+from airflow_logio.runtime.supervision.local_run import LocalRun
 from airflow_logio.store.opening import open_store
 from airflow_logio.store.records import Claim, GroupRef
 from airflow_logio.store.sql.store import SqlLogStore
@@ -229,7 +229,7 @@ def test_without_a_log_drivers_are_killed_by_what_was_known(
 
 
 def _impatient() -> object:
-    from airflow_logio.store.patience import Patience
+    from airflow_logio.store.rules.patience import Patience
 
     return Patience(total_seconds=0.1, first_wait_seconds=0.01, longest_wait_seconds=0.01)
 

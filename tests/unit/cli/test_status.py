@@ -18,9 +18,9 @@ from rich.console import Console
 
 from airflow_logio.cli.app import main
 from airflow_logio.cli.status.report import Report, Reporter
+from airflow_logio.cli.status.run_tables import MAX_QUARANTINED
+from airflow_logio.cli.status.run_watch import FINISHING_SECONDS, watch
 from airflow_logio.cli.status.screens import JsonScreen, PlainScreen, Screen, TerminalScreen
-from airflow_logio.cli.status.tables import MAX_QUARANTINED
-from airflow_logio.cli.status.watching import FINISHING_SECONDS, watch
 from airflow_logio.errors import LogUnavailable
 from airflow_logio.protocol.states import GroupState
 from airflow_logio.store.opening import open_store

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from rich.console import Console, RenderableType
 
-from airflow_logio.cli.status import tables
+from airflow_logio.cli.status import run_tables
 from airflow_logio.cli.status.as_json import document
 from airflow_logio.cli.status.replica_tables import ranges
 from airflow_logio.cli.status.report import Report, Reporter
@@ -87,7 +87,7 @@ def printed(what: RenderableType) -> list[list[str]]:
 
 
 def test_replicas_their_slots_and_load(report: Report) -> None:
-    lines = printed(tables.whole(report))
+    lines = printed(run_tables.whole(report))
     whole = next(line for line in lines if line[:1] == ["work"])
     assert (whole[1], whole[-2:]) == ("running", ["28 events, 20 out", "lag 12 events"])
     assert [line[0] for line in lines if line[:1] in ([A], [B])][:2] == [A, B], "its replicas come behind it"
@@ -99,7 +99,7 @@ def test_replicas_their_slots_and_load(report: Report) -> None:
 
 
 def test_requests_with_their_reasons_the_newest_first(report: Report) -> None:
-    lines = [line for line in printed(tables.page(report)) if line[:1] and line[0].startswith("work #")]
+    lines = [line for line in printed(run_tables.page(report)) if line[:1] and line[0].startswith("work #")]
     assert [(line[0], *line[2:]) for line in lines] == [
         ("work #2", "3", "requested", "controller", "DS2: 900 records/s arrive [and] wait"),
         ("work #1", "2", "done", "a person", "because", "2 replica(s) of work: 2 slot(s) moved"),
@@ -107,7 +107,7 @@ def test_requests_with_their_reasons_the_newest_first(report: Report) -> None:
 
 
 def test_connections_and_ports_are_the_authors(report: Report) -> None:
-    lines = printed(tables.whole(report))
+    lines = printed(run_tables.whole(report))
     assert ["feed.out → work.in", "40", "28", "12", "12", "120"] in lines
     assert ["work.out → end.in", "20", "16", "4", "4", "40"] in lines
     ports = {(line[0], line[1]): line[2:4] for line in lines if len(line) > 4}

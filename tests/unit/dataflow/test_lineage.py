@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from airflow_logio.dataflow.graph import Graph
-from airflow_logio.dataflow.lineage import LineageScope, has_path, lineage_paths, lineage_ports, lineage_starts
+from airflow_logio.dataflow.lineage_scopes import LineageScope, has_path, lineage_paths, lineage_ports, lineage_starts
 from airflow_logio.protocol.values import Port
 
 NONE: tuple[frozenset[str], frozenset[str]] = (frozenset(), frozenset())

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from airflow_logio.dataflow import ParquetSource, SourceBatch, fingerprints
-from airflow_logio.dataflow.rows import regroup
+from airflow_logio.dataflow.event_stream import regroup
 from airflow_logio.errors import (
     ConfigurationError,
     OperatorFailed,

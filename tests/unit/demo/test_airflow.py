@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from airflow_logio.demo.connections import log_connection, warehouse_connection
+from airflow_logio.demo.airflow_connections import log_connection, warehouse_connection
 from airflow_logio.demo.places import Places
 from airflow_logio.demo.standalone import Standalone, environment, free_port
 from airflow_logio.errors import ConfigurationError

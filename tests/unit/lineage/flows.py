@@ -15,12 +15,12 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from airflow_logio.dataflow.graph import Graph
-from airflow_logio.dataflow.lineage import LineageScope, lineage_paths, lineage_ports, lineage_starts
+from airflow_logio.dataflow.lineage_scopes import LineageScope, lineage_paths, lineage_ports, lineage_starts
 from airflow_logio.protocol import effects as fx
 from airflow_logio.protocol.group import GroupProtocol
 from airflow_logio.protocol.logic import Emit, OperatorSpec, Output, Read, Write
 from airflow_logio.protocol.values import Event, Kind, Port
-from airflow_logio.store.lineage_graph import EventNode, Lineage, ReadNode
+from airflow_logio.store.lineage.result import EventNode, Lineage, ReadNode
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records import OperatorShape, Run, ScopeShape
 from tests.support.logics import serialized

@@ -9,12 +9,12 @@ import pytest
 
 from airflow_logio.errors import LineageUnknown
 from airflow_logio.protocol.values import Port
-from airflow_logio.store.authored import AuthoredPorts
-from airflow_logio.store.lineage import backward, forward
-from airflow_logio.store.lineage_authored import as_authored
-from airflow_logio.store.lineage_graph import InputSetNode, Lineage
+from airflow_logio.store.lineage.authored_result import as_authored
+from airflow_logio.store.lineage.queries import backward, forward
+from airflow_logio.store.lineage.result import InputSetNode, Lineage
 from airflow_logio.store.memory import MemoryLogStore
 from airflow_logio.store.records import ReplicatedShape
+from airflow_logio.store.rules.authored_ports import AuthoredPorts
 from tests.unit.lineage.flows import Flow, Op, Pairs, pairs_of, port
 
 SLOTS = (0, 1, 2)

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from airflow_logio.dataflow.lineage import LineageScope, has_path
+from airflow_logio.dataflow.lineage_scopes import LineageScope, has_path
 from airflow_logio.errors import LineageUnknown
-from airflow_logio.store.lineage import backward, forward
+from airflow_logio.store.lineage.queries import backward, forward
 from airflow_logio.store.memory import MemoryLogStore
 from airflow_logio.store.port import LogStore
 from tests.unit.lineage.flows import Flow, Op, pairs_of, port

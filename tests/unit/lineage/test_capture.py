@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from airflow_logio.store.lineage import backward, forward
+from airflow_logio.store.lineage.queries import backward, forward
 from airflow_logio.store.memory import MemoryLogStore
 from airflow_logio.store.port import LogStore
 from tests.unit.lineage.flows import Flow, Op, pairs_of

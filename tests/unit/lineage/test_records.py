@@ -14,10 +14,10 @@ from airflow_logio.cli.app import main
 from airflow_logio.errors import ConfigurationError, LineageUnknown
 from airflow_logio.protocol import effects as fx
 from airflow_logio.protocol.values import Event, Kind, Port, Status
-from airflow_logio.runtime.arrow import encode
-from airflow_logio.runtime.lineage_records import effect, records
-from airflow_logio.store.lineage import backward
-from airflow_logio.store.lineage_graph import InputSetNode, Lineage
+from airflow_logio.runtime.figures.lineage_records import effect, records
+from airflow_logio.runtime.systems.arrow import encode
+from airflow_logio.store.lineage.queries import backward
+from airflow_logio.store.lineage.result import InputSetNode, Lineage
 from airflow_logio.store.memory import MemoryLogStore
 from airflow_logio.store.opening import open_store
 from airflow_logio.store.port import LogStore

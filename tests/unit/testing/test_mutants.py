@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from airflow_logio.testing.scenarios import SCENARIOS
-from airflow_logio.testing.schedule import Failure, Simulator
+from airflow_logio.testing.simulator.simulation import Failure, Simulator
 from tests.unit.testing.mutants import MUTANTS
 
 SCHEDULES = 2_000

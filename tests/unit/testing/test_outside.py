@@ -26,8 +26,8 @@ from airflow_logio.dataflow import (
 from airflow_logio.dataflow.reads import DeclaredRead
 from airflow_logio.errors import ConfigurationError, PipelineDefinitionError
 from airflow_logio.testing import Observed, ScriptedSource, Simulator, Violation, pipeline_scenario
-from airflow_logio.testing.drains import DRAIN_EVERY
-from airflow_logio.testing.reads import ExternalTables
+from airflow_logio.testing.simulator.drains import DRAIN_EVERY
+from airflow_logio.testing.simulator.simulated_reads import ExternalTables
 
 NUMBERS = pa.table({"number": [n % 50 for n in range(240)]})
 NAMES = pa.table({"number": list(range(50)), "name": [f"number {n}" for n in range(50)], "unused": [0] * 50})

@@ -12,9 +12,9 @@ from airflow_logio.dataflow import EveryEvents, Pipeline, RoundRobin, TableWrite
 from airflow_logio.protocol.effects import ExpireLineage, Kept
 from airflow_logio.protocol.values import Port
 from airflow_logio.testing import Figures, Observed, ScriptedSource, Simulator, pipeline_scenario
-from airflow_logio.testing.drains import DRAIN_EVERY
 from airflow_logio.testing.scenarios import SCENARIOS
-from airflow_logio.testing.scheduler import Seeded
+from airflow_logio.testing.simulator.drains import DRAIN_EVERY
+from airflow_logio.testing.simulator.scheduler import Seeded
 from tests.unit.testing.mutants import MUTANTS
 
 NUMBERS = pa.table({"value": list(range(200))})

@@ -12,14 +12,14 @@ import pytest
 from airflow_logio.protocol.states import ScalingState
 from airflow_logio.store.records import ScalingRequest
 from airflow_logio.testing import INVARIANTS, LogWatch, Simulator, Site
-from airflow_logio.testing.drains import DRAIN_EVERY
-from airflow_logio.testing.executors import Work
-from airflow_logio.testing.plan import UpTo
-from airflow_logio.testing.scaling import Move
 from airflow_logio.testing.scenarios import SCENARIOS
-from airflow_logio.testing.schedule import MIN_COMMITS, MIN_CRASHES, MIN_EVENTS
-from airflow_logio.testing.scheduler import Seeded
-from airflow_logio.testing.world import World
+from airflow_logio.testing.simulator.drains import DRAIN_EVERY
+from airflow_logio.testing.simulator.executors import Work
+from airflow_logio.testing.simulator.plan import UpTo
+from airflow_logio.testing.simulator.replica_world import Move
+from airflow_logio.testing.simulator.scheduler import Seeded
+from airflow_logio.testing.simulator.simulation import MIN_COMMITS, MIN_CRASHES, MIN_EVENTS
+from airflow_logio.testing.simulator.world import World
 
 WITH_ARROW = {"sales": 120, "scaled": 60}
 PLAIN = 820

@@ -12,7 +12,7 @@ from airflow_logio.protocol.source import SourceProtocol
 from airflow_logio.protocol.states import GroupState
 from airflow_logio.protocol.values import Kind
 from airflow_logio.store.memory import groups
-from airflow_logio.testing.driver import Driver
+from airflow_logio.testing.simulator.driver.simulated_driver import Driver
 from tests.unit.testing.mutants.registry import mutant
 
 

@@ -13,9 +13,9 @@ from airflow_logio.store.memory.session import MemoryGroupSession
 from airflow_logio.store.memory.store import MemoryLogStore
 from airflow_logio.store.memory.tables import BeatRow, GroupKey
 from airflow_logio.store.records import FenceRow, GroupRef
-from airflow_logio.testing.driver import Driver
-from airflow_logio.testing.incarnation import Option
-from airflow_logio.testing.threads import At
+from airflow_logio.testing.simulator.driver.driver_state import Option
+from airflow_logio.testing.simulator.driver.simulated_driver import Driver
+from airflow_logio.testing.simulator.driver.threads import At
 from tests.unit.testing.mutants.registry import mutant
 
 

@@ -15,7 +15,7 @@ from airflow_logio.protocol.states import GroupState
 from airflow_logio.protocol.values import Status
 from airflow_logio.store.memory import expiry, quarantine, retention
 from airflow_logio.store.memory.tables import BodyKey, GroupKey, LogRow, Tables
-from airflow_logio.testing.world import World
+from airflow_logio.testing.simulator.world import World
 from tests.unit.testing.mutants.registry import mutant
 
 

@@ -14,8 +14,8 @@ from airflow_logio.protocol.operator import OperatorProtocol
 from airflow_logio.protocol.recovery import LoggedEvent, reload_order
 from airflow_logio.protocol.values import Event, Status
 from airflow_logio.store.memory import MemoryLogStore, apply
-from airflow_logio.testing.driver import Driver
-from airflow_logio.testing.world import Action, World
+from airflow_logio.testing.simulator.driver.simulated_driver import Driver
+from airflow_logio.testing.simulator.world import Action, World
 from tests.unit.testing.mutants.registry import mutant
 
 
@@ -189,6 +189,6 @@ class SweepsLiveOnes(World):
 @mutant("feed", world=SweepsLiveOnes)
 def sweep_of_a_living_incarnation(patch: pytest.MonkeyPatch) -> None:
     """The sweep removes every payload that the log does not name, also what a living driver has just stored."""
-    from airflow_logio.testing import world
+    from airflow_logio.testing.simulator import world
 
     patch.setitem(world._SUPERVISION, "sweep", SweepsLiveOnes._sweep)

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import pytest
 
-from airflow_logio.testing.driver import Driver
-from airflow_logio.testing.world import World
+from airflow_logio.testing.simulator.driver.simulated_driver import Driver
+from airflow_logio.testing.simulator.world import World
 
 Break = Callable[[pytest.MonkeyPatch], None]
 

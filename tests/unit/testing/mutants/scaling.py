@@ -23,14 +23,14 @@ from airflow_logio.protocol.ledger import Ledger
 from airflow_logio.protocol.operator import OperatorProtocol
 from airflow_logio.protocol.replicas import Placement, Slot, replicated_group, slot_of
 from airflow_logio.protocol.states import GroupState
-from airflow_logio.runtime.external import WriterIdentity
+from airflow_logio.runtime.systems.connections import WriterIdentity
 from airflow_logio.store.memory import groups, slots
 from airflow_logio.store.memory.tables import GroupKey, Tables
 from airflow_logio.store.records import GroupRef, Run
-from airflow_logio.store.rescaling import Rescaling, plan
-from airflow_logio.testing.driver import Driver
-from airflow_logio.testing.incarnation import Phase
-from airflow_logio.testing.world import World
+from airflow_logio.store.rules.scaling_rules import Rescaling, plan
+from airflow_logio.testing.simulator.driver.driver_state import Phase
+from airflow_logio.testing.simulator.driver.simulated_driver import Driver
+from airflow_logio.testing.simulator.world import World
 from tests.unit.testing.mutants.registry import mutant
 
 

@@ -12,7 +12,7 @@ from airflow_logio.protocol.context import Context, encode_state
 from airflow_logio.protocol.group import GroupProtocol
 from airflow_logio.protocol.ledger import Ledger
 from airflow_logio.protocol.operator import OperatorProtocol
-from airflow_logio.testing.driver import Driver
+from airflow_logio.testing.simulator.driver.simulated_driver import Driver
 from tests.unit.testing.mutants.registry import mutant
 
 

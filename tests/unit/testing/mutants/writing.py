@@ -9,11 +9,11 @@ import pytest
 from airflow_logio.protocol import effects as fx
 from airflow_logio.protocol.operator import OperatorProtocol
 from airflow_logio.protocol.writes import PendingWrite
-from airflow_logio.testing.committing import pending_write
-from airflow_logio.testing.driver import Driver
-from airflow_logio.testing.external import ExternalSystem, WriterKey
-from airflow_logio.testing.incarnation import Option
-from airflow_logio.testing.threads import At, Writer
+from airflow_logio.testing.simulator.driver.commits import pending_write
+from airflow_logio.testing.simulator.driver.driver_state import Option
+from airflow_logio.testing.simulator.driver.simulated_driver import Driver
+from airflow_logio.testing.simulator.driver.threads import At, Writer
+from airflow_logio.testing.simulator.external_systems import ExternalSystem, WriterKey
 from tests.unit.testing.mutants.registry import mutant
 
 

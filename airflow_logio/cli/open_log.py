@@ -1,0 +1,23 @@
+"""Opening the log from the terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from airflow_logio.store.opening import open_store
+from airflow_logio.store.rules.patience import Patience
+from airflow_logio.store.sql.store import SqlLogStore
+
+TERMINAL_PATIENCE = Patience(total_seconds=30)
+"""Somebody sits in front of it."""
+
+
+@contextmanager
+def opened(url: str, *, create: bool = False) -> Iterator[SqlLogStore]:
+    """The log, closed at the end; `create` as in `open_store`."""
+    store = open_store(url, application="logio cli", patience=TERMINAL_PATIENCE, create=create)
+    try:
+        yield store
+    finally:
+        store.dispose()

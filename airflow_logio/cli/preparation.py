@@ -1,0 +1,169 @@
+"""From the words of a command line to a `LaunchContext`: everything is checked before anything is started."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from airflow_logio.cli.connection_file import Connections, sqlite_url
+from airflow_logio.dataflow.pipeline import Pipeline
+from airflow_logio.dataflow.sources import ParquetSource
+from airflow_logio.demo.data import load_products, parquet_file
+from airflow_logio.demo.defaults import DEFAULT_WAREHOUSE, TRANSACTIONS, WAREHOUSE, is_demo
+from airflow_logio.errors import IncompatibleRun
+from airflow_logio.protocol.states import CONCLUDED
+from airflow_logio.runtime.launch import bundle, spark_submit
+from airflow_logio.runtime.launch.bundle import PipelineRef
+from airflow_logio.runtime.launch.launcher import LaunchContext, LocalProcessLauncher
+from airflow_logio.runtime.launch.spark_submit import SparkSettings
+from airflow_logio.runtime.launch.start_run import run_spec
+from airflow_logio.store.port import LogStore
+from airflow_logio.store.records import Run
+from airflow_logio.store.sql.store import SqlLogStore
+
+CLI_DAG_ID = "logio run"
+"""Stands for a DAG id in the key of runs that no DAG started."""
+WORK_DIR = Path(".logio/drivers")
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """A run as asked for on a command line."""
+
+    pipeline_ref: str
+    params: Mapping[str, str]
+    connection_ids: Mapping[str, str]
+    run_id: str | None
+    hold_sources: bool
+    settings: SparkSettings
+    replay_seconds: float | None = None
+    """None: the default, or what the run that is continued was started with."""
+    alone: bool = False
+    """Whether another run of the pipeline that has not finished is a reason not to start one."""
+
+
+def prepare(
+    store: SqlLogStore,
+    log_url: str,
+    payloads: str | None,
+    wanted: Wanted,
+    known: Connections,
+    say: Callable[[str], None],
+) -> LaunchContext:
+    """Get or create the run. Raises `ConfigurationError`, `PipelineDefinitionError`, `IncompatibleRun`,
+    `OtherRunUnfinished`.
+
+    The pipeline of the demonstration has defaults: its transactions, and an SQLite warehouse with its products.
+    """
+    spark_submit.check(wanted.settings)
+    ref = bundle.parse_ref(wanted.pipeline_ref)
+    pipeline = bundle.load(ref)
+    demo, params = is_demo(ref, pipeline), dict(wanted.params)
+    ids = {name: name for name in pipeline.connections} | dict(wanted.connection_ids)
+    own_data = TRANSACTIONS in params and all(known.find(conn_id) for conn_id in ids.values())
+    if demo and TRANSACTIONS not in params:
+        params[TRANSACTIONS] = str(parquet_file("transactions"))
+    params = _absolute(pipeline, params)
+    spec = run_spec(
+        pipeline,
+        ref,
+        dag_id=CLI_DAG_ID,
+        dag_run_id=wanted.run_id or f"{pipeline.name}__{datetime.now(UTC):%Y-%m-%dT%H:%M:%S.%f}",
+        params=params,
+        connections=ids,
+        hold_sources=wanted.hold_sources,
+        replay_seconds=wanted.replay_seconds,
+        payloads=payloads,
+    )
+    urls = _urls(ids, known, demo=demo)
+    if demo and not own_data and (loaded := load_products(urls[WAREHOUSE])):
+        say(f"loaded {loaded:,} products into connection {ids[WAREHOUSE]!r}")
+    run = store.start_run(spec, alone=wanted.alone)
+    if others := other_unfinished(store, run):
+        say(
+            f"{len(others)} other run(s) of pipeline {pipeline.name!r} have not finished, the latest is "
+            f"{others[-1].spec.key}, uid {others[-1].uid[:8]}: a table belongs to the run that was started last; the others "
+            "cannot write it any more"
+        )
+    if wanted.replay_seconds is not None and run.spec.replay_seconds != wanted.replay_seconds:
+        say(f"run {run.spec.key} goes on with the replay seconds it was started with: {run.spec.replay_seconds:g}")
+    return _context(store, log_url, payloads, run, pipeline, ref, urls, wanted.settings)
+
+
+def other_unfinished(store: LogStore, run: Run) -> list[Run]:
+    """Runs of the same pipeline that have a group which has not finished, the latest last."""
+    return [
+        other
+        for other, groups in store.unfinished(pipeline=run.spec.key.pipeline)
+        if other.uid != run.uid and any(group.state not in CONCLUDED for group in groups)
+    ]
+
+
+def reopen(
+    store: SqlLogStore,
+    log_url: str,
+    payloads: str | None,
+    run: Run,
+    known: Connections,
+    settings: SparkSettings,
+) -> LaunchContext:
+    """The context of a run that is in the log. Raises as `prepare` does."""
+    spark_submit.check(settings)
+    ref = bundle.parse_ref(run.spec.pipeline_ref, Path(run.spec.bundle_root))
+    pipeline = bundle.load(ref)
+    found = pipeline.fingerprint()["graph"]
+    if found != run.spec.graph_fingerprint:
+        raise IncompatibleRun(
+            f"run {run.spec.key} was started by another version of pipeline {pipeline.name!r} (graph "
+            f"{run.spec.graph_fingerprint}, now {found}); restore that version, or start a fresh run "
+            f"(`logio fresh {run.uid[:8]}`)"
+        )
+    urls = _urls(run.spec.connections, known, demo=is_demo(ref, pipeline))
+    return _context(store, log_url, payloads, run, pipeline, ref, urls, settings)
+
+
+def _absolute(pipeline: Pipeline, params: Mapping[str, str]) -> dict[str, str]:
+    """Paths that are relative to this terminal's folder as absolute ones: a driver works in a folder of its own."""
+    sources = [source for source in pipeline.operators.values() if isinstance(source, ParquetSource)]
+    begins = [path for source in sources for path in source.paths]
+    return {
+        name: os.path.abspath(value)
+        if any(path.startswith(f"{{{name}}}") for path in begins) and "://" not in value
+        else value
+        for name, value in params.items()
+    }
+
+
+def _urls(ids: Mapping[str, str], known: Connections, *, demo: bool) -> dict[str, str]:
+    """The pipeline's connection name → URL."""
+    urls = {}
+    for name, conn_id in ids.items():
+        default = demo and name == WAREHOUSE and conn_id == WAREHOUSE and known.find(conn_id) is None
+        urls[name] = sqlite_url(DEFAULT_WAREHOUSE) if default else known.get(conn_id)
+    return urls
+
+
+def _context(
+    store: SqlLogStore,
+    log_url: str,
+    payloads: str | None,
+    run: Run,
+    pipeline: Pipeline,
+    ref: PipelineRef,
+    urls: Mapping[str, str],
+    settings: SparkSettings,
+) -> LaunchContext:
+    return LaunchContext(
+        store=store,
+        log_url=log_url,
+        run=run,
+        pipeline=pipeline,
+        ref=ref,
+        connections=urls,
+        launcher=LocalProcessLauncher(WORK_DIR.absolute()),
+        settings=settings,
+        payloads=payloads,
+    )

@@ -1,0 +1,89 @@
+"""`logio run`: the same pipeline and the same drivers as in Airflow, supervised from this terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from airflow_logio.cli import reports
+from airflow_logio.cli.app import LogOption, err, out, warn
+from airflow_logio.cli.arguments import pairs
+from airflow_logio.cli.connection_file import Connections
+from airflow_logio.cli.display import Progress
+from airflow_logio.cli.open_log import opened
+from airflow_logio.cli.preparation import Wanted, prepare
+from airflow_logio.cli.signals import halting
+from airflow_logio.runtime.figures.run_summary import Outcome
+from airflow_logio.runtime.launch.launcher import LaunchContext
+from airflow_logio.runtime.launch.spark_submit import SparkSettings
+from airflow_logio.runtime.supervision.local_run import LocalRun
+
+INTERRUPTED = 130
+
+
+def register(app: typer.Typer) -> None:
+    app.command("run")(run)
+
+
+def run(
+    pipeline: Annotated[str, typer.Argument(help="path/to/file.py:name or module.path:name", metavar="PIPELINE")],
+    param: Annotated[list[str] | None, typer.Option("--param", help="Run parameter, name=value")] = None,
+    connection: Annotated[
+        list[str] | None, typer.Option("--connection", help="name=conn_id; default: the id is the name")
+    ] = None,
+    log: LogOption = None,
+    run_id: Annotated[str | None, typer.Option("--run-id", help="Name of the run; an earlier one is continued")] = None,
+    hold_sources: Annotated[
+        bool, typer.Option("--hold-sources/--no-hold-sources", help="Sources wait until all drivers are ready")
+    ] = False,
+    replay_seconds: Annotated[
+        float | None,
+        typer.Option(help="How long an external system that is away is waited for before its group is parked"),
+    ] = None,
+    alone: Annotated[
+        bool, typer.Option("--alone", help="Start nothing while another run of the pipeline has not finished")
+    ] = False,
+    json_path: Annotated[Path | None, typer.Option("--json", help="Write the summary to this file")] = None,
+    master: Annotated[str, typer.Option(help="Spark master")] = "local[1]",
+    driver_memory: Annotated[str | None, typer.Option(help="Memory of each driver's JVM")] = None,
+    conf: Annotated[list[str] | None, typer.Option("--conf", help="Spark property, key=value")] = None,
+) -> None:
+    """Run a pipeline without Airflow, until it has finished. Ctrl-C halts it; the same --run-id continues it."""
+    settings = SparkSettings(master=master, conf=pairs("--conf", conf or ()))
+    if driver_memory:
+        settings = SparkSettings(master=master, conf=settings.conf, driver_memory=driver_memory)
+    wanted = Wanted(
+        pipeline_ref=pipeline,
+        params=pairs("--param", param or ()),
+        connection_ids=pairs("--connection", connection or ()),
+        run_id=run_id,
+        hold_sources=hold_sources,
+        settings=settings,
+        replay_seconds=replay_seconds,
+        alone=alone,
+    )
+    known = Connections.load(warn)
+    log_url = known.log_url(log)
+    with opened(log_url, create=True) as store:
+        context = prepare(
+            store, log_url, known.payloads(log), wanted, known, lambda text: err.print(text, markup=False)
+        )
+        raise typer.Exit(supervise(context, None, json_path))
+
+
+def supervise(context: LaunchContext, groups: Sequence[str] | None, json_path: Path | None) -> int:
+    """Supervise groups of a run in the foreground; returns the exit code."""
+    local = LocalRun(context, groups)
+    key = context.run.spec.key
+    out.print(f"run {key.dag_run_id} of {key.pipeline}, uid {context.run.uid[:8]}", markup=False)
+    with halting(local.halt) as signals, Progress(out) as progress:
+        summary = local.run(progress.show)
+    reports.report(out, summary)
+    if json_path is not None:
+        reports.write_json(json_path, summary)
+    if signals:
+        return INTERRUPTED
+    return 0 if summary.outcome is Outcome.FINISHED else 1

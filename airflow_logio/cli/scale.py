@@ -1,0 +1,75 @@
+"""`logio scale`: more or fewer replicas of a group, while its run goes on."""
+
+from __future__ import annotations
+
+import time
+from typing import Annotated
+
+import typer
+
+from airflow_logio.cli.app import LogOption, RunArgument, out, warn
+from airflow_logio.cli.connection_file import Connections
+from airflow_logio.cli.open_log import opened
+from airflow_logio.cli.preparation import reopen
+from airflow_logio.errors import LogUnavailable
+from airflow_logio.runtime.launch.launcher import LaunchContext
+from airflow_logio.runtime.launch.spark_submit import SparkSettings
+from airflow_logio.runtime.scaling.requests import Stage, Step, carry_out
+from airflow_logio.store.records import ScalingRequest
+
+POLL_SECONDS = 0.25
+
+
+def register(app: typer.Typer) -> None:
+    app.command("scale")(scale)
+
+
+def scale(
+    run: RunArgument,
+    group: Annotated[str, typer.Argument(help="Replicated group")],
+    replicas: Annotated[int, typer.Argument(min=0, help="How many replicas are to work; 0 puts the group to sleep")],
+    log: LogOption = None,
+    reason: Annotated[str, typer.Option(help="Why; it is kept with the request")] = "logio scale",
+    master: Annotated[str, typer.Option(help="Spark master of the drivers that are launched")] = "local[1]",
+    detach: Annotated[
+        bool, typer.Option("--detach", help="Only ask; whoever supervises the run carries it out")
+    ] = False,
+    timeout: Annotated[float, typer.Option(help="Seconds to wait until it is done")] = 300.0,
+) -> None:
+    """Change the number of replicas of a group. Nothing else stops, and no event is lost or used twice.
+
+    New replicas are launched first and get a share of the work when they are ready; those that leave give theirs up first.
+    It can be interrupted and repeated at any time.
+    """
+    known = Connections.load(warn)
+    log_url = known.log_url(log)
+    with opened(log_url) as store:
+        found = store.find_run(run)
+        context = reopen(store, log_url, known.payloads(log), found, known, SparkSettings(master=master))
+        request = store.request_scaling(found.run_id, group, replicas, by="logio scale", reason=reason)
+        if detach:
+            out.print(f"request {request.request_id}: {group} is to have {replicas} replica(s)", markup=False)
+            return
+        step = _until_settled(context, request, time.monotonic() + timeout)
+    if step is None:
+        warn(f"{group} is not there yet after {timeout:g} s; the request stays, and `logio scale` can be repeated")
+    if step is None or step.stage is Stage.REFUSED:
+        raise typer.Exit(1)
+
+
+def _until_settled(context: LaunchContext, request: ScalingRequest, deadline: float) -> Step | None:
+    """Carry the request out and print each new sentence; None if time ran out."""
+    said = ""
+    while time.monotonic() < deadline:
+        try:
+            step = carry_out(context, request)
+        except LogUnavailable as error:
+            warn(f"{error}; trying again")
+            step = None
+        if step is not None and step.sentence != said:
+            said = step.sentence
+            out.print(said, markup=False)
+        if step is not None and step.stage in (Stage.DONE, Stage.REFUSED):
+            return step
+        time.sleep(POLL_SECONDS)
+    return None

@@ -1,0 +1,240 @@
+"""`logio status` for people: tables and lines."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from airflow_logio.cli import display
+from airflow_logio.cli.status import cells, replica_tables
+from airflow_logio.cli.status.report import Report
+from airflow_logio.protocol.states import ENDED, GroupState, RunState
+from airflow_logio.protocol.values import Port
+from airflow_logio.runtime.figures.authored_figures import connections_seen, pending_seen, ports_seen
+from airflow_logio.runtime.figures.recoveries import Recovery
+from airflow_logio.runtime.figures.snapshot import ConnectionView
+from airflow_logio.store.records import GroupStatus, PortProgress, QuarantinedInputSet, Run
+from airflow_logio.store.sql.drivers import DriverRecord
+
+MAX_QUARANTINED = 20
+MAX_WATCHED_RECOVERIES = 5
+MAX_WATCHED_REQUESTS = 2
+
+
+def runs(listed: Sequence[tuple[Run, Sequence[GroupStatus]]]) -> RenderableType:
+    """All runs, the newest first."""
+    table = cells.table("uid", "run", "pipeline", "state", "started (UTC)", "groups")
+    for run, groups in listed:
+        used = [group for group in groups if group.state is not GroupState.RETIRED]
+        states = ", ".join(f"{group.group} {group.state.value}" for group in used)
+        key = run.spec.key
+        cells.row(table, run.uid[:8], _name(run), key.pipeline, run.state.value, cells.utc(run.created_at), states)
+    return table
+
+
+def _name(run: Run) -> str:
+    """With its generation where there is, or is to be, another."""
+    key = run.spec.key
+    several = key.generation > 1 or run.state is RunState.SUPERSEDED
+    return f"{key.dag_run_id} (generation {key.generation})" if several else key.dag_run_id
+
+
+def whole(report: Report) -> RenderableType:
+    """Everything, for one look."""
+    parts = [
+        _heading(report),
+        _groups(report),
+        *replica_tables.tables(report.replicated),
+        _connections(connections_seen(report.snapshot)),
+        _ports(ports_seen(report.snapshot)),
+        _pending(pending_seen(report.snapshot)),
+        _drivers(report.drivers),
+        _recoveries(report.recoveries),
+        _quarantine(report),
+    ]
+    return cells.spaced(part for part in parts if part is not None)
+
+
+def page(report: Report) -> RenderableType:
+    """What changes, for a terminal that is painted over."""
+    parts = [
+        _heading(report),
+        _groups(report),
+        *replica_tables.tables(report.replicated, requests=MAX_WATCHED_REQUESTS),
+        _connections(connections_seen(report.snapshot)),
+        _pending(pending_seen(report.snapshot)),
+        _recoveries(report.recoveries[-MAX_WATCHED_RECOVERIES:]),
+        _quarantine(report),
+    ]
+    errors_ = [Text(str(line), style=line.style, no_wrap=True, overflow="ellipsis") for line in errors(report)]
+    return cells.spaced([*(part for part in parts if part is not None), *([Group(*errors_)] if errors_ else [])])
+
+
+def last_line(report: Report) -> str:
+    """How a watched run has ended."""
+    used = [view for view in report.snapshot.groups if view.status.state is not GroupState.RETIRED]
+    states = ", ".join(f"{view.name} {view.status.state.value}" for view in used)
+    return f"{report.state}: {states or 'no groups'}"
+
+
+def errors(report: Report) -> Iterator[Text]:
+    """Nobody who recovers; last errors of groups: in full where a group stands still, the first line of earlier ones."""
+    if (unsupervised := report.unsupervised) is not None:
+        yield Text(unsupervised, style="red")
+    for error in report.last_errors:
+        if error.is_present:
+            yield Text(f"{error.group}: {error.text}", style="red")
+            yield Text(f"  driver log: {error.log_path or 'none'}")
+        else:
+            yield Text(
+                f"{error.group}, incarnation {error.incarnation} (earlier): {cells.first_line(error.text)}", "dim"
+            )
+
+
+def clock_time(at: float) -> str:
+    return datetime.fromtimestamp(at, UTC).strftime("%H:%M:%S")
+
+
+# --- parts ------------------------------------------------------------------------------------------------------------
+
+
+def _heading(report: Report) -> Text:
+    run, key = report.run, report.run.spec.key
+    return Text(
+        f"run {_name(run)} of {key.pipeline} (dag {key.dag_id}), uid {run.uid}\n"
+        f"{report.state}, started {cells.utc(run.created_at)} UTC{_supervision(report)}"
+    )
+
+
+def _supervision(report: Report) -> str:
+    looked = report.supervisor
+    if looked is None or report.has_ended or report.unsupervised is not None:
+        return ""
+    return f"\nlooked after by {looked.name}, {looked.age_seconds:.0f} s ago"
+
+
+def _groups(report: Report) -> Table:
+    """A replicated group as a whole, and those of its replicas that are in use."""
+    table = cells.table("group", "state", "incarnation", "recoveries", "pid", "heartbeat", "commits", "MB", "done", "")
+    whole_of = {name: one for one in report.replicated for name in one.shape.replicas}
+    for view in report.snapshot.rows:
+        status = view.status
+        if view.name in whole_of and status.state is GroupState.RETIRED:
+            continue
+        cells.row(
+            table,
+            f"  {status.group}" if view.name in whole_of else status.group,
+            Text(_state(status), style=display.style(status.state)),
+            f"{status.incarnation}",
+            f"{status.recoveries}",
+            "" if status.identity is None else f"{status.identity.pid or status.identity.parent_pid}",
+            "" if status.beat_at is None else clock_time(status.beat_at),
+            f"{status.commits:,}",
+            f"{status.rss_bytes / 2**20:,.0f}" if status.rss_bytes else "",
+            display.amount(view),
+            display.lag(view),
+        )
+    return table
+
+
+def _state(status: GroupStatus) -> str:
+    """With the desired state, where that is another one that is still to come."""
+    if status.desired is not GroupState.RUNNING and status.state not in ENDED and status.state is not status.desired:
+        return f"{status.state.value} (to be {status.desired.value})"
+    return status.state.value
+
+
+def _connections(views: Sequence[ConnectionView]) -> Table | None:
+    """Inside a group events are handed on in one step: such a connection is shown only if something waits there."""
+    shown = [one for one in views if not one.inside_group or one.undone]
+    if not shown:
+        return None
+    table = cells.table("connection", "sent", "acknowledged", "lag", "undone", "records behind", "records/s")
+    for one in shown:
+        cells.row(
+            table,
+            f"{one.sender} → {one.receiver}",
+            f"{one.sent.events:,}",
+            f"{one.acknowledged.events:,}",
+            f"{one.lag.events:,}",
+            f"{one.undone:,}",
+            f"{one.lag.records:,}",
+            f"{one.rate:,.0f}" if one.rate else "",
+        )
+    return table
+
+
+def _ports(rows: Sequence[PortProgress]) -> Table | None:
+    table = cells.table("port", "", "events", "records", "MB", "last (UTC)")
+    for row in rows:
+        size = f"{row.bytes / 2**20:,.1f}" if row.bytes else ""
+        cells.row(
+            table, str(row.port), row.direction, f"{row.events:,}", f"{row.records:,}", size, cells.utc(row.last_at)
+        )
+    return table if rows else None
+
+
+def _pending(writes: Mapping[Port, int]) -> Table | None:
+    """Logged, and not applied at the external system."""
+    table = cells.table("writer's connection", "pending write actions")
+    for port, count in sorted(writes.items()):
+        cells.row(table, str(port), f"{count:,}")
+    return table if writes else None
+
+
+def _drivers(drivers: Sequence[DriverRecord]) -> Table | None:
+    table = cells.table("driver", "claimed (UTC)", "registered", "first commit", "why launched", "why ended")
+    for driver in drivers:
+        cells.row(
+            table,
+            f"{driver.group}/{driver.incarnation}",
+            cells.utc(driver.claimed_at),
+            _after(driver.registered_at, driver),
+            _after(driver.first_commit_at, driver),
+            cells.first_line(driver.reason),
+            cells.first_line(driver.error or ""),
+        )
+    return table if drivers else None
+
+
+def _recoveries(found: Sequence[Recovery]) -> Table | None:
+    table = cells.table(
+        "recovery", "detected (UTC)", "fenced", "launched", "running", "first commit", "in all", "cause"
+    )
+    for one in found:
+        took = one.seconds_of_steps
+        steps = [f"+{took[step]:.1f} s" if step in took else "" for step, _ in one.steps[1:]]
+        whole_ = "" if one.seconds is None else f"{one.seconds:.1f} s"
+        cells.row(
+            table,
+            f"{one.group}/{one.incarnation}",
+            cells.utc(one.detected_at),
+            *steps,
+            whole_,
+            cells.first_line(one.cause),
+        )
+    return table if found else None
+
+
+def _quarantine(report: Report) -> RenderableType | None:
+    if not report.quarantined:
+        return None
+    retry = Text(f"retry them with: logio retry {report.run.uid[:8]}")
+    return Group(_quarantined(report.quarantined), retry)
+
+
+def _quarantined(aside: Sequence[QuarantinedInputSet]) -> Table:
+    table = cells.table("quarantined", "Input Set", "since (UTC)", "error")
+    for one in aside[:MAX_QUARANTINED]:
+        cells.row(table, one.operator, one.inset_id, cells.utc(one.since), one.error)
+    if len(aside) > MAX_QUARANTINED:
+        cells.row(table, "", f"... and {len(aside) - MAX_QUARANTINED:,} more (all with --json)", "", "")
+    return table
+
+
+def _after(at: float | None, driver: DriverRecord) -> str:
+    return "" if at is None else f"+{at - driver.claimed_at:.1f} s"

@@ -1,0 +1,158 @@
+"""What the task of a group does on its worker: look, launch what needs it, and put the end into words."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, field
+from typing import Any
+
+from airflow.sdk.log import redact
+
+from airflow_logio.errors import (
+    BudgetSpent,
+    Fenced,
+    LogUnavailable,
+    ProtocolViolation,
+)
+from airflow_logio.operators._task.run_lookup import driver_log
+from airflow_logio.protocol.replicas import base_operator
+from airflow_logio.protocol.states import CONCLUDED, WAITING, GroupState
+from airflow_logio.runtime.figures.whole_group import deciding
+from airflow_logio.runtime.launch.launcher import LaunchContext, launch_group
+from airflow_logio.runtime.supervision.group_watch import Observation
+from airflow_logio.runtime.supervision.presence import SupervisionWatch
+from airflow_logio.runtime.supervision.tend import launch_if_new, recover_if_dead
+from airflow_logio.runtime.supervision.whole_watch import Sighting, WholeWatcher
+from airflow_logio.store.records import GroupStatus
+
+log = logging.getLogger(__name__)
+
+ASKED = "asked for: the task was cleared"
+
+
+def asked_by_person(task_instance: Any, retries: int) -> bool:
+    """Whether this attempt is the first after a clear: a clear grants `retries` more, counted from the last attempt."""
+    first = task_instance.max_tries - retries + 1
+    return bool(task_instance.try_number > 1 and task_instance.try_number == first)
+
+
+@dataclass(slots=True)
+class GroupTask:
+    """One group, replicas and all, seen from one attempt of its task."""
+
+    context: LaunchContext
+    group: str
+    watcher: WholeWatcher
+    asked: bool = False
+    """A person wants it to run, even if it was parked or halted; spent by one launch of each replica."""
+    supervision: SupervisionWatch = field(init=False)
+    _unasked: set[str] = field(default_factory=set)
+    """Of whom the person's wish is spent."""
+    _is_dead: bool = False
+
+    def __post_init__(self) -> None:
+        self.supervision = SupervisionWatch(self.context.store, self.context.run)
+
+    def advance(self, *, recovers: bool) -> tuple[Sighting, bool]:
+        """Look once and launch what needs it; returns what was seen, and whether a driver was launched.
+
+        What is dead is recovered here only if the caller says so (`recovers`): it has a supervisor for that. Replicas that
+        are not in use stay so. Nothing is done on what cannot be seen. Raises `ConfigurationError`.
+        """
+        sighting = self.watcher.poll()
+        self._is_dead = sighting.is_dead
+        try:
+            launched = [self._advance(name, one, recovers=recovers) for name, one in sighting.observations.items()]
+        except LogUnavailable as error:
+            log.warning("Group %s: the log went away during a launch: %s", self.group, error)
+            return Sighting(), False
+        return sighting, any(launched)
+
+    def _advance(self, name: str, observation: Observation, *, recovers: bool) -> bool:
+        status = observation.status
+        if status is None:
+            return False
+        if status.state in WAITING and self._is_asked(name):
+            self._unasked.add(name)
+            return self._restart(status)
+        if observation.is_dead and recovers:
+            log.warning("Group %s is dead: %s\n%s", name, observation.cause, driver_log(status))
+            return recover_if_dead(self.context, name, observation)
+        return launch_if_new(self.context, name, observation)
+
+    def _is_asked(self, name: str) -> bool:
+        return self.asked and name not in self._unasked
+
+    def is_left(self) -> bool:
+        """Whether nobody else recovers the group, which was dead when it was last looked at."""
+        if (warning := self.supervision.warning()) is not None:
+            log.warning("Group %s: %s", self.group, warning)
+        return self.supervision.is_left(dead=self._is_dead)
+
+    def must_stay(self, sighting: Sighting) -> bool:
+        """Whether a person's wish is still open: a driver was told to halt before this attempt, which wants it to run.
+
+        Then this task waits for the halt itself, and launches.
+        """
+        if not sighting.statuses:
+            return self.asked and len(self._unasked) < len(self.watcher.members)
+        return any(
+            self._is_asked(status.group) and status.desired is GroupState.HALTED and status.state not in CONCLUDED
+            for status in sighting.statuses
+        )
+
+    def _restart(self, status: GroupStatus) -> bool:
+        try:
+            launch_group(self.context, status.group, expected=status.incarnation, reason=ASKED, by_user=True)
+        except (Fenced, BudgetSpent, ProtocolViolation) as error:
+            log.warning("Group %s was not launched: %s", status.group, error)
+            return False
+        log.info("Group %s was %s and is launched again", status.group, status.state.value)
+        return True
+
+    def log_settings(self) -> None:
+        """The effective Spark settings, before anything starts; what looks like a secret is masked by its name."""
+        settings = self.context.settings
+        shown = {
+            name: getattr(settings, name)
+            for name in settings.__slots__
+            if name not in ("conf", "env_vars") and getattr(settings, name) not in (None, False)
+        }
+        conf = settings.effective_conf(self.context.pipeline.groups[self.group].spark)
+        log.info("Group %s: Spark settings %s, environment %s", self.group, shown, sorted(settings.env_vars))
+        log.info("Group %s: Spark properties %s", self.group, redact(conf))
+
+    def summary(self, sighting: Sighting) -> dict[str, Any]:
+        """The result of the task: small, and no secrets. Of a replicated group the sums of its slots and replicas."""
+        run, members = self.context.run, self.context.pipeline.groups[self.group].operators
+        records: dict[str, int] = {}
+        for row in self.context.store.progress(run.run_id):
+            if row.port.operator in members:
+                name = f"{base_operator(row.port.operator)}.{row.port.name} {row.direction}"
+                records[name] = records.get(name, 0) + row.records
+        statuses = sighting.statuses
+        replicas = {status.group: status.incarnation for status in statuses if status.incarnation}
+        return {
+            "run": run.uid,
+            "group": self.group,
+            "incarnations": sum(status.incarnation for status in statuses),
+            "recoveries": sum(status.recoveries for status in statuses),
+            "records": records,
+            **({"replicas": replicas} if self.group in run.spec.replicated else {}),
+        }
+
+    def failure(self, sighting: Sighting) -> str:
+        """Why the group, or a replica of it, does not run, and what to do."""
+        run = self.context.run
+        status = deciding(sighting.statuses)
+        what = "group" if status.group == self.group else f"replica {status.group!r} of group"
+        if status.state is GroupState.HALTED:
+            return (
+                f"{what} {self.group!r} of run {run.spec.key} was halted on request (incarnation {status.incarnation}). "
+                "It has lost nothing: clear this task, and it goes on where it stopped"
+            )
+        return (
+            f"{what} {self.group!r} of run {run.spec.key} is parked (incarnation {status.incarnation}, "
+            f"{status.recoveries} recoveries): {status.error}\n"
+            f"Mend the cause, then clear this task: it goes on where it stopped.\n{driver_log(status)}"
+        )

@@ -1,0 +1,94 @@
+"""From the log and Airflow's connections to a launch: the same for a group's own task and for whoever recovers it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from airflow_logio import _compat
+from airflow_logio.dataflow.pipeline import Pipeline
+from airflow_logio.errors import ConfigurationError, IncompatibleRun
+from airflow_logio.hooks.connections import database_url, external_url
+from airflow_logio.hooks.logio import LogioHook
+from airflow_logio.operators._task.pipeline_reference import resolve
+from airflow_logio.operators._task.spark_arguments import SparkArguments, check_place
+from airflow_logio.protocol.replicas import replicated_group
+from airflow_logio.runtime.launch import bundle
+from airflow_logio.runtime.launch.bundle import PipelineRef
+from airflow_logio.runtime.launch.launcher import LaunchContext, Launcher
+from airflow_logio.store.records import LaunchRecipe, Run
+from airflow_logio.store.sql.store import SqlLogStore
+
+
+@dataclass(frozen=True, slots=True)
+class Launching:
+    """What one Airflow task needs to launch groups of any run of a log."""
+
+    store: SqlLogStore
+    logio_conn_id: str
+    launcher: Launcher
+    executor: str | None = None
+    """The task's own executor, if it names one."""
+
+    def context(self, run: Run, group: str, recipe: LaunchRecipe, pipeline: str | None = None) -> LaunchContext:
+        """Everything resolved here and now: pipeline, connections, Spark settings; for `group`, or all replicas of it.
+
+        `pipeline` is ``module:attr`` as the task names it; by default as the run was started with it. Raises
+        `ConfigurationError`, `IncompatibleRun`.
+        """
+        settings = SparkArguments.from_given(recipe.arguments).settings(recipe.spark_conn_id)
+        check_place(settings, _compat.pods_end_with_their_task(self.executor))
+        found, ref = resolve(pipeline) if pipeline else _pipeline_of(run)
+        name = replicated_group(group)
+        if name not in found.groups:
+            raise ConfigurationError(f"pipeline {found.name!r} has no group {name!r}, only {list(found.groups)}")
+        check_compatible(found, run)
+        hook = LogioHook(self.logio_conn_id)
+        urls = connection_urls(found, name, run, recipe.connections)
+        return LaunchContext(
+            self.store, hook.get_url(), run, found, ref, urls, self.launcher, settings, hook.get_payloads()
+        )
+
+
+def _pipeline_of(run: Run) -> tuple[Pipeline, PipelineRef]:
+    """As this machine has it, or else where the run was started."""
+    text = run.spec.pipeline_ref
+    try:
+        return resolve(text)
+    except ConfigurationError:
+        root = Path(run.spec.bundle_root)
+        if not root.is_dir():
+            raise
+        ref = bundle.parse_ref(text)
+        ref = PipelineRef(ref.module, ref.attr, root)
+        return bundle.load(ref), ref
+
+
+def connection_urls(pipeline: Pipeline, group: str, run: Run, overriding: Mapping[str, str]) -> dict[str, str]:
+    """Connection name → URL, of those only that the group's operators use. Raises `ConfigurationError`.
+
+    One whose tables or queries the pipeline declares, in whichever group, must be a SQL database.
+    """
+    unknown = [name for name in overriding if name not in pipeline.connections]
+    if unknown:
+        raise ConfigurationError(
+            f"pipeline {pipeline.name!r} has no connection {', '.join(unknown)}; it has {list(pipeline.connections)}"
+        )
+    ids = {**run.spec.connections, **overriding}
+    used = {
+        name for operator in pipeline.groups[group].operators for name in pipeline.operators[operator].connections()
+    }
+    sql = {name for operator in pipeline.operators.values() for name in operator.sql_connections()}
+    return {name: database_url(ids[name]) if name in sql else external_url(ids[name]) for name in sorted(used)}
+
+
+def check_compatible(pipeline: Pipeline, run: Run) -> None:
+    """Raises `IncompatibleRun` if this worker's pipeline is another one than the run was started with."""
+    graph = pipeline.fingerprint()["graph"]
+    if graph != run.spec.graph_fingerprint:
+        raise IncompatibleRun(
+            f"run {run.spec.key} was started by another version of pipeline {pipeline.name!r} (graph "
+            f"{run.spec.graph_fingerprint}, here {graph}); restore that version, or start a fresh run "
+            f"(`logio fresh {run.uid[:8]}`)"
+        )

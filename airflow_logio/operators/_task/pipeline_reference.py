@@ -1,0 +1,65 @@
+"""How an Airflow task names its pipeline: always as ``module:attr``, so that every worker and every driver imports it.
+
+A task may be given the `Pipeline` itself; then its module is found when the DAG is parsed.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from types import ModuleType
+
+from airflow_logio.dataflow.pipeline import Pipeline
+from airflow_logio.errors import ConfigurationError, PipelineDefinitionError
+from airflow_logio.runtime.launch import bundle
+from airflow_logio.runtime.launch.bundle import PipelineRef
+
+_DAG_FILE = "unusual_prefix_"
+"""Airflow imports a DAG file under a name that begins so; no driver could import that module, or should."""
+
+
+def reference(pipeline: Pipeline | str) -> str:
+    """``module:attr`` of a pipeline. Raises `PipelineDefinitionError` for one that a driver could not import."""
+    if isinstance(pipeline, str):
+        return pipeline
+    places = [
+        (module, attr)
+        for module in list(sys.modules.values())
+        if isinstance(module, ModuleType)
+        for attr, value in list(vars(module).items())
+        if value is pipeline
+    ]
+    importable = [(module, attr) for module, attr in places if _is_importable(module)]
+    if not importable:
+        where = f"the DAG file {places[0][0].__file__}" if places else "no module-level variable"
+        raise PipelineDefinitionError(
+            f"pipeline {pipeline.name!r} is found in {where}: Spark drivers, which need no Airflow, could not import it. "
+            "Define it in a module of its own beside the DAG file, e.g. pipelines/sales.py, and import it from there"
+        )
+    # A module that knows the class has built the pipeline; the others have only imported it.
+    built = [place for place in importable if any(value is Pipeline for value in vars(place[0]).values())]
+    module, attr = (built or importable)[0]
+    return f"{module.__name__}:{attr}"
+
+
+def _is_importable(module: ModuleType) -> bool:
+    name = module.__name__
+    return name != "__main__" and not name.startswith(_DAG_FILE) and getattr(module, "__file__", None) is not None
+
+
+def resolve(text: str) -> tuple[Pipeline, PipelineRef]:
+    """Import the pipeline on this machine; its bundle root is where the module lies here, not where the DAG was parsed.
+
+    Raises `ConfigurationError`.
+    """
+    ref = bundle.parse_ref(text)
+    if not text.rpartition(":")[0].endswith(".py"):
+        try:
+            importlib.import_module(ref.module)
+        except Exception as error:
+            raise ConfigurationError(
+                f"module {ref.module!r} of pipeline {text!r} cannot be imported: {type(error).__name__}: {error}. "
+                "It has to lie in the DAG folder, or be installed on the workers"
+            ) from error
+        ref = PipelineRef(ref.module, ref.attr, bundle.locate(ref.module))
+    return bundle.load(ref), ref

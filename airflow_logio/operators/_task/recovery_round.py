@@ -1,0 +1,112 @@
+"""Recovering failed groups from an Airflow task: the recovery task of a recovery DAG and task ``supervise`` alike."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from airflow.providers.common.compat.sdk import AirflowNotFoundException
+
+from airflow_logio.errors import ConfigurationError, IncompatibleRun, PipelineDefinitionError
+from airflow_logio.operators._task.launches import Launching
+from airflow_logio.operators._task.run_lookup import driver_log
+from airflow_logio.protocol.states import GroupState
+from airflow_logio.runtime.supervision.findings import FailedGroup
+from airflow_logio.runtime.supervision.tend import RecoveryOutcome, RecoveryResult, recover_group
+from airflow_logio.store.records import GroupRef, Run
+from airflow_logio.store.sql.drivers import DriverRecord, driver_records
+
+log = logging.getLogger(__name__)
+
+Callback = Callable[[Mapping[str, Any]], Any]
+"""Called with the task's context and, under ``recovery``, what became of the failure; a notifier is one, too."""
+
+
+@dataclass(frozen=True, slots=True)
+class GroupRecovery:
+    """Recovers groups of any run of a log."""
+
+    launching: Launching
+
+    def recover(self, failed: FailedGroup) -> dict[str, Any]:
+        """Recover one group; returns what became of it, as plain data without secrets: see `_report`.
+
+        A group that cannot be launched because something is configured wrong is parked with that error: asking again
+        would not mend it. Raises `UnknownRun`, `LogUnavailable`.
+        """
+        store = self.launching.store
+        run = store.find_run(failed.run_uid)
+        status = store.group(run.run_id, failed.group)
+        if (status.state, status.incarnation) != (GroupState.DEAD, failed.incarnation):
+            return self._report(failed, run, not_needed(failed, status.state, status.incarnation))
+        log.warning("%s of run %s is dead: %s\n%s", failed, failed.run_uid, failed.cause, driver_log(status))
+        try:
+            recipe = store.launch_recipe(run.run_id, failed.group)
+            if recipe is None:
+                raise ConfigurationError(
+                    f"nobody has said how group {failed.group!r} is launched: its run was started by `logio run`, and is "
+                    f"gone on with by `logio retry {run.uid[:8]}`"
+                )
+            context = self.launching.context(run, failed.group, recipe)
+            recovery = recover_group(context, failed.group, failed=failed.incarnation, cause=failed.cause)
+        except (ConfigurationError, IncompatibleRun, PipelineDefinitionError, AirflowNotFoundException) as error:
+            recovery = self._park(run, failed, error)
+        return self._report(failed, run, recovery)
+
+    def _park(self, run: Run, failed: FailedGroup, error: Exception) -> RecoveryResult:
+        status = self.launching.store.group(run.run_id, failed.group)
+        why = f"the group died ({failed.cause}) and cannot be launched again: {type(error).__name__}: {error}"
+        ref = GroupRef(run.run_id, failed.group, status.incarnation)
+        # Only what is dead: somebody else, with a better configuration, may have launched it meanwhile.
+        if status.state is not GroupState.DEAD or not self.launching.store.park(ref, why):
+            return not_needed(failed, status.state, status.incarnation)
+        log.error("%s is parked: %s", failed, why)
+        return RecoveryResult(failed.group, status.incarnation, RecoveryOutcome.PARKED, why)
+
+    def _report(self, failed: FailedGroup, run: Run, recovery: RecoveryResult) -> dict[str, Any]:
+        drivers = {
+            driver.incarnation: driver
+            for driver in driver_records(self.launching.store, run.run_id)
+            if driver.group == failed.group
+        }
+        return {
+            **failed.as_dict(),
+            "outcome": recovery.outcome.value,
+            "why": recovery.why,
+            "launched_incarnation": recovery.incarnation if recovery.outcome is RecoveryOutcome.LAUNCHED else None,
+            **_times(drivers.get(recovery.incarnation) if recovery.outcome is RecoveryOutcome.LAUNCHED else None),
+        }
+
+
+def not_needed(failed: FailedGroup, state: GroupState, incarnation: int) -> RecoveryResult:
+    """The failure has been dealt with."""
+    why = f"the group is {state.value}, incarnation {incarnation}: somebody else has dealt with it"
+    return RecoveryResult(failed.group, incarnation, RecoveryOutcome.NOT_NEEDED, why)
+
+
+def _times(driver: DriverRecord | None) -> dict[str, float | None]:
+    """Seconds since the epoch by the database's clock; the claim is what fences the old driver."""
+    if driver is None:
+        return {"fenced_at": None, "launched_at": None}
+    return {"fenced_at": driver.claimed_at, "launched_at": driver.submitted_at}
+
+
+def notify(callbacks: Sequence[Callback], context: Mapping[str, Any], recovery: Mapping[str, Any]) -> None:
+    """Tell those who want to know; what they raise is logged and harms nobody."""
+    for callback in callbacks:
+        try:
+            callback({**context, "recovery": dict(recovery)})
+        except Exception:
+            log.exception("on_recovery_callback %s failed", getattr(callback, "__name__", callback))
+
+
+def as_callbacks(given: Callback | Sequence[Callback] | None) -> list[Callback]:
+    """One, several or none, as Airflow's own callbacks are given. Raises `ValueError` for what cannot be called."""
+    found = [] if given is None else list(given) if isinstance(given, Sequence) else [given]
+    if wrong := [one for one in found if not callable(one)]:
+        raise ValueError(
+            f"on_recovery_callback: {wrong[0]!r} cannot be called; give a function of the context, or a notifier"
+        )
+    return found

@@ -1,0 +1,131 @@
+"""From an Airflow task to its run in the log, and words for people about it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from airflow.providers.common.compat.sdk import AirflowFailException
+
+from airflow_logio.errors import ConfigurationError, UnknownRun
+from airflow_logio.hooks.logio import LogioHook
+from airflow_logio.operators._task.pipeline_reference import resolve
+from airflow_logio.protocol.states import RunState
+from airflow_logio.runtime.launch.processes import this_host
+from airflow_logio.store.port import LogStore
+from airflow_logio.store.records import GroupStatus, PortProgress, Run
+from airflow_logio.store.rules.endings import superseded
+from airflow_logio.store.rules.patience import Patience
+from airflow_logio.store.sql.store import SqlLogStore
+
+TAIL_LINES = 40
+TAIL_BYTES = 64_000
+_RUNS_SEARCHED = 1000
+
+
+@contextmanager
+def opened_log(logio_conn_id: str, *, create: bool = False) -> Iterator[SqlLogStore]:
+    """The log, waited for as a driver waits for it: one that is away for a while fails nothing."""
+    hook = LogioHook(logio_conn_id)
+    store = Patience().call("opening the log", lambda: hook.get_store(create=create))
+    try:
+        yield store
+    finally:
+        store.dispose()
+
+
+def identity(context: Mapping[str, Any]) -> tuple[str, str]:
+    """(dag_id, run_id) of the DAG run that a task belongs to."""
+    dag_run = context["dag_run"]
+    return str(dag_run.dag_id), str(dag_run.run_id)
+
+
+def run_of(store: LogStore, pipeline: str, context: Mapping[str, Any], uid: str | None) -> Run:
+    """The run of that uid, or else the newest run of this pipeline in this DAG run.
+
+    Raises `UnknownRun`, with what to do.
+    """
+    dag_id, run_id = identity(context)
+    if uid:
+        return store.find_run(uid)
+    return run_in_dag(store, pipeline, dag_id, run_id)
+
+
+def check_current(run: Run) -> None:
+    """Raises AirflowFailException, with what to do, for a run that was given up for a fresh one."""
+    if run.state is RunState.SUPERSEDED:
+        raise AirflowFailException(superseded(run))
+
+
+def run_in_dag(store: LogStore, pipeline: str, dag_id: str, dag_run_id: str | None) -> Run:
+    """The newest run of a pipeline in a DAG, or in that DAG run of it. Raises `UnknownRun`, with what to do."""
+    for run in store.list_runs(pipeline=pipeline, limit=_RUNS_SEARCHED):
+        if run.spec.key.dag_id == dag_id and dag_run_id in (None, run.spec.key.dag_run_id):
+            return run
+    where = f"DAG {dag_id!r}" if dag_run_id is None else f"DAG run {dag_run_id!r} of {dag_id!r}"
+    raise UnknownRun(
+        f"the log has no run of pipeline {pipeline!r} for {where}: the task that starts it "
+        "(LogioStartRunOperator) has to succeed first; clear it if it was skipped"
+    )
+
+
+def check_which_run(
+    pipeline: str | None, run_uid: str | None, external_dag_id: str | None, external_dag_run_id: str | None
+) -> None:
+    """Whether a task says which run it means, and says it once. Raises `ConfigurationError`."""
+    if pipeline is None and run_uid is None:
+        raise ConfigurationError("which run is meant? Give pipeline, or run_uid")
+    if run_uid is not None and (external_dag_id or external_dag_run_id):
+        raise ConfigurationError("run_uid names the run; leave out external_dag_id and external_dag_run_id")
+
+
+def find_run(
+    store: LogStore,
+    context: Mapping[str, Any],
+    pipeline: str | None,
+    run_uid: str | None,
+    external_dag_id: str | None,
+    external_dag_run_id: str | None,
+) -> Run:
+    """The run that a task means (`check_which_run`); `pipeline` is ``module:attr``. Raises `UnknownRun`."""
+    if run_uid is not None:
+        return store.find_run(run_uid)
+    assert pipeline is not None
+    name = resolve(pipeline)[0].name
+    if external_dag_id is None and external_dag_run_id is None:
+        return run_of(store, name, context, None)
+    return run_in_dag(store, name, external_dag_id or identity(context)[0], external_dag_run_id)
+
+
+def driver_log(status: GroupStatus) -> str:
+    """The end of the group's last driver log, or where it is."""
+    if status.log_path is None:
+        return "There is no driver log: the driver was never started."
+    path = Path(status.log_path)
+    try:
+        with path.open("rb") as file:
+            file.seek(max(0, path.stat().st_size - TAIL_BYTES))
+            lines = file.read().decode(errors="replace").splitlines()[-TAIL_LINES:]
+    except OSError as error:
+        host = status.identity.host if status.identity else "the worker that launched it"
+        reason = error.strerror if host == this_host() else f"this is {this_host()}"
+        return f"The driver's log is {path} on {host} ({reason})."
+    return "\n".join([f"The end of the driver's log, {path}:", *(f"  {line}" for line in lines)])
+
+
+def progress_table(progress: Sequence[PortProgress]) -> str:
+    """Counters of ports, for the task log."""
+    heading = ("port", "direction", "events", "records", "seconds")
+    rows = [
+        (str(p.port), p.direction, f"{p.events:,}", f"{p.records:,}", f"{p.last_at - p.first_at:.1f}") for p in progress
+    ]
+    widths = [max(len(row[column]) for row in [heading, *rows]) for column in range(len(heading))]
+    return "\n".join(
+        "  ".join(
+            cell.ljust(width) if column < 2 else cell.rjust(width)
+            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
+        )
+        for row in [heading, *rows]
+    )

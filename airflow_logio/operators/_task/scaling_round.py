@@ -1,0 +1,70 @@
+"""Carrying out requests to scale a group from an Airflow task: a scaling task, and whoever supervises the run, alike."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from typing import Any
+
+from airflow.providers.common.compat.sdk import AirflowNotFoundException
+
+from airflow_logio.errors import ConfigurationError, IncompatibleRun, PipelineDefinitionError
+from airflow_logio.operators._task.launches import Launching
+from airflow_logio.protocol.states import ScalingState
+from airflow_logio.runtime.scaling.requests import Stage, Step, carry_out
+from airflow_logio.runtime.supervision.findings import DueScaling
+from airflow_logio.store.records import Run, ScalingRequest
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class GroupScaling:
+    """Scales groups of any run of a log."""
+
+    launching: Launching
+
+    def step(self, run: Run, request: ScalingRequest) -> Step:
+        """The next step of a request; it waits for nothing. Raises `LogUnavailable`.
+
+        A request that cannot be carried out because something is configured wrong is refused with that error: asking again
+        would not mend it.
+        """
+        store = self.launching.store
+        recipe = store.launch_recipe(run.run_id, run.spec.replicated[request.group].replicas[0])
+        if recipe is None:
+            # Of a run of `logio run` its own process carries the request out.
+            return Step(
+                Stage.LAUNCHING, f"waiting for the task of group {request.group}, or whoever launches its drivers"
+            )
+        try:
+            return carry_out(self.launching.context(run, request.group, recipe), request)
+        except (ConfigurationError, IncompatibleRun, PipelineDefinitionError, AirflowNotFoundException) as error:
+            why = f"it cannot be carried out: {type(error).__name__}: {error}"
+            store.settle_scaling(request.request_id, ScalingState.REFUSED, why)
+            return Step(Stage.REFUSED, why)
+
+    def carry_on(self, due: DueScaling) -> dict[str, Any]:
+        """One step of what a look has found; returns what became of it, as plain data without secrets.
+
+        It reads like a recovery that has launched nothing, so that what follows on recoveries leaves it alone.
+        """
+        store = self.launching.store
+        run = store.find_run(due.run_uid)
+        found = store.scalings(run.run_id, due.group)
+        request = next((one for one in found if one.request_id == due.request_id), None)
+        step = Step(Stage.REFUSED, "the request is gone") if request is None else self.step(run, request)
+        log.log(logging.WARNING if step.stage is Stage.REFUSED else logging.INFO, "%s: %s", due, shown(step))
+        return {
+            **due.as_dict(),
+            "outcome": step.stage.value,
+            "why": step.sentence,
+            "launched": list(step.launched),
+            "launched_incarnation": None,
+        }
+
+
+def shown(step: Step) -> str:
+    """A step as a sentence for a task log."""
+    launched = f"{', '.join(step.launched)} launched; " if step.launched else ""
+    return f"{step.stage.value}: {launched}{step.sentence}"

@@ -1,0 +1,123 @@
+"""The arguments that concern Spark, under the names of Airflow's SparkSubmitOperator, as settings of a launch.
+
+Precedence: an argument of the operator, then its connection, then the pipeline's own settings for the group.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+from airflow_logio.errors import ConfigurationError
+from airflow_logio.hooks.spark import spark_target
+from airflow_logio.runtime.launch.spark_submit import SparkSettings
+
+DRIVER_MEMORY = "spark.driver.memory"
+_SAME = (
+    "packages",
+    "exclude_packages",
+    "repositories",
+    "jars",
+    "files",
+    "archives",
+    "py_files",
+    "driver_class_path",
+    "executor_memory",
+    "executor_cores",
+    "num_executors",
+    "total_executor_cores",
+    "properties_file",
+    "keytab",
+    "proxy_user",
+    "verbose",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class SparkArguments:
+    """None (or empty) leaves the connection's, the group's or Spark's own value."""
+
+    conf: Mapping[str, Any] | None = None
+    deploy_mode: str | None = None
+    packages: str | None = None
+    exclude_packages: str | None = None
+    repositories: str | None = None
+    jars: str | None = None
+    files: str | None = None
+    archives: str | None = None
+    py_files: str | None = None
+    driver_class_path: str | None = None
+    driver_memory: str | None = None
+    executor_memory: str | None = None
+    executor_cores: int | None = None
+    num_executors: int | None = None
+    total_executor_cores: int | None = None
+    properties_file: str | None = None
+    yarn_queue: str | None = None
+    keytab: str | None = None
+    principal: str | None = None
+    proxy_user: str | None = None
+    env_vars: Mapping[str, Any] | None = None
+    verbose: bool = False
+    spark_binary: str | None = None
+
+    @classmethod
+    def of(cls, operator: object) -> SparkArguments:
+        """From the attributes of an operator, after templating."""
+        return cls(**{field.name: getattr(operator, field.name) for field in fields(cls)})
+
+    @classmethod
+    def from_given(cls, given: Mapping[str, Any]) -> SparkArguments:
+        """From `given` of another process. Raises `ConfigurationError` for arguments that this version does not have."""
+        known = {field.name for field in fields(cls)}
+        if unknown := [name for name in given if name not in known]:
+            raise ConfigurationError(
+                f"the log says that the group is launched with {', '.join(map(repr, unknown))}, which this version of "
+                "airflow_logio does not know: use the version of the workers that launched it"
+            )
+        return cls(**given)
+
+    def given(self) -> dict[str, Any]:
+        """Those arguments that were given, as plain data. Raises `ConfigurationError`."""
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        for name in ("conf", "env_vars"):
+            values[name] = {str(key): _text(value) for key, value in (values[name] or {}).items()}
+        return {name: value for name, value in values.items() if value not in (None, False, {})}
+
+    def settings(self, conn_id: str | None) -> SparkSettings:
+        """Resolve the connection. Raises `ConfigurationError`."""
+        target = spark_target(conn_id)
+        conf = {str(key): _text(value) for key, value in (self.conf or {}).items()}
+        if target.namespace:
+            conf.setdefault("spark.kubernetes.namespace", target.namespace)
+        if self.driver_memory:
+            conf[DRIVER_MEMORY] = self.driver_memory  # wins over the group's own, which a bare option would not
+        return SparkSettings(
+            master=target.master,
+            deploy_mode=self.deploy_mode or target.deploy_mode or "client",
+            conf=conf,
+            queue=self.yarn_queue or target.yarn_queue,
+            principal=self.principal or target.principal,
+            spark_binary=self.spark_binary or target.spark_binary,
+            env_vars={str(key): _text(value) for key, value in (self.env_vars or {}).items()},
+            **{name: getattr(self, name) for name in _SAME},
+        )
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if value is None:
+        raise ConfigurationError("a Spark property or environment variable has the value None; leave it out instead")
+    return str(value)
+
+
+def check_place(settings: SparkSettings, ending_executor: str | None) -> None:
+    """Refuse drivers that would end with the task that launched them. Raises `ConfigurationError`."""
+    if ending_executor is not None and settings.deploy_mode == "client":
+        raise ConfigurationError(
+            f"{ending_executor} ends the machine of a task when the task ends, and the Spark driver (master "
+            f"{settings.master}, deploy mode client) would end with it: it is a process of that machine and outlives the "
+            "task that launches it. Run this task on workers that stay (LocalExecutor, CeleryExecutor, EdgeExecutor)"
+        )

@@ -1,0 +1,77 @@
+"""What holds a group up that sends: the backlogs of its output ports, and the routes of its Dispatchers over them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from functools import partial
+
+from airflow_logio.dataflow.operators import Operator
+from airflow_logio.dataflow.pipeline import Pipeline
+from airflow_logio.dataflow.replication import Dispatcher, Routes
+from airflow_logio.dataflow.replication.partition import AllSlots
+from airflow_logio.protocol import effects as fx
+from airflow_logio.protocol.replicas import Slot
+from airflow_logio.protocol.values import Port
+from airflow_logio.runtime.driver.backlog import Backlog, bounded
+from airflow_logio.runtime.driver.load import LoadMeter
+from airflow_logio.runtime.driver.slot_routes import SlotRoutes
+from airflow_logio.store.port import GroupSession
+from airflow_logio.store.records import BacklogBound
+
+
+class BackPressure:
+    """Of one epoch; belongs to the group's loop. `sent` says which event of a port was the last, and how many ids of it
+    ends have that were taken back."""
+
+    def __init__(
+        self,
+        pipeline: Pipeline,
+        members: Mapping[str, Operator],
+        session: GroupSession,
+        bound: BacklogBound,
+        sent: Callable[[Port], tuple[int, int]],
+        slots_of: Callable[[str], Sequence[Slot]],
+    ) -> None:
+        self._pipeline = pipeline
+        self._backlogs = {
+            sender: Backlog(receivers, session.acknowledged, bound, partial(_last, sent, sender), sent(sender)[1])
+            for sender, receivers in bounded(pipeline, members).items()
+        }
+        self.routes: dict[str, Routes] = {}
+        """Dispatcher → what it looks at."""
+        together = set(self._open_routes(members, session, slots_of))
+        alone = [one.is_full for sender, one in self._backlogs.items() if sender.operator not in together]
+        self._waits = alone + [one.is_full for one in self.routes.values() if isinstance(one, SlotRoutes)]
+
+    def _open_routes(
+        self, members: Mapping[str, Operator], session: GroupSession, slots_of: Callable[[str], Sequence[Slot]]
+    ) -> Iterable[str]:
+        """Dispatchers whose connections are bounded together."""
+        for name, operator in members.items():
+            if not isinstance(operator, Dispatcher):
+                continue
+            receivers = [self._pipeline.receivers(Port(name, port)) for port in operator.outputs]
+            group = self._pipeline.home(receivers[0][0].operator)
+            if group not in self._pipeline.replicated:
+                self.routes[name] = AllSlots(operator.slots)  # used by hand: what is behind it is not replicated
+                continue
+            backlogs = [self._backlogs[Port(name, port)] for port in operator.outputs]
+            self.routes[name] = SlotRoutes(operator, backlogs, session.acknowledged, partial(slots_of, group))
+            yield name
+
+    def is_full(self) -> bool:
+        """A receiver lags by the bound: take no more input."""
+        return any(is_full() for is_full in self._waits)
+
+    def note(self, effects: Collection[fx.Effect], load: LoadMeter) -> None:
+        """These events are on their way to the log."""
+        for effect in effects:
+            if isinstance(effect, fx.LogEvent) and effect.event.sender in self._backlogs:
+                event = effect.event
+                load.sent(1, event.records)
+                size = len(event.body) if event.body is not None else getattr(event.payload, "nbytes", 0)
+                self._backlogs[event.sender].note_size(event.event_id, size)
+
+
+def _last(sent: Callable[[Port], tuple[int, int]], sender: Port) -> int:
+    return sent(sender)[0]

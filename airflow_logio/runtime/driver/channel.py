@@ -1,0 +1,107 @@
+"""The log as the channel (DESIGN decision 5): pulls undone, unassigned events of the group's input ports.
+
+The cursors of its lanes are volatile and start at the marks; they bound every scan. What is fetched waits in the mailbox,
+which bounds memory, however far the receiver lags: besides it there is what one question has brought, some events of each
+port and some bytes of all.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+
+from airflow_logio.errors import LogUnavailable
+from airflow_logio.protocol.recovery import LoggedEvent
+from airflow_logio.protocol.values import Port
+from airflow_logio.runtime.driver.lanes import Lane
+from airflow_logio.runtime.driver.mailbox import Closed, Mailbox
+from airflow_logio.runtime.payloads.bodies import Bodies, size_of
+from airflow_logio.store.port import GroupSession
+
+POLL_SECONDS = 0.25
+FETCH_EVENTS = 64
+"""Of a port, at once."""
+FETCH_BYTES = 8 * 2**20
+"""Of all ports together, or one event. Ports that an author has put in an order are read one by one, each with as much."""
+
+
+class Channel:
+    """One thread for all input ports of a group that are fed from the log. `may_move`: the group is a replica."""
+
+    def __init__(
+        self,
+        session: GroupSession,
+        lanes: Sequence[Lane],
+        bodies: Bodies,
+        mailbox: Mailbox,
+        failed: Callable[[BaseException], None],
+        *,
+        may_move: bool = False,
+    ) -> None:
+        self._session = session
+        self._lanes = [lane for lane in lanes if not lane.has_ended()]
+        self._bodies = bodies
+        self._mailbox = mailbox
+        self._failed = failed
+        self._may_move = may_move
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="logio-channel", daemon=True)
+
+    def start(self) -> None:
+        if self._lanes:
+            self._thread.start()
+
+    def stop(self) -> None:
+        """The mailbox must be closed first: the thread may wait for room in it."""
+        self._stopping.set()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def _run(self) -> None:
+        try:
+            while not self._stopping.is_set() and self._lanes:
+                if not self._pull():
+                    self._session.wait(POLL_SECONDS)
+                    self._notice_moves()
+        except Closed:
+            return
+        except BaseException as error:
+            self._failed(error)
+
+    def _pull(self) -> bool:
+        """One round over the lanes, with one question to the log for all of them; True if anything was there."""
+        try:
+            asked = dict(filter(None, (lane.wanted() for lane in self._lanes)))
+            found = self._fetch_all(asked)
+
+            def fetch(receiver: Port, after: int) -> Sequence[LoggedEvent]:
+                if asked.get(receiver) == after:
+                    return found.get(receiver, ())
+                # The lane has come to another port, or to the end of what was there.
+                return self._fetch_all({receiver: after}).get(receiver, ())
+
+            served = [lane.pull(fetch, self._hand_over) for lane in self._lanes]
+        except LogUnavailable:
+            return False  # the committer reports an outage that lasts; the channel only waits
+        # Who got nothing comes first: bytes that others have filled are its own the next time.
+        in_turn = sorted(zip(self._lanes, served, strict=True), key=lambda one: one[1])
+        self._lanes = [lane for lane, _ in in_turn if not lane.has_ended()]
+        return any(served)
+
+    def _notice_moves(self) -> None:
+        """A replica that commits nothing would not learn that slots came or went: moves raise its epoch."""
+        if not self._may_move:
+            return
+        try:
+            self._session.check()
+        except LogUnavailable:
+            return
+
+    def _fetch_all(self, cursors: Mapping[Port, int]) -> Mapping[Port, Sequence[LoggedEvent]]:
+        if not cursors:
+            return {}
+        return self._session.fetch_all(cursors, max_events=FETCH_EVENTS, max_bytes=FETCH_BYTES)
+
+    def _hand_over(self, receiver: Port, logged: LoggedEvent) -> None:
+        event = logged.event
+        self._mailbox.put_input((receiver, self._bodies.unpacked(event)), size_of(event))

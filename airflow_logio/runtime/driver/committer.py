@@ -1,0 +1,175 @@
+"""Pipelined group commit (DESIGN decision 3): one thread, one connection, transactions strictly in sequence.
+
+The loop goes on while a commit is under way; whatever it has submitted meanwhile goes into the next transaction. Nothing
+leaves the group before its commit: write actions are handed to their writer threads, and receivers are woken, after it.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+
+from msgspec.structs import replace
+
+from airflow_logio.crash import CrashPoint, crash_here
+from airflow_logio.errors import LogUnavailable
+from airflow_logio.protocol import effects as fx
+from airflow_logio.protocol.values import Kind, Port
+from airflow_logio.runtime.payloads.bodies import Bodies
+from airflow_logio.runtime.systems.arrow import encode
+from airflow_logio.store.port import GroupSession
+from airflow_logio.store.records import Collected
+
+log = logging.getLogger(__name__)
+
+MAX_BYTES_PER_COMMIT = 32 * 2**20
+MAX_STEPS_WAITING = 64
+IDLE_CHECK_SECONDS = 1.0
+
+
+class Committer:
+    """`after_commit` gets the effects of every transaction that was committed, in order, on the committer's thread.
+
+    So does `collected`, with what the garbage collection among them has done.
+    """
+
+    def __init__(
+        self,
+        session: GroupSession,
+        bodies: Bodies,
+        after_commit: Callable[[Sequence[fx.Effect]], None],
+        failed: Callable[[BaseException], None],
+        collected: Callable[[Sequence[fx.Effect], Sequence[Collected]], None] = lambda _, __: None,
+    ) -> None:
+        self._bodies = bodies
+        self._session = session
+        self._collected = collected
+        self._after_commit = after_commit
+        self._failed = failed
+        self._steps: deque[fx.Effects] = deque()
+        self._busy = False
+        self._stopping = False
+        self._broken = False
+        self._changed = threading.Condition()
+        self._thread = threading.Thread(target=self._run, name="logio-committer", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def submit(self, effects: fx.Effects) -> None:
+        """Queue the effects of a step; waits while too many are queued, so that memory stays bounded."""
+        if not effects:
+            return
+        with self._changed:
+            while len(self._steps) >= MAX_STEPS_WAITING and not (self._broken or self._stopping):
+                self._changed.wait()
+            self._steps.append(effects)
+            self._changed.notify_all()
+
+    def is_idle(self) -> bool:
+        """Nothing is queued or under way: a step submitted now would be committed at once."""
+        with self._changed:
+            return not self._steps and not self._busy
+
+    def drain(self) -> None:
+        """Wait until everything submitted is committed, or a commit has failed."""
+        with self._changed:
+            while (self._steps or self._busy) and not self._broken:
+                self._changed.wait()
+
+    def stop(self) -> None:
+        """Drop what is queued and join: after a refused commit nothing later may be applied."""
+        with self._changed:
+            self._stopping = True
+            self._steps.clear()
+            self._changed.notify_all()
+        if self._thread.is_alive() and threading.current_thread() is not self._thread:
+            self._thread.join()
+
+    # --- the thread ---------------------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        try:
+            while (effects := self._take()) is not None:
+                self._commit(effects)
+        except BaseException as error:
+            self._failed(error)  # first: whoever waits in drain() looks for the failure when it returns
+            with self._changed:
+                self._broken = True
+                self._busy = False
+                self._changed.notify_all()
+
+    def _take(self) -> fx.Effects | None:
+        with self._changed:
+            self._busy = False
+            self._changed.notify_all()
+            while not self._steps:
+                if self._stopping:
+                    return None
+                if not self._changed.wait(IDLE_CHECK_SECONDS):
+                    self._check_idle()
+            self._busy = True
+            taken: fx.Effects = []
+            size = 0
+            while self._steps and size < MAX_BYTES_PER_COMMIT:
+                step = self._steps.popleft()
+                size += sum(map(_payload_bytes, step))
+                taken += step
+            self._changed.notify_all()
+            return taken
+
+    def _check_idle(self) -> None:
+        """A group that has nothing to commit would never learn that it was replaced, or its epoch raised."""
+        self._changed.release()
+        try:
+            self._session.check()
+        except LogUnavailable as error:
+            log.debug("the fence cannot be read: %s", error)
+        finally:
+            self._changed.acquire()
+
+    def _commit(self, effects: fx.Effects) -> None:
+        serialized = serialize(effects, self._bodies)
+        crash_here(CrashPoint.BEFORE_COMMIT)
+        collected = self._session.commit(serialized)
+        crash_here(CrashPoint.AFTER_COMMIT)
+        self._after_commit(serialized)
+        self._collected(serialized, collected)
+
+
+def _payload_bytes(effect: fx.Effect) -> int:
+    match effect:
+        case fx.LogEvent(event, _):
+            return len(event.body) if event.body else getattr(event.payload, "nbytes", 0)
+        case fx.LogWrite() | fx.LogRead():
+            return len(effect.body) if effect.body else getattr(effect.payload, "nbytes", 0)
+    return 0
+
+
+def serialize(effects: fx.Effects, bodies: Bodies) -> fx.Effects:
+    """Bodies as bytes, before the transaction is opened; and the bytes sent per port, which are known only now.
+
+    Large ones are durable in the payload store when this returns.
+    """
+    sent: dict[Port, int] = {}
+    result: fx.Effects = []
+    for effect in effects:
+        match effect:
+            case fx.LogEvent(event, _) if event.kind is Kind.DATA:
+                body = encode(event.payload) if event.body is None else event.body
+                sent[event.sender] = sent.get(event.sender, 0) + len(body)
+                ref = bodies.outside(f"bodies/{event.sender}/{event.event_id}", body)
+                result.append(replace(effect, event=replace(event, body=body, ref=ref)))
+            case fx.LogWrite() | fx.LogRead() if effect.body is not None or effect.payload is not None:
+                body = encode(effect.payload) if effect.body is None else effect.body
+                result.append(replace(effect, body=body, ref=bodies.outside(_purpose(effect), body)))
+            case _:
+                result.append(effect)
+    return result + [fx.Count(port, "out", 0, 0, size) for port, size in sent.items()]
+
+
+def _purpose(action: fx.LogWrite | fx.LogRead) -> str:
+    kind, number = ("writes", action.number) if isinstance(action, fx.LogWrite) else ("reads", action.action_id)
+    return f"{kind}/{action.operator}.{action.connection}/{number}"

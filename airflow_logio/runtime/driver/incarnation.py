@@ -1,0 +1,244 @@
+"""One incarnation of a group in its process: register, rebuild, run, end."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import threading
+from functools import partial
+from pathlib import Path
+
+from airflow_logio.crash import CrashPoint, crash_here
+from airflow_logio.dataflow.pipeline import Pipeline
+from airflow_logio.errors import (
+    ConfigurationError,
+    EpochVoid,
+    ExternalUnavailable,
+    Fenced,
+    IncompatibleRun,
+    LogioError,
+    LogUnavailable,
+    OperatorFailed,
+    Park,
+)
+from airflow_logio.protocol.replicas import replicated_group
+from airflow_logio.protocol.states import GroupState
+from airflow_logio.runtime.driver.epoch import GroupEpoch
+from airflow_logio.runtime.driver.epoch_settings import EpochSettings
+from airflow_logio.runtime.driver.heartbeat import Heartbeat
+from airflow_logio.runtime.driver.idle_epoch import IdleEpoch
+from airflow_logio.runtime.driver.load import LoadMeter
+from airflow_logio.runtime.driver.manual_epoch import ManualEpoch, manual_operator
+from airflow_logio.runtime.driver.spark_session import SparkSessions
+from airflow_logio.runtime.launch import bundle
+from airflow_logio.runtime.launch.bundle import needs_spark
+from airflow_logio.runtime.launch.driver_config import DriverConfig
+from airflow_logio.runtime.launch.exit_codes import FAILED, FINISHED, PARKED, REPLACED
+from airflow_logio.runtime.launch.processes import own_identity
+from airflow_logio.runtime.payloads import Payloads, sweep_group
+from airflow_logio.runtime.systems.connections import Connections, WriterIdentity
+from airflow_logio.store.opening import open_store
+from airflow_logio.store.port import GroupSession
+from airflow_logio.store.records import GroupRef, Run
+from airflow_logio.store.rules.patience import Patience
+from airflow_logio.store.sql.backends import driver_application
+from airflow_logio.store.sql.store import SqlLogStore
+
+log = logging.getLogger(__name__)
+
+
+class Driver:
+    """One incarnation. `run` returns the exit code. `sessions` may have begun to make the Spark session."""
+
+    def __init__(self, config: DriverConfig, sessions: SparkSessions) -> None:
+        self._config = config
+        self._sessions = sessions
+        claim = config.claim
+        application = driver_application(claim.run_id, claim.group, claim.incarnation)
+        self._store: SqlLogStore = Patience().call(
+            "opening the log", lambda: open_store(config.log_url, application=application)
+        )
+        self._payloads: Payloads | None = None
+        self._halt = threading.Event()
+        self._drain = threading.Event()
+        self._wishes = {GroupState.HALTED: self._halt, GroupState.DRAINING: self._drain}
+        self._ready = threading.Event()
+        self._meter = LoadMeter()
+
+    def run(self) -> int:
+        claim = self._config.claim
+        crash_here(CrashPoint.BEFORE_REGISTER)
+        identity = own_identity()
+        try:
+            ref = self._store.patience.call("registering", lambda: self._store.register(claim, identity))
+        except Fenced as error:
+            log.warning("%s", error)
+            return REPLACED
+        crash_here(CrashPoint.AFTER_REGISTER)
+        log.info("group %s, incarnation %d: registered, pid %d", ref.group, ref.incarnation, os.getpid())
+        heartbeat = Heartbeat(self._store, ref, self._is_ready, self._wishes, self._exit_replaced, self._meter.read)
+        heartbeat.start()
+        try:
+            return self._drive(ref)
+        finally:
+            heartbeat.stop()
+            self._sessions.stop()
+
+    def _drive(self, ref: GroupRef) -> int:
+        session = self._store.session(ref)
+        run: Run | None = None
+        try:
+            if self._config.payloads:
+                self._payloads = Payloads(self._config.payloads)
+            pipeline = self._load()
+            if needs_spark(pipeline, ref.group):
+                self._sessions.begin()
+            else:
+                self._ready.set()
+            run = found = self._store.patience.call(
+                "reading the run", lambda: self._store.find_run(self._config.claim.run_uid)
+            )
+            _check_fingerprint(pipeline, run)
+            self._hear_wish(ref)
+            identity = WriterIdentity(run.uid, ref.incarnation, run.created_at)
+            connections = Connections(pipeline.name, self._config.connections, identity, run.spec.replay_seconds)
+            settings = EpochSettings(
+                pipeline,
+                run,
+                ref.group,
+                connections,
+                self._sessions,
+                lambda stopping: self._hold_sources(found, stopping),
+                self._halt,
+                self._drain,
+                slots_of=partial(self._store.slots, run.run_id),
+                load=self._meter,
+                payloads=self._payloads,
+            )
+            self._sweep(run, ref, below=ref.incarnation)
+            finished = self._epochs(settings, ref)
+            if finished:
+                self._sweep(run, ref, below=ref.incarnation + 1)
+        except Fenced as error:
+            log.warning("%s", error)
+            if run is not None:  # what it wrote since it was replaced is its own to clear away
+                self._sweep(run, ref, below=ref.incarnation + 1)
+            return REPLACED
+        except (Park, ExternalUnavailable, ConfigurationError) as error:
+            cause = f"{type(error).__name__}: {error}"
+            log.error("group %s is parked: %s", ref.group, cause)
+            crash_here(CrashPoint.BEFORE_PARK)
+            self._store.patience.call("parking", lambda: session.park(cause))
+            crash_here(CrashPoint.AFTER_PARK)
+            return PARKED
+        except Exception as error:
+            cause = f"{type(error).__name__}: {error}"
+            log.exception("group %s failed and is to be recovered", ref.group)
+            if not isinstance(error, LogUnavailable):
+                at = error.at if isinstance(error, OperatorFailed) else None
+                crash_here(CrashPoint.BEFORE_REPORT)
+                self._store.patience.call("reporting", lambda: self._store.declare_dead(ref, cause, failed_at=at))
+                crash_here(CrashPoint.AFTER_REPORT)
+            return FAILED
+        if not finished:
+            log.info("group %s halts on request", ref.group)
+            crash_here(CrashPoint.BEFORE_HALT)
+            self._store.patience.call("halting", lambda: self._store.halted(ref))
+            crash_here(CrashPoint.AFTER_HALT)
+        return FINISHED
+
+    def _hear_wish(self, ref: GroupRef) -> None:
+        """Before anything is read: a driver that recovers a draining group reads nothing further."""
+        status = self._store.patience.call("reading the wish", lambda: self._store.group(ref.run_id, ref.group))
+        if status.desired in self._wishes:
+            self._wishes[status.desired].set()
+
+    def _load(self) -> Pipeline:
+        config = self._config
+        return bundle.load(bundle.PipelineRef(config.module, config.attr, Path(config.bundle_root)))
+
+    def _epochs(self, settings: EpochSettings, ref: GroupRef) -> bool:
+        """Run epochs until the group is finished or halted; a void epoch is rebuilt in place under the next one."""
+        raise_epoch = False
+        while True:
+            session = self._store.session(ref)
+            try:
+                if raise_epoch:
+                    crash_here(CrashPoint.BEFORE_REBUILD)
+                fence = self._store.patience.call(
+                    "opening the fence",
+                    lambda session=session, up=raise_epoch: session.open(raise_epoch=up),  # type: ignore[misc]
+                )
+                if raise_epoch:
+                    crash_here(CrashPoint.AFTER_REBUILD)
+                return self._epoch(settings, session, fence.epoch).run()
+            except EpochVoid as void:
+                log.warning("%s; rebuilding from the log", void)
+                raise_epoch = True
+            finally:
+                session.close()
+
+    def _sweep(self, run: Run, ref: GroupRef, *, below: int) -> None:
+        """Clear away payloads that incarnations below have written and not committed; the next driver tries again."""
+        if self._payloads is None:
+            return
+        crash_here(CrashPoint.BEFORE_SWEEP)
+        try:
+            sweep_group(self._payloads, self._store, run, ref.group, below=below)
+        except LogioError as error:
+            log.warning("the payloads of group %s are not swept: %s", ref.group, error)
+        crash_here(CrashPoint.AFTER_SWEEP)
+
+    def _epoch(
+        self, settings: EpochSettings, session: GroupSession, epoch: int
+    ) -> GroupEpoch | ManualEpoch | IdleEpoch:
+        by_hand = manual_operator(settings.pipeline, settings.group)
+        if by_hand is not None:
+            return ManualEpoch(settings, session, epoch, by_hand)
+        if replicated_group(settings.group) not in settings.pipeline.replicated:
+            return GroupEpoch(settings, session, epoch)
+        # Asked for behind the fence: whoever moves a slot later voids this epoch, and what it commits is refused.
+        slots = self._store.patience.call("asking for its slots", session.slots)
+        log.info("replica %s owns slots %s", settings.group, sorted(slots) or "none")
+        return (
+            GroupEpoch(settings, session, epoch, slots)
+            if slots
+            else IdleEpoch(settings, session, partial(self._retire, session.ref))
+        )
+
+    def _retire(self, ref: GroupRef) -> None:
+        self._store.rescale(ref.run_id, replicated_group(ref.group), {}, retire=[ref.group])
+
+    def _is_ready(self) -> bool:
+        return self._ready.is_set() or self._sessions.is_ready()
+
+    def _hold_sources(self, run: Run, stopping: threading.Event) -> None:
+        """A benchmark's sources wait until every group is ready; a recovered one has nobody to wait for."""
+        held = run.spec.hold_sources and self._config.claim.incarnation == 1
+        while held and not stopping.is_set() and not self._drain.is_set():
+            try:
+                groups = self._store.groups(run.run_id)
+                if all(group.ready or group.state is GroupState.RETIRED for group in groups):
+                    return
+            except LogUnavailable as error:
+                log.debug("waiting for the groups: %s", error)
+            stopping.wait(0.1)
+
+    def _exit_replaced(self, why: str) -> None:
+        log.warning("group %s, incarnation %d exits: %s", self._config.claim.group, self._config.claim.incarnation, why)
+        sys.stderr.flush()
+        os._exit(REPLACED)
+
+
+def _check_fingerprint(pipeline: Pipeline, run: Run) -> None:
+    """A run goes on with the pipeline it was started with (DESIGN decision 13); changed code alone only warns."""
+    found = pipeline.fingerprint()
+    if found["graph"] != run.spec.graph_fingerprint:
+        raise IncompatibleRun(
+            f"pipeline {pipeline.name!r} has changed since run {run.uid} was started (graph {found['graph']}, then "
+            f"{run.spec.graph_fingerprint}); restore that version and `logio retry`, or start a fresh run "
+            f"(`logio fresh {run.uid[:8]}`)"
+        )
+    if found["code"] != run.spec.code_fingerprint:
+        log.warning("the code of pipeline %s has changed since the run was started", pipeline.name)

@@ -1,0 +1,175 @@
+"""Mode ``executors``: the generation of many triggered Input Sets in one Spark job (DESIGN decisions 6 and 7).
+
+The declared reads of a job are obtained once, in the driver, before the job; one read action per job, with a row per Input
+Set. The job's result is split per Input Set; the log sees the same protocol as in mode ``driver``.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import pyarrow as pa
+
+from airflow_logio.crash import CrashPoint, crash_here
+from airflow_logio.dataflow.function_operators import keys_of
+from airflow_logio.dataflow.operators import BatchGenerator, InputSet
+from airflow_logio.errors import FailurePoint, LogioError, OperatorFailed, SparkLost
+from airflow_logio.protocol.logic import Emit, Output, Read
+from airflow_logio.runtime.driver.spark_session import SparkSessions, lookup, partitions_for
+from airflow_logio.runtime.systems.connections import Connections, describe_read
+
+log = logging.getLogger(__name__)
+
+TARGET_RECORDS = 300_000
+"""A job starts at once when this many records wait: bounded memory, and the start-up of a job is paid for."""
+FIRST_RECORDS = 20_000
+"""The first job of a driver is small: a recovered group shows its next Output Set before it goes through what has waited."""
+LINGER_SECONDS = 1.0
+"""Otherwise it starts when the oldest triggered Input Set has waited this long, or nothing more can come."""
+
+
+@dataclass(frozen=True, slots=True)
+class Generated:
+    """A job has ended: outputs per Input Set in the order triggered, and the read actions of the job.
+
+    `aside` are Input Sets to be quarantined, with their errors; `is_last` frees the runner.
+    """
+
+    operator: str
+    results: list[tuple[str, Sequence[Output]]]
+    reads: list[Read]
+    aside: list[tuple[str, str]] = field(default_factory=list)
+    is_last: bool = True
+
+
+class JobRunner:
+    """Runs one job at a time for one operator; the loop asks `is_free` and hands Input Sets to `start`.
+
+    `origin` says where an Input Set comes from, in words; it is asked only for one to blame, from the job's thread.
+    """
+
+    def __init__(
+        self,
+        pipeline: str,
+        name: str,
+        operator: BatchGenerator,
+        sessions: SparkSessions,
+        connections: Connections,
+        origin: Callable[[str], str],
+        done: Callable[[Generated], None],
+        failed: Callable[[BaseException], None],
+    ) -> None:
+        self._pipeline = pipeline
+        self._name = name
+        self._operator = operator
+        self._sessions = sessions
+        self._connections = connections
+        self._origin = origin
+        self._done = done
+        self._failed = failed
+        self._thread: threading.Thread | None = None
+
+    def is_free(self) -> bool:
+        return self._thread is None
+
+    def start(self, input_sets: Sequence[tuple[str, Any]]) -> None:
+        sets = [InputSet(inset_id, held) for inset_id, held in input_sets]
+        self._thread = threading.Thread(target=self._run, args=(sets,), name=f"logio-job-{self._name}", daemon=True)
+        self._thread.start()
+
+    def finished(self) -> None:
+        """The loop has taken the result; the runner is free again."""
+        self._thread = None
+
+    def join(self) -> None:
+        if self._thread is not None:
+            self._thread.join()
+
+    def _run(self, sets: Sequence[InputSet]) -> None:
+        try:
+            parts = list(self._isolating(sets))
+            for part in parts[:-1]:
+                self._done(replace(part, is_last=False))
+            self._done(parts[-1])
+        except BaseException as error:
+            self._failed(error)
+
+    def _isolating(self, sets: Sequence[InputSet]) -> Iterator[Generated]:
+        """The job; halved where it fails, until the Input Set is alone that is to blame: it is named, or set aside."""
+        try:
+            yield self._generate(sets)
+        except Exception as error:
+            if isinstance(error, LogioError) and not isinstance(error, OperatorFailed):
+                raise
+            if self._sessions.is_lost(error):  # no Input Set is to blame
+                raise SparkLost(f"Spark is gone from under operator {self._name!r}: {_first_lines(error)}") from error
+            if len(sets) == 1:
+                yield self._to_blame(sets[0].inset_id, error)
+                return
+            log.warning("%s: a job of %d Input Sets failed, looking for the one: %s", self._name, len(sets), error)
+            middle = len(sets) // 2
+            yield from self._isolating(sets[:middle])
+            yield from self._isolating(sets[middle:])
+
+    def _to_blame(self, inset_id: str, error: Exception) -> Generated:
+        failure = OperatorFailed(
+            f"{type(error).__name__}: {_first_lines(error)}",
+            FailurePoint(self._name, inset_id=inset_id),
+            place=f"pipeline {self._pipeline!r}, operator {self._name!r}, Input Set {inset_id!r}",
+        ).further(self._origin(inset_id))
+        if getattr(self._operator, "on_error", "fail") != "quarantine":
+            raise failure from error
+        return Generated(self._name, [], [], [(inset_id, str(failure))])
+
+    def _generate(self, sets: Sequence[InputSet]) -> Generated:
+        started = time.monotonic()
+        tagged = self._operator.tagged(sets)
+        effects = self._read(tagged)
+        crash_here(CrashPoint.BEFORE_JOB)
+        session = self._sessions.get()
+        frames = {name: lookup(session, effect) for name, (effect, _) in effects.items()}
+        frame = session.createDataFrame(tagged).coalesce(partitions_for(session))
+        result = self._operator.run(frame, frames).toArrow()
+        crash_here(CrashPoint.AFTER_JOB)
+        parts = self._operator.split(result, len(sets))
+        log.info(
+            "%s: %d Input Sets, %d records in %.2f s",
+            self._name,
+            len(sets),
+            tagged.num_rows,
+            time.monotonic() - started,
+        )
+        results: list[tuple[str, Sequence[Output]]] = [
+            (one.inset_id, [Emit(port, table, table.num_rows) for port, table in outputs])
+            for one, outputs in zip(sets, parts, strict=True)
+        ]
+        return Generated(self._name, results, [read for _, read in effects.values()])
+
+    def _read(self, tagged: pa.Table) -> Mapping[str, tuple[pa.Table, Read]]:
+        effects = {}
+        for name, read in self._operator.reads.items():
+            keys = keys_of(tagged, read)
+            table = self._connections.read(read, keys)
+            effects[name] = (table, Read(read.connection, describe_read(read, keys), table, table.num_rows))
+        return effects
+
+
+def _first_lines(error: BaseException, count: int = 6) -> str:
+    return "\n".join(str(error).splitlines()[:count])
+
+
+def batch_of(held: Sequence[tuple[str, int]], limit: int) -> list[str]:
+    """As many Input Sets, in order, as fit into `limit` records; at least one."""
+    chosen: list[str] = []
+    total = 0
+    for inset_id, records in held:
+        if chosen and total + records > limit:
+            break
+        chosen.append(inset_id)
+        total += records
+    return chosen

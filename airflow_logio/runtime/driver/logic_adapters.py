@@ -1,0 +1,309 @@
+"""An author's operator as the protocol sees it: adapters from `dataflow.Operator` to `protocol.Logic`.
+
+Errors in the author's code come out as `OperatorFailed` with pipeline, operator, port, event and Input Set, as far as they
+are known here; `protocol.operator` adds what only it knows. What they say is composed when they are raised.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from typing import Any, NoReturn
+
+import pyarrow as pa
+
+from airflow_logio.dataflow.action_writers import ActionWriter
+from airflow_logio.dataflow.operators import InputEvent, InputSet, Operator, StatefulOperator, StatelessOperator
+from airflow_logio.dataflow.pipeline import Pipeline
+from airflow_logio.dataflow.replication import Dispatcher, Routes
+from airflow_logio.dataflow.write_actions import BEGIN
+from airflow_logio.errors import FailurePoint, LogioError, OperatorFailed
+from airflow_logio.protocol.logic import Emit, Logic, OperatorSpec, Output, Write
+from airflow_logio.protocol.values import Event, ExecutionMode, Port
+from airflow_logio.runtime.systems.arrow import decode
+from airflow_logio.runtime.systems.connections import Connections, StepExternal
+
+PROGRESS = "progress"
+"""In `Event.about` of a Dispatcher's event: how far the windows of the whole stream have come."""
+PLACE = "place"
+"""In `Event.about`, where a Merger keeps the order: `InputEvent.place`."""
+_NO_PROGRESS: Mapping[str, str] = {}
+NAMED_INSETS = 5
+"""So many of the open Input Sets an error names."""
+
+
+class _Adapter:
+    """What both kinds of operators share."""
+
+    def __init__(self, pipeline: str, name: str, operator: Operator, connections: Connections) -> None:
+        self._pipeline = pipeline
+        self._name = name
+        self._operator: Any = operator
+        self._connections = connections
+
+    def opening(self) -> Sequence[Write]:
+        """The write action that a run begins with, if the writer has one."""
+        if not isinstance(self._operator, ActionWriter):
+            return ()
+        try:
+            described = self._operator.opening()
+        except Exception as error:
+            self._fail(error, "the write action that a run begins with")
+        return () if described is None else (Write(self._operator.connection, {**described, "action": BEGIN}),)
+
+    def function(self, inset_id: str) -> str:
+        return ""
+
+    def _fail(self, error: Exception, where: str, at: FailurePoint | None = None) -> NoReturn:
+        """Raise what the author's code has raised; `at` is `where`, unless that is at an event or Input Set."""
+        if isinstance(error, LogioError) and not isinstance(error, OperatorFailed):
+            raise error
+        cause = str(error) if isinstance(error, OperatorFailed) else f"{type(error).__name__}: {error}"
+        place = f"pipeline {self._pipeline!r}, operator {self._name!r}, {where}"
+        raise OperatorFailed(cause, at or FailurePoint(self._name, action=where), place=place) from error
+
+    def _fail_at(self, error: Exception, port: str, event: Event, inset_id: str | None = None) -> NoReturn:
+        inset = "" if inset_id is None else f", Input Set {inset_id!r}"
+        where = f"port {port!r}, event {event.event_id} of {event.sender}{inset}"
+        self._fail(error, where, FailurePoint(self._name, port, event.event_id, inset_id))
+
+    def _fail_in(self, error: Exception, inset_id: str) -> NoReturn:
+        self._fail(error, f"Input Set {inset_id!r}", FailurePoint(self._name, inset_id=inset_id))
+
+    def _input(self, port: str, event: Event) -> InputEvent:
+        table = event.payload
+        if table is None:
+            table = decode(f"event {event.event_id} of {event.sender}", event.body or b"")
+        place = event.about.get(PLACE)
+        progress = event.about.get(PROGRESS, _NO_PROGRESS)
+        return InputEvent(port, event.event_id, table, progress, None if place is None else (place[0], place[1]))
+
+    def _external(self) -> StepExternal:
+        return StepExternal(self._name, self._operator, self._connections)
+
+
+class StatelessLogic(_Adapter):
+    """Each event is an Input Set of its own; State Update and Triggering are trivial (Section 2.3)."""
+
+    def initial_state(self) -> dict[str, Any]:
+        return {}
+
+    def assign(self, port: str, event: Event, state: dict[str, Any]) -> Mapping[str, Any]:
+        inset_id = str(event.event_id) if len(self._operator.inputs) == 1 else f"{port}:{event.event_id}"
+        return {inset_id: (port, event)}
+
+    def part(self, port: str, event: Event, inset_id: str) -> Any:
+        return (port, event)
+
+    def accumulate(self, held: Any | None, part: Any) -> Any:
+        return part
+
+    def triggered(self, state: Mapping[str, Any], open_insets: Sequence[str]) -> Sequence[str]:
+        return open_insets
+
+    def flush(self, state: Mapping[str, Any], open_insets: Sequence[str]) -> Sequence[str]:
+        return open_insets
+
+    def order(self, inset_id: str) -> int | str | None:
+        return None
+
+    def generate(self, inset_id: str, held: Any, state: Mapping[str, Any]) -> Iterable[Output]:
+        port, event = held
+        try:
+            yield from self._generated(self._input(port, event), event)
+        except Exception as error:
+            self._fail_at(error, port, event, inset_id)
+
+    def _generated(self, given: InputEvent, event: Event) -> Iterator[Output]:
+        external = self._external()
+        brings_records = given.table.num_rows or given.place is None
+        outputs = list(self._operator.process(given, external)) if brings_records else []
+        serialized = {id(given.table): event.body} if event.body else {}
+        for action in external.collected:
+            yield _with_body(action, serialized)
+        for name, table, about in self._told(given, outputs):
+            yield Emit(name, table, table.num_rows, serialized.get(id(table)), about)
+
+    def _told(
+        self, given: InputEvent, outputs: Sequence[tuple[str, pa.Table]]
+    ) -> Iterator[tuple[str, pa.Table, Mapping[str, Any]]]:
+        """What is sent, with its place where a Merger keeps the order: an event without records where a port would not
+        learn that nothing more comes."""
+        if given.place is None:
+            yield from ((name, table, {}) for name, table in outputs)
+            return
+        number, is_last = given.place
+        left = Counter(name for name, _ in outputs)
+        silent = [port for port in self._operator.outputs if port not in left and is_last]
+        for name, table in [*outputs, *((port, given.table.slice(0, 0)) for port in silent)]:
+            left[name] -= 1
+            yield name, table, {PLACE: [number, is_last and left[name] <= 0]}
+
+
+def _with_body(action: Any, serialized: Mapping[int, bytes | None]) -> Output:
+    """A write action of the very records that arrived reuses their bytes."""
+    body = serialized.get(id(action.payload))
+    if isinstance(action, Write) and body is not None:
+        return Write(action.connection, action.header, action.payload, action.records, body)
+    return action  # type: ignore[no-any-return]
+
+
+class StatefulLogic(_Adapter):
+    _last: tuple[str, int] | None = None
+    """Port and id of the event that was assigned last, in this epoch."""
+
+    def initial_state(self) -> dict[str, Any]:
+        try:
+            return dict(self._operator.initial_state())
+        except Exception as error:
+            self._fail(error, "the initial state")
+
+    def assign(self, port: str, event: Event, state: dict[str, Any]) -> Mapping[str, Any]:
+        self._last = (port, event.event_id)
+        try:
+            return dict(self._operator.assign(self._input(port, event), state))
+        except Exception as error:
+            self._fail_at(error, port, event)
+
+    def part(self, port: str, event: Event, inset_id: str) -> Any:
+        try:
+            return self._operator.part(self._input(port, event), inset_id)
+        except Exception as error:
+            self._fail_at(error, port, event, inset_id)
+
+    def accumulate(self, held: Any | None, part: Any) -> Any:
+        try:
+            return self._operator.accumulate(held, part)
+        except Exception as error:
+            self._fail(error, "accumulating an event")  # the protocol says which one, and in which Input Set
+
+    def triggered(self, state: Mapping[str, Any], open_insets: Sequence[str]) -> Sequence[str]:
+        try:
+            return list(self._operator.triggered(state, open_insets))
+        except Exception as error:
+            self._fail_to_trigger(error, open_insets)
+
+    def _fail_to_trigger(self, error: Exception, open_insets: Sequence[str]) -> NoReturn:
+        """At the event that was used last, if a recovery uses that one last, too: not if ports just take turns."""
+        one_order = len(self._operator.inputs) == 1 or bool(self._operator.port_order)
+        at = FailurePoint(self._name, action="the trigger")
+        after = "a recovery"
+        if self._last is not None:
+            port, event_id = self._last
+            after = f"port {port!r}, event {event_id}"
+            at = FailurePoint(self._name, port, event_id) if one_order else at
+        self._fail(error, f"evaluating the trigger after {after}, {_open(open_insets)}", at)
+
+    def flush(self, state: Mapping[str, Any], open_insets: Sequence[str]) -> Sequence[str]:
+        try:
+            return list(self._operator.flush(state, open_insets))
+        except Exception as error:
+            at = FailurePoint(self._name, action="the flush at the end of the stream")
+            self._fail(error, f"flushing at the end of the stream, {_open(open_insets)}", at)
+
+    def function(self, inset_id: str) -> str:
+        try:
+            return self._operator.function(inset_id)  # type: ignore[no-any-return]
+        except Exception as error:
+            self._fail_in(error, inset_id)
+
+    def order(self, inset_id: str) -> int | str | None:
+        try:
+            return self._operator.order(inset_id)  # type: ignore[no-any-return]
+        except Exception as error:
+            self._fail_in(error, inset_id)
+
+    def generate(self, inset_id: str, held: Any, state: Mapping[str, Any]) -> Iterable[Output]:
+        try:
+            external = self._external()
+            outputs = list(self._operator.generate(InputSet(inset_id, held), state, external))
+            yield from external.collected
+            for name, table in outputs:
+                yield Emit(name, table, table.num_rows)
+        except Exception as error:
+            self._fail_in(error, inset_id)
+
+
+def _open(insets: Sequence[str]) -> str:
+    more = f" and {len(insets) - NAMED_INSETS:,} more" if len(insets) > NAMED_INSETS else ""
+    return f"open Input Sets {', '.join(map(repr, insets[:NAMED_INSETS]))}{more}"
+
+
+RoutesOf = Callable[[str], Routes]
+"""Dispatcher → what it knows of the replicas behind it."""
+
+
+def no_routes(dispatcher: str) -> Routes:
+    """For groups that have no Dispatcher."""
+    raise LookupError(f"operator {dispatcher!r} is no Dispatcher of this group")
+
+
+class DispatcherLogic(StatefulLogic):
+    """A Dispatcher, which looks at the replicas behind it when it sends an event (Section 7.1)."""
+
+    def __init__(
+        self, pipeline: str, name: str, operator: Dispatcher, connections: Connections, routes_of: RoutesOf
+    ) -> None:
+        super().__init__(pipeline, name, operator, connections)
+        self._routes_of = routes_of
+
+    def generate(self, inset_id: str, held: Any, state: Mapping[str, Any]) -> Iterable[Output]:
+        try:
+            sent = list(self._operator.dispatch(InputSet(inset_id, held), state, self._routes_of(self._name)))
+        except Exception as error:
+            self._fail_in(error, inset_id)
+        for one in sent:
+            about: dict[str, Any] = {PROGRESS: one.progress} if one.progress else {}
+            if one.place is not None:
+                about[PLACE] = [one.place, True]
+            yield Emit(one.port, one.table, one.table.num_rows, about=about)
+
+
+def specs_of(
+    pipeline: Pipeline, members: Collection[str], connections: Connections, routes_of: RoutesOf = no_routes
+) -> tuple[list[OperatorSpec], dict[Port, tuple[Port, ...]]]:
+    """The given operators in topological order, and the receivers of their output ports."""
+    specs = []
+    receivers: dict[Port, tuple[Port, ...]] = {}
+    for name, operator in pipeline.operators.items():
+        if name not in members:
+            continue
+        inside, outside = pipeline.lineage_ports(name)
+        specs.append(
+            OperatorSpec(
+                name=name,
+                inputs=tuple(operator.inputs),
+                outputs=tuple(operator.outputs),
+                logic=_logic(pipeline, name, operator, connections, routes_of),
+                lineage_in=frozenset(inside),
+                lineage_out=frozenset(outside),
+                lineage_starts=pipeline.lineage_starts(name),
+                asynchronous=operator.mode is ExecutionMode.EXECUTORS,
+                reads_state=operator.reads_state,
+                stateless=isinstance(operator, StatelessOperator),
+                replayable=getattr(operator, "replayable", True),
+                port_order=tuple(operator.port_order),
+                sends_after_writes=operator.sends_after_writes,
+                quarantines=operator.on_error == "quarantine",
+            )
+        )
+        for port in operator.outputs:
+            receivers[Port(name, port)] = pipeline.receivers(Port(name, port))
+    return specs, receivers
+
+
+def captured_inputs(pipeline: Pipeline) -> frozenset[Port]:
+    """Input ports of the whole pipeline for which lineage is captured (IN of Section 3.1)."""
+    return frozenset(Port(name, port) for name in pipeline.operators for port in pipeline.lineage_ports(name)[0])
+
+
+def _logic(
+    pipeline: Pipeline, name: str, operator: Operator, connections: Connections, routes_of: RoutesOf
+) -> Logic | None:
+    if isinstance(operator, Dispatcher):
+        return DispatcherLogic(pipeline.name, name, operator, connections, routes_of)
+    if isinstance(operator, StatelessOperator):
+        return StatelessLogic(pipeline.name, name, operator, connections)
+    if isinstance(operator, StatefulOperator):
+        return StatefulLogic(pipeline.name, name, operator, connections)
+    return None

@@ -1,0 +1,54 @@
+"""The entry point of a driver: its configuration, its Spark session, then everything else.
+
+The JVM needs seconds for a Spark session and the rest of a driver's start needs Python, so the session is begun before
+the other modules are imported: on two cores they go on side by side.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import sys
+from pathlib import Path
+from typing import NoReturn
+
+from airflow_logio.errors import LogioError
+from airflow_logio.runtime.driver.spark_session import SparkSessions
+from airflow_logio.runtime.launch import driver_config
+from airflow_logio.runtime.launch.driver_config import DriverConfig
+from airflow_logio.runtime.launch.exit_codes import FAILED
+
+log = logging.getLogger(__name__)
+
+
+def main() -> NoReturn:
+    """Entry point: ``logio_driver.py --config FILE``."""
+    parser = argparse.ArgumentParser(description="Driver of one LOG.io operator group; started by a launcher.")
+    parser.add_argument("--config", type=Path, required=True, help="file of mode 0600 that the launcher wrote")
+    arguments = parser.parse_args()
+    logging.basicConfig(
+        level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(threadName)s %(name)s: %(message)s"
+    )
+    logging.getLogger("py4j").setLevel(logging.WARNING)
+    code = FAILED
+    try:
+        code = _drive(driver_config.take(arguments.config))
+    except LogioError as error:
+        log.error("%s: %s", type(error).__name__, error)
+    except BaseException:
+        log.exception("the driver failed")
+    sys.stdout.flush()
+    sys.stderr.flush()
+    # Threads may still wait for a database or for Spark; whatever they would do is fenced, so nobody waits for them.
+    os._exit(code)
+
+
+def _drive(config: DriverConfig) -> int:
+    claim = config.claim
+    sessions = SparkSessions(f"{claim.group} ({claim.run_uid[:8]}/{claim.incarnation})")
+    if config.needs_spark:
+        sessions.begin()
+    from airflow_logio.runtime.driver.incarnation import Driver  # not before the session is on its way
+
+    return Driver(config, sessions).run()

@@ -1,0 +1,361 @@
+"""The thread of a source operator: executes its read actions one after the other (Algorithms 1 and 6).
+
+The effect of a replayable one streams through, and is replayed from the logged offset. The effect of one that is not is
+stored first; once it is complete, the external system is not read again. What is logged, and when, the group decides: this
+thread brings what it has read, and discards a store when it is told that its last event is in the log.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+import pyarrow as pa
+
+from airflow_logio.crash import CrashPoint, crash_here
+from airflow_logio.dataflow.operators import SourceBatch, SourceOperator
+from airflow_logio.dataflow.sources import ConnectedSource
+from airflow_logio.errors import (
+    ConfigurationError,
+    ExternalUnavailable,
+    FailurePoint,
+    LogioError,
+    LogUnavailable,
+    OperatorFailed,
+)
+from airflow_logio.runtime.driver.mailbox import Closed, Mailbox
+from airflow_logio.runtime.payloads.payload_store import EpochPayloads
+from airflow_logio.runtime.payloads.roots import HOW_TO_CONFIGURE
+from airflow_logio.runtime.payloads.stored_effects import store_effect, stored_batches
+from airflow_logio.runtime.systems.connections import Connections, replay
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+PLAN = "plan"
+"""Key of the first read action: what the following ones need to know of it. Kept with the run, not with each action."""
+
+POLL_SECONDS = 0.25
+LEAST_ATTEMPTS = 3
+"""A read that fails after a long time has used up the time for replays at once; it gets these attempts anyway."""
+
+
+# --- what the thread brings -------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Records of one event, and the offset after them."""
+
+    operator: str
+    table: pa.Table
+    next_offset: int
+    about: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Exhausted:
+    """The read action has no more records; `next_action` follows it."""
+
+    operator: str
+    next_action: Mapping[str, Any] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class HandedOver:
+    """The stored effect of the read action is handed over whole; what follows is asked of the external system now."""
+
+    operator: str
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """The whole effect of the read action is stored; `end` if it is empty, so that the action completes with that."""
+
+    operator: str
+    ref: str
+    records: int
+    end: Exhausted | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Discarded:
+    """The store of a read action is discarded."""
+
+    operator: str
+    action_id: int
+
+
+# --- what the thread is asked to do -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class ReadAction:
+    """Execute a read action that is in the log, from behind its first `offset` records; `stored` is its stored effect."""
+
+    action_id: int
+    action: Mapping[str, Any]
+    offset: int = 0
+    stored: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class UsedUp:
+    """The last event of the read action is in the log: discard its store (Algorithm 1 Step 2.d)."""
+
+    action_id: int
+    ref: str | None = None
+    """None for a read action that this thread has executed."""
+
+
+class _Cut(Exception):
+    """The group drains: the read under way is not wanted any more."""
+
+
+class SourceReader:
+    """`may_start` blocks until the source may read (a benchmark waits until all groups are ready).
+
+    Stores are discarded by a second thread: the first may be blocked in the external system for as long as that likes.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        operator: SourceOperator,
+        params: Mapping[str, Any],
+        plan: Any,
+        connections: Connections,
+        payloads: EpochPayloads | None,
+        mailbox: Mailbox,
+        failed: Callable[[BaseException], None],
+        may_start: Callable[[threading.Event], None],
+    ) -> None:
+        self._name = name
+        self._operator = operator
+        self._params = params
+        self._plan = plan
+        self._connections = connections
+        self._payloads = payloads
+        self._mailbox = mailbox
+        self._failed = failed
+        self._may_start = may_start
+        self._reading = 0
+        self._started = False
+        self._offset = 0
+        self._refs: dict[int, str] = {}
+        self._reads: queue.SimpleQueue[tuple[ReadAction, threading.Event] | None] = queue.SimpleQueue()
+        self._used_up: queue.SimpleQueue[tuple[UsedUp, threading.Event] | None] = queue.SimpleQueue()
+        self._last_discard = threading.Event()
+        """Set when the last store that is to be discarded so far is gone."""
+        self._last_discard.set()
+        self._stopping = threading.Event()
+        self._draining = threading.Event()
+        self._interrupted = threading.Event()
+        """Set when nothing is to be read any more: on stopping, or when the read action under way was cut short."""
+        self._reading_thread = self._thread("source", self._read_all)
+        self._discarding_thread: threading.Thread | None = None
+
+    def ask(self, task: ReadAction | UsedUp) -> None:
+        """Tasks are begun in the order in which they are asked for: what is used up goes before more is stored."""
+        if isinstance(task, ReadAction):
+            self._reads.put((task, self._last_discard))
+            return
+        if self._discarding_thread is None:
+            self._discarding_thread = self._thread("discard", self._discard_all)
+        self._last_discard = threading.Event()
+        self._used_up.put((task, self._last_discard))
+
+    def drain(self, *, cut_short: bool) -> None:
+        """No further read action follows. `cut_short`: nothing more of the one under way is wanted, or it has no rest."""
+        self._draining.set()
+        if cut_short:
+            self._interrupted.set()
+
+    def stop(self, *, patience: float | None = None) -> None:
+        """The mailbox must be closed first: the threads may wait for room in it.
+
+        With `patience`, a read that is blocked in the external system is waited for so many seconds: for a process that
+        ends anyway. Without, until it has ended: before a rebuild, which would read a second time beside it.
+        """
+        self._stopping.set()
+        self._interrupted.set()
+        self._reads.put(None)
+        self._used_up.put(None)
+        if self._discarding_thread is not None:
+            self._discarding_thread.join()
+        self._reading_thread.join(patience)
+        if self._reading_thread.is_alive():
+            log.warning("source %s: a read that does not answer is left behind", self._name)
+
+    # --- the threads --------------------------------------------------------------------------------------------------
+
+    def _thread(self, kind: str, work: Callable[[], None]) -> threading.Thread:
+        thread = threading.Thread(target=self._reporting, args=(work,), name=f"logio-{kind}-{self._name}", daemon=True)
+        thread.start()
+        return thread
+
+    def _read_all(self) -> None:
+        try:
+            while (task := self._reads.get()) is not None:
+                read, discarded = task
+                while not discarded.wait(POLL_SECONDS):
+                    self._check_wanted()
+                if not self._started:
+                    self._may_start(self._stopping)
+                self._started = True
+                self._execute(read)
+        except _Cut:
+            log.info("source %s: nothing further is read", self._name)
+        except Exception as error:
+            if self._interrupted.is_set() and not self._stopping.is_set():
+                log.info("source %s: nothing further is read (%s: %s)", self._name, type(error).__name__, error)
+                return
+            raise
+
+    def _discard_all(self) -> None:
+        while (task := self._used_up.get()) is not None and not self._stopping.is_set():
+            used_up, discarded = task
+            self._discard(used_up)
+            discarded.set()
+
+    def _reporting(self, work: Callable[[], None]) -> None:
+        try:
+            work()
+        except Closed:
+            return
+        except OperatorFailed as error:
+            failure = error.further(self._where(), self._point())
+            failure.__cause__ = error
+            self._failed(failure)
+        except LogioError as error:
+            self._failed(error)
+        except Exception as error:
+            failure = OperatorFailed(f"{type(error).__name__}: {error}", self._point(), place=self._where())
+            failure.__cause__ = error
+            self._failed(failure)
+
+    def _where(self) -> str:
+        return f"pipeline {self._connections.pipeline!r}, source {self._name!r}, {self._how_far()}"
+
+    def _point(self) -> FailurePoint:
+        return FailurePoint(self._name, action=self._how_far())
+
+    def _how_far(self) -> str:
+        return f"read action {self._reading} after {self._offset:,} records"
+
+    def _execute(self, read: ReadAction) -> None:
+        self._check_wanted()
+        self._reading = read.action_id
+        what = f"reading source {self._name}"
+        self._offset = read.offset
+        if self._operator.replayable:
+            self._replayed(what, lambda: self._bring(self._read(read.action, self._offset)))
+            self._mailbox.put_input(self._end(read.action), 0)
+            return
+        payloads, ref = self._store(), read.stored
+        if ref is None:
+            purpose = f"effects/{self._name}/{read.action_id}"
+            stored, records = self._replayed(what, lambda: store_effect(payloads, purpose, self._read(read.action, 0)))
+            ref = self._refs[read.action_id] = str(stored)
+            end = None if records else self._end(read.action)
+            self._mailbox.put_input(Stored(self._name, ref, records, end), 0)
+            if end is not None:
+                return
+        self._refs[read.action_id] = ref
+        where = f"the stored effect of read action {read.action_id} of source {self._name!r}"
+        self._replayed(what, lambda: self._bring(stored_batches(payloads, where, ref, self._offset)))
+        self._mailbox.put_input(HandedOver(self._name), 0)
+        if not self._draining.is_set():
+            self._mailbox.put_input(self._end(read.action), 0)
+
+    def _bring(self, batches: Iterator[SourceBatch]) -> None:
+        """From behind the last batch that was handed over: what is replayed resumes there."""
+        for batch in batches:
+            self._mailbox.put_input(Batch(self._name, batch.table, batch.next_offset, batch.about), batch.table.nbytes)
+            self._offset = batch.next_offset
+
+    def _read(self, action: Mapping[str, Any], offset: int) -> Iterator[SourceBatch]:
+        """Step 2.a or 3: the batches of the external system, until this thread is to end."""
+        crash_here(CrashPoint.BEFORE_READ)
+        for batch in self._batches(action, offset):
+            crash_here(CrashPoint.AFTER_READ)
+            self._check_wanted()
+            yield batch
+            crash_here(CrashPoint.BEFORE_READ)
+
+    def _check_wanted(self) -> None:
+        if self._stopping.is_set():
+            raise Closed
+        if self._interrupted.is_set():
+            raise _Cut
+
+    def _batches(self, action: Mapping[str, Any], offset: int) -> Iterator[SourceBatch]:
+        operator = self._operator
+        if isinstance(operator, ConnectedSource):
+            connection = self._connections.source(operator.connection)
+            return operator.read_from(connection, self._params, action, offset)
+        return operator.read(self._params, action, offset)
+
+    def _end(self, action: Mapping[str, Any]) -> Exhausted:
+        previous = dict(action) if self._plan is None else {**action, PLAN: self._plan}
+        crash_here(CrashPoint.BEFORE_NEXT_ACTION)
+        following = self._replayed(
+            f"the next read action of source {self._name}",
+            lambda: self._operator.next_action(self._params, previous),
+        )
+        crash_here(CrashPoint.AFTER_NEXT_ACTION)
+        return Exhausted(self._name, None if following is None else without_plan(following))
+
+    def _discard(self, used_up: UsedUp) -> None:
+        ref = self._refs.pop(used_up.action_id, None) if used_up.ref is None else used_up.ref
+        if ref is None:
+            raise OperatorFailed(f"source {self._name!r} knows no store of read action {used_up.action_id}")
+        crash_here(CrashPoint.BEFORE_DROP)
+        self._store().remove([ref])
+        crash_here(CrashPoint.AFTER_DROP)
+        self._mailbox.put(Discarded(self._name, used_up.action_id))
+
+    def _store(self) -> EpochPayloads:
+        if self._payloads is None:
+            raise ConfigurationError(
+                f"source {self._name!r} cannot be replayed, so its effect must be stored, and the deployment has no payload "
+                f"store: {HOW_TO_CONFIGURE}"
+            )
+        return self._payloads
+
+    def _replayed(self, what: str, action: Callable[[], T]) -> T:
+        """With back-off while the external system, or the payload store, is away; without end while events come of it.
+
+        Raises `ExternalUnavailable`.
+        """
+        attempts, reached = 0, self._offset
+
+        def attempt() -> T:
+            nonlocal attempts
+            attempts += 1
+            try:
+                return action()
+            except LogUnavailable as error:
+                raise ExternalUnavailable(str(error)) from error
+            except (ConnectionError, TimeoutError) as error:
+                raise ExternalUnavailable(f"source {self._name!r}: {type(error).__name__}: {error}") from error
+
+        while True:
+            try:
+                return replay(what, attempt, self._connections.replay_seconds, self._interrupted)
+            except ExternalUnavailable:
+                self._check_wanted()
+                if self._offset > reached:
+                    attempts, reached = 0, self._offset
+                elif attempts >= LEAST_ATTEMPTS:
+                    raise
+
+
+def without_plan(action: Mapping[str, Any]) -> dict[str, Any]:
+    """The read action as it is logged."""
+    return {name: value for name, value in action.items() if name != PLAN}

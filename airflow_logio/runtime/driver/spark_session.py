@@ -1,0 +1,127 @@
+"""The Spark session of a group: made in the background when the group has an operator that needs it (decision 7).
+
+Imported before anything else in a driver, so that it imports little.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    pass
+
+log = logging.getLogger(__name__)
+
+BROADCAST_BYTES = 32 * 2**20
+"""Effects of declared reads up to this size are broadcast: Spark cannot know the size of an Arrow table."""
+
+WARM_UP_ROWS = 2_000
+
+
+class SparkSessions:
+    """Starts the session once, in a thread of its own; `get` waits for it."""
+
+    def __init__(self, application: str) -> None:
+        self._application = application
+        self._session: Any = None
+        self._error: BaseException | None = None
+        self._thread: threading.Thread | None = None
+        self._wanted = threading.Event()
+        """Somebody waits for the session: his job warms it."""
+
+    def begin(self) -> None:
+        """Start making the session; returns when Python's part is done, which would only compete with the caller's."""
+        if self._thread is not None:
+            return
+        started = time.monotonic()
+        try:
+            from pyspark import SparkConf
+
+            # Imports what pyspark imports late (pandas, if it is there), on this thread: no two threads import side by side.
+            SparkConf()
+        except BaseException as error:
+            self._error = error
+        self._thread = threading.Thread(target=self._make, args=(started,), name="logio-spark", daemon=True)
+        self._thread.start()
+
+    def get(self) -> Any:
+        """The session. Whoever asks while it is made gets it without a warm-up: his job pays for classes and code instead."""
+        self._wanted.set()
+        self.begin()
+        assert self._thread is not None
+        self._thread.join()
+        if self._error is not None:
+            raise self._error
+        return self._session
+
+    def is_ready(self) -> bool:
+        return self._session is not None
+
+    def is_lost(self, error: BaseException) -> bool:
+        """Whether an error of a job is the end of the JVM or of its Spark context, and not of the author's function."""
+        from py4j.protocol import Py4JNetworkError
+
+        if isinstance(error, ConnectionError | EOFError | Py4JNetworkError):
+            return True
+        try:
+            context = self.get().sparkContext._jsc
+            return context is None or bool(context.sc().isStopped())
+        except Exception as silence:
+            log.debug("Spark does not answer: %s", silence)
+            return True
+
+    def raise_if_failed(self) -> None:
+        """The session could not be made: found out now, not when the first job asks for it."""
+        if self._error is not None:
+            raise self._error
+
+    def _make(self, started: float) -> None:
+        if self._error is not None:
+            return
+        try:
+            from pyspark.sql import SparkSession
+
+            session = SparkSession.builder.appName(self._application).getOrCreate()
+            made = time.monotonic()
+            if self._wanted.is_set():
+                log.info("Spark session after %.1f s, warmed by the first job", made - started)
+            else:
+                warm_up(session)
+                log.info("Spark session after %.1f s, warm after %.1f s", made - started, time.monotonic() - started)
+            self._session = session
+        except BaseException as error:
+            self._error = error
+
+    def stop(self) -> None:
+        if self._session is not None:
+            self._session.stop()
+
+
+def warm_up(session: Any) -> None:
+    """A small job of the usual shape (Arrow in, broadcast join, grouping, Arrow out): classes loaded, code compiled."""
+    import pyarrow as pa
+    from pyspark.sql import functions as F
+
+    numbers = pa.array(range(WARM_UP_ROWS), pa.int64())
+    texts = pa.array([f"text {number % 50}" for number in range(WARM_UP_ROWS)])
+    facts = session.createDataFrame(pa.table({"inset_id": numbers, "key": numbers, "value": numbers}))
+    names = session.createDataFrame(pa.table({"key": numbers, "name": texts}))
+    joined = facts.coalesce(1).join(F.broadcast(names), "key", "left")
+    joined.groupBy("inset_id", "name").agg(F.sum("value").alias("value")).toArrow()
+
+
+def lookup(session: Any, effect: Any) -> Any:
+    """The effect of a declared read as a DataFrame, broadcast if it is small."""
+    from pyspark.sql import functions as F
+
+    frame = session.createDataFrame(effect)
+    return F.broadcast(frame) if effect.nbytes <= BROADCAST_BYTES else frame
+
+
+def partitions_for(session: Any) -> int:
+    """How many partitions a batch gets: one on a small local master, where an exchange costs more than a second core."""
+    parallelism = int(session.sparkContext.defaultParallelism)
+    return 1 if parallelism <= 2 else parallelism

@@ -1,0 +1,85 @@
+"""The records behind a lineage result, while they are retained: of events, and of the effects of read actions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from airflow_logio.errors import ConfigurationError, LineageUnknown
+from airflow_logio.runtime.systems.arrow import decode
+from airflow_logio.store.lineage.log_rows import LineageLog
+from airflow_logio.store.lineage.result import EventNode, InputSetNode, ReadNode
+from airflow_logio.store.port import LogStore
+from airflow_logio.store.records import Run
+from airflow_logio.store.rules.authored_ports import AuthoredPorts
+from airflow_logio.store.rules.channels import read_channel
+from airflow_logio.store.rules.header import decode_header
+
+Load = Callable[[str, str], bytes]
+"""`Payloads.load`: what it is, and its reference → the bytes. Needed for bodies that are not in the log."""
+
+
+def records(store: LogStore, run: Run, event: EventNode, load: Load | None = None) -> pa.Table:
+    """The records of an event of a lineage result.
+
+    Raises `LineageUnknown` if retention has let them go, `LogInconsistent` if they are damaged, `ConfigurationError` if they
+    are in the payload store and `load` is not given.
+    """
+    port = AuthoredPorts(run.spec.operators).in_log(event.port)
+    with store.lineage(run) as log:
+        return _table(log, port.operator, port.name, event.event_id, str(event), load)
+
+
+def effect(
+    store: LogStore, run: Run, read: ReadNode, input_set: InputSetNode | None = None, load: Load | None = None
+) -> pa.Table:
+    """The stored effect of a side-effect read action; with `input_set`, the rows of it that are for this one.
+
+    A read action of a Spark job serves many Input Sets: those rows are for one of them whose key occurs in its events. That
+    is lineage at the granularity of events: an event in two Input Sets counts with all its records for both. A read action
+    without a key is for all of them as a whole.
+    Raises as `records`; `LineageUnknown` also for the read action of a source, whose effect is the source's events.
+    """
+    if read.is_source:
+        raise LineageUnknown(
+            f"{read} has no stored effect of its own: its records are those of the events of {read.operator}"
+        )
+    with store.lineage(run) as log:
+        table = _table(log, read.operator, read_channel(read.connection), read.action_id, str(read), load)
+        served = list(log.input_sets_of_read(read.operator, read.connection, read.action_id))
+        key = str(read.description.get("key"))
+        if input_set is None or served == [input_set.inset_id] or key not in table.column_names:
+            return table
+        return _with_keys(log, table, key, input_set, load)
+
+
+def _with_keys(log: LineageLog, table: pa.Table, key: str, input_set: InputSetNode, load: Load | None) -> pa.Table:
+    """Rows whose key is in the events that are still there; all of them if an event has no such column."""
+    kind = table.schema.field(key).type
+    wanted = []
+    for port, event_id in dict.fromkeys(
+        (p, n) for _, _, p, n in log.events_in(input_set.operator, [input_set.inset_id])
+    ):
+        event = _table(log, port.operator, port.name, event_id, f"event {event_id} of {port}", load)
+        if key not in event.column_names:
+            return table
+        wanted += event.column(key).cast(kind).chunks
+    return table.filter(pc.is_in(table.column(key), pc.unique(pa.chunked_array(wanted, kind))))
+
+
+def _table(log: LineageLog, operator: str, channel: str, event_id: int, where: str, load: Load | None) -> pa.Table:
+    stored = log.body(operator, channel, event_id)
+    if stored is None:
+        raise LineageUnknown(
+            f"the records of {where} in run {log.run.spec.key} are not in the log: retention has let them go"
+        )
+    decode_header(where, stored.header, stored.body, stored.ref)
+    if stored.ref is None or stored.body:
+        return decode(where, stored.body)
+    if load is None:
+        raise ConfigurationError(
+            f"the records of {where} are in the payload store; name it where the log is configured"
+        )
+    return decode(where, load(where, stored.ref))

@@ -1,0 +1,323 @@
+"""What a run looks like at one moment: for displays, task logs and metrics, whoever launched the drivers.
+
+All figures come from the log's counters and from the graph that the run's description holds: neither the author's code
+is needed for them, nor is anything counted in the log.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from airflow_logio.protocol.replicas import replicated_group
+from airflow_logio.protocol.states import CONCLUDED, GroupState
+from airflow_logio.protocol.values import Port
+from airflow_logio.runtime.figures.whole_group import as_one, in_use, members_of
+from airflow_logio.store.port import LogStore
+from airflow_logio.store.records import GroupStatus, PortProgress, Run, RunSpec, UnderWay, senders_of
+
+RATE_WINDOW_SECONDS = 4.0
+
+
+@dataclass(frozen=True, slots=True)
+class Amount:
+    events: int = 0
+    records: int = 0
+
+    def __add__(self, other: Amount) -> Amount:
+        return Amount(self.events + other.events, self.records + other.records)
+
+    def less(self, other: Amount) -> Amount:
+        """What is left of it after `other`, never below zero."""
+        return Amount(max(0, self.events - other.events), max(0, self.records - other.records))
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionView:
+    """From an output port to one input port: what was sent, and what its receiver has acknowledged of it."""
+
+    sender: Port
+    receiver: Port
+    from_group: str
+    to_group: str
+    sent: Amount
+    acknowledged: Amount
+    rate: float
+    """Records per second that were acknowledged over the last seconds; 0 at the first look."""
+    open: int
+    """Acknowledged events of Input Sets that are not done; one that is in two of them counts twice."""
+
+    @property
+    def undone(self) -> int:
+        """Events that are sent and not done: those that lag, and those of Input Sets that are not done."""
+        return self.lag.events + self.open
+
+    @property
+    def lag(self) -> Amount:
+        return self.sent.less(self.acknowledged)
+
+    @property
+    def inside_group(self) -> bool:
+        return self.from_group == self.to_group
+
+
+@dataclass(frozen=True, slots=True)
+class GroupView:
+    """One group. A source group is measured by what it has read, any other by what it has acknowledged."""
+
+    status: GroupStatus
+    is_source: bool
+    """No other group sends to it."""
+    measured: Amount
+    rate: float
+    """Records per second over the last seconds; 0 at the first look."""
+    done: float | None
+    """Share of the whole input, 0 to 1; None if the size of a source is not known."""
+    total_records: int | None
+    """Of the sources of this group; None for groups with input from other groups, and if it is not known."""
+    received: Amount
+    """Acknowledged, of what other groups have sent."""
+    sent: Amount
+    """To other groups; an event counts once for each output port."""
+    writes: int
+    """Write actions applied at external systems."""
+    pending_writes: int
+    """Write actions that are logged and not applied yet."""
+    undone: int
+    """Events that were sent to this group's operators, by others or inside it, and are not done."""
+    lag: Amount
+    """Sent to this group by others, but not acknowledged by it."""
+    lag_seconds: float | None
+    """How long the lag would take at the present rate; None for a source, and while nothing moves."""
+    recovered_seconds_ago: float | None
+    """Since the driver of the present incarnation registered; None for the first incarnation."""
+    replicas: int | None = None
+    """How many replicas of a replicated group are in use; None for any other group, and for a replica."""
+
+    @property
+    def name(self) -> str:
+        return self.status.group
+
+    @property
+    def is_replica(self) -> bool:
+        """The figures are those of the whole group then, which has a view of its own."""
+        return replicated_group(self.name) != self.name
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    run: Run
+    seconds: float
+    """Since the observer began."""
+    groups: tuple[GroupView, ...]
+    """In the order of the data."""
+    connections: tuple[ConnectionView, ...]
+    ports: tuple[PortProgress, ...]
+    pending: Mapping[Port, int]
+    """(operator, connection) → write actions that are logged and not applied yet, where there are any."""
+    wholes: tuple[GroupView, ...] = ()
+    """Replicated groups, each with all its slots and replicas."""
+
+    @property
+    def rows(self) -> tuple[GroupView, ...]:
+        """All views, for people: a replicated group comes before its replicas."""
+        wholes = {view.name: view for view in self.wholes}
+        rows = list[GroupView]()
+        for view in self.groups:
+            if view.is_replica and (whole := wholes.pop(replicated_group(view.name), None)) is not None:
+                rows.append(whole)
+            rows.append(view)
+        return tuple(rows)
+
+    @property
+    def finished(self) -> bool:
+        return all(view.status.state in CONCLUDED for view in self.groups)
+
+    def group(self, name: str) -> GroupView | None:
+        """A group, a replica or a replicated group as a whole; None if the log has none of that name (any more)."""
+        return next((view for view in (*self.groups, *self.wholes) if view.name == name), None)
+
+    def ports_of(self, group: str) -> tuple[PortProgress, ...]:
+        """The counters of a group's operators."""
+        return tuple(row for row in self.ports if self._is_of(group, row.port))
+
+    def pending_of(self, group: str) -> Mapping[Port, int]:
+        """Of each writer's connection that has applied a write action, or is to."""
+        applied = {row.port: 0 for row in self.ports_of(group) if row.direction == "write"}
+        return applied | {port: count for port, count in self.pending.items() if self._is_of(group, port)}
+
+    def connections_to(self, group: str) -> tuple[ConnectionView, ...]:
+        """Those inside the group among them."""
+        return tuple(one for one in self.connections if one.to_group == group)
+
+    def _is_of(self, group: str, port: Port) -> bool:
+        shape = self.run.spec.operators.get(port.operator)
+        return shape is not None and shape.group == group
+
+
+class Observer:
+    """Takes snapshots of one run; keeps what rates need. `take` reads the groups and the counters."""
+
+    def __init__(
+        self,
+        store: LogStore,
+        run: Run,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._store = store
+        self._run = run
+        self._clock = clock
+        self._began = clock()
+        self._graph = _Graph(run.spec)
+        self._rates = _Rates()
+
+    def take(self) -> Snapshot:
+        """Raises `LogUnavailable`."""
+        statuses = {status.group: status for status in self._store.groups(self._run.run_id)}
+        ports = tuple(self._store.progress(self._run.run_id))
+        under_way = self._store.under_way(self._run.run_id)
+        counters = {(row.port, row.direction): Amount(row.events, row.records) for row in ports}
+        now = self._clock()
+        connections = tuple(self._connection(receiver, counters, under_way, now) for receiver in self._graph.senders)
+        views, wholes, done = list[GroupView](), dict[str, GroupView](), dict[str, float | None]()
+        # Groups come in the order of their first operator, so that a sender's share is known before its receiver's.
+        for name in self._run.spec.groups:
+            if name not in statuses:
+                continue
+            whole = replicated_group(name)
+            if whole in self._run.spec.replicated and whole not in wholes:
+                replicas = [statuses[one] for one in members_of(self._run, whole) if one in statuses]
+                view = self._view(as_one(whole, replicas), counters, under_way, connections, done, now)
+                done[whole] = view.done
+                wholes[whole] = replace(view, replicas=in_use(replicas))
+            view = self._view(statuses[name], counters, under_way, connections, done, now)
+            done[name] = view.done
+            views.append(replace(view, is_source=False) if view.is_replica else view)
+        return Snapshot(
+            self._run, now - self._began, tuple(views), connections, ports, under_way.pending, tuple(wholes.values())
+        )
+
+    def _connection(
+        self, receiver: Port, counters: Mapping[tuple[Port, str], Amount], under_way: UnderWay, now: float
+    ) -> ConnectionView:
+        graph, sender = self._graph, self._graph.senders[receiver]
+        acknowledged = counters.get((receiver, "in"), Amount())
+        return ConnectionView(
+            sender=sender,
+            receiver=receiver,
+            from_group=graph.group_of[sender.operator],
+            to_group=graph.group_of[receiver.operator],
+            sent=counters.get((sender, "out"), Amount()),
+            acknowledged=acknowledged,
+            rate=self._rates.of(receiver, now, acknowledged.records),
+            open=under_way.open.get(receiver, 0),
+        )
+
+    def _view(
+        self,
+        status: GroupStatus,
+        counters: Mapping[tuple[Port, str], Amount],
+        under_way: UnderWay,
+        connections: Sequence[ConnectionView],
+        done: Mapping[str, float | None],
+        now: float,
+    ) -> GroupView:
+        name, graph = status.group, self._graph
+        inputs = [one for one in connections if one.to_group == name and not one.inside_group]
+        senders = {one.sender for one in connections if one.from_group == name and not one.inside_group}
+        received, expected = _sum(one.acknowledged for one in inputs), _sum(one.sent for one in inputs)
+        sources = graph.sources_of(name)
+        read = _sum(amount for (port, way), amount in counters.items() if way == "out" and port.operator in sources)
+        measured = received if inputs else read
+        writes = _sum(
+            amount for (port, way), amount in counters.items() if way == "write" and graph.group(port) == name
+        )
+        rate = self._rates.of(name, now, measured.records)
+        lag = _sum(one.lag for one in inputs)
+        total = None if inputs else graph.total_records(sources)
+        return GroupView(
+            status=status,
+            is_source=not inputs,
+            measured=measured,
+            rate=rate,
+            done=_share(inputs, done, measured, expected) if inputs else _part(measured, total),
+            total_records=total,
+            received=received,
+            sent=_sum(counters.get((port, "out"), Amount()) for port in senders),
+            writes=writes.events,
+            pending_writes=sum(count for port, count in under_way.pending.items() if graph.group(port) == name),
+            undone=sum(one.undone for one in connections if one.to_group == name),
+            lag=lag,
+            lag_seconds=lag.records / rate if inputs and rate > 0 else None,
+            recovered_seconds_ago=_recovered_ago(status),
+        )
+
+
+class _Graph:
+    """The graph of a run as its description holds it; empty for runs that were begun before descriptions held one."""
+
+    def __init__(self, spec: RunSpec) -> None:
+        self.senders = senders_of(spec)
+        self.group_of = {name: shape.group for name, shape in spec.operators.items()}
+        self._spec = spec
+
+    def group(self, port: Port) -> str | None:
+        return self.group_of.get(port.operator)
+
+    def sources_of(self, group: str) -> list[str]:
+        shapes = self._spec.operators.items()
+        return [name for name, shape in shapes if shape.group == group and not shape.inputs]
+
+    def total_records(self, sources: Sequence[str]) -> int | None:
+        """Of the sources that could tell when the run was started; None if one could not."""
+        totals = []
+        for name in sources:
+            action = self._spec.actions.get(name, {})
+            totals.append(action.get("total_rows", action.get("rows")))
+        known = [total for total in totals if isinstance(total, int)]
+        return sum(known) if known and len(known) == len(totals) else None
+
+
+class _Rates:
+    """Per second, over the last seconds or since the last look, whichever is longer."""
+
+    def __init__(self) -> None:
+        self._history: dict[Hashable, deque[tuple[float, int]]] = {}
+
+    def of(self, what: Hashable, now: float, value: int) -> float:
+        history = self._history.setdefault(what, deque())
+        history.append((now, value))
+        while now - history[0][0] > RATE_WINDOW_SECONDS and len(history) > 2:
+            history.popleft()
+        then, before = history[0]
+        return (value - before) / (now - then) if now > then else 0.0
+
+
+def _part(measured: Amount, total: int | None) -> float | None:
+    if total is None:
+        return None
+    return min(1.0, measured.records / total) if total else 1.0
+
+
+def _share(
+    inputs: Sequence[ConnectionView], done: Mapping[str, float | None], measured: Amount, expected: Amount
+) -> float | None:
+    """What the slowest sender has done of the whole, times what is done of what was sent."""
+    shares = [done.get(one.from_group) for one in inputs]
+    known = [share for share in shares if share is not None]
+    if len(known) < len(shares):
+        return None
+    return min(known) * (min(1.0, measured.records / expected.records) if expected.records else 0.0)
+
+
+def _sum(amounts: Iterable[Amount]) -> Amount:
+    return sum(amounts, Amount())
+
+
+def _recovered_ago(status: GroupStatus) -> float | None:
+    """By the database's clock: the state `running` was entered when the driver registered."""
+    if status.incarnation < 2 or status.state is not GroupState.RUNNING or status.beat_at is None:
+        return None
+    return max(0.0, status.beat_at - status.since)

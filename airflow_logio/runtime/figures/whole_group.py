@@ -1,0 +1,60 @@
+"""A group with all its replicas as one: which groups of the log make it up, and the status that stands for all (Section 7.1).
+
+Of an ordinary group this is the group itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+from airflow_logio.protocol.states import ALIVE, CONCLUDED, GroupState
+from airflow_logio.store.records import GroupStatus, Run
+
+_DECIDING = (GroupState.PARKED, GroupState.HALTED, GroupState.NEW, GroupState.DEAD)
+"""What one replica is of which somebody has to know, the most pressing first; then come those that work."""
+AT_WORK = ALIVE | {GroupState.DEAD}
+"""A replica that is dead is in use: somebody recovers it."""
+
+
+def members_of(run: Run, group: str) -> tuple[str, ...]:
+    """The groups of the log that make up `group`: its replicas, or itself."""
+    shape = run.spec.replicated.get(group)
+    return (group,) if shape is None else tuple(shape.replicas)
+
+
+def deciding(statuses: Iterable[GroupStatus]) -> GroupStatus:
+    """The status by which all of them are told of as one."""
+    rest = list(statuses)
+    for state in _DECIDING:
+        for status in rest:
+            if status.state is state:
+                return status
+    return next((status for status in rest if status.state not in CONCLUDED), rest[0])
+
+
+def in_use(statuses: Iterable[GroupStatus]) -> int:
+    """How many replicas are at work, or dead and to be recovered."""
+    return sum(status.state in AT_WORK for status in statuses)
+
+
+def as_one(group: str, statuses: Sequence[GroupStatus]) -> GroupStatus:
+    """The statuses of all replicas of a group as one: figures are sums, the state is that of the one that decides.
+
+    Drivers and errors are those of replicas, and are told there.
+    """
+    one = deciding(statuses)
+    if any(status.state is GroupState.FINISHED for status in statuses) and one.state in CONCLUDED:
+        one = replace(one, state=GroupState.FINISHED)
+    return replace(
+        one,
+        group=group,
+        incarnation=max(status.incarnation for status in statuses),
+        recoveries=sum(status.recoveries for status in statuses),
+        commits=sum(status.commits for status in statuses),
+        rss_bytes=sum(status.rss_bytes for status in statuses if status.state in AT_WORK),
+        beat_at=None,
+        identity=None,
+        error=None,
+        log_path=None,
+    )

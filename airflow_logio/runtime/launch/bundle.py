@@ -1,0 +1,110 @@
+"""How a driver gets its code: ``module:attr`` of the pipeline plus the bundle root, by one rule (DESIGN decision 14).
+
+The bundle root is the nearest folder above the file that is not a package: ``dags/pipelines/sales.py`` with
+``dags/pipelines/__init__.py`` is module ``pipelines.sales`` in bundle ``dags``.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+import zipfile
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+
+from airflow_logio.dataflow.pipeline import Pipeline
+from airflow_logio.errors import ConfigurationError, LogioError
+from airflow_logio.protocol.values import ExecutionMode
+
+
+@dataclass(frozen=True, slots=True)
+class PipelineRef:
+    """``module:attr``, importable from `bundle_root`."""
+
+    module: str
+    attr: str
+    bundle_root: Path
+
+    def __str__(self) -> str:
+        return f"{self.module}:{self.attr}"
+
+
+def parse_ref(text: str, bundle_root: Path | None = None) -> PipelineRef:
+    """From ``path/to/file.py:attr`` or ``module.path:attr``; raises `ConfigurationError` with the accepted forms."""
+    target, separator, attr = text.rpartition(":")
+    if not separator or not target or not attr.isidentifier():
+        raise ConfigurationError(
+            f"{text!r} does not name a pipeline; expected path/to/file.py:attr or module.path:attr"
+        )
+    if target.endswith(".py"):
+        return _of_file(Path(target), attr)
+    root = bundle_root or Path.cwd()
+    return PipelineRef(target, attr, root.resolve())
+
+
+def _of_file(path: Path, attr: str) -> PipelineRef:
+    file = path.resolve()
+    if not file.is_file():
+        raise ConfigurationError(f"there is no file {path}; give the path of the Python file that defines the pipeline")
+    parts = [file.stem]
+    folder = file.parent
+    while (folder / "__init__.py").is_file():
+        parts.insert(0, folder.name)
+        folder = folder.parent
+    return PipelineRef(".".join(parts), attr, folder)
+
+
+def locate(pipeline_module: str) -> Path:
+    """The bundle root of a module that is imported already (a DAG file imports its pipeline)."""
+    module = sys.modules.get(pipeline_module)
+    file = getattr(module, "__file__", None)
+    if file is None:
+        raise ConfigurationError(f"module {pipeline_module!r} has no file: a driver could not import it")
+    root = Path(file).resolve().parent
+    for _ in range(pipeline_module.count(".") + (1 if Path(file).stem == "__init__" else 0)):
+        root = root.parent
+    return root
+
+
+def import_module(ref: PipelineRef) -> ModuleType:
+    """Import the module from its bundle. Raises `ConfigurationError` that names module, bundle and cause."""
+    root = str(ref.bundle_root)
+    if root not in sys.path:
+        sys.path.insert(0, root)
+    try:
+        return importlib.import_module(ref.module)
+    except LogioError:
+        raise
+    except Exception as error:
+        raise ConfigurationError(
+            f"module {ref.module!r} of bundle {ref.bundle_root} cannot be imported: {type(error).__name__}: {error}"
+        ) from error
+
+
+def load(ref: PipelineRef) -> Pipeline:
+    """Import the pipeline. Raises `ConfigurationError` that names module, attribute and cause."""
+    module = import_module(ref)
+    found = getattr(module, ref.attr, None)
+    if not isinstance(found, Pipeline):
+        names = [name for name, value in vars(module).items() if isinstance(value, Pipeline)]
+        raise ConfigurationError(
+            f"{ref.module}:{ref.attr} is {'missing' if found is None else 'no Pipeline'}; "
+            f"the module defines: {', '.join(names) or 'no pipeline'}"
+        )
+    return found.freeze()
+
+
+def write_bundle(ref: PipelineRef, target: Path) -> Path:
+    """Zip the Python files of the bundle for ``--py-files``; hidden folders and caches stay out."""
+    with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as archive:
+        for file in sorted(ref.bundle_root.rglob("*.py")):
+            relative = file.relative_to(ref.bundle_root)
+            if not any(part.startswith(".") or part == "__pycache__" for part in relative.parts):
+                archive.write(file, relative.as_posix())
+    return target
+
+
+def needs_spark(pipeline: Pipeline, group: str) -> bool:
+    """Whether an operator of the group runs its generation in Spark."""
+    return any(pipeline.operators[name].mode is not ExecutionMode.DRIVER for name in pipeline.group_of(group).operators)

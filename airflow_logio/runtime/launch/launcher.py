@@ -1,0 +1,183 @@
+"""Launching the driver of a group (DESIGN decision 10): claim in the log, then spark-submit. Short; it waits for nothing.
+
+The claim comes first: the incarnation exists, and the old driver is fenced, before any new process does. Dead after the
+claim: the launch state's deadline passes and the group is dead. Dead after spark-submit was started: the driver registers
+by itself. Two launchers at once: one claim fails.
+"""
+
+from __future__ import annotations
+
+import logging
+import subprocess
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from airflow_logio.dataflow.pipeline import Pipeline
+from airflow_logio.errors import ConfigurationError, Fenced
+from airflow_logio.protocol.states import GroupState, check_claim
+from airflow_logio.runtime.launch import processes, spark_submit
+from airflow_logio.runtime.launch.bundle import PipelineRef, needs_spark, write_bundle
+from airflow_logio.runtime.launch.driver_config import DriverConfig
+from airflow_logio.runtime.launch.spark_submit import SparkSettings
+from airflow_logio.runtime.payloads import payload_root
+from airflow_logio.store.records import Claim, DriverIdentity, GroupRef, GroupStatus, Run
+from airflow_logio.store.sql.store import SqlLogStore
+
+log = logging.getLogger(__name__)
+
+APPLICATION = Path(__file__).parents[1] / "application" / "logio_driver.py"
+
+CONFIG_NAME = "driver.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Launched:
+    """A driver on its way: the process of spark-submit, and where its output goes."""
+
+    identity: DriverIdentity | None
+    log_path: str | None
+
+
+class Launcher(ABC):
+    """Port: how a claimed driver becomes a process somewhere."""
+
+    @abstractmethod
+    def launch(self, claim: Claim, config: DriverConfig, settings: SparkSettings, conf: Mapping[str, str]) -> Launched:
+        """Start spark-submit and return; must not wait for the driver. Raises `ConfigurationError`."""
+
+
+@dataclass(frozen=True, slots=True)
+class LocalProcessLauncher(Launcher):
+    """The driver is a process of this machine, in a session of its own: it survives whoever launched it.
+
+    `work_dir` gets a private folder per incarnation: the bundle, the driver's log, and for a moment its configuration.
+    """
+
+    work_dir: Path
+
+    def launch(self, claim: Claim, config: DriverConfig, settings: SparkSettings, conf: Mapping[str, str]) -> Launched:
+        _reap()
+        folder = self.work_dir / claim.run_uid / claim.group / str(claim.incarnation)
+        folder.mkdir(parents=True, mode=0o700)
+        discard_configurations(folder.parent)
+        bundle = write_bundle(PipelineRef(config.module, config.attr, Path(config.bundle_root)), folder / "bundle.zip")
+        config_path = folder / CONFIG_NAME
+        config.write(config_path)
+        name = f"logio {claim.group} {claim.run_uid[:8]}/{claim.incarnation}"
+        command = spark_submit.command(settings, conf, name, bundle, APPLICATION, config_path)
+        log_path = folder / "driver.log"
+        log.info("group %s, incarnation %d: spark-submit, output in %s", claim.group, claim.incarnation, log_path)
+        try:
+            with log_path.open("wb") as output:
+                process = subprocess.Popen(
+                    command,
+                    stdin=subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=subprocess.STDOUT,
+                    env=spark_submit.environment(settings),
+                    cwd=folder,
+                    start_new_session=True,
+                )
+        except OSError as error:
+            config_path.unlink(missing_ok=True)
+            raise ConfigurationError(f"spark-submit could not be started: {error}") from error
+        _children.append(process)
+        return Launched(processes.identity_of(process.pid), str(log_path))
+
+
+def discard_configurations(folder: Path) -> None:
+    """Remove what drivers below `folder` never came to read: their configurations hold database URLs."""
+    for stale in folder.rglob(CONFIG_NAME):
+        stale.unlink(missing_ok=True)
+
+
+_children: list[subprocess.Popen[bytes]] = []
+
+
+def _reap() -> None:
+    """A launcher that lives on collects what has ended of what it started; nobody waits for the others."""
+    _children[:] = [child for child in _children if child.poll() is None]
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchContext:
+    """What launches of a run's groups have in common."""
+
+    store: SqlLogStore
+    log_url: str
+    run: Run
+    pipeline: Pipeline
+    ref: PipelineRef
+    connections: Mapping[str, str]
+    """The pipeline's connection name → URL."""
+    launcher: Launcher
+    settings: SparkSettings = field(default_factory=SparkSettings)
+    payloads: str | None = None
+    """Root of the payload store as the deployment configures it; by default that of the log, if it has one."""
+    end_old_drivers: bool = True
+    """Off only in tests of zombies: fencing alone must hold."""
+
+
+def launch_group(
+    context: LaunchContext,
+    group: str,
+    *,
+    expected: int,
+    reason: str,
+    by_user: bool = False,
+    request_id: int | None = None,
+) -> Claim:
+    """Claim incarnation ``expected + 1`` of a group, end what is left of the old driver, and launch the new one.
+
+    `request_id` names the request to scale for which it is launched. Raises `Fenced` (somebody else claimed), `BudgetSpent`
+    (parked), `ProtocolViolation` (also: that request is settled), `ConfigurationError`.
+    """
+    spark_submit.check(context.settings)
+    status = context.store.group(context.run.run_id, group)
+    if status.incarnation != expected:
+        # Before anything is ended: what runs now is somebody else's driver.
+        raise Fenced(
+            f"group {group!r} was claimed by somebody else: incarnation {status.incarnation}, expected {expected}"
+        )
+    check_claim(group, status.state, by_user=by_user)
+    if context.store.ends_old_driver_first:
+        _end_old_driver(context, status)
+    claim = context.store.claim(
+        context.run.run_id, group, expected=expected, reason=reason, by_user=by_user, request_id=request_id
+    )
+    if not context.store.ends_old_driver_first:
+        _end_old_driver(context, status)
+    config = DriverConfig(
+        context.log_url,
+        claim,
+        context.ref.module,
+        context.ref.attr,
+        str(context.ref.bundle_root),
+        dict(context.connections),
+        payload_root(context.log_url, context.payloads),
+        needs_spark(context.pipeline, group),
+    )
+    conf = context.settings.effective_conf(context.pipeline.group_of(group).spark)
+    try:
+        launched = context.launcher.launch(claim, config, context.settings, conf)
+    except Exception as error:
+        context.store.declare_dead(_ref(claim), f"launch failed: {error}")
+        raise
+    context.store.submitted(claim, log_path=launched.log_path, launcher=launched.identity)
+    return claim
+
+
+def _end_old_driver(context: LaunchContext, status: GroupStatus) -> None:
+    """End what the last incarnation left on this machine; elsewhere it is fenced only."""
+    if not context.end_old_drivers or status.identity is None or status.state is GroupState.NEW:
+        return
+    left = processes.driver_processes(status.identity)
+    if left:
+        log.warning("group %s: ending old driver processes %s", status.group, [process.pid for process in left])
+        processes.end(status.identity)
+
+
+def _ref(claim: Claim) -> GroupRef:
+    return GroupRef(claim.run_id, claim.group, claim.incarnation)

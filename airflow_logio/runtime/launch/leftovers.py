@@ -1,0 +1,47 @@
+"""Driver processes that no log knows of: their launcher was ended between starting them and recording them.
+
+Every local driver works in the private folder of its incarnation, ``work_dir/<run>/<group>/<incarnation>``, and so do
+its children: that tells whose they are. Somebody's shell that stands there is none of them: a driver names its application.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from pathlib import Path
+
+import psutil
+
+from airflow_logio.runtime.launch.launcher import APPLICATION
+
+log = logging.getLogger(__name__)
+
+
+def processes_under(*folders: Path) -> list[psutil.Process]:
+    """Driver processes of this user whose working directory is one of these folders, or below."""
+    roots = [folder.resolve() for folder in folders]
+    found = []
+    for process in psutil.process_iter() if roots else ():
+        try:
+            if process.pid != os.getpid() and process.uids().real == os.getuid():
+                where = Path(process.cwd())
+                if APPLICATION.name in " ".join(process.cmdline()) and any(
+                    where.is_relative_to(root) for root in roots
+                ):
+                    found.append(process)
+        except (psutil.Error, OSError):
+            continue
+    return found
+
+
+def end_under(*folders: Path, timeout: float = 10.0) -> int:
+    """SIGKILL them and wait for their end; returns how many there were."""
+    left = processes_under(*folders)
+    for process in left:
+        try:
+            log.warning("ending driver process %d, which the log does not know", process.pid)
+            process.kill()
+        except psutil.NoSuchProcess:
+            continue
+    psutil.wait_procs(left, timeout=timeout)
+    return len(left)

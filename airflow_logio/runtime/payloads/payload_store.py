@@ -1,0 +1,230 @@
+"""Payloads as a driver sees them: written under its incarnation and epoch, read by reference, whoever wrote them."""
+
+from __future__ import annotations
+
+import threading
+import zlib
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any, TypeVar
+
+from airflow_logio.errors import ConfigurationError, LogInconsistent, LogioError, LogUnavailable
+from airflow_logio.runtime.payloads.local import LocalStorage
+from airflow_logio.runtime.payloads.objects import ObjectStorage
+from airflow_logio.runtime.payloads.roots import is_local, local_path, redacted, shown
+from airflow_logio.runtime.payloads.storage import Storage
+from airflow_logio.store.rules.patience import Patience
+from airflow_logio.store.rules.payload_references import Reference
+
+T = TypeVar("T")
+
+INLINE_BYTES = 2**20
+"""Bodies up to this size are in the log; larger ones in the payload store, if there is one."""
+
+_BLOCK = 2**20
+
+
+class Payloads:
+    """The payload store of a deployment. Raises `ConfigurationError` for a root that cannot be used."""
+
+    def __init__(self, root: str) -> None:
+        self._root = root
+        local = is_local(root)
+        self._storage: Storage = LocalStorage(local_path(root)) if local else ObjectStorage(root)
+
+    def __str__(self) -> str:
+        return f"payload store {shown(self._root)}"
+
+    def epoch(self, run_uid: str, group: str, incarnation: int, epoch: int) -> EpochPayloads:
+        """For what one epoch of a group's driver writes."""
+        return EpochPayloads(self, f"{run_uid}/{group}/{incarnation}/{epoch}")
+
+    # --- reading ------------------------------------------------------------------------------------------------------
+
+    def load(self, where: str, ref: str) -> bytes:
+        """The bytes of a payload. Raises `LogInconsistent`, naming `where`, if they are not those that were written.
+
+        `LogUnavailable` if the store cannot be reached.
+        """
+        reference = Reference.parse(where, ref)
+        with self._found(where, reference) as file:
+            data: bytes = file.read()
+        self._check(where, reference, zlib.crc32(data), len(data))
+        return data
+
+    @contextmanager
+    def opened(self, where: str, ref: str) -> Iterator[Any]:
+        """A payload to be read bit by bit, its checksum verified before; raises as `load`."""
+        reference = Reference.parse(where, ref)
+        with self._found(where, reference) as file:
+            checksum = size = 0
+            while block := file.read(_BLOCK):
+                checksum = zlib.crc32(block, checksum)
+                size += len(block)
+            self._check(where, reference, checksum, size)
+            file.seek(0)
+            yield file
+
+    @contextmanager
+    def _found(self, where: str, reference: Reference) -> Iterator[Any]:
+        with self._translated():
+            try:
+                with self._storage.open(reference.path) as file:
+                    yield file
+            except FileNotFoundError:
+                raise LogInconsistent(
+                    f"the payload of {where} is missing: {reference.path} is not in the {self}. Is this the store that the "
+                    "run was started with? Put the file back, or start a fresh run"
+                ) from None
+
+    def _check(self, where: str, reference: Reference, checksum: int, size: int) -> None:
+        if (checksum, size) != (reference.checksum, reference.size):
+            raise LogInconsistent(
+                f"the payload of {where} is damaged: {reference.path} in the {self} has {size:,} bytes with checksum "
+                f"{checksum:08x}, written were {reference.size:,} with {reference.checksum:08x}"
+            )
+
+    # --- writing and removing -----------------------------------------------------------------------------------------
+
+    @contextmanager
+    def created(self, path: str) -> Iterator[PayloadFile]:
+        """A new file; durable, and its `reference` complete, when the block ends. Raises `LogUnavailable`.
+
+        What the block itself raises comes out as it is, and the file is gone.
+        """
+        creating = self._storage.create(path)
+        with self._translated():
+            handle = creating.__enter__()
+        try:
+            yield PayloadFile(path, handle, self._translated)
+        except BaseException as error:
+            creating.__exit__(type(error), error, error.__traceback__)
+            raise
+        with self._translated():
+            creating.__exit__(None, None, None)
+
+    def remove(self, refs: Iterable[str]) -> None:
+        """Remove payloads that the log does not name any more; those that are gone already are no error.
+
+        References of an author's own making (operators written by hand) are his to remove.
+        """
+        with self._translated():
+            self._storage.remove(own.path for ref in refs if (own := Reference.own(ref)) is not None)
+
+    def find(self, folder: str) -> list[str]:
+        """Paths of all files below ``<run uid>`` or ``<run uid>/<group>``."""
+        with self._translated():
+            return self._storage.find(folder)
+
+    def discard(self, paths: Iterable[str], emptied: str) -> None:
+        """Remove files, and the folders below `emptied` that have become empty."""
+        with self._translated():
+            self._storage.remove(paths)
+            self._storage.prune(emptied)
+
+    @contextmanager
+    def _translated(self) -> Iterator[None]:
+        try:
+            yield
+        except (LogioError, GeneratorExit):
+            raise
+        except FileExistsError as error:
+            raise LogInconsistent(f"{self}: a file that is to be written is there already: {error}") from error
+        except PermissionError as error:
+            raise ConfigurationError(f"{self}: {redacted(str(error), self._root)}") from None
+        except Exception as error:
+            if not isinstance(error, OSError) and type(error).__module__ == "builtins":
+                raise  # a defect, and no answer of a file system or its library
+            raise LogUnavailable(f"{self}: {type(error).__name__}: {redacted(str(error), self._root)}") from None
+
+
+class PayloadFile:
+    """A file being written: sums up what passes. A binary file as Arrow writes it."""
+
+    def __init__(self, path: str, handle: Any, translated: Callable[[], AbstractContextManager[None]]) -> None:
+        self._path = path
+        self._handle = handle
+        self._translated = translated
+        self._checksum = 0
+        self.size = 0
+        self.closed = False
+
+    @property
+    def reference(self) -> Reference:
+        return Reference(self._path, self._checksum, self.size)
+
+    def write(self, data: Any) -> int:
+        view = memoryview(data).cast("B")
+        with self._translated():
+            self._handle.write(view)
+        self._checksum = zlib.crc32(view, self._checksum)
+        self.size += view.nbytes
+        return view.nbytes
+
+    def tell(self) -> int:
+        return self.size
+
+    def flush(self) -> None:
+        """Durable it is when it is closed."""
+
+    def close(self) -> None:
+        """The storage closes the file."""
+
+    def writable(self) -> bool:
+        return True
+
+    def readable(self) -> bool:
+        return False
+
+    def seekable(self) -> bool:
+        return False
+
+
+class EpochPayloads:
+    """What one epoch of one incarnation writes, and reads; patient while the store is away, until `stop`."""
+
+    def __init__(self, payloads: Payloads, folder: str) -> None:
+        self._payloads = payloads
+        self._folder = folder
+        self._stopping = threading.Event()
+        self._attempts: dict[str, int] = {}
+
+    def __str__(self) -> str:
+        return str(self._payloads)
+
+    def stop(self) -> None:
+        """Nobody waits for the store any more."""
+        self._stopping.set()
+
+    def store(self, purpose: str, body: bytes) -> Reference:
+        """Write a body; durable when this returns. Raises `LogUnavailable` when patience ends."""
+
+        def attempt() -> Reference:
+            with self.created(purpose) as file:
+                file.write(body)
+            return file.reference
+
+        return self._patiently(f"storing {purpose}", attempt)
+
+    @contextmanager
+    def created(self, purpose: str) -> Iterator[PayloadFile]:
+        """A new file for this purpose, of a name of its own for each attempt."""
+        number = self._attempts[purpose] = self._attempts.get(purpose, 0) + 1
+        with self._payloads.created(f"{self._folder}/{purpose}.{number}") as file:
+            yield file
+
+    def load(self, where: str, ref: str) -> bytes:
+        """As `Payloads.load`."""
+        return self._patiently(f"loading the payload of {where}", lambda: self._payloads.load(where, ref))
+
+    def opened(self, where: str, ref: str) -> AbstractContextManager[Any]:
+        """As `Payloads.opened`."""
+        return self._payloads.opened(where, ref)
+
+    def remove(self, refs: Iterable[str]) -> None:
+        """As `Payloads.remove`."""
+        removed = tuple(refs)
+        self._patiently("removing payloads", lambda: self._payloads.remove(removed))
+
+    def _patiently(self, what: str, action: Callable[[], T]) -> T:
+        return Patience().call(what, action, still_wanted=lambda: not self._stopping.is_set())

@@ -1,0 +1,198 @@
+"""Finding failed groups: many runs, one look (DESIGN decision 10). Whoever recovers them is told here what failed and why.
+
+The same look finds requests to scale a group of which the next step can be taken: whoever recovers also launches replicas.
+
+A group has failed when it is *dead*, in the words of DESIGN decision 8: its driver's process has ended without the log
+saying that it finished, its lease has run out, or it is stuck in a launch state. A log that does not answer says nothing
+of anybody.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from airflow_logio.errors import ConfigurationError, LogUnavailable, ProtocolViolation, UnknownRun
+from airflow_logio.protocol.states import ENDED
+from airflow_logio.runtime.scaling.requests import is_due, look_after
+from airflow_logio.runtime.supervision.group_watch import GroupWatcher
+from airflow_logio.store.port import LogStore
+from airflow_logio.store.records import GroupStatus, Run, ScalingRequest, Supervision
+
+
+@dataclass(frozen=True, slots=True)
+class FailedGroup:
+    """One failure of one group: plain data, which goes from a sensor to a recovery task."""
+
+    run_uid: str
+    pipeline: str
+    dag_run_id: str
+    group: str
+    incarnation: int
+    """Of the driver that failed: the failure is this one and no later one."""
+    cause: str
+    detected_at: float
+    """When the log learned of it: seconds since the epoch by the database's clock."""
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def of(cls, data: Any) -> FailedGroup:
+        """From `as_dict`, which may have gone through JSON. Raises `ConfigurationError`."""
+        names = {"run_uid": str, "pipeline": str, "dag_run_id": str, "group": str, "incarnation": int, "cause": str}
+        try:
+            values = {name: kind(data[name]) for name, kind in names.items()}
+            return cls(**values, detected_at=float(data["detected_at"]))
+        except (KeyError, TypeError, ValueError) as error:
+            raise ConfigurationError(
+                f"a failed group is expected as LogioFailedGroupSensor returns it (one item of its list), got {data!r:.200}"
+            ) from error
+
+    def __str__(self) -> str:
+        return f"group {self.group} of {self.dag_run_id} ({self.pipeline}), incarnation {self.incarnation}"
+
+
+@dataclass(frozen=True, slots=True)
+class DueScaling:
+    """A request to scale a group, of which a step can be taken: plain data, which goes from a sensor to a recovery task."""
+
+    run_uid: str
+    pipeline: str
+    dag_run_id: str
+    group: str
+    request_id: int
+    replicas: int
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def of(cls, data: Any) -> DueScaling:
+        """From `as_dict`, which may have gone through JSON. Raises `ConfigurationError`."""
+        names = {"run_uid": str, "pipeline": str, "dag_run_id": str, "group": str, "request_id": int, "replicas": int}
+        try:
+            return cls(**{name: kind(data[name]) for name, kind in names.items()})
+        except (KeyError, TypeError, ValueError) as error:
+            raise ConfigurationError(
+                f"a request to scale is expected as LogioFailedGroupSensor returns it, got {data!r:.200}"
+            ) from error
+
+    def __str__(self) -> str:
+        return f"group {self.group} of {self.dag_run_id} ({self.pipeline}), scaling to {self.replicas}"
+
+
+def finding_of(data: Any) -> FailedGroup | DueScaling:
+    """One item of what a look has found, from its `as_dict`. Raises `ConfigurationError`."""
+    return DueScaling.of(data) if isinstance(data, Mapping) and "request_id" in data else FailedGroup.of(data)
+
+
+@dataclass(frozen=True, slots=True)
+class Findings:
+    """What one look has found. `failed` is None if the log could not be asked: then nothing is known."""
+
+    failed: tuple[FailedGroup, ...] | None
+    going_on: int = 0
+    """Groups that have not ended, and requests that are open: while there are any, somebody has to look again."""
+    due: tuple[DueScaling, ...] = ()
+
+    @property
+    def items(self) -> list[FailedGroup | DueScaling]:
+        """What somebody has to do something about."""
+        return [*(self.failed or ()), *self.due]
+
+
+class FailureFinder:
+    """Looks after one run, the runs of one pipeline, or all runs of a log. Call `look` about once per second.
+
+    Runs that a process of its own supervises (`logio run`) are left to it, unless one is named. `end_old_drivers` is off
+    only in tests of zombies.
+    """
+
+    def __init__(
+        self,
+        store: LogStore,
+        *,
+        pipeline: str | None = None,
+        run_uid: str | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        end_old_drivers: bool = True,
+    ) -> None:
+        self._store = store
+        self._pipeline = pipeline
+        self._run_uid = run_uid
+        self._clock = clock
+        self._end_old_drivers = end_old_drivers
+        self._watchers: dict[tuple[int, str], GroupWatcher] = {}
+
+    def look(self) -> Findings:
+        """Look once at every group; those that are dead are declared so in the log (compare-and-set)."""
+        asked_at = self._clock()
+        try:
+            runs = [found for found in self._unfinished() if self._is_ours(found[0])]
+            self._forget_ended(runs)
+            failed: list[FailedGroup] = []
+            due: list[DueScaling] = []
+            going_on = 0
+            for run, groups in runs:
+                for status in groups:
+                    found = self._judge(run, status, asked_at)
+                    going_on += status.state not in ENDED
+                    if found is not None:
+                        failed.append(found)
+                requests = self._requests(run, groups)
+                going_on += len(requests)
+                due += [_due(run, one) for one in requests if self._is_due(run, groups, one)]
+        except LogUnavailable:
+            for watcher in self._watchers.values():
+                watcher.not_answered()
+            return Findings(None)
+        return Findings(tuple(failed), going_on, tuple(due))
+
+    def _unfinished(self) -> Sequence[tuple[Run, Sequence[GroupStatus]]]:
+        return self._store.unfinished(pipeline=self._pipeline, run_uid=self._run_uid)
+
+    def _is_ours(self, run: Run) -> bool:
+        return self._run_uid is not None or run.spec.supervision is not Supervision.PROCESS
+
+    def _requests(self, run: Run, groups: Sequence[GroupStatus]) -> Sequence[ScalingRequest]:
+        try:
+            return look_after(self._store, run, groups)
+        except (ProtocolViolation, UnknownRun):
+            return ()  # it has ended since it was looked for
+
+    def _is_due(self, run: Run, groups: Sequence[GroupStatus], request: ScalingRequest) -> bool:
+        replicas = run.spec.replicated[request.group].replicas
+        return is_due(self._store, request, [status for status in groups if status.group in replicas])
+
+    def _judge(self, run: Run, status: GroupStatus, asked_at: float) -> FailedGroup | None:
+        key = (run.run_id, status.group)
+        if key not in self._watchers:
+            self._watchers[key] = GroupWatcher(
+                self._store,
+                run.run_id,
+                status.group,
+                run.spec.lease,
+                end_old_drivers=self._end_old_drivers,
+                clock=self._clock,
+            )
+        observation = self._watchers[key].judge(status, asked_at)
+        if not observation.is_dead or observation.status is None:
+            return None
+        dead, named = observation.status, run.spec.key
+        cause = observation.cause or dead.error or "dead"
+        return FailedGroup(
+            run.uid, named.pipeline, named.dag_run_id, dead.group, dead.incarnation, cause, detected_at=dead.since
+        )
+
+    def _forget_ended(self, runs: Sequence[tuple[Run, Sequence[GroupStatus]]]) -> None:
+        known = {(run.run_id, status.group) for run, groups in runs for status in groups}
+        for key in [key for key in self._watchers if key not in known]:
+            del self._watchers[key]
+
+
+def _due(run: Run, request: ScalingRequest) -> DueScaling:
+    key = run.spec.key
+    return DueScaling(run.uid, key.pipeline, key.dag_run_id, request.group, request.request_id, request.replicas)

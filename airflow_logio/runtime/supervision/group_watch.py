@@ -1,0 +1,107 @@
+"""Watching a group over its incarnations: what the log and this machine's processes say (DESIGN decisions 8 and 10).
+
+Three answers: it goes on, it has ended, it is dead; and *unknown* when the log cannot be asked, on which nobody acts.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from airflow_logio.errors import LogUnavailable
+from airflow_logio.protocol.liveness import Lease, LeaseObserver
+from airflow_logio.protocol.states import ALIVE, LAUNCHING, GroupState
+from airflow_logio.runtime.launch import processes
+from airflow_logio.store.port import LogStore
+from airflow_logio.store.records import GroupRef, GroupStatus
+
+
+@dataclass(frozen=True, slots=True)
+class Observation:
+    """`status` is None if the log could not be asked; `cause` is set if the group is dead."""
+
+    status: GroupStatus | None
+    cause: str | None = None
+
+    @property
+    def is_dead(self) -> bool:
+        return self.status is not None and self.status.state is GroupState.DEAD
+
+    @property
+    def state(self) -> GroupState | None:
+        return self.status.state if self.status else None
+
+
+class GroupWatcher:
+    """One observer of one group. Call `poll`, or `judge` with what was read, about once per second.
+
+    `end_old_drivers` is off only in tests of zombies.
+    """
+
+    def __init__(
+        self,
+        store: LogStore,
+        run_id: int,
+        group: str,
+        lease: Lease,
+        *,
+        end_old_drivers: bool = True,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._store = store
+        self._run_id = run_id
+        self._group = group
+        self._observer = LeaseObserver(lease)
+        self._end_old_drivers = end_old_drivers
+        self._clock = clock
+
+    def poll(self) -> Observation:
+        """Look once; declares the group dead in the log if it is (compare-and-set on the incarnation)."""
+        asked_at = self._clock()  # what the answer says held then, however late it comes
+        try:
+            return self.judge(self._store.group(self._run_id, self._group), asked_at)
+        except LogUnavailable:
+            return self.not_answered()
+
+    def not_answered(self) -> Observation:
+        """The log could not be asked."""
+        self._observer.poll_failed()
+        return Observation(None)
+
+    def judge(self, status: GroupStatus, asked_at: float) -> Observation:
+        """What follows from a status that was asked for at `asked_at` on this watcher's clock; as `poll`.
+
+        Raises `LogUnavailable`.
+        """
+        if status.state is GroupState.DEAD:
+            return Observation(status, status.error or "dead")
+        if status.state not in ALIVE:
+            return Observation(status)
+        cause = self._cause_of_death(status, asked_at)
+        if cause is None:
+            return Observation(status)
+        # What was read before the process was seen gone may be old: in between it may have finished, or said why it ends.
+        ref = GroupRef(self._run_id, self._group, status.incarnation)
+        if self._store.ends_old_driver_first and self._end_old_drivers and status.identity is not None:
+            processes.end(status.identity)  # a stopped writer shuts everyone out, this declaration included
+        self._store.declare_dead(ref, cause)
+        status = self._store.group(self._run_id, self._group)
+        return Observation(status, (status.error or cause) if status.state is GroupState.DEAD else None)
+
+    def _cause_of_death(self, status: GroupStatus, asked_at: float) -> str | None:
+        if status.identity is not None and processes.is_gone(status.identity):
+            pid = status.identity.pid or status.identity.parent_pid
+            return f"the driver's process {pid} on {status.identity.host} has ended without saying so"
+        launching = status.state in LAUNCHING
+        # A driver that has just registered has a whole lease for its first heartbeat: launching counts separately.
+        beat = -1 if launching else status.beat
+        stood_still = self._observer.observe(status.incarnation, beat, asked_at)
+        if self._observer.is_expired(stood_still, launching=launching):
+            what = (
+                f"did not register within {stood_still:.0f} s"
+                if launching
+                else f"gave no heartbeat for {stood_still:.0f} s"
+            )
+            return f"the driver of incarnation {status.incarnation} {what}"
+        return None

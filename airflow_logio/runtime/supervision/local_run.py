@@ -1,0 +1,173 @@
+"""A run supervised from one process of this machine: `logio run`, tests and benches. It prints nothing.
+
+The loop launches what is new, relaunches what is dead, and ends when every group has ended. Then, and whenever it is
+stopped or fails, it leaves no driver process behind, but for what `logio retry` in another terminal has launched since.
+
+The log says whether a run has finished: a group that has finished is reopened by a retry of its quarantined Input Sets, in
+one transaction that `finish_run` comes before or after. A finish that is refused means going on. What was reopened and not
+launched (the retry may have died there) is launched here; if the retry launches it, too, one of the two claims fails.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Sequence
+
+from airflow_logio.errors import Fenced, LogUnavailable, ProtocolViolation
+from airflow_logio.protocol.states import CONCLUDED, ENDED, GroupState
+from airflow_logio.runtime.figures.run_summary import Outcome, RunSummary, summarize
+from airflow_logio.runtime.figures.snapshot import Observer, Snapshot
+from airflow_logio.runtime.launch.launcher import LaunchContext, LocalProcessLauncher, launch_group
+from airflow_logio.runtime.payloads import payload_root
+from airflow_logio.runtime.scaling.requests import Stage, carry_out, look_after
+from airflow_logio.runtime.supervision.end_drivers import DriverEnder
+from airflow_logio.runtime.supervision.group_watch import GroupWatcher
+from airflow_logio.runtime.supervision.tend import tend
+from airflow_logio.runtime.supervision.tidying import clear_up
+from airflow_logio.store.records import GroupStatus
+
+log = logging.getLogger(__name__)
+
+OnSnapshot = Callable[[Snapshot], None]
+
+
+class LocalRun:
+    """Supervises groups of a run until they have ended; all groups unless some are named.
+
+    `poll` is the seconds between two looks, `halt_grace` how long a driver may take to halt before it is killed.
+    """
+
+    def __init__(
+        self,
+        context: LaunchContext,
+        groups: Sequence[str] | None = None,
+        poll: float = 0.25,
+        *,
+        snapshot_every: float = 0.5,
+        halt_grace: float = 15.0,
+    ) -> None:
+        self._context = context
+        self._groups = tuple(groups or context.pipeline.applications)
+        self._poll = poll
+        self._snapshot_every = snapshot_every
+        self._run_id = context.run.run_id
+        self._observer = Observer(context.store, context.run)
+        self._watchers = {
+            name: GroupWatcher(context.store, self._run_id, name, context.run.spec.lease) for name in self._groups
+        }
+        launcher = context.launcher
+        work_dir = launcher.work_dir if isinstance(launcher, LocalProcessLauncher) else None
+        self._ender = DriverEnder(context.store, context.run, self._groups, work_dir, halt_grace)
+        self._finished: dict[str, int] = {}
+        """Group → incarnation that was seen finished: halted under the same one, it was reopened."""
+        self._peak: dict[str, int] = {}
+        self._halts = 0
+
+    def halt(self) -> None:
+        """End the run: the first call asks the drivers to halt, the second kills them. Safe in a signal handler."""
+        self._halts += 1
+
+    def run(self, on_snapshot: OnSnapshot = lambda _: None) -> RunSummary:
+        """Blocks until all groups have finished, one is parked, or `halt` was called; then no driver is left.
+
+        Groups that were halted before are launched again. Raises what a launch raises (`ConfigurationError`).
+        """
+        began = time.monotonic()
+        store, run = self._context.store, self._context.run
+        try:
+            self._resume()
+            outcome = self._supervise(on_snapshot)
+        except BaseException:
+            self._ender.end(lambda: False)
+            raise
+        self._ender.end(lambda: self._halts < 2)
+        if outcome is Outcome.FINISHED:
+            clear_up(payload_root(self._context.log_url, self._context.payloads), store, run)
+            if store.patience.call("looking for quarantine", lambda: store.quarantined(run.run_id)):
+                outcome = Outcome.QUARANTINED
+        self._show(on_snapshot)
+        seconds = time.monotonic() - began
+        return store.patience.call(
+            "summing up", lambda: summarize(store, run, self._context.pipeline, outcome, seconds, self._peak)
+        )
+
+    def _resume(self) -> None:
+        for status in self._context.store.groups(self._run_id):
+            if status.group in self._groups and status.state is GroupState.HALTED:
+                self._launch_again(status, "resumed")
+
+    def _launch_again(self, status: GroupStatus, reason: str) -> None:
+        """What only a person asks for. Somebody who was faster is watched as if the driver were ours."""
+        self._ender.forget(status.group)
+        try:
+            launch_group(self._context, status.group, expected=status.incarnation, reason=reason, by_user=True)
+        except Fenced as error:
+            log.info("group %s was launched by somebody else: %s", status.group, error)
+
+    def _supervise(self, on_snapshot: OnSnapshot) -> Outcome:
+        shown = float("-inf")
+        while not self._halts:
+            self._scale()
+            states = [self._tend(name) for name in self._groups]
+            if GroupState.PARKED in states:
+                return Outcome.PARKED
+            if all(state in ENDED for state in states):
+                if not CONCLUDED.issuperset(states):
+                    return Outcome.HALTED
+                if self._is_finished():
+                    return Outcome.FINISHED
+            if time.monotonic() - shown >= self._snapshot_every:
+                shown = time.monotonic()
+                self._show(on_snapshot)
+            time.sleep(self._poll)
+        return Outcome.HALTED
+
+    def _scale(self) -> None:
+        """Carry out what was asked for, here or elsewhere: somebody else who does the same does no harm."""
+        if not self._context.run.spec.replicated:
+            return
+        store, run = self._context.store, self._context.run
+        try:
+            for request in look_after(store, run, store.groups(run.run_id)):
+                step = carry_out(self._context, request)
+                log.log(logging.WARNING if step.stage is Stage.REFUSED else logging.INFO, "%s", step.sentence)
+        except (LogUnavailable, ProtocolViolation) as error:
+            log.warning("scaling waits: %s", error)
+
+    def _is_finished(self) -> bool:
+        """Whether nothing is left to supervise: the log has finished the run, or only groups of other supervisors go on."""
+        store = self._context.store
+        if store.patience.call("finishing the run", lambda: store.finish_run(self._run_id)):
+            return True
+        statuses = store.patience.call("looking for groups that go on", lambda: store.groups(self._run_id))
+        unfinished = {status.group for status in statuses if status.state not in CONCLUDED}
+        return bool(unfinished) and unfinished.isdisjoint(self._groups)
+
+    def _tend(self, name: str) -> GroupState | None:
+        if self._halts:
+            return None
+        try:
+            status = tend(self._context, self._watchers[name], name).status
+        except LogUnavailable as error:
+            log.warning("group %s: %s", name, error)
+            return None
+        if status is None:
+            return None
+        if status.state is GroupState.HALTED and self._finished.get(name) == status.incarnation:
+            self._launch_again(status, "reopened")
+            return None
+        if status.state in CONCLUDED:
+            self._finished[name] = status.incarnation
+        self._ender.remember(status)
+        return status.state
+
+    def _show(self, on_snapshot: OnSnapshot) -> None:
+        try:
+            snapshot = self._observer.take()
+        except LogUnavailable as error:
+            log.warning("no progress to be seen: %s", error)
+            return
+        for view in snapshot.groups:
+            self._peak[view.name] = max(self._peak.get(view.name, 0), view.status.rss_bytes)
+        on_snapshot(snapshot)

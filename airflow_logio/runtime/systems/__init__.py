@@ -1,0 +1,1 @@
+"""External systems of a run: connections by name, reads, and write actions by their guarantee."""

@@ -1,0 +1,183 @@
+"""The external systems of a run as operators see them: connections by name, read actions, and what is to be written."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import defaultdict
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import pyarrow as pa
+import tenacity
+
+from airflow_logio.crash import CrashPoint, crash_here
+from airflow_logio.dataflow.operators import Operator
+from airflow_logio.dataflow.reads import DeclaredRead, FunctionRead, TableRead
+from airflow_logio.dataflow.write_actions import INSERT
+from airflow_logio.errors import ConfigurationError, ExternalUnavailable, OperatorFailed
+from airflow_logio.protocol.logic import Read, Write
+from airflow_logio.runtime.systems.source_queries import DeclaredConnection
+from airflow_logio.runtime.systems.warehouse import Warehouse
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+MOVE_BITS = 32
+"""Incarnations count recoveries: they stay far below this many bits."""
+
+
+@dataclass(frozen=True, slots=True)
+class WriterIdentity:
+    """Who writes: part of the marker of every write action of a group (DESIGN, "What is promised")."""
+
+    run_uid: str
+    token: int
+    """Fencing token: the incarnation. A lower one is refused."""
+    started_at: float
+    """When the run was started."""
+
+    def token_after(self, moves: int) -> int:
+        """The token for a slot that has changed owners so often: higher than that of any earlier owner."""
+        return (moves << MOVE_BITS) + self.token
+
+
+class Connections:
+    """The external systems of a run, by the names that its pipeline gives them; opened when first used."""
+
+    def __init__(self, pipeline: str, urls: Mapping[str, str], identity: WriterIdentity, replay_seconds: float) -> None:
+        self.pipeline = pipeline
+        self.identity = identity
+        self.replay_seconds = replay_seconds
+        self._urls = urls
+        self._open: dict[str, Warehouse] = {}
+        self._opening = threading.Lock()
+        self._one_at_a_time: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
+
+    def url(self, name: str) -> str:
+        """Raises `ConfigurationError` if the run was started without the connection."""
+        if name not in self._urls:
+            raise ConfigurationError(
+                f"connection {name!r} is used by the pipeline, but the run was started without it "
+                f"(it has: {', '.join(sorted(self._urls)) or 'none'})"
+            )
+        return self._urls[name]
+
+    def warehouse(self, name: str) -> Warehouse:
+        """The SQL database that a connection names."""
+        with self._opening:
+            if name not in self._open:
+                self._open[name] = Warehouse(name, self.url(name))
+            return self._open[name]
+
+    def source(self, name: str) -> DeclaredConnection:
+        """The connection of a source."""
+        return DeclaredConnection(self.url(name), lambda: self.warehouse(name))
+
+    def lock(self, name: str) -> threading.Lock:
+        """Held while write actions are executed on a connection: they run one at a time."""
+        with self._opening:
+            return self._one_at_a_time[name]
+
+    def read(self, read: DeclaredRead, keys: pa.Array | None) -> pa.Table:
+        """The effect of a side-effect read action (Algorithm 4); replayed with back-off while the system is away."""
+        action = self._table_read(read, keys) if isinstance(read, TableRead) else self._function_read(read, keys)
+        crash_here(CrashPoint.BEFORE_READ)
+        effect = replay(f"reading {read}", action, self.replay_seconds, threading.Event())
+        crash_here(CrashPoint.AFTER_READ)
+        return effect
+
+    def _table_read(self, read: TableRead, keys: pa.Array | None) -> Callable[[], pa.Table]:
+        warehouse = self.warehouse(read.connection)
+        return lambda: warehouse.read(read, keys)
+
+    def _function_read(self, read: FunctionRead, keys: pa.Array | None) -> Callable[[], pa.Table]:
+        url = self.url(read.connection)
+
+        def fetch() -> pa.Table:
+            try:
+                table = read.fetch(url, keys)
+            except (ConnectionError, TimeoutError) as error:
+                raise ExternalUnavailable(f"connection {read.connection!r}: {type(error).__name__}: {error}") from error
+            if not isinstance(table, pa.Table):
+                raise OperatorFailed(f"the read by {read} returned {type(table).__name__}; return an Arrow table")
+            return table
+
+        return fetch
+
+    def close(self) -> None:
+        for warehouse in self._open.values():
+            warehouse.close()
+
+
+def replay(what: str, action: Callable[[], T], seconds: float, stopping: threading.Event) -> T:
+    """Run an action on an external system until it does not raise `ExternalUnavailable` (Algorithm 5 Step 2).
+
+    With back-off, for so many seconds, or until `stopping`; then raises `ExternalUnavailable` for good.
+    """
+
+    def report(state: tenacity.RetryCallState) -> None:
+        error = state.outcome.exception() if state.outcome else None
+        log.warning("%s: replaying (attempt %d): %s", what, state.attempt_number, error)
+
+    retrying = tenacity.Retrying(
+        retry=tenacity.retry_if_exception_type(ExternalUnavailable),
+        wait=tenacity.wait_exponential(0.1, 5.0) + tenacity.wait_random(0, 0.1),
+        stop=tenacity.stop_any(tenacity.stop_after_delay(seconds), tenacity.stop_when_event_set(stopping)),
+        sleep=tenacity.sleep_using_event(stopping),
+        before_sleep=report,
+        reraise=True,
+    )
+    try:
+        return retrying(action)
+    except ExternalUnavailable as error:
+        attempts = retrying.statistics["attempt_number"]
+        raise ExternalUnavailable(
+            f"{what} was replayed {attempts} times in {seconds:g} s, and the external system is still away: {error}. What "
+            "is to be done stays in the log: when the system is back, `logio retry` goes on with it"
+        ) from error
+
+
+class StepExternal:
+    """`External` of one generation: performs reads at once, collects writes; both become part of the Output Set."""
+
+    def __init__(self, name: str, operator: Operator, connections: Connections) -> None:
+        self._name = name
+        self._operator = operator
+        self._connections = connections
+        self.collected: list[Read | Write] = []
+
+    def read(self, read: DeclaredRead, keys: pa.Array | None = None) -> pa.Table:
+        """A side-effect read action: its effect is obtained once, here."""
+        if read.connection in self._operator.writes():
+            raise OperatorFailed(
+                f"operator {self._name!r} reads connection {read.connection!r}, which it writes: what it reads would depend "
+                "on how far its writes have come. Read in an operator of another group"
+            )
+        if read.connection not in self._operator.connections():
+            raise OperatorFailed(
+                f"operator {self._name!r} reads connection {read.connection!r}, but does not name it in connections(); name "
+                "it there, so that the pipeline is checked with it"
+            )
+        table = self._connections.read(read, keys)
+        self.collected.append(Read(read.connection, describe_read(read, keys), table, table.num_rows))
+        return table
+
+    def write(self, connection: str, table: pa.Table) -> None:
+        """A write action: logged with the Output Set, executed after that commit."""
+        if connection not in self._operator.writes():
+            raise OperatorFailed(
+                f"operator {self._name!r} writes to connection {connection!r}, but does not say so in writes(); declare it "
+                "there or use Pipeline.writer, so that the guarantee of its write actions is known"
+            )
+        self.collected.append(Write(connection, {"action": INSERT}, table, table.num_rows))
+
+
+def describe_read(read: DeclaredRead, keys: pa.Array | None) -> dict[str, Any]:
+    """The textual description of a read action, for READ_ACTION."""
+    described = {name: value for name, value in read.describe().items() if name != "connection"}
+    if keys is not None:
+        described["keys"] = len(keys)
+    return described

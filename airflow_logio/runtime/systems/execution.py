@@ -1,0 +1,177 @@
+"""Executing groups of write actions, by their guarantee (Algorithms 5 and 8); one executor per writer, on one thread."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any
+
+import pyarrow as pa
+
+from airflow_logio.crash import CrashPoint, crash_here
+from airflow_logio.dataflow.action_writers import ActionWriter, CheckableWriter, ConditionalWriter, IdempotentWriter
+from airflow_logio.dataflow.table_writer import TableWriter
+from airflow_logio.dataflow.write_actions import Marker, WriteAction
+from airflow_logio.errors import ExternalUnavailable, FailurePoint, LogioError, OperatorFailed, PipelineDefinitionError
+from airflow_logio.protocol.writes import PendingWrite, check_gapless
+from airflow_logio.runtime.systems.arrow import decode
+from airflow_logio.runtime.systems.connections import Connections, replay
+from airflow_logio.runtime.systems.warehouse import TableTarget
+
+log = logging.getLogger(__name__)
+
+
+class WriteExecutor(ABC):
+    """Executes the write actions of one operator on its connection; `target` is the author's writer, or ours for tables."""
+
+    def __init__(
+        self, operator: str, writer: ActionWriter, target: Any, connections: Connections, moves: int = 0
+    ) -> None:
+        self._operator = operator
+        self._token = connections.identity.token_after(moves)
+        self._connection = writer.connection
+        self._target = target
+        self._connections = connections
+        limit = writer.replay_seconds
+        self._replay_seconds = connections.replay_seconds if limit is None else limit
+        self._lock = connections.lock(writer.connection)
+        self._opened: AbstractContextManager[Any] | None = None
+        self._client: Any = None
+
+    def execute(self, writes: Sequence[PendingWrite], recovered: int, stopping: threading.Event) -> None:
+        """Execute a gapless group of write actions; returns when the external system has applied all of them.
+
+        Those numbered up to `recovered` were pending when this driver began: another one may have executed them. Replayed
+        with back-off while the system is away, until `stopping`. Raises `ExternalUnavailable` if it stays away,
+        `OperatorFailed` for an error of the author's code, and what the external system refuses for good.
+        """
+        check_gapless(writes)
+        actions = [self._action(write) for write in writes]
+        doubtful = [action for action in actions if action.number <= recovered]
+
+        def attempt() -> None:
+            nonlocal doubtful
+            asked, doubtful = doubtful, actions  # if this attempt fails, nobody knows how far it came
+            with self._lock, self._translated(actions):
+                self._attempt(self._connected(), actions, asked)
+
+        crash_here(CrashPoint.BEFORE_WRITE)
+        replay(f"{_named(actions)} of {self._operator!r}", attempt, self._replay_seconds, stopping)
+        crash_here(CrashPoint.AFTER_WRITE)
+
+    def close(self) -> None:
+        """Close the client; on the thread that has used it."""
+        opened, self._opened, self._client = self._opened, None, None
+        if opened is not None:
+            try:
+                opened.__exit__(None, None, None)
+            except Exception as error:
+                log.warning("closing connection %r of %r: %s", self._connection, self._operator, error)
+
+    @abstractmethod
+    def _attempt(self, client: Any, actions: Sequence[WriteAction], doubtful: Sequence[WriteAction]) -> None:
+        """One attempt; `doubtful` are those of the actions that may have been applied already."""
+
+    def _connected(self) -> Any:
+        if self._opened is None:
+            opened = self._target.connect(self._connections.url(self._connection))
+            self._client = opened.__enter__()
+            self._opened = opened
+        return self._client
+
+    @contextmanager
+    def _translated(self, actions: Sequence[WriteAction]) -> Iterator[None]:
+        """Errors of the author's code as this package's; a client that has raised one is not used again."""
+        try:
+            yield
+        except ExternalUnavailable:
+            self.close()
+            raise
+        except LogioError as error:
+            self.close()
+            if isinstance(error, OperatorFailed):
+                raise OperatorFailed(f"{self._where(actions)}: {error}", self._point(actions)) from error
+            raise
+        except Exception as error:
+            self.close()
+            text = f"{self._where(actions)}: {type(error).__name__}: {error}"
+            if isinstance(error, self._target.unavailable):
+                raise ExternalUnavailable(text) from error
+            raise OperatorFailed(text, self._point(actions)) from error
+
+    def _point(self, actions: Sequence[WriteAction]) -> FailurePoint:
+        """The first action of the group: it is the same one when the group is tried again, however long it is then."""
+        return FailurePoint(self._operator, action=f"write action {actions[0].number} on {self._connection!r}")
+
+    def _where(self, actions: Sequence[WriteAction]) -> str:
+        pipeline = self._connections.pipeline
+        return f"pipeline {pipeline!r}, operator {self._operator!r}, connection {self._connection!r}, {_named(actions)}"
+
+    def _action(self, write: PendingWrite) -> WriteAction:
+        records = pa.table({})
+        if write.body:
+            records = decode(f"write action {write.number} of {write.operator}", write.body)
+        identity = self._connections.identity
+        return WriteAction(
+            identity.run_uid, write.operator, write.connection, write.number, self._token, records, write.header
+        )
+
+
+class ConditionalExecutor(WriteExecutor):
+    """The external system itself tells what it has applied: nobody needs to ask before."""
+
+    def _attempt(self, client: Any, actions: Sequence[WriteAction], doubtful: Sequence[WriteAction]) -> None:
+        identity = self._connections.identity
+        marker = Marker(identity.run_uid, self._operator, self._connection, 0, self._token, identity.started_at)
+        self._target.apply(client, marker, actions)
+
+
+class CheckableExecutor(WriteExecutor):
+    """Algorithm 8 Step 2.a: what may have been applied is asked for, what was not is executed, in order."""
+
+    def _attempt(self, client: Any, actions: Sequence[WriteAction], doubtful: Sequence[WriteAction]) -> None:
+        applied: set[int] = set()
+        if doubtful:
+            crash_here(CrashPoint.BEFORE_QUESTION)
+            missing = {action.number for action in self._target.unapplied(client, doubtful)}
+            crash_here(CrashPoint.AFTER_QUESTION)
+            applied = {action.number for action in doubtful if action.number not in missing}
+            log.info(
+                "%s: %d of %d pending write actions were applied before", self._operator, len(applied), len(doubtful)
+            )
+        todo = [action for action in actions if action.number not in applied]
+        if todo:
+            self._target.write_group(client, todo)
+
+
+class IdempotentExecutor(WriteExecutor):
+    """Algorithm 8 Step 2.b: all of them are executed, once more if need be."""
+
+    def _attempt(self, client: Any, actions: Sequence[WriteAction], doubtful: Sequence[WriteAction]) -> None:
+        self._target.write_group(client, actions)
+
+
+def executor_of(operator: str, writer: ActionWriter, connections: Connections, moves: int = 0) -> WriteExecutor:
+    """The executor of a writer whose slot has changed owners `moves` times.
+
+    Raises `PipelineDefinitionError` for one that no pipeline accepts.
+    """
+    match writer:
+        case TableWriter():
+            target = TableTarget(writer, connections.warehouse(writer.connection))
+            return ConditionalExecutor(operator, writer, target, connections, moves)
+        case ConditionalWriter():
+            return ConditionalExecutor(operator, writer, writer, connections, moves)
+        case CheckableWriter():
+            return CheckableExecutor(operator, writer, writer, connections)
+        case IdempotentWriter():
+            return IdempotentExecutor(operator, writer, writer, connections)
+    raise PipelineDefinitionError(f"nobody knows how to execute the write actions of {operator!r}: {writer!r}")
+
+
+def _named(actions: Sequence[WriteAction]) -> str:
+    first, last = actions[0].number, actions[-1].number
+    return f"write action {first}" if first == last else f"write actions {first} to {last}"

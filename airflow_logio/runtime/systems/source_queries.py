@@ -1,0 +1,83 @@
+"""Queries of sources: rows of a SQL connection in pieces, in one snapshot, as Arrow tables."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from airflow_logio.errors import ConfigurationError
+from airflow_logio.runtime.systems.sql_rows import ARROW_TYPES, SQL_TYPES, arrow_type
+from airflow_logio.runtime.systems.warehouse import Warehouse
+
+ROWS_PER_PIECE = 10_000
+
+_TEXT = re.compile(r"'(?:[^']|'')*'")
+_REFUSED_BY_SQLITE = ("no such ", 'near "', "incomplete input", "ambiguous column", "unrecognized token")
+
+
+@dataclass(frozen=True, slots=True)
+class DeclaredConnection:
+    """A connection of the pipeline, as a source sees it (`SourceConnection`)."""
+
+    url: str
+    warehouse: Callable[[], Warehouse]
+
+    def query(
+        self,
+        statement: str,
+        values: Mapping[str, Any],
+        columns: Mapping[str, str | None],
+        table: str | None = None,
+    ) -> Iterator[pa.Table]:
+        """Rows of a SELECT, a server-side cursor behind them. Types that `columns` leaves open are those of `table`.
+
+        Raises ExternalUnavailable, and ConfigurationError for a statement that the database refuses.
+        """
+        with self.warehouse().snapshot() as connection:
+            types = {name: kind or "" for name, kind in columns.items()}
+            if table is not None and not (types and all(types.values())):
+                types = _described(connection, table, types)
+            yield from _pieces(connection, statement, values, types)
+
+
+def _pieces(
+    connection: Connection, statement: str, values: Mapping[str, Any], types: Mapping[str, str]
+) -> Iterator[pa.Table]:
+    # A colon in a text is no parameter.
+    escaped = _TEXT.sub(lambda text: text[0].replace(":", r"\:"), statement)
+    selected = sa.text(escaped).columns(**{name: SQL_TYPES[kind]() for name, kind in types.items()})
+    schema = pa.schema([(name, ARROW_TYPES[kind]) for name, kind in types.items()])
+    try:
+        result = connection.execution_options(yield_per=ROWS_PER_PIECE).execute(selected, dict(values))
+        for rows in result.partitions():
+            columns = zip(*rows, strict=True)
+            arrays = [pa.array(column, field.type) for column, field in zip(columns, schema, strict=True)]
+            yield pa.table(arrays, schema=schema)
+    except sa.exc.DBAPIError as error:
+        cause = str(error.orig).strip()
+        if isinstance(error, sa.exc.ProgrammingError | sa.exc.DataError) or cause.startswith(_REFUSED_BY_SQLITE):
+            raise ConfigurationError(
+                f"the database refused the query of a source: {cause}. It was: {statement}"
+            ) from error
+        raise
+
+
+def _described(connection: Connection, table: str, types: Mapping[str, str]) -> dict[str, str]:
+    """The columns of a table with their types, those that are given as they are given."""
+    schema, _, name = table.rpartition(".")
+    try:
+        found = sa.Table(name, sa.MetaData(), schema=schema or None, autoload_with=connection)
+    except sa.exc.NoSuchTableError:
+        raise ConfigurationError(f"the table {table!r} that a source reads does not exist") from None
+    names = {kind: name for name, kind in ARROW_TYPES.items()}
+    missing = [column for column in types if column not in found.columns]
+    if missing:
+        raise ConfigurationError(f"the table {table!r} that a source reads has no column {missing[0]!r}")
+    wanted = types or dict.fromkeys(column.name for column in found.columns)
+    return {column: kind or names[arrow_type(found.columns[column])] for column, kind in wanted.items()}

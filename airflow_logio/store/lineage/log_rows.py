@@ -1,0 +1,71 @@
+"""The rows that lineage queries join: a small port of the log store, answered for many keys at a time."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Iterable
+from typing import NamedTuple
+
+from airflow_logio.protocol.values import Port
+from airflow_logio.store.records import Run
+from airflow_logio.store.rules.header import Header
+
+
+class StoredBody(NamedTuple):
+    """A row of EVENT_DATA: `ref` refers to the payload store, if the body is there."""
+
+    header: bytes
+    body: bytes
+    ref: str | None
+
+
+class LineageLog(ABC):
+    """One consistent snapshot of the log of one run.
+
+    "Data lineage relationships between events are obtained by joining EVENT_LINEAGE and EVENT_LOG on (receiving) operator,
+    port and Input Set, filtering on the ports in IN" (Section 7.3). Each method is a few statements, however many keys.
+    """
+
+    run: Run
+
+    @abstractmethod
+    def input_sets_of(self, sender: Port, event_ids: Collection[int]) -> Iterable[tuple[int, str]]:
+        """EVENT_LINEAGE of output events: (event_id, Input Set it was made from)."""
+
+    @abstractmethod
+    def outputs_of(self, operator: str, inset_ids: Collection[str]) -> Iterable[tuple[str, Port, int]]:
+        """EVENT_LINEAGE of Input Sets: (Input Set, sender, event_id of an output event)."""
+
+    @abstractmethod
+    def events_in(self, operator: str, inset_ids: Collection[str]) -> Iterable[tuple[str, str, Port, int]]:
+        """EVENT_LOG of Input Sets: (Input Set, input port, sender, event_id), for events of whatever port."""
+
+    @abstractmethod
+    def uses_of(self, sender: Port, event_ids: Collection[int]) -> Iterable[tuple[int, Port, str]]:
+        """EVENT_LOG of events: (event_id, receiver port, Input Set it was assigned to)."""
+
+    @abstractmethod
+    def reads_in(self, operator: str, inset_ids: Collection[str]) -> Iterable[tuple[str, str, int]]:
+        """Side-effect read actions of Input Sets: (Input Set, connection, action_id)."""
+
+    @abstractmethod
+    def input_sets_of_read(self, operator: str, connection: str, action_id: int) -> Iterable[str]:
+        """The Input Sets that a side-effect read action was made for."""
+
+    @abstractmethod
+    def headers(self, operator: str, channel: str, event_ids: Collection[int]) -> Iterable[tuple[int, Header]]:
+        """Headers in EVENT_DATA of events or read actions; those that are not in the log are left out."""
+
+    @abstractmethod
+    def read_actions(
+        self, operator: str, connection: str, action_ids: Collection[int]
+    ) -> Iterable[tuple[int, dict[str, object]]]:
+        """READ_ACTION: (action_id, description)."""
+
+    @abstractmethod
+    def body(self, operator: str, channel: str, event_id: int) -> StoredBody | None:
+        """Header and body of one event or read action, or None if they are not in the log (any more)."""
+
+    @abstractmethod
+    def sent(self, sender: Port) -> int:
+        """How many events the port has sent so far: their ids are 1 to this number."""

@@ -1,0 +1,136 @@
+"""Data lineage queries (Section 7.3): which events and read actions an event was made from, or what was made from it.
+
+Event 4711 of port ``hourly.out``, back to the events of the source, and on to what the first of those went into::
+
+    from airflow_logio.store.lineage.queries import backward, forward
+    from airflow_logio.store.opening import open_store
+
+    store = open_store("postgresql://me@host/logio")
+    origin = backward(store, "manual__2026-11-21", "hourly.out", 4711, to="ingest.out")
+    for event in origin.events("ingest.out"):
+        print(event, event.records, "records, rows", event.about["first"], "to", event.about["last"])
+    for read in origin.reads():
+        print(read, read.description, read.records)
+    used = forward(store, "manual__2026-11-21", "ingest.out", origin.events("ingest.out")[0].event_id)
+    print([event.event_id for event in used.events("hourly.out")])
+
+The records of an event and the effect of a read action, as Arrow tables: `airflow_logio.runtime.figures.lineage_records`.
+
+The graph of a run is in the log, so that no code of its author is needed. The number of statements depends on the number of
+ports, and not on how many events there are (a statement takes thousands of them) or on the ways between them.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Iterable
+from dataclasses import replace
+
+from airflow_logio.errors import LineageUnknown
+from airflow_logio.protocol.values import Kind, Port
+from airflow_logio.store.lineage.captured_ports import CapturedPorts
+from airflow_logio.store.lineage.log_rows import LineageLog
+from airflow_logio.store.lineage.result import Direction, EventNode, InputSetNode, Lineage, Node, ReadNode
+from airflow_logio.store.lineage.walk import Edges, walk
+from airflow_logio.store.port import LogStore
+from airflow_logio.store.records import Run
+from airflow_logio.store.rules.authored_ports import AuthoredPorts
+from airflow_logio.store.rules.channels import read_channel
+
+EventIds = int | Collection[int]
+AnyPort = Port | str
+"""A port, or ``operator.port``."""
+
+
+def backward(store: LogStore, run: Run | str, port: AnyPort, event_id: EventIds, to: AnyPort | None = None) -> Lineage:
+    """What one event of an output port, or several, were made from, recursively along the lineage paths.
+
+    With `to` only along the paths that come from that port; without, as far as lineage was captured. `run` is given as for
+    `LogStore.find_run`. Raises `LineageUnknown` for a port outside every scope, for an event that is not in the log (any
+    more) and for ports without a path; `UnknownRun`; `LogUnavailable`.
+    """
+    return _query(store, run, Direction.BACKWARD, port, event_id, to)
+
+
+def forward(store: LogStore, run: Run | str, port: AnyPort, event_id: EventIds, to: AnyPort | None = None) -> Lineage:
+    """What was made from one event of an output port, or from several, so far: as `backward`, the other way."""
+    return _query(store, run, Direction.FORWARD, port, event_id, to)
+
+
+def _query(
+    store: LogStore, run: Run | str, direction: Direction, port: AnyPort, event_id: EventIds, to: AnyPort | None
+) -> Lineage:
+    found = store.find_run(run) if isinstance(run, str) else run
+    ports = CapturedPorts(found)
+    begin, end = ports.checked(port), None if to is None else ports.checked(to)
+    ids = sorted({event_id} if isinstance(event_id, int) else set(event_id))
+    with store.lineage(found) as log:
+        edges = walk(log, ports, direction, begin, ids, end)
+        _check_events(log, begin, ids)
+        return _described(log, direction, [EventNode(begin, number) for number in ids], edges)
+
+
+def _check_events(log: LineageLog, port: Port, ids: Collection[int]) -> None:
+    headers = log.headers(port.operator, port.name, ids)
+    present = {number for number, header in headers if header.kind is Kind.DATA}  # the end of a stream is no event
+    missing = next((number for number in ids if number not in present), None)
+    if missing is None:
+        return
+    sent, key = log.sent(port), log.run.spec.key
+    port = AuthoredPorts(log.run.spec.operators).seen(port)
+    if 1 <= missing <= sent:
+        raise LineageUnknown(
+            f"event {missing} of {port} in run {key} is not in the log any more: retention has let it go, with its lineage. "
+            "How long a scope keeps them is said where it is declared"
+        )
+    extent = f"its events so far are 1 to {sent:,}" if sent else "the port has sent none so far"
+    raise LineageUnknown(f"run {key} has no event {missing} of {port}; {extent}")
+
+
+def _described(log: LineageLog, direction: Direction, roots: Iterable[EventNode], edges: Edges) -> Lineage:
+    """The result, its nodes with what the log says of them."""
+    bare = dict.fromkeys([*roots, *edges, *(end for ends in edges.values() for end in ends)])
+    full: dict[Node, Node] = {node: node for node in bare}
+    full |= _events(log, [node for node in bare if isinstance(node, EventNode)])
+    full |= _reads(log, [node for node in bare if isinstance(node, ReadNode)])
+    begun = tuple(node for root in roots if isinstance(node := full[root], EventNode))
+    return Lineage(
+        direction,
+        begun,
+        {full[node]: tuple(full[end] for end in sorted(ends, key=_place)) for node, ends in edges.items()},
+    )
+
+
+def _place(node: Node) -> tuple[int, str, str, int]:
+    """The order of what is beside each other: the same on every store."""
+    match node:
+        case EventNode(port, event_id):
+            return 0, port.operator, port.name, event_id
+        case InputSetNode(operator, inset_id):
+            return 1, operator, inset_id, 0
+        case ReadNode(operator, connection, action_id):
+            return 2, operator, connection, action_id
+
+
+def _events(log: LineageLog, nodes: Iterable[EventNode]) -> dict[Node, Node]:
+    by_port: dict[Port, dict[int, EventNode]] = defaultdict(dict)
+    for node in nodes:
+        by_port[node.port][node.event_id] = node
+    return {
+        group[event_id]: replace(group[event_id], records=header.records, about=header.about)
+        for port, group in by_port.items()
+        for event_id, header in log.headers(port.operator, port.name, group)
+    }
+
+
+def _reads(log: LineageLog, nodes: Iterable[ReadNode]) -> dict[Node, Node]:
+    by_connection: dict[tuple[str, str], dict[int, ReadNode]] = defaultdict(dict)
+    for node in nodes:
+        by_connection[node.operator, node.connection][node.action_id] = node
+    full: dict[Node, Node] = {}
+    for (operator, connection), group in by_connection.items():
+        records = {n: header.records for n, header in log.headers(operator, read_channel(connection), group)}
+        for action_id, description in log.read_actions(operator, connection, group):
+            node = group[action_id]
+            full[node] = replace(node, description=description, records=records.get(action_id))
+    return full

@@ -1,0 +1,89 @@
+"""`LineageLog` in memory: the rows of one run, sorted by what is asked of them."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Iterator
+from typing import Any
+
+from airflow_logio.protocol.values import Port
+from airflow_logio.store.lineage.log_rows import LineageLog, StoredBody
+from airflow_logio.store.memory.tables import BodyKey, LogRow, Tables
+from airflow_logio.store.records import Run
+from airflow_logio.store.rules.channels import read_channel
+from airflow_logio.store.rules.header import Header, read_header
+
+READS = read_channel("")
+
+
+class MemoryLineageLog(LineageLog):
+    """A snapshot is taken when it is made, inside a transaction; rows are frozen, so that it needs no lock afterwards."""
+
+    def __init__(self, tables: Tables, run: Run) -> None:
+        self.run = run
+        self._bodies = dict(tables.bodies)
+        self._reads = dict(tables.reads)
+        self._counters = dict(tables.counters)
+        self._made_from: dict[tuple[Port, int], list[str]] = defaultdict(list)
+        self._made: dict[tuple[str, str], list[tuple[Port, int]]] = defaultdict(list)
+        self._in_set: dict[tuple[str, str], list[LogRow]] = defaultdict(list)
+        self._uses: dict[tuple[str, str, int], list[LogRow]] = defaultdict(list)
+        for run_id, sender, event_id, inset_id in tables.lineage:
+            if run_id == run.run_id:
+                self._made_from[sender, event_id].append(inset_id)
+                self._made[sender.operator, inset_id].append((sender, event_id))
+        for row in tables.events.rows.values():
+            if row.body.run_id == run.run_id and row.inset_id is not None and row.send_port is not None:
+                self._in_set[row.receiver, row.inset_id].append(row)
+                self._uses[row.body.operator, row.body.channel, row.body.event_id].append(row)
+
+    def input_sets_of(self, sender: Port, event_ids: Collection[int]) -> Iterator[tuple[int, str]]:
+        for event_id in sorted(event_ids):
+            for inset_id in self._made_from.get((sender, event_id), ()):
+                yield event_id, inset_id
+
+    def outputs_of(self, operator: str, inset_ids: Collection[str]) -> Iterator[tuple[str, Port, int]]:
+        for inset_id in sorted(inset_ids):
+            for sender, event_id in self._made.get((operator, inset_id), ()):
+                yield inset_id, sender, event_id
+
+    def events_in(self, operator: str, inset_ids: Collection[str]) -> Iterator[tuple[str, str, Port, int]]:
+        for inset_id in sorted(inset_ids):
+            for row in self._in_set.get((operator, inset_id), ()):
+                if row.rec_port is not None:
+                    yield inset_id, row.rec_port, Port(row.body.operator, row.body.channel), row.body.event_id
+
+    def reads_in(self, operator: str, inset_ids: Collection[str]) -> Iterator[tuple[str, str, int]]:
+        for inset_id in sorted(inset_ids):
+            for row in self._in_set.get((operator, inset_id), ()):
+                if row.rec_port is None:
+                    yield inset_id, row.body.channel.removeprefix(READS), row.body.event_id
+
+    def uses_of(self, sender: Port, event_ids: Collection[int]) -> Iterator[tuple[int, Port, str]]:
+        for event_id in sorted(event_ids):
+            for row in self._uses.get((sender.operator, sender.name, event_id), ()):
+                yield event_id, Port(row.receiver, row.rec_port or ""), row.inset_id or ""
+
+    def input_sets_of_read(self, operator: str, connection: str, action_id: int) -> list[str]:
+        rows = self._uses.get((operator, read_channel(connection), action_id), ())
+        return [row.inset_id for row in rows if row.inset_id is not None]
+
+    def headers(self, operator: str, channel: str, event_ids: Collection[int]) -> Iterator[tuple[int, Header]]:
+        for event_id in sorted(event_ids):
+            if (row := self._bodies.get(BodyKey(self.run.run_id, operator, channel, event_id))) is not None:
+                yield event_id, read_header(f"event {event_id} of {operator}.{channel}", row.header)
+
+    def read_actions(
+        self, operator: str, connection: str, action_ids: Collection[int]
+    ) -> Iterator[tuple[int, dict[str, Any]]]:
+        for action_id in sorted(action_ids):
+            if (row := self._reads.get((self.run.run_id, operator, connection, action_id))) is not None:
+                yield action_id, row.description
+
+    def body(self, operator: str, channel: str, event_id: int) -> StoredBody | None:
+        row = self._bodies.get(BodyKey(self.run.run_id, operator, channel, event_id))
+        return None if row is None else StoredBody(row.header, row.body, row.ref)
+
+    def sent(self, sender: Port) -> int:
+        row = self._counters.get((self.run.run_id, sender, "out"))
+        return 0 if row is None else row.events

@@ -1,0 +1,1 @@
+"""Rules of the log that every adapter of the store port shares. Pure: no database, no clock."""

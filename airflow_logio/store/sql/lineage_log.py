@@ -1,0 +1,144 @@
+"""`LineageLog` over SQL: a statement answers for thousands of keys, along the indexes of the tables."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from itertools import islice
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.dialects import postgresql
+from sqlalchemy.engine import Connection
+
+from airflow_logio.errors import LogInconsistent
+from airflow_logio.protocol.values import Port
+from airflow_logio.store.lineage.log_rows import LineageLog, StoredBody
+from airflow_logio.store.records import Run
+from airflow_logio.store.rules.channels import read_channel
+from airflow_logio.store.rules.header import Header, read_header
+from airflow_logio.store.sql import schema
+
+KEYS_PER_STATEMENT = 5_000
+
+READS = read_channel("")
+
+
+class SqlLineageLog(LineageLog):
+    """Reads in the transaction of `connection`."""
+
+    def __init__(self, connection: Connection, run: Run) -> None:
+        self.run = run
+        self._connection = connection
+
+    def input_sets_of(self, sender: Port, event_ids: Collection[int]) -> Iterator[tuple[int, str]]:
+        table = schema.event_lineage
+        query = sa.select(table.c.event_id, table.c.inset_id).where(
+            table.c.run_id == self.run.run_id, table.c.send_op == sender.operator, table.c.send_port == sender.name
+        )
+        for row in self._rows(query, table.c.event_id, event_ids):
+            yield row.event_id, row.inset_id
+
+    def outputs_of(self, operator: str, inset_ids: Collection[str]) -> Iterator[tuple[str, Port, int]]:
+        table = schema.event_lineage
+        query = sa.select(table.c.inset_id, table.c.send_port, table.c.event_id).where(
+            table.c.run_id == self.run.run_id, table.c.send_op == operator
+        )
+        for row in self._rows(query, table.c.inset_id, inset_ids):
+            yield row.inset_id, Port(operator, row.send_port), row.event_id
+
+    def events_in(self, operator: str, inset_ids: Collection[str]) -> Iterator[tuple[str, str, Port, int]]:
+        columns = schema.event_log.c
+        query = self._received(operator).where(columns.rec_port.is_not(None), columns.send_port.is_not(None))
+        for row in self._rows(query, columns.inset_id, inset_ids):
+            yield row.inset_id, row.rec_port, Port(row.send_op, row.send_port), row.event_id
+
+    def reads_in(self, operator: str, inset_ids: Collection[str]) -> Iterator[tuple[str, str, int]]:
+        columns = schema.event_log.c
+        query = self._received(operator).where(columns.rec_port.is_(None), columns.send_port.is_not(None))
+        for row in self._rows(query, columns.inset_id, inset_ids):
+            yield row.inset_id, row.channel.removeprefix(READS), row.event_id
+
+    def _received(self, operator: str) -> sa.Select[Any]:
+        table = schema.event_log
+        return sa.select(
+            table.c.inset_id, table.c.rec_port, table.c.send_op, table.c.send_port, table.c.channel, table.c.event_id
+        ).where(table.c.run_id == self.run.run_id, table.c.rec_op == operator)
+
+    def uses_of(self, sender: Port, event_ids: Collection[int]) -> Iterator[tuple[int, Port, str]]:
+        table = schema.event_log
+        query = self._logged(sender.operator, sender.name).where(table.c.inset_id.is_not(None))
+        for row in self._rows(query, table.c.event_id, event_ids):
+            yield row.event_id, Port(row.rec_op, row.rec_port), row.inset_id
+
+    def input_sets_of_read(self, operator: str, connection: str, action_id: int) -> list[str]:
+        columns = schema.event_log.c
+        query = self._logged(operator, read_channel(connection))
+        query = query.where(columns.event_id == action_id, columns.inset_id.is_not(None))
+        return [row.inset_id for row in self._connection.execute(query)]
+
+    def _logged(self, operator: str, channel: str) -> sa.Select[Any]:
+        table = schema.event_log
+        return sa.select(table.c.event_id, table.c.rec_op, table.c.rec_port, table.c.inset_id).where(
+            table.c.run_id == self.run.run_id, table.c.send_op == operator, table.c.channel == channel
+        )
+
+    def headers(self, operator: str, channel: str, event_ids: Collection[int]) -> Iterator[tuple[int, Header]]:
+        table = schema.event_data
+        query = sa.select(table.c.event_id, table.c.header).where(*self._data(operator, channel))
+        for row in self._rows(query, table.c.event_id, event_ids):
+            yield row.event_id, read_header(f"event {row.event_id} of {operator}.{channel}", bytes(row.header))
+
+    def body(self, operator: str, channel: str, event_id: int) -> StoredBody | None:
+        table = schema.event_data
+        query = sa.select(table.c.header, table.c.body, table.c.ref).where(
+            *self._data(operator, channel), table.c.event_id == event_id
+        )
+        row = self._connection.execute(query).one_or_none()
+        return None if row is None else StoredBody(bytes(row.header), bytes(row.body or b""), row.ref)
+
+    def _data(self, operator: str, channel: str) -> Sequence[sa.ColumnElement[bool]]:
+        columns = schema.event_data.c
+        return columns.run_id == self.run.run_id, columns.send_op == operator, columns.channel == channel
+
+    def read_actions(
+        self, operator: str, connection: str, action_ids: Collection[int]
+    ) -> Iterator[tuple[int, dict[str, Any]]]:
+        table = schema.read_action
+        query = sa.select(table.c.action_id, table.c.action_desc).where(
+            table.c.run_id == self.run.run_id, table.c.op == operator, table.c.conn_id == connection
+        )
+        for row in self._rows(query, table.c.action_id, action_ids):
+            try:
+                yield row.action_id, dict(json.loads(row.action_desc))
+            except (ValueError, TypeError) as error:
+                raise LogInconsistent(
+                    f"the description of read action {row.action_id} of {operator!r} cannot be read: {error}"
+                ) from error
+
+    def sent(self, sender: Port) -> int:
+        columns = schema.port_counter.c
+        query = sa.select(columns.events).where(
+            columns.run_id == self.run.run_id,
+            columns.op == sender.operator,
+            columns.port == sender.name,
+            columns.direction == "out",
+        )
+        return int(self._connection.execute(query).scalar() or 0)
+
+    def _rows(
+        self, query: sa.Select[Any], column: sa.ColumnElement[Any], keys: Iterable[int] | Iterable[str]
+    ) -> Iterator[sa.Row[Any]]:
+        """Rows in the order of `column`, for any number of keys."""
+        ordered = iter(sorted(keys))
+        while chunk := list(islice(ordered, KEYS_PER_STATEMENT)):
+            yield from self._connection.execute(query.where(self._among(column, chunk)).order_by(column)).all()
+
+    def _among(self, column: sa.ColumnElement[Any], keys: list[Any]) -> sa.ColumnElement[bool]:
+        """`keys` as one parameter: thousands of them are one statement, always with the same text."""
+        if self._connection.dialect.name == "postgresql":
+            kind: Any = sa.Text if isinstance(keys[0], str) else sa.BigInteger
+            array = sa.cast(sa.literal(keys, postgresql.ARRAY(kind)), postgresql.ARRAY(kind))
+            return column == sa.any_(array)
+        wanted = sa.func.json_each(json.dumps(keys)).table_valued("value")
+        return column.in_(sa.select(wanted.c.value))

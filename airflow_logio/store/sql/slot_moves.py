@@ -1,0 +1,127 @@
+"""Moving slots between replicas in one transaction (Section 7.1): behind the fences of all replicas concerned.
+
+A step of a replica and a move of its slots both change the replica's fence row. So whichever comes first holds the other one
+up: a step that comes later finds a raised epoch and is refused, a move that comes later finds the step in the log.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection, Engine
+
+from airflow_logio.errors import ReplicaBusy, UnknownRun
+from airflow_logio.protocol.replicas import Placement
+from airflow_logio.protocol.states import GroupState, RunState
+from airflow_logio.store.records import GroupRef, Run
+from airflow_logio.store.rules.scaling_rules import Rescaling, check_going_on, check_states, plan
+from airflow_logio.store.sql import groups, scaling_requests, schema, slots
+from airflow_logio.store.sql.engines import LockTimeout, translated
+from airflow_logio.store.sql.runs import known
+
+BUSY_SECONDS = 1.0
+"""How long a commit of a replica is waited for, while those that are locked already are held up."""
+
+
+def rescale(
+    connection: Connection, run: Run, group: str, placement: Placement, retire: Collection[str], request_id: int | None
+) -> Rescaling:
+    """On an open transaction. Returns what it has changed."""
+    _lock_rescaling(connection, run.run_id, group)
+    # Owners change only here, one after the other. What is done may change until the fences are locked.
+    wanted = plan(run, group, slots.of_group(connection, run.run_id, group), placement, retire)
+    # The fences before the request: who launches for it holds one, and may wait for somebody who supersedes it.
+    locked = _lock_fences(connection, run, wanted) if wanted.concerned else {}
+    if request_id is not None:
+        scaling_requests.check_open(connection, request_id)
+    if not wanted.concerned:
+        return wanted
+    rescaling = plan(run, group, slots.of_group(connection, run.run_id, group), placement, retire)
+    _check_run(connection, run)
+    states = _lock_groups(connection, run, locked)
+    retiring = check_states(rescaling, states)
+    _move(connection, run.run_id, rescaling)
+    for name, incarnation in locked.items():
+        if name in retiring:
+            ref = GroupRef(run.run_id, name, incarnation)
+            groups.move(connection, ref, GroupState.RETIRED)
+            groups.end_driver(connection, ref, None)
+    _raise_epochs(connection, run.run_id, rescaling.voided - retiring)
+    return rescaling
+
+
+def _lock_rescaling(connection: Connection, run_id: int, group: str) -> None:
+    """Until the end of the transaction. On SQLite a transaction that writes is alone anyway."""
+    if connection.dialect.name == "postgresql":
+        connection.execute(sa.text(f"SET LOCAL lock_timeout = '{int(BUSY_SECONDS * 1000)}ms'"))
+        lock = sa.text("SELECT pg_advisory_xact_lock(hashtext('logio rescale'), hashtext(:what))")
+        connection.execute(lock, {"what": f"{run_id} {group}"})
+
+
+def _lock_fences(connection: Connection, run: Run, rescaling: Rescaling) -> dict[str, int]:
+    """Replica → incarnation; one by one, in the order in which everybody locks them, so that who holds one is known."""
+    fence = schema.fence
+    mine = (fence.c.run_id == run.run_id, fence.c.group_name.in_(rescaling.concerned))
+    in_order = connection.execute(sa.select(fence.c.group_name).where(*mine).order_by(fence.c.group_name)).scalars()
+    locked: dict[str, int] = {}
+    for name in in_order.all():
+        lock = sa.select(fence.c.incarnation).where(fence.c.run_id == run.run_id, fence.c.group_name == name)
+        with _busy(connection.engine, name):
+            incarnation = connection.execute(lock.with_for_update()).scalar_one_or_none()
+        if incarnation is not None:
+            locked[name] = incarnation
+    if set(locked) != rescaling.concerned:
+        raise UnknownRun(f"run {run.spec.key} is being removed from the log; nothing of it can be scaled")
+    return locked
+
+
+@contextmanager
+def _busy(engine: Engine, name: str) -> Iterator[None]:
+    try:
+        with translated(engine):
+            yield
+    except LockTimeout as error:
+        raise ReplicaBusy(
+            f"replica {name!r} has been inside a transaction for more than {BUSY_SECONDS:g} s: its slots cannot be moved "
+            "now, and nothing was changed; try again when it has been recovered"
+        ) from error
+
+
+def _check_run(connection: Connection, run: Run) -> None:
+    """Under fences of the run: who gives it up, or removes it, holds all of them."""
+    table = schema.run
+    state = connection.execute(sa.select(table.c.state).where(table.c.run_id == run.run_id)).scalar_one()
+    check_going_on(run, known(RunState, state, f"the state of run {run.uid}"))
+
+
+def _lock_groups(connection: Connection, run: Run, names: Collection[str]) -> dict[str, tuple[GroupState, GroupState]]:
+    """Replica → (state, desired): a wish to halt either is seen, or comes later and is heard by the driver."""
+    table = schema.group
+    query = sa.select(table.c.group_name, table.c.state, table.c.desired).where(
+        table.c.run_id == run.run_id, table.c.group_name.in_(names)
+    )
+    return {
+        row.group_name: (
+            known(GroupState, row.state, f"the state of group {row.group_name!r}"),
+            known(GroupState, row.desired, f"the desired state of group {row.group_name!r}"),
+        )
+        for row in connection.execute(query.order_by(table.c.group_name).with_for_update())
+    }
+
+
+def _move(connection: Connection, run_id: int, rescaling: Rescaling) -> None:
+    table = schema.slot
+    for owner, numbers in rescaling.moved.items():
+        connection.execute(
+            sa.update(table)
+            .where(table.c.run_id == run_id, table.c.group_name == rescaling.group, table.c.slot.in_(numbers))
+            .values(owner=owner, moves=table.c.moves + 1)
+        )
+
+
+def _raise_epochs(connection: Connection, run_id: int, names: Collection[str]) -> None:
+    fence = schema.fence
+    raised = sa.update(fence).where(fence.c.run_id == run_id, fence.c.group_name.in_(names))
+    connection.execute(raised.values(epoch=fence.c.epoch + 1))

@@ -1,0 +1,1 @@
+"""The deterministic simulator: real protocol, real store, simulated time, threads and failures."""

@@ -1,0 +1,220 @@
+"""A pipeline as its author wrote it, under the simulator: the adapters are the runtime's, the outside is simulated.
+
+Operators of mode ``executors`` and ``dataframe`` need a Spark session and are refused, as are operators driven by hand and
+sources of a database; give the simulator a pipeline in which Arrow functions and tables stand in for them, as the example
+of the sales pipeline does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any, cast
+
+import pyarrow as pa
+
+from airflow_logio.dataflow.operators import Operator, SourceBatch, SourceOperator, StatefulOperator, StatelessOperator
+from airflow_logio.dataflow.pipeline import Pipeline
+from airflow_logio.dataflow.sources.connected import ConnectedSource
+from airflow_logio.errors import PipelineDefinitionError
+from airflow_logio.protocol.effects import Kept
+from airflow_logio.protocol.values import ExecutionMode, Port
+from airflow_logio.runtime.driver.logic_adapters import captured_inputs, specs_of
+from airflow_logio.runtime.driver.sweeps import sweeps_of
+from airflow_logio.runtime.launch.start_run import replicated_shapes
+from airflow_logio.runtime.systems.connections import Connections
+from airflow_logio.testing.simulator.codec import ArrowCodec
+from airflow_logio.testing.simulator.external_systems import ExternalSystem, Guarantee
+from airflow_logio.testing.simulator.plan import (
+    Batch,
+    Destinations,
+    GroupPlan,
+    Observed,
+    Read,
+    Scenario,
+    Sweep,
+    Systems,
+)
+from airflow_logio.testing.simulator.routes import any_routes
+from airflow_logio.testing.simulator.simulated_reads import ExternalTables, Reads, refuse_unknown_reads
+
+RETENTION = 30.0
+"""In ticks of the log's clock, of which a schedule has some hundreds."""
+
+
+class ScriptedSource(SourceOperator):
+    """A replayable source over a table in memory: `records_per_event` records make one event."""
+
+    def __init__(self, table: pa.Table, records_per_event: int) -> None:
+        self._table = table
+        self.records_per_event = records_per_event
+
+    def action(self, params: Mapping[str, Any]) -> dict[str, Any]:
+        return {"records": self._table.num_rows}
+
+    def read(self, params: Mapping[str, Any], action: Mapping[str, Any], offset: int) -> Iterator[SourceBatch]:
+        for start in range(offset, self._table.num_rows, self.records_per_event):
+            part = self._table.slice(start, self.records_per_event)
+            yield SourceBatch(part, start + part.num_rows)
+
+
+def pipeline_scenario(
+    pipeline: Pipeline,
+    *,
+    params: Mapping[str, Any] | None = None,
+    tables: ExternalTables | None = None,
+    expected: Callable[[], Destinations] | None = None,
+    expected_of: Callable[[Read], Destinations] | None = None,
+    judge: Callable[[Observed, Any], Sequence[str]] | None = None,
+    deterministic: bool = True,
+    drains: bool | None = None,
+    weights: Mapping[str, float] | None = None,
+) -> Scenario:
+    """A scenario of a pipeline: its run parameters, what its side-effect reads find, and what must come out of it if that
+    is known.
+
+    `tables` says for each connection that is read beside the input what it holds: its tables by name, or a function of read
+    and keys that answers every read, those by a `FunctionRead` too. It is asked again after a crash: say
+    ``deterministic=False`` and give a `judge` if it then answers something else.
+
+    Without `expected`, every schedule is compared with a run without failures. In every eighth one somebody drains the run,
+    unless there is a `judge`: give `drains=True` with one that looks at `Observed.read`, how much of the input was read.
+    Where operators quarantine, what is set aside is retried, and compared regardless of order. Where lineage has a
+    retention, it expires, after some ticks of a clock that has no seconds.
+
+    Where groups are replicated, replicas come and go and slots move at any moment, and every schedule is compared, record by
+    record and regardless of order, with the pipeline in which nothing is replicated; what is `expected`, and the `judge`, are
+    about that one. Say ``deterministic=False`` if what is made depends on the order in which events of different keys, or
+    whole events, come: then the judge sees what the replicas have made.
+
+    Raises `PipelineDefinitionError` for an operator that cannot run here, `ConfigurationError` for unusable parameters.
+    """
+    for name, operator in pipeline.operators.items():
+        _refuse_what_needs_more(name, operator)
+        refuse_unknown_reads(name, operator, tables or {})
+    plain: Scenario | None = None
+    drains = judge is None if drains is None else drains
+    if pipeline.replicated and deterministic:
+        plain = pipeline_scenario(
+            pipeline.unreplicated(),
+            params=params,
+            tables=tables,
+            expected=expected,
+            expected_of=expected_of,
+            judge=judge,
+            drains=drains,
+        )
+        expected, expected_of, judge = None, None, None
+    checked = pipeline.check_params(dict(params or {}))
+    guarantees = _guarantees(pipeline)
+    retention, sweeps, kept = _retention(pipeline)
+    return Scenario(
+        pipeline.name,
+        partial(_groups, pipeline, tables or {}, weights or {}),
+        {
+            name: _ReadActions(name, operator, checked)
+            for name, operator in pipeline.operators.items()
+            if isinstance(operator, SourceOperator)
+        },
+        {name: partial(ExternalSystem, guarantees.get(name, Guarantee.CONDITIONAL)) for name in pipeline.connections},
+        codec=ArrowCodec(),
+        expected=expected,
+        expected_of=expected_of,
+        judge=judge,
+        deterministic=deterministic,
+        drains=drains,
+        replicated=replicated_shapes(pipeline),
+        plain=plain,
+        retries=any(operator.on_error == "quarantine" for operator in pipeline.operators.values()),
+        retention=retention,
+        sweeps=sweeps,
+        kept=kept,
+        crash_stop=any(guarantee is not Guarantee.CONDITIONAL for guarantee in guarantees.values()),
+    )
+
+
+def _retention(pipeline: Pipeline) -> tuple[float | None, Sequence[Sweep], frozenset[Port]]:
+    """Ticks until lineage expires, what is swept, and the output ports whose lineage stays; None where nothing expires."""
+    swept = [sweep for group in pipeline.groups for sweep in sweeps_of(pipeline, group)]
+    expiring = {Port(sweep.operator, sweep.name) for sweep in swept if sweep.kept is Kept.EVENTS}
+    captured = {Port(name, port) for name in pipeline.operators for port in pipeline.lineage_ports(name)[1]}
+    if not expiring:
+        return None, (), frozenset(captured)
+    ticks = [replace(sweep, retention_seconds=RETENTION) if sweep.retention_seconds else sweep for sweep in swept]
+    return RETENTION, [partial(sweep.batch, 0) for sweep in ticks], frozenset(captured - expiring)
+
+
+def _refuse_what_needs_more(name: str, operator: Operator) -> None:
+    """A Spark session, a database, or somebody who drives it."""
+    if operator.mode is not ExecutionMode.DRIVER:
+        raise PipelineDefinitionError(
+            f"operator {name!r} has mode {operator.mode}, which needs a Spark session; the simulator has none. Give it a "
+            "pipeline in which an Arrow function of mode 'driver' stands in for it"
+        )
+    if not isinstance(operator, SourceOperator | StatelessOperator | StatefulOperator):
+        raise PipelineDefinitionError(
+            f"operator {name!r} is driven by hand; the simulator has nobody who would do that. Give it a pipeline in which a "
+            "function or a ScriptedSource stands in for it; one by hand is tested by killing its driver (airflow_logio.crash)"
+        )
+    if isinstance(operator, ConnectedSource):
+        raise PipelineDefinitionError(
+            f"source {name!r} reads connection {operator.connection!r}, and the simulator reads nothing outside. Give it a "
+            "pipeline in which a ScriptedSource over an Arrow table stands in for it"
+        )
+
+
+def _guarantees(pipeline: Pipeline) -> Mapping[str, Guarantee]:
+    found: dict[str, Guarantee] = {}
+    for name, operator in pipeline.operators.items():
+        for connection, guarantee in operator.writes().items():
+            made = Guarantee(str(guarantee))
+            if found.setdefault(connection, made) is not made:
+                raise PipelineDefinitionError(
+                    f"writer {name!r} promises {made.value} write actions on connection {connection!r}, another one "
+                    f"{found[connection].value} ones; the simulator has one kind of system per connection"
+                )
+    return found
+
+
+def _groups(
+    pipeline: Pipeline, tables: ExternalTables, weights: Mapping[str, float], _systems: Systems
+) -> Sequence[GroupPlan]:
+    connections = cast(Connections, Reads(tables))
+    routes = any_routes(pipeline)
+    plans = []
+    for name, group in pipeline.groups.items():
+        specs, receivers = specs_of(pipeline, group.operators, connections, routes.__getitem__)
+        plans.append(
+            GroupPlan(name, tuple(specs), receivers, frozenset(captured_inputs(pipeline)), weights.get(name, 1.0))
+        )
+    return plans
+
+
+class _ReadActions:
+    """The read actions of a source operator, each batch read once and kept: replayable is what returns the same again."""
+
+    def __init__(self, name: str, operator: SourceOperator, params: Mapping[str, Any]) -> None:
+        self._name, self._operator, self._params = name, operator, params
+        self._actions: list[Mapping[str, Any]] | None = None
+        self._effects: dict[tuple[int, int], dict[int, Batch]] = {}
+
+    @property
+    def actions(self) -> Sequence[Mapping[str, Any]]:
+        if self._actions is None:
+            following: Mapping[str, Any] | None = self._operator.action(self._params)
+            self._actions = []
+            while following is not None:
+                self._actions.append(following)
+                following = self._operator.next_action(self._params, following)
+        return self._actions
+
+    def batch(self, action: int, offset: int, reading: int) -> Batch | None:
+        key = (action, reading)
+        if key not in self._effects:
+            batches, start = {}, 0
+            for read in self._operator.read(self._params, self.actions[action], 0):
+                batches[start] = Batch(read.table, read.table.num_rows, read.next_offset, read.about)
+                start = read.next_offset
+            self._effects[key] = batches
+        return self._effects[key].get(offset)

@@ -1,0 +1,234 @@
+"""Many schedules of many scenarios, on several processes, with a state file: a million can be run in the background.
+
+Schedules are run in chunks of consecutive seeds. What is done is known chunk by chunk, so that a campaign that was
+interrupted goes on where it was, and no seed is counted twice.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import multiprocessing
+import os
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from dataclasses import asdict, dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from airflow_logio.errors import ConfigurationError
+from airflow_logio.testing.simulator.scenario_lookup import load_scenario
+from airflow_logio.testing.simulator.shrink import without_trace
+from airflow_logio.testing.simulator.simulation import Failure, Simulator
+from airflow_logio.testing.simulator.sites import Site
+
+CHUNK = 50
+"""Schedules that are counted together, and lost together when a campaign is interrupted."""
+VERSION = 1
+KEPT_FAILURES = 100
+"""Failures of a scenario that are kept with their seeds; more are only counted."""
+
+
+@dataclass
+class Tally:
+    """What schedules of one scenario consisted of, in sum, and what failed."""
+
+    schedules: int = 0
+    seconds: float = 0.0
+    """CPU time."""
+    steps: int = 0
+    events: int = 0
+    commits: int = 0
+    crashes: int = 0
+    drained: int = 0
+    """Schedules in which somebody asked for it: shorter than the others, and not looked at for what is the fewest."""
+    fewest_events: int = 0
+    """Of one that was not drained, like the other two."""
+    fewest_commits: int = 0
+    fewest_crashes: int = 0
+    violations: int = 0
+    sites: dict[str, int] = field(default_factory=dict)
+    failures: list[Failure] = field(default_factory=list)
+
+    def add(self, other: Tally) -> None:
+        """Count another chunk in."""
+        for name in ("events", "commits", "crashes"):
+            fewest = [getattr(tally, f"fewest_{name}") for tally in (self, other) if tally.schedules > tally.drained]
+            setattr(self, f"fewest_{name}", min(fewest, default=0))
+        for name in ("schedules", "seconds", "steps", "events", "commits", "crashes", "drained", "violations"):
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+        self.sites = {
+            site: self.sites.get(site, 0) + other.sites.get(site, 0) for site in {**self.sites, **other.sites}
+        }
+        self.failures = (self.failures + other.failures)[:KEPT_FAILURES]
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """Consecutive seeds of one scenario: `number` counts chunks of CHUNK schedules."""
+
+    scenario: str
+    number: int
+    first: int
+    count: int
+
+
+@dataclass
+class Campaign:
+    """`schedules` in all, spread evenly over `scenarios` (names, or references of pipelines), from seed `seed` on."""
+
+    scenarios: Sequence[str]
+    schedules: int
+    seed: int = 0
+    store: str = "memory"
+    params: tuple[tuple[str, str], ...] = ()
+    """Run parameters of a pipeline."""
+    tallies: dict[str, Tally] = field(default_factory=dict)
+    done: dict[str, dict[int, int]] = field(default_factory=dict)
+    """Scenario → chunk → how many of its schedules are counted."""
+
+    def chunks(self) -> Iterator[Chunk]:
+        """What is still to be run, scenarios in turn."""
+        share, rest = divmod(self.schedules, len(self.scenarios))
+        wanted = {name: share + (index < rest) for index, name in enumerate(self.scenarios)}
+        for number in range(-(-max(wanted.values()) // CHUNK)):
+            for name in self.scenarios:
+                counted = self.done.get(name, {}).get(number, 0)
+                count = min(CHUNK, wanted[name] - number * CHUNK) - counted
+                if count > 0:
+                    yield Chunk(name, number, self.seed + number * CHUNK + counted, count)
+
+    def count(self, chunk: Chunk, tally: Tally) -> None:
+        """A chunk was run."""
+        self.tallies.setdefault(chunk.scenario, Tally()).add(tally)
+        done = self.done.setdefault(chunk.scenario, {})
+        done[chunk.number] = done.get(chunk.number, 0) + chunk.count
+
+    @property
+    def ran(self) -> int:
+        return sum(tally.schedules for tally in self.tallies.values())
+
+    @property
+    def drained(self) -> int:
+        """Of those that ran, the ones in which somebody asked for it: shorter than the others."""
+        return sum(tally.drained for tally in self.tallies.values())
+
+    @property
+    def violations(self) -> int:
+        return sum(tally.violations for tally in self.tallies.values())
+
+    # --- the state file -----------------------------------------------------------------------------------------------
+
+    def as_json(self) -> dict[str, Any]:
+        """Everything, for a state file or a report."""
+        return {
+            "version": VERSION,
+            "scenarios": list(self.scenarios),
+            "seed": self.seed,
+            "store": self.store,
+            "schedules": self.ran,
+            "drained": self.drained,
+            "violations": self.violations,
+            "tallies": {name: _tally_json(tally) for name, tally in self.tallies.items()},
+            "done": {name: sorted(counts.items()) for name, counts in self.done.items()},
+        }
+
+    def save(self, path: Path) -> None:
+        """Replace the state file, as a whole."""
+        fresh = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+        fresh.write_text(json.dumps(self.as_json()))
+        fresh.replace(path)
+
+    def resume(self, path: Path) -> None:
+        """Take over what a state file has counted. Raises `ConfigurationError` if it belongs to another campaign."""
+        if not path.exists():
+            return
+        try:
+            state = json.loads(path.read_text())
+            mine = (VERSION, list(self.scenarios), self.seed, self.store)
+            if (state["version"], state["scenarios"], state["seed"], state["store"]) != mine:
+                raise ConfigurationError(
+                    f"{path} is the state of another campaign: {', '.join(state['scenarios'])} from seed {state['seed']} on "
+                    f"store {state['store']}; name another file, or the same pipelines, seed and store"
+                )
+            self.tallies = {name: _tally(tally) for name, tally in state["tallies"].items()}
+            self.done = {name: dict(counts) for name, counts in state["done"].items()}
+        except (ValueError, KeyError, TypeError) as error:
+            raise ConfigurationError(f"{path} is no state file of `logio simulate`: {error}") from error
+
+
+def _tally_json(tally: Tally) -> dict[str, Any]:
+    return {**asdict(tally), "failures": [asdict(without_trace(failure)) for failure in tally.failures]}
+
+
+def _tally(state: dict[str, Any]) -> Tally:
+    return Tally(**{**state, "failures": [Failure(**failure) for failure in state["failures"]]})
+
+
+def run_chunk(chunk: Chunk, store: str, params: tuple[tuple[str, str], ...] = ()) -> Tally:
+    """The schedules of a chunk, in this process."""
+    simulator = simulator_of(chunk.scenario, store, params)
+    started = time.process_time()
+    tally, sites = Tally(), Counter[Site]()
+    for seed in range(chunk.first, chunk.first + chunk.count):
+        figures, failure = simulator.run(seed)
+        one = Tally(1, 0.0, figures.steps, figures.events, figures.commits, figures.crashes)
+        one.drained = int(figures.drained)
+        if failure is None:
+            one.fewest_events, one.fewest_commits, one.fewest_crashes = one.events, one.commits, one.crashes
+        else:
+            one.violations, one.failures = 1, [without_trace(failure)]
+        tally.add(one)
+        sites.update(figures.sites)
+    gc.collect()
+    tally.sites = {site.value: sites[site] for site in Site if sites[site]}
+    tally.seconds = time.process_time() - started
+    return tally
+
+
+@cache
+def simulator_of(scenario: str, store: str, params: tuple[tuple[str, str], ...] = ()) -> Simulator:
+    """One per process: its run without failures is made once."""
+    return load_scenario(scenario, store, params)
+
+
+def run(
+    campaign: Campaign, *, processes: int = 1, state: Path | None = None, progress: Callable[[int], None] | None = None
+) -> None:
+    """Run what is left of a campaign; `progress` is told how many schedules were added.
+
+    The state file is replaced after every chunk, at most once a second.
+    """
+    saved = 0.0
+    for chunk, tally in _results(campaign, processes):
+        campaign.count(chunk, tally)
+        if progress is not None:
+            progress(tally.schedules)
+        if state is not None and time.monotonic() - saved >= 1:
+            campaign.save(state)
+            saved = time.monotonic()
+    if state is not None:
+        campaign.save(state)
+
+
+def _results(campaign: Campaign, processes: int) -> Iterator[tuple[Chunk, Tally]]:
+    chunks = campaign.chunks()
+    if processes <= 1:
+        yield from ((chunk, run_chunk(chunk, campaign.store, campaign.params)) for chunk in chunks)
+        return
+    with ProcessPoolExecutor(processes, mp_context=multiprocessing.get_context("spawn")) as pool:
+        running: dict[Future[Tally], Chunk] = {}
+        for chunk in chunks:
+            running[pool.submit(run_chunk, chunk, campaign.store, campaign.params)] = chunk
+            if len(running) >= 2 * processes:
+                yield from _ended(running)
+        while running:
+            yield from _ended(running)
+
+
+def _ended(running: dict[Future[Tally], Chunk]) -> Iterator[tuple[Chunk, Tally]]:
+    for future in wait(running, return_when=FIRST_COMPLETED).done:
+        yield running.pop(future), future.result()

@@ -1,0 +1,211 @@
+"""What comes out of replicated groups, as if nothing were replicated: Dispatchers, Mergers and slots are collapsed.
+
+Which slot gets what, and in which order the Merger sends it on, is left to chance, and so are the numbers of events and how
+many there are. What must not depend on it are the records at every destination, and of which records they were made.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from airflow_logio.protocol.replicas import base_operator
+from airflow_logio.store.memory.tables import Tables
+from airflow_logio.testing.simulator.codec import Codec
+from airflow_logio.testing.simulator.plan import Observed, Pair
+
+Name = tuple[str, int]
+"""(output port, event_id)"""
+Made = tuple[str, str, str, str]
+"""(output port, record, output port, record): the first one went into the second one."""
+
+
+class Collapsed:
+    """Of which events of one port those of another were made. `senders` maps input ports to output ports."""
+
+    def __init__(self, pairs: Iterable[Pair], senders: Mapping[str, str]) -> None:
+        self._made_of: dict[Name, set[Name]] = {}
+        for into, event_id, port, made in pairs:
+            self._made_of.setdefault((port, made), set()).add((senders[into], event_id))
+
+    def of(self, port: str, event_id: int, start: str) -> set[int]:
+        """Events of output port `start` from which paths lead to the event."""
+        todo, seen, found = [(port, event_id)], set[Name](), set[int]()
+        while todo:
+            name = todo.pop()
+            if name[0] == start:
+                found.add(name[1])
+            elif name not in seen:
+                seen.add(name)
+                todo += self._made_of.get(name, ())
+        return found
+
+
+@dataclass(frozen=True)
+class Records:
+    """A run as its records: per port and per writer as their author named them, how often each record is there."""
+
+    ports: Mapping[str, Counter[str]]
+    sent_on: Mapping[str, tuple[str, Counter[str]]]
+    """Dispatcher or Merger → (the port whose records it sends on, what it has sent)."""
+    in_order: Mapping[str, Sequence[Sequence[str]]]
+    """Port or writer → the records of its events, one event after the other: of a replicated pipeline, of ordered Mergers
+    and of writers behind them."""
+    writes: Mapping[str, Counter[str]]
+    lineage: frozenset[Made]
+    changed: tuple[str, ...]
+    """Dispatchers and Mergers that have sent on what they had not got."""
+    aside: frozenset[str]
+    """Operators of which Input Sets are quarantined."""
+    is_whole: bool
+    """No lineage has expired."""
+
+
+class _Names:
+    """How ports were called before groups were replicated; `authored` are the names of operators then."""
+
+    def __init__(self, senders: Mapping[str, str], authored: Collection[str]) -> None:
+        self._authored = authored
+        self._sender_of: dict[str, str] = {}
+        for receiver, sender in sorted(senders.items()):
+            self._sender_of.setdefault(receiver.rpartition(".")[0], sender)
+
+    def is_authored(self, operator: str) -> bool:
+        return base_operator(operator) in self._authored
+
+    def port(self, port: str) -> str:
+        """That of a Dispatcher or Merger is called after the port whose records it sends on."""
+        operator, _, name = port.rpartition(".")
+        if self.is_authored(operator):
+            return f"{base_operator(operator)}.{name}"
+        return self.port(self._sender_of[operator])
+
+
+def records_of(
+    observed: Observed,
+    tables: Tables,
+    senders: Mapping[str, str],
+    authored: Collection[str],
+    ordered: Collection[str],
+    codec: Codec,
+) -> Records:
+    """`senders` maps input ports to output ports, as they are; `authored` are operators as their author named them,
+    `ordered` those whose events have an order that is to be kept.
+    """
+    names = _Names(senders, authored)
+    ports: dict[str, Counter[str]] = {}
+    sent_on: dict[str, tuple[str, Counter[str]]] = {}
+    for port, bodies in observed.ports.items():
+        operator = port.rpartition(".")[0]
+        if "<" in port:
+            continue  # the effects of side-effect reads: how many there are depends on the events
+        sent = Counter(record for body in bodies if body for record in codec.records(body))
+        if names.is_authored(operator):
+            ports.setdefault(names.port(port), Counter()).update(sent)
+        else:
+            sent_on.setdefault(operator, (names.port(port), Counter()))[1].update(sent)
+    behind = _behind(senders, ordered)
+    in_order = {
+        names.port(port): _in_order(bodies, codec)
+        for port, bodies in observed.ports.items()
+        if port.rpartition(".")[0] in ordered
+    } | {
+        writer: _in_order(bodies, codec)
+        for writer, bodies in observed.writes.items()
+        if writer.partition(">")[0] in behind
+    }
+    writes: dict[str, Counter[str]] = {}
+    for writer, bodies in observed.writes.items():
+        operator, _, connection = writer.partition(">")
+        found = Counter(record for body in bodies if body for record in codec.records(body))
+        writes.setdefault(f"{base_operator(operator)}>{connection}", Counter()).update(found)
+    lineage, changed = _lineage(observed, tables, senders, names, codec)
+    aside = frozenset(base_operator(operator) for operator, _ in observed.aside)
+    return Records(ports, sent_on, in_order, writes, lineage, changed, aside, not observed.expired)
+
+
+def _in_order(bodies: Iterable[bytes], codec: Codec) -> list[Sequence[str]]:
+    return [records for body in bodies if body and (records := codec.records(body))]
+
+
+def _behind(senders: Mapping[str, str], operators: Collection[str]) -> set[str]:
+    """Operators that get all their events from these, on one port: events of a Merger in their group are not logged."""
+    ports = Counter(receiver.rpartition(".")[0] for receiver in senders)
+    return {
+        name
+        for receiver, sender in senders.items()
+        if sender.rpartition(".")[0] in operators and ports[name := receiver.rpartition(".")[0]] == 1
+    }
+
+
+def _lineage(
+    observed: Observed, tables: Tables, senders: Mapping[str, str], names: _Names, codec: Codec
+) -> tuple[frozenset[Made], tuple[str, ...]]:
+    logged = {(f"{key.operator}.{key.channel}", key.event_id): body.body for key, body in tables.bodies.items()}
+
+    def records(name: Name) -> Collection[str]:
+        body = logged.get(name) or observed.expired.get(name)
+        return codec.records(body) if body else ()
+
+    found, changed = set[Made](), set[str]()
+    for into, event_id, port, made in observed.lineage:
+        source, operator = (senders[into], event_id), port.rpartition(".")[0]
+        if not names.is_authored(operator):
+            if Counter(records((port, made))) - Counter(records(source)):
+                changed.add(operator)
+            continue
+        start, end = names.port(source[0]), names.port(port)
+        inputs, outputs = set(records(source)), set(records((port, made)))
+        found |= {(start, one, end, other) for one in inputs for other in outputs}
+    return frozenset(found), tuple(sorted(changed))
+
+
+def difference(wanted: Records, found: Records) -> str:
+    """What is wrong with a run of the replicated pipeline, in one sentence; empty if nothing is.
+
+    An event of the plain pipeline is made of all records of its Input Sets, one of a slot of those of its keys: so its
+    lineage is part of the plain one, and all records have some that had some.
+    """
+    for kind, mine, others in (("port", found.ports, wanted.ports), ("writer", found.writes, wanted.writes)):
+        for name in sorted(set(others) if kind == "writer" else set(mine) & set(others)):
+            if wrong := _counts(mine.get(name, Counter()), others[name]):
+                return f"{kind} {name} {wrong}"
+    for operator, (port, sent) in sorted(found.sent_on.items()):
+        if port in wanted.ports and (wrong := _counts(sent, wanted.ports[port])):
+            return f"{operator}, which sends on {port}, {wrong}"
+    for port, events in sorted(found.in_order.items()):
+        if port in wanted.in_order and events != wanted.in_order[port]:
+            return f"events of {port} have lost their order"
+    if found.changed:
+        return f"{', '.join(found.changed)}: events have records that those they were made of have not"
+    if found.aside != wanted.aside:
+        return f"Input Sets of {sorted(found.aside)} are quarantined instead of those of {sorted(wanted.aside)}"
+    return _made(wanted, found)
+
+
+def _made(wanted: Records, found: Records) -> str:
+    if extra := sorted(found.lineage - wanted.lineage):
+        return f"lineage has {_shown(extra[0])} in excess ({len(extra)} in all)"
+    if not found.is_whole:
+        return ""
+    before = {(port, one) for port, one, _, _ in wanted.lineage} - {(port, one) for port, one, _, _ in found.lineage}
+    after = {(port, one) for _, _, port, one in wanted.lineage} - {(port, one) for _, _, port, one in found.lineage}
+    for lost in (before, after):
+        if lost:
+            port, record = min(lost)
+            return f"record {record} of {port} has no lineage ({len(lost)} in all)"
+    return ""
+
+
+def _shown(made: Made) -> str:
+    return f"{made[1]} of {made[0]} → {made[3]} of {made[2]}"
+
+
+def _counts(found: Counter[str], wanted: Counter[str]) -> str:
+    missing, extra = wanted - found, found - wanted
+    if not missing and not extra:
+        return ""
+    parts = [f"lacks {next(iter(missing))}"] if missing else []
+    parts += [f"has {next(iter(extra))} in excess"] if extra else []
+    return f"{' and '.join(parts)} ({missing.total()} records missing, {extra.total()} in excess)"

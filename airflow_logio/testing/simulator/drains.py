@@ -1,0 +1,136 @@
+"""Drained runs under the simulator: who asks when, what must hold then, and the part of the input that was read."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, NamedTuple
+
+from airflow_logio.testing.simulator.plan import Batch, Read, Scenario, SourceScript, UpTo
+from airflow_logio.testing.simulator.violation import Violation
+
+DRAIN_EVERY = 8
+"""Of the seeds of a scenario that drains, every so manieth is of a schedule in which somebody asks for it."""
+AT_ONCE = 0.1
+"""How often before anybody has read anything."""
+LATEST = 0.6
+"""Of the events of a whole run: the last moment."""
+ALONE, LATER, AGAIN = 0.1, 0.2, 0.3
+"""How often, of several groups with sources, one is not asked at all, or at another moment; how often one is asked twice."""
+
+
+class Wish(NamedTuple):
+    """A person asks `group` to drain when so many events are logged."""
+
+    events: int
+    group: str
+
+
+def wishes(seed: int, groups: Sequence[str], events: int) -> list[Wish]:
+    """Those of one schedule, the last one first; `events` is how many a whole run has.
+
+    A generator of its own: what else happens in a schedule in which nobody asks does not depend on it.
+    """
+    if seed % DRAIN_EVERY != DRAIN_EVERY - 1 or not groups:
+        return []
+    chance = random.Random(f"drains of {seed}")
+
+    def moment() -> int:
+        return 0 if chance.random() < AT_ONCE else int(chance.random() ** 1.5 * LATEST * events)
+
+    together = moment()
+    first = chance.choice(groups)
+    found = []
+    for group in groups:
+        if group != first and chance.random() < ALONE:
+            continue
+        at = moment() if group != first and chance.random() < LATER else together
+        found.append(Wish(at, group))
+        if chance.random() < AGAIN:
+            found.append(Wish(at + int(chance.random() * 0.2 * events), group))
+    return sorted(found, reverse=True)
+
+
+# --- what was read ----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Prefix:
+    """A source that ends where a drained run has stopped to read it."""
+
+    script: SourceScript
+    up_to: UpTo
+
+    @property
+    def actions(self) -> Sequence[Mapping[str, Any]]:
+        return self.script.actions[: self.up_to.action + 1]
+
+    def batch(self, action: int, offset: int, reading: int) -> Batch | None:
+        if (action, offset) >= self.up_to:
+            return None
+        return self.script.batch(action, offset, reading)
+
+
+def prefix_of(scenario: Scenario, read: Read) -> Scenario:
+    """The same pipeline over the part of its input that was read, and what is expected of that."""
+    return replace(
+        scenario,
+        sources={name: Prefix(script, read[name]) for name, script in scenario.sources.items()},
+        expected=None if scenario.expected_of is None else partial(scenario.expected_of, read),
+        drains=False,
+    )
+
+
+# --- what must hold ---------------------------------------------------------------------------------------------------
+
+
+class Progress(NamedTuple):
+    """What the log says of a source: 0 if it has begun no read action; of a stored effect, its reference."""
+
+    action_id: int
+    offset: int
+    stored: str | None
+
+    @classmethod
+    def of(cls, state: Mapping[str, Any]) -> Progress:
+        return cls(state["action_id"], state["offset"], state["stored"]) if state else NOTHING
+
+
+NOTHING = Progress(0, 0, None)
+
+
+class DrainWatch:
+    """The part of `LogWatch` that sees how far sources are."""
+
+    def __init__(self) -> None:
+        self._progress: dict[str, Progress] = {}
+        self._obeys: dict[str, int] = {}
+        """Group → its first incarnation that registered, or will, after it was asked to drain."""
+
+    def asked_to_drain(self, group: str, incarnation: int) -> None:
+        """From this incarnation on, drivers of the group know it before they read."""
+        self._obeys.setdefault(group, incarnation)
+
+    def read(self, sources: Sequence[str]) -> Read:
+        """How far every source was read, by its stored state."""
+        found = {name: self._progress.get(name, NOTHING) for name in sources}
+        return {name: UpTo(max(at.action_id - 1, 0), at.offset) for name, at in found.items()}
+
+    def what_is_to_drain_reads_no_further(
+        self, group: str, incarnation: int, operator: str, state: Mapping[str, Any]
+    ) -> None:
+        """A driver that was there before the wish may not have heard; any later one uses what is stored, and nothing else."""
+        before, now = self._progress.get(operator, NOTHING), Progress.of(state)
+        self._progress[operator] = now
+        if incarnation < self._obeys.get(group, incarnation + 1):
+            return
+        begins = now.action_id != before.action_id
+        stores = now.stored is not None and now.stored != before.stored
+        if begins or stores or (now.offset != before.offset and before.stored is None):
+            raise Violation(
+                "what_is_to_drain_reads_no_further",
+                f"incarnation {incarnation} of {group} was asked to drain before its first read, and {operator} went from "
+                f"{before} to {now}",
+            )

@@ -1,0 +1,1 @@
+"""A simulated driver, one step at a time."""

@@ -1,0 +1,176 @@
+"""Who carries out requests to scale in a schedule: a supervisor, a task, a person. The code is that of `runtime/scaling`.
+
+An executor is paused between any two questions to the log, for as long as the schedule likes, and may die there. Its code
+is the real one and knows nothing of it: paused by an exception, it goes on by running again over the answers it has had.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
+
+from airflow_logio.errors import LogioError, ProtocolViolation
+from airflow_logio.protocol.states import OPEN_SCALING
+from airflow_logio.runtime.scaling.requests import Stage, is_due, look_after, next_step
+from airflow_logio.store.port import LogStore
+from airflow_logio.store.records import Claim, ScalingRequest
+from airflow_logio.testing.simulator.violation import Violation
+
+if TYPE_CHECKING:
+    from airflow_logio.testing.simulator.world import World
+
+T = TypeVar("T")
+
+WHOLE = sys.maxsize
+"""Questions: as many as there are."""
+
+
+class Paused(BaseException):
+    """An executor waits before its next question, or for a lock."""
+
+
+class Work(NamedTuple):
+    """What an executor is employed for; a supervisor looks after all requests and has none of its own."""
+
+    who: str
+    replicas: int = 0
+    key: str | None = None
+
+
+class Executor:
+    """One process. `go_on` lets it ask the log so many questions; what it asks changes the log as the real one would."""
+
+    def __init__(self, world: World, group: str, work: Work) -> None:
+        self.world = world
+        self.group = group
+        self.work = work
+        self._round = _ROUNDS[work.who]
+        self._answers: list[tuple[Any, LogioError | None]] = []
+        self._heard = self._left = 0
+        self.request: ScalingRequest | None = None
+        """Its own, once it has asked for it."""
+        self.carrying: ScalingRequest | None = None
+        """What it is carrying out."""
+
+    @property
+    def store(self) -> LogStore:
+        """The log, each question to which is a step."""
+        return cast(LogStore, _Asked(self))
+
+    def go_on(self, questions: int) -> bool:
+        """Until the end of its round, at most; False if there is nothing more to do for it."""
+        self._heard, self._left, self.carrying = 0, questions, None
+        try:
+            goes_on = self._round(self)
+        except Paused:
+            return True
+        except LogioError as error:
+            raise Violation("an_executor_never_fails", f"{self.work.who}: {type(error).__name__}: {error}") from error
+        finally:
+            for _, failure in self._answers:
+                if failure is not None:
+                    failure.__traceback__ = (
+                        None  # it would hold this executor, and its world, until they are looked for
+                    )
+        self._answers.clear()
+        return goes_on
+
+    def ask(self, question: Callable[[], T]) -> T:
+        """One question to the log, or the answer that it has had."""
+        if self._heard == len(self._answers):
+            if self._left <= 0:
+                raise Paused
+            self._left -= 1
+            try:
+                self._answers.append((question(), None))
+            except LogioError as error:
+                self._answers.append((None, error))
+        answer, failure = self._answers[self._heard]
+        self._heard += 1
+        if failure is not None:
+            raise failure
+        return cast(T, answer)
+
+    def launch(
+        self, group: str, *, expected: int, reason: str, by_user: bool = False, request_id: int | None = None
+    ) -> Claim:
+        """As `launch_group`: the claim comes first, and nobody may be there to start the driver."""
+        scaling, carrying = self.world.scaling, self.carrying
+        claim = self.ask(lambda: scaling.claim(carrying, group, expected, reason, by_user, request_id))
+        self.ask(lambda: scaling.begin(claim))
+        return claim
+
+
+class _Asked:
+    """The log, each question of which is a step of an executor."""
+
+    def __init__(self, executor: Executor) -> None:
+        self._executor = executor
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        executor = self._executor
+        method: Callable[..., Any]
+        if name == "rescale":
+            method = partial(executor.world.scaling.rescale, executor.carrying)
+        elif name == "request_scaling":
+            method = executor.world.scaling.ask
+        else:
+            method = getattr(executor.world.store, name)
+        return lambda *values, **named: executor.ask(lambda: method(*values, **named))
+
+
+# --- one round of each: it is called again and again, with what it keeps in the executor ------------------------------
+
+
+def _supervise(executor: Executor) -> bool:
+    """As `LocalRun` at every look."""
+    store, run = executor.store, executor.world.run
+    try:
+        for request in look_after(store, run, store.groups(run.run_id)):
+            executor.carrying = request
+            next_step(store, run, request, executor.launch)
+            executor.carrying = None
+    except ProtocolViolation:
+        pass  # the run has ended; the next look sees it
+    return True
+
+
+def _task(executor: Executor) -> bool:
+    """As `LogioScaleOperator`, whose trigger waits until the next step can be taken. Its next try has the same key."""
+    if executor.request is None:
+        return _ask(executor)
+    store, run, request = executor.store, executor.world.run, executor.request
+    found = next(one for one in store.scalings(run.run_id, executor.group) if one.request_id == request.request_id)
+    if found.state in OPEN_SCALING:
+        replicas = run.spec.replicated[executor.group].replicas
+        if not is_due(store, found, [one for one in store.groups(run.run_id) if one.group in replicas]):
+            return True
+    return _carries_on(executor, found)
+
+
+def _person(executor: Executor) -> bool:
+    """As `logio scale`."""
+    return _ask(executor) if executor.request is None else _carries_on(executor, executor.request)
+
+
+def _ask(executor: Executor) -> bool:
+    """A round of its own; False for a run that has ended."""
+    run_id, work = executor.world.run.run_id, executor.work
+    try:
+        executor.request = executor.store.request_scaling(
+            run_id, executor.group, work.replicas, by=work.who, key=work.key
+        )
+    except ProtocolViolation:
+        return False
+    return True
+
+
+def _carries_on(executor: Executor, request: ScalingRequest) -> bool:
+    executor.carrying = request
+    step = next_step(executor.store, executor.world.run, request, executor.launch)
+    return step.stage not in (Stage.DONE, Stage.REFUSED)
+
+
+_ROUNDS: Mapping[str, Callable[[Executor], bool]] = {"supervisor": _supervise, "task": _task, "person": _person}

@@ -1,0 +1,162 @@
+"""What a simulation runs: groups of operators, scripts of sources, external systems. Public: `Scenario`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, Protocol
+
+from airflow_logio.protocol.effects import Effect
+from airflow_logio.protocol.logic import OperatorSpec
+from airflow_logio.protocol.values import Port
+from airflow_logio.store.records import ReplicatedShape
+from airflow_logio.testing.simulator.codec import Codec, PlainCodec
+from airflow_logio.testing.simulator.external_systems import ExternalSystem
+
+Systems = Mapping[str, ExternalSystem]
+"""Connection → external system, of one schedule."""
+Sweep = Callable[[int], Effect]
+"""One batch of so many rows: of retention, or of bodies that several groups share."""
+Pair = tuple[str, int, str, int]
+"""(input port, event_id, output port, event_id): the input event went into the output event's Input Set."""
+
+
+@dataclass(frozen=True, slots=True)
+class GroupPlan:
+    """One group as the protocol sees it: operators in topological order, receivers of their output ports."""
+
+    name: str
+    operators: tuple[OperatorSpec, ...]
+    receivers: Mapping[Port, tuple[Port, ...]]
+    lineage_in: frozenset[Port] = frozenset()
+    weight: float = 1.0
+    """How often its drivers are chosen, against 1: a straggler has little."""
+    replica_of: str = ""
+    """The replicated group whose operators it runs, those of the slots that it owns; empty for an ordinary group."""
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Part of the effect of a read action: one event on every output port, and the offset after it."""
+
+    payload: Any
+    records: int
+    next_offset: int
+    about: Mapping[str, Any] = field(default_factory=dict)
+
+
+class SourceScript(Protocol):
+    """What a source reads: read actions one after the other, each a sequence of batches."""
+
+    @property
+    def actions(self) -> Sequence[Mapping[str, Any]]: ...
+
+    def batch(self, action: int, offset: int, reading: int) -> Batch | None:
+        """The batch behind `offset` of the read action with this index; None at its end.
+
+        Of a replayable source always the same. The effect of another one may depend on `reading`: it is the number of the
+        external system's reading, which is never the same twice.
+        """
+        ...
+
+
+@dataclass(frozen=True)
+class ListSource:
+    """A source over lists of payloads, one list per read action; an offset counts batches."""
+
+    effects: tuple[tuple[Any, ...], ...]
+
+    @property
+    def actions(self) -> Sequence[Mapping[str, Any]]:
+        return [{"action": index} for index in range(len(self.effects))]
+
+    def batch(self, action: int, offset: int, reading: int) -> Batch | None:
+        effect = self.effects[action]
+        if offset >= len(effect):
+            return None
+        return Batch(effect[offset], len(effect[offset]), offset + 1)
+
+
+class UpTo(NamedTuple):
+    """How far a source was read: the read actions before this one, whole, and of it what comes before `offset`."""
+
+    action: int
+    offset: int
+
+
+Read = Mapping[str, UpTo]
+"""Source → how far it was read: to the end, unless the run was drained."""
+
+
+@dataclass(frozen=True)
+class Destinations:
+    """What the world sees of a run: the events of each port, the writes of each writer, and lineage.
+
+    `ports` maps ``operator.port`` to the payloads of its events, in order; `writes` maps ``operator>connection`` to the
+    payloads of its write actions, in order; what a scenario leaves out is compared with a run without failures alone.
+    """
+
+    ports: Mapping[str, Sequence[Any]] = field(default_factory=dict)
+    writes: Mapping[str, Sequence[Any]] = field(default_factory=dict)
+    lineage: frozenset[Pair] | None = None
+    aside: frozenset[tuple[str, str]] = frozenset()
+
+
+@dataclass(frozen=True)
+class Observed:
+    """What a schedule left behind: bodies in order per port and writer, and EVENT_LINEAGE joined with EVENT_LOG."""
+
+    ports: Mapping[str, Sequence[bytes]]
+    writes: Mapping[str, Sequence[bytes]]
+    lineage: frozenset[Pair]
+    systems: Systems
+    aside: frozenset[tuple[str, str]] = frozenset()
+    """(operator, Input Set) of what is quarantined."""
+    effects: int = 0
+    """Stored effects that are left in the payload store."""
+    expired: Mapping[tuple[str, int], bytes | None] = field(default_factory=dict)
+    """(output port, event_id) of events whose lineage was older than its retention → what they carried."""
+    read: Read = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """A pipeline under the simulator.
+
+    `groups` makes the groups of one schedule from its external systems. A scenario is judged by `expected` where it gives
+    one, by a run without failures for everything else that is deterministic, and by `judge` where nothing is
+    (it returns what is wrong, in sentences).
+
+    If it drains, some schedules read only part of their input: `expected_of` says what comes of that, and `judge` finds
+    in `Observed.read` how much it was. What is deterministic is also compared with a run without failures over that part.
+    """
+
+    name: str
+    groups: Callable[[Systems], Sequence[GroupPlan]]
+    sources: Mapping[str, SourceScript]
+    externals: Mapping[str, Callable[[], ExternalSystem]] = field(default_factory=dict)
+    codec: Codec = field(default_factory=PlainCodec)
+    expected: Callable[[], Destinations] | None = None
+    expected_of: Callable[[Read], Destinations] | None = None
+    judge: Callable[[Observed, Codec], Sequence[str]] | None = None
+    deterministic: bool = True
+    crash_stop: bool = False
+    """Zombies do not reach the external systems: what checkable and idempotent write actions assume."""
+    retries: bool = False
+    """Quarantined Input Sets are retried now and then, and when everything has finished; each a few times at most.
+
+    What is deterministic is then compared regardless of order: a retried Input Set comes late.
+    """
+    retention: float | None = None
+    """Lineage that is older than so many ticks of the log's clock expires, and shared bodies are swept; None for never."""
+    sweeps: Sequence[Sweep] | None = None
+    """Where not everything expires: what does."""
+    kept: frozenset[Port] = frozenset()
+    """Output ports whose lineage never expires."""
+    drains: bool = False
+    """In some schedules a person asks groups with sources to drain, at any moment."""
+    replicated: Mapping[str, ReplicatedShape] = field(default_factory=dict)
+    """Groups that have replicas: their plans name the operators of all slots. Slots move at any moment."""
+    plain: Scenario | None = None
+    """The same pipeline with nothing replicated: what is deterministic is compared with that, record by record."""
+    about: str = ""

@@ -1,0 +1,242 @@
+"""Replicas of one schedule: which are in use, and what those who scale, supervisors and persons do to them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from contextlib import suppress
+from dataclasses import replace
+from typing import TYPE_CHECKING, NamedTuple
+
+from airflow_logio.errors import ProtocolViolation, ReplicaBusy
+from airflow_logio.protocol.replicas import Placement
+from airflow_logio.protocol.states import GroupState
+from airflow_logio.store.records import Claim, GroupRef, LaunchRecipe, ReplicatedShape, ScalingRequest
+from airflow_logio.testing.simulator.executors import WHOLE, Executor, Paused, Work
+from airflow_logio.testing.simulator.plan import GroupPlan
+from airflow_logio.testing.simulator.violation import Violation
+
+if TYPE_CHECKING:
+    from airflow_logio.testing.simulator.driver.driver_state import Incarnation
+    from airflow_logio.testing.simulator.world import World
+
+
+ROUNDS = 5
+"""Looks of a supervisor after the end, at most."""
+
+
+class Move(NamedTuple):
+    """(slot, new owner), and replicas that retire with the move."""
+
+    placement: tuple[tuple[int, str | None], ...]
+    retire: tuple[str, ...] = ()
+
+
+def applications(groups: Mapping[str, GroupPlan], shapes: Mapping[str, ReplicatedShape]) -> dict[str, GroupPlan]:
+    """What is launched by itself: groups, and the replicas of those that have some, which share the plan and its weight."""
+    found: dict[str, GroupPlan] = {}
+    for name, plan in groups.items():
+        if name not in shapes:
+            found[name] = plan
+            continue
+        weight = plan.weight / max(shapes[name].initial, 1)
+        found |= {one: replace(plan, name=one, replica_of=name, weight=weight) for one in shapes[name].replicas}
+    return found
+
+
+class Scaling:
+    """`retired` are the replicas that are not in use, as the log says it."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._store = world.store
+        self._run_id = world.run.run_id
+        self.shapes = world.scenario.replicated
+        self.retired = set(world.run.spec.unused_replicas())
+        self.moved = 0
+        """Slots that have changed owners."""
+        self.executors: dict[object, Executor] = {}
+        self.unlaunched: dict[str, Claim] = {}
+        """Replicas that are claimed, and have no driver."""
+        self._of_key: dict[tuple[str, str], int] = {}
+        for shape in self.shapes.values():
+            self._store.note_launch(self._run_id, shape.replicas[0], LaunchRecipe())
+
+    def state(self, replica: str) -> GroupState:
+        return self._store.group(self._run_id, replica).state
+
+    # --- what executors change (`executors.py`) -----------------------------------------------------------------------
+
+    def ask(
+        self, run_id: int, group: str, replicas: int, *, by: str, reason: str = "", key: str | None = None
+    ) -> ScalingRequest:
+        """A request, or the one that there is of the same key."""
+        made = self._store.request_scaling(run_id, group, replicas, by=by, reason=reason, key=key)
+        if key is not None and self._of_key.setdefault((group, key), made.request_id) != made.request_id:
+            raise Violation("a_key_names_one_request", f"{key!r} is that of two requests to scale {group}")
+        return made
+
+    def claim(
+        self,
+        request: ScalingRequest | None,
+        group: str,
+        expected: int,
+        reason: str,
+        by_user: bool,
+        request_id: int | None,
+    ) -> Claim:
+        """The first half of a launch; it waits for the fence row. Whoever claims may die before the driver is started."""
+        world = self._world
+        if world.is_locked(group):
+            raise Paused
+        with world.watch.launching():
+            claim = self._store.claim(
+                self._run_id, group, expected=expected, reason=reason, by_user=by_user, request_id=request_id
+            )
+        world.watch.a_replica_is_launched_for_an_open_request(request, group)
+        self.retired.discard(group)
+        self.unlaunched[group] = claim
+        world.to_claim[group] = False
+        world.incarnations[group] = claim.incarnation
+        return claim
+
+    def begin(self, claim: Claim) -> None:
+        """The driver of a claim; one that is late finds itself replaced or retired, and goes before it has done anything."""
+        if self.unlaunched.get(claim.group) is claim:
+            del self.unlaunched[claim.group]
+            self._world.begin(claim.group, claim)
+
+    def rescale(
+        self,
+        request: ScalingRequest | None,
+        run_id: int,
+        group: str,
+        placement: Placement,
+        *,
+        retire: Collection[str] = (),
+        request_id: int | None = None,
+    ) -> int:
+        """`request` is what the executor is carrying out, whatever it tells the log."""
+        if any(self._world.is_locked(name) for name in self.shapes[group].replicas):
+            raise ReplicaBusy(f"a commit of a replica of {group!r} is under way")
+        moved = self._store.rescale(run_id, group, placement, retire=retire, request_id=request_id)
+        self.moved += moved
+        if left := [name for name in retire if self.state(name) is not GroupState.RETIRED]:
+            raise Violation("who_retires_is_retired", f"{left} were retired, and are {self.state(left[0]).value}")
+        self.retired.update(retire)
+        for name in retire:
+            self.unlaunched.pop(name, None)
+        if request is not None:
+            self._world.watch.carried_out(request)
+        return moved
+
+    # --- actions ------------------------------------------------------------------------------------------------------
+
+    def employ(self, group: str, number: object, work: object) -> bool:
+        """A new process that scales."""
+        assert isinstance(work, Work)
+        if number in self.executors:
+            return False
+        self.executors[number] = Executor(self._world, group, work)
+        return True
+
+    def execute(self, number: object, questions: int) -> bool:
+        """It goes on; it goes when it has nothing more to do."""
+        executor = self.executors.get(number)
+        if executor is None:
+            return False
+        if not executor.go_on(questions):
+            del self.executors[number]
+        return True
+
+    def dismiss(self, number: object) -> bool:
+        """It dies where it is."""
+        return self.executors.pop(number, None) is not None
+
+    def request(self, group: str, what: object) -> bool:
+        """Somebody asks, and leaves it to others."""
+        assert isinstance(what, Work)
+        try:
+            self.ask(self._run_id, group, what.replicas, by=what.who, key=what.key)
+        except ProtocolViolation:
+            return False  # the run has ended
+        return True
+
+    def supervise(self) -> bool:
+        """A supervisor looks, undisturbed, and does what there is to do; False if that was nothing."""
+        before = self._world.watch.tables.commits
+        Executor(self._world, "", Work("supervisor")).go_on(WHOLE)
+        return self._world.watch.tables.commits != before
+
+    def overdue(self, replica: str) -> bool:
+        """The deadline of a launch has passed: nobody has started the driver."""
+        claim = self.unlaunched.get(replica)
+        if claim is None or self._world.is_locked(replica):
+            return False
+        del self.unlaunched[replica]
+        self._store.declare_dead(GroupRef(self._run_id, replica, claim.incarnation), "simulated")
+        self._world.to_claim[replica] = True
+        return True
+
+    def leave(self, driver: Incarnation) -> bool:
+        """A replica without slots takes itself out of use when all slots are done (`runtime/driver/idle_epoch.py`)."""
+        group = driver.plan.replica_of
+        if not all(slot.done for slot in self._store.slots(self._run_id, group)):
+            return False
+        with suppress(ProtocolViolation, ReplicaBusy):
+            self.rescale(None, self._run_id, group, {}, retire=[driver.plan.name])
+            return True
+        return False
+
+    def place(self, group: str, what: object) -> bool:
+        """Somebody places slots by hand, in any way. What is refused changes nothing."""
+        assert isinstance(what, Move)
+        try:
+            self.rescale(None, self._run_id, group, dict(what.placement), retire=what.retire)
+        except (ProtocolViolation, ReplicaBusy):
+            return False
+        return True
+
+    def revive(self, replica: str) -> bool:
+        """A supervisor that has seen the replica alive, and then dead, recovers it: it is not in use any more."""
+        if replica not in self.retired or self._world.is_locked(replica):
+            return False
+        return self.is_not_recovered(replica)
+
+    def is_not_recovered(self, replica: str) -> bool:
+        try:
+            self._store.claim(
+                self._run_id, replica, expected=self._world.incarnations[replica], reason="simulated", by_user=False
+            )
+        except ProtocolViolation:
+            return True
+        raise Violation("a_retired_replica_is_launched_by_a_request_alone", f"{replica} was recovered")
+
+    def end_run(self) -> bool:
+        """Somebody asks whether the run has finished: the watch says whether the answer is right."""
+        return self._store.finish_run(self._run_id)
+
+    # --- questions ----------------------------------------------------------------------------------------------------
+
+    def is_over(self) -> bool:
+        """All slots are done, and the log knows it. A run that cannot be finished then never can be."""
+        if not self.shapes:
+            return True
+        if any(not slot.done for group in self.shapes for slot in self._store.slots(self._run_id, group)):
+            return False
+        if not self.end_run():
+            raise Violation("a_run_without_open_work_finishes", "every group and slot is done, and the run goes on")
+        return True
+
+    def close(self) -> None:
+        """See `World.close`."""
+        self.executors.clear()
+        del self._world
+
+    def conclude(self) -> None:
+        """At the end there is somebody who lives and looks."""
+        if not self.shapes:
+            return
+        for _ in range(ROUNDS):
+            if not self.supervise():
+                break
+        self._world.watch.no_request_stays_open()

@@ -1,0 +1,331 @@
+"""The scheduler: chooses one action after the other, by a seed, or undisturbed; every choice is recorded.
+
+A schedule by seed: groups are chosen by weight, drivers by age, steps evenly among those that are possible; at planned
+moments groups crash or are taken for dead. Nothing depends on the clock, on hashes or on the order of sets.
+"""
+
+from __future__ import annotations
+
+import random
+
+from airflow_logio.testing.simulator.drains import wishes
+from airflow_logio.testing.simulator.movers import Movers
+from airflow_logio.testing.simulator.violation import Violation
+from airflow_logio.testing.simulator.world import Action, World
+
+MIN_CRASHES, MAX_CRASHES = 3, 5
+COUNTS = {"fetch": 24, "deliver": 5, "read": 16, "emit": 5, "take": 3, "take_writes": 8, "start_job": 6}
+"""At most so many events, batches, steps of a transaction, write actions and Input Sets in one step."""
+PACED = ("take", "deliver", "emit")
+PACE, AHEAD = 52, 4
+"""Commits of a schedule until all events are logged: one that falls behind takes smaller steps, one that is so many ahead
+bigger ones."""
+FOLLOWS = {
+    "register": "open",
+    "open": "recover",
+    "ask": "recover",
+    "recover": "rebuild",
+    "rebuild": "take",
+    "fetch": "deliver",
+    "deliver": "close",
+    "read": "emit",
+    "emit": "close",
+    "beat": "drain",
+    "drain": "close",
+    "start_job": "run_job",
+    "run_job": "note_job",
+    "note_job": "close",
+    "close": "take",
+    "take": "commit",
+    "commit": "hand_over",
+    "hand_over": "take",
+    "take_writes": "apply",
+    "apply": "note_writes",
+    "note_writes": "close",
+}
+"""What the same thread, or the one that waits for it, would do next."""
+OF_THE_SAME = ("deliver", "emit", "run_job", "note_job", "apply", "note_writes")
+"""Follow-ups that are about the same port, source, operator or writer."""
+GOES_ON = 0.6
+"""How often the next step is the follow-up of the last one, whatever else would be possible."""
+HURRIED = ("close", "take")
+"""Steps that lead to a commit and could wait until there is more to be committed."""
+PATIENCE = 0.7
+"""How often they wait, if the schedule is ahead with its commits and the driver has something else to do."""
+BURST = 5
+"""At most so many steps of one driver before the next choice."""
+MAX_STEPS = 50_000
+"""A schedule takes less than a thousand."""
+ZOMBIE_SHARE = 0.12
+ODDITY_SHARE = 0.04
+"""Of a driver's steps that are repeats, heartbeats, lost cursors, garbage collection or a rebuild in place."""
+RETRY_SHARE = 0.03
+"""Of the choices while something is quarantined, in a scenario that retries."""
+SWEEP_SHARE = 0.05
+"""Of the choices, in a scenario whose lineage expires."""
+WISH_KILLS, WISH_IS_FATAL, SHORTLY = 0.25, 0.25, 60
+"""How often a group dies with the wish to drain, or a few steps later; within how many steps the other crashes come."""
+ODDITIES = ("beat", "again", "collect", "void")
+
+
+class Seeded:
+    """Takes actions on a world until everything has finished.
+
+    `events` is how many events there are to be if nothing fails: how far a schedule has come is told by it.
+    """
+
+    def __init__(self, world: World, seed: int, events: int) -> None:
+        self._world = world
+        self._random = random.Random(seed)
+        self._roll = self._random.random
+        self.trace: list[Action] = []
+        self._wheel = self._whole_wheel()
+        self._last = last_group(world)
+        self._events = events
+        self._due = self._plan(events)
+        self._wishes = wishes(seed, world.with_sources, events) if world.scenario.drains else []
+        self._movers = Movers(world, seed, events, self._do) if world.scaling.shapes else None
+        self._late: list[int] = []
+        """Of a schedule that ends before its time: after how many steps groups crash, the last moment first."""
+        self._soon: dict[str, int] = {}
+        """Group → in how many of its steps it dies again."""
+        self.taken = 0
+
+    def _whole_wheel(self) -> list[str]:
+        plans = self._world.plans
+        return [name for name in plans for _ in range(max(1, round(8 * plans[name].weight)))]
+
+    def _plan(self, events: int) -> list[int]:
+        """How many events are logged when groups crash, the last moment first."""
+        crashes = self._pick(MAX_CRASHES - MIN_CRASHES + 1) + MIN_CRASHES
+        early = [int(self._roll() * events * 0.8) for _ in range(MIN_CRASHES)]
+        # The others may come when everything is logged, and not everything done: ends of streams are worth a crash.
+        late = [min(events, int(self._roll() * events * 1.2)) for _ in range(crashes - MIN_CRASHES)]
+        return sorted(early + late, reverse=True)
+
+    def _pick(self, count: int) -> int:
+        return int(self._roll() * count)
+
+    def run(self) -> None:
+        """Raises `Violation`."""
+        world = self._world
+        while not world.is_over():
+            if self._due and world.watch.events >= self._due[-1]:
+                self._due.pop()
+                self._disturb()
+            if self._wishes and world.watch.events >= self._wishes[-1].events:
+                self._ask_to_drain()
+            if self._late and self.taken >= self._late[-1]:
+                self._late.pop()
+                self._disturb()
+            if world.may_retry() and (not self._wheel or self._roll() < RETRY_SHARE):
+                self._do(Action("", 0, "retry"))
+                self._wheel = self._whole_wheel()
+            if world.sweeps and self._roll() < SWEEP_SHARE:
+                self._do(Action(self._last, 0, "expire", self._pick(len(world.sweeps)), 1 + self._pick(40)))
+            if self._movers is not None:
+                self._movers.turn()
+            group = self._wheel[int(self._roll() * len(self._wheel))]
+            for _ in range(1 + self._size()):
+                self.taken += self._turn(group)
+            if self.taken > MAX_STEPS:
+                raise Violation("every_schedule_ends", f"{self.taken} steps, and the pipeline has not finished")
+        self._let_zombies_try()
+
+    def close(self) -> None:
+        """It is over: what refers to itself would wait for the garbage collector."""
+        self._movers = None
+
+    def _do(self, action: Action) -> bool:
+        self.trace.append(action)
+        return self._world.perform(action)
+
+    def _turn(self, group: str) -> int:
+        """A few steps of one driver; at least 1 even if there was nothing to do, so that time passes."""
+        world = self._world
+        if world.is_locked(group) and self._roll() < 0.3:
+            self._do(Action(group, 0, "decide", None, 1, "commit" if self._roll() < 0.5 else "abort"))
+        elif world.to_claim[group] and self._roll() < 0.5:
+            self._do(Action(group, 0, "claim"))
+        elif len(world.drivers[group]) > 1 and self._roll() < ZOMBIE_SHARE:
+            age = 1 + self._pick(min(2, len(world.drivers[group]) - 1))
+            if world.drivers[group][-1 - age].is_alive:
+                self._drive(group, age)
+        elif (driver := world.newest(group)) is not None and driver.is_alive:
+            steps = self._drive(group, 0)
+            self._perhaps_again(group, steps)
+            return steps
+        elif group in world.finished:
+            self._wheel = [name for name in self._wheel if name != group or world.zombies(name)]
+        return 1
+
+    def _perhaps_again(self, group: str, steps: int) -> None:
+        """A group that has died a few steps ago may die again while it recovers."""
+        if group in self._soon:
+            self._soon[group] -= steps
+            if self._soon[group] <= 0:
+                del self._soon[group]
+                self._do(Action(group, 0, "crash"))
+
+    def _drive(self, group: str, age: int) -> int:
+        """One step, or a few different ones that were possible before the first: they may not be any more."""
+        driver = self._world.drivers[group][-1 - age]
+        roll = self._roll
+        if roll() < ODDITY_SHARE:
+            self._oddity(group, age)
+            return 1
+        options = driver.options()
+        size = self._size()
+        if size > 1 and roll() < PATIENCE:
+            options = [option for option in options if option[0] not in HURRIED] or options
+        steps = 0
+        for _ in range(min(len(options), 1 + int(roll() * BURST))):
+            verb, about = options.pop(int(roll() * len(options)))
+            self._take(group, age, verb, about, size)
+            steps += 1
+            while driver.is_alive and verb in FOLLOWS and roll() < GOES_ON:
+                verb = FOLLOWS[verb]
+                if size > 1 and verb in HURRIED and roll() < PATIENCE:
+                    break
+                if not self._take(group, age, verb, about if verb in OF_THE_SAME else None, size):
+                    break
+                steps += 1
+            if not driver.is_alive:
+                break
+        return max(steps, 1)
+
+    def _size(self) -> int:
+        """Of steps now: 0 for one event each, more the more commits there are beyond what the events ask for."""
+        ahead = self._world.commits - PACE * self._world.watch.events / self._events
+        return 0 if ahead < 0 else 1 + min(2, int(ahead / AHEAD))
+
+    def _take(self, group: str, age: int, verb: str, about: object, size: int) -> bool:
+        """One step of a driver, as big and as successful as chance will have it."""
+        many, outcome = 1, ""
+        if verb == "commit":
+            outcome = self._outcome()
+        elif verb == "apply":
+            draw = self._roll()
+            outcome = "" if draw < 0.75 else "lost" if draw < 0.9 else "fails"
+        elif verb in COUNTS:
+            count = COUNTS[verb] * size if verb in PACED else COUNTS[verb]
+            many = 1 + int(self._roll() * count)
+        return self._do(Action(group, age, verb, about, many, outcome))
+
+    def _outcome(self) -> str:
+        roll = self._roll()
+        if roll < 0.85:
+            return ""
+        return "lost" if roll < 0.91 else "fails" if roll < 0.95 else "doubt"
+
+    def _oddity(self, group: str, age: int) -> None:
+        driver = self._world.drivers[group][-1 - age]
+        what = ODDITIES[self._pick(len(ODDITIES))]
+        if what == "again":
+            ports = list(driver.inbox)
+            if ports:
+                port = ports[self._pick(len(ports))]
+                verb = "deliver" if driver.inbox[port] else "fetch"
+                self._do(Action(group, age, verb, port, 1 + self._pick(4), "again"))
+        elif what == "collect" and self._world.effects and self._roll() < 0.3:
+            self._do(Action(group, 0, "sweep"))
+        elif what != "void" or self._roll() < 0.4:
+            self._do(Action(group, age, what, None, 1 + self._pick(20)))
+
+    def _disturb(self) -> None:
+        """Planned: one group, sometimes several at once; sometimes the same again while it recovers."""
+        world = self._world
+        alive = [
+            name for name in world.plans if name not in world.finished and (d := world.newest(name)) and d.is_alive
+        ]
+        before = world.crashes
+        many = 1 if self._roll() < 0.8 else 1 + self._pick(len(alive) or 1)
+        for _ in range(min(many, len(alive))):
+            group = alive.pop(self._pick(len(alive)))
+            self._do(Action(group, 0, "crash" if self._roll() < 0.65 else "suspect"))
+            if self._roll() < 0.3:
+                self._soon[group] = 1 + self._pick(8)
+        if world.crashes == before:
+            (self._late if world.wished else self._due).append(0)  # as soon as there is somebody
+
+    def _ask_to_drain(self) -> None:
+        """The driver may die before it hears of it, so that only the next one does; or a little later."""
+        group = self._wishes[-1].group
+        if self._world.is_locked(group):
+            return
+        self._wishes.pop()
+        if not self._do(Action(group, 0, "wish")):
+            return
+        roll = self._roll()
+        if roll < WISH_KILLS:
+            self._do(Action(group, 0, "crash" if self._roll() < 0.65 else "suspect"))
+        elif roll < WISH_KILLS + WISH_IS_FATAL:
+            self._soon[group] = 1 + self._pick(8)
+        # What comes now is little: the crashes of this schedule come within it.
+        crashes, self._due = max(len(self._due), MIN_CRASHES - self._world.crashes), []
+        self._late += [self.taken + int(self._roll() * SHORTLY) for _ in range(crashes)]
+        self._late.sort(reverse=True)
+
+    def _let_zombies_try(self) -> None:
+        """The run is over; who was replaced and has not noticed does what he can."""
+        for group, drivers in self._world.drivers.items():
+            for age in range(1, len(drivers)):
+                for _ in range(12):
+                    if drivers[-1 - age].is_alive:
+                        self._drive(group, age)
+        if self._movers is not None:
+            self._movers.finish()
+        if self._world.effects:
+            self._do(Action("", 0, "sweep"))
+
+
+class Undisturbed:
+    """Every driver in turn takes the first step that is possible: a run without failures."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self.taken = 0
+        self.trace: list[Action] = []
+
+    def run(self) -> None:
+        """Raises `Violation`."""
+        world = self._world
+        while not world.is_over():
+            before = self.taken
+            for group in world.plans:
+                self._turn(group)
+            if self.taken == before and not self._see_to_replicas() and not self._do(Action("", 0, "retry")):
+                raise Violation("every_schedule_ends", "no group can take a step, and the pipeline has not finished")
+        if world.effects:
+            self._do(Action("", 0, "sweep"))
+
+    def _see_to_replicas(self) -> bool:
+        """What a supervisor does when nothing else happens."""
+        if not self._world.scaling.shapes:
+            return False
+        return any(self._do(Action(name, 0, "overdue")) for name in self._world.plans) or self._do(
+            Action("", 0, "supervise")
+        )
+
+    def _turn(self, group: str) -> None:
+        world = self._world
+        if world.is_locked(group):
+            self._do(Action(group, 0, "decide", outcome="commit"))
+        elif world.to_claim[group] and group not in world.finished:
+            self._do(Action(group, 0, "claim"))
+        elif (driver := world.newest(group)) is not None and driver.is_alive:
+            for verb, about in driver.options():
+                if self._do(Action(group, 0, verb, about, 1)):
+                    return
+
+    def _do(self, action: Action) -> bool:
+        done = self._world.perform(action)
+        if done:
+            self.taken += 1
+            self.trace.append(action)
+        return done
+
+
+def last_group(world: World) -> str:
+    """The one that is the last to finish: a replica is none, its slots' events go to a Merger behind."""
+    return next(name for name in reversed(world.plans) if not world.plans[name].replica_of)

@@ -1,0 +1,88 @@
+"""From a failing schedule to a short one: delta debugging over its recorded choices.
+
+Choices are left out as long as what remains, followed by a run to the end without failures, violates the same invariant.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from airflow_logio.testing.simulator.simulation import Failure, Simulator
+from airflow_logio.testing.simulator.world import Action
+
+MAX_REPLAYS = 600
+"""How often a schedule is tried in all: a second or two per hundred."""
+
+
+def shrink(simulator: Simulator, failure: Failure, *, replays: int = MAX_REPLAYS) -> Failure:
+    """A failure of the same invariant with as few choices as `replays` attempts find; the failure itself if it has none."""
+    search = _Search(simulator, failure, replays)
+    search.leave_out(lambda action: action.age > 0)
+    search.leave_out(lambda action: action.verb in ("beat", "collect", "void", "sweep") or action.outcome == "again")
+    search.simplify()
+    search.halve()
+    search.simplify()
+    return search.best
+
+
+class _Search:
+    def __init__(self, simulator: Simulator, failure: Failure, replays: int) -> None:
+        self._simulator = simulator
+        self._left = replays
+        self.best = failure
+
+    def _try(self, actions: Sequence[Action]) -> bool:
+        """Whether these choices fail in the same way; then they are the best so far."""
+        if self._left <= 0 or len(actions) > len(self.best.trace):
+            return False
+        self._left -= 1
+        found = self._simulator.replay(self.best.seed, actions)
+        if found is None or found.invariant != self.best.invariant:
+            return False
+        self.best = found
+        return True
+
+    def leave_out(self, chosen: Callable[[Action], bool]) -> None:
+        """All of a kind at once."""
+        remaining = [action for action in self.best.trace if not chosen(action)]
+        if len(remaining) < len(self.best.trace):
+            self._try(remaining)
+
+    def halve(self) -> None:
+        """Delta debugging: leave out ever smaller parts, from the end to the beginning, until single ones do not go."""
+        size = max(1, len(self.best.trace) // 2)
+        while self._left > 0:
+            self._pass(size)
+            if size == 1:
+                before = len(self.best.trace)
+                self._pass(1)
+                if len(self.best.trace) == before:
+                    return
+            size = max(1, size // 2)
+
+    def _pass(self, size: int) -> None:
+        end = len(self.best.trace)
+        while end > 0 and self._left > 0:
+            start = max(0, end - size)
+            trace = self.best.trace
+            self._try([*trace[:start], *trace[end:]])
+            end = min(start, len(self.best.trace))
+
+    def simplify(self) -> None:
+        """Every action succeeds, unless its failure matters."""
+        for index in range(len(self.best.trace)):
+            if index < len(self.best.trace) and self.best.trace[index].outcome in ("lost", "fails", "doubt"):
+                trace = list(self.best.trace)
+                trace[index] = replace_outcome(trace[index])
+                self._try(trace)
+
+
+def replace_outcome(action: Action) -> Action:
+    """The same action, successful."""
+    return action._replace(outcome="")
+
+
+def without_trace(failure: Failure) -> Failure:
+    """What a report keeps of a failure: the seed makes the trace again."""
+    return replace(failure, trace=())

@@ -1,0 +1,272 @@
+"""One schedule: a world, a scheduler, an oracle."""
+
+from __future__ import annotations
+
+import gc
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from airflow_logio.protocol.replicas import is_merger
+from airflow_logio.store.rules.channels import READS, WRITES
+from airflow_logio.testing.simulator.collapsed import Records, difference, records_of
+from airflow_logio.testing.simulator.drains import prefix_of
+from airflow_logio.testing.simulator.oracle import aside_of, compare, lineage_of, unordered
+from airflow_logio.testing.simulator.plan import Observed, Read, Scenario, UpTo
+from airflow_logio.testing.simulator.scheduler import Seeded, Undisturbed
+from airflow_logio.testing.simulator.simulated_logs import LOGS
+from airflow_logio.testing.simulator.sites import Site
+from airflow_logio.testing.simulator.upkeep import senders_of
+from airflow_logio.testing.simulator.violation import Violation
+from airflow_logio.testing.simulator.watch.log_watch import LogWatch
+from airflow_logio.testing.simulator.world import Action, World
+
+MIN_EVENTS, MIN_COMMITS, MIN_CRASHES = 200, 50, 3
+"""What a schedule by seed has at least, or it is none; one that is drained is shorter."""
+REMEMBERED = 200
+"""Runs without failures over parts of the input, at most."""
+
+
+Narrate = Callable[[World, Action], Callable[[bool], None]]
+
+
+@dataclass(frozen=True)
+class Failure:
+    """What is wrong, and the choices that led there."""
+
+    scenario: str
+    seed: int
+    invariant: str
+    what: str
+    trace: Sequence[Action] = field(repr=False, default=())
+
+
+@dataclass(frozen=True)
+class Figures:
+    """What a schedule consisted of."""
+
+    steps: int
+    events: int
+    commits: int
+    crashes: int
+    sites: Counter[Site]
+    drained: bool = False
+    """Somebody asked for it: it is as short as that made it."""
+
+
+@dataclass(frozen=True)
+class Reference:
+    """A run without failures: its size, and what it leaves."""
+
+    events: int
+    observed: Observed
+
+
+class Simulator:
+    """Runs schedules of one scenario on a log of LOGS. Tests that break something replace `world_class`."""
+
+    def __init__(
+        self,
+        scenario: Scenario,
+        *,
+        world_class: type[World] = World,
+        store: str = "memory",
+        watch_class: type[LogWatch] = LogWatch,
+    ) -> None:
+        self.scenario = scenario
+        self._world_class = world_class
+        self._log = LOGS[store]
+        self._watch_class = watch_class
+        self._reference: Reference | None = None
+        self._parts: dict[tuple[tuple[str, UpTo], ...], Observed] = {}
+        """How far sources were read → what a run without failures leaves over that."""
+        self._records: dict[tuple[tuple[str, UpTo], ...], Records] = {}
+        """The same of the pipeline with nothing replicated; without a key, of the whole input."""
+
+    def reference(self) -> Reference:
+        """Raises `Violation` if even a run without failures is not what the scenario expects."""
+        if self._reference is None:
+            plain = Simulator(self.scenario)
+            world, watch = plain.world()
+            Undisturbed(world).run()
+            observed = plain.observed(world, watch)
+            if wrong := compare(self.scenario, observed, None):
+                raise Violation("a_run_without_failures_is_right", wrong)
+            self._reference = Reference(watch.events, self._settled(world, watch, observed))
+            world.close()
+        return self._reference
+
+    def world(self) -> tuple[World, LogWatch]:
+        """A new world, nothing claimed yet."""
+        log, tables = self._log()
+        watch = self._watch_class(tables)
+        return self._world_class(self.scenario, log, watch), watch
+
+    def observed(self, world: World, watch: LogWatch) -> Observed:
+        """What the world sees at the end of a schedule."""
+        ports = {_channel(*channel): bodies for channel, bodies in watch.channels.items() if WRITES not in channel[1]}
+        writes = {
+            f"{operator}>{connection}": [action.body for action in applied]
+            for connection, system in sorted(world.systems.items())
+            for (operator, _), applied in sorted(system.applied.items())
+        }
+        return Observed(
+            ports,
+            writes,
+            lineage_of(watch.tables),
+            world.systems,
+            aside_of(watch.tables),
+            len(world.effects),
+            watch.expired,
+            watch.read(tuple(self.scenario.sources)),
+        )
+
+    def _settled(self, world: World, watch: LogWatch, observed: Observed) -> Observed:
+        """What can be compared with another run: regardless of order where Input Sets may come late."""
+        if self.scenario.retries and self.scenario.deterministic:
+            return unordered(observed, watch.tables, senders_of(world.groups), self.scenario.codec)
+        return observed
+
+    def run(self, seed: int) -> tuple[Figures, Failure | None]:
+        """One schedule. The same seed is the same schedule."""
+        self.reference()
+        collects = gc.isenabled()
+        gc.disable()  # a world is let go of at once; looking for cycles while there is one costs a third of the time
+        try:
+            return self._schedule(seed)
+        finally:
+            if collects:
+                gc.enable()
+
+    def _schedule(self, seed: int) -> tuple[Figures, Failure | None]:
+        """Nothing of its world is left when it returns."""
+        reference = self.reference()
+        world, watch = self.world()
+        scheduler = Seeded(world, seed, reference.events)
+        failure: Failure | None = None
+        try:
+            scheduler.run()
+            self._judge(world, watch, reference)
+        except Violation as error:
+            failure = Failure(self.scenario.name, seed, error.invariant, error.what, tuple(scheduler.trace))
+        figures = self._figures(world, watch, scheduler)
+        scheduler.close()
+        world.close()
+        return figures, failure
+
+    def record(self, seed: int) -> Sequence[Action]:
+        """The choices of a schedule."""
+        world, _ = self.world()
+        scheduler = Seeded(world, seed, self.reference().events)
+        scheduler.run()
+        world.close()
+        return tuple(scheduler.trace)
+
+    def replay(self, seed: int, actions: Sequence[Action], narrate: Narrate | None = None) -> Failure | None:
+        """The same choices, or some of them, then a run to the end without failures.
+
+        `narrate` sees every one of these choices before it is taken, and what it returns is told whether it was possible.
+        """
+        reference = self.reference()
+        world, watch = self.world()
+        taken: list[Action] = []
+        failure: Failure | None = None
+        try:
+            for action in actions:
+                tell = narrate(world, action) if narrate else None
+                taken.append(action)
+                done = False
+                try:
+                    done = world.perform(action)
+                except Violation:
+                    done = True
+                    raise
+                finally:
+                    if tell is not None:
+                        tell(done)
+                if not done:
+                    taken.pop()
+            Undisturbed(world).run()
+            self._judge(world, watch, reference)
+        except Violation as error:
+            failure = Failure(self.scenario.name, seed, error.invariant, error.what, tuple(taken))
+        world.close()
+        return failure
+
+    def _judge(self, world: World, watch: LogWatch, reference: Reference) -> None:
+        world.scaling.conclude()
+        observed, wanted = self.observed(world, watch), reference.observed
+        if self.scenario.plain is not None and self.scenario.deterministic:
+            found = records_of(
+                observed, watch.tables, _senders(world), self._authored, _ordered(world), self.scenario.codec
+            )
+            if wrong := difference(self._plain(observed.read if world.wished else None), found):
+                raise Violation("replicas_make_what_one_would_make", wrong)
+            return
+        if world.wished and self.scenario.deterministic:
+            wanted = self._over(observed.read)
+        wrong = compare(self.scenario, self._settled(world, watch, observed), wanted)
+        if wrong:
+            raise Violation("destinations_are_those_of_a_run_without_failures", wrong)
+
+    def _over(self, read: Read) -> Observed:
+        """What a run without failures leaves over the part of the input that was read."""
+        key = tuple(sorted(read.items()))
+        if key not in self._parts:
+            if len(self._parts) >= REMEMBERED:
+                self._parts.clear()
+            self._parts[key] = Simulator(prefix_of(self.scenario, read)).reference().observed
+        return self._parts[key]
+
+    def _plain(self, read: Read | None) -> Records:
+        """What the same pipeline leaves with nothing replicated, over the part of the input that was read."""
+        key = () if read is None else tuple(sorted(read.items()))
+        if key not in self._records:
+            assert self.scenario.plain is not None
+            if len(self._records) >= REMEMBERED:
+                self._records.clear()
+            scenario = self.scenario.plain if read is None else prefix_of(self.scenario.plain, read)
+            self._records[key] = Simulator(scenario).records()
+        return self._records[key]
+
+    def records(self) -> Records:
+        """What a run without failures leaves, record by record. Raises `Violation` if that is not what is expected."""
+        world, watch = self.world()
+        Undisturbed(world).run()
+        observed = self.observed(world, watch)
+        if wrong := compare(self.scenario, observed, None):
+            raise Violation("a_run_without_failures_is_right", wrong)
+        everybody = _operators(world)
+        return records_of(observed, watch.tables, _senders(world), everybody, everybody, self.scenario.codec)
+
+    @cached_property
+    def _authored(self) -> frozenset[str]:
+        """Operators as their author named them."""
+        assert self.scenario.plain is not None
+        return _operators(Simulator(self.scenario.plain).world()[0])
+
+    @staticmethod
+    def _figures(world: World, watch: LogWatch, scheduler: Seeded) -> Figures:
+        return Figures(
+            len(scheduler.trace), watch.events, world.commits, world.crashes, world.sites, bool(world.wished)
+        )
+
+
+def _channel(operator: str, name: str) -> str:
+    """A port as ``operator.port``; the stored effects of side-effect reads as ``operator<connection``."""
+    return f"{operator}<{name.removeprefix(READS)}" if name.startswith(READS) else f"{operator}.{name}"
+
+
+def _senders(world: World) -> Mapping[str, str]:
+    return {str(receiver): str(sender) for receiver, sender in senders_of(world.groups).items()}
+
+
+def _operators(world: World) -> frozenset[str]:
+    return frozenset(spec.name for plan in world.groups.values() for spec in plan.operators)
+
+
+def _ordered(world: World) -> frozenset[str]:
+    """Mergers that keep the order: they have a state."""
+    specs = [spec for plan in world.groups.values() for spec in plan.operators]
+    return frozenset(spec.name for spec in specs if is_merger(spec.name) and not spec.stateless)

@@ -1,0 +1,259 @@
+"""A schedule as a story: one sentence per choice, with what it is about, in the paper's words."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from airflow_logio.protocol import effects as fx
+from airflow_logio.protocol.values import Kind, Port
+from airflow_logio.testing.simulator.driver.simulated_driver import Driver
+from airflow_logio.testing.simulator.driver.threads import At
+from airflow_logio.testing.simulator.executors import Work
+from airflow_logio.testing.simulator.replica_world import Move
+from airflow_logio.testing.simulator.simulation import Failure, Simulator
+from airflow_logio.testing.simulator.world import Action, World
+
+
+def tell(simulator: Simulator, failure: Failure) -> list[str]:
+    """The sentences of a failing schedule; the last one says what is wrong."""
+    sentences: list[str] = []
+    reading: tuple[str, int] | None = None
+
+    def narrate(world: World, action: Action) -> Callable[[bool], None]:
+        sentence = _sentence(world, action)
+
+        def performed(done: bool) -> None:
+            nonlocal reading
+            if not done:
+                return
+            on = (action.group, action.age) if action.verb in ("read", "emit") else None
+            if on is None or on != reading:  # a source that reads on and on is one sentence
+                sentences.append(sentence)
+            reading = on
+
+        return performed
+
+    simulator.replay(failure.seed, failure.trace, narrate)
+    sentences.append("From here on nothing fails any more: every driver does what there is to do, until the end.")
+    return [*sentences, f"Then: {failure.invariant.replace('_', ' ')} — violated: {failure.what}"]
+
+
+def _sentence(world: World, action: Action) -> str:
+    if action.verb in _SUPERVISION:
+        return _SUPERVISION[action.verb](world, action)
+    drivers = world.drivers[action.group]
+    if action.age >= len(drivers):
+        return ""
+    driver = drivers[-1 - action.age]
+    zombie = ", replaced and not knowing it" if driver.is_replaced else ""
+    who = f"group {action.group}, incarnation {driver.number}{zombie}"
+    return f"{who}: {_TELL[action.verb](driver, action)}"
+
+
+# --- what others do to a group ----------------------------------------------------------------------------------------
+
+
+def _claim(world: World, action: Action) -> str:
+    number = world.incarnations[action.group] + 1
+    old = [str(driver.number) for driver in world.drivers[action.group] if driver.is_alive]
+    left = f"; incarnation {', '.join(old)} is alive and does not know" if old else ""
+    return f"group {action.group}: incarnation {number} is claimed{left}"
+
+
+def _crash(world: World, action: Action) -> str:
+    driver = world.newest(action.group)
+    where = ", ".join(site.value.replace("_", " ") for site in driver.sites()) if driver else ""
+    return f"group {action.group}, incarnation {driver.number if driver else '?'}: CRASHES ({where})"
+
+
+def _suspect(world: World, action: Action) -> str:
+    return f"group {action.group}, incarnation {world.incarnations[action.group]}: is taken for dead, and lives on"
+
+
+def _decide(_world: World, action: Action) -> str:
+    how = "commits" if action.outcome == "commit" else "rolls back"
+    return f"group {action.group}: the database {how} the transaction whose connection broke"
+
+
+def _move(action: Action) -> str:
+    assert isinstance(action.about, Move)
+    slots = ", ".join(f"{number} to {owner or 'nobody'}" for number, owner in action.about.placement) or "none"
+    retired = f", and {', '.join(action.about.retire)} retires" if action.about.retire else ""
+    return f"somebody places slots of {action.group}: {slots}{retired}"
+
+
+def _work(world: World, action: Action) -> str:
+    work = action.about
+    assert isinstance(work, Work)
+    if work.who == "supervisor":
+        return f"executor {action.many}, a supervisor, begins to look"
+    key = f", with key {work.key!r}" if work.key else ""
+    asks = f"{work.replicas} replica(s) of {action.group}{key}"
+    if action.verb == "request":
+        return f"a {work.who} asks for {asks}"
+    return f"executor {action.many}, a {work.who}, begins, for {asks}"
+
+
+def _executor(world: World, action: Action) -> str:
+    executor = world.scaling.executors.get(action.about)
+    if executor is None:
+        return f"executor {action.about} is gone"
+    carried = executor.carrying or executor.request
+    what = f"request {carried.request_id}" if carried else "no request yet"
+    return f"executor {action.about}, a {executor.work.who} ({what})"
+
+
+_SUPERVISION: dict[str, Callable[[World, Action], str]] = {
+    "claim": _claim,
+    "crash": _crash,
+    "suspect": _suspect,
+    "decide": _decide,
+    "kill": lambda _world, action: f"group {action.group}: an old driver is killed",
+    "retry": lambda _world, _action: "a person retries all quarantined Input Sets",
+    "wish": lambda _world, action: f"a person asks group {action.group} to drain",
+    "request": _work,
+    "employ": _work,
+    "execute": lambda world, action: f"{_executor(world, action)}: asks the log up to {action.many} times, then waits",
+    "dismiss": lambda world, action: f"{_executor(world, action)}: DIES",
+    "supervise": lambda _world, _action: "a supervisor looks, and does what there is to do",
+    "overdue": lambda _world, action: f"replica {action.group} was claimed and never came: it is taken for dead",
+    "place": lambda _world, action: _move(action),
+    "revive": lambda _world, action: f"a supervisor tries to recover replica {action.group}, which is retired",
+    "end": lambda _world, _action: "somebody asks whether the run has finished",
+    "sweep": lambda _world, _action: "payloads that no row names and whose driver is fenced are removed",
+}
+
+
+# --- what a driver does -----------------------------------------------------------------------------------------------
+
+
+def _rebuild(driver: Driver, _action: Action) -> str:
+    recovered = driver.recovered
+    held, writes = len(recovered.acknowledged), len(recovered.writes)
+    return f"rebuilds its memory: {held} acknowledged events reloaded, {writes} write actions pending"
+
+
+def _deliver(driver: Driver, action: Action) -> str:
+    assert isinstance(action.about, Port)
+    waiting = list(driver.inbox.get(action.about, ()))[: action.many]
+    again = driver.delivered.get(action.about)
+    first = f"event {again.event_id} comes once more; " if action.outcome == "again" and again else ""
+    ends = ", the last is the end of the stream" if waiting and waiting[-1].kind is Kind.END else ""
+    return f"{first}uses events {_range(event.event_id for event in waiting)} at {action.about}{ends}"
+
+
+def _fetch(driver: Driver, action: Action) -> str:
+    assert isinstance(action.about, Port)
+    cursor = 0 if action.outcome == "again" else driver.cursors.get(action.about, 0)
+    return f"fetches up to {action.many} events of {action.about} behind event {cursor}"
+
+
+def _take(driver: Driver, action: Action) -> str:
+    queue = list(driver.committer.queue)[: action.many]
+    steps = f"{len(queue)} step{'s' if len(queue) > 1 else ''}"
+    return f"prepares commit {driver.fence.commit_no + 1} of {steps}: {_summary([e for step in queue for e in step])}"
+
+
+def _commit(driver: Driver, action: Action) -> str:
+    number = driver.fence.commit_no + 1
+    return {
+        "": f"commits {number}",
+        "lost": f"commits {number}; the acknowledgement is lost",
+        "fails": f"tries to commit {number}; the connection breaks, nothing is committed",
+        "doubt": f"sends commit {number}; the connection breaks before the database has decided",
+    }[action.outcome]
+
+
+def _apply(driver: Driver, action: Action) -> str:
+    assert isinstance(action.about, tuple)
+    writer = driver.writers.get(action.about)
+    numbers = _range(write.number for write in writer.taken) if writer else "?"
+    how = {"": "", "lost": "; the answer is lost", "fails": "; the connection fails before"}[action.outcome]
+    again = "tries again to apply" if writer and writer.at is At.UNKNOWN else "applies"
+    return f"{again} write actions {numbers} of {action.about[0]} at {action.about[1]}{how}"
+
+
+def _note_writes(driver: Driver, action: Action) -> str:
+    assert isinstance(action.about, tuple)
+    writer = driver.writers.get(action.about)
+    numbers = _range(write.number for write in writer.taken) if writer else "?"
+    return f"notes that write actions {numbers} of {action.about[0]} are done"
+
+
+def _about(text: str) -> Callable[[Driver, Action], str]:
+    return lambda _driver, action: text.format(about=action.about, many=action.many)
+
+
+_TELL: dict[str, Callable[[Driver, Action], str]] = {
+    "register": _about("registers"),
+    "open": lambda driver, _: "raises its epoch" if driver.raises_epoch else "reads its fence row",
+    "ask": _about("asks which slots it owns"),
+    "recover": _about("reads the log"),
+    "rebuild": _rebuild,
+    "fetch": _fetch,
+    "deliver": _deliver,
+    "read": _about("reads source {about}, and makes events of what it has read"),
+    "note_effect": _about("notes that the effect of the read action of {about} is stored"),
+    "emit": _about("makes events of what it has read of source {about}"),
+    "end_source": _about("ends the read action of source {about}"),
+    "drain": _about("is asked to drain: its sources read no further, and end where they stand"),
+    "discard": _about("discards the stored effect {about}"),
+    "start_job": _about("starts a job of up to {many} Input Sets of {about}"),
+    "run_job": _about("runs the job of {about}"),
+    "note_job": _about("takes the results of the job of {about}"),
+    "close": _about("closes its step"),
+    "finish": _about("finishes"),
+    "beat": _about("sends a heartbeat"),
+    "collect": _about("plans to collect up to {many} rows of garbage"),
+    "expire": _about("plans a batch of up to {many} rows of retention"),
+    "check": _about("looks at its fence"),
+    "take": _take,
+    "commit": _commit,
+    "resolve": lambda driver, _: f"asks the log what became of commit {driver.fence.commit_no + 1}",
+    "hand_over": _about("lets go what is durable now: write actions to their writers"),
+    "take_writes": _about("hands up to {many} write actions to the writer {about}"),
+    "apply": _apply,
+    "note_writes": _note_writes,
+    "void": _about("declares its memory void"),
+    "join": _about("joins its threads"),
+}
+
+
+def _summary(effects: Sequence[fx.Effect]) -> str:
+    """What a transaction is to do, in the order of the paper's steps."""
+    groups: dict[str, list[int]] = {}
+    said: list[str] = []
+    for effect in effects:
+        match effect:
+            case fx.LogEvent(event=event):
+                groups.setdefault(f"events {{}} of {event.sender} logged", []).append(event.event_id)
+            case fx.Acknowledge(receiver=receiver, event_id=event_id, assignments=assignments):
+                where = f"assigned to Input Sets {_names(assignments)}" if assignments else "used by no Input Set"
+                groups.setdefault(f"events {{}} at {receiver} {where}", []).append(event_id)
+            case fx.LogWrite(operator=operator, number=number):
+                groups.setdefault(f"write actions {{}} of {operator} logged", []).append(number)
+            case fx.MarkDone(operator=operator, inset_id=inset_id):
+                said.append(f"Input Set {inset_id} of {operator} done")
+            case fx.WritesDone(operator=operator, first=first, last=last):
+                said.append(f"write actions {_range([first, last])} of {operator} done")
+            case fx.StoreState() | fx.Count() | fx.RecordLineage():
+                pass
+            case _:
+                said.append(_words(type(effect).__name__))
+    return "; ".join([*(text.format(_range(ids)) for text, ids in groups.items()), *said]) or "states and counters"
+
+
+def _names(assignments: fx.Assignments) -> str:
+    return ", ".join(f"{inset_id} ({status.value})" for inset_id, status in assignments)
+
+
+def _words(name: str) -> str:
+    return "".join(f" {letter.lower()}" if letter.isupper() else letter for letter in name).strip()
+
+
+def _range(numbers: Iterable[Any]) -> str:
+    found = list(numbers)
+    if not found:
+        return "none"
+    return str(found[0]) if len(found) == 1 or found[0] == found[-1] else f"{found[0]}-{found[-1]}"

@@ -1,0 +1,1 @@
+"""The invariants of the log, checked after every transaction of a schedule."""

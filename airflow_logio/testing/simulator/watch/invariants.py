@@ -1,0 +1,51 @@
+"""All invariants of the log: each is a method of `LogWatch` whose name is the sentence that holds."""
+
+from __future__ import annotations
+
+from airflow_logio.testing.simulator.watch.log_watch import LogWatch
+
+INVARIANTS = (
+    LogWatch.a_write_action_is_logged_before_it_is_applied,
+    LogWatch.a_lower_token_writes_nothing,
+    LogWatch.a_replaced_driver_commits_nothing,
+    LogWatch.a_replaced_driver_has_no_heartbeat,
+    LogWatch.a_complete_read_action_is_never_read_again,
+    LogWatch.event_ids_are_gapless,
+    LogWatch.the_end_of_a_stream_is_once_and_last,
+    LogWatch.a_body_never_changes,
+    LogWatch.no_body_is_collected_that_is_needed,
+    LogWatch.what_is_in_retention_is_kept,
+    LogWatch.no_event_enters_an_input_set_twice,
+    LogWatch.done_never_becomes_undone,
+    LogWatch.nothing_undone_is_removed,
+    LogWatch.an_undone_row_has_its_body,
+    LogWatch.a_write_action_is_done_when_it_is_applied,
+    LogWatch.acknowledgements_are_a_prefix,
+    LogWatch.marks_are_what_was_acknowledged,
+    LogWatch.a_context_never_goes_back,
+    LogWatch.what_is_done_is_closed,
+    LogWatch.closed_input_sets_stay_closed,
+    LogWatch.fences_only_rise,
+    LogWatch.what_is_to_drain_reads_no_further,
+    LogWatch.a_drain_is_not_taken_back,
+    LogWatch.lineage_names_events_of_the_log,
+    LogWatch.lineage_goes_with_its_event,
+    LogWatch.a_finished_group_holds_nothing,
+    LogWatch.only_its_owner_commits_for_a_slot,
+    LogWatch.a_retired_replica_commits_nothing,
+    LogWatch.a_slot_that_is_done_never_moves,
+    LogWatch.who_loses_or_gains_a_slot_gets_a_new_epoch,
+    LogWatch.a_slot_is_done_when_its_operators_have_ended,
+    LogWatch.a_retired_replica_is_launched_by_a_request_alone,
+    LogWatch.a_retired_replica_owns_no_open_slot,
+    LogWatch.a_run_has_finished_when_all_is_done,
+    LogWatch.a_key_names_one_request,
+    LogWatch.a_request_is_settled_once,
+    LogWatch.one_request_of_a_group_is_open,
+    LogWatch.nothing_moves_for_a_settled_request,
+    LogWatch.slots_are_placed_as_was_asked,
+    LogWatch.what_is_done_was_done_before,
+    LogWatch.a_replica_is_launched_for_an_open_request,
+    LogWatch.no_request_stays_open,
+)
+"""Checked at every transaction of every schedule on a log in memory."""

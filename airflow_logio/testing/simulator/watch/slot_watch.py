@@ -1,0 +1,180 @@
+"""Invariants of slots: who owns them, what a move must do with it, and what may be committed for them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from airflow_logio.protocol import effects as fx
+from airflow_logio.protocol.replicas import Slot, slot_of
+from airflow_logio.protocol.states import CONCLUDED, GroupState
+from airflow_logio.protocol.values import Port
+from airflow_logio.store.memory.tables import ABSENT, GroupKey, GroupRow, Tables
+from airflow_logio.store.records import FenceRow
+from airflow_logio.testing.simulator.violation import Violation
+
+if TYPE_CHECKING:
+    from airflow_logio.protocol.context import Context
+    from airflow_logio.testing.simulator.driver.driver_state import Incarnation
+
+SlotName = tuple[str, int]
+"""(replicated group, slot)"""
+
+
+class SlotWatch:
+    """The part of `LogWatch` that sees slots."""
+
+    tables: Tables
+    _contexts: dict[str, Context]
+
+    def __init__(self) -> None:
+        self._operators_of: Mapping[SlotName, Collection[str]] = {}
+        self._group_of_operator: Mapping[str, str] = {}
+        self._done: set[SlotName] = set()
+        """Slots that are done since an earlier transaction."""
+        self._changed: list[tuple[tuple[int, str, int], Slot]] = []
+        """Slots that the transaction has changed, as they were before."""
+        self._raised: set[str] = set()
+        """Groups whose epoch it has raised."""
+        self._launching = False
+
+    def begin_slots(self, operators: Mapping[str, Sequence[str]]) -> None:
+        """`operators` are those of each replicated group."""
+        self._group_of_operator = {name: group for group, names in operators.items() for name in names}
+        found: dict[SlotName, list[str]] = {}
+        for name, group in self._group_of_operator.items():
+            slot = slot_of(name)
+            assert slot is not None, name
+            found.setdefault((group, slot), []).append(name)
+        self._operators_of = found
+
+    @contextmanager
+    def launching(self) -> Iterator[None]:
+        """Inside, a retired replica may be claimed."""
+        self._launching = True
+        try:
+            yield
+        finally:
+            self._launching = False
+
+    # --- what a driver does -------------------------------------------------------------------------------------------
+
+    def only_its_owner_commits_for_a_slot(self, driver: Incarnation, effects: fx.Effects) -> None:
+        """An owner's commit changes no owner, so it can be looked at afterwards."""
+        replica, run_id = driver.plan.name, driver.claim.run_id
+        for effect in effects:
+            for operator in _operators(effect):
+                group = self._group_of_operator.get(operator)
+                if group is None:
+                    continue
+                number = slot_of(operator)
+                assert number is not None
+                slot = self.tables.slots[run_id, group, number]
+                if slot.owner != replica:
+                    self._broken(
+                        "only_its_owner_commits_for_a_slot",
+                        f"{replica}, incarnation {driver.number} has committed {type(effect).__name__} of {operator}, "
+                        f"whose owner is {slot.owner}",
+                    )
+                if (group, number) in self._done and not isinstance(effect, fx.Collect):
+                    self._broken("what_is_done_stays_as_it_is", f"{replica} has committed {effect} of slot {number}")
+        self._done = {(group, number) for (_, group, number), slot in self.tables.slots.items() if slot.done}
+
+    def a_retired_replica_commits_nothing(self, driver: Incarnation) -> None:
+        if self.tables.groups[GroupKey(driver.claim.run_id, driver.plan.name)].state is GroupState.RETIRED:
+            self._broken("a_retired_replica_commits_nothing", f"{driver.plan.name}, incarnation {driver.number}")
+
+    # --- what a transaction changed -----------------------------------------------------------------------------------
+
+    def note_epoch(self, key: GroupKey, before: Any, after: FenceRow) -> None:
+        if before is not ABSENT and before.epoch < after.epoch:
+            self._raised.add(key.group)
+
+    def note_slot(self, key: tuple[int, str, int], before: Any) -> None:
+        if before is not ABSENT:
+            self._changed.append((key, before))
+
+    def see_slots(self, *, reopened: bool) -> None:
+        """When a transaction is over; `reopened` if a retry of quarantined Input Sets has taken ends back."""
+        if not self._changed and not self._raised:
+            return
+        changed, self._changed = self._changed, []
+        raised, self._raised = self._raised, set()
+        for key, before in changed:
+            after = self.tables.slots[key]
+            if before.owner != after.owner:
+                self.a_slot_that_is_done_never_moves(key, before, after)
+                self.who_loses_or_gains_a_slot_gets_a_new_epoch(key, before, after, raised)
+            if (after.moves != before.moves + 1) if before.owner != after.owner else after.moves != before.moves:
+                self._broken("every_move_is_counted", f"slot {key[2]} of {key[1]}: {before} became {after}")
+            if after.done and not before.done:
+                self.a_slot_is_done_when_its_operators_have_ended(key)
+            if before.done and not after.done:
+                self._done.discard(key[1:])
+                if not reopened:
+                    self._broken("a_slot_stays_done", f"slot {key[2]} of {key[1]}")
+
+    def a_slot_that_is_done_never_moves(self, key: tuple[int, str, int], before: Slot, after: Slot) -> None:
+        if before.done:
+            self._broken("a_slot_that_is_done_never_moves", f"slot {key[2]} of {key[1]}: {before} became {after}")
+
+    def who_loses_or_gains_a_slot_gets_a_new_epoch(
+        self, key: tuple[int, str, int], before: Slot, after: Slot, raised: Collection[str]
+    ) -> None:
+        for owner in (before.owner, after.owner):
+            if owner is not None and owner not in raised:
+                self._broken(
+                    "who_loses_or_gains_a_slot_gets_a_new_epoch",
+                    f"slot {key[2]} of {key[1]} went from {before.owner} to {after.owner}, and {owner} goes on",
+                )
+
+    def a_slot_is_done_when_its_operators_have_ended(self, key: tuple[int, str, int]) -> None:
+        operators = self._operators_of[key[1:]]
+        for name in operators:
+            context = self._contexts.get(name)
+            if context is None or not context.finished:
+                self._broken(
+                    "a_slot_is_done_when_its_operators_have_ended", f"slot {key[2]} of {key[1]} is done, {name} is not"
+                )
+
+    def a_retired_replica_is_launched_by_a_request_alone(
+        self, key: GroupKey, before: GroupRow, after: GroupRow, *, reopened: bool
+    ) -> None:
+        leaves = before.state is GroupState.RETIRED and after.state is not GroupState.RETIRED
+        if leaves and not self._launching and not reopened:
+            self._broken(
+                "a_retired_replica_is_launched_by_a_request_alone", f"{key.group} is {after.state.value} again"
+            )
+
+    def a_retired_replica_owns_no_open_slot(self, key: GroupKey) -> None:
+        owned = [slot.number for slot in self.tables.slots.values() if slot.owner == key.group and not slot.done]
+        if owned:
+            self._broken("a_retired_replica_owns_no_open_slot", f"{key.group} owns {owned}")
+
+    def a_run_has_finished_when_all_is_done(self, operators: Collection[str]) -> None:
+        for name in operators:
+            context = self._contexts.get(name)
+            if context is None or not context.finished:
+                self._broken("a_run_has_finished_when_all_is_done", f"it has, and {name} has not ended")
+        for key, row in self.tables.groups.items():
+            if row.state not in CONCLUDED:
+                self._broken("a_run_has_finished_when_all_is_done", f"it has, and {key.group} is {row.state.value}")
+
+    @staticmethod
+    def _broken(invariant: str, what: str) -> None:
+        raise Violation(invariant, what)
+
+
+def _operators(effect: fx.Effect) -> Sequence[str]:
+    """Whose rows an effect changes."""
+    match effect:
+        case fx.LogEvent(event=event):
+            return (event.sender.operator,)
+        case fx.Collect(operators=operators):
+            return tuple(operators)
+        case fx.DrainGroup() | fx.FinishGroup() | fx.ExpireLineage() | fx.SweepShared():
+            return ()
+    named: Any = getattr(effect, "operator", None) or getattr(effect, "receiver", None)
+    named = named or getattr(effect, "sender", None) or getattr(effect, "port", None)
+    return () if named is None else (named.operator if isinstance(named, Port) else named,)

@@ -1,0 +1,393 @@
+"""The world of one schedule: the log, the external systems, the groups with all their drivers, dead, alive and undead."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+from airflow_logio.errors import EpochVoid, Fenced, LogInconsistent, LogioError, Park
+from airflow_logio.protocol import effects as fx
+from airflow_logio.protocol.liveness import RecoveryBudget
+from airflow_logio.protocol.states import GroupState
+from airflow_logio.protocol.values import Port
+from airflow_logio.store.records import Claim, GroupRef, RunKey, RunSpec
+from airflow_logio.testing.simulator.driver.driver_state import Incarnation, Phase
+from airflow_logio.testing.simulator.driver.simulated_driver import Driver
+from airflow_logio.testing.simulator.driver.threads import Source
+from airflow_logio.testing.simulator.external_systems import ExternalSystem
+from airflow_logio.testing.simulator.log_port import Log
+from airflow_logio.testing.simulator.plan import Batch, Scenario
+from airflow_logio.testing.simulator.replica_world import Scaling, applications
+from airflow_logio.testing.simulator.sites import Site
+from airflow_logio.testing.simulator.upkeep import from_log, shapes, sweeps_of
+from airflow_logio.testing.simulator.violation import Violation
+from airflow_logio.testing.simulator.watch.log_watch import LogWatch
+
+MAX_ZOMBIES = 2
+RETRIES = 3
+"""How often an Input Set is retried: one on which its operator always raises stays aside."""
+
+
+class Action(NamedTuple):
+    """One choice of a schedule. `age` counts back from the group's newest incarnation: 0 is the newest, 1 its forerunner."""
+
+    group: str
+    age: int
+    verb: str
+    about: object = None
+    many: int = 1
+    outcome: str = ""
+
+
+class StoredEffect(NamedTuple):
+    """The path of a payload says who wrote it (DESIGN decision 6)."""
+
+    group: str
+    incarnation: int
+    rest: str
+
+    @property
+    def path(self) -> str:
+        return f"{self.group}/{self.incarnation}/{self.rest}"
+
+    @classmethod
+    def of(cls, path: str) -> StoredEffect:
+        group, incarnation, rest = path.split("/", 2)
+        return cls(group, int(incarnation), rest)
+
+
+class World:
+    """`perform` takes one action; it returns False, and nothing has happened, if the action is not possible now.
+
+    Raises `Violation` if something happened that must not.
+    """
+
+    driver_class: type[Driver] = Driver
+
+    def __init__(self, scenario: Scenario, store: Log, watch: LogWatch) -> None:
+        self.scenario = scenario
+        self.store = store
+        self.watch = watch
+        self.systems: dict[str, ExternalSystem] = {name: make() for name, make in scenario.externals.items()}
+        self.groups = {plan.name: plan for plan in scenario.groups(self.systems)}
+        """As the author sees them: a replicated group is one, with the operators of all slots."""
+        self.plans = applications(self.groups, scenario.replicated)
+        """What is claimed and recovered by itself: groups, and each replica of those that are replicated."""
+        self.run = store.start_run(
+            RunSpec(
+                RunKey(scenario.name, "simulation", "schedule"),
+                "simulated",
+                "",
+                tuple(self.plans),
+                {},
+                {},
+                "graph",
+                "code",
+                RecoveryBudget(recoveries=1_000_000),
+                operators=shapes(self.groups) if scenario.retries or scenario.drains or scenario.replicated else {},
+                replicated=scenario.replicated,
+            )
+        )
+        self.watch.begin(
+            self.groups, self.systems, from_log(self.groups), scenario.retention, scenario.kept, scenario.replicated
+        )
+        self.sweeps = sweeps_of(scenario, self.groups)
+        """Of the last group, which is the last to finish."""
+        self.with_sources = [
+            name for name, plan in self.plans.items() if any(not spec.inputs for spec in plan.operators)
+        ]
+        self.drivers: dict[str, list[Driver]] = {name: [] for name in self.plans}
+        self.incarnations = dict.fromkeys(self.plans, 0)
+        self.scaling = Scaling(self)
+        self.to_claim = {name: name not in self.scaling.retired for name in self.plans}
+        self.finished: set[str] = set()
+        self.wished: set[str] = set()
+        """Groups that were asked to drain."""
+        self._halted: set[str] = set()
+        """Groups that a retry has taken back from their end: a person launches them."""
+        self.known: dict[Port, int] = {}
+        """Receiver port → greatest event_id that is logged for it: where fetching may find something."""
+        self.effects: dict[str, list[Batch]] = {}
+        """Payload store: reference → stored effect of a non-replayable read action."""
+        self.commits = 0
+        self.crashes = 0
+        self.sites: Counter[Site] = Counter()
+        self._readings: Counter[str] = Counter()
+        self._tries: Counter[tuple[str, ...]] = Counter()
+        """(operator, Input Set) → how often it was retried."""
+        self._doubts: dict[str, tuple[Incarnation, fx.Effects]] = {}
+
+    # --- the scheduler's side -----------------------------------------------------------------------------------------
+
+    def is_over(self) -> bool:
+        """Every group has finished, and knows it or is dead; nothing is left to retry."""
+        return (
+            len(self.finished | self.scaling.retired) == len(self.plans)
+            and not any(drivers and drivers[-1].is_alive for drivers in self.drivers.values())
+            and not self.may_retry()
+            and self.scaling.is_over()
+        )
+
+    def may_retry(self) -> bool:
+        tries = self._tries
+        return self.scenario.retries and any(tries[one[1:]] < RETRIES for one in self.watch.tables.quarantine)
+
+    def newest(self, group: str) -> Driver | None:
+        drivers = self.drivers[group]
+        return drivers[-1] if drivers else None
+
+    def zombies(self, group: str) -> list[Driver]:
+        """Replaced drivers that do not know it."""
+        return [driver for driver in self.drivers[group][:-1] if driver.is_alive]
+
+    def perform(self, action: Action) -> bool:
+        """Take one action of a schedule."""
+        if action.verb in _SUPERVISION:
+            return _SUPERVISION[action.verb](self, action)
+        drivers = self.drivers[action.group]
+        if action.age >= len(drivers):
+            return False
+        driver = drivers[-1 - action.age]
+        if not driver.is_alive:
+            return False
+        try:
+            return driver.perform(action.verb, action.about, action.many, action.outcome)
+        except Fenced as error:
+            self._refused(driver, error)
+        except EpochVoid:
+            driver.void()
+        except Violation:
+            raise
+        except Exception as error:
+            self._failed(driver, error)
+        return True
+
+    # --- the driver's side --------------------------------------------------------------------------------------------
+
+    def commit(self, driver: Incarnation, effects: fx.Effects) -> None:
+        """The log's part of a commit; then everybody may see it."""
+        driver.session.commit(effects)
+        self.watch.after_commit(driver, effects)
+        self.commits += 1
+        known = self.known
+        for effect in effects:
+            if type(effect) is fx.LogEvent:
+                for delivery in effect.deliveries:
+                    known[delivery.receiver] = effect.event.event_id
+            elif type(effect) is fx.FinishGroup:
+                self.finished.add(driver.plan.name)
+
+    def doubt(self, driver: Incarnation, effects: fx.Effects) -> None:
+        """The connection breaks inside the transaction: it holds the fence row until the database has decided."""
+        driver.session.check()  # the fence statement of the transaction has passed
+        self._doubts[driver.plan.name] = (driver, effects)
+
+    def is_locked(self, group: str) -> bool:
+        return group in self._doubts
+
+    def is_in_doubt(self, driver: Incarnation) -> bool:
+        doubt = self._doubts.get(driver.plan.name)
+        return doubt is not None and doubt[0] is driver
+
+    def obtain(self, driver: Driver, name: str, action: int) -> tuple[str, int]:
+        """A non-replayable read action: its whole effect, as it is now, goes to the payload store under a new name."""
+        script = self.scenario.sources[name]
+        if not driver.is_replaced:
+            self.watch.a_complete_read_action_is_never_read_again(name, driver.protocol.source(name).action_id)
+        self._readings[name] += 1
+        reading = self._readings[name]
+        batches: list[Batch] = []
+        offset = 0
+        while (batch := script.batch(action, offset, reading)) is not None:
+            batches.append(batch)
+            offset = batch.next_offset
+        ref = StoredEffect(driver.plan.name, driver.number, f"{driver.epochs}/{name}.{reading}").path
+        self.effects[ref] = batches
+        return ref, len(batches)
+
+    def batch(self, driver: Driver, name: str, source: Source) -> Batch | None:
+        """The next batch of a source, from outside or from its stored effect."""
+        if source.stored is None:
+            return self.scenario.sources[name].batch(source.action, source.offset, 0)
+        if source.stored not in self.effects:
+            if driver.is_replaced:
+                raise LogInconsistent(f"{source.stored} is gone")
+            raise Violation("a_stored_effect_is_kept", f"{name} needs {source.stored}, which is discarded")
+        return next((batch for batch in self.effects[source.stored] if batch.next_offset > source.offset), None)
+
+    # --- supervision --------------------------------------------------------------------------------------------------
+
+    def _claim(self, action: Action) -> bool:
+        """Launch the next incarnation. The claim waits for the fence row, as everybody does."""
+        group = action.group
+        if not self.to_claim[group] or group in self.finished or self.is_locked(group):
+            return False
+        expected, by_user = self.incarnations[group], group in self._halted
+        self.to_claim[group] = False
+        if group in self.scaling.retired:
+            return self.scaling.is_not_recovered(group)
+        claim = self.store.claim(self.run.run_id, group, expected=expected, reason="simulated", by_user=by_user)
+        self._halted.discard(group)
+        self.begin(group, claim)
+        return True
+
+    def begin(self, group: str, claim: Claim) -> None:
+        """The process of a claim."""
+        self.incarnations[group] = claim.incarnation
+        self.drivers[group].append(self.driver_class(self, self.plans[group], claim))
+        for driver in self.drivers[group][: -1 - MAX_ZOMBIES]:
+            driver.end("killed")
+
+    def _crash(self, action: Action) -> bool:
+        driver = self.newest(action.group)
+        if driver is None or not driver.is_alive:
+            return False
+        self.sites.update(driver.sites())
+        self.crashes += 1
+        driver.end("crashed")
+        self._declare_dead(driver)
+        return True
+
+    def _suspect(self, action: Action) -> bool:
+        """A supervisor takes a living driver for dead: from the next claim on it is a zombie."""
+        driver = self.newest(action.group)
+        if driver is None or not driver.is_alive or driver.is_replaced or self.to_claim[action.group]:
+            return False
+        self.crashes += 1
+        self.sites.update(driver.sites())
+        self._declare_dead(driver)
+        return True
+
+    def _declare_dead(self, driver: Driver) -> None:
+        group = driver.plan.name
+        if driver.is_replaced:
+            return  # by a claim whose driver is not there yet
+        self.store.declare_dead(GroupRef(self.run.run_id, group, driver.number), "simulated")
+        self.to_claim[group] = group not in self.finished
+
+    def _kill(self, action: Action) -> bool:
+        drivers, age = self.drivers[action.group], action.age
+        if not 0 < age < len(drivers) or not drivers[-1 - age].is_alive:
+            return False
+        drivers[-1 - age].end("killed")
+        return True
+
+    def _sweep(self, _action: Action) -> bool:
+        """Payloads that the log does not name go, if their incarnation is fenced (or its group has finished)."""
+        named = self.watch.references()
+        for path in list(self.effects):
+            effect = StoredEffect.of(path)
+            fenced = effect.incarnation < self.incarnations[effect.group] or effect.group in self.finished
+            if fenced and path not in named:
+                del self.effects[path]
+        return True
+
+    def _decide(self, action: Action) -> bool:
+        """The database ends a transaction whose client is gone: one way or the other."""
+        if action.group not in self._doubts:
+            return False
+        driver, effects = self._doubts.pop(action.group)
+        if action.outcome == "commit":
+            try:
+                self.commit(driver, effects)
+            except LogioError as error:  # its statements had passed: it is refused for nothing but a defect
+                raise Violation("no_group_is_parked", f"{action.group}: {error}") from error
+        return True
+
+    def _wish(self, action: Action) -> bool:
+        """A person asks a group with sources to drain, again or for the first time. Waits for the fence row."""
+        group = action.group
+        if group not in self.with_sources or group in self.finished or group in self._halted or self.is_locked(group):
+            return False
+        self.store.request(self.run.run_id, group, GroupState.DRAINING)
+        self.wished.add(group)
+        newest = self.newest(group)
+        waits = newest is not None and newest.is_alive and newest.phase is Phase.CLAIMED
+        self.watch.asked_to_drain(group, self.incarnations[group] + (not waits))
+        return True
+
+    def _retry(self, _action: Action) -> bool:
+        """A person puts quarantined Input Sets back, and launches what had finished. Waits for the fence rows of all."""
+        if self._doubts or not self.may_retry():
+            return False
+        with self.watch.retrying():
+            retried = self.store.retry_quarantined(self.run.run_id)
+        self._tries.update((one.operator, one.inset_id) for one in retried.input_sets)
+        self.watch.reopened.update(retried.to_launch)
+        for group in retried.to_launch:
+            self.finished.discard(group)
+            self.scaling.retired.discard(group)
+            self._halted.add(group)
+            self.to_claim[group] = True
+        return True
+
+    def _refused(self, driver: Driver, error: Fenced) -> None:
+        """By the log, or by an external system, where the new owner of a slot has written: then its epoch is void."""
+        if driver.slots is not None:
+            if driver.phase is Phase.STOPPING:
+                return  # a writer that nobody listens to any more
+            if driver.phase is Phase.RUNNING and self._is_void(driver):
+                return
+        self._fenced(driver, error)
+
+    def _fenced(self, driver: Driver, error: Fenced) -> None:
+        name = driver.plan.name
+        if not driver.is_replaced and not self.to_claim[name] and name not in self.scaling.retired:
+            raise Violation("only_the_replaced_are_fenced", f"{driver.plan.name}: {error}") from error
+        driver.end("fenced")
+
+    def _failed(self, driver: Driver, error: Exception) -> None:
+        """A zombie that reads what others have changed may run into anything, and is refused when it parks its group."""
+        if driver.is_replaced and isinstance(error, Park):
+            try:
+                driver.session.park(str(error))
+            except Fenced:
+                driver.end("fenced")
+                return
+        if driver.slots is not None and self._is_void(driver):
+            return
+        kind = "no_group_is_parked" if isinstance(error, LogioError) else "no_step_raises"
+        what = f"{driver.plan.name}, incarnation {driver.number}: {type(error).__name__}: {error}"
+        raise Violation(kind, what) from error
+
+    @staticmethod
+    def _is_void(driver: Driver) -> bool:
+        """What a replica finds strange may be the work of another one, to which a slot has moved (`GroupEpoch.run`)."""
+        try:
+            driver.session.check()
+        except EpochVoid:
+            driver.void()
+            return True
+        except Fenced:
+            driver.end("fenced")
+            return True
+        return False
+
+    def close(self) -> None:
+        """Let go of everything: what refers to itself would wait for the garbage collector."""
+        self.drivers.clear()
+        self.scaling.close()
+        self._doubts.clear()
+        self.watch.close()
+
+
+_SUPERVISION: Mapping[str, Callable[[World, Action], bool]] = {
+    "claim": World._claim,
+    "crash": World._crash,
+    "suspect": World._suspect,
+    "kill": World._kill,
+    "decide": World._decide,
+    "sweep": World._sweep,
+    "retry": World._retry,
+    "wish": World._wish,
+    "request": lambda world, action: world.scaling.request(action.group, action.about),
+    "employ": lambda world, action: world.scaling.employ(action.group, action.many, action.about),
+    "execute": lambda world, action: world.scaling.execute(action.about, action.many),
+    "dismiss": lambda world, action: world.scaling.dismiss(action.about),
+    "supervise": lambda world, _action: world.scaling.supervise(),
+    "overdue": lambda world, action: world.scaling.overdue(action.group),
+    "place": lambda world, action: world.scaling.place(action.group, action.about),
+    "revive": lambda world, action: world.scaling.revive(action.group),
+    "end": lambda world, _action: world.scaling.end_run(),
+}

@@ -1,0 +1,190 @@
+"""The channel: one question to the log for all ports, whoever got nothing first the next time, a bounded share of memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+import pytest
+
+from airflow_logio.errors import LogUnavailable
+from airflow_logio.protocol import effects as fx
+from airflow_logio.protocol.ports import PortOrder
+from airflow_logio.protocol.recovery import LoggedEvent
+from airflow_logio.protocol.values import Event, Kind, Port
+from airflow_logio.runtime.driver import channel as channels
+from airflow_logio.runtime.driver.channel import Channel
+from airflow_logio.runtime.driver.lanes import InTurn, Lane, OnePort
+from airflow_logio.runtime.driver.mailbox import Bound, Mailbox
+from airflow_logio.runtime.payloads.bodies import Bodies
+from airflow_logio.runtime.systems.arrow import encode
+from airflow_logio.store.memory import MemoryLogStore
+from airflow_logio.store.memory.session import MemoryGroupSession
+from tests.support.logs import Driver, start_driver
+from tests.support.waiting import eventually
+
+BODY = encode(pa.table({"n": [1]}))
+
+
+def slot(number: int) -> Port:
+    return Port(f"work[{number}]", "in")
+
+
+def for_slot(event_id: int, number: int, kind: Kind = Kind.DATA) -> fx.LogEvent:
+    event = Event(Port("feed", f"slot{number}"), event_id, kind, 1, None, BODY if kind is Kind.DATA else b"")
+    return fx.LogEvent(event, (fx.Delivery(slot(number)),))
+
+
+class Asked(MemoryGroupSession):
+    """The log, with what it was asked; raises the errors of `outages` first."""
+
+    def __init__(self, driver: Driver) -> None:
+        assert isinstance(driver.store, MemoryLogStore)
+        super().__init__(driver.store.tables, driver.ref)
+        self.open()
+        self.questions: list[Mapping[Port, int]] = []
+        self.outages: list[Exception] = []
+
+    def fetch_all(
+        self, cursors: Mapping[Port, int], *, max_events: int, max_bytes: int
+    ) -> Mapping[Port, Sequence[LoggedEvent]]:
+        self.questions.append(dict(cursors))
+        if self.outages:
+            raise self.outages.pop()
+        return super().fetch_all(cursors, max_events=max_events, max_bytes=max_bytes)
+
+
+class OutOfReach(Bodies):
+    """A payload store that does not answer, once for each event of `missing`."""
+
+    def __init__(self, missing: set[tuple[str, int]]) -> None:
+        super().__init__(None)
+        self._missing = missing
+
+    def unpacked(self, event: Event) -> Event:
+        if (event.sender.name, event.event_id) in self._missing:
+            self._missing.remove((event.sender.name, event.event_id))
+            raise LogUnavailable("the payload store does not answer")
+        return super().unpacked(event)
+
+
+@dataclass
+class Feed:
+    """A log that others write to, and a group that reads from it."""
+
+    driver: Driver = field(default_factory=lambda: start_driver(MemoryLogStore()))
+    mailbox: Mailbox = field(default_factory=lambda: Mailbox(Bound()))
+    missing: set[tuple[str, int]] = field(default_factory=set)
+    failed: list[BaseException] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.log = Asked(self.driver)
+
+    def send(self, *events: fx.LogEvent) -> None:
+        self.driver.session.commit([*events])
+
+    def channel(self, lanes: Sequence[Lane]) -> Channel:
+        return Channel(self.log, lanes, OutOfReach(self.missing), self.mailbox, self.failed.append)
+
+    def take(self, many: int) -> list[tuple[str, int]]:
+        """(sender port, event id) of what arrives."""
+        taken: list[tuple[str, int]] = []
+        while len(taken) < many:
+            item = self.mailbox.get(10, inputs=True)
+            assert item is not None, f"only {taken} came; {self.failed}"
+            _, event = item
+            taken.append((event.sender.name, event.event_id))
+        return taken
+
+
+@pytest.fixture
+def opened() -> Iterator[Callable[[Feed, Sequence[Lane]], Channel]]:
+    running: list[tuple[Feed, Channel]] = []
+
+    def start(feed: Feed, lanes: Sequence[Lane]) -> Channel:
+        running.append((feed, feed.channel(lanes)))
+        running[-1][1].start()
+        return running[-1][1]
+
+    yield start
+    for feed, channel in running:
+        feed.mailbox.close()
+        channel.stop()
+        assert feed.failed == []
+
+
+Start = Callable[[Feed, Sequence[Lane]], Channel]
+
+
+def ports(many: int) -> list[Lane]:
+    return [OnePort(slot(number), mark=0) for number in range(many)]
+
+
+def test_a_round_asks_once_for_all_ports(opened: Start) -> None:
+    feed = Feed()
+    feed.send(*(for_slot(n, number) for number in (0, 5, 63) for n in (1, 2)))
+    opened(feed, ports(64))
+    assert sorted(feed.take(6)) == [(f"slot{number}", n) for number in (0, 5, 63) for n in (1, 2)]
+    feed.send(for_slot(3, 5))
+    assert feed.take(1) == [("slot5", 3)]
+    assert feed.log.questions[0] == {slot(number): 0 for number in range(64)}
+    assert {len(question) for question in feed.log.questions} == {64}
+    eventually(lambda: feed.log.questions[-1][slot(5)] == 3, what="the cursor has moved")
+    assert feed.log.questions[-1] == {slot(n): {0: 2, 5: 3, 63: 2}.get(n, 0) for n in range(64)}
+
+
+def test_whoever_got_nothing_comes_first(opened: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Events so large that one fills a round: they are taken in turn."""
+    monkeypatch.setattr(channels, "FETCH_BYTES", 1)
+    feed = Feed()
+    feed.send(*(for_slot(n, number) for number in range(3) for n in range(1, 5)))
+    opened(feed, ports(3))
+    assert feed.take(12) == [(f"slot{number}", n) for n in range(1, 5) for number in range(3)]
+
+
+def test_a_full_mailbox_ends_the_questions(opened: Start) -> None:
+    feed = Feed(mailbox=Mailbox(Bound(events=2)))
+    feed.send(*(for_slot(n, number) for number in range(3) for n in range(1, 201)))
+    opened(feed, ports(3))
+    eventually(lambda: feed.mailbox.waiting()[0] == 2, what="the mailbox is full")
+    feed.take(3 * channels.FETCH_EVENTS - 3)
+    assert len(feed.log.questions) == 1, "what it brought is taken first"
+    assert len(feed.take(600 - 3 * channels.FETCH_EVENTS + 3)) > 0
+    assert len(feed.log.questions) >= 4
+
+
+def test_a_port_that_has_ended_is_asked_for_no_more(opened: Start) -> None:
+    feed = Feed()
+    feed.send(for_slot(1, 0, Kind.END), for_slot(1, 1))
+    opened(feed, ports(2))
+    assert sorted(feed.take(2)) == [("slot0", 1), ("slot1", 1)]
+    eventually(lambda: feed.log.questions[-1] == {slot(1): 1}, what="one port is left")
+    feed.send(for_slot(2, 1, Kind.END))
+    assert feed.take(1) == [("slot1", 2)]
+
+
+def test_ordered_ports_are_part_of_the_question(opened: Start) -> None:
+    feed = Feed()
+    ordered = InTurn("op", PortOrder("ab"), {}, set())
+
+    def sent(event_id: int, port: str) -> fx.LogEvent:
+        event = Event(Port("feed", port), event_id, Kind.DATA, 1, None, BODY)
+        return fx.LogEvent(event, (fx.Delivery(Port("op", port)),))
+
+    feed.send(*(sent(n, port) for n in (1, 2, 3) for port in "ab"), for_slot(1, 0))
+    opened(feed, [ordered, *ports(1)])
+    taken = feed.take(7)
+    assert [one for one in taken if one[0] != "slot0"] == [(port, n) for n in (1, 2, 3) for port in "ab"]
+    assert feed.log.questions[:2] == [{Port("op", "a"): 0, slot(0): 0}, {Port("op", "b"): 0}]
+
+
+def test_nothing_is_lost_or_repeated_when_the_log_is_away(opened: Start) -> None:
+    feed = Feed(missing={("slot0", 2), ("slot1", 1)})
+    feed.log.outages = [LogUnavailable("away"), LogUnavailable("away")]
+    feed.send(*(for_slot(n, number) for number in range(3) for n in (1, 2, 3)))
+    opened(feed, ports(3))
+    taken = feed.take(9)
+    assert sorted(taken) == [(f"slot{number}", n) for number in range(3) for n in (1, 2, 3)]
+    assert all([n for name, n in taken if name == f"slot{number}"] == [1, 2, 3] for number in range(3))
+    assert not feed.missing and not feed.log.outages

@@ -1,0 +1,115 @@
+"""Mode ``executors`` after a start: the first job is small, and nobody waits for a warm-up while one is due."""
+
+from __future__ import annotations
+
+import sys
+from types import SimpleNamespace
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from airflow_logio.runtime.driver import generation, spark_session
+from airflow_logio.runtime.driver.jobs import FIRST_RECORDS, Generated
+from airflow_logio.runtime.driver.spark_session import SparkSessions
+from airflow_logio.runtime.launch.bundle import needs_spark
+from pipelines.sales import sales
+
+
+class Operator:
+    """As much of an operator's protocol as `Generation` asks: what is triggered, with its records."""
+
+    def __init__(self, sizes: dict[str, int]) -> None:
+        self.triggered = {
+            inset_id: SimpleNamespace(held=[pa.table({"n": range(size)})]) for inset_id, size in sizes.items()
+        }
+
+    def next_triggered(self) -> list[str]:
+        return list(self.triggered)
+
+    def inputs_ended(self) -> bool:
+        return True
+
+
+class Runner:
+    def __init__(self) -> None:
+        self.jobs: list[list[str]] = []
+        self.free = True
+
+    def is_free(self) -> bool:
+        return self.free
+
+    def start(self, sets: list[tuple[str, Any]]) -> None:
+        self.jobs.append([inset_id for inset_id, _ in sets])
+        self.free = False
+
+    def finished(self) -> None:
+        self.free = True
+
+
+def test_the_first_job_is_small_and_the_next_takes_what_has_waited() -> None:
+    operator = Operator({f"{number}": FIRST_RECORDS // 4 for number in range(20)})
+    runner = Runner()
+
+    def start_job(name: str, chosen: list[str]) -> list[tuple[str, Any]]:
+        return [(inset_id, operator.triggered.pop(inset_id).held) for inset_id in chosen]
+
+    protocol: Any = SimpleNamespace(operators={"op": operator}, start_job=start_job)
+    jobs = generation.Generation(protocol, SimpleNamespace(), {}, lambda _: None)  # type: ignore[arg-type]
+    jobs._waiting["op"], jobs._runners["op"] = {}, runner  # type: ignore[assignment]
+    jobs.start_jobs()
+    jobs.finished(Generated("op", [], []))
+    jobs.start_jobs()
+    assert [len(job) for job in runner.jobs] == [4, 16]
+    assert runner.jobs[0] + runner.jobs[1] == [f"{number}" for number in range(20)], "in the order triggered"
+
+
+class Builder:
+    def appName(self, name: str) -> Builder:
+        return self
+
+    def getOrCreate(self) -> str:
+        return "session"
+
+
+@pytest.fixture
+def warmed(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """Sessions that were warmed up; pyspark is replaced by something without a JVM."""
+    monkeypatch.setitem(sys.modules, "pyspark", SimpleNamespace(SparkConf=lambda: None))
+    monkeypatch.setitem(sys.modules, "pyspark.sql", SimpleNamespace(SparkSession=SimpleNamespace(builder=Builder())))
+    seen: list[Any] = []
+    monkeypatch.setattr(spark_session, "warm_up", seen.append)
+    return seen
+
+
+def test_a_session_that_nobody_waits_for_is_warmed(warmed: list[Any]) -> None:
+    sessions = SparkSessions("test")
+    sessions.begin()
+    assert sessions._thread is not None
+    sessions._thread.join()
+    assert warmed == ["session"] and sessions.is_ready()
+
+
+def test_a_session_that_is_waited_for_is_handed_over_at_once(warmed: list[Any]) -> None:
+    sessions = SparkSessions("test")
+    assert sessions.get() == "session"
+    assert warmed == [] and sessions.is_ready()
+
+
+def test_a_session_that_cannot_be_made_is_an_error_for_everybody(
+    warmed: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse() -> None:
+        raise RuntimeError("no Java gateway")
+
+    monkeypatch.setitem(sys.modules, "pyspark", SimpleNamespace(SparkConf=refuse))
+    sessions = SparkSessions("test")
+    sessions.begin()
+    for ask in (sessions.get, sessions.raise_if_failed):
+        with pytest.raises(RuntimeError, match="no Java gateway"):
+            ask()
+    assert not sessions.is_ready()
+
+
+def test_a_group_needs_spark_if_one_of_its_operators_runs_in_jobs() -> None:
+    assert [group for group in sales.groups if needs_spark(sales, group)] == ["hourly"]

@@ -1,0 +1,155 @@
+"""Who owns a table, and what a marker refuses: the external half of exactly-once (DESIGN, "What is promised")."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+import sqlalchemy as sa
+
+from airflow_logio.dataflow.table_writer import TableWriter
+from airflow_logio.dataflow.write_actions import Marker, WriteAction
+from airflow_logio.errors import ConfigurationError, Fenced, LogInconsistent, WriteRefused
+from airflow_logio.runtime.systems.warehouse import Warehouse
+from tests.support.postgres import PostgresServer
+
+REPLACE = TableWriter("wh", "t", {"a": "bigint", "who": "text"}, on_new_run="replace")
+OLD, NEW = ("old", 1.0), ("new", 2.0)
+
+
+def marker(run: tuple[str, float], token: int = 1, operator: str = "publish") -> Marker:
+    return Marker(run[0], operator, "wh", 0, token, run[1])
+
+
+def action(run: tuple[str, float], number: int, operator: str = "publish") -> WriteAction:
+    """The first one begins the run; each other one inserts its number."""
+    table, kind = (pa.table({}), "begin") if number == 1 else (records(run, number), "insert")
+    return WriteAction(run[0], operator, "wh", number, 1, table, {"action": kind})
+
+
+def records(run: tuple[str, float], *values: int) -> pa.Table:
+    return pa.table({"a": pa.array(values, pa.int64()), "who": pa.array([run[0]] * len(values), pa.string())})
+
+
+def apply(warehouse: Warehouse, run: tuple[str, float], *numbers: int, token: int = 1) -> None:
+    warehouse.apply(marker(run, token), REPLACE, [action(run, number) for number in numbers])
+
+
+def contents(warehouse: Warehouse) -> list[tuple[int, str]]:
+    with warehouse.engine.connect() as connection:
+        return [(row.a, row.who) for row in connection.execute(sa.text("SELECT a, who FROM t ORDER BY a"))]
+
+
+@pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    return f"sqlite:///{tmp_path}/wh.db" if request.param == "sqlite" else str(request.getfixturevalue("postgres_url"))
+
+
+@pytest.fixture
+def warehouse(url: str) -> Iterator[Warehouse]:
+    opened = Warehouse("wh", url)
+    yield opened
+    opened.close()
+
+
+def test_what_was_applied_is_not_applied_again(warehouse: Warehouse) -> None:
+    apply(warehouse, NEW, 1, 2, 3)
+    apply(warehouse, NEW, 2, 3)
+    apply(warehouse, NEW, 2, 3, 4)
+    assert contents(warehouse) == [(2, "new"), (3, "new"), (4, "new")]
+
+
+def test_a_lower_token_is_refused(warehouse: Warehouse) -> None:
+    apply(warehouse, NEW, 1, 2, token=2)
+    with pytest.raises(Fenced, match="token 2 has written, this driver holds 1"):
+        apply(warehouse, NEW, 3, token=1)
+    assert contents(warehouse) == [(2, "new")]
+
+
+def test_a_warehouse_behind_the_log_is_noticed(warehouse: Warehouse) -> None:
+    with pytest.raises(LogInconsistent, match="restored from an older copy"):
+        apply(warehouse, NEW, 2)
+
+
+def test_an_older_run_cannot_begin_after_a_newer_one(warehouse: Warehouse) -> None:
+    apply(warehouse, NEW, 1, 2)
+    with pytest.raises(WriteRefused, match="a newer run has taken it over"):
+        apply(warehouse, OLD, 1)
+    assert contents(warehouse) == [(2, "new")]
+
+
+def test_a_run_that_was_taken_over_writes_no_more(warehouse: Warehouse) -> None:
+    apply(warehouse, OLD, 1, 2)
+    apply(warehouse, NEW, 1, 2)
+    with pytest.raises(WriteRefused, match="must not write to it any more"):
+        apply(warehouse, OLD, 3)
+    assert contents(warehouse) == [(2, "new")]
+
+
+@pytest.mark.postgres
+def test_a_new_run_waits_for_rows_that_are_being_written_and_replaces_them(postgres_url: str) -> None:
+    old, new = Warehouse("wh", postgres_url), Warehouse("wh", postgres_url)
+    apply(old, OLD, 1, 2)
+    inside, go_on = threading.Event(), threading.Event()
+
+    @sa.event.listens_for(old.engine, "commit")
+    def _pause(_connection: object) -> None:
+        inside.set()
+        go_on.wait(10)
+
+    writing = threading.Thread(target=apply, args=(old, OLD, 3))
+    beginning = threading.Thread(target=apply, args=(new, NEW, 1, 2))
+    writing.start()
+    assert inside.wait(10), "the old run holds its rows uncommitted"
+    beginning.start()
+    beginning.join(0.3)
+    assert beginning.is_alive(), "the new run waits for them"
+    go_on.set()
+    for thread in (writing, beginning):
+        thread.join(20)
+    assert contents(new) == [(2, "new")]
+    old.close()
+    new.close()
+
+
+@pytest.mark.postgres
+def test_two_writers_of_one_table_begin_at_once(postgres_server: PostgresServer) -> None:
+    url = postgres_server.new_database(migrated=False)
+    errors: list[Exception] = []
+    barrier = threading.Barrier(2)
+    append = TableWriter("wh", "t", {"a": "bigint"}, on_new_run="append")
+
+    def begin(operator: str) -> None:
+        warehouse = Warehouse("wh", url)
+        barrier.wait()
+        try:
+            warehouse.apply(marker(NEW, operator=operator), append, [action(NEW, 1, operator)])
+        except Exception as error:
+            errors.append(error)
+        warehouse.close()
+
+    threads = [threading.Thread(target=begin, args=(name,)) for name in ("first", "second")]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(20)
+    assert errors == []
+    postgres_server.drop_database(url)
+
+
+@pytest.mark.parametrize(
+    "url", ["postgresql://u:pass@host:54s3cret/db", "postgresql://u:se@s3cret@host/db", "nothing://u:s3cret@host/db"]
+)
+def test_no_part_of_a_url_that_cannot_be_used_is_repeated(url: str) -> None:
+    with pytest.raises(ConfigurationError) as refused:
+        Warehouse("wh", url)
+    assert "s3cret" not in str(refused.value)
+    assert refused.value.__cause__ is None
+
+
+def test_a_relative_sqlite_file_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match="must be an absolute path"):
+        Warehouse("wh", "sqlite:///wh.db")
