@@ -2,13 +2,13 @@
 
 The loop goes on while a commit is under way; whatever it has submitted meanwhile goes into the next transaction. Nothing
 leaves the group before its commit: write actions are handed to their writer threads, and receivers are woken, after it.
+The order is that of `protocol.commit_queue`, which stands here behind a lock.
 """
 
 from __future__ import annotations
 
 import logging
 import threading
-from collections import deque
 from collections.abc import Callable, Sequence
 
 from msgspec.structs import replace
@@ -16,6 +16,7 @@ from msgspec.structs import replace
 from airflow_logio.crash import CrashPoint, crash_here
 from airflow_logio.errors import LogUnavailable
 from airflow_logio.protocol import effects as fx
+from airflow_logio.protocol.commit_queue import CommitQueue, CommitStep, HandOver
 from airflow_logio.protocol.values import Kind, Port
 from airflow_logio.runtime.payloads.bodies import Bodies
 from airflow_logio.runtime.systems.arrow import encode
@@ -24,32 +25,29 @@ from airflow_logio.store.records import Collected
 
 log = logging.getLogger(__name__)
 
-MAX_BYTES_PER_COMMIT = 32 * 2**20
-MAX_STEPS_WAITING = 64
 IDLE_CHECK_SECONDS = 1.0
 
 
 class Committer:
-    """`after_commit` gets the effects of every transaction that was committed, in order, on the committer's thread.
+    """`release` gets what each transaction lets go, in order, on the committer's thread, when it is durable.
 
-    So does `collected`, with what the garbage collection among them has done.
+    `collected` gets the effects of each transaction, with what the garbage collection among them has done.
     """
 
     def __init__(
         self,
         session: GroupSession,
         bodies: Bodies,
-        after_commit: Callable[[Sequence[fx.Effect]], None],
+        release: Callable[[HandOver], None],
         failed: Callable[[BaseException], None],
         collected: Callable[[Sequence[fx.Effect], Sequence[Collected]], None] = lambda _, __: None,
     ) -> None:
         self._bodies = bodies
         self._session = session
         self._collected = collected
-        self._after_commit = after_commit
+        self._release = release
         self._failed = failed
-        self._steps: deque[fx.Effects] = deque()
-        self._busy = False
+        self._queue = CommitQueue()
         self._stopping = False
         self._broken = False
         self._changed = threading.Condition()
@@ -58,32 +56,32 @@ class Committer:
     def start(self) -> None:
         self._thread.start()
 
-    def submit(self, effects: fx.Effects) -> None:
+    def add(self, effects: fx.Effects) -> None:
         """Queue the effects of a step; waits while too many are queued, so that memory stays bounded."""
         if not effects:
             return
         with self._changed:
-            while len(self._steps) >= MAX_STEPS_WAITING and not (self._broken or self._stopping):
+            while self._queue.is_full() and not (self._broken or self._stopping):
                 self._changed.wait()
-            self._steps.append(effects)
+            self._queue.add(effects)
             self._changed.notify_all()
 
     def is_idle(self) -> bool:
-        """Nothing is queued or under way: a step submitted now would be committed at once."""
+        """Nothing is queued or under way: a step that is closed now is committed at once."""
         with self._changed:
-            return not self._steps and not self._busy
+            return self._queue.is_idle()
 
     def drain(self) -> None:
         """Wait until everything submitted is committed, or a commit has failed."""
         with self._changed:
-            while (self._steps or self._busy) and not self._broken:
+            while not self._queue.is_idle() and not self._broken:
                 self._changed.wait()
 
     def stop(self) -> None:
         """Drop what is queued and join: after a refused commit nothing later may be applied."""
         with self._changed:
             self._stopping = True
-            self._steps.clear()
+            self._queue.drop()
             self._changed.notify_all()
         if self._thread.is_alive() and threading.current_thread() is not self._thread:
             self._thread.join()
@@ -92,33 +90,27 @@ class Committer:
 
     def _run(self) -> None:
         try:
-            while (effects := self._take()) is not None:
-                self._commit(effects)
+            while self._take():
+                while (step := self._queue.wants) is not None:
+                    self._commit() if step is CommitStep.COMMIT else self._hand_over()
         except BaseException as error:
             self._failed(error)  # first: whoever waits in drain() looks for the failure when it returns
             with self._changed:
                 self._broken = True
-                self._busy = False
                 self._changed.notify_all()
 
-    def _take(self) -> fx.Effects | None:
+    def _take(self) -> bool:
+        """Wait for a step, and take what there is; False when the thread is to end."""
         with self._changed:
-            self._busy = False
             self._changed.notify_all()
-            while not self._steps:
+            while not self._queue.steps:
                 if self._stopping:
-                    return None
+                    return False
                 if not self._changed.wait(IDLE_CHECK_SECONDS):
                     self._check_idle()
-            self._busy = True
-            taken: fx.Effects = []
-            size = 0
-            while self._steps and size < MAX_BYTES_PER_COMMIT:
-                step = self._steps.popleft()
-                size += sum(map(_payload_bytes, step))
-                taken += step
+            self._queue.take(_payload_bytes)
             self._changed.notify_all()
-            return taken
+        return True
 
     def _check_idle(self) -> None:
         """A group that has nothing to commit would never learn that it was replaced, or its epoch raised."""
@@ -130,13 +122,23 @@ class Committer:
         finally:
             self._changed.acquire()
 
-    def _commit(self, effects: fx.Effects) -> None:
-        serialized = serialize(effects, self._bodies)
+    def _commit(self) -> None:
+        effects = serialize(self._queue.taken, self._bodies)
         crash_here(CrashPoint.BEFORE_COMMIT)
-        collected = self._session.commit(serialized)
+        collected = self._session.commit(effects)
         crash_here(CrashPoint.AFTER_COMMIT)
-        self._after_commit(serialized)
-        self._collected(serialized, collected)
+        with self._changed:
+            self._queue.taken = effects
+            self._queue.committed()
+        self._collected(effects, collected)
+
+    def _hand_over(self) -> None:
+        with self._changed:
+            released = self._queue.peek()
+        self._release(released)
+        with self._changed:
+            self._queue.handed_over()
+            self._changed.notify_all()
 
 
 def _payload_bytes(effect: fx.Effect) -> int:

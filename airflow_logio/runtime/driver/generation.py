@@ -1,4 +1,4 @@
-"""When a Spark job is started, and with which Input Sets (mode ``executors``)."""
+"""The Spark jobs of a group's asynchronous operators (mode ``executors``): started when `protocol.job_queue` says so."""
 
 from __future__ import annotations
 
@@ -9,20 +9,10 @@ from typing import Any
 
 from airflow_logio.dataflow.operators import BatchGenerator, Operator
 from airflow_logio.protocol.group import GroupProtocol
+from airflow_logio.protocol.job_queue import JobQueue
 from airflow_logio.protocol.values import ExecutionMode
 from airflow_logio.runtime.driver.epoch_settings import EpochSettings, Failure
-from airflow_logio.runtime.driver.jobs import (
-    FIRST_RECORDS,
-    LINGER_SECONDS,
-    TARGET_RECORDS,
-    Generated,
-    JobRunner,
-    batch_of,
-)
-
-MAX_RECORDS_PER_JOB = 400_000
-MAX_RECORDS_WAITING = 2 * MAX_RECORDS_PER_JOB
-MAX_BYTES_WAITING = 256 * 2**20
+from airflow_logio.runtime.driver.jobs import JobRunner
 
 
 class Generation:
@@ -36,16 +26,11 @@ class Generation:
         put: Callable[[Any], None],
     ) -> None:
         self._protocol = protocol
-        self._waiting: dict[str, dict[str, tuple[int, int]]] = {}
-        self._oldest: dict[str, float] = {}
         self._runners: dict[str, JobRunner] = {}
-        self._begun: set[str] = set()
-        """Operators that have had their first job."""
         for name, operator in members.items():
             if operator.mode is not ExecutionMode.EXECUTORS:
                 continue
             assert isinstance(operator, BatchGenerator), f"{name} has mode executors and is no BatchGenerator"
-            self._waiting[name] = {}
             self._runners[name] = JobRunner(
                 settings.pipeline.name,
                 name,
@@ -56,15 +41,11 @@ class Generation:
                 put,
                 lambda error: put(Failure(error)),
             )
+        self._queue = JobQueue(protocol, self._runners, extent)
 
     def is_full(self) -> bool:
         """Enough is triggered for the next job and the one after it: take no more events into memory meanwhile."""
-        for waiting in self._waiting.values():
-            records = sum(count for count, _ in waiting.values())
-            size = sum(size for _, size in waiting.values())
-            if records >= MAX_RECORDS_WAITING or size >= MAX_BYTES_WAITING:
-                return True
-        return False
+        return self._queue.is_full()
 
     def is_busy(self) -> bool:
         """A job is running."""
@@ -72,49 +53,15 @@ class Generation:
 
     def start_jobs(self) -> None:
         """Start a job where one is due; at most one per operator at a time."""
+        now = time.monotonic()
         for name, runner in self._runners.items():
-            self._note_triggered(name)
-            if runner.is_free() and self._is_due(name):
-                self._start(name, runner)
+            self._queue.note(name, now)
+            if runner.is_free() and self._queue.is_due(name, now):
+                runner.start(self._protocol.start_job(name, self._queue.take(name, now)))
 
-    def _note_triggered(self, name: str) -> None:
-        waiting = self._waiting[name]
-        operator = self._protocol.operators[name]
-        for inset_id in operator.next_triggered():
-            if inset_id not in waiting:
-                waiting[inset_id] = _extent(operator.triggered[inset_id].held)
-                self._oldest.setdefault(name, time.monotonic())
-
-    def _is_due(self, name: str) -> bool:
-        waiting = self._waiting[name]
-        if not waiting:
-            return False
-        if self._protocol.operators[name].inputs_ended():
-            return True
-        records = sum(count for count, _ in waiting.values())
-        target = TARGET_RECORDS if name in self._begun else FIRST_RECORDS
-        return records >= target or time.monotonic() - self._oldest[name] >= LINGER_SECONDS
-
-    def _start(self, name: str, runner: JobRunner) -> None:
-        waiting = self._waiting[name]
-        limit = MAX_RECORDS_PER_JOB if name in self._begun else FIRST_RECORDS
-        self._begun.add(name)
-        chosen = batch_of([(inset_id, count) for inset_id, (count, _) in waiting.items()], limit)
-        for inset_id in chosen:
-            del waiting[inset_id]
-        self._oldest.pop(name, None)
-        if waiting:
-            self._oldest[name] = time.monotonic()
-        runner.start(self._protocol.start_job(name, chosen))
-
-    def finished(self, job: Generated) -> None:
-        """The end of a job is a step of its own: Output Sets logged, Input Sets done, state serialized."""
-        if job.results:
-            self._protocol.generated(job.operator, job.results, job.reads)
-        for inset_id, error in job.aside:
-            self._protocol.set_aside(job.operator, inset_id, error)
-        if job.is_last:
-            self._runners[job.operator].finished()
+    def finished(self, operator: str) -> None:
+        """The last results of a job are taken: its runner is free again."""
+        self._runners[operator].finished()
 
     def _origin(self, name: str, inset_id: str) -> str:
         """Of an Input Set that is in a job: no event joins it any more, and it stays triggered until the job is noted."""
@@ -125,7 +72,7 @@ class Generation:
             runner.join()
 
 
-def _extent(held: Any) -> tuple[int, int]:
+def extent(held: Any) -> tuple[int, int]:
     """Records and bytes of an event state; an operator's own kind of state counts as one record."""
     tables = held if isinstance(held, list) else [held]
     return sum(getattr(t, "num_rows", 1) for t in tables), sum(getattr(t, "nbytes", 0) for t in tables)

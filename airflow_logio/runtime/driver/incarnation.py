@@ -6,6 +6,8 @@ import logging
 import os
 import sys
 import threading
+from collections.abc import Mapping
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 
@@ -21,10 +23,13 @@ from airflow_logio.errors import (
     LogUnavailable,
     OperatorFailed,
     Park,
+    ProtocolViolation,
 )
+from airflow_logio.protocol.life import Life, LifeStep
+from airflow_logio.protocol.recovery import Recovered
 from airflow_logio.protocol.replicas import replicated_group
 from airflow_logio.protocol.states import GroupState
-from airflow_logio.runtime.driver.epoch import GroupEpoch
+from airflow_logio.runtime.driver.epoch import GroupEpoch, moves_explain, operators_of
 from airflow_logio.runtime.driver.epoch_settings import EpochSettings
 from airflow_logio.runtime.driver.heartbeat import Heartbeat
 from airflow_logio.runtime.driver.idle_epoch import IdleEpoch
@@ -160,24 +165,59 @@ class Driver:
 
     def _epochs(self, settings: EpochSettings, ref: GroupRef) -> bool:
         """Run epochs until the group is finished or halted; a void epoch is rebuilt in place under the next one."""
-        raise_epoch = False
+        life = Life(is_replica=replicated_group(settings.group) in settings.pipeline.replicated)
         while True:
-            session = self._store.session(ref)
-            try:
-                if raise_epoch:
-                    crash_here(CrashPoint.BEFORE_REBUILD)
-                fence = self._store.patience.call(
-                    "opening the fence",
-                    lambda session=session, up=raise_epoch: session.open(raise_epoch=up),  # type: ignore[misc]
-                )
-                if raise_epoch:
-                    crash_here(CrashPoint.AFTER_REBUILD)
-                return self._epoch(settings, session, fence.epoch).run()
-            except EpochVoid as void:
-                log.warning("%s; rebuilding from the log", void)
-                raise_epoch = True
-            finally:
-                session.close()
+            with closing(self._store.session(ref)) as session:
+                try:
+                    return self._live(life, settings, session)
+                except EpochVoid as void:
+                    log.warning("%s; rebuilding from the log", void)
+                    life.void()
+            life.stopped()  # `GroupEpoch.run` has joined its threads
+
+    def _live(self, life: Life, settings: EpochSettings, session: GroupSession) -> bool:
+        """One epoch, in the order of `Life`. True if the group has finished. Raises `EpochVoid`."""
+        epoch, slots, group = 0, None, None
+        recovered: Recovered
+        while (step := life.wants) is not LifeStep.STOP:
+            match step:
+                case LifeStep.OPEN:
+                    epoch = self._open(session, raise_epoch=life.raises_epoch)
+                    if (by_hand := manual_operator(settings.pipeline, settings.group)) is not None:
+                        return ManualEpoch(settings, session, epoch, by_hand).run()
+                    life.done(LifeStep.OPEN)
+                case LifeStep.ASK_SLOTS:
+                    slots = self._ask_slots(life, session)
+                case LifeStep.READ:
+                    crash_here(CrashPoint.BEFORE_RECOVERY)
+                    with moves_explain(session, slots):
+                        recovered = session.recover(operators_of(settings, slots))
+                    life.done(LifeStep.READ)
+                case LifeStep.REBUILD:
+                    group = GroupEpoch(settings, session, epoch, recovered, slots)
+                    life.done(LifeStep.REBUILD)
+                case LifeStep.WAIT:
+                    return IdleEpoch(settings, session, partial(self._retire, session.ref)).run()
+                case LifeStep.RUN:
+                    assert group is not None
+                    return group.run()
+        raise ProtocolViolation("a void epoch is stopped before the next one begins")
+
+    def _ask_slots(self, life: Life, session: GroupSession) -> Mapping[int, int]:
+        slots = self._store.patience.call("asking for its slots", session.slots)
+        log.info("replica %s owns slots %s", session.ref.group, sorted(slots) or "none")
+        life.done(LifeStep.ASK_SLOTS)
+        if not slots:
+            life.owns_nothing()
+        return slots
+
+    def _open(self, session: GroupSession, *, raise_epoch: bool) -> int:
+        if raise_epoch:
+            crash_here(CrashPoint.BEFORE_REBUILD)
+        fence = self._store.patience.call("opening the fence", lambda: session.open(raise_epoch=raise_epoch))
+        if raise_epoch:
+            crash_here(CrashPoint.AFTER_REBUILD)
+        return fence.epoch
 
     def _sweep(self, run: Run, ref: GroupRef, *, below: int) -> None:
         """Clear away payloads that incarnations below have written and not committed; the next driver tries again."""
@@ -189,23 +229,6 @@ class Driver:
         except LogioError as error:
             log.warning("the payloads of group %s are not swept: %s", ref.group, error)
         crash_here(CrashPoint.AFTER_SWEEP)
-
-    def _epoch(
-        self, settings: EpochSettings, session: GroupSession, epoch: int
-    ) -> GroupEpoch | ManualEpoch | IdleEpoch:
-        by_hand = manual_operator(settings.pipeline, settings.group)
-        if by_hand is not None:
-            return ManualEpoch(settings, session, epoch, by_hand)
-        if replicated_group(settings.group) not in settings.pipeline.replicated:
-            return GroupEpoch(settings, session, epoch)
-        # Asked for behind the fence: whoever moves a slot later voids this epoch, and what it commits is refused.
-        slots = self._store.patience.call("asking for its slots", session.slots)
-        log.info("replica %s owns slots %s", settings.group, sorted(slots) or "none")
-        return (
-            GroupEpoch(settings, session, epoch, slots)
-            if slots
-            else IdleEpoch(settings, session, partial(self._retire, session.ref))
-        )
 
     def _retire(self, ref: GroupRef) -> None:
         self._store.rescale(ref.run_id, replicated_group(ref.group), {}, retire=[ref.group])

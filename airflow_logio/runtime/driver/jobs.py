@@ -25,13 +25,6 @@ from airflow_logio.runtime.systems.connections import Connections, describe_read
 
 log = logging.getLogger(__name__)
 
-TARGET_RECORDS = 300_000
-"""A job starts at once when this many records wait: bounded memory, and the start-up of a job is paid for."""
-FIRST_RECORDS = 20_000
-"""The first job of a driver is small: a recovered group shows its next Output Set before it goes through what has waited."""
-LINGER_SECONDS = 1.0
-"""Otherwise it starts when the oldest triggered Input Set has waited this long, or nothing more can come."""
-
 
 @dataclass(frozen=True, slots=True)
 class Generated:
@@ -161,15 +154,3 @@ class JobRunner:
 
 def _first_lines(error: BaseException, count: int = 6) -> str:
     return "\n".join(str(error).splitlines()[:count])
-
-
-def batch_of(held: Sequence[tuple[str, int]], limit: int) -> list[str]:
-    """As many Input Sets, in order, as fit into `limit` records; at least one."""
-    chosen: list[str] = []
-    total = 0
-    for inset_id, records in held:
-        if chosen and total + records > limit:
-            break
-        chosen.append(inset_id)
-        total += records
-    return chosen

@@ -27,6 +27,7 @@ from airflow_logio.errors import (
     LogUnavailable,
     OperatorFailed,
 )
+from airflow_logio.protocol.commit_queue import DiscardOrder, ReadOrder, SourceOrder
 from airflow_logio.runtime.driver.mailbox import Closed, Mailbox
 from airflow_logio.runtime.payloads.payload_store import EpochPayloads
 from airflow_logio.runtime.payloads.roots import HOW_TO_CONFIGURE
@@ -91,28 +92,6 @@ class Discarded:
     action_id: int
 
 
-# --- what the thread is asked to do -----------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class ReadAction:
-    """Execute a read action that is in the log, from behind its first `offset` records; `stored` is its stored effect."""
-
-    action_id: int
-    action: Mapping[str, Any]
-    offset: int = 0
-    stored: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class UsedUp:
-    """The last event of the read action is in the log: discard its store (Algorithm 1 Step 2.d)."""
-
-    action_id: int
-    ref: str | None = None
-    """None for a read action that this thread has executed."""
-
-
 class _Cut(Exception):
     """The group drains: the read under way is not wanted any more."""
 
@@ -148,8 +127,8 @@ class SourceReader:
         self._started = False
         self._offset = 0
         self._refs: dict[int, str] = {}
-        self._reads: queue.SimpleQueue[tuple[ReadAction, threading.Event] | None] = queue.SimpleQueue()
-        self._used_up: queue.SimpleQueue[tuple[UsedUp, threading.Event] | None] = queue.SimpleQueue()
+        self._reads: queue.SimpleQueue[tuple[ReadOrder, threading.Event] | None] = queue.SimpleQueue()
+        self._used_up: queue.SimpleQueue[tuple[DiscardOrder, threading.Event] | None] = queue.SimpleQueue()
         self._last_discard = threading.Event()
         """Set when the last store that is to be discarded so far is gone."""
         self._last_discard.set()
@@ -160,9 +139,9 @@ class SourceReader:
         self._reading_thread = self._thread("source", self._read_all)
         self._discarding_thread: threading.Thread | None = None
 
-    def ask(self, task: ReadAction | UsedUp) -> None:
+    def ask(self, task: SourceOrder) -> None:
         """Tasks are begun in the order in which they are asked for: what is used up goes before more is stored."""
-        if isinstance(task, ReadAction):
+        if isinstance(task, ReadOrder):
             self._reads.put((task, self._last_discard))
             return
         if self._discarding_thread is None:
@@ -248,7 +227,7 @@ class SourceReader:
     def _how_far(self) -> str:
         return f"read action {self._reading} after {self._offset:,} records"
 
-    def _execute(self, read: ReadAction) -> None:
+    def _execute(self, read: ReadOrder) -> None:
         self._check_wanted()
         self._reading = read.action_id
         what = f"reading source {self._name}"
@@ -311,7 +290,7 @@ class SourceReader:
         crash_here(CrashPoint.AFTER_NEXT_ACTION)
         return Exhausted(self._name, None if following is None else without_plan(following))
 
-    def _discard(self, used_up: UsedUp) -> None:
+    def _discard(self, used_up: DiscardOrder) -> None:
         ref = self._refs.pop(used_up.action_id, None) if used_up.ref is None else used_up.ref
         if ref is None:
             raise OperatorFailed(f"source {self._name!r} knows no store of read action {used_up.action_id}")

@@ -11,6 +11,7 @@ from sqlalchemy.engine import Connection, Engine
 
 from airflow_logio.crash import CrashPoint, crash_here
 from airflow_logio.errors import EpochVoid, Fenced, LogInconsistent
+from airflow_logio.protocol.commit_queue import CommitAttempt
 from airflow_logio.protocol.effects import Effects
 from airflow_logio.protocol.recovery import LoggedEvent, Recovered
 from airflow_logio.protocol.replicas import replicated_group
@@ -108,13 +109,12 @@ class SqlGroupSession(GroupSession):
 
     def commit(self, effects: Effects) -> tuple[Collected, ...]:
         number = self._fence.commit_no + 1
-        attempted = False
+        transaction = CommitAttempt(self._fence.epoch, number)
 
         def attempt() -> tuple[Collected, ...]:
-            nonlocal attempted
-            if attempted and self._was_committed(number):
+            if transaction.is_in_doubt and self._was_committed(transaction):
                 return ()
-            attempted = True
+            transaction.send()
             return self._commit_once(number, effects)
 
         collected = self._patience.call(f"group {self.ref.group!r}, commit {number}", attempt)
@@ -159,17 +159,13 @@ class SqlGroupSession(GroupSession):
         if (found.incarnation, found.epoch) != (self._fence.incarnation, self._fence.epoch):
             self._refuse(found, found.commit_no)
 
-    def _was_committed(self, number: int) -> bool:
+    def _was_committed(self, transaction: CommitAttempt) -> bool:
         """Resolve an unknown outcome: the fence row's lock on a new connection waits for the old transaction's end."""
         with writing(self._engine) as connection:
             row = self._lock_fence(connection)
-        if row.incarnation == self.ref.incarnation and row.epoch == self._fence.epoch:
-            if row.commit_no == number:
-                return True
-            if row.commit_no == number - 1:
-                return False
-        self._refuse(row, number)
-        return False
+        if row.incarnation != self.ref.incarnation:
+            raise self._fenced(row)
+        return transaction.was_committed(row.epoch, row.commit_no)
 
     def _note_first_commit(self, connection: Connection) -> None:
         if self._first_commit_noted:

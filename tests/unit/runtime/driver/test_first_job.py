@@ -9,15 +9,16 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from airflow_logio.runtime.driver import generation, spark_session
-from airflow_logio.runtime.driver.jobs import FIRST_RECORDS, Generated
+from airflow_logio.protocol.job_queue import JobBounds, JobQueue
+from airflow_logio.runtime.driver import spark_session
+from airflow_logio.runtime.driver.generation import extent
 from airflow_logio.runtime.driver.spark_session import SparkSessions
 from airflow_logio.runtime.launch.bundle import needs_spark
 from pipelines.sales import sales
 
 
 class Operator:
-    """As much of an operator's protocol as `Generation` asks: what is triggered, with its records."""
+    """As much of an operator's protocol as `JobQueue` asks: what is triggered, with its records."""
 
     def __init__(self, sizes: dict[str, int]) -> None:
         self.triggered = {
@@ -31,37 +32,20 @@ class Operator:
         return True
 
 
-class Runner:
-    def __init__(self) -> None:
-        self.jobs: list[list[str]] = []
-        self.free = True
-
-    def is_free(self) -> bool:
-        return self.free
-
-    def start(self, sets: list[tuple[str, Any]]) -> None:
-        self.jobs.append([inset_id for inset_id, _ in sets])
-        self.free = False
-
-    def finished(self) -> None:
-        self.free = True
-
-
 def test_the_first_job_is_small_and_the_next_takes_what_has_waited() -> None:
-    operator = Operator({f"{number}": FIRST_RECORDS // 4 for number in range(20)})
-    runner = Runner()
-
-    def start_job(name: str, chosen: list[str]) -> list[tuple[str, Any]]:
-        return [(inset_id, operator.triggered.pop(inset_id).held) for inset_id in chosen]
-
-    protocol: Any = SimpleNamespace(operators={"op": operator}, start_job=start_job)
-    jobs = generation.Generation(protocol, SimpleNamespace(), {}, lambda _: None)  # type: ignore[arg-type]
-    jobs._waiting["op"], jobs._runners["op"] = {}, runner  # type: ignore[assignment]
-    jobs.start_jobs()
-    jobs.finished(Generated("op", [], []))
-    jobs.start_jobs()
-    assert [len(job) for job in runner.jobs] == [4, 16]
-    assert runner.jobs[0] + runner.jobs[1] == [f"{number}" for number in range(20)], "in the order triggered"
+    first = JobBounds().first_records
+    operator = Operator({f"{number}": first // 4 for number in range(20)})
+    protocol: Any = SimpleNamespace(operators={"op": operator})
+    queue = JobQueue(protocol, ["op"], extent)
+    jobs = []
+    for _ in range(2):
+        queue.note("op", 0.0)
+        assert queue.is_due("op", 0.0)
+        jobs.append(queue.take("op", 0.0))
+        for inset_id in jobs[-1]:
+            del operator.triggered[inset_id]
+    assert [len(job) for job in jobs] == [4, 16]
+    assert [*jobs[0], *jobs[1]] == [f"{number}" for number in range(20)], "in the order triggered"
 
 
 class Builder:

@@ -12,7 +12,7 @@ from airflow_logio.dataflow import Count, Pipeline, RoundRobin, stateless
 from airflow_logio.errors import EpochVoid, OperatorFailed, ProtocolViolation
 from airflow_logio.protocol import effects as fx
 from airflow_logio.protocol.values import Event, Port
-from airflow_logio.runtime.driver.epoch import GroupEpoch
+from airflow_logio.runtime.driver.epoch import GroupEpoch, operators_of
 from airflow_logio.runtime.driver.epoch_settings import EpochSettings
 from airflow_logio.runtime.driver.spark_session import SparkSessions
 from airflow_logio.runtime.launch.start_run import operator_shapes
@@ -83,7 +83,9 @@ def epoch_of(driver: Driver) -> GroupEpoch:
     settings = EpochSettings(
         pipeline(), run, driver.ref.group, connections, SparkSessions("none"), lambda _: None, threading.Event()
     )
-    return GroupEpoch(settings, driver.session, driver.session.open().epoch, driver.session.slots())
+    epoch, slots = driver.session.open().epoch, driver.session.slots()
+    recovered = driver.session.recover(operators_of(settings, slots))
+    return GroupEpoch(settings, driver.session, epoch, recovered, slots)
 
 
 def test_an_error_while_its_slots_move_voids_the_epoch(replica: Driver) -> None:

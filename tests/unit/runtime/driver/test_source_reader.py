@@ -14,16 +14,15 @@ import pytest
 from airflow_logio.dataflow import SourceBatch
 from airflow_logio.dataflow.operators import SourceOperator
 from airflow_logio.errors import ConfigurationError, ExternalUnavailable, LogInconsistent, OperatorFailed
+from airflow_logio.protocol.commit_queue import DiscardOrder, ReadOrder
 from airflow_logio.runtime.driver.mailbox import Bound, Mailbox
 from airflow_logio.runtime.driver.source_reader import (
     Batch,
     Discarded,
     Exhausted,
     HandedOver,
-    ReadAction,
     SourceReader,
     Stored,
-    UsedUp,
     without_plan,
 )
 from airflow_logio.runtime.payloads import EpochPayloads, Payloads
@@ -130,13 +129,13 @@ def test_an_effect_is_stored_before_its_first_batch_and_discarded_when_it_is_use
     start: Any, store: Payloads, epoch: EpochPayloads
 ) -> None:
     harness = start(Scripted([3, 4]), epoch)
-    harness.reader.ask(ReadAction(1, {"part": 0}))
+    harness.reader.ask(ReadOrder("s", 1, {"part": 0}))
     stored, *batches, handed_over, end = harness.take(5)
     assert isinstance(stored, Stored) and (stored.records, stored.end) == (7, None)
     assert sizes(batches) == [(3, 3, 1), (4, 7, 1)]
     assert (handed_over, end) == (HandedOver("s"), Exhausted("s", None))
     assert len(store.find("run")) == 1
-    harness.reader.ask(UsedUp(1))
+    harness.reader.ask(DiscardOrder("s", 1))
     assert harness.take() == [Discarded("s", 1)]
     assert store.find("run") == []
 
@@ -144,7 +143,7 @@ def test_an_effect_is_stored_before_its_first_batch_and_discarded_when_it_is_use
 def test_a_read_that_fails_midway_is_discarded_and_replayed(start: Any, store: Payloads, epoch: EpochPayloads) -> None:
     source = Scripted([3, ExternalUnavailable("gone")], [2, ConnectionError("reset")], [TimeoutError()], [5])
     harness = start(source, epoch)
-    harness.reader.ask(ReadAction(1, {"part": 0}))
+    harness.reader.ask(ReadOrder("s", 1, {"part": 0}))
     stored, batch, _ = harness.take(3)
     assert stored.records == 5 and sizes([batch]) == [(5, 5, 4)], "nothing of the earlier executions"
     assert source.reads == [(0, 0)] * 4
@@ -153,7 +152,7 @@ def test_a_read_that_fails_midway_is_discarded_and_replayed(start: Any, store: P
 
 def test_a_system_that_stays_away_is_a_clear_end(start: Any, store: Payloads, epoch: EpochPayloads) -> None:
     harness = start(Scripted(*[[ExternalUnavailable("no route")]] * 50), epoch, seconds=0.5)
-    harness.reader.ask(ReadAction(1, {"part": 0}))
+    harness.reader.ask(ReadOrder("s", 1, {"part": 0}))
     error = harness.error()
     assert isinstance(error, ExternalUnavailable) and "reading source s" in str(error) and "no route" in str(error)
     assert store.find("run") == []
@@ -161,13 +160,13 @@ def test_a_system_that_stays_away_is_a_clear_end(start: Any, store: Payloads, ep
 
 def test_a_long_read_that_fails_once_has_more_attempts(start: Any, epoch: EpochPayloads) -> None:
     harness = start(Scripted([1, ExternalUnavailable("late")], [1]), epoch, seconds=0.001)
-    harness.reader.ask(ReadAction(1, {"part": 0}))
+    harness.reader.ask(ReadOrder("s", 1, {"part": 0}))
     assert harness.take(3)[0].records == 1
 
 
 def test_an_error_of_the_reader_is_fatal_and_named(start: Any, store: Payloads, epoch: EpochPayloads) -> None:
     harness = start(Scripted([3, ValueError("no such day")]), epoch)
-    harness.reader.ask(ReadAction(1, {"part": 0}))
+    harness.reader.ask(ReadOrder("s", 1, {"part": 0}))
     error = harness.error()
     assert (
         isinstance(error, OperatorFailed)
@@ -179,11 +178,11 @@ def test_an_error_of_the_reader_is_fatal_and_named(start: Any, store: Payloads, 
 
 def test_a_stored_effect_is_never_read_again_outside(start: Any, epoch: EpochPayloads) -> None:
     first = start(Scripted([3, 4, 5]), epoch)
-    first.reader.ask(ReadAction(1, {"part": 0}))
+    first.reader.ask(ReadOrder("s", 1, {"part": 0}))
     ref = first.take(5)[0].ref
     nobody = Scripted()
     again = start(nobody, epoch)
-    again.reader.ask(ReadAction(1, {"part": 0}, 7, ref))
+    again.reader.ask(ReadOrder("s", 1, {"part": 0}, 7, ref))
     batch, _, end = again.take(3)
     assert sizes([batch]) == [(5, 12, 1)] and isinstance(end, Exhausted)
     assert nobody.reads == []
@@ -193,18 +192,18 @@ def test_a_stored_effect_that_is_gone_is_said_with_the_read_action(
     start: Any, store: Payloads, epoch: EpochPayloads
 ) -> None:
     first = start(Scripted([3]), epoch)
-    first.reader.ask(ReadAction(7, {"part": 0}))
+    first.reader.ask(ReadOrder("s", 7, {"part": 0}))
     ref = first.take(3)[0].ref
     store.remove([ref])
     again = start(Scripted(), epoch)
-    again.reader.ask(ReadAction(7, {"part": 0}, 0, ref))
+    again.reader.ask(ReadOrder("s", 7, {"part": 0}, 0, ref))
     error = again.error()
     assert isinstance(error, LogInconsistent) and "read action 7 of source 's' is missing" in str(error)
 
 
 def test_an_empty_effect_completes_when_it_is_stored(start: Any, epoch: EpochPayloads) -> None:
     harness = start(Scripted([]), epoch)
-    harness.reader.ask(ReadAction(1, {"part": 0}))
+    harness.reader.ask(ReadOrder("s", 1, {"part": 0}))
     (stored,) = harness.take()
     assert (stored.records, stored.end) == (0, Exhausted("s", None))
     assert harness.mailbox.get(0.2, inputs=True) is None
@@ -215,8 +214,8 @@ def test_what_recovery_finds_used_up_is_discarded_before_anything_is_read(
 ) -> None:
     ref = str(epoch.store("effects/s/1", b"used up"))
     harness = start(Scripted([2]), epoch)
-    harness.reader.ask(UsedUp(1, ref))
-    harness.reader.ask(ReadAction(2, {"part": 1}))
+    harness.reader.ask(DiscardOrder("s", 1, ref))
+    harness.reader.ask(ReadOrder("s", 2, {"part": 1}))
     assert harness.take(2)[0] == Discarded("s", 1)
     assert [Path(path).parent.name for path in store.find("run")] == ["s"] and ref not in store.find("run")
 
@@ -227,11 +226,11 @@ def test_read_actions_follow_each_other_and_only_the_run_keeps_their_plan(
 ) -> None:
     source = Scripted([1], [2], replayable=replayable)
     harness = start(source, epoch, plan=["a", "b"])
-    harness.reader.ask(ReadAction(1, {"part": 0}))
+    harness.reader.ask(ReadOrder("s", 1, {"part": 0}))
     items = 2 if replayable else 4
     end = harness.take(items)[-1]
     assert end == Exhausted("s", {"part": 1})
-    harness.reader.ask(ReadAction(2, end.next_action))
+    harness.reader.ask(ReadOrder("s", 2, end.next_action))
     assert harness.take(items)[-1] == Exhausted("s", None)
     assert source.reads == [(0, 0), (1, 0)]
     assert without_plan({"part": 0, "plan": [1]}) == {"part": 0}
@@ -240,7 +239,7 @@ def test_read_actions_follow_each_other_and_only_the_run_keeps_their_plan(
 def test_a_replayable_read_resumes_behind_what_it_has_brought(start: Any, epoch: EpochPayloads) -> None:
     source = Scripted([3, ExternalUnavailable("gone")], [4], replayable=True)
     harness = start(source, None)
-    harness.reader.ask(ReadAction(1, {"part": 0}, 10))
+    harness.reader.ask(ReadOrder("s", 1, {"part": 0}, 10))
     assert sizes(harness.take(3)[:2]) == [(3, 13, 1), (4, 17, 2)]
     assert source.reads == [(0, 10), (0, 13)]
 
@@ -248,7 +247,7 @@ def test_a_replayable_read_resumes_behind_what_it_has_brought(start: Any, epoch:
 def test_without_a_payload_store_it_says_what_to_configure(start: Any) -> None:
     source = Scripted([3])
     harness = start(source, None)
-    harness.reader.ask(ReadAction(1, {"part": 0}))
+    harness.reader.ask(ReadOrder("s", 1, {"part": 0}))
     error = harness.error()
     assert isinstance(error, ConfigurationError) and "`payloads`" in str(error)
     assert source.reads == []
@@ -265,7 +264,7 @@ def test_it_ends_in_the_middle_of_a_read_and_leaves_no_file(start: Any, store: P
                 go_on.wait(10)
 
     harness = start(Slow([1, 1, 1]), epoch)
-    harness.reader.ask(ReadAction(1, {"part": 0}))
+    harness.reader.ask(ReadOrder("s", 1, {"part": 0}))
     assert reached.wait(10)
     threading.Timer(0.2, go_on.set).start()
     harness.stop()
@@ -301,7 +300,7 @@ def test_a_read_that_is_cut_short_brings_nothing_more_and_what_it_says_later_is_
 
     source = Failing([3], replayable=True)
     harness = start(source, None)
-    harness.reader.ask(ReadAction(1, {"part": 0}))
+    harness.reader.ask(ReadOrder("s", 1, {"part": 0}))
     harness.take()
     assert source.blocked.wait(10)
     harness.reader.drain(cut_short=True)
@@ -314,7 +313,7 @@ def test_a_read_that_is_cut_short_brings_nothing_more_and_what_it_says_later_is_
 def test_a_read_that_does_not_answer_is_left_behind_by_a_process_that_ends(start: Any) -> None:
     source = Blocked([3], replayable=True)
     harness = start(source, None)
-    harness.reader.ask(ReadAction(1, {"part": 0}))
+    harness.reader.ask(ReadOrder("s", 1, {"part": 0}))
     assert source.blocked.wait(10)
     harness.mailbox.close()
     harness.reader.stop(patience=0.05)
@@ -328,11 +327,11 @@ def test_a_store_is_discarded_while_the_next_read_action_is_asked_for(
     """Who drains needs no answer to that: the stored effect is handed over, and its store goes."""
     source = Blocked([3])
     harness = start(source, epoch)
-    harness.reader.ask(ReadAction(1, {"part": 0}))
+    harness.reader.ask(ReadOrder("s", 1, {"part": 0}))
     assert [type(item) for item in harness.take(3)] == [Stored, Batch, HandedOver]
     assert source.blocked.wait(10)
     harness.reader.drain(cut_short=True)
-    harness.reader.ask(UsedUp(1))
+    harness.reader.ask(DiscardOrder("s", 1))
     assert harness.take() == [Discarded("s", 1)]
     assert store.find("run") == []
     source.released.set()
@@ -342,12 +341,12 @@ def test_a_stored_effect_is_handed_over_whole_in_a_drain_and_nothing_is_asked_fo
     start: Any, epoch: EpochPayloads
 ) -> None:
     first = start(Scripted([3, 4]), epoch)
-    first.reader.ask(ReadAction(1, {"part": 0}))
+    first.reader.ask(ReadOrder("s", 1, {"part": 0}))
     ref = first.take()[0].ref
     source = Blocked()
     harness = start(source, epoch)
     harness.reader.drain(cut_short=False)
-    harness.reader.ask(ReadAction(1, {"part": 0}, 3, ref))
+    harness.reader.ask(ReadOrder("s", 1, {"part": 0}, 3, ref))
     batch, handed_over = harness.take(2)
     assert sizes([batch]) == [(4, 7, 1)] and handed_over == HandedOver("s")
     assert harness.mailbox.get(0.1, inputs=True) is None and not source.blocked.is_set()
@@ -356,7 +355,7 @@ def test_a_stored_effect_is_handed_over_whole_in_a_drain_and_nothing_is_asked_fo
 def test_a_source_whose_system_is_away_is_not_waited_for(start: Any) -> None:
     source = Scripted(*[[ExternalUnavailable("no route")]] * 50, replayable=True)
     harness = start(source, None, seconds=60)
-    harness.reader.ask(ReadAction(1, {"part": 0}))
+    harness.reader.ask(ReadOrder("s", 1, {"part": 0}))
     eventually(lambda: source.reads)
     harness.reader.drain(cut_short=True)
     harness.reader._reading_thread.join(10)
@@ -365,5 +364,5 @@ def test_a_source_whose_system_is_away_is_not_waited_for(start: Any) -> None:
 
 def test_batches_of_a_replayable_read_are_those_of_the_source(start: Any) -> None:
     harness = start(Scripted([2, 0, 1], replayable=True), None)
-    harness.reader.ask(ReadAction(1, {"part": 0}))
+    harness.reader.ask(ReadOrder("s", 1, {"part": 0}))
     assert all(isinstance(item, Batch) for item in harness.take(4)[:3])

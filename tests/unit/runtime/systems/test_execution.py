@@ -22,8 +22,9 @@ from airflow_logio.errors import (
     OperatorFailed,
     WriteRefused,
 )
+from airflow_logio.protocol.write_queue import Applied
 from airflow_logio.protocol.writes import PendingWrite
-from airflow_logio.runtime.driver.writer_threads import Applied, WriterThread
+from airflow_logio.runtime.driver.writer_threads import WriterThread
 from airflow_logio.runtime.payloads.bodies import Bodies
 from airflow_logio.runtime.systems.arrow import encode
 from airflow_logio.runtime.systems.connections import Connections, WriterIdentity

@@ -1,0 +1,208 @@
+"""Group commit as a state machine (design D3): what goes into a transaction, what became of it, what it lets go.
+
+Pure. The committer's thread of a driver and the simulator take the steps that `CommitQueue.wants` names. A transaction is
+committed before anything of it leaves the group: its write actions, its events, the read actions that it starts.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from enum import Enum, auto
+from typing import Any
+
+from airflow_logio.errors import EpochVoid, LogInconsistent, ProtocolViolation
+from airflow_logio.protocol import effects as fx
+from airflow_logio.protocol.values import Port
+from airflow_logio.protocol.writes import PendingWrite
+
+MAX_BYTES_PER_COMMIT = 32 * 2**20
+MAX_STEPS_WAITING = 64
+
+
+class CommitStep(Enum):
+    """What the committer does with the transaction that it has taken."""
+
+    COMMIT = auto()
+    HAND_OVER = auto()
+    """Let go what is durable now."""
+
+
+ORDER = (CommitStep.COMMIT, CommitStep.HAND_OVER)
+
+
+class CommitAttempt:
+    """One transaction until its outcome is known: commit `number` of epoch `epoch`."""
+
+    def __init__(self, epoch: int, number: int) -> None:
+        self._epoch = epoch
+        self._number = number
+        self._sent = False
+
+    @property
+    def is_in_doubt(self) -> bool:
+        """It was sent, and no answer came: the fence row must be read, under its lock, before it is sent again."""
+        return self._sent
+
+    def send(self) -> None:
+        """It is on its way to the log; until an answer comes, nobody knows its outcome."""
+        self._sent = True
+
+    def was_committed(self, epoch: int, commit_no: int) -> bool:
+        """What the fence row says of it. False: nothing of it is in the log, and the same effects are sent again.
+
+        Raises `EpochVoid` if the epoch was raised meanwhile, and `LogInconsistent` if the numbers do not fit.
+        """
+        if epoch != self._epoch:
+            raise EpochVoid(f"epoch {self._epoch} is void, the log is at {epoch}")
+        if commit_no not in (self._number, self._number - 1):
+            raise LogInconsistent(
+                f"the outcome of commit {self._number} is unknown, and the log is at commit {commit_no}"
+            )
+        self._sent = False
+        return commit_no == self._number
+
+
+@dataclass(frozen=True, slots=True)
+class ReadOrder:
+    """Execute a read action that is in the log, from behind its first `offset` records (Algorithms 1 and 6)."""
+
+    operator: str
+    action_id: int
+    action: Mapping[str, Any]
+    offset: int = 0
+    stored: str | None = None
+    """Reference of its stored effect, if there is one: the external system is not read then."""
+
+
+@dataclass(frozen=True, slots=True)
+class DiscardOrder:
+    """The last event of a read action is in the log: discard its stored effect (Algorithm 1 Step 2.d)."""
+
+    operator: str
+    action_id: int
+    ref: str | None = None
+    """Of the stored effect; None if the reader that is asked has stored it itself."""
+
+
+SourceOrder = ReadOrder | DiscardOrder
+
+
+@dataclass(slots=True)
+class HandOver:
+    """What may leave a group when a transaction is durable."""
+
+    writes: list[PendingWrite] = field(default_factory=list)
+    """Write actions for the writers (Algorithm 5 Step 2), in order."""
+    sources: list[SourceOrder] = field(default_factory=list)
+    """For the readers of sources, in order."""
+    sent: list[Port] = field(default_factory=list)
+    """Receivers of events, which may be asleep."""
+    released: list[Port] = field(default_factory=list)
+    """Output ports whose held events were released: their receivers may be asleep."""
+    drained: bool = False
+    """The log says that the group drains."""
+
+
+def hand_over(effects: fx.Effects) -> HandOver:
+    """What a committed transaction lets go."""
+    found = HandOver()
+    for effect in effects:
+        match effect:
+            case fx.LogEvent(deliveries=deliveries, held=False):
+                found.sent += [delivery.receiver for delivery in deliveries if not delivery.fused]
+            case fx.LogWrite():
+                found.writes.append(pending_write(effect))
+            case fx.Release(sender):
+                found.released.append(sender)
+            case fx.StartReadAction(operator, _, action_id, action):
+                found.sources.append(ReadOrder(operator, action_id, action))
+            case fx.ReadDone(operator, _, action_id):
+                found.sources.append(DiscardOrder(operator, action_id))
+            case fx.DrainGroup():
+                found.drained = True
+    return found
+
+
+def pending_write(effect: fx.LogWrite) -> PendingWrite:
+    """A write action as its writer gets it; large bodies are read back from the payload store."""
+    return PendingWrite(
+        effect.operator, effect.connection, effect.number, effect.header, effect.records, effect.body or b""
+    )
+
+
+class CommitQueue:
+    """Steps in the order in which they were closed, and the transaction under way. One at a time, strictly in sequence."""
+
+    def __init__(self) -> None:
+        self._steps: deque[fx.Effects] = deque()
+        self._left: list[CommitStep] = []
+        """What is still to be done with what was taken, in order."""
+        self.taken: fx.Effects = []
+        """The effects of the transaction under way; the committer replaces them by their serialized form."""
+
+    @property
+    def steps(self) -> deque[fx.Effects]:
+        """Closed steps that are in no transaction yet."""
+        return self._steps
+
+    @property
+    def wants(self) -> CommitStep | None:
+        """What is to be done next with the transaction under way; None if there is none."""
+        return self._left[0] if self._left else None
+
+    def add(self, effects: fx.Effects) -> None:
+        """Queue the effects of a step."""
+        if effects:
+            self._steps.append(effects)
+
+    def is_idle(self) -> bool:
+        """Nothing is queued or under way: a step that is closed now is committed at once."""
+        return not self._steps and not self._left
+
+    def is_full(self) -> bool:
+        """So much is queued that the loop must wait: memory stays bounded."""
+        return len(self._steps) >= MAX_STEPS_WAITING
+
+    def take(self, size: Callable[[fx.Effect], int], *, most_steps: int = MAX_STEPS_WAITING) -> fx.Effects:
+        """Put the next steps into one transaction: as many as there are, within `MAX_BYTES_PER_COMMIT`, at least one."""
+        if self._left or not self._steps:
+            raise ProtocolViolation("a transaction is taken while another one is under way, or without a step")
+        taken: fx.Effects = []
+        total = 0
+        while self._steps and most_steps > 0 and total < MAX_BYTES_PER_COMMIT:
+            step = self._steps.popleft()
+            total += sum(map(size, step))
+            taken += step
+            most_steps -= 1
+        self.taken = taken
+        self._left = list(ORDER)
+        return taken
+
+    def committed(self) -> None:
+        """The transaction is durable."""
+        self._done(CommitStep.COMMIT)
+
+    def peek(self) -> HandOver:
+        """What the transaction lets go, when its turn has come."""
+        self._expect(CommitStep.HAND_OVER)
+        return hand_over(self.taken)
+
+    def handed_over(self) -> None:
+        """What was let go has left the group."""
+        self._done(CommitStep.HAND_OVER)
+
+    def _expect(self, step: CommitStep) -> None:
+        if self.wants is not step:
+            raise ProtocolViolation(f"{step.name} is not what the committer has to do next, but {self.wants}")
+
+    def _done(self, step: CommitStep) -> None:
+        self._expect(step)
+        self._left.pop(0)
+        if not self._left:
+            self.taken = []
+
+    def drop(self) -> None:
+        """The epoch is void: what is queued must never be committed."""
+        self._steps.clear()

@@ -1,0 +1,105 @@
+"""Which triggered Input Sets go into which job of mode ``executors``, and when (design D7). Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from airflow_logio.protocol.group import GroupProtocol
+
+
+@dataclass(frozen=True, slots=True)
+class JobBounds:
+    """In records, bytes and seconds."""
+
+    target_records: int = 300_000
+    """A job starts at once when this many records wait: bounded memory, and the start-up of a job is paid for."""
+    first_records: int = 20_000
+    """The first job of a driver is small: a recovered group shows its next Output Set before it works off what has waited."""
+    linger_seconds: float = 1.0
+    """Otherwise it starts when the oldest triggered Input Set has waited this long, or nothing more can come."""
+    most_records: int = 400_000
+    """In one job."""
+    waiting_bytes: int = 256 * 2**20
+    """More of this is not taken into memory; nor more records than two jobs take."""
+
+
+class JobQueue:
+    """The triggered Input Sets of a group's asynchronous operators. `extent` gives records and bytes of an event state."""
+
+    def __init__(
+        self,
+        protocol: GroupProtocol,
+        operators: Collection[str],
+        extent: Callable[[Any], tuple[int, int]],
+        bounds: JobBounds | None = None,
+    ) -> None:
+        self._protocol = protocol
+        self._extent = extent
+        self._bounds = bounds or JobBounds()
+        self._waiting: dict[str, dict[str, tuple[int, int]]] = {name: {} for name in operators}
+        self._oldest: dict[str, float] = {}
+        self._begun: set[str] = set()
+        """Operators that have had their first job."""
+
+    def is_full(self) -> bool:
+        """Enough is triggered for the next job and the one after it: take no more events into memory meanwhile."""
+        for waiting in self._waiting.values():
+            records = sum(count for count, _ in waiting.values())
+            size = sum(size for _, size in waiting.values())
+            if records >= 2 * self._bounds.most_records or size >= self._bounds.waiting_bytes:
+                return True
+        return False
+
+    def note(self, operator: str, now: float) -> None:
+        """Take in what was triggered since the last look."""
+        waiting = self._waiting[operator]
+        protocol = self._protocol.operators[operator]
+        for inset_id in protocol.next_triggered():
+            if inset_id not in waiting:
+                waiting[inset_id] = self._extent(protocol.triggered[inset_id].held)
+                self._oldest.setdefault(operator, now)
+
+    def is_due(self, operator: str, now: float) -> bool:
+        """Whether a job is to start now, if none of the operator is running."""
+        waiting = self._waiting[operator]
+        if not waiting:
+            return False
+        if self._protocol.operators[operator].inputs_ended():
+            return True
+        records = sum(count for count, _ in waiting.values())
+        target = self._bounds.target_records if operator in self._begun else self._bounds.first_records
+        return records >= target or now - self._oldest[operator] >= self._bounds.linger_seconds
+
+    def due_at(self, operator: str, now: float) -> float | None:
+        """When a job is to start at the latest; None if nothing waits."""
+        if not self._waiting[operator]:
+            return None
+        return now if self.is_due(operator, now) else self._oldest[operator] + self._bounds.linger_seconds
+
+    def take(self, operator: str, now: float, most_records: int | None = None) -> Sequence[str]:
+        """The Input Sets of the job that starts now, in the order triggered."""
+        waiting = self._waiting[operator]
+        limit = self._bounds.most_records if operator in self._begun else self._bounds.first_records
+        self._begun.add(operator)
+        held = [(inset_id, count) for inset_id, (count, _) in waiting.items()]
+        chosen = batch_of(held, limit if most_records is None else min(limit, most_records))
+        for inset_id in chosen:
+            del waiting[inset_id]
+        self._oldest.pop(operator, None)
+        if waiting:
+            self._oldest[operator] = now
+        return chosen
+
+
+def batch_of(held: Sequence[tuple[str, int]], limit: int) -> list[str]:
+    """As many Input Sets, in order, as fit into `limit` records; at least one."""
+    chosen: list[str] = []
+    total = 0
+    for inset_id, records in held:
+        if chosen and total + records > limit:
+            break
+        chosen.append(inset_id)
+        total += records
+    return chosen

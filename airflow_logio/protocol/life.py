@@ -1,0 +1,73 @@
+"""The epochs of one incarnation, one after the other: in which order a driver starts, and begins again (Section 4).
+
+Pure. A driver and the simulator take the step that `Life.wants` names. The fence comes first, then the log is read: what an
+earlier driver, or an earlier epoch, was about to commit is in the log by then, or never will be.
+"""
+
+from __future__ import annotations
+
+from enum import Enum, auto
+
+from airflow_logio.errors import ProtocolViolation
+
+
+class LifeStep(Enum):
+    """What the driver of a group does next."""
+
+    OPEN = auto()
+    """Read the fence row, and raise the epoch if its memory is void."""
+    ASK_SLOTS = auto()
+    """Of a replica: which slots it owns. Asked behind the fence, so that a later move voids this epoch."""
+    READ = auto()
+    """Read the log (Algorithms 6 to 9)."""
+    REBUILD = auto()
+    """Make a new memory of what was read, with new threads."""
+    RUN = auto()
+    WAIT = auto()
+    """Of a replica without slots: until one comes."""
+    STOP = auto()
+    """The epoch is void: join every thread, so that nothing of it reaches the log or an external system any more."""
+
+
+START = (LifeStep.OPEN, LifeStep.ASK_SLOTS, LifeStep.READ, LifeStep.REBUILD)
+"""Of every epoch."""
+
+
+class Life:
+    """Where a driver stands. `is_replica`: it asks for its slots."""
+
+    def __init__(self, *, is_replica: bool = False) -> None:
+        self._start = [step for step in START if is_replica or step is not LifeStep.ASK_SLOTS]
+        self._left = list(self._start)
+        self._then = LifeStep.RUN
+        self.raises_epoch = False
+        """With the next `OPEN`."""
+
+    @property
+    def wants(self) -> LifeStep:
+        """What is to be done next."""
+        return self._left[0] if self._left else self._then
+
+    def done(self, step: LifeStep) -> None:
+        """A step of the start is done. Raises `ProtocolViolation` if it was not its turn."""
+        if self.wants is not step or not self._left:
+            raise ProtocolViolation(f"a driver does {step.name}, and {self.wants.name} comes first")
+        self._left.pop(0)
+        if step is LifeStep.OPEN:
+            self.raises_epoch = False
+
+    def owns_nothing(self) -> None:
+        """The replica has no slot: there is nothing to rebuild until its epoch is void."""
+        self._left.clear()
+        self._then = LifeStep.WAIT
+
+    def void(self) -> None:
+        """The memory of this epoch is void: a commit was refused, or a slot has moved."""
+        self._left.clear()
+        self._then = LifeStep.STOP
+
+    def stopped(self) -> None:
+        """Every thread is joined: the next epoch begins, with nothing but what the log says."""
+        self._left = list(self._start)
+        self._then = LifeStep.RUN
+        self.raises_epoch = True

@@ -1,0 +1,277 @@
+"""The loop of a group: what one epoch wants next, from what it observes and the time that it is told (Section 4).
+
+Pure: no thread, no clock, no database. The driver's main thread runs a `GroupLoop` over its mailbox. The simulator runs the
+same object one step at a time, so what a schedule shows is true of the code that ships. The state machines of the other
+threads stand beside it: `Life` (in which order an epoch begins), `CommitQueue` (the committer), `WriteQueue` (a writer),
+`JobQueue` (jobs of mode ``executors``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Protocol
+
+from airflow_logio.protocol import effects as fx
+from airflow_logio.protocol.commit_queue import DiscardOrder, ReadOrder, SourceOrder
+from airflow_logio.protocol.group import GroupProtocol
+from airflow_logio.protocol.logic import Emit, Output, Read
+from airflow_logio.protocol.recovery import Recovered
+from airflow_logio.protocol.source import SourceProtocol
+from airflow_logio.protocol.values import FIRST_EVENT_ID, Event, Port
+from airflow_logio.protocol.write_queue import Applied, WriterKey
+from airflow_logio.protocol.writes import PendingWrite
+
+FLUSH_SECONDS = 0.25
+"""Assignments without an Output Set are committed at the latest after this time (design D2)."""
+FLUSH_EVENTS = 512
+COMMITTER_POLL_SECONDS = 0.005
+
+
+class Commits(Protocol):
+    """The committer's queue: a `CommitQueue`, or one behind a lock."""
+
+    def add(self, effects: fx.Effects) -> None: ...
+    def is_idle(self) -> bool: ...
+
+
+class Writer(Protocol):
+    """A writer's queue: a `WriteQueue`, or one behind a lock."""
+
+    def add(self, writes: Sequence[PendingWrite], *, recovered: bool = False) -> None: ...
+    def is_full(self) -> bool: ...
+    def is_idle(self) -> bool: ...
+    def settle(self, applied: Applied) -> None: ...
+
+
+class Jobs(Protocol):
+    """Jobs of mode ``executors``."""
+
+    def is_full(self) -> bool: ...
+
+
+class Garbage(Protocol):
+    """Garbage collection, in transactions that the group makes anyway (Section 3.6)."""
+
+    def due(self, step: fx.Effects) -> fx.Effects: ...
+    def is_overdue(self) -> bool: ...
+
+
+class GroupLoop:
+    """One epoch of a group. Times are seconds of the caller's monotonic clock.
+
+    `first_actions` gives the first read action of each source. Every method that a thread's news leads to is called an
+    observation here; observations gather in a step, until `close` hands its effects to the committer.
+    """
+
+    def __init__(
+        self,
+        protocol: GroupProtocol,
+        commits: Commits,
+        writers: Mapping[WriterKey, Writer],
+        jobs: Jobs,
+        garbage: Garbage,
+        first_actions: Mapping[str, Mapping[str, Any]],
+    ) -> None:
+        self.protocol = protocol
+        self._commits = commits
+        self._writers = writers
+        self._jobs = jobs
+        self._garbage = garbage
+        self._first_actions = first_actions
+        self._open_since: float | None = None
+        self._handed_over: set[str] = set()
+        """Sources whose stored effect is used whole: only what follows their read action is open."""
+        self.draining = False
+        """The sources have been told, in this epoch."""
+        self.finishing = False
+        """The step that finishes the group is closed."""
+
+    # --- beginning: Algorithms 6 to 9 ---------------------------------------------------------------------------------
+
+    def rebuild(self, recovered: Recovered, unpack: Callable[[Event], Event]) -> None:
+        """Memory from the log, without triggering (Algorithm 9 Steps 1 and 2); pending write actions go to their writers
+        (Algorithm 8)."""
+        self.protocol.rebuild(recovered, unpack)
+        self.write(recovered.writes, recovered=True)
+
+    def begin(self, *, drains: bool) -> list[SourceOrder]:
+        """The first step of an epoch: what was triggered is generated, and sources begin (Algorithm 6). `close` comes next.
+
+        Returns what the readers of sources are to do at once; a read action that is new is executed when the log has it
+        (`HandOver`). With `drains` only what is stored already is read.
+        """
+        self.protocol.resume()
+        return [order for name in self.sources for order in self._begin_source(name, drains=drains)]
+
+    @property
+    def sources(self) -> list[str]:
+        """Source operators of the group."""
+        return [name for name, one in self.protocol.operators.items() if isinstance(one, SourceProtocol)]
+
+    def _begin_source(self, name: str, *, drains: bool) -> Iterable[SourceOrder]:
+        source = self.protocol.source(name)
+        for action_id, ref in source.to_drop():
+            yield DiscardOrder(name, action_id, ref)
+        if source.action is None:
+            if not drains:
+                self.protocol.begin_source(name, self._first_actions[name])
+        elif not source.has_ended and (source.stored is not None or not drains):
+            yield ReadOrder(name, source.action_id, source.action, source.offset, source.stored)
+
+    def last_sent(self, sender: Port) -> tuple[int, int]:
+        """Id of the last event of an output port, and how many ids ends have that were taken back."""
+        context = self.protocol.operators[sender.operator].context
+        return context.next_event.get(sender.name, FIRST_EVENT_ID) - 1, context.taken_back
+
+    # --- observations -------------------------------------------------------------------------------------------------
+
+    def accepts_inputs(self, *, held_up: bool) -> bool:
+        """Memory stays bounded however far a job or an external system lags; `held_up`: a receiver lags by its bound."""
+        return not (self._jobs.is_full() or any(writer.is_full() for writer in self._writers.values()) or held_up)
+
+    def deliver(self, receiver: Port, event: Event, now: float) -> bool:
+        """An event of the log; False if it was used before (Algorithm 2 Step 1)."""
+        self.note(now)
+        return self.protocol.deliver(receiver, event)
+
+    def emit(self, operator: str, emits: Iterable[Emit], offset: int, now: float) -> None:
+        """A source has brought the records of one event per port, and the offset behind them (Algorithm 1)."""
+        if self.reads_on(operator):
+            self.note(now)
+            self.protocol.emit(operator, emits, offset)
+
+    def store_effect(self, operator: str, ref: str, records: int, now: float) -> None:
+        """The whole effect of a read action that cannot be replayed is stored (Algorithm 1 Step 2.b)."""
+        if self.reads_on(operator):
+            self.note(now)
+            self.protocol.store_effect(operator, ref, records)
+
+    def used_whole(self, operator: str, now: float) -> None:
+        """The stored effect of a read action is handed over whole; what follows is asked of the external system."""
+        if not self.reads_on(operator):
+            return
+        self.note(now)
+        if self.draining:
+            self.protocol.end_source(operator)
+        else:
+            self._handed_over.add(operator)
+
+    def end_read(self, operator: str, next_action: Mapping[str, Any] | None, now: float) -> None:
+        """The read action has no more records; `next_action` follows, or else the stream ends."""
+        if self.reads_on(operator):
+            self.note(now)
+            self._handed_over.discard(operator)
+            self.protocol.end_source(operator, next_action)
+
+    def reads_on(self, operator: str) -> bool:
+        """Whether anything that its reader brings is still wanted: a stream that has ended takes nothing more."""
+        return not self.protocol.source(operator).has_ended
+
+    def discarded(self, operator: str, action_id: int, now: float) -> None:
+        """A stored effect is discarded (Algorithm 1 Step 2.d)."""
+        self.note(now)
+        self.protocol.effect_dropped(operator, action_id)
+
+    def applied(self, applied: Applied, now: float) -> None:
+        """The external system has applied write actions (Algorithm 5 Step 3)."""
+        self.note(now)
+        self._writers[applied.operator, applied.connection].settle(applied)
+        self.protocol.writes_done(applied.operator, applied.connection, applied.first, applied.last, applied.records)
+
+    def generated(
+        self, operator: str, results: Sequence[tuple[str, Sequence[Output]]], reads: Sequence[Read], now: float
+    ) -> None:
+        """A job has ended (Algorithm 3 Step 4 for its Input Sets, in the order triggered)."""
+        self.note(now)
+        if results:
+            self.protocol.generated(operator, results, reads)
+
+    def set_aside(self, operator: str, inset_id: str, error: str, now: float) -> None:
+        """A job has found an Input Set on which generation raises: it is quarantined."""
+        self.note(now)
+        self.protocol.set_aside(operator, inset_id, error)
+
+    def drain(self, now: float) -> Mapping[str, bool]:
+        """The group is to drain (design D9): stop reading, once per epoch. What is in no step yet is not read either.
+
+        Returns the sources whose readers are to stop: whether the read action under way is cut short. Of a stored effect
+        the rest comes first, because it has been read.
+        """
+        if self.draining:
+            return {}
+        self.draining = True
+        self.note(now)
+        self.protocol.drain()
+        cut: dict[str, bool] = {}
+        for name in self.sources:
+            if name in self._handed_over:
+                self.protocol.end_source(name)
+            cut[name] = self.protocol.drain_source(name)
+        return cut
+
+    # --- after a commit -----------------------------------------------------------------------------------------------
+
+    def write(self, writes: Sequence[PendingWrite], *, recovered: bool = False) -> None:
+        """Write actions that are in the log go to their writers, in order (Algorithm 5 Step 2)."""
+        by_writer: dict[WriterKey, list[PendingWrite]] = {}
+        for write in writes:
+            by_writer.setdefault((write.operator, write.connection), []).append(write)
+        for key, group in by_writer.items():
+            self._writers[key].add(group, recovered=recovered)
+
+    # --- steps --------------------------------------------------------------------------------------------------------
+
+    def note(self, now: float) -> None:
+        """Something was observed: there is a step to close."""
+        if self._open_since is None:
+            self._open_since = now
+
+    @property
+    def has_step(self) -> bool:
+        """Something was observed that is not closed."""
+        return self._open_since is not None
+
+    def wants_to_commit(self) -> bool:
+        """An Output Set is in the step, and the committer is free: no more observations before it is closed."""
+        return self.protocol.ledger.has_output and self._commits.is_idle()
+
+    def is_due(self, now: float) -> bool:
+        """Output Sets go to the committer as soon as it is free; assignments alone wait for company (design D2)."""
+        if self._open_since is None:
+            return self._garbage.is_overdue()
+        if self.wants_to_commit():
+            return True
+        late = now - self._open_since >= FLUSH_SECONDS
+        return late or self.protocol.ledger.received >= FLUSH_EVENTS or self.protocol.is_finished()
+
+    def patience(self, now: float) -> float:
+        """How many seconds to wait for news; an Output Set that waits for the committer is not left lying for a flush."""
+        if self._open_since is None:
+            return FLUSH_SECONDS
+        if self.protocol.ledger.has_output:
+            return COMMITTER_POLL_SECONDS
+        return max(0.0, min(FLUSH_SECONDS, self._open_since + FLUSH_SECONDS - now))
+
+    def close(self) -> fx.Effects:
+        """End the step: its effects, and what garbage collection adds, go to the committer as one. Returns those of the
+        step; `Commits.add` may wait."""
+        effects = self.protocol.close_step()
+        self._open_since = None
+        self._commits.add(effects + self._garbage.due(effects))
+        return effects
+
+    def is_finished(self) -> bool:
+        """Everything has ended and is committed, and the success of every write action is logged."""
+        return (
+            not self.finishing
+            and self.protocol.is_finished()
+            and self._open_since is None
+            and self._commits.is_idle()
+            and all(writer.is_idle() for writer in self._writers.values())
+        )
+
+    def finish(self) -> fx.Effects:
+        """Close the last step of the group; when it is committed, the driver ends."""
+        self.finishing = True
+        self.protocol.finish()
+        return self.close()

@@ -1,0 +1,115 @@
+"""The write actions of one connection on their way to the external system (Algorithms 5 and 8), as a state machine.
+
+Pure. A writer thread of a driver and the simulator take the steps that `WriteQueue.wants` names: an action is taken after
+the commit that logged it, applied, and only then reported done.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum, auto
+
+from airflow_logio.errors import ProtocolViolation
+from airflow_logio.protocol.writes import PendingWrite
+
+GROUP_RECORDS = 100_000
+MAX_ACTIONS_WAITING = 8_192
+MAX_BYTES_WAITING = 64 * 2**20
+
+WriterKey = tuple[str, str]
+"""(operator, connection)"""
+
+
+class WriteStep(Enum):
+    """What a writer does with the actions that it has taken."""
+
+    APPLY = auto()
+    """Until the external system has applied all of them."""
+    REPORT = auto()
+    """Tell the loop, which logs their success (Algorithm 5 Step 3)."""
+
+
+ORDER = (WriteStep.APPLY, WriteStep.REPORT)
+
+
+@dataclass(frozen=True, slots=True)
+class Applied:
+    """Write actions `first` to `last` have succeeded."""
+
+    operator: str
+    connection: str
+    first: int
+    last: int
+    records: int
+
+
+class WriteQueue:
+    """What is pending, what was taken, and how many actions the loop has not seen succeed."""
+
+    def __init__(self, operator: str, connection: str) -> None:
+        self.key: WriterKey = (operator, connection)
+        self.pending: deque[PendingWrite] = deque()
+        self.taken: list[PendingWrite] = []
+        self.recovered = 0
+        """Actions up to this number were pending when the group was rebuilt: a driver before may have applied them."""
+        self._bytes = 0
+        self._outstanding = 0
+        self._left: list[WriteStep] = []
+
+    @property
+    def wants(self) -> WriteStep | None:
+        """What is to be done next with the actions taken; None if none are."""
+        return self._left[0] if self._left else None
+
+    def add(self, writes: Sequence[PendingWrite], *, recovered: bool = False) -> None:
+        """Hand over actions that are in the log; `recovered` ones were there when the group was rebuilt (Algorithm 8)."""
+        self.pending.extend(writes)
+        self._bytes += sum(len(write.body) for write in writes)
+        self._outstanding += len(writes)
+        if recovered and writes:
+            self.recovered = writes[-1].number
+
+    def is_full(self) -> bool:
+        """So much waits for the external system that the group should take no more events meanwhile."""
+        return len(self.pending) >= MAX_ACTIONS_WAITING or self._bytes >= MAX_BYTES_WAITING
+
+    def is_idle(self) -> bool:
+        """The loop has seen everything succeed that was handed over."""
+        return self._outstanding == 0
+
+    def take(self, most_actions: int) -> list[PendingWrite]:
+        """The next group of actions, in order; empty if none is pending. A large body is taken alone, to spare memory."""
+        if self._left:
+            raise ProtocolViolation(f"writer {self.key} takes actions while it has not reported the last ones")
+        self.taken = []
+        records = 0
+        while self.pending and len(self.taken) < most_actions and records < GROUP_RECORDS:
+            write = self.pending.popleft()
+            self.taken.append(write)
+            records += write.records
+            self._bytes -= len(write.body)
+            if write.ref is not None:
+                break
+        self._left = list(ORDER) if self.taken else []
+        return self.taken
+
+    def applied(self) -> None:
+        """The external system has applied all that was taken."""
+        self._done(WriteStep.APPLY)
+
+    def report(self) -> Applied:
+        """What the loop is to be told."""
+        self._done(WriteStep.REPORT)
+        first, last = self.taken[0], self.taken[-1]
+        return Applied(*self.key, first.number, last.number, sum(write.records for write in self.taken))
+
+    def _done(self, step: WriteStep) -> None:
+        if self.wants is not step:
+            raise ProtocolViolation(f"writer {self.key}: {step.name} is not next, but {self.wants}")
+        self._left.pop(0)
+
+    def settle(self, applied: Applied) -> None:
+        """The loop has taken note."""
+        self._outstanding -= applied.last - applied.first + 1
