@@ -45,11 +45,15 @@ class Collection:
         sweeps: Sequence[Sweep],
         discard: Callable[[Sequence[str]], None] = lambda _: None,
         clock: Callable[[], float] = time.monotonic,
+        *,
+        batch_rows: int = BATCH_ROWS,
+        most_rows: int = MAX_BATCH_ROWS,
     ) -> None:
         self._operators = tuple(operators)
         self._sweeps = list(sweeps)
         self._discard = discard
         self._clock = clock
+        self._batch_rows, self._most_rows = batch_rows, most_rows
         self._discarding: ThreadPoolExecutor | None = None
         self._done = 1  # whatever an earlier incarnation has left
         self._collecting = False
@@ -70,7 +74,7 @@ class Collection:
         now = self._clock()
         effects: fx.Effects = []
         if self._is_collection_due(now):
-            limit = min(max(BATCH_ROWS, 2 * self._done), MAX_BATCH_ROWS)
+            limit = min(max(self._batch_rows, 2 * self._done), self._most_rows)
             self._collecting, self._collected_at, self._done = True, now, 0
             effects.append(fx.Collect(self._operators, limit))
         if self._is_sweep_due(now):

@@ -12,7 +12,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from airflow_logio.protocol.states import OPEN_SCALING, GroupState
-from airflow_logio.testing.simulator.driver.driver_state import Phase
 from airflow_logio.testing.simulator.executors import Work
 from airflow_logio.testing.simulator.replica_world import Move
 from airflow_logio.testing.simulator.world import Action, World
@@ -176,7 +175,7 @@ class Movers:
     def _begins(self, group: str) -> bool:
         """A replica may be asking which slots it has."""
         newest = (self._world.newest(name) for name in self._world.scaling.shapes[group].replicas)
-        return any(one is not None and one.phase in (Phase.REGISTERED, Phase.OPENED, Phase.ASKED) for one in newest)
+        return any(one is not None and one.is_beginning for one in newest)
 
     def _place(self, group: str) -> None:
         """Every slot that is not done anywhere, or some of them; replicas that are left without retire, or wait."""

@@ -16,7 +16,7 @@ from airflow_logio.testing.simulator.plan import GroupPlan
 from airflow_logio.testing.simulator.violation import Violation
 
 if TYPE_CHECKING:
-    from airflow_logio.testing.simulator.driver.driver_state import Incarnation
+    from airflow_logio.testing.simulator.driver.simulated_driver import SimulatedDriver
     from airflow_logio.testing.simulator.world import World
 
 
@@ -177,7 +177,7 @@ class Scaling:
         self._world.to_claim[replica] = True
         return True
 
-    def leave(self, driver: Incarnation) -> bool:
+    def leave(self, driver: SimulatedDriver) -> bool:
         """A replica without slots takes itself out of use when all slots are done (`runtime/driver/idle_epoch.py`)."""
         group = driver.plan.replica_of
         if not all(slot.done for slot in self._store.slots(self._run_id, group)):

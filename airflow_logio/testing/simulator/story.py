@@ -7,8 +7,7 @@ from typing import Any
 
 from airflow_logio.protocol import effects as fx
 from airflow_logio.protocol.values import Kind, Port
-from airflow_logio.testing.simulator.driver.simulated_driver import Driver
-from airflow_logio.testing.simulator.driver.threads import At
+from airflow_logio.testing.simulator.driver.simulated_driver import SimulatedDriver
 from airflow_logio.testing.simulator.executors import Work
 from airflow_logio.testing.simulator.replica_world import Move
 from airflow_logio.testing.simulator.simulation import Failure, Simulator
@@ -128,13 +127,13 @@ _SUPERVISION: dict[str, Callable[[World, Action], str]] = {
 # --- what a driver does -----------------------------------------------------------------------------------------------
 
 
-def _rebuild(driver: Driver, _action: Action) -> str:
+def _rebuild(driver: SimulatedDriver, _action: Action) -> str:
     recovered = driver.recovered
     held, writes = len(recovered.acknowledged), len(recovered.writes)
     return f"rebuilds its memory: {held} acknowledged events reloaded, {writes} write actions pending"
 
 
-def _deliver(driver: Driver, action: Action) -> str:
+def _deliver(driver: SimulatedDriver, action: Action) -> str:
     assert isinstance(action.about, Port)
     waiting = list(driver.inbox.get(action.about, ()))[: action.many]
     again = driver.delivered.get(action.about)
@@ -143,19 +142,19 @@ def _deliver(driver: Driver, action: Action) -> str:
     return f"{first}uses events {_range(event.event_id for event in waiting)} at {action.about}{ends}"
 
 
-def _fetch(driver: Driver, action: Action) -> str:
+def _fetch(driver: SimulatedDriver, action: Action) -> str:
     assert isinstance(action.about, Port)
     cursor = 0 if action.outcome == "again" else driver.cursors.get(action.about, 0)
     return f"fetches up to {action.many} events of {action.about} behind event {cursor}"
 
 
-def _take(driver: Driver, action: Action) -> str:
-    queue = list(driver.committer.queue)[: action.many]
+def _take(driver: SimulatedDriver, action: Action) -> str:
+    queue = list(driver.committer.steps)[: action.many]
     steps = f"{len(queue)} step{'s' if len(queue) > 1 else ''}"
     return f"prepares commit {driver.fence.commit_no + 1} of {steps}: {_summary([e for step in queue for e in step])}"
 
 
-def _commit(driver: Driver, action: Action) -> str:
+def _commit(driver: SimulatedDriver, action: Action) -> str:
     number = driver.fence.commit_no + 1
     return {
         "": f"commits {number}",
@@ -165,29 +164,29 @@ def _commit(driver: Driver, action: Action) -> str:
     }[action.outcome]
 
 
-def _apply(driver: Driver, action: Action) -> str:
+def _apply(driver: SimulatedDriver, action: Action) -> str:
     assert isinstance(action.about, tuple)
     writer = driver.writers.get(action.about)
     numbers = _range(write.number for write in writer.taken) if writer else "?"
     how = {"": "", "lost": "; the answer is lost", "fails": "; the connection fails before"}[action.outcome]
-    again = "tries again to apply" if writer and writer.at is At.UNKNOWN else "applies"
+    again = "tries again to apply" if writer and writer.tried else "applies"
     return f"{again} write actions {numbers} of {action.about[0]} at {action.about[1]}{how}"
 
 
-def _note_writes(driver: Driver, action: Action) -> str:
+def _note_writes(driver: SimulatedDriver, action: Action) -> str:
     assert isinstance(action.about, tuple)
     writer = driver.writers.get(action.about)
     numbers = _range(write.number for write in writer.taken) if writer else "?"
     return f"notes that write actions {numbers} of {action.about[0]} are done"
 
 
-def _about(text: str) -> Callable[[Driver, Action], str]:
+def _about(text: str) -> Callable[[SimulatedDriver, Action], str]:
     return lambda _driver, action: text.format(about=action.about, many=action.many)
 
 
-_TELL: dict[str, Callable[[Driver, Action], str]] = {
+_TELL: dict[str, Callable[[SimulatedDriver, Action], str]] = {
     "register": _about("registers"),
-    "open": lambda driver, _: "raises its epoch" if driver.raises_epoch else "reads its fence row",
+    "open": lambda driver, _: "raises its epoch" if driver.life.raises_epoch else "reads its fence row",
     "ask": _about("asks which slots it owns"),
     "recover": _about("reads the log"),
     "rebuild": _rebuild,

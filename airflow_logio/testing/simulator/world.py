@@ -11,9 +11,8 @@ from airflow_logio.protocol import effects as fx
 from airflow_logio.protocol.liveness import RecoveryBudget
 from airflow_logio.protocol.states import GroupState
 from airflow_logio.protocol.values import Port
-from airflow_logio.store.records import Claim, GroupRef, RunKey, RunSpec
-from airflow_logio.testing.simulator.driver.driver_state import Incarnation, Phase
-from airflow_logio.testing.simulator.driver.simulated_driver import Driver
+from airflow_logio.store.records import Claim, Collected, GroupRef, RunKey, RunSpec
+from airflow_logio.testing.simulator.driver.simulated_driver import SimulatedDriver
 from airflow_logio.testing.simulator.driver.threads import Source
 from airflow_logio.testing.simulator.external_systems import ExternalSystem
 from airflow_logio.testing.simulator.log_port import Log
@@ -63,7 +62,7 @@ class World:
     Raises `Violation` if something happened that must not.
     """
 
-    driver_class: type[Driver] = Driver
+    driver_class: type[SimulatedDriver] = SimulatedDriver
 
     def __init__(self, scenario: Scenario, store: Log, watch: LogWatch) -> None:
         self.scenario = scenario
@@ -97,7 +96,7 @@ class World:
         self.with_sources = [
             name for name, plan in self.plans.items() if any(not spec.inputs for spec in plan.operators)
         ]
-        self.drivers: dict[str, list[Driver]] = {name: [] for name in self.plans}
+        self.drivers: dict[str, list[SimulatedDriver]] = {name: [] for name in self.plans}
         self.incarnations = dict.fromkeys(self.plans, 0)
         self.scaling = Scaling(self)
         self.to_claim = {name: name not in self.scaling.retired for name in self.plans}
@@ -116,7 +115,7 @@ class World:
         self._readings: Counter[str] = Counter()
         self._tries: Counter[tuple[str, ...]] = Counter()
         """(operator, Input Set) → how often it was retried."""
-        self._doubts: dict[str, tuple[Incarnation, fx.Effects]] = {}
+        self._doubts: dict[str, tuple[SimulatedDriver, fx.Effects]] = {}
 
     # --- the scheduler's side -----------------------------------------------------------------------------------------
 
@@ -133,11 +132,11 @@ class World:
         tries = self._tries
         return self.scenario.retries and any(tries[one[1:]] < RETRIES for one in self.watch.tables.quarantine)
 
-    def newest(self, group: str) -> Driver | None:
+    def newest(self, group: str) -> SimulatedDriver | None:
         drivers = self.drivers[group]
         return drivers[-1] if drivers else None
 
-    def zombies(self, group: str) -> list[Driver]:
+    def zombies(self, group: str) -> list[SimulatedDriver]:
         """Replaced drivers that do not know it."""
         return [driver for driver in self.drivers[group][:-1] if driver.is_alive]
 
@@ -165,9 +164,9 @@ class World:
 
     # --- the driver's side --------------------------------------------------------------------------------------------
 
-    def commit(self, driver: Incarnation, effects: fx.Effects) -> None:
-        """The log's part of a commit; then everybody may see it."""
-        driver.session.commit(effects)
+    def commit(self, driver: SimulatedDriver, effects: fx.Effects) -> tuple[Collected, ...]:
+        """The log's part of a commit; then everybody may see it. Returns what its garbage collection has done."""
+        collected = driver.session.commit(effects)
         self.watch.after_commit(driver, effects)
         self.commits += 1
         known = self.known
@@ -177,8 +176,9 @@ class World:
                     known[delivery.receiver] = effect.event.event_id
             elif type(effect) is fx.FinishGroup:
                 self.finished.add(driver.plan.name)
+        return collected
 
-    def doubt(self, driver: Incarnation, effects: fx.Effects) -> None:
+    def doubt(self, driver: SimulatedDriver, effects: fx.Effects) -> None:
         """The connection breaks inside the transaction: it holds the fence row until the database has decided."""
         driver.session.check()  # the fence statement of the transaction has passed
         self._doubts[driver.plan.name] = (driver, effects)
@@ -186,11 +186,11 @@ class World:
     def is_locked(self, group: str) -> bool:
         return group in self._doubts
 
-    def is_in_doubt(self, driver: Incarnation) -> bool:
+    def is_in_doubt(self, driver: SimulatedDriver) -> bool:
         doubt = self._doubts.get(driver.plan.name)
         return doubt is not None and doubt[0] is driver
 
-    def obtain(self, driver: Driver, name: str, action: int) -> tuple[str, int]:
+    def obtain(self, driver: SimulatedDriver, name: str, action: int) -> tuple[str, int]:
         """A non-replayable read action: its whole effect, as it is now, goes to the payload store under a new name."""
         script = self.scenario.sources[name]
         if not driver.is_replaced:
@@ -206,7 +206,7 @@ class World:
         self.effects[ref] = batches
         return ref, len(batches)
 
-    def batch(self, driver: Driver, name: str, source: Source) -> Batch | None:
+    def batch(self, driver: SimulatedDriver, name: str, source: Source) -> Batch | None:
         """The next batch of a source, from outside or from its stored effect."""
         if source.stored is None:
             return self.scenario.sources[name].batch(source.action, source.offset, 0)
@@ -259,7 +259,7 @@ class World:
         self._declare_dead(driver)
         return True
 
-    def _declare_dead(self, driver: Driver) -> None:
+    def _declare_dead(self, driver: SimulatedDriver) -> None:
         group = driver.plan.name
         if driver.is_replaced:
             return  # by a claim whose driver is not there yet
@@ -303,7 +303,7 @@ class World:
         self.store.request(self.run.run_id, group, GroupState.DRAINING)
         self.wished.add(group)
         newest = self.newest(group)
-        waits = newest is not None and newest.is_alive and newest.phase is Phase.CLAIMED
+        waits = newest is not None and newest.is_alive and not newest.is_registered
         self.watch.asked_to_drain(group, self.incarnations[group] + (not waits))
         return True
 
@@ -322,22 +322,22 @@ class World:
             self.to_claim[group] = True
         return True
 
-    def _refused(self, driver: Driver, error: Fenced) -> None:
+    def _refused(self, driver: SimulatedDriver, error: Fenced) -> None:
         """By the log, or by an external system, where the new owner of a slot has written: then its epoch is void."""
         if driver.slots is not None:
-            if driver.phase is Phase.STOPPING:
+            if driver.is_stopping:
                 return  # a writer that nobody listens to any more
-            if driver.phase is Phase.RUNNING and self._is_void(driver):
+            if driver.is_running and self._is_void(driver):
                 return
         self._fenced(driver, error)
 
-    def _fenced(self, driver: Driver, error: Fenced) -> None:
+    def _fenced(self, driver: SimulatedDriver, error: Fenced) -> None:
         name = driver.plan.name
         if not driver.is_replaced and not self.to_claim[name] and name not in self.scaling.retired:
             raise Violation("only_the_replaced_are_fenced", f"{driver.plan.name}: {error}") from error
         driver.end("fenced")
 
-    def _failed(self, driver: Driver, error: Exception) -> None:
+    def _failed(self, driver: SimulatedDriver, error: Exception) -> None:
         """A zombie that reads what others have changed may run into anything, and is refused when it parks its group."""
         if driver.is_replaced and isinstance(error, Park):
             try:
@@ -352,7 +352,7 @@ class World:
         raise Violation(kind, what) from error
 
     @staticmethod
-    def _is_void(driver: Driver) -> bool:
+    def _is_void(driver: SimulatedDriver) -> bool:
         """What a replica finds strange may be the work of another one, to which a slot has moved (`GroupEpoch.run`)."""
         try:
             driver.session.check()

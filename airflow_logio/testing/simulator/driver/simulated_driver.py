@@ -1,42 +1,270 @@
-"""One simulated incarnation of a group: what `incarnation.py` and `epoch.py` in `runtime/driver/` do, step by step.
+"""One simulated incarnation of a group: the protocol's loop and state machines, one step at a time.
 
 Every method named by a verb is one step, which the scheduler may take in any order that the threads of a real driver
-could; it returns False, and does nothing, if it is not possible now. The protocol and the store are the real ones.
+could; it returns False, and does nothing, if it is not possible now. The loop, the protocol and the store are the real ones.
 """
 
 from __future__ import annotations
 
+from collections import deque
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from airflow_logio.protocol import effects as fx
+from airflow_logio.protocol.commit_queue import CommitAttempt, CommitQueue, CommitStep, DiscardOrder, SourceOrder
+from airflow_logio.protocol.group import GroupProtocol
+from airflow_logio.protocol.job_queue import JobBounds, JobQueue
+from airflow_logio.protocol.life import Life, LifeStep
 from airflow_logio.protocol.logic import Emit
-from airflow_logio.protocol.source import SourceProtocol
+from airflow_logio.protocol.loop import FLUSH_SECONDS, GroupLoop
+from airflow_logio.protocol.recovery import Recovered
+from airflow_logio.protocol.replicas import slot_of
 from airflow_logio.protocol.states import GroupState
-from airflow_logio.protocol.values import Kind, Port
-from airflow_logio.testing.simulator.driver.driver_state import Phase
-from airflow_logio.testing.simulator.driver.start import Starting
-from airflow_logio.testing.simulator.driver.threads import Job
+from airflow_logio.protocol.values import Event, Kind, Port
+from airflow_logio.protocol.write_queue import WriteStep
+from airflow_logio.protocol.writes import unapplied
+from airflow_logio.runtime.driver.garbage import COLLECT_SECONDS, Collection
+from airflow_logio.runtime.systems.connections import WriterIdentity
+from airflow_logio.store.records import Claim, Collected, DriverIdentity, FenceRow
+from airflow_logio.testing.simulator.driver.options import Option, options_of, sites_of
+from airflow_logio.testing.simulator.driver.threads import Job, SimulatedWriter, SimulatedWriters, Source, serialized
+from airflow_logio.testing.simulator.external_systems import Guarantee
+from airflow_logio.testing.simulator.log_port import Session
+from airflow_logio.testing.simulator.plan import GroupPlan
+from airflow_logio.testing.simulator.sites import Site
 from airflow_logio.testing.simulator.violation import Violation
 
 if TYPE_CHECKING:
-    pass
+    from airflow_logio.testing.simulator.world import World
+
+STEP_SECONDS = 0.001
+"""Of simulated time, per step; a driver that waits for something lets as much pass as it takes."""
+COLLECTED_ROWS = 12
+"""A batch of garbage collection: small, so that one often leaves something for the next."""
+SMALL_JOBS = JobBounds(target_records=4, first_records=2, linger_seconds=0.5, most_records=6)
+"""An Input Set counts as one record."""
 
 
-class Driver(Starting):
-    """The loop of a group."""
+class SimulatedDriver:
+    """`number` counts the incarnations of the group; `fence` is what this driver believes of its fence row."""
+
+    def __init__(self, world: World, plan: GroupPlan, claim: Claim) -> None:
+        self.world = world
+        self.plan = plan
+        self.claim = claim
+        self.number = claim.incarnation
+        self.is_alive = True
+        self.has_finished = False
+        self.why_gone = ""
+        self.life = Life(is_replica=bool(plan.replica_of))
+        self.session: Session
+        self.is_registered = False
+        self.fence: FenceRow
+        self.slots: Mapping[int, int] | None = None
+        """Of a replica: the slots that it believes to own, with their moves."""
+        self.operators = plan.operators
+        """What it runs: of a replica, the operators of its slots."""
+        self.recovered: Recovered
+        self.loop: GroupLoop
+        self.committer = CommitQueue()
+        self.attempt: CommitAttempt
+        """Of the transaction that is taken."""
+        self.collection: Collection
+        self.writers = SimulatedWriters()
+        self.sources: dict[str, Source] = {}
+        self.jobs: dict[str, Job | None] = {}
+        self.job_queue: JobQueue
+        self.cursors: dict[Port, int] = {}
+        self.inbox: dict[Port, deque[Event]] = {}
+        self.delivered: dict[Port, Event] = {}
+        self.drops: list[tuple[str, int, str]] = []
+        """(source, action, reference): stored effects to discard."""
+        self.dropped: set[tuple[str, int]] = set()
+        """(source, action) of those that are discarded, which no commit has said yet."""
+        self.fresh = False
+        """Rebuilt, and the step that begins this epoch is not committed yet."""
+        self.heard = False
+        """It knows that its group is to drain."""
+        self.drained = False
+        """The log says so."""
+        self.beats = 0
+        self.ready = False
+        """Its heartbeat says that it works, or that it waits for slots."""
+        self.epochs = 0
+        self.now = 0.0
+        """Seconds of its own clock."""
+
+    @property
+    def protocol(self) -> GroupProtocol:
+        return self.loop.protocol
+
+    @property
+    def is_replaced(self) -> bool:
+        return self.world.incarnations[self.plan.name] != self.number
+
+    @property
+    def is_running(self) -> bool:
+        return self.is_alive and self.is_registered and self.life.wants is LifeStep.RUN
+
+    @property
+    def is_stopping(self) -> bool:
+        """Its epoch is void: threads end what they are doing, then it rebuilds itself."""
+        return self.is_alive and self.life.wants is LifeStep.STOP
+
+    @property
+    def is_beginning(self) -> bool:
+        """It is about to read its fence, its slots or the log."""
+        return self.is_alive and self.life.wants in (LifeStep.OPEN, LifeStep.ASK_SLOTS, LifeStep.READ)
+
+    @property
+    def must_drain(self) -> bool:
+        """It has heard that it is to drain: the loop does that before it observes anything more."""
+        return self.heard and not self.loop.draining
+
+    def end(self, why: str) -> None:
+        """Whatever it was doing, it does nothing any more."""
+        self.is_alive, self.why_gone = False, why
+
+    def options(self) -> list[Option]:
+        """Steps that would change something, in the order in which an undisturbed driver takes them."""
+        return options_of(self)
+
+    def sites(self) -> list[Site]:
+        """Where it would die now, thread by thread."""
+        return sites_of(self)
 
     def perform(self, verb: str, about: object, many: int, outcome: str) -> bool:
         """Take one step. Raises what the step raises."""
+        self.now += STEP_SECONDS
         done: bool = getattr(self, _METHODS[verb])(about, many, outcome)
         return done
 
-    # --- the loop -----------------------------------------------------------------------------------------------------
+    # --- an epoch begins: fence, slots, log, memory -------------------------------------------------------------------
+
+    def _register(self, _about: object, _many: int, _outcome: str) -> bool:
+        if self.is_registered:
+            return False
+        identity = DriverIdentity("simulated", "boot", self.number, float(self.number))
+        self.session = self.world.store.session(self.world.store.register(self.claim, identity))
+        self.is_registered = True
+        self._hear_wish()
+        return True
+
+    def _hear_wish(self) -> None:
+        """Before anything is read: a driver that recovers a draining group reads nothing further."""
+        if self.plan.name in self.world.wished:
+            status = self.world.store.group(self.claim.run_id, self.plan.name)
+            self.heard = status.desired is GroupState.DRAINING
+
+    def _wants(self, step: LifeStep) -> bool:
+        return self.is_registered and self.life.wants is step
+
+    def _open(self, _about: object, _many: int, _outcome: str) -> bool:
+        if not self._wants(LifeStep.OPEN) or self.world.is_locked(self.plan.name):
+            return False
+        self.fence = self.session.open(raise_epoch=self.life.raises_epoch)
+        self.life.done(LifeStep.OPEN)
+        return True
+
+    def _ask(self, _about: object, _many: int, _outcome: str) -> bool:
+        """A replica asks for its slots behind the fence: whoever moves one later voids this epoch."""
+        if not self._wants(LifeStep.ASK_SLOTS):
+            return False
+        self.slots = self.session.slots()
+        self.operators = tuple(spec for spec in self.plan.operators if slot_of(spec.name) in self.slots)
+        self.life.done(LifeStep.ASK_SLOTS)
+        if not self.slots:
+            self.life.owns_nothing()
+        return True
+
+    def _recover(self, _about: object, _many: int, _outcome: str) -> bool:
+        if not self._wants(LifeStep.READ):
+            return False
+        self.recovered = self.session.recover([spec.name for spec in self.operators])
+        self.life.done(LifeStep.READ)
+        return True
+
+    def _rebuild(self, _about: object, _many: int, _outcome: str) -> bool:
+        if not self._wants(LifeStep.REBUILD):
+            return False
+        self.epochs += 1
+        self._new_memory()
+        self.loop.rebuild(self.recovered, self._unpacked)
+        self._start_threads()
+        orders = self.loop.begin(drains=self.heard)
+        self.loop.close()
+        self._order(orders)
+        self.fresh = True
+        self.life.done(LifeStep.REBUILD)
+        return True
+
+    def _new_memory(self) -> None:
+        """Nothing of an earlier epoch is left."""
+        protocol = GroupProtocol(self.operators, self._receivers(), self.plan.lineage_in)
+        names = [spec.name for spec in self.operators]
+        self.committer, self.writers = CommitQueue(), SimulatedWriters()
+        self.collection = Collection(
+            names, [], clock=lambda: self.now, batch_rows=COLLECTED_ROWS, most_rows=COLLECTED_ROWS
+        )
+        self.jobs = {spec.name: None for spec in self.operators if spec.asynchronous}
+        self.job_queue = JobQueue(protocol, self.jobs, lambda _held: (1, 0), SMALL_JOBS)
+        first = {name: script.actions[0] for name, script in self.world.scenario.sources.items()}
+        self.loop = GroupLoop(protocol, self.committer, self.writers, self.job_queue, self.collection, first)
+
+    def _receivers(self) -> Mapping[Port, tuple[Port, ...]]:
+        if self.slots is None:
+            return self.plan.receivers
+        mine = {spec.name for spec in self.operators}
+        return {sender: ports for sender, ports in self.plan.receivers.items() if sender.operator in mine}
+
+    def _unpacked(self, event: Event) -> Event:
+        if event.kind is not Kind.DATA:
+            return event
+        payload = self.world.scenario.codec.decode(event.body or b"")
+        return Event(event.sender, event.event_id, event.kind, event.records, payload, event.body, event.about)
+
+    def _start_threads(self) -> None:
+        operators = self.protocol.operators
+        self.cursors = {p: operators[p.operator].context.mark(p.name) for p in self.protocol.inputs_from_log()}
+        self.inbox = {port: deque() for port in self.cursors}
+        self.delivered, self.drops, self.dropped, self.sources = {}, [], set(), {}
+        self.drained = False
+
+    def _order(self, orders: Iterable[SourceOrder]) -> None:
+        """What the readers of sources are to do. A stream that has ended meanwhile is read no further."""
+        for order in orders:
+            name = order.operator
+            if isinstance(order, DiscardOrder):
+                ref = order.ref or dict(self.protocol.source(name).to_drop())[order.action_id]
+                self.drops.append((name, order.action_id, ref))
+            elif self.loop.reads_on(name):
+                self.sources[name] = Source(order.action_id - 1, order.offset, stored=order.stored)
+
+    def void(self) -> None:
+        """Its memory is void (a commit was refused by the epoch, or a thread failed): stop, raise the epoch, rebuild."""
+        self.life.void()
+        self.committer.drop()
+
+    def _void(self, _about: object, _many: int, _outcome: str) -> bool:
+        if not self.is_running or self.loop.finishing:
+            return False
+        self.void()
+        return True
+
+    def _join(self, _about: object, _many: int, _outcome: str) -> bool:
+        """Threads are joined: what one of them had not begun never happens."""
+        if not self.is_stopping or self.world.is_in_doubt(self):
+            return False
+        self.life.stopped()
+        return True
+
+    # --- events -------------------------------------------------------------------------------------------------------
 
     def _fetch(self, about: object, many: int, outcome: str) -> bool:
         """The channel's thread. Outcome ``again``: its cursor is lost, and it begins at the first unassigned row."""
         port = about
         assert isinstance(port, Port)
-        if self.phase is not Phase.RUNNING or port not in self.cursors:
+        if not self.is_running or port not in self.cursors:
             return False
         after = 0 if outcome == "again" else self.cursors[port]
         events = self.session.fetch(port, after, max_events=many, max_bytes=1 << 30)
@@ -57,24 +285,32 @@ class Driver(Starting):
         port = about
         assert isinstance(port, Port)
         waiting = self.inbox.get(port)
-        if self.phase is not Phase.RUNNING or not waiting or not self._has_its_turn(port):
+        if not self._observes() or not waiting or not self.has_its_turn(port):
             return False
-        if outcome == "again" and port in self.delivered and self.protocol.deliver(port, self.delivered[port]):
+        if outcome == "again" and port in self.delivered and self.loop.deliver(port, self.delivered[port], self.now):
             raise Violation("an_event_is_used_once", f"{port} used event {self.delivered[port].event_id} twice")
-        deliver = self.protocol.deliver
-        while waiting and many > 0 and self._has_its_turn(port):
+        while waiting and many > 0 and self.has_its_turn(port):
             event = waiting.popleft()
-            if deliver(port, event):
+            if self.loop.deliver(port, event, self.now):
                 self.delivered[port] = event
-                self.step_open = True
             many -= 1
         return True
+
+    def has_its_turn(self, port: Port) -> bool:
+        """Whether the operator's declared order, if it has one, wants an event of this port next."""
+        operator = self.protocol.operators[port.operator]
+        return operator.order is None or operator.next_port() == port.name
+
+    def _observes(self) -> bool:
+        return self.is_running and not self.must_drain and self.loop.accepts_inputs(held_up=False)
+
+    # --- sources ------------------------------------------------------------------------------------------------------
 
     def _read(self, about: object, many: int, _outcome: str) -> bool:
         """The source's thread reads on, from outside or from the stored effect of its read action."""
         name = str(about)
         source = self.sources.get(name)
-        if self.phase is not Phase.RUNNING or source is None or source.exhausted or source.obtained is not None:
+        if not self.is_running or source is None or source.exhausted or source.obtained is not None:
             return False
         if not self.protocol.source(name).spec.replayable and source.stored is None:
             source.obtained = self.world.obtain(self, name, source.action)
@@ -91,131 +327,269 @@ class Driver(Starting):
     def _note_effect(self, about: object, _many: int, _outcome: str) -> bool:
         name = str(about)
         source = self.sources.get(name)
-        if self.phase is not Phase.RUNNING or source is None or source.obtained is None:
+        if not self._observes() or source is None or source.obtained is None:
             return False
-        self.protocol.store_effect(name, *source.obtained)
+        self.loop.store_effect(name, *source.obtained, self.now)
         source.stored, source.obtained = source.obtained[0], None
-        self.step_open = True
         return True
 
     def _emit(self, about: object, many: int, _outcome: str) -> bool:
         name = str(about)
         source = self.sources.get(name)
-        if self.phase is not Phase.RUNNING or source is None or not source.inbox:
+        if not self._observes() or source is None or not source.inbox:
             return False
         outputs = self.protocol.source(name).spec.outputs
         for _ in range(min(many, len(source.inbox))):
             batch = source.inbox.popleft()
-            emits = (
-                [Emit(port, batch.payload, batch.records, None, batch.about) for port in outputs]
-                if batch.records
-                else []
-            )
-            self.protocol.emit(name, emits, batch.next_offset)
-        self.step_open = True
+            ports = outputs if batch.records else ()
+            emits = [Emit(port, batch.payload, batch.records, None, batch.about) for port in ports]
+            self.loop.emit(name, emits, batch.next_offset, self.now)
         return True
 
     def _end_source(self, about: object, _many: int, _outcome: str) -> bool:
+        """The reader has no more records; of a stored effect it says so first, and then what follows."""
         name = str(about)
         source = self.sources.get(name)
-        if self.phase is not Phase.RUNNING or source is None or source.inbox or not source.exhausted:
+        if not self._observes() or source is None or source.inbox or not source.exhausted:
             return False
-        actions = self.world.scenario.sources[name].actions
-        follows = source.action + 1 < len(actions) and not self.heard
-        self.protocol.end_source(name, actions[source.action + 1] if follows else None)
-        self._follow(name)
-        self.step_open = True
+        if source.stored is not None and not source.handed_over:
+            source.handed_over = True
+            self.loop.used_whole(name, self.now)
+            if not self.loop.reads_on(name):
+                del self.sources[name]
+            return True
+        del self.sources[name]
+        following = self.world.scenario.sources[name].actions[source.action + 1 :]
+        self.loop.end_read(name, following[0] if following else None, self.now)
         return True
 
     def _drain(self, _about: object, _many: int, _outcome: str) -> bool:
-        """Stop reading, once per epoch (DESIGN decision 9). What is read and in no step is not read either."""
-        if self.phase is not Phase.RUNNING or not self.heard or self.draining or self.finishing:
+        """Stop reading, once per epoch. What is read and in no step is not read either."""
+        if not self.is_running or not self.must_drain or self.loop.finishing:
             return False
-        self.draining = True
-        self.protocol.drain()
-        for name, operator in self.protocol.operators.items():
-            if isinstance(operator, SourceProtocol) and self.protocol.drain_source(name):
+        for name, cut_short in self.loop.drain(self.now).items():
+            if cut_short:
                 self.sources.pop(name, None)
-        self.step_open = True
         return True
 
     def _discard(self, about: object, _many: int, _outcome: str) -> bool:
         """The stored effect goes, after the commit that logged its last event; then event r."""
-        if self.phase is not Phase.RUNNING or about not in self.drops:
+        if not self.is_running or about not in self.drops:
             return False
         name, action_id, ref = drop = next(drop for drop in self.drops if drop == about)
         self.drops.remove(drop)
         self.world.effects.pop(ref, None)
-        self.protocol.effect_dropped(name, action_id)
+        self.loop.discarded(name, action_id, self.now)
         self.dropped.add((name, action_id))
-        self.step_open = True
         return True
+
+    # --- jobs ---------------------------------------------------------------------------------------------------------
 
     def _start_job(self, about: object, many: int, _outcome: str) -> bool:
         name = str(about)
-        if self.phase is not Phase.RUNNING or self.jobs.get(name, 0) is not None:
+        if not self.is_running or self.jobs.get(name, 0) is not None:
             return False
-        waiting = self.protocol.operators[name].next_triggered()[:many]
-        if not waiting:
+        self.job_queue.note(name, self.now)
+        due_at = self.job_queue.due_at(name, self.now)
+        if due_at is None:
             return False
-        self.protocol.start_job(name, waiting)
-        self.jobs[name] = Job(waiting)
+        self.now = max(self.now, due_at)
+        chosen = self.job_queue.take(name, self.now, most_records=many)
+        self.protocol.start_job(name, chosen)
+        self.jobs[name] = Job(chosen)
         return True
 
     def _run_job(self, about: object, _many: int, _outcome: str) -> bool:
         job = self.jobs.get(str(about))
-        if self.phase is not Phase.RUNNING or job is None or job.results is not None:
+        if not self.is_running or job is None or job.results is not None:
             return False
         protocol = self.protocol.operators[str(about)]
         job.results = [(inset_id, list(protocol.generate(inset_id))) for inset_id in job.insets]
         return True
 
     def _note_job(self, about: object, _many: int, _outcome: str) -> bool:
-        job = self.jobs.get(str(about))
-        if self.phase is not Phase.RUNNING or job is None or job.results is None:
+        name = str(about)
+        job = self.jobs.get(name)
+        if not self.is_running or job is None or job.results is None:
             return False
-        self.protocol.generated(str(about), job.results)
-        self.jobs[str(about)] = None
-        self.step_open = True
+        self.loop.generated(name, job.results, (), self.now)
+        self.jobs[name] = None
         return True
 
+    # --- steps and commits --------------------------------------------------------------------------------------------
+
     def _close(self, _about: object, _many: int, _outcome: str) -> bool:
-        if self.phase is not Phase.RUNNING or not self.step_open:
+        """The step is closed when it is due; if it is not, the driver waits until it is."""
+        if not self.is_running or not self.loop.has_step:
             return False
-        self._submit()
+        if not self.loop.is_due(self.now):
+            self.now += FLUSH_SECONDS
+        if not self.loop.is_due(self.now):
+            raise Violation("no_step_waits_for_ever", f"{self.plan.name} has a step that is not due after a flush")
+        self.loop.close()
         return True
 
     def _finish(self, _about: object, _many: int, _outcome: str) -> bool:
-        if self.phase is not Phase.RUNNING or self.step_open or not self._is_finished():
+        if not self.is_running or not self.loop.is_finished():
             return False
-        self.finishing = True
-        self.protocol.finish()
-        self._submit()
+        self.loop.finish()
         return True
 
-    def _beat(self, _about: object, _many: int, _outcome: str) -> bool:
-        if self.phase in (Phase.CLAIMED, Phase.GONE, Phase.FINISHED):
+    def _take(self, _about: object, many: int, _outcome: str) -> bool:
+        steps = self.committer.steps
+        if not self.is_running or self.committer.wants is not None or not steps:
             return False
-        self.beats += 1
-        self.ready = self.ready or self.phase in (Phase.RUNNING, Phase.WAITING)
-        desired = self.world.store.heartbeat(self.session.ref, self.beats, ready=self.ready, rss_bytes=0)
-        self.heard = self.heard or desired is GroupState.DRAINING
-        self.world.watch.a_replaced_driver_has_no_heartbeat(self)
+        expires = [any(type(effect) is fx.ExpireLineage for effect in step) for step in steps][:many]
+        if True in expires:  # the clock has a tick for every row: what this transaction logs would be old in it
+            many = max(1, expires.index(True))
+        self.committer.take(lambda _: 0, most_steps=many)
+        self.committer.taken = serialized(self.committer.taken, self.world.scenario.codec)
+        self.attempt = CommitAttempt(self.fence.epoch, self.fence.commit_no + 1)
         return True
 
-    def _collect(self, _about: object, many: int, _outcome: str) -> bool:
-        """A batch of garbage collection, through the committer as everything else (Section 3.6)."""
-        if self.phase is not Phase.RUNNING or self.finishing:
+    def _commit(self, _about: object, _many: int, outcome: str) -> bool:
+        """Outcomes: committed; ``lost``: committed, but nobody says so; ``fails``; ``doubt``: decided later."""
+        committer = self.committer
+        if committer.wants is not CommitStep.COMMIT or self.attempt.is_in_doubt or self.world.is_locked(self.plan.name):
             return False
-        self.committer.queue.append([fx.Collect(tuple(spec.name for spec in self.operators), many)])
+        self.attempt.send()
+        collected: tuple[Collected, ...] = ()
+        if outcome == "doubt":
+            self.world.doubt(self, committer.taken)
+        elif outcome != "fails":
+            collected = self.world.commit(self, committer.taken)
+        if not outcome:
+            self._committed(collected)
+        return True
+
+    def _resolve(self, _about: object, _many: int, _outcome: str) -> bool:
+        """Read-back: the fence row, under its lock, says what became of the transaction (design D3)."""
+        if not self.is_in_doubt or not self.may_read_back():
+            return False
+        row = self.session.open()
+        if self.attempt.was_committed(row.epoch, row.commit_no):
+            self._committed(())
+        return True
+
+    @property
+    def is_in_doubt(self) -> bool:
+        """The transaction under way was sent, and no answer came."""
+        return self.committer.wants is CommitStep.COMMIT and self.attempt.is_in_doubt
+
+    def may_read_back(self) -> bool:
+        """The fence row's lock is free."""
+        return not self.world.is_locked(self.plan.name)
+
+    def _committed(self, collected: tuple[Collected, ...]) -> None:
+        self.committer.committed()
+        self.fence = FenceRow(self.fence.incarnation, self.fence.epoch, self.fence.commit_no + 1)
+        self.fresh = False
+        self.collection.committed(self.committer.taken, collected)
+        if self.dropped:
+            said = {(one.operator, one.action_id) for one in self.committer.taken if type(one) is fx.DropRead}
+            self.dropped -= said
+
+    def _hand_over(self, _about: object, _many: int, _outcome: str) -> bool:
+        """After the commit: what may leave the group now that it is durable."""
+        if self.committer.wants is not CommitStep.HAND_OVER:
+            return False
+        durable = self.committer.peek()
+        self.loop.write(durable.writes)
+        self._order(durable.sources)
+        self.drained = self.drained or durable.drained
+        self.committer.handed_over()
+        if self.loop.finishing and self.committer.is_idle():
+            self.has_finished, self.is_alive = True, False
+        return True
+
+    def _collect(self, _about: object, _many: int, _outcome: str) -> bool:
+        """Time passes until garbage is due, and is collected through the committer as everything else (Section 3.6)."""
+        if not self.is_running or self.loop.finishing:
+            return False
+        self.now += COLLECT_SECONDS
+        if not self.loop.is_due(self.now):
+            return False
+        self.loop.close()
         return True
 
     def _expire(self, about: object, many: int, _outcome: str) -> bool:
         """A batch of retention or of shared bodies, by the group that is the last to finish."""
         sweeps = self.world.sweeps
-        if self.phase is not Phase.RUNNING or self.finishing or not isinstance(about, int) or about >= len(sweeps):
+        if not self.is_running or self.loop.finishing or not isinstance(about, int) or about >= len(sweeps):
             return False
-        self.committer.queue.append([sweeps[about](many)])
+        self.committer.add([sweeps[about](many)])
+        return True
+
+    # --- write actions ------------------------------------------------------------------------------------------------
+
+    def _writer(self, about: object) -> SimulatedWriter | None:
+        assert isinstance(about, tuple)
+        return self.writers.get(about)
+
+    def _take_writes(self, about: object, many: int, _outcome: str) -> bool:
+        writer = self._writer(about)
+        if not self.is_running or writer is None or writer.wants is not None or not writer.pending:
+            return False
+        writer.take(many)
+        writer.tried, writer.todo = False, ()
+        return True
+
+    def _apply(self, about: object, _many: int, outcome: str) -> bool:
+        """One attempt at the external system. Outcomes: applied; ``lost``: applied, but the answer is lost; ``fails``."""
+        writer = self._writer(about)
+        if writer is None or writer.wants is not WriteStep.APPLY:
+            return False
+        if outcome == "fails":
+            return True
+        if self._attempt(writer):
+            if outcome == "lost":
+                writer.tried, writer.todo = True, ()
+            else:
+                writer.applied()
+        return True
+
+    def _attempt(self, writer: SimulatedWriter) -> bool:
+        """True if the system has now applied all of it; a checkable one is asked first, and written to in another step."""
+        system = self.world.systems[writer.key[1]]
+        if system.guarantee is Guarantee.CONDITIONAL:
+            self.world.watch.before_write(writer.key, writer.taken)
+            token = self._token(writer.key[0])
+            system.apply(writer.key, token, writer.taken)
+            self.world.watch.a_lower_token_writes_nothing(writer.key, token)
+        elif system.guarantee is Guarantee.IDEMPOTENT:
+            self.world.watch.before_write(writer.key, writer.taken)
+            system.upsert(writer.key, writer.taken)
+        elif not writer.todo:
+            writer.todo = unapplied(writer.taken, system.marker(writer.key))
+            return not writer.todo
+        else:
+            self.world.watch.before_write(writer.key, writer.todo)
+            system.write(writer.key, writer.todo)
+            writer.todo = ()
+        return True
+
+    def _token(self, operator: str) -> int:
+        slot = slot_of(operator)
+        moves = 0 if slot is None or self.slots is None else self.slots[slot]
+        return WriterIdentity("", self.number, 0.0).token_after(moves)
+
+    def _note_writes(self, about: object, _many: int, _outcome: str) -> bool:
+        writer = self._writer(about)
+        if not self.is_running or writer is None or writer.wants is not WriteStep.REPORT:
+            return False
+        self.loop.applied(writer.report(), self.now)
+        return True
+
+    # --- beside the loop ----------------------------------------------------------------------------------------------
+
+    def _beat(self, _about: object, _many: int, _outcome: str) -> bool:
+        if not self.is_registered or not self.is_alive:
+            return False
+        self.beats += 1
+        self.ready = self.ready or self.is_running or self.life.wants is LifeStep.WAIT
+        desired = self.world.store.heartbeat(self.session.ref, self.beats, ready=self.ready, rss_bytes=0)
+        self.heard = self.heard or desired is GroupState.DRAINING
+        self.world.watch.a_replaced_driver_has_no_heartbeat(self)
         return True
 
     def _check(self, _about: object, _many: int, _outcome: str) -> bool:
@@ -223,11 +597,11 @@ class Driver(Starting):
 
         One without slots leaves when there will never be any for it.
         """
-        looks = self.phase in (Phase.RUNNING, Phase.WAITING) and self.committer.is_idle()
-        if not looks or self.world.is_locked(self.plan.name):
+        waits = self.is_registered and self.life.wants is LifeStep.WAIT
+        if not (self.is_running or waits) or not self.committer.is_idle() or self.world.is_locked(self.plan.name):
             return False
         self.session.check()
-        return self.phase is Phase.WAITING and self.world.scaling.leave(self)
+        return waits and self.world.scaling.leave(self)
 
 
 VERBS = (

@@ -1,7 +1,7 @@
-"""The threads of a driver as state machines: each step that a thread of the runtime takes is a step of its own here.
+"""What a simulated driver's threads hold: each step that a thread of the runtime takes is a step of its own here.
 
-Compare `committer.py`, `writer_threads.py`, `source_reader.py` and `jobs.py` in `runtime/driver/`: what is one call there,
-and could be cut off or overtaken in between, is two steps here.
+In what order a committer, a writer, a job or an epoch takes its steps is said by the protocol's state machines, which the
+threads of `runtime/driver/` run as well. What is one call there, and could be cut off or overtaken in between, is two here.
 """
 
 from __future__ import annotations
@@ -9,75 +9,32 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from enum import Enum, auto
 from typing import Any
 
 from airflow_logio.protocol import effects as fx
 from airflow_logio.protocol.logic import Output
 from airflow_logio.protocol.values import Event, Kind
+from airflow_logio.protocol.write_queue import WriteQueue, WriterKey
 from airflow_logio.protocol.writes import PendingWrite
 from airflow_logio.testing.simulator.codec import Codec
-from airflow_logio.testing.simulator.external_systems import WriterKey
 from airflow_logio.testing.simulator.plan import Batch
 
 
-class At(Enum):
-    """Where a thread stands."""
+class SimulatedWriter(WriteQueue):
+    """A writer, and what it knows of its last attempt."""
 
-    IDLE = auto()
-    TAKEN = auto()
-    """It holds what it will do next."""
-    UNKNOWN = auto()
-    """It has tried, and knows no outcome."""
-    DONE = auto()
-    """It has done it, and told nobody."""
-
-
-@dataclass(slots=True)
-class Committer:
-    """Steps in the order in which they were closed; those of one transaction; and how far it is."""
-
-    queue: deque[fx.Effects] = field(default_factory=deque)
-    at: At = At.IDLE
-    taken: fx.Effects = field(default_factory=list)
-
-    def is_idle(self) -> bool:
-        return self.at is At.IDLE and not self.queue
-
-    def take(self, steps: int, codec: Codec) -> None:
-        """Group commit: the effects of some steps, in order, with bodies as bytes."""
-        self.taken = []
-        for _ in range(min(steps, len(self.queue))):
-            expires = any(type(effect) is fx.ExpireLineage for effect in self.queue[0])
-            if self.taken and expires:
-                break  # the clock has a tick for every row: what this transaction logs would be old in it
-            self.taken += serialized(self.queue.popleft(), codec)
-            if expires:
-                break
-        self.at = At.TAKEN
-
-
-@dataclass(slots=True)
-class Writer:
-    """Write actions whose commit is done, in order, for one connection of one operator."""
-
-    key: WriterKey
-    pending: deque[PendingWrite] = field(default_factory=deque)
-    at: At = At.IDLE
-    taken: list[PendingWrite] = field(default_factory=list)
+    tried = False
+    """It has tried to apply what it has taken, and knows no outcome."""
     todo: Sequence[PendingWrite] = ()
     """Of a checkable system: what its answer said is still to be applied."""
-    outstanding: int = 0
-    """Handed over, and their success not noted by the group."""
 
-    def add(self, write: PendingWrite) -> None:
-        self.pending.append(write)
-        self.outstanding += 1
 
-    def take(self, actions: int) -> None:
-        self.taken = [self.pending.popleft() for _ in range(min(actions, len(self.pending)))]
-        self.todo = ()
-        self.at = At.TAKEN
+class SimulatedWriters(dict[WriterKey, SimulatedWriter]):
+    """A plan does not say which connections its operators write to: a writer is there when it is asked for."""
+
+    def __missing__(self, key: WriterKey) -> SimulatedWriter:
+        self[key] = SimulatedWriter(*key)
+        return self[key]
 
 
 @dataclass(slots=True)
@@ -92,6 +49,8 @@ class Source:
     obtained: tuple[str, int] | None = None
     """The effect is stored, and the group has not noted it: (reference, records)."""
     exhausted: bool = False
+    handed_over: bool = False
+    """The group knows that the stored effect is used whole; what follows is not asked yet."""
 
 
 @dataclass(slots=True)

@@ -13,7 +13,7 @@ from airflow_logio.testing.simulator.external_systems import WriterKey
 from airflow_logio.testing.simulator.watch.slot_watch import SlotWatch
 
 if TYPE_CHECKING:
-    from airflow_logio.testing.simulator.driver.driver_state import Incarnation
+    from airflow_logio.testing.simulator.driver.simulated_driver import SimulatedDriver
 
 
 class DriverWatch(SlotWatch):
@@ -47,21 +47,21 @@ class DriverWatch(SlotWatch):
             )
         self._tokens[key] = token
 
-    def after_commit(self, driver: Incarnation, effects: fx.Effects) -> None:
+    def after_commit(self, driver: SimulatedDriver, effects: fx.Effects) -> None:
         """A driver has committed."""
         self.a_replaced_driver_commits_nothing(driver)
         if driver.plan.replica_of:
             self.a_retired_replica_commits_nothing(driver)
             self.only_its_owner_commits_for_a_slot(driver, effects)
 
-    def a_replaced_driver_commits_nothing(self, driver: Incarnation) -> None:
+    def a_replaced_driver_commits_nothing(self, driver: SimulatedDriver) -> None:
         if driver.is_replaced:
             self._broken(
                 "a_replaced_driver_commits_nothing",
                 f"{driver.plan.name}, incarnation {driver.number} has committed, and was replaced before",
             )
 
-    def a_replaced_driver_has_no_heartbeat(self, driver: Incarnation) -> None:
+    def a_replaced_driver_has_no_heartbeat(self, driver: SimulatedDriver) -> None:
         if driver.is_replaced:
             self._broken(
                 "a_replaced_driver_has_no_heartbeat", f"{driver.plan.name}, incarnation {driver.number} was replaced"

@@ -16,7 +16,7 @@ from airflow_logio.testing.simulator.violation import Violation
 
 if TYPE_CHECKING:
     from airflow_logio.protocol.context import Context
-    from airflow_logio.testing.simulator.driver.driver_state import Incarnation
+    from airflow_logio.testing.simulator.driver.simulated_driver import SimulatedDriver
 
 SlotName = tuple[str, int]
 """(replicated group, slot)"""
@@ -60,7 +60,7 @@ class SlotWatch:
 
     # --- what a driver does -------------------------------------------------------------------------------------------
 
-    def only_its_owner_commits_for_a_slot(self, driver: Incarnation, effects: fx.Effects) -> None:
+    def only_its_owner_commits_for_a_slot(self, driver: SimulatedDriver, effects: fx.Effects) -> None:
         """An owner's commit changes no owner, so it can be looked at afterwards."""
         replica, run_id = driver.plan.name, driver.claim.run_id
         for effect in effects:
@@ -81,7 +81,7 @@ class SlotWatch:
                     self._broken("what_is_done_stays_as_it_is", f"{replica} has committed {effect} of slot {number}")
         self._done = {(group, number) for (_, group, number), slot in self.tables.slots.items() if slot.done}
 
-    def a_retired_replica_commits_nothing(self, driver: Incarnation) -> None:
+    def a_retired_replica_commits_nothing(self, driver: SimulatedDriver) -> None:
         if self.tables.groups[GroupKey(driver.claim.run_id, driver.plan.name)].state is GroupState.RETIRED:
             self._broken("a_retired_replica_commits_nothing", f"{driver.plan.name}, incarnation {driver.number}")
 

@@ -1,0 +1,187 @@
+"""What a simulated driver could do next, and where it would die now."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from airflow_logio.protocol.commit_queue import CommitStep
+from airflow_logio.protocol.life import LifeStep
+from airflow_logio.protocol.write_queue import WriteStep
+from airflow_logio.testing.simulator.sites import Site
+
+if TYPE_CHECKING:
+    from airflow_logio.testing.simulator.driver.simulated_driver import SimulatedDriver
+    from airflow_logio.testing.simulator.driver.threads import SimulatedWriter, Source
+
+Option = tuple[str, object]
+"""A verb and what it is about: a port, an operator, a writer."""
+
+_BEGINNING = {
+    LifeStep.OPEN: "open",
+    LifeStep.ASK_SLOTS: "ask",
+    LifeStep.READ: "recover",
+    LifeStep.REBUILD: "rebuild",
+}
+_BEGINNING_SITES = {
+    LifeStep.OPEN: Site.AFTER_REGISTER,
+    LifeStep.ASK_SLOTS: Site.BEFORE_RECOVERY,
+    LifeStep.READ: Site.BEFORE_RECOVERY,
+    LifeStep.REBUILD: Site.IN_RECOVERY,
+    LifeStep.WAIT: Site.IDLE,
+    LifeStep.STOP: Site.EPOCH_VOID,
+}
+
+
+def options_of(driver: SimulatedDriver) -> list[Option]:
+    """Steps that would change something, in the order in which an undisturbed driver takes them."""
+    if not driver.is_alive:
+        return []
+    if not driver.is_registered:
+        return [("register", None)]
+    wants = driver.life.wants
+    if wants is LifeStep.RUN:
+        out = _running(driver)
+        if driver.world.wished and not driver.loop.draining:
+            _wishes(driver, out)
+        return out if driver.ready or not driver.plan.replica_of else [("beat", None), *out]
+    if wants is LifeStep.WAIT:
+        return [("check", None)] if driver.ready else [("beat", None), ("check", None)]
+    if wants is LifeStep.STOP:
+        return [*_transaction(driver), *_acting(driver), ("join", None)]
+    return [(_BEGINNING[wants], None)]
+
+
+def _running(driver: SimulatedDriver) -> list[Option]:
+    out = _transaction(driver)
+    acting = not driver.is_replaced or not driver.world.scenario.crash_stop
+    for key, writer in driver.writers.items():
+        if writer.wants is WriteStep.APPLY:
+            if acting:
+                out.append(("apply", key))
+        elif writer.wants is WriteStep.REPORT:
+            out.append(("note_writes", key))
+        elif writer.pending:
+            out.append(("take_writes", key))
+    _inputs(driver, out)
+    if driver.jobs:
+        _generating(driver, out)
+    if driver.loop.has_step:
+        out.append(("close", None))
+    elif not out and driver.loop.is_finished():
+        out.append(("finish", None))
+    elif not out and (driver.plan.replica_of or driver.world.scenario.retries):
+        out.append(("check", None))
+    return out
+
+
+def _wishes(driver: SimulatedDriver, out: list[Option]) -> None:
+    """Before anything else, in a driver that nobody disturbs; it hears a wish with its next heartbeat."""
+    if driver.heard:
+        if not driver.loop.finishing:
+            out.insert(0, ("drain", None))
+    elif driver.plan.name in driver.world.wished and not driver.is_replaced:
+        out.insert(0, ("beat", None))
+
+
+def _transaction(driver: SimulatedDriver) -> list[Option]:
+    committer = driver.committer
+    if committer.wants is None:
+        return [("take", None)] if committer.steps and driver.is_running else []
+    if committer.wants is CommitStep.HAND_OVER:
+        return [("hand_over", None)]
+    if not driver.is_in_doubt:
+        return [("commit", None)]
+    return [] if not driver.may_read_back() and driver.world.is_in_doubt(driver) else [("resolve", None)]
+
+
+def _acting(driver: SimulatedDriver) -> list[Option]:
+    """What is on its way to external systems when the group stops."""
+    if driver.is_replaced and driver.world.scenario.crash_stop:
+        return []
+    return [("apply", key) for key, writer in driver.writers.items() if writer.wants is WriteStep.APPLY]
+
+
+def _inputs(driver: SimulatedDriver, out: list[Option]) -> None:
+    known = driver.world.known
+    for port, cursor in driver.cursors.items():
+        if known.get(port, 0) > cursor:
+            out.append(("fetch", port))
+    for port, events in driver.inbox.items():
+        if events and driver.has_its_turn(port):
+            out.append(("deliver", port))
+    _reading(driver, out)
+
+
+def _reading(driver: SimulatedDriver, out: list[Option]) -> None:
+    for name, source in driver.sources.items():
+        if source.obtained is not None:
+            out.append(("note_effect", name))
+        elif source.inbox:
+            out.append(("emit", name))
+        elif source.exhausted:
+            out.append(("end_source", name))
+        if not source.exhausted and source.obtained is None:
+            out.append(("read", name))
+    for drop in driver.drops:
+        out.append(("discard", drop))
+
+
+def _generating(driver: SimulatedDriver, out: list[Option]) -> None:
+    for name, job in driver.jobs.items():
+        if job is None:
+            if driver.protocol.operators[name].next_triggered():
+                out.append(("start_job", name))
+        else:
+            out.append(("run_job" if job.results is None else "note_job", name))
+
+
+def sites_of(driver: SimulatedDriver) -> list[Site]:
+    """Where it would die now, thread by thread."""
+    if not driver.is_registered:
+        return [Site.BEFORE_REGISTER]
+    if (wants := driver.life.wants) is not LifeStep.RUN:
+        return [_BEGINNING_SITES[wants]]
+    found = _commit_sites(driver)
+    if driver.heard:
+        found.append(Site.AFTER_DRAIN if driver.drained else Site.BEFORE_DRAIN)
+    if driver.fresh:
+        found.append(Site.AFTER_RECOVERY)
+    if driver.committer.steps:
+        found.append(Site.STEP_QUEUED)
+    if driver.loop.has_step:
+        found.append(Site.IN_STEP)
+    found += [_write_site(writer) for writer in driver.writers.values() if writer.wants is not None]
+    found += [_reading_site(driver, name, source) for name, source in driver.sources.items()]
+    found += [Site.BEFORE_DROP for _ in driver.drops] + [Site.AFTER_DROP for _ in driver.dropped]
+    found += [Site.BEFORE_JOB if job.results is None else Site.AFTER_JOB for job in driver.jobs.values() if job]
+    return found or [Site.IDLE]
+
+
+def _commit_sites(driver: SimulatedDriver) -> list[Site]:
+    wants = driver.committer.wants
+    if wants is None:
+        return []
+    committed = wants is CommitStep.HAND_OVER
+    if committed:
+        found = [Site.AFTER_COMMIT]
+    elif driver.is_in_doubt:
+        found = [Site.IN_DOUBT if driver.world.is_in_doubt(driver) else Site.COMMIT_UNKNOWN]
+    else:
+        found = [Site.BEFORE_COMMIT]
+    if driver.loop.finishing:
+        found.append(Site.AFTER_FINISH if committed else Site.BEFORE_FINISH)
+    return found
+
+
+def _write_site(writer: SimulatedWriter) -> Site:
+    if writer.wants is WriteStep.REPORT:
+        return Site.AFTER_WRITE
+    return Site.WRITE_UNKNOWN if writer.tried else Site.BEFORE_WRITE
+
+
+def _reading_site(driver: SimulatedDriver, name: str, source: Source) -> Site:
+    if source.obtained is not None:
+        return Site.AFTER_STORE
+    if source.stored is None and not driver.protocol.source(name).spec.replayable:
+        return Site.BEFORE_STORE
+    return Site.AFTER_READ if source.inbox else Site.BEFORE_READ
