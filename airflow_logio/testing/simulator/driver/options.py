@@ -67,7 +67,7 @@ def _running(driver: SimulatedDriver) -> list[Option]:
         _generating(driver, out)
     if driver.loop.has_step:
         out.append(("close", None))
-    elif not out and driver.loop.is_finished():
+    elif driver.loop.is_finished():
         out.append(("finish", None))
     elif not out and (driver.plan.replica_of or driver.world.scenario.retries):
         out.append(("check", None))

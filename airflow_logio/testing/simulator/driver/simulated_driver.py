@@ -481,12 +481,13 @@ class SimulatedDriver:
         return not self.world.is_locked(self.plan.name)
 
     def _committed(self, collected: tuple[Collected, ...]) -> None:
+        effects = self.committer.taken
         self.committer.committed()
         self.fence = FenceRow(self.fence.incarnation, self.fence.epoch, self.fence.commit_no + 1)
         self.fresh = False
-        self.collection.committed(self.committer.taken, collected)
+        self.collection.committed(effects, collected)
         if self.dropped:
-            said = {(one.operator, one.action_id) for one in self.committer.taken if type(one) is fx.DropRead}
+            said = {(one.operator, one.action_id) for one in effects if type(one) is fx.DropRead}
             self.dropped -= said
 
     def _hand_over(self, _about: object, _many: int, _outcome: str) -> bool:

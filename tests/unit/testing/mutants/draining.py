@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import pytest
 
 from airflow_logio.protocol import effects as fx
+from airflow_logio.protocol.commit_queue import SourceOrder
 from airflow_logio.protocol.group import GroupProtocol
+from airflow_logio.protocol.loop import GroupLoop
 from airflow_logio.protocol.source import SourceProtocol
 from airflow_logio.protocol.states import GroupState
 from airflow_logio.protocol.values import Kind
 from airflow_logio.store.memory import groups
-from airflow_logio.testing.simulator.driver.simulated_driver import Driver
+from airflow_logio.testing.simulator.driver.simulated_driver import SimulatedDriver
 from tests.unit.testing.mutants.registry import mutant
 
 
@@ -22,7 +25,7 @@ def wish_lost_with_the_incarnation(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(groups, "wish_after_claim", lambda _desired: GroupState.RUNNING)
 
 
-class HearsLate(Driver):
+class HearsLate(SimulatedDriver):
     """Asks nobody before it reads: the wish comes with a heartbeat, some time."""
 
     def _hear_wish(self) -> None:
@@ -34,13 +37,13 @@ def reads_before_it_has_heard(_patch: pytest.MonkeyPatch) -> None:
     """A driver that recovers a draining group reads on until its first heartbeat is answered."""
 
 
-class TakesTheWishForDone(Driver):
+class TakesTheWishForDone(SimulatedDriver):
     """Where the stream of a source has ended, nothing is left of the wish."""
 
-    def _begin_sources(self) -> None:
+    def _start_threads(self) -> None:
         sources = [one for one in self.protocol.operators.values() if isinstance(one, SourceProtocol)]
         self.heard = self.heard and not any(source.context.finished for source in sources)
-        super()._begin_sources()
+        super()._start_threads()
 
 
 @mutant("linear", driver=TakesTheWishForDone)
@@ -84,17 +87,16 @@ def _is_end(effect: fx.Effect) -> bool:
     return isinstance(effect, fx.LogEvent) and effect.event.kind is Kind.END
 
 
-class EndsApart(Driver):
+class EndsApart(SimulatedDriver):
     """The ends of the streams have a transaction of their own, before what says that the sources have ended."""
 
-    def _submit(self) -> None:
-        super()._submit()
-        if self.draining and self.committer.queue:
-            effects = self.committer.queue.pop()
-            ends = [effect for effect in effects if _is_end(effect)]
-            if ends:
-                self.committer.queue.append(ends)
-            self.committer.queue.append([effect for effect in effects if not _is_end(effect)])
+    def _close(self, about: object, many: int, outcome: str) -> bool:
+        closed = super()._close(about, many, outcome)
+        if closed and self.loop.draining and self.committer.steps:
+            effects = self.committer.steps.pop()
+            self.committer.add([effect for effect in effects if _is_end(effect)])
+            self.committer.add([effect for effect in effects if not _is_end(effect)])
+        return closed
 
 
 @mutant("linear", driver=EndsApart)
@@ -118,32 +120,46 @@ def stored_effect_cut_short(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(GroupProtocol, "drain_source", at_once)
 
 
-class ReadsForTheLastTime(Driver):
-    """Executes the read action on record, whose effect nobody has stored."""
+class ReadsForTheLastTime(SimulatedDriver):
+    """Executes the read action on record, whose effect nobody has stored, and drains then."""
 
-    def _follow(self, name: str) -> None:
-        if self.protocol.source(name).action is None:
-            return
-        heard, self.heard = self.heard, False
-        super()._follow(name)
-        self.heard = heard
-
-    def _drain(self, about: object, many: int, outcome: str) -> bool:
-        return not self.sources and super()._drain(about, many, outcome)
+    @property
+    def must_drain(self) -> bool:
+        return not self.sources and super().must_drain
 
 
 @mutant("feed", driver=ReadsForTheLastTime)
-def read_once_more_to_drain(_patch: pytest.MonkeyPatch) -> None:
+def read_once_more_to_drain(patch: pytest.MonkeyPatch) -> None:
     """A successor that is to drain reads the outside once more before it ends."""
+    begin = GroupLoop._begin_source
+
+    def once_more(self: GroupLoop, name: str, *, drains: bool) -> Iterable[SourceOrder]:
+        return begin(self, name, drains=drains and self.protocol.source(name).action is None)
+
+    patch.setattr(GroupLoop, "_begin_source", once_more)
 
 
-class DrainsOnce(Driver):
+@mutant("feed")
+def drain_forgets_the_read_under_way(patch: pytest.MonkeyPatch) -> None:
+    """Only sources without a read action under way end when the group drains."""
+    sources = GroupLoop.sources.fget  # type: ignore[attr-defined]
+
+    def idle(self: GroupLoop) -> list[str]:
+        names: list[str] = sources(self)
+        return [name for name in names if not self.draining or self.protocol.source(name).action is None]
+
+    patch.setattr(GroupLoop, "sources", property(idle))
+
+
+class DrainsOnce(SimulatedDriver):
     """Believes that a group drains once, whoever did it."""
 
     def _drain(self, about: object, many: int, outcome: str) -> bool:
+        if not self.is_running or not self.must_drain:
+            return False
         row = self.world.store.group(self.claim.run_id, self.plan.name)
         if self.epochs > 1 or self.number > 1 or row.state is GroupState.DRAINING:
-            self.draining = True
+            self.loop.draining = True
             return True
         return super()._drain(about, many, outcome)
 

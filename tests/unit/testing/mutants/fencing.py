@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from airflow_logio.protocol.commit_queue import CommitAttempt, CommitStep
 from airflow_logio.protocol.effects import Effects
 from airflow_logio.protocol.states import GroupState
 from airflow_logio.store.memory.apply import apply_effects
@@ -13,9 +14,7 @@ from airflow_logio.store.memory.session import MemoryGroupSession
 from airflow_logio.store.memory.store import MemoryLogStore
 from airflow_logio.store.memory.tables import BeatRow, GroupKey
 from airflow_logio.store.records import FenceRow, GroupRef
-from airflow_logio.testing.simulator.driver.driver_state import Option
-from airflow_logio.testing.simulator.driver.simulated_driver import Driver
-from airflow_logio.testing.simulator.driver.threads import At
+from airflow_logio.testing.simulator.driver.simulated_driver import SimulatedDriver
 from tests.unit.testing.mutants.registry import mutant
 
 
@@ -33,13 +32,13 @@ def no_fence(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(MemoryGroupSession, "commit", _commit_unchecked)
 
 
-class ChecksThenApplies(Driver):
+class ChecksThenApplies(SimulatedDriver):
     """The fence is read in one step, the effects are applied in another."""
 
     checked = False
 
     def _commit(self, about: object, many: int, outcome: str) -> bool:
-        if self.committer.at is At.TAKEN and not self.checked:
+        if self.committer.wants is CommitStep.COMMIT and not self.is_in_doubt and not self.checked:
             row = self.session.open()
             self.checked = row.epoch == self.fence.epoch
             return True
@@ -53,11 +52,8 @@ def fence_by_plain_select(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(MemoryGroupSession, "commit", _commit_unchecked)
 
 
-class AsksTooEarly(Driver):
-    def _transaction(self) -> list[Option]:
-        return [("resolve", None)] if self.committer.at is At.UNKNOWN else super()._transaction()
-
-    def _may_read_back(self) -> bool:
+class AsksTooEarly(SimulatedDriver):
+    def may_read_back(self) -> bool:
         return True
 
 
@@ -66,18 +62,16 @@ def read_back_without_the_lock(_patch: pytest.MonkeyPatch) -> None:
     """After a lost connection the fence is read at once, without waiting for the transaction to be decided."""
 
 
-class RetriesBlindly(Driver):
-    def _resolve(self, about: object, many: int, outcome: str) -> bool:
-        if self.committer.at is not At.UNKNOWN or not self._may_read_back():
-            return False
-        self.fence = self.session.open()
-        self.committer.at = At.TAKEN
-        return True
+@mutant("linear")
+def retry_without_read_back(patch: pytest.MonkeyPatch) -> None:
+    """The committer drops the unknown outcome: the transaction is sent again without asking the log what became of it."""
+    patch.setattr(CommitAttempt, "is_in_doubt", property(lambda _self: False))
 
 
-@mutant("linear", driver=RetriesBlindly)
-def retry_without_read_back(_patch: pytest.MonkeyPatch) -> None:
-    """A transaction of unknown outcome is committed again, under the next number."""
+@mutant("linear")
+def unknown_is_committed(patch: pytest.MonkeyPatch) -> None:
+    """The committer takes a transaction of unknown outcome for committed."""
+    patch.setattr(CommitAttempt, "was_committed", lambda _self, _epoch, _commit_no: True)
 
 
 @mutant("linear")

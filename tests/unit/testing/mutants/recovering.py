@@ -8,13 +8,14 @@ from typing import Any
 import pytest
 
 from airflow_logio.protocol import group as group_module
+from airflow_logio.protocol.commit_queue import SourceOrder
 from airflow_logio.protocol.context import ClosedInputSets, Context
 from airflow_logio.protocol.effects import MarkDone
 from airflow_logio.protocol.operator import OperatorProtocol
 from airflow_logio.protocol.recovery import LoggedEvent, reload_order
 from airflow_logio.protocol.values import Event, Status
 from airflow_logio.store.memory import MemoryLogStore, apply
-from airflow_logio.testing.simulator.driver.simulated_driver import Driver
+from airflow_logio.testing.simulator.driver.simulated_driver import SimulatedDriver
 from airflow_logio.testing.simulator.world import Action, World
 from tests.unit.testing.mutants.registry import mutant
 
@@ -96,13 +97,13 @@ def lineage_forgotten(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(OperatorProtocol, "reload", without_lineage)
 
 
-def _tables(driver: Driver) -> Any:
+def _tables(driver: SimulatedDriver) -> Any:
     store = driver.world.store
     assert isinstance(store, MemoryLogStore)
     return store.tables
 
 
-class RecomputesMarks(Driver):
+class RecomputesMarks(SimulatedDriver):
     def _start_threads(self) -> None:
         rows = _tables(self).events.rows.values()
         for port in self.protocol.inputs_from_log():
@@ -121,7 +122,7 @@ def marks_recomputed_from_rows(_patch: pytest.MonkeyPatch) -> None:
     """The mark of a port is the greatest event that EVENT_LOG shows as used: garbage collection takes it away."""
 
 
-class RecomputesIds(Driver):
+class RecomputesIds(SimulatedDriver):
     def _start_threads(self) -> None:
         bodies = _tables(self).bodies
         for name, operator in self.protocol.operators.items():
@@ -137,7 +138,7 @@ def ids_recomputed_from_rows(_patch: pytest.MonkeyPatch) -> None:
     """The next event id is one more than the greatest in the log, which may have been collected."""
 
 
-class SkipsOne(Driver):
+class SkipsOne(SimulatedDriver):
     def _start_threads(self) -> None:
         super()._start_threads()
         self.cursors = {port: mark + bool(mark) for port, mark in self.cursors.items()}
@@ -148,7 +149,7 @@ def cursor_behind_the_mark(_patch: pytest.MonkeyPatch) -> None:
     """After a recovery the channel begins one event too late."""
 
 
-class DropsInTheLoop(Driver):
+class DropsInTheLoop(SimulatedDriver):
     def _emit(self, about: object, many: int, outcome: str) -> bool:
         emitted = super()._emit(about, many, outcome)
         source = self.sources.get(str(about))
@@ -167,11 +168,12 @@ def effect_dropped_in_the_loop(_patch: pytest.MonkeyPatch) -> None:
     """Listing 1 as printed: the stored effect of a read action is discarded when its first batch is made."""
 
 
-class ReadsTwice(Driver):
-    def _follow(self, name: str) -> None:
-        super()._follow(name)
-        if name in self.sources and self.protocol.source(name).offset == 0:
-            self.sources[name].stored = None
+class ReadsTwice(SimulatedDriver):
+    def _order(self, orders: Iterable[SourceOrder]) -> None:
+        super()._order(orders)
+        for name, source in self.sources.items():
+            if self.protocol.source(name).offset == 0 and not source.inbox:
+                source.stored = None
 
 
 @mutant("feed", driver=ReadsTwice)

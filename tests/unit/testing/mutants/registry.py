@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from airflow_logio.testing.simulator.driver.simulated_driver import Driver
+from airflow_logio.testing.simulator.driver.simulated_driver import SimulatedDriver
 from airflow_logio.testing.simulator.world import World
 
 Break = Callable[[pytest.MonkeyPatch], None]
@@ -28,7 +28,7 @@ MUTANTS: dict[str, Mutant] = {}
 
 
 def mutant(
-    scenario: str, *, driver: type[Driver] | None = None, world: type[World] = World
+    scenario: str, *, driver: type[SimulatedDriver] | None = None, world: type[World] = World
 ) -> Callable[[Break], Break]:
     """Register a broken variant under the name of the function that breaks it."""
     if driver is not None:

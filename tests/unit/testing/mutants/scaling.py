@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from itertools import count
 from typing import Any
@@ -28,8 +28,7 @@ from airflow_logio.store.memory import groups, slots
 from airflow_logio.store.memory.tables import GroupKey, Tables
 from airflow_logio.store.records import GroupRef, Run
 from airflow_logio.store.rules.scaling_rules import Rescaling, plan
-from airflow_logio.testing.simulator.driver.driver_state import Phase
-from airflow_logio.testing.simulator.driver.simulated_driver import Driver
+from airflow_logio.testing.simulator.driver.simulated_driver import SimulatedDriver
 from airflow_logio.testing.simulator.world import World
 from tests.unit.testing.mutants.registry import mutant
 
@@ -46,36 +45,14 @@ def gaining_replica_keeps_its_epoch(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Rescaling, "voided", property(lambda self: self.losing))
 
 
-class AsksFirst(Driver):
-    """Which slots it owns is asked before the fence is read."""
-
-    asked: Mapping[int, int]
-
-    def _open(self, about: object, many: int, outcome: str) -> bool:
-        if not hasattr(self, "asked") and self.plan.replica_of:
-            self.asked = self.session.slots()
-            return True
-        return super()._open(about, many, outcome)
-
-    def _owned(self) -> Mapping[int, int]:
-        asked = self.asked
-        del self.asked
-        return asked
-
-
-@mutant("keyed", driver=AsksFirst)
-def slots_asked_for_before_the_fence(_patch: pytest.MonkeyPatch) -> None:
-    """A move between the question and the fence is not seen: two replicas work on a slot, or nobody does."""
-
-
-class ForgetsWrites(Driver):
+class ForgetsWrites(SimulatedDriver):
     """A new owner begins with what it logs itself."""
 
-    def _start_threads(self) -> None:
+    def _new_memory(self) -> None:
         moves = self.slots or {}
         pending = tuple(write for write in self.recovered.writes if not moves.get(slot_of(write.operator) or 0))
         self.recovered = replace(self.recovered, writes=pending)
-        super()._start_threads()
+        super()._new_memory()
 
 
 @mutant("copies", driver=ForgetsWrites)
@@ -159,11 +136,11 @@ class TakesItForBroken(World):
     """Whatever a driver finds strange is its own fault."""
 
     @staticmethod
-    def _is_void(_driver: Driver) -> bool:
+    def _is_void(_driver: SimulatedDriver) -> bool:
         return False
 
-    def _refused(self, driver: Driver, error: Fenced) -> None:
-        if not (driver.slots is not None and driver.phase is Phase.RUNNING and World._is_void(driver)):
+    def _refused(self, driver: SimulatedDriver, error: Fenced) -> None:
+        if not (driver.slots is not None and driver.is_running and World._is_void(driver)):
             super()._refused(driver, error)
 
 

@@ -8,11 +8,12 @@ import pytest
 from msgspec.structs import replace
 
 from airflow_logio.protocol import effects as fx
+from airflow_logio.protocol.commit_queue import CommitQueue
 from airflow_logio.protocol.context import Context, encode_state
 from airflow_logio.protocol.group import GroupProtocol
 from airflow_logio.protocol.ledger import Ledger
 from airflow_logio.protocol.operator import OperatorProtocol
-from airflow_logio.testing.simulator.driver.simulated_driver import Driver
+from airflow_logio.testing.simulator.driver.simulated_driver import SimulatedDriver
 from tests.unit.testing.mutants.registry import mutant
 
 
@@ -51,23 +52,24 @@ def acknowledgement_not_a_prefix(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Ledger, "close", without_unused)
 
 
-class AcknowledgesLater(Driver):
-    def _submit(self) -> None:
-        super()._submit()
-        if self.committer.queue:
-            effects = self.committer.queue.pop()
-            late = [effect for effect in effects if isinstance(effect, fx.Acknowledge)]
-            self.committer.queue.append([effect for effect in effects if not isinstance(effect, fx.Acknowledge)])
-            if late:
-                self.committer.queue.append(list(late))
+def _apart(patch: pytest.MonkeyPatch, kind: type[fx.Effect]) -> None:
+    """Effects of one kind have a transaction of their own, behind that of their step."""
+    add = CommitQueue.add
+
+    def in_two(self: CommitQueue, effects: fx.Effects) -> None:
+        add(self, [effect for effect in effects if not isinstance(effect, kind)])
+        add(self, [effect for effect in effects if isinstance(effect, kind)])
+
+    patch.setattr(CommitQueue, "add", in_two)
 
 
-@mutant("idempotent", driver=AcknowledgesLater)
-def acknowledge_after_send(_patch: pytest.MonkeyPatch) -> None:
+@mutant("idempotent")
+def acknowledge_after_send(patch: pytest.MonkeyPatch) -> None:
     """Outputs are committed, and the inputs they were made of are acknowledged by the next transaction."""
+    _apart(patch, fx.Acknowledge)
 
 
-class SerializesLate(Driver):
+class SerializesLate(SimulatedDriver):
     def _take(self, about: object, many: int, outcome: str) -> bool:
         taken = super()._take(about, many, outcome)
         if taken:
@@ -85,20 +87,10 @@ def state_by_reference(_patch: pytest.MonkeyPatch) -> None:
     """States are serialized when they are committed: by then they hold events of later steps."""
 
 
-class StoresStateApart(Driver):
-    def _submit(self) -> None:
-        super()._submit()
-        if self.committer.queue:
-            effects = self.committer.queue.pop()
-            states = [effect for effect in effects if isinstance(effect, fx.StoreState)]
-            self.committer.queue.append([effect for effect in effects if not isinstance(effect, fx.StoreState)])
-            if states:
-                self.committer.queue.append(list(states))
-
-
-@mutant("linear", driver=StoresStateApart)
-def state_outside_the_transaction(_patch: pytest.MonkeyPatch) -> None:
-    """States have a transaction of their own, behind that of the step."""
+@mutant("linear")
+def state_outside_the_transaction(patch: pytest.MonkeyPatch) -> None:
+    """States have a transaction of their own, behind that of the step: an acknowledgement is flushed without its state."""
+    _apart(patch, fx.StoreState)
 
 
 @mutant("functions")

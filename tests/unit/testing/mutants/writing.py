@@ -6,13 +6,14 @@ from collections.abc import Sequence
 
 import pytest
 
-from airflow_logio.protocol import effects as fx
+from airflow_logio.protocol import commit_queue, write_queue
+from airflow_logio.protocol.commit_queue import CommitStep
 from airflow_logio.protocol.operator import OperatorProtocol
+from airflow_logio.protocol.write_queue import WriteStep
 from airflow_logio.protocol.writes import PendingWrite
-from airflow_logio.testing.simulator.driver.commits import pending_write
-from airflow_logio.testing.simulator.driver.driver_state import Option
-from airflow_logio.testing.simulator.driver.simulated_driver import Driver
-from airflow_logio.testing.simulator.driver.threads import At, Writer
+from airflow_logio.testing.simulator.driver.options import Option
+from airflow_logio.testing.simulator.driver.simulated_driver import SimulatedDriver
+from airflow_logio.testing.simulator.driver.threads import SimulatedWriter
 from airflow_logio.testing.simulator.external_systems import ExternalSystem, WriterKey
 from tests.unit.testing.mutants.registry import mutant
 
@@ -47,50 +48,29 @@ def write_numbers_per_incarnation(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(OperatorProtocol, "restore", from_one)
 
 
-class WritesEarly(Driver):
-    def _take(self, about: object, many: int, outcome: str) -> bool:
-        taken = super()._take(about, many, outcome)
-        if taken:
-            for effect in self.committer.taken:
-                if isinstance(effect, fx.LogWrite):
-                    self._hand(pending_write(effect))
-        return taken
-
-    def _hand_over(self, about: object, many: int, outcome: str) -> bool:
-        self.committer.taken = [effect for effect in self.committer.taken if not isinstance(effect, fx.LogWrite)]
-        return super()._hand_over(about, many, outcome)
+@mutant("linear")
+def handed_over_before_its_commit(patch: pytest.MonkeyPatch) -> None:
+    """What a transaction lets go leaves the group while it is under way: write actions run that the log does not have."""
+    patch.setattr(commit_queue, "ORDER", (CommitStep.HAND_OVER, CommitStep.COMMIT))
 
 
-@mutant("linear", driver=WritesEarly)
-def written_before_its_commit(_patch: pytest.MonkeyPatch) -> None:
-    """A write action runs while the transaction that logs it is under way."""
+@mutant("linear")
+def done_before_it_is_applied(patch: pytest.MonkeyPatch) -> None:
+    """A write action is reported done when it is handed to the external system."""
+    patch.setattr(write_queue, "ORDER", (WriteStep.REPORT, WriteStep.APPLY))
 
 
-class MarksEarly(Driver):
-    def _take_writes(self, about: object, many: int, outcome: str) -> bool:
-        taken = super()._take_writes(about, many, outcome)
-        writer = self._writer(about)
-        if taken and writer is not None:
-            writer.at = At.DONE
-        return taken
-
-
-@mutant("linear", driver=MarksEarly)
-def done_before_it_is_applied(_patch: pytest.MonkeyPatch) -> None:
-    """A write action is marked done when it is handed to the external system."""
-
-
-class LeavesWritersBehind(Driver):
+class LeavesWritersBehind(SimulatedDriver):
     """Writers of the old epoch go on while the new one is rebuilt."""
 
     def _join(self, about: object, many: int, outcome: str) -> bool:
-        old = [writer for writer in self.writers.values() if writer.at is At.TAKEN]
+        old = [writer for writer in self.writers.values() if writer.wants is WriteStep.APPLY and not writer.tried]
         joined = super()._join(about, many, outcome)
         if joined:
             self.ghosts = old
         return joined
 
-    ghosts: Sequence[Writer] = ()
+    ghosts: Sequence[SimulatedWriter] = ()
 
     def options(self) -> list[Option]:
         return super().options() + [("ghost", index) for index, _ in enumerate(self.ghosts)]
@@ -111,8 +91,8 @@ def rebuilt_before_writers_are_joined(_patch: pytest.MonkeyPatch) -> None:
     """A group rebuilds itself while a writer thread of its old epoch is still writing: both ask, both write."""
 
 
-class WritesWithoutAsking(Driver):
-    def _attempt(self, writer: Writer) -> bool:
+class WritesWithoutAsking(SimulatedDriver):
+    def _attempt(self, writer: SimulatedWriter) -> bool:
         self.world.systems[writer.key[1]].write(writer.key, writer.taken)
         return True
 

@@ -1,0 +1,85 @@
+"""A broken loop: in what order an epoch begins, what it forgets, and when it believes that it has finished."""
+
+from __future__ import annotations
+
+import pytest
+
+from airflow_logio.protocol import life
+from airflow_logio.protocol.life import Life, LifeStep
+from airflow_logio.protocol.loop import GroupLoop
+from airflow_logio.protocol.write_queue import Applied
+from tests.unit.testing.mutants.registry import mutant
+
+
+@mutant("spread")
+def opened_after_the_log_was_read(patch: pytest.MonkeyPatch) -> None:
+    """The log is read, and only then the fence: what is committed in between is in neither memory."""
+    patch.setattr(life, "START", (LifeStep.ASK_SLOTS, LifeStep.READ, LifeStep.OPEN, LifeStep.REBUILD))
+
+
+@mutant("keyed")
+def slots_asked_for_before_the_fence(patch: pytest.MonkeyPatch) -> None:
+    """A move between the question and the fence is not seen: two replicas work on a slot, or none does."""
+    patch.setattr(life, "START", (LifeStep.ASK_SLOTS, LifeStep.OPEN, LifeStep.READ, LifeStep.REBUILD))
+
+
+@mutant("linear")
+def voided_epoch_keeps_its_memory(patch: pytest.MonkeyPatch) -> None:
+    """An epoch that is void raises the epoch, and goes on with what it has in memory."""
+    stopped = Life.stopped
+
+    def in_memory(self: Life) -> None:
+        stopped(self)
+        self._left = [LifeStep.OPEN]
+
+    patch.setattr(Life, "stopped", in_memory)
+
+
+@mutant("spread")
+def epoch_not_raised(patch: pytest.MonkeyPatch) -> None:
+    """A group rebuilds itself in the same epoch: what a thread of the old one had under way is committed, too."""
+    stopped = Life.stopped
+
+    def same_epoch(self: Life) -> None:
+        stopped(self)
+        self.raises_epoch = False
+
+    patch.setattr(Life, "stopped", same_epoch)
+
+
+@mutant("linear")
+def finished_with_writes_under_way(patch: pytest.MonkeyPatch) -> None:
+    """A group finishes when its streams have ended, whatever its writers have not applied."""
+
+    def at_once(self: GroupLoop) -> bool:
+        return not self.finishing and self.protocol.is_finished() and not self.has_step and self._commits.is_idle()
+
+    patch.setattr(GroupLoop, "is_finished", at_once)
+
+
+@mutant("linear")
+def steps_are_never_due(patch: pytest.MonkeyPatch) -> None:
+    """Assignments without an Output Set wait for company that may never come."""
+    patch.setattr(GroupLoop, "is_due", lambda self, _now: self.wants_to_commit())
+
+
+@mutant("linear")
+def pending_writes_forgotten(patch: pytest.MonkeyPatch) -> None:
+    """Write actions that were pending at recovery are not handed to their writers (Algorithm 8 left out)."""
+    write = GroupLoop.write
+
+    def only_new(self: GroupLoop, writes: object, *, recovered: bool = False) -> None:
+        if not recovered:
+            write(self, writes)  # type: ignore[arg-type]
+
+    patch.setattr(GroupLoop, "write", only_new)
+
+
+@mutant("linear")
+def success_is_not_logged(patch: pytest.MonkeyPatch) -> None:
+    """The success of write actions is noted in memory, and not in the log."""
+
+    def in_memory(self: GroupLoop, applied: Applied, _now: float) -> None:
+        self._writers[applied.operator, applied.connection].settle(applied)
+
+    patch.setattr(GroupLoop, "applied", in_memory)
