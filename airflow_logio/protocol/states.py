@@ -1,4 +1,4 @@
-"""States of a group and of a run, as tables (DESIGN decision 8). An illegal move raises and changes nothing.
+"""States of a group and of a run, as tables (design D8). An illegal move raises and changes nothing.
 
 "Failed" is no state: a supervisor looks for *dead* groups. Launch states (claimed, submitted, restarted) have deadlines,
 past which the group is dead. `parked` is left only by a person: an explicit retry claims the group again.

@@ -55,7 +55,7 @@ from airflow_logio.store.port import GroupSession
 log = logging.getLogger(__name__)
 
 FLUSH_SECONDS = 0.25
-"""Assignments without an Output Set are committed at the latest after this time (DESIGN decision 2)."""
+"""Assignments without an Output Set are committed at the latest after this time (design D2)."""
 FLUSH_EVENTS = 512
 COMMITTER_POLL_SECONDS = 0.005
 MAX_EVENTS_PER_STEP = 64
@@ -204,7 +204,7 @@ class GroupEpoch:
                 reader.ask(ReadAction(source.action_id, source.action, source.offset, source.stored))
 
     def _drain_if_asked(self) -> None:
-        """Stop reading, once per epoch (DESIGN decision 9). What is in the mailbox and not in a step is not read either."""
+        """Stop reading, once per epoch (design D9). What is in the mailbox and not in a step is not read either."""
         if self._draining or not self._settings.drain_requested.is_set():
             return
         self._draining = True
@@ -320,7 +320,7 @@ class GroupEpoch:
                 self._protocol.end_source(operator, next_action)
 
     def _is_due(self) -> bool:
-        """Output Sets go to the committer as soon as it is free; assignments alone wait for company (decision 2)."""
+        """Output Sets go to the committer as soon as it is free; assignments alone wait for company (ADR-2)."""
         if self._unflushed_since is None:
             return self._collection.is_overdue()
         ledger = self._protocol.ledger

@@ -50,7 +50,7 @@ class Committing(Incarnation):
         return True
 
     def _resolve(self, _about: object, _many: int, _outcome: str) -> bool:
-        """Read-back: the fence row, under its lock, says what became of the transaction (DESIGN decision 3)."""
+        """Read-back: the fence row, under its lock, says what became of the transaction (design D3)."""
         if self.committer.at is not At.UNKNOWN or not self._may_read_back():
             return False
         row = self.session.open()

@@ -128,7 +128,7 @@ class Driver(Starting):
         return True
 
     def _drain(self, _about: object, _many: int, _outcome: str) -> bool:
-        """Stop reading, once per epoch (DESIGN decision 9). What is read and in no step is not read either."""
+        """Stop reading, once per epoch (design D9). What is read and in no step is not read either."""
         if self.phase is not Phase.RUNNING or not self.heard or self.draining or self.finishing:
             return False
         self.draining = True
