@@ -55,6 +55,9 @@ STEP = re.compile(
 OTHER = re.compile(rf"\b(Table|Listing|Example)s?\s+(\d+(?:{AND}\s+\d+)*)")
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 PAGE = re.compile(r"(?<![\w/(])(docs/[\w/-]+\.md)(#[\w-]+)?")
+FILE = re.compile(r"`((?:\w+/)+\w+\.py)`")
+LANDING = {"protocol/loop.py"}
+"""Named by a page and not here yet: it lands with the loop that driver and simulator share."""
 OUTDATED = re.compile(r"\bDESIGN\b|\b[Dd]ecisions? \d|\b[Hh]oles? \d")
 
 
@@ -126,6 +129,17 @@ def test_pages_that_code_names_exist() -> None:
         if not page.is_file() or (match[2] and match[2][1:] not in anchors(page)):
             missing.append(where)
     assert missing == []
+
+
+def test_modules_that_pages_name_exist() -> None:
+    places = (ROOT, ROOT / "airflow_logio", ROOT / "tests")
+    assert [
+        where
+        for where, match in found(FILE)
+        if where.partition(":")[0].endswith(".md")
+        and match[1] not in LANDING
+        and not any((place / match[1]).is_file() for place in places)
+    ] == []
 
 
 def test_links_between_pages_lead_somewhere() -> None:
