@@ -56,8 +56,8 @@ OTHER = re.compile(rf"\b(Table|Listing|Example)s?\s+(\d+(?:{AND}\s+\d+)*)")
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 PAGE = re.compile(r"(?<![\w/(])(docs/[\w/-]+\.md)(#[\w-]+)?")
 FILE = re.compile(r"`((?:\w+/)+\w+\.py)`")
-LANDING = {"protocol/loop.py"}
-"""Named by a page and not here yet: it lands with the loop that driver and simulator share."""
+LANDING = {f"protocol/{name}.py" for name in ("loop", "life", "commit_queue", "write_queue", "job_queue")}
+"""Named by a page and not here yet: they land with the loop that driver and simulator share."""
 OUTDATED = re.compile(r"\bDESIGN\b|\b[Dd]ecisions? \d|\b[Hh]oles? \d")
 
 
