@@ -5,7 +5,6 @@ from __future__ import annotations
 import datetime as dt
 import subprocess
 import sys
-from collections import Counter
 from pathlib import Path
 
 import pyarrow as pa
@@ -26,24 +25,21 @@ def test_quotes_are_the_examples_as_they_are() -> None:
 
 
 def test_the_first_pipeline_is_exact_whatever_crashes(tmp_path: Path) -> None:
-    sales = [
-        {"store_id": row % 3, "sales_value": row / 4, "transaction_timestamp": START + dt.timedelta(seconds=2 * row)}
-        for row in range(9_000)
-    ]
+    sales = [(row % 3, row / 4, START + dt.timedelta(seconds=2 * row)) for row in range(9_000)]
     file = tmp_path / "transactions.parquet"
-    pq.write_table(pa.Table.from_pylist(sales), file)
-    expected = Counter[tuple[object, ...]]()
-    for row in sales:
-        hour = row["transaction_timestamp"].replace(minute=0, second=0, microsecond=0)
-        expected[hour, row["store_id"]] += row["sales_value"]
+    columns = ("store_id", "sales_value", "transaction_timestamp")
+    pq.write_table(pa.table(dict(zip(columns, map(list, zip(*sales, strict=True)), strict=True))), file)
+    expected: dict[tuple[dt.datetime, int], float] = {}
+    for store, value, time in sales:
+        key = (time.replace(minute=0, second=0, microsecond=0), store)
+        expected[key] = expected.get(key, 0.0) + value
 
     scenario = pipeline_scenario(revenue, params={"transactions": str(file)})
     simulator = Simulator(scenario)
     written = simulator.reference().observed.writes["save>warehouse"]
-    found = Counter[tuple[object, ...]]()
-    for body in filter(None, written):
-        for row in scenario.codec.decode(body).to_pylist():
-            found[row["hour"], row["store_id"]] += row["revenue"]
+    rows = [row for body in filter(None, written) for row in scenario.codec.decode(body).to_pylist()]
+    found = {(row["hour"], row["store_id"]): row["revenue"] for row in rows}
+    assert len(found) == len(rows), "each hour of each store is written once"
     assert found == expected
     for seed in range(1, 9):
         _, failure = simulator.run(seed)
