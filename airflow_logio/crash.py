@@ -1,4 +1,4 @@
-"""Named crash points (DESIGN, "How it is tested"): a real process dies there when a test asks for it.
+"""Named crash points (docs/design.md, "How it is tested"): a real process dies there when a test asks for it.
 
 Armed by the environment variable `LOGIO_CRASH_AT=<point>:<n>`: the process kills itself with SIGKILL the n-th time one of
 its threads passes. `<point>:<n>:stop` sends SIGSTOP instead, for zombies that wake up later.

@@ -1,12 +1,12 @@
-"""Scales the replicated groups of all runs that go on: every minute as a policy says, and at once as a person asks.
+"""Scales the replicated groups of all active runs: every minute by policy, and at once when a person asks.
 
 Unpause it, and each replicated group of each run gets as many replicas as what arrives and what waits needs, within the
-bounds that its author gives. Every decision is in the task log with its figures, and every change in `logio status`.
+bounds that its author gives. The task log explains every decision with its figures; `logio status` shows every change.
 
 To scale a group by hand, trigger this DAG and fill in *replicas*, and as much of *pipeline*, *run* and *group* as it takes to
 name one group: an empty field means any. A policy may change the number again a little later. To keep yours, pause this DAG
-once that is done (Airflow begins nothing of a DAG that is paused), or leave it paused and ask with `logio scale`. With a run
-or a pipeline alone, without replicas, the policy looks at that only.
+afterwards (Airflow starts nothing of a paused DAG), or leave it paused and ask with `logio scale`. With only a run or a
+pipeline, and no replicas, the policy looks at that one only.
 
 Copy this file to give a pipeline a policy of its own, such as ``Threshold(up_lag_seconds=10)`` or
 ``Schedule({"0 8 * * 1-5": 4, "0 20 * * *": 0})`` with ``pipeline="sales"``, and pause this one: two policies for one group

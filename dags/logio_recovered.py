@@ -1,12 +1,12 @@
-"""A deadline on recoveries: "recovered within 60 s", or somebody is told.
+"""A deadline on recoveries: "recovered within 60 s", or a person is paged.
 
-A run of this DAG waits until one recovery has made its first commit; Airflow's deadline on the run calls whoever is to be
-called. Replace `page`, unpause this DAG, and let `logio_recovery` trigger it for each group that it has launched again:
+A run of this DAG waits until one recovery has made its first commit. If that takes too long, Airflow's deadline on the run
+calls `page`. Replace `page`, unpause this DAG, and let `logio_recovery` trigger it for each group that it has relaunched:
 
     recovered = LogioRecoverGroupOperator.partial(task_id="recover").expand(failed=failed.output)
     TriggerDagRunOperator.partial(task_id="deadline", trigger_dag_id="logio_recovered").expand(conf=recovered.output)
 
-It is a DAG of its own because recovery waits for nothing: a driver that is slow to come up holds up no other recovery.
+It is a DAG of its own because recovery waits for nothing: a driver that starts slowly must not delay other recoveries.
 """
 
 from __future__ import annotations

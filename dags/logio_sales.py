@@ -44,11 +44,11 @@ What to look at:
 - **While it runs** every group is *deferred*: the triggerer watches it, no worker slot is held. `logio status` shows
   events, records and incarnations.
 - **Kill a driver** (`kill -9` its pid, from `logio status`): task `supervise` wakes and launches the next incarnation; its
-  log shows the cause and the end of the dead driver's log. The group's own task goes on waiting, the other groups do not
-  notice.
-- **A red group** has used up its recovery budget. Its task log says why; mend that and *clear the task*: the group goes
-  on where it stopped. The result of the DAG run is the same as without any failure.
-- **Mark a task failed** and its group halts; clear it to go on.
+  log shows the cause and the end of the dead driver's log. The group's own task keeps waiting, the other groups keep
+  running.
+- **A red group** has spent its recovery budget. Its task log says why; fix that and *clear the task*: the group resumes
+  where it stopped. The result of the DAG run is the same as without any failure.
+- **Mark a task failed** and its group halts; clear it to resume.
 - `item_totals` and `hourly_sales` in the warehouse are replaced by each new DAG run.
 """,
 ):

@@ -45,11 +45,11 @@ with DAG(
     doc_md="""
 ### Replicas that come and go
 
-Group `hourly` of the sales pipeline works in 16 slots by store, and is slow on purpose: a millisecond per record. It begins
+Group `hourly` of the sales pipeline works in 16 slots by store, and is slow on purpose: a millisecond per record. It starts
 with one replica. The tasks `scale_up`, `kill_a_replica`, `recovered` and `scale_down` take it to three replicas, kill the
-driver of one, wait until that is recovered, and go back to one, while all the other groups go on.
+driver of one, wait until it is recovered, and go back to one, while all other groups keep running.
 
-- The task log of `scale_up` says each step: which replicas were launched, how many slots have moved.
+- The task log of `scale_up` shows each step: which replicas were launched, how many slots have moved.
 - `logio status` shows the replicas, `hourly.1` to `hourly.3`. Scale the group yourself with `logio scale`: task `supervise`
   of this DAG run carries it out.
 - To let a policy do it, unpause `logio_controller` too: it looks every minute, and its task log says why it scales, or not.

@@ -164,7 +164,7 @@ class Book:
             self.pending_since = time.monotonic()
 
     def log_state(self, state_id: int, inset_id: str, packed: bytes) -> None:
-        """Algorithm 3 Step 2, in the transaction that commits the trigger (DESIGN, hole 4)."""
+        """Algorithm 3 Step 2, in the transaction that commits the trigger (hole H4)."""
         self.context.state_events[inset_id] = state_id
         self.input_sets.find(inset_id).state_pending = True
         self.snapshots[inset_id] = packed

@@ -1,4 +1,4 @@
-"""Events on their way to a hand-written operator, pulled from the log (DESIGN decision 5: the log is the channel)."""
+"""Events on their way to a hand-written operator, pulled from the log (design D5: the log is the channel)."""
 
 from __future__ import annotations
 

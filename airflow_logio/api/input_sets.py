@@ -70,7 +70,7 @@ class InputSets:
         return state
 
     def check_members(self, inset_id: str, given: Iterable[EventInfo]) -> None:
-        """A generation marks done exactly the rows it used (DESIGN, hole 2). Raises `ApiMisuse`."""
+        """A generation marks done exactly the rows it used (hole H2). Raises `ApiMisuse`."""
         members = self.find(inset_id).held
         used = {(str(info.port), info.event_id) for info in given}
         if used != members:

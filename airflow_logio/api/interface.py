@@ -1,4 +1,4 @@
-"""The interface methods (Section 6.2, Table 1), and the methods that the listings use beside them."""
+"""The interface methods (Section 6.2, Table 7), and the methods that the listings use beside them."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from airflow_logio.protocol.source import READ_CONNECTION
 
 
 class InterfaceMethods(Handle):
-    """ "Rides" means: written by the next commit of the handle, whichever it is (DESIGN decision 2)."""
+    """ "Rides" means: written by the next commit of the handle, whichever it is (design D2)."""
 
-    # --- Table 1: identifiers -----------------------------------------------------------------------------------------
+    # --- Table 7: identifiers -----------------------------------------------------------------------------------------
 
     def get_action_id(self, connection: str = READ_CONNECTION) -> int:
-        """GetActionID (Table 1): a new identifier for a read action on a connection. Rides."""
+        """GetActionID (Table 7): a new identifier for a read action on a connection. Rides."""
         book = self._ready("get_action_id()")
         if connection != READ_CONNECTION and connection not in book.station.connections:
             raise book.refuse(f"it does not declare connection {connection!r}, which it wants to read")
@@ -29,7 +29,7 @@ class InterfaceMethods(Handle):
         return action_id
 
     def get_state_id(self) -> int:
-        """GetStateID (Table 1): a new identifier for a global state (Algorithm 3 Step 2). Rides."""
+        """GetStateID (Table 7): a new identifier for a global state (Algorithm 3 Step 2). Rides."""
         return self._ready("get_state_id()").context.allocate_state()
 
     def get_event_id(self, port: str | None = None, *, connection: str | None = None) -> int:
@@ -47,19 +47,19 @@ class InterfaceMethods(Handle):
         """GetInSetID (Listing 2): the id of a new Input Set, never used before. Rides."""
         return self._ready("get_inset_id()").input_sets.create()
 
-    # --- Table 1: transactions ----------------------------------------------------------------------------------------
+    # --- Table 7: transactions ----------------------------------------------------------------------------------------
 
     def begin_transaction(self) -> Transaction:
-        """BeginTransaction (Table 1): a transaction (Table 2). One at a time, and no transaction before output events of
+        """BeginTransaction (Table 7): a transaction (Table 8). One at a time, and no transaction before output events of
         the one before are sent: `send`."""
         self._ready("begin_transaction()")
         self._refuse_unsent("begin_transaction()")
         return self._begin()
 
-    # --- Table 1: read actions of a source ----------------------------------------------------------------------------
+    # --- Table 7: read actions of a source ----------------------------------------------------------------------------
 
     def initialize_read_action(self, action_info: ActionInfo, state_info: StateInfo, state: Mapping[str, Any]) -> None:
-        """InitializeReadAction (Table 1): an incomplete entry in READ_ACTION, and the state that creates the action
+        """InitializeReadAction (Table 7): an incomplete entry in READ_ACTION, and the state that creates the action
         (Algorithm 1 Step 1). A transaction of its own."""
         self._refuse_not_source("initialize_read_action()")
         with self.begin_transaction() as transaction:
@@ -67,10 +67,10 @@ class InterfaceMethods(Handle):
             transaction.store_state(state_info, state)
 
     def complete_read_action(self, action_info: ActionInfo, action_data: str, records: int) -> None:
-        """CompleteReadAction (Table 1): the effect of a non-replayable action is stored at the reference `action_data`;
+        """CompleteReadAction (Table 7): the effect of a non-replayable action is stored at the reference `action_data`;
         event r is logged as undone (Algorithm 1 Step 2.b). A transaction of its own.
 
-        `records` is the size of the effect: an empty one, of which no event is made, is done with this (DESIGN, hole 5).
+        `records` is the size of the effect: an empty one, of which no event is made, is done with this (hole H5).
         The stored effect must be durable before the call.
         """
         self._refuse_not_source("complete_read_action()")
@@ -79,10 +79,10 @@ class InterfaceMethods(Handle):
             transaction.complete_read(action_info, action_data, records)
 
     def drop_read_action(self, action_info: ActionInfo, discard: Callable[[str], object]) -> None:
-        """DropReadAction (Table 1): discard the stored effect, delete event r (Algorithm 1 Step 2.d, Algorithm 6 Step
+        """DropReadAction (Table 7): discard the stored effect, delete event r (Algorithm 1 Step 2.d, Algorithm 6 Step
         3.a). `discard(action_data)` runs first, perhaps again after a failure; then a transaction of its own.
 
-        Refused until the last event is logged: Listing 1 calls it inside the loop, which loses the rest (DESIGN, hole 5).
+        Refused until the last event is logged: Listing 1 calls it inside the loop, which loses the rest (hole H5).
         """
         self._refuse_not_source("drop_read_action()")
         with self.begin_transaction() as transaction:
@@ -91,19 +91,19 @@ class InterfaceMethods(Handle):
             discard(str(self._book.reads.find(action_info).action_data))
             crash_here(CrashPoint.AFTER_DROP)
 
-    # --- Table 1: state update and triggering -------------------------------------------------------------------------
+    # --- Table 7: state update and triggering -------------------------------------------------------------------------
 
     def check_event(self, event_info: EventInfo) -> bool:
-        """CheckEvent (Table 1): whether an input event is not obsolete (Algorithm 2 Step 1).
+        """CheckEvent (Table 7): whether an input event is not obsolete (Algorithm 2 Step 1).
 
         Obsolete is an id *less than or equal* to the mark of its port; the paper's "smaller" lets the last one pass twice
-        (DESIGN, hole 1). Raises `ProtocolViolation` for an event that comes too early. No transaction.
+        (hole H1). Raises `ProtocolViolation` for an event that comes too early. No transaction.
         """
         book = self._ready("check_event()")
         return not book.context.is_obsolete(self._input_port(event_info), event_info.event_id)
 
     def update_context(self, event_info: EventInfo) -> bool:
-        """UpdateContext (Table 1): the author is about to update the global state with an event (Algorithm 2 Step 2).
+        """UpdateContext (Table 7): the author is about to update the global state with an event (Algorithm 2 Step 2).
 
         False if the stored state counts the event already, as it does for every event of `fetch_ack_events`: skip the
         update then. True obliges the next commit to store the state, with the event assigned. Rides.
@@ -118,9 +118,9 @@ class InterfaceMethods(Handle):
         return True
 
     def assign_in_sets(self, inset_ids: Sequence[str], event_info: EventInfo) -> None:
-        """AssignInSets (Table 1): the Input Sets of a received event, one row each (Algorithm 2 Step 2). Rides.
+        """AssignInSets (Table 7): the Input Sets of a received event, one row each (Algorithm 2 Step 2). Rides.
 
-        An event that no Input Set uses is assigned to ``()``: it is done with its acknowledgement (DESIGN, hole 6).
+        An event that no Input Set uses is assigned to ``()``: it is done with its acknowledgement (hole H6).
         """
         book = self._ready("assign_in_sets()")
         key = (self._input_port(event_info), event_info.event_id)
@@ -137,23 +137,23 @@ class InterfaceMethods(Handle):
 
     def trigger(self, inset_id: str) -> None:
         """The triggering condition of an Input Set holds (Algorithm 2 Step 3); beyond the paper's table. Rides, and so
-        commits with the assignment that caused it (DESIGN decision 2): recovery finds it in `triggered_in_sets`."""
+        commits with the assignment that caused it (design D2): recovery finds it in `triggered_in_sets`."""
         self._ready("trigger()").input_sets.trigger(inset_id)
         self._book.note_pending()
 
     def log_state_event(self, state_info: StateInfo, inset_id: str, state: Mapping[str, Any]) -> None:
-        """LogStateEvent (Table 1): `trigger`, with an undone event for the global state that the generation will read
-        (Algorithm 3 Step 2). Rides, with the trigger (DESIGN, hole 4); `get_proc_state(inset_id)` gives the state back."""
+        """LogStateEvent (Table 7): `trigger`, with an undone event for the global state that the generation will read
+        (Algorithm 3 Step 2). Rides, with the trigger (hole H4); `get_proc_state(inset_id)` gives the state back."""
         book = self._ready("log_state_event()")
         book.check_state_id(state_info)
         packed = stored.pack(book.spec.name, state)
         self.trigger(inset_id)
         book.log_state(state_info.state_id, inset_id, packed)
 
-    # --- Table 1: write actions ---------------------------------------------------------------------------------------
+    # --- Table 7: write actions ---------------------------------------------------------------------------------------
 
     def get_write_actions(self) -> Sequence[WriteAction]:
-        """GetWriteActions (Table 1): committed write actions that are not done, in order per connection (Algorithm 8
+        """GetWriteActions (Table 7): committed write actions that are not done, in order per connection (Algorithm 8
         Step 1). After a failure the first ones may have been executed. No transaction."""
         self._book.check_usable()
         self._refuse_transaction("get_write_actions()")

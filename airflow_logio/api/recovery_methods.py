@@ -1,4 +1,4 @@
-"""The recovery methods (Section 6.2, Table 3), and what Listing 3 needs beside them."""
+"""The recovery methods (Section 6.2, Table 9), and what Listing 3 needs beside them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class RecoveryMethods(Handle):
     _reloaded: bool
 
     def fetch_resend_events(self) -> Iterator[StreamEvent]:
-        """FetchResendEvents (Table 3): undone, unassigned output events, in order per port (Algorithm 7 Step 1).
+        """FetchResendEvents (Table 9): undone, unassigned output events, in order per port (Algorithm 7 Step 1).
 
         Give each port to `send`. No transaction.
         """
@@ -45,7 +45,7 @@ class RecoveryMethods(Handle):
         return self._marks()
 
     def get_proc_state(self, inset_id: str | None = None) -> dict[str, Any] | None:
-        """GetProcState (Table 3): the latest global state, None if none is stored (Algorithm 9 Step 1); with `inset_id`,
+        """GetProcState (Table 9): the latest global state, None if none is stored (Algorithm 9 Step 1); with `inset_id`,
         the one logged for that Input Set by `log_state_event`. A copy of the caller's own. No transaction."""
         self._book.check_usable()
         if inset_id is None:
@@ -55,11 +55,11 @@ class RecoveryMethods(Handle):
         return stored.unpack(self._book.snapshots[inset_id])
 
     def fetch_ack_events(self) -> Iterator[AcknowledgedEvent]:
-        """FetchAckEvents (Table 3): undone events that are assigned, once per Input Set (Algorithm 9 Step 2), by turns
+        """FetchAckEvents (Table 9): undone events that are assigned, once per Input Set (Algorithm 9 Step 2), by turns
         between the ports. Consume it wholly, once; update only the event state of `inset_id`. No transaction.
 
         Trigger nothing before the last one is back: Listing 3 calls onInput for each, which would generate from a part of
-        an Input Set (DESIGN, hole 2). Then generate `triggered_in_sets`, then evaluate the conditions.
+        an Input Set (hole H2). Then generate `triggered_in_sets`, then evaluate the conditions.
         """
         book = self._ready("fetch_ack_events()")
         acknowledged, self._acknowledged = self._acknowledged, None
@@ -74,7 +74,7 @@ class RecoveryMethods(Handle):
         self._reloaded = True
 
     def triggered_in_sets(self) -> Sequence[str]:
-        """Input Sets that are triggered and not done, in order (DESIGN, hole 2); beyond the paper's table."""
+        """Input Sets that are triggered and not done, in order (hole H2); beyond the paper's table."""
         return tuple(self._ready("triggered_in_sets()").context.triggered)
 
     def last_read_action(self) -> ReadAction | None:

@@ -42,7 +42,7 @@ _encoder = msgspec.msgpack.Encoder(order="deterministic")
 
 
 def pack(operator: str, state: Mapping[str, Any]) -> bytes:
-    """The author's state, serialized now (DESIGN decision 1). Raises `ApiMisuse` if it would not come back as it is."""
+    """The author's state, serialized now (design D1). Raises `ApiMisuse` if it would not come back as it is."""
     kept, reason = dict(state), None
     if is_plain(kept):
         try:

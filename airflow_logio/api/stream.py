@@ -102,7 +102,7 @@ class StreamMethods(Handle):
         return answer
 
     def end_of_stream(self, state: Mapping[str, Any] | None = None) -> None:
-        """Log the end of the stream on every output port (DESIGN decision 9), once; a transaction of its own.
+        """Log the end of the stream on every output port (design D9), once; a transaction of its own.
 
         Refused while anything is left to do: inputs that have not ended, Input Sets that hold events, write actions or
         read actions under way. Called by the driver when `run` returns.
@@ -218,7 +218,7 @@ class StreamMethods(Handle):
         return late or book.ledger.received >= FLUSH_EVENTS or book.pending_bytes >= FLUSH_BYTES
 
     def _flush(self, state: Mapping[str, Any] | None) -> None:
-        """Commit what rides, so that its senders and the next incarnation know (DESIGN decision 2)."""
+        """Commit what rides, so that its senders and the next incarnation know (design D2)."""
         if self._book.pending_since is None:
             return
         with self._begin() as transaction:

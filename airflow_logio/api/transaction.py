@@ -45,7 +45,7 @@ class Transaction:
     # --- the paper's table --------------------------------------------------------------------------------------------
 
     def commit(self) -> None:
-        """Commit (Table 2): one transaction behind the fence.
+        """Commit (Table 8): one transaction behind the fence.
 
         Raises `Fenced` (this driver was replaced), `EpochVoid` (its memory is void), `LogInconsistent` (the log does not
         hold the rows that the step expects), `LogUnavailable`. Let them pass: the handle is of no use afterwards.
@@ -55,7 +55,7 @@ class Transaction:
         self.is_open = False
 
     def log_source_event(self, event_info: EventInfo, event_data: pa.Table) -> None:
-        """LogSourceEvent (Table 2): an undone output event of a source (Algorithm 1 Step 2.c (1))."""
+        """LogSourceEvent (Table 8): an undone output event of a source (Algorithm 1 Step 2.c (1))."""
         book = self._use("log_source_event()")
         if not book.is_source():
             raise book.refuse("it has input ports, so its events come from Input Sets: log_output_events()")
@@ -73,10 +73,10 @@ class Transaction:
         inset_id: str,
         in_events: Sequence[EventInfo],
     ) -> None:
-        """LogOutputEvents (Table 2): an Output Set, its write actions included; its Input Set is done (Alg. 3 Step 4).
+        """LogOutputEvents (Table 8): an Output Set, its write actions included; its Input Set is done (Alg. 3 Step 4).
 
         `event_data` holds the records of each event, None for a write action that has none. `in_events` are the events
-        that the generation used: exactly those of the Input Set (DESIGN, hole 2; the listing passes the id alone). For a
+        that the generation used: exactly those of the Input Set (hole H2; the listing passes the id alone). For a
         port in OUT, lineage is recorded if the Input Set holds an event of a port in IN (Section 3.1).
         """
         book = self._use("log_output_events()")
@@ -94,7 +94,7 @@ class Transaction:
         self._staged.closed.append(inset_id)
 
     def done_event(self, event_info: EventInfo | ActionInfo | WriteAction) -> None:
-        """DoneEvent (Table 2): a write action has succeeded (Algorithm 5 Step 3), or the last event of a read action is
+        """DoneEvent (Table 8): a write action has succeeded (Algorithm 5 Step 3), or the last event of a read action is
         logged (Algorithm 1 Step 2.c (3); Step 3 if it is replayable).
 
         Events of input ports are done by `log_output_events`, or by `Logio.assign_in_sets` if no Input Set uses them.
@@ -114,7 +114,7 @@ class Transaction:
                 )
 
     def store_state(self, state_info: StateInfo, state: Mapping[str, Any]) -> None:
-        """StoreState (Table 2): an upsert of the global state in STATE (Algorithm 3 Step 4 (3)), serialized now.
+        """StoreState (Table 8): an upsert of the global state in STATE (Algorithm 3 Step 4 (3)), serialized now.
 
         The paper's text names this method DoneEvent by mistake. The LOG.io context is stored with it, and by every commit.
         """
@@ -160,7 +160,7 @@ class Transaction:
         )
 
     def complete_read(self, action: ActionInfo, ref: str, records: int) -> None:
-        """Algorithm 1 Step 2.b; an empty effect is used up at once (DESIGN, hole 5)."""
+        """Algorithm 1 Step 2.b; an empty effect is used up at once (hole H5)."""
         book = self._use("complete_read_action()")
         if action.replayable:
             raise book.refuse(f"{action} is replayable: it is complete with its last event, by done_event()")
@@ -178,7 +178,7 @@ class Transaction:
         self._staged.effects.append(fx.DropRead(book.spec.name, action.connection, action.action_id))
 
     def end_ports(self) -> None:
-        """DESIGN decision 9: the end of the stream, on every output port."""
+        """Design D9: the end of the stream, on every output port."""
         book = self._use("end_of_stream()")
         for port in book.spec.outputs:
             event_id = book.events.allocate(port)

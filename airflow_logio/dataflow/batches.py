@@ -1,4 +1,4 @@
-"""Many Input Sets in one table, and back (mode ``executors``, DESIGN decision 7).
+"""Many Input Sets in one table, and back (mode ``executors``, design D7).
 
 A batch is thousands of small tables; all work here is per column or per Input Set, none of it per record in Python.
 """

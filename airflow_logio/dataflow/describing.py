@@ -1,4 +1,4 @@
-"""What enters the fingerprint of a run (DESIGN decision 13): stable names, plain settings, source text."""
+"""What enters the fingerprint of a run (design D13): stable names, plain settings, source text."""
 
 from __future__ import annotations
 

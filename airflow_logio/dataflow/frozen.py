@@ -1,4 +1,4 @@
-"""A pipeline that has been checked and no longer changes, and its fingerprint (DESIGN decision 13)."""
+"""A pipeline that has been checked and no longer changes, and its fingerprint (design D13)."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """The LOG.io context (Section 3.4) and the stored form of an operator's state.
 
-Nothing here can be recomputed from EVENT_LOG once done rows have been collected, so all of it is stored (DESIGN, hole 1):
+Nothing here can be recomputed from EVENT_LOG once done rows have been collected, so all of it is stored (hole H1):
 the mark per input port, the next ids, the Input Sets that are triggered and not generated, and the closed ones.
 """
 
@@ -54,13 +54,13 @@ class Context(msgspec.Struct):
     ended: set[str] = msgspec.field(default_factory=set)
     """Input ports whose end of stream was received."""
     next_event: dict[str, int] = msgspec.field(default_factory=dict)
-    """Output port → next event_id (SSN). Ids are allocated here, never by the database (DESIGN decision 5)."""
+    """Output port → next event_id (SSN). Ids are allocated here, never by the database (design D5)."""
     next_write: dict[str, int] = msgspec.field(default_factory=dict)
     """Connection → number of its next write action."""
     next_state: int = 1
     next_action: int = 1
     triggered: list[str] = msgspec.field(default_factory=list)
-    """Input Sets triggered but not generated, in order (DESIGN, hole 2)."""
+    """Input Sets triggered but not generated, in order (hole H2)."""
     state_events: dict[str, int] = msgspec.field(default_factory=dict)
     """Triggered Input Set → id of the state event that keeps the global state as it was at the trigger."""
     closed: ClosedInputSets = msgspec.field(default_factory=ClosedInputSets)
@@ -81,7 +81,7 @@ class Context(msgspec.Struct):
         return self.marks.get(port, FIRST_EVENT_ID - 1)
 
     def is_obsolete(self, port: str, event_id: int) -> bool:
-        """Algorithm 2 Step 1, with *less than or equal* (DESIGN, hole 1). A gap is refused: nothing may be skipped."""
+        """Algorithm 2 Step 1, with *less than or equal* (hole H1). A gap is refused: nothing may be skipped."""
         mark = self.mark(port)
         if event_id > mark + 1:
             raise ProtocolViolation(
@@ -127,7 +127,7 @@ _context_decoder = msgspec.msgpack.Decoder(_ContextAlone)
 
 
 def encode_state(context: Context, state: dict[str, Any]) -> bytes:
-    """Serialize now, at the end of the step; never later, when more events may be in it (DESIGN decision 1)."""
+    """Serialize now, at the end of the step; never later, when more events may be in it (design D1)."""
     return _encoder.encode(StoredState(context, state))
 
 

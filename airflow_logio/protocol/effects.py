@@ -1,4 +1,4 @@
-"""Effects: what one step wants committed, as values (DESIGN decision 1).
+"""Effects: what one step wants committed, as values (design D1).
 
 The store applies the effects of one or many steps, in order, in one transaction. Effects hold no reference to anything
 that a later step changes: states are bytes, payloads are immutable.
@@ -42,7 +42,7 @@ class LogEvent(Value, frozen=True):
 
 
 class Acknowledge(Value, frozen=True):
-    """Algorithm 2 Step 2: the Input Sets of a received event; none means used by no Input Set: done at once (hole 6)."""
+    """Algorithm 2 Step 2: the Input Sets of a received event; none means used by no Input Set: done at once (hole H6)."""
 
     sender: Port
     receiver: Port
@@ -52,7 +52,7 @@ class Acknowledge(Value, frozen=True):
 
 
 class MarkDone(Value, frozen=True):
-    """Algorithm 3 Step 4 (4). Exactly `rows` rows are marked; the store refuses if it finds another number (hole 2)."""
+    """Algorithm 3 Step 4 (4). Exactly `rows` rows are marked; the store refuses if it finds another number (hole H2)."""
 
     operator: str
     inset_id: str
@@ -267,7 +267,7 @@ class Count(Value, frozen=True):
 
 
 class DrainGroup(Value, frozen=True):
-    """The group was asked to drain (DESIGN decision 9): its state says so from this commit on. Harmless when repeated."""
+    """The group was asked to drain (design D9): its state says so from this commit on. Harmless when repeated."""
 
 
 class FinishGroup(Value, frozen=True):

@@ -1,4 +1,4 @@
-"""The operators of one group as one unit of failure (DESIGN decision 4): routing, generation, end of stream.
+"""The operators of one group as one unit of failure (design D4): routing, generation, end of stream.
 
 An event for an operator of the same group is handed over in memory, in the same step; what of it must be in the log is
 decided by the ledger when the step is closed. All effects of a step commit in one transaction.
@@ -114,7 +114,7 @@ class GroupProtocol:
     ) -> None:
         """A job of mode ``executors`` has ended: Step 4 of Algorithm 3 for its Input Sets, in the order triggered.
 
-        `reads` are the read actions of the whole job, one action each, with a row per Input Set (DESIGN decision 6).
+        `reads` are the read actions of the whole job, one action each, with a row per Input Set (design D6).
         """
         protocol = self.operators[operator]
         inset_ids = []
@@ -158,7 +158,7 @@ class GroupProtocol:
             self._finish_if_drained(source)
 
     def drain(self) -> None:
-        """The group was asked to drain (DESIGN decision 9): the log says so with this step."""
+        """The group was asked to drain (design D9): the log says so with this step."""
         self.ledger.add(DrainGroup())
         self.ledger.has_output = True
 
@@ -363,7 +363,7 @@ class GroupProtocol:
                 self.ledger.has_output = True
 
     def _finish_if_drained(self, operator: OperatorProtocol) -> None:
-        """End of stream (DESIGN decision 9): logged on every output port once nothing can come any more."""
+        """End of stream (design D9): logged on every output port once nothing can come any more."""
         if not operator.is_drained():
             return
         operator.context.finished = True

@@ -2,7 +2,7 @@
 
 An event that arrived from the log and one that a fused operator has just produced differ in one thing: the first has a
 row in EVENT_LOG, the second needs one only if it outlives the step in an event state or lies on a data lineage path
-(DESIGN decision 4). That is decided here, at the end of the step, when it is known.
+(design D4). That is decided here, at the end of the step, when it is known.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""When is a driver dead, and may it be recovered once more? Pure decisions over observations (DESIGN decision 8)."""
+"""When is a driver dead, and may it be recovered once more? Pure decisions over observations (design D8)."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """One operator: Algorithms 2 (State Update), 3 (Generation) and 9 (recovery of processing).
 
-Differences from the paper's text, and why: the filter is *less than or equal* (hole 1); triggers are stored, so that
-reloading emits none (hole 2); assignments are not written per event but with the operator's next transaction
-(DESIGN decision 2), which is what `Ledger` gathers.
+Differences from the paper's text, and why: the filter is *less than or equal* (hole H1); triggers are stored, so that
+reloading emits none (hole H2); assignments are not written per event but with the operator's next transaction
+(design D2), which is what `Ledger` gathers.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Replicas of a group and the slots between which its events are parted (Section 7.1, DESIGN decision 11).
+"""Replicas of a group and the slots between which its events are parted (Section 7.1, design D11).
 
 A replicated group is cut into a fixed number of *slots*. Each slot has operators of its own, ``enrich[3]``: their ports,
 event ids, marks, Input Sets, states and write actions belong to the slot, whoever works on it. A replica is a group of

@@ -132,7 +132,7 @@ class SourceProtocol(OperatorProtocol):
         ledger.add(DropRead(self.spec.name, READ_CONNECTION, action_id))
 
     def cut_short(self, ledger: Ledger) -> None:
-        """The group drains (DESIGN decision 9): of the read action under way no more is read than the log has, and none
+        """The group drains (design D9): of the read action under way no more is read than the log has, and none
         follows. One that cannot be replayed is not read at all while its effect is not stored. May come before the first.
         """
         if not self.state:

@@ -1,4 +1,4 @@
-"""States of a group and of a run, as tables (DESIGN decision 8). An illegal move raises and changes nothing.
+"""States of a group and of a run, as tables (design D8). An illegal move raises and changes nothing.
 
 "Failed" is no state: a supervisor looks for *dead* groups. Launch states (claimed, submitted, restarted) have deadlines,
 past which the group is dead. `parked` is left only by a person: an explicit retry claims the group again.
@@ -28,7 +28,7 @@ class GroupState(StrEnum):
     DEAD = "dead"
     """The driver is gone, or its lease has run out; recoverable."""
     PARKED = "parked"
-    """By budget, error or user: nobody restarts it without being told."""
+    """By budget, error or user: only a person restarts it."""
     HALTED = "halted"
     """Stopped on request."""
     DRAINING = "draining"
@@ -72,13 +72,13 @@ GROUP_TRANSITIONS: Mapping[GroupState, frozenset[GroupState]] = {
 LAUNCHING = frozenset({_S.CLAIMED, _S.SUBMITTED, _S.RESTARTED})
 """States with a deadline: a driver should register soon."""
 ENDED = frozenset({_S.PARKED, _S.HALTED, _S.FINISHED, _S.RETIRED})
-"""States that nobody leaves by himself."""
+"""States that a group leaves only when a person, or a request to scale, asks for it."""
 WAITING = frozenset({_S.PARKED, _S.HALTED})
 """Ended before the end, by a person, by budget or by an error: only a person launches them again."""
 STOPPED = WAITING | {_S.RETIRED}
 """A driver that still runs must not commit."""
 CONCLUDED = frozenset({_S.FINISHED, _S.RETIRED})
-"""What the groups of a run are that has finished; every slot of it is done as well."""
+"""States that every group has in a finished run (all slots are done, too)."""
 ALIVE = _ALIVE
 """States in which a driver runs or is on its way."""
 

@@ -71,7 +71,7 @@ class ReadStatus(StrEnum):
 
 
 class Kind(StrEnum):
-    """What an event of a port is: records, or the logged end of the stream (DESIGN decision 9)."""
+    """What an event of a port is: records, or the logged end of the stream (design D9)."""
 
     DATA = "data"
     END = "end"
@@ -80,7 +80,7 @@ class Kind(StrEnum):
 
 
 class ExecutionMode(StrEnum):
-    """Where the Generation phase of an operator runs (DESIGN decision 7)."""
+    """Where the Generation phase of an operator runs (design D7)."""
 
     DRIVER = "driver"
     EXECUTORS = "executors"

@@ -65,7 +65,7 @@ class GroupSession(ABC):
 
     @abstractmethod
     def commit(self, effects: Effects) -> tuple[Collected, ...]:
-        """Apply effects in one transaction behind the fence (DESIGN decision 8), with LogEvent bodies serialized.
+        """Apply effects in one transaction behind the fence (design D8), with LogEvent bodies serialized.
 
         Returns what its effects of garbage collection did, in their order; nothing if the acknowledgement was lost.
 
@@ -86,7 +86,7 @@ class GroupSession(ABC):
         At most `max_events` of a port, and `max_bytes` of all: the ports take turns in the order of `cursors`, an event each,
         and the first event always fits; a port whose next event does not fit gets no more. So a port that got nothing is
         served if it comes first the next time. Ports that get nothing are left out. This is delivery, and the Resend step of
-        Algorithms 6 and 7 (DESIGN decision 5).
+        Algorithms 6 and 7 (design D5).
         """
 
     def fetch(self, receiver: Port, after: int, *, max_events: int, max_bytes: int) -> Sequence[LoggedEvent]:

@@ -84,7 +84,7 @@ class ReplicatedShape:
 
 
 class Supervision(StrEnum):
-    """Who finds the failed groups of a run and recovers them (DESIGN decision 10)."""
+    """Who finds the failed groups of a run and recovers them (design D10)."""
 
     PROCESS = "process"
     """The process that started the run: `logio run`."""

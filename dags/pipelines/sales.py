@@ -1,4 +1,4 @@
-"""The paper's sales pipeline (Section 2, Examples 1 to 3) on real grocery transactions; money is integer cents.
+"""The paper's sales pipeline (Section 2.3, Examples 2 to 4) on real grocery transactions; money is integer cents.
 
 ingest ──┬── totals ── save_totals         item totals of every 100 events      → item_totals
          └── hourly ── publish ── done     sales by hour, store and department  → hourly_sales

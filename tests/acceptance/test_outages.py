@@ -1,4 +1,4 @@
-"""Databases that go away and come back: drivers wait and go on; nobody is recovered, nothing is lost (hole 10)."""
+"""Databases that go away and come back: drivers wait and go on; nobody is recovered, nothing is lost (hole H10)."""
 
 from __future__ import annotations
 

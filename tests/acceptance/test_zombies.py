@@ -1,4 +1,4 @@
-"""Drivers that are stopped, replaced, and continued (DESIGN decision 8): a zombie exits and has changed nothing.
+"""Drivers that are stopped, replaced, and continued (design D8): a zombie exits and has changed nothing.
 
 On PostgreSQL the ending of old processes is switched off: fencing alone must hold. On SQLite a stopped writer shuts
 everyone out, so the stopped driver is ended before it is replaced.

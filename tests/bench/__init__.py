@@ -1,1 +1,1 @@
-"""The figures of the README, measured: `make bench`."""
+"""The figures of docs/performance.md, measured: `make bench`."""

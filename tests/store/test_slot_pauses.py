@@ -1,6 +1,6 @@
 """A step of a replica against a move of its slots, each standing still before and after every SQL statement of the other.
 
-The mutual exclusion of Section 7.1: exactly one of them comes first. If the step does, its rows are in the log before the
+The mutual exclusion of Section 7.2: exactly one of them comes first. If the step does, its rows are in the log before the
 slot moves, and the new owner is not given the event again; if the move does, the step is refused as a whole.
 """
 

@@ -103,7 +103,7 @@ class CountWindowWithState(CountWindow):
 
 
 class TwoCounts(Collecting):
-    """Two functions over the same events, one Input Set per two and one per three, without an order (hole 2)."""
+    """Two functions over the same events, one Input Set per two and one per three, without an order (hole H2)."""
 
     SIZES: Mapping[str, int] = {"a": 2, "b": 3}
 

@@ -1,4 +1,4 @@
-"""Back-pressure's second bound (DESIGN decision 5): how many unacknowledged events a sender may have in the log.
+"""Back-pressure's second bound (design D5): how many unacknowledged events a sender may have in the log.
 
 From numbers that both sides keep anyway: event ids are gapless, so a receiver's counter of acknowledged events says which
 are not; nothing is counted in the log. Acknowledged events do not count, so a window larger than the bound cannot

@@ -1,4 +1,4 @@
-"""The log as the channel (DESIGN decision 5): pulls undone, unassigned events of the group's input ports.
+"""The log as the channel (design D5): pulls undone, unassigned events of the group's input ports.
 
 The cursors of its lanes are volatile and start at the marks; they bound every scan. What is fetched waits in the mailbox,
 which bounds memory, however far the receiver lags: besides it there is what one question has brought, some events of each

@@ -1,4 +1,4 @@
-"""Pipelined group commit (DESIGN decision 3): one thread, one connection, transactions strictly in sequence.
+"""Pipelined group commit (design D3): one thread, one connection, transactions strictly in sequence.
 
 The loop goes on while a commit is under way; whatever it has submitted meanwhile goes into the next transaction. Nothing
 leaves the group before its commit: write actions are handed to their writer threads, and receivers are woken, after it.

@@ -255,7 +255,7 @@ class Driver:
 
 
 def _check_fingerprint(pipeline: Pipeline, run: Run) -> None:
-    """A run goes on with the pipeline it was started with (DESIGN decision 13); changed code alone only warns."""
+    """A run goes on with the pipeline it was started with (design D13); changed code alone only warns."""
     found = pipeline.fingerprint()
     if found["graph"] != run.spec.graph_fingerprint:
         raise IncompatibleRun(

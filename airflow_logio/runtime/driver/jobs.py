@@ -1,4 +1,4 @@
-"""Mode ``executors``: the generation of many triggered Input Sets in one Spark job (DESIGN decisions 6 and 7).
+"""Mode ``executors``: the generation of many triggered Input Sets in one Spark job (design D6 and D7).
 
 The declared reads of a job are obtained once, in the driver, before the job; one read action per job, with a row per Input
 Set. The job's result is split per Input Set; the log sees the same protocol as in mode ``driver``.

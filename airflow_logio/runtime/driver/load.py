@@ -1,4 +1,4 @@
-"""How a driver spends its time, and what passes through it: the figures by which a group is scaled (DESIGN decision 10)."""
+"""How a driver spends its time, and what passes through it: the figures by which a group is scaled (design D10)."""
 
 from __future__ import annotations
 

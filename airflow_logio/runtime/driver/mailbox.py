@@ -15,7 +15,7 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """At most this much waits in memory (DESIGN decision 5, prefetch); one item always fits."""
+    """At most this much waits in memory (design D5, prefetch); one item always fits."""
 
     events: int = 64
     bytes: int = 16 * 2**20

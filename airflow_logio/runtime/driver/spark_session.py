@@ -1,4 +1,4 @@
-"""The Spark session of a group: made in the background when the group has an operator that needs it (decision 7).
+"""The Spark session of a group: made in the background when the group has an operator that needs it (design D7).
 
 Imported before anything else in a driver, so that it imports little.
 """

@@ -1,4 +1,4 @@
-"""How a driver gets its code: ``module:attr`` of the pipeline plus the bundle root, by one rule (DESIGN decision 14).
+"""How a driver gets its code: ``module:attr`` of the pipeline plus the bundle root, by one rule (design D14).
 
 The bundle root is the nearest folder above the file that is not a package: ``dags/pipelines/sales.py`` with
 ``dags/pipelines/__init__.py`` is module ``pipelines.sales`` in bundle ``dags``.

@@ -1,4 +1,4 @@
-"""Launching the driver of a group (DESIGN decision 10): claim in the log, then spark-submit. Short; it waits for nothing.
+"""Launching the driver of a group (design D10): claim in the log, then spark-submit. Short; it waits for nothing.
 
 The claim comes first: the incarnation exists, and the old driver is fenced, before any new process does. Dead after the
 claim: the launch state's deadline passes and the group is dead. Dead after spark-submit was started: the driver registers

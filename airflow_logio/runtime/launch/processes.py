@@ -1,4 +1,4 @@
-"""Processes by identity, never by pid alone: host, boot id, pid and start time (DESIGN decision 8)."""
+"""Processes by identity, never by pid alone: host, boot id, pid and start time (design D8)."""
 
 from __future__ import annotations
 

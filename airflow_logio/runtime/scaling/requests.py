@@ -1,4 +1,4 @@
-"""Carrying out a scaling request (Algorithms 12 and 13, DESIGN decision 11), one step at a time.
+"""Carrying out a scaling request (Algorithms 12 and 13, design D11), one step at a time.
 
 Every step is found from what the log says, so that whoever carries a request out may die anywhere, and the next one goes on;
 two at once do no harm: launches are compare-and-set, and slots move in one transaction under the locks of all replicas

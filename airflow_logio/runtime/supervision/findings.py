@@ -1,8 +1,8 @@
-"""Finding failed groups: many runs, one look (DESIGN decision 10). Whoever recovers them is told here what failed and why.
+"""Finding failed groups: many runs, one look (design D10). Whoever recovers them is told here what failed and why.
 
 The same look finds requests to scale a group of which the next step can be taken: whoever recovers also launches replicas.
 
-A group has failed when it is *dead*, in the words of DESIGN decision 8: its driver's process has ended without the log
+A group has failed when it is *dead*, in the words of design D8: its driver's process has ended without the log
 saying that it finished, its lease has run out, or it is stuck in a launch state. A log that does not answer says nothing
 of anybody.
 """

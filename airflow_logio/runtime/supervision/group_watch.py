@@ -1,4 +1,4 @@
-"""Watching a group over its incarnations: what the log and this machine's processes say (DESIGN decisions 8 and 10).
+"""Watching a group over its incarnations: what the log and this machine's processes say (design D8 and D10).
 
 Three answers: it goes on, it has ended, it is dead; and *unknown* when the log cannot be asked, on which nobody acts.
 """

@@ -98,7 +98,7 @@ def refuse_requests(store: LogStore, run: Run, group: str, why: str) -> None:
 def force(store: LogStore, run_id: int, status: GroupStatus) -> bool:
     """Fence the driver on record and end its process, if that is on this machine; False if it was replaced or has ended.
 
-    In the order of DESIGN decision 8: on SQLite a stopped writer shuts everyone out, so its process goes first; on
+    In the order of design D8: on SQLite a stopped writer shuts everyone out, so its process goes first; on
     PostgreSQL the fence comes first, past a session that is stopped inside a transaction. A driver on another machine
     finds itself fenced with its next commit or heartbeat, and exits.
     """

@@ -1,4 +1,4 @@
-"""Tending a group: launching it when it is new, recovering it when it is dead (DESIGN decision 10).
+"""Tending a group: launching it when it is new, recovering it when it is dead (design D10).
 
 There is one way to recover a group, for tasks, DAGs and terminals. A recovery is a claim, which fences the old driver and
 spends the budget, then the end of the old driver's process where it can be reached, then the launch of a new one; it ends

@@ -1,4 +1,4 @@
-"""Event bodies are Arrow IPC streams (DESIGN decision 6); nothing read from the log is ever unpickled."""
+"""Event bodies are Arrow IPC streams (design D6); nothing read from the log is ever unpickled."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ MOVE_BITS = 32
 
 @dataclass(frozen=True, slots=True)
 class WriterIdentity:
-    """Who writes: part of the marker of every write action of a group (DESIGN, "What is promised")."""
+    """Who writes: part of the marker of every write action of a group (docs/design.md, "What is promised")."""
 
     run_uid: str
     token: int

@@ -1,4 +1,4 @@
-"""How much of what waits in the log is delivered at once (DESIGN decision 5)."""
+"""How much of what waits in the log is delivered at once (design D5)."""
 
 from __future__ import annotations
 

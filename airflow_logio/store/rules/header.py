@@ -1,4 +1,4 @@
-"""The small, typed header beside every body in EVENT_DATA (DESIGN decision 6)."""
+"""The small, typed header beside every body in EVENT_DATA (design D6)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Waiting for a log database that is away (DESIGN, hole 10): bounded retries with back-off, then the last error."""
+"""Waiting for a log database that is away (hole H10): bounded retries with back-off, then the last error."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""References into the payload store, as EVENT_DATA holds them beside an empty body (DESIGN decision 6)."""
+"""References into the payload store, as EVENT_DATA holds them beside an empty body (design D6)."""
 
 from __future__ import annotations
 

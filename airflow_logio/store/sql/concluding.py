@@ -170,6 +170,6 @@ class ConcludingWriter:
 
 
 def expect(found: int, expected: int, what: str) -> None:
-    """A step counts the rows it changes; another number is a defect, or rows changed by hand (DESIGN, hole 2)."""
+    """A step counts the rows it changes; another number is a defect, or rows changed by hand (hole H2)."""
     if found != expected:
         raise LogInconsistent(f"{what}: the step expects {expected} row(s) in the log, there are {found}")

@@ -1,4 +1,4 @@
-"""Delivery: what waits in the log for input ports, for all ports of a group at once (DESIGN decision 5).
+"""Delivery: what waits in the log for input ports, for all ports of a group at once (design D5).
 
 Two statements, however many ports there are: what waits, with sizes, and then the events that fit. Each port is looked up in
 the index by itself, beyond its cursor and bounded, so that neither depends on how much of the log is done or far behind:

@@ -1,4 +1,4 @@
-"""Moves of a group between its states, each one compare-and-set on the incarnation (DESIGN decision 8)."""
+"""Moves of a group between its states, each one compare-and-set on the incarnation (design D8)."""
 
 from __future__ import annotations
 

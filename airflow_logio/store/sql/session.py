@@ -124,7 +124,7 @@ class SqlGroupSession(GroupSession):
     def _commit_once(self, number: int, effects: Effects) -> tuple[Collected, ...]:
         table = schema.fence
         with writing(self._engine) as connection:
-            # A round trip of its own: its row count decides, before anything else is written (DESIGN decision 8).
+            # A round trip of its own: its row count decides, before anything else is written (design D8).
             passed = connection.execute(
                 self._fence_update()
                 .where(table.c.epoch == self._fence.epoch, table.c.commit_no == number - 1)

@@ -1,4 +1,4 @@
-"""Moving slots between replicas in one transaction (Section 7.1): behind the fences of all replicas concerned.
+"""Moving slots between replicas in one transaction (Section 7.2): behind the fences of all replicas concerned.
 
 A step of a replica and a move of its slots both change the replica's fence row. So whichever comes first holds the other one
 up: a step that comes later finds a raised epoch and is refused, a move that comes later finds the step in the log.

@@ -1,4 +1,4 @@
-"""Wake-ups for receivers that have nothing to do (DESIGN decision 5). A lost one costs a poll interval, never an event.
+"""Wake-ups for receivers that have nothing to do (design D5). A lost one costs a poll interval, never an event.
 
 PostgreSQL: LISTEN and NOTIFY on autocommit connections of their own. A NOTIFY inside a commit would take a global lock,
 so it is sent after it, and only to groups that have said that they are parked. The receiver says so, *then* polls, then

@@ -1,4 +1,4 @@
-"""The paper's sales pipeline (Section 2, Examples 1 to 3) with its Spark job replaced by Arrow, over a table made here."""
+"""The paper's sales pipeline (Section 2.3, Examples 2 to 4) with its Spark job replaced by Arrow, over a table made here."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from airflow_logio.testing.simulator.plan import Observed, Scenario
 EVENTS, RECORDS_PER_EVENT = 106, 3
 EVENTS_PER_BATCH = 8
 PRODUCTS, STORES, DEPARTMENTS = 12, 3, 4
-START = dt.datetime(2017, 1, 1, 11)  # noqa: DTZ001  # timestamps are UTC without zone (DESIGN decision 14)
+START = dt.datetime(2017, 1, 1, 11)  # noqa: DTZ001  # timestamps are UTC without zone (design D14)
 
 
 @cache

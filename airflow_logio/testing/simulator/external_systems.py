@@ -1,4 +1,4 @@
-"""Simulated external systems, each with exactly the promise that DESIGN.md makes for its kind ("What is promised").
+"""Simulated external systems, each with exactly the promise that docs/design.md makes for its kind ("What is promised").
 
 A system is one object that all drivers of a run share, zombies included. Every method is one atomic step of the system.
 """

@@ -40,7 +40,7 @@ class Action(NamedTuple):
 
 
 class StoredEffect(NamedTuple):
-    """The path of a payload says who wrote it (DESIGN decision 6)."""
+    """The path of a payload says who wrote it (design D6)."""
 
     group: str
     incarnation: int

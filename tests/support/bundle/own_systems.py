@@ -71,6 +71,7 @@ class Ledger(CheckableWriter[sqlite3.Connection]):
         client.execute("INSERT INTO postings VALUES (?, ?, ?)", [action.key, action.number, quantity])
 
 
+# [START journal]
 class Journal(ConditionalWriter[sqlite3.Connection]):
     """Applies a group of actions and their marker in one transaction."""
 
@@ -98,6 +99,10 @@ class Journal(ConditionalWriter[sqlite3.Connection]):
             raise
 
 
+# [END journal]
+
+
+# [START lookup]
 def regions(url: str, keys: pa.Array | None) -> pa.Table:
     """The regions of some stores, from a JSON file."""
     if os.path.exists(f"{url}.away"):
@@ -119,6 +124,8 @@ class Regions(StatelessOperator):
         found = external.read(read, pc.unique(event.table.column("store_id")))
         yield "out", event.table.join(found, "store_id", use_threads=False)
 
+
+# [END lookup]
 
 pipeline = Pipeline("own_systems", params={"transactions": str}, connections=["ledger", "journal", "lake", "atlas"])
 ingest = pipeline.source(

@@ -1,4 +1,4 @@
-"""The paper's second use case (Section 8): two parallel paths of different speed that meet in a synchronized operator.
+"""The paper's second use case (Section 9.3.3): two parallel paths of different speed that meet in a synchronized operator.
 
 OP1 sends events to OP2 (quick, one event from each) and OP3 (slow, one event from two). OP4 writes one row for every 50
 events of OP2 together with 100 events of OP3; OP5 ends the pipeline. Three pipelines: with the events of OP4 as they come,

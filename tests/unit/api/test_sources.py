@@ -120,7 +120,7 @@ def test_events_behind_the_last_are_refused(bench: Bench) -> None:
 
 
 def test_dropping_inside_the_loop_is_refused(bench: Bench) -> None:
-    """As Listing 1 does it: the effect would be gone with the first event (DESIGN, hole 5)."""
+    """As Listing 1 does it: the effect would be gone with the first event (hole H5)."""
     feed = bench.ready("feed")
     action = begun(feed)
     feed.complete_read_action(action, "file", 2)

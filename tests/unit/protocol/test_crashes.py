@@ -1,4 +1,4 @@
-"""Any stream, any steps, any crashes: the results are those of a run without failures (Theorem of Section 5, by example).
+"""Any stream, any steps, any crashes: the results are those of a run without failures (Section 4.4, by example).
 
 A group runs over the log in memory. Its steps are committed late and in groups, as in the runtime; a crash drops the
 steps that were not committed, and rebuilds the group from the log, as the same incarnation or as the next one.

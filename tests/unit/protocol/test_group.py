@@ -217,7 +217,7 @@ def test_an_output_nobody_receives_is_not_logged() -> None:
     assert stored(effects, "op").context.next_event == {"out": 2}, "but it was made"
 
 
-# --- fusion (DESIGN decision 4) ---------------------------------------------------------------------------------------
+# --- fusion (design D4) -----------------------------------------------------------------------------------------------
 
 
 def chain(first: Any, second: Any, **settings: Any) -> Group:
@@ -449,7 +449,7 @@ def rebuilt(old: Group, effects: fx.Effects, *events: tuple[int, str, int]) -> G
 
 
 def test_reloading_triggers_nothing_and_what_was_triggered_is_generated_first() -> None:
-    """Hole 2: a count condition that is evaluated while events are reloaded would see 1 of 2 events."""
+    """Hole H2: a count condition that is evaluated while events are reloaded would see 1 of 2 events."""
     group = Group([operator("op", TwoCounts(), asynchronous=True)], TO_SINK)
     effects = group.step(fed(1, 1), fed(2, 2), fed(3, 3))
     assert stored(effects, "op").context.triggered == ["a000000", "b000000"]

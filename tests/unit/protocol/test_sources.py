@@ -142,7 +142,7 @@ def test_a_drain_processes_what_is_stored_and_asks_for_nothing_else() -> None:
 
 
 def test_an_empty_effect() -> None:
-    """Hole 5: nothing but Step 2.b, and the end."""
+    """Hole H5: nothing but Step 2.b, and the end."""
     group = begun(replayable=False)
     effects = step(
         group, lambda: group.protocol.store_effect("op", "effects/1", 0), lambda: group.protocol.end_source("op")

@@ -1,4 +1,4 @@
-"""Who owns a table, and what a marker refuses: the external half of exactly-once (DESIGN, "What is promised")."""
+"""Who owns a table, and what a marker refuses: the external half of exactly-once (docs/design.md, "What is promised")."""
 
 from __future__ import annotations
 
