@@ -6,7 +6,7 @@ import typer
 
 from airflow_logio.cli.app import LogOption, out, warn
 from airflow_logio.cli.connection_file import Connections
-from airflow_logio.store.sql.engines import parse_url
+from airflow_logio.databases import parse_url
 from airflow_logio.store.sql.revision import check as check_schema
 
 app = typer.Typer(help="The tables of the log.", no_args_is_help=True)

@@ -143,7 +143,7 @@ def _beat(store: LogStore, driver: Driver) -> int:
 
 def test_heartbeats_go_on_after_their_file_was_locked(sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """SQLite: what an outage of the heartbeats themselves looks like; the log is not touched by it."""
-    monkeypatch.setattr("airflow_logio.store.sql.engines.BUSY_TIMEOUT_SECONDS", 0.05)
+    monkeypatch.setattr("airflow_logio.databases.BUSY_TIMEOUT_SECONDS", 0.05)
     store = open_store(sqlite_url, patience=QUICK)
     driver = start_driver(store)
     with beating(driver, store) as (timed, replaced):

@@ -14,6 +14,7 @@ from contextlib import contextmanager
 import psutil
 import pytest
 
+from airflow_logio import databases
 from airflow_logio.errors import Fenced, LogUnavailable
 from airflow_logio.store.opening import open_store
 from airflow_logio.store.records import Collected, GroupRef
@@ -31,9 +32,7 @@ from tests.support.waiting import eventually
 @pytest.fixture
 def short_lock_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
     """As long as any transaction of a living driver takes, in a test."""
-    arguments = engines.postgres_arguments.__kwdefaults__
-    assert arguments is not None
-    monkeypatch.setitem(arguments, "lock_timeout", 0.5)
+    monkeypatch.setattr(engines, "LOCK_TIMEOUT_SECONDS", 0.5)
 
 
 def zombie(open_another: OpenStore) -> Driver:
@@ -77,6 +76,7 @@ def commit_in_thread(pool: ThreadPoolExecutor, driver: Driver) -> Future[tuple[C
 STOPS_INSIDE_ITS_COMMIT = """
 import os, signal, sys
 import sqlalchemy as sa
+from airflow_logio import databases
 from airflow_logio.errors import Fenced
 from airflow_logio.store.opening import open_store
 from airflow_logio.store.records import GroupRef
@@ -118,7 +118,7 @@ def stopped_driver(url: str, run_id: int, statement: int) -> Iterator[subprocess
 
 def test_a_stopped_writer_is_ended_before_it_is_replaced(sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """SQLite: a real process, stopped inside its transaction, shuts everyone out until it is ended."""
-    monkeypatch.setattr(engines, "BUSY_TIMEOUT_SECONDS", 0.2)
+    monkeypatch.setattr(databases, "BUSY_TIMEOUT_SECONDS", 0.2)
     store = open_store(sqlite_url, patience=QUICK)
     driver = start_driver(store)
     driver.session.commit([sent(1), sent(2)])
@@ -145,7 +145,7 @@ def test_a_stopped_driver_holds_no_claim_up(postgres_url: str, statement: int) -
         assert not store.ends_old_driver_first
         began = time.monotonic()
         successor = replace(store, driver)
-        assert time.monotonic() - began < engines.IDLE_IN_TRANSACTION_SECONDS, "it did not wait for the idle timeout"
+        assert time.monotonic() - began < databases.IDLE_IN_TRANSACTION_SECONDS, "it did not wait for the idle timeout"
         assert fetched(successor.session) == [1, 2], "what the zombie had in hand was not committed"
         successor.session.commit([assigned(1, "B"), sent(3)])
         before = contents(store)

@@ -19,12 +19,19 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import Connection, Engine
 
 from airflow_logio.crash import CrashPoint, crash_here
+from airflow_logio.databases import (
+    RETRYABLE,
+    is_misconfigured,
+    parse_url,
+    postgres_arguments,
+    snapshot_options,
+    sqlite_engine,
+)
 from airflow_logio.dataflow.reads import TableRead
 from airflow_logio.dataflow.table_writer import TableWriter
 from airflow_logio.dataflow.write_actions import Marker, WriteAction
 from airflow_logio.errors import ConfigurationError, ExternalUnavailable, WriteRefused
 from airflow_logio.runtime.systems import sql_rows
-from airflow_logio.store.sql.engines import RETRYABLE, is_misconfigured, parse_url, postgres_arguments, sqlite_engine
 
 LOCK_TIMEOUT_SECONDS = 20.0
 """Longer than PostgreSQL needs to end an idle session in a transaction, so that one wait is enough."""
@@ -66,13 +73,13 @@ class Warehouse:
 
         With `keys`, only the rows whose `read.key` is among them. Raises `ExternalUnavailable`, `ConfigurationError`.
         """
-        with self._translated(), self.engine.connect().execution_options(**_snapshot(self.engine)) as connection:
+        with self._translated(), self.engine.connect().execution_options(**snapshot_options(self.engine)) as connection:
             return sql_rows.fetch(connection, read, keys)
 
     @contextmanager
     def snapshot(self) -> Iterator[Connection]:
         """A connection for reads of one snapshot; driver errors come out as `ExternalUnavailable`, as from `read`."""
-        with self._translated(), self.engine.connect().execution_options(**_snapshot(self.engine)) as connection:
+        with self._translated(), self.engine.connect().execution_options(**snapshot_options(self.engine)) as connection:
             yield connection
 
     # --- writes -------------------------------------------------------------------------------------------------------
@@ -228,10 +235,6 @@ def _insert_marker(connection: Connection, marker: Marker) -> None:
 
 def _cause(error: Exception) -> str:
     return str(getattr(error, "orig", None) or error).strip()
-
-
-def _snapshot(engine: Engine) -> dict[str, Any]:
-    return {"isolation_level": "REPEATABLE READ"} if engine.dialect.name == "postgresql" else {"logio_writes": False}
 
 
 def _engine(name: str, url: str) -> Engine:
