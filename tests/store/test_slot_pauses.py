@@ -253,9 +253,8 @@ def test_a_move_that_fails_anywhere_changes_nothing(open_named: OpenNamed) -> No
 STOPS_INSIDE_ITS_STEP = """
 import os, signal, sys
 import sqlalchemy as sa
-from airflow_logio import databases
 from airflow_logio.errors import EpochVoid
-from airflow_logio.store.opening import open_store
+from airflow_logio.store import open_store
 from airflow_logio.store.records import GroupRef
 from airflow_logio.store.sql.backends import driver_application
 from tests.store.test_slot_pauses import step_of

@@ -21,9 +21,9 @@ from airflow_logio.runtime.launch.launcher import LaunchContext, Launched, Launc
 from airflow_logio.runtime.launch.spark_submit import SparkSettings
 from airflow_logio.runtime.launch.start_run import run_spec
 from airflow_logio.runtime.supervision.local_run import LocalRun
-from airflow_logio.store.opening import open_store
+from airflow_logio.store import open_store
+from airflow_logio.store.port import LogStore
 from airflow_logio.store.records import Claim, GroupRef
-from airflow_logio.store.sql.store import SqlLogStore
 from tests.support.grocery import write_slice
 from tests.support.waiting import eventually
 
@@ -56,7 +56,7 @@ class Sleepers(Launcher):
 
 
 @pytest.fixture
-def store(sqlite_url: str) -> Iterator[SqlLogStore]:
+def store(sqlite_url: str) -> Iterator[LogStore]:
     opened = open_store(sqlite_url)
     yield opened
     opened.dispose()
@@ -73,7 +73,7 @@ def launcher() -> Iterator[Sleepers]:
 
 @pytest.fixture
 def context(
-    store: SqlLogStore, sqlite_url: str, launcher: Sleepers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    store: LogStore, sqlite_url: str, launcher: Sleepers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> LaunchContext:
     monkeypatch.setattr(spark_submit, "check", lambda _settings: None)
     pipeline = bundle.load(SALES)
@@ -88,7 +88,7 @@ def context(
     return LaunchContext(store, sqlite_url, store.start_run(spec), pipeline, SALES, {"warehouse": "x"}, launcher)
 
 
-def registering(store: SqlLogStore) -> Callable[[Claim, subprocess.Popen[bytes]], None]:
+def registering(store: LogStore) -> Callable[[Claim, subprocess.Popen[bytes]], None]:
     """Drivers that register and then hear nothing."""
 
     def register(claim: Claim, process: subprocess.Popen[bytes]) -> None:
