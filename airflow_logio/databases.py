@@ -8,6 +8,8 @@ timeouts), below the lease. TLS and all else that libpq takes is said by the URL
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -144,6 +146,20 @@ def _set_wal(cursor: sqlite3.Cursor) -> None:
     again(cursor.execute, "PRAGMA journal_mode=WAL")
 
 
+def plain_engine(url: str | URL, owner: str, **options: Any) -> Engine:
+    """An engine of any database that SQLAlchemy reaches, with the guarantees of that database; `options` are SQLAlchemy's.
+
+    Raises `ConfigurationError` if it cannot be made, saying whose URL that is (`owner`) and never repeating it.
+    """
+    try:
+        return sa.create_engine(url, **options)
+    except (sa.exc.ArgumentError, sa.exc.NoSuchModuleError, ModuleNotFoundError, ValueError):
+        # Their texts repeat parts of the URL.
+        raise ConfigurationError(
+            f"the URL of {owner} cannot be used: it cannot be parsed, or its driver is not installed"
+        ) from None
+
+
 def snapshot_options(engine: Engine) -> dict[str, Any]:
     """Execution options of a connection whose transactions read one consistent snapshot, and write nothing."""
     return {"isolation_level": "REPEATABLE READ"} if engine.dialect.name == "postgresql" else {"logio_writes": False}
@@ -164,5 +180,19 @@ _MISCONFIGURED = (
 
 def is_misconfigured(error: Exception) -> bool:
     """A connection that was refused for what its URL says; a server that is starting, full or gone says something else."""
-    text = str(getattr(error, "orig", None) or error)
+    text = cause_of(error)
     return "connection to server" in text and any(phrase in text for phrase in _MISCONFIGURED)
+
+
+def cause_of(error: Exception) -> str:
+    """What the database itself says of an error of SQLAlchemy, without the statement."""
+    return str(getattr(error, "orig", None) or error).strip()
+
+
+@contextmanager
+def told(what: str) -> Iterator[None]:
+    """Tell whatever a database refuses as a `ConfigurationError`: `what`, and the database's own words."""
+    try:
+        yield
+    except sa.exc.DBAPIError as error:
+        raise ConfigurationError(f"{what}: {cause_of(error)}") from error

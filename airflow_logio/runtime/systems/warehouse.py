@@ -21,8 +21,10 @@ from sqlalchemy.engine import Connection, Engine
 from airflow_logio.crash import CrashPoint, crash_here
 from airflow_logio.databases import (
     RETRYABLE,
+    cause_of,
     is_misconfigured,
     parse_url,
+    plain_engine,
     postgres_arguments,
     snapshot_options,
     sqlite_engine,
@@ -173,13 +175,13 @@ class Warehouse:
             yield
         except (sa.exc.OperationalError, sa.exc.InterfaceError, sa.exc.TimeoutError) as error:
             if is_misconfigured(error):
-                raise ConfigurationError(f"connection {self.name!r}: {_cause(error)}") from error
-            raise ExternalUnavailable(f"connection {self.name!r}: {_cause(error)}") from error
+                raise ConfigurationError(f"connection {self.name!r}: {cause_of(error)}") from error
+            raise ExternalUnavailable(f"connection {self.name!r}: {cause_of(error)}") from error
         except sa.exc.DBAPIError as error:
             code = getattr(error.orig, "pgcode", None) or ""
             if error.connection_invalidated or code.startswith(RETRYABLE):
-                raise ExternalUnavailable(f"connection {self.name!r}: {_cause(error)}") from error
-            raise WriteRefused(f"connection {self.name!r} refused a statement: {_cause(error)}") from error
+                raise ExternalUnavailable(f"connection {self.name!r}: {cause_of(error)}") from error
+            raise WriteRefused(f"connection {self.name!r} refused a statement: {cause_of(error)}") from error
         except (
             ValueError,
             OverflowError,
@@ -233,14 +235,10 @@ def _insert_marker(connection: Connection, marker: Marker) -> None:
     connection.execute(insert.values(**values))
 
 
-def _cause(error: Exception) -> str:
-    return str(getattr(error, "orig", None) or error).strip()
-
-
 def _engine(name: str, url: str) -> Engine:
     """PostgreSQL and SQLite with all their guarantees; any other database that SQLAlchemy reaches, with its own."""
     if not url.startswith(("postgresql", "sqlite")):
-        return _other_engine(name, url)
+        return plain_engine(url, f"connection {name!r}", pool_pre_ping=True, hide_parameters=True)
     try:
         parsed = parse_url(url)
     except ConfigurationError as error:
@@ -249,13 +247,3 @@ def _engine(name: str, url: str) -> Engine:
         return sqlite_engine(parsed)
     arguments = postgres_arguments(parsed, f"logio {name}", lock_timeout=LOCK_TIMEOUT_SECONDS)
     return sa.create_engine(parsed, connect_args=arguments, pool_size=2, pool_pre_ping=True, hide_parameters=True)
-
-
-def _other_engine(name: str, url: str) -> Engine:
-    try:
-        return sa.create_engine(url, pool_pre_ping=True, hide_parameters=True)
-    except (sa.exc.ArgumentError, sa.exc.NoSuchModuleError, ModuleNotFoundError, ValueError):
-        # Their texts repeat parts of the URL.
-        raise ConfigurationError(
-            f"the URL of connection {name!r} cannot be used: it cannot be parsed, or its driver is not installed"
-        ) from None
