@@ -2,7 +2,7 @@
 
 The connection belongs to a thread, and not to an event loop or to a trigger: whoever comes first starts it, whoever leaves
 last ends it, and those between do not notice. A connection that is lost is made again; meanwhile nothing rings, and
-triggers poll as they always do (docs/decisions.md, 34).
+triggers poll as they always do (ADR-34 of docs/decisions.md).
 """
 
 from __future__ import annotations
