@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from airflow_logio.store import open_store
 from airflow_logio.store.memory import MemoryLogStore
-from airflow_logio.store.opening import open_store
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.rules.patience import Patience
 from airflow_logio.store.sql import migrate

@@ -22,7 +22,6 @@ from airflow_logio.runtime.launch.spark_submit import SparkSettings
 from airflow_logio.runtime.launch.start_run import run_spec
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records import Run
-from airflow_logio.store.sql.store import SqlLogStore
 
 CLI_DAG_ID = "logio run"
 """Stands for a DAG id in the key of runs that no DAG started."""
@@ -46,7 +45,7 @@ class Wanted:
 
 
 def prepare(
-    store: SqlLogStore,
+    store: LogStore,
     log_url: str,
     payloads: str | None,
     wanted: Wanted,
@@ -103,7 +102,7 @@ def other_unfinished(store: LogStore, run: Run) -> list[Run]:
 
 
 def reopen(
-    store: SqlLogStore,
+    store: LogStore,
     log_url: str,
     payloads: str | None,
     run: Run,
@@ -147,7 +146,7 @@ def _urls(ids: Mapping[str, str], known: Connections, *, demo: bool) -> dict[str
 
 
 def _context(
-    store: SqlLogStore,
+    store: LogStore,
     log_url: str,
     payloads: str | None,
     run: Run,

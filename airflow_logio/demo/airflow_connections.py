@@ -7,8 +7,8 @@ from typing import Any
 
 from sqlalchemy.engine import URL
 
+from airflow_logio.databases import parse_url
 from airflow_logio.demo.data import warehouse_engine
-from airflow_logio.store.sql.engines import parse_url
 
 
 def log_connection(url: str) -> str:

@@ -14,8 +14,8 @@ import duckdb
 import pyarrow as pa
 import sqlalchemy as sa
 
+from airflow_logio.databases import told
 from airflow_logio.demo.data import warehouse_engine
-from airflow_logio.errors import ConfigurationError
 
 ROWS_PER_CHUNK = 50_000
 MOST_DIFFERENCES = 20
@@ -147,16 +147,13 @@ def _load(database: duckdb.DuckDBPyConnection, url: str, table: Table) -> None:
     engine = warehouse_engine(url)
     query = sa.text(f"SELECT {', '.join(table.columns)} FROM {table.name}")
     try:
-        with engine.connect() as connection:
+        with told(f"table {table.name} of the warehouse cannot be read"), engine.connect() as connection:
             rows = connection.execution_options(stream_results=True).execute(query)
             while chunk := rows.fetchmany(ROWS_PER_CHUNK):
                 columns = [pa.array(column) for column in zip(*chunk, strict=True)]
                 database.register("chunk", pa.table(columns, names=list(table.columns)))
                 database.execute(f"INSERT INTO found SELECT {casts} FROM chunk")
                 database.unregister("chunk")
-    except sa.exc.DBAPIError as error:
-        cause = str(error.orig).strip()
-        raise ConfigurationError(f"table {table.name} of the warehouse cannot be read: {cause}") from error
     finally:
         engine.dispose()
 

@@ -13,8 +13,8 @@ from airflow_logio.errors import LogUnavailable, UnknownRun
 from airflow_logio.protocol.states import CONCLUDED, GroupState
 from airflow_logio.runtime.figures.run_summary import Outcome, RunSummary, summarize
 from airflow_logio.runtime.figures.snapshot import Observer
+from airflow_logio.store.port import LogStore
 from airflow_logio.store.records import Run
-from airflow_logio.store.sql.store import SqlLogStore
 
 POLL_SECONDS = 0.5
 ASK_AIRFLOW_SECONDS = 2.0
@@ -35,7 +35,7 @@ class Followed:
 class Follower:
     """`follow` blocks until the DAG run has ended."""
 
-    store: SqlLogStore
+    store: LogStore
     pipeline: Pipeline
     airflow: Airflow
     standalone: Standalone

@@ -9,6 +9,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import sqlalchemy as sa
 
+from airflow_logio.databases import plain_engine, read_url, told
 from airflow_logio.errors import ConfigurationError
 
 ROWS_PER_INSERT = 20_000
@@ -41,14 +42,11 @@ def parquet_file(name: str) -> Path:
 
 def warehouse_engine(url: str) -> sa.Engine:
     """An engine of its own, plain SQLAlchemy. Raises `ConfigurationError` for an unusable URL, without repeating it."""
-    try:
-        parsed = sa.make_url(url)
-        if parsed.get_backend_name() == "postgresql":
-            parsed = parsed.set(drivername="postgresql+psycopg2")
-            return sa.create_engine(parsed, executemany_mode="values_plus_batch")
-        return sa.create_engine(parsed)
-    except (sa.exc.ArgumentError, sa.exc.NoSuchModuleError, ModuleNotFoundError) as error:
-        raise ConfigurationError(f"the URL of the warehouse cannot be used: {type(error).__name__}") from error
+    parsed = read_url(url)
+    if parsed.get_backend_name() == "postgresql":
+        parsed = parsed.set(drivername="postgresql+psycopg2")
+        return plain_engine(parsed, "the warehouse", executemany_mode="values_plus_batch")
+    return plain_engine(parsed, "the warehouse")
 
 
 def load_products(url: str, path: Path | None = None) -> int:
@@ -59,7 +57,7 @@ def load_products(url: str, path: Path | None = None) -> int:
     path = path or parquet_file("products")
     engine = warehouse_engine(url)
     try:
-        with engine.begin() as connection:
+        with told("table products cannot be loaded into the warehouse"), engine.begin() as connection:
             _metadata.create_all(connection, checkfirst=True)
             present = connection.execute(sa.select(sa.func.count()).select_from(products_table)).scalar_one()
             expected = pq.read_metadata(path).num_rows
@@ -69,9 +67,6 @@ def load_products(url: str, path: Path | None = None) -> int:
                     f"({expected:,}); it is left as it is: choose another database"
                 )
             return 0 if present else _insert(connection, path)
-    except sa.exc.DBAPIError as error:
-        cause = str(error.orig).strip()
-        raise ConfigurationError(f"table products cannot be loaded into the warehouse: {cause}") from error
     finally:
         engine.dispose()
 

@@ -27,8 +27,8 @@ from airflow_logio.demo.timing import Stopwatch, run_stages
 from airflow_logio.errors import ConfigurationError, LogioError
 from airflow_logio.runtime.launch import bundle, leftovers, spark_submit
 from airflow_logio.runtime.supervision.end_drivers import DriverEnder
-from airflow_logio.store.opening import open_store
-from airflow_logio.store.sql.store import SqlLogStore
+from airflow_logio.store import open_store
+from airflow_logio.store.port import LogStore
 
 START_SECONDS = 240.0
 PARSE_SECONDS = 120.0
@@ -45,7 +45,7 @@ class Demonstration:
     example: Example
     watch: Stopwatch = field(default_factory=Stopwatch)
     run_id: str = field(default_factory=lambda: f"demo__{datetime.now(UTC):%Y-%m-%dT%H:%M:%S}")
-    _store: SqlLogStore | None = None
+    _store: LogStore | None = None
 
     def run(self) -> bool:
         """Raises `LogioError` for whatever cannot be done."""
@@ -123,7 +123,7 @@ class Demonstration:
         except AirflowUnavailable:
             return False
 
-    def _follow(self, airflow: Airflow, store: SqlLogStore, pipeline: Pipeline, transactions: Path) -> Followed:
+    def _follow(self, airflow: Airflow, store: LogStore, pipeline: Pipeline, transactions: Path) -> Followed:
         self._give_up_earlier(airflow, store)
         airflow.unpause(self.example.dag_id)
         airflow.trigger(self.example.dag_id, self.run_id, {"transactions": str(transactions)})
@@ -135,7 +135,7 @@ class Demonstration:
         with self.progress:
             return follower.follow(self.run_id, self.progress)
 
-    def _give_up_earlier(self, airflow: Airflow, store: SqlLogStore) -> None:
+    def _give_up_earlier(self, airflow: Airflow, store: LogStore) -> None:
         """What demonstrations that were interrupted have left; only one run at a time."""
         active = airflow.active_runs(self.example.dag_id)
         for dag_run in active:
@@ -167,7 +167,7 @@ class Demonstration:
             self.progress.say(line)
         return result
 
-    def _end_drivers(self, store: SqlLogStore, patient: Callable[[], bool]) -> None:
+    def _end_drivers(self, store: LogStore, patient: Callable[[], bool]) -> None:
         """Of this run, and of earlier ones of this folder that were interrupted."""
         try:
             runs = earlier.unfinished(store, self.places.drivers, [self.run_id])

@@ -11,11 +11,11 @@ from pathlib import PurePath
 from typing import Any
 from urllib.parse import quote, quote_plus, urlsplit
 
-import sqlalchemy as sa
 from airflow.providers.common.compat.sdk import BaseHook
 from airflow.sdk.log import mask_secret
-from sqlalchemy.engine import URL, make_url
+from sqlalchemy.engine import URL
 
+from airflow_logio.databases import read_url
 from airflow_logio.errors import ConfigurationError
 
 LIBPQ_OPTIONS = ("sslmode", "sslrootcert", "sslcert", "sslkey", "sslcrl", "target_session_attrs", "gssencmode")
@@ -96,9 +96,8 @@ def _url(connection: Any) -> URL | None:
 
 def _own(connection: Any, text: str) -> URL:
     try:
-        return make_url(text)
-    except sa.exc.ArgumentError:
-        # Not chained: the cause repeats the URL, password included.
+        return read_url(text)
+    except ConfigurationError:
         raise ConfigurationError(
             f"connection {connection.conn_id!r}: {OWN_URL!r} in its extra is no SQLAlchemy URL"
         ) from None

@@ -9,9 +9,9 @@ from airflow_logio.errors import ConfigurationError, LogioError, SchemaMismatch
 from airflow_logio.hooks.connections import database_url
 from airflow_logio.runtime.payloads import payload_root
 from airflow_logio.runtime.payloads.roots import secrets_of
-from airflow_logio.store.opening import open_store
+from airflow_logio.store import open_store
+from airflow_logio.store.port import LogStore
 from airflow_logio.store.sql import revision
-from airflow_logio.store.sql.store import SqlLogStore
 
 PAYLOADS = "payloads"
 """Key of a connection's extra: where the payload store is."""
@@ -47,14 +47,14 @@ class LogioHook(BaseHook):
             mask_secret(secret)
         return payload_root(self.get_url(), configured)
 
-    def get_store(self, *, create: bool = False) -> SqlLogStore:
+    def get_store(self, *, create: bool = False) -> LogStore:
         """Open the log; `create` makes the tables in an empty database, and never migrates those of an older version.
 
         Raises `ConfigurationError`, `SchemaMismatch`, `LogUnavailable`. The caller disposes of the store.
         """
         return open_store(self.get_url(), application="logio airflow", create=create)
 
-    def get_conn(self) -> SqlLogStore:
+    def get_conn(self) -> LogStore:
         """The store, as `get_store`."""
         return self.get_store()
 

@@ -12,9 +12,9 @@ from airflow_logio.operators.stop import LogioStopOperator
 from airflow_logio.protocol.states import RunState
 from airflow_logio.runtime.supervision.give_up import run_to_give_up
 from airflow_logio.runtime.supervision.stop_run import States, StopMode
+from airflow_logio.store.port import LogStore
 from airflow_logio.store.records import Run
 from airflow_logio.store.rules.endings import how_to_begin_anew
-from airflow_logio.store.sql.store import SqlLogStore
 
 
 class LogioFreshRunOperator(LogioStopOperator):
@@ -61,7 +61,7 @@ class LogioFreshRunOperator(LogioStopOperator):
             return {"run": run.uid, "given_up": False}
         return super().execute(context)
 
-    def _find(self, store: SqlLogStore, context: Mapping[str, Any]) -> Run:
+    def _find(self, store: LogStore, context: Mapping[str, Any]) -> Run:
         return run_to_give_up(store, self.run_uid or "")
 
     def _result(self, run_uid: str, states: States) -> dict[str, Any]:

@@ -19,8 +19,8 @@ from airflow_logio.operators._task.run_lookup import check_which_run, find_run, 
 from airflow_logio.operators._task.scaling_round import GroupScaling, shown
 from airflow_logio.runtime.launch.launcher import Launcher, LocalProcessLauncher
 from airflow_logio.runtime.scaling.requests import Stage, Step
+from airflow_logio.store.port import LogStore
 from airflow_logio.store.records import Run, ScalingRequest
-from airflow_logio.store.sql.store import SqlLogStore
 from airflow_logio.triggers.scale import LogioScaleTrigger
 
 
@@ -154,10 +154,10 @@ class LogioScaleOperator(BaseOperator):
             raise ConfigurationError(f"replicas is {self.replicas!r}; give a whole number from 0")
         return number
 
-    def _find(self, store: SqlLogStore, context: Mapping[str, Any]) -> Run:
+    def _find(self, store: LogStore, context: Mapping[str, Any]) -> Run:
         return find_run(store, context, self.pipeline, self.run_uid, self.external_dag_id, self.external_dag_run_id)
 
-    def _ask(self, store: SqlLogStore, run: Run, context: Mapping[str, Any]) -> ScalingRequest:
+    def _ask(self, store: LogStore, run: Run, context: Mapping[str, Any]) -> ScalingRequest:
         """The request of this task instance; raises AirflowFailException for one that could never be carried out."""
         dag_id, run_id = identity(context)
         by = f"task {self.task_id} of {dag_id}, {run_id}"
@@ -168,7 +168,7 @@ class LogioScaleOperator(BaseOperator):
         except ProtocolViolation as error:
             raise AirflowFailException(str(error)) from error
 
-    def _carry_out(self, store: SqlLogStore, run: Run, request: ScalingRequest) -> dict[str, Any]:
+    def _carry_out(self, store: LogStore, run: Run, request: ScalingRequest) -> dict[str, Any]:
         interval = self.poll_interval or _compat.poll_interval()
         step = self._steps(store, run, request, interval)
         if step.stage is Stage.REFUSED:
@@ -193,7 +193,7 @@ class LogioScaleOperator(BaseOperator):
         self.defer(trigger=trigger, method_name="resume", kwargs=given, timeout=timeout)
         raise AssertionError("defer does not return")
 
-    def _steps(self, store: SqlLogStore, run: Run, request: ScalingRequest, interval: float) -> Step:
+    def _steps(self, store: LogStore, run: Run, request: ScalingRequest, interval: float) -> Step:
         """Steps until the request is settled; until the first one that has to wait, if the triggerer is to wait for it."""
         scaling = GroupScaling(Launching(store, self.logio_conn_id, self.make_launcher(), self.executor))
         deadline = float("inf") if self.timeout_seconds is None else time.monotonic() + self.timeout_seconds

@@ -24,8 +24,8 @@ from airflow_logio.runtime.launch.launcher import Launcher, LocalProcessLauncher
 from airflow_logio.runtime.scaling.controller import LOOK_SECONDS, decide, look
 from airflow_logio.runtime.scaling.policies import Policy
 from airflow_logio.runtime.scaling.requests import Stage
+from airflow_logio.store.port import LogStore
 from airflow_logio.store.records import Run, ScalingRequest
-from airflow_logio.store.sql.store import SqlLogStore
 from airflow_logio.triggers.scale import LogioScaleTrigger
 
 Target = tuple[Run, str]
@@ -123,7 +123,7 @@ class LogioScalingController(BaseOperator):
                 f"pipeline {pipeline.name!r} has no replicated group {self.group!r}, only {list(pipeline.replicated)}"
             )
 
-    def _targets(self, store: SqlLogStore) -> list[Target]:
+    def _targets(self, store: LogStore) -> list[Target]:
         """The groups to look at, those of the oldest run first. Raises AirflowFailException for a run that is not there."""
         name, uid = self._pipeline_name(), self._uid(store)
         found = [target for target in _going_on(store, name, uid) if self.group in (None, "", target[1])]
@@ -131,7 +131,7 @@ class LogioScalingController(BaseOperator):
             self.log.info("%s", self._nothing(store))
         return found
 
-    def _uid(self, store: SqlLogStore) -> str | None:
+    def _uid(self, store: LogStore) -> str | None:
         if not self.run_uid:
             return None
         named = self.run_uid
@@ -140,7 +140,7 @@ class LogioScalingController(BaseOperator):
         except UnknownRun as error:
             raise AirflowFailException(str(error)) from error
 
-    def _nothing(self, store: SqlLogStore) -> str:
+    def _nothing(self, store: LogStore) -> str:
         """That nothing is there to be scaled, and what is there instead."""
         asked = {"group": self.group, "pipeline": self.pipeline, "run": self.run_uid}
         what = ", ".join(f"{name} {value!r}" for name, value in asked.items() if value)
@@ -153,7 +153,7 @@ class LogioScalingController(BaseOperator):
             return None
         return resolve(self.pipeline)[0].name if ":" in self.pipeline else self.pipeline
 
-    def _by_policy(self, store: SqlLogStore, targets: Sequence[Target]) -> list[dict[str, Any]]:
+    def _by_policy(self, store: LogStore, targets: Sequence[Target]) -> list[dict[str, Any]]:
         call = store.patience.call
         earlier = [call("looking", partial(look, store, run, group)) for run, group in targets]
         if targets:
@@ -176,7 +176,7 @@ class LogioScalingController(BaseOperator):
             )
         return told
 
-    def _by_hand(self, store: SqlLogStore, targets: Sequence[Target], context: Mapping[str, Any]) -> dict[str, Any]:
+    def _by_hand(self, store: LogStore, targets: Sequence[Target], context: Mapping[str, Any]) -> dict[str, Any]:
         """What a person asks for; raises AirflowFailException for what could never be carried out."""
         if not targets:
             raise AirflowFailException(self._nothing(store))
@@ -202,7 +202,7 @@ class LogioScalingController(BaseOperator):
         )
         return {**_told(run, group, None, replicas, "asked for by hand", request), "by_hand": True}
 
-    def _carry_out(self, store: SqlLogStore, told: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    def _carry_out(self, store: LogStore, told: list[dict[str, Any]]) -> list[dict[str, Any]]:
         """One step of each request that is not settled; then all of them wait in the triggerer for the first one."""
         scaling = GroupScaling(Launching(store, self.logio_conn_id, self.make_launcher(), self.executor))
         waiting = []
@@ -238,7 +238,7 @@ class LogioScalingController(BaseOperator):
         self.defer(trigger=trigger, method_name="resume", kwargs={"told": told}, timeout=timeout)
 
 
-def _going_on(store: SqlLogStore, pipeline: str | None = None, uid: str | None = None) -> list[Target]:
+def _going_on(store: LogStore, pipeline: str | None = None, uid: str | None = None) -> list[Target]:
     runs = store.patience.call("looking for runs", lambda: store.unfinished(pipeline=pipeline, run_uid=uid))
     return [(run, group) for run, _ in runs for group in run.spec.replicated]
 
@@ -261,14 +261,14 @@ def _told(
     }
 
 
-def _is_left_to_others(store: SqlLogStore, request: ScalingRequest) -> bool:
+def _is_left_to_others(store: LogStore, request: ScalingRequest) -> bool:
     """Whether nobody has said how the replicas are launched, as in a run of `logio run`: its process carries requests out."""
     run_id, group = request.run_id, replica_name(request.group, 1)
     recipe = store.patience.call("reading the recipe", lambda: store.launch_recipe(run_id, group))
     return recipe is None and request.state in OPEN_SCALING
 
 
-def _request(store: SqlLogStore, run: Run, told: Mapping[str, Any]) -> ScalingRequest:
+def _request(store: LogStore, run: Run, told: Mapping[str, Any]) -> ScalingRequest:
     for one in store.scalings(run.run_id, told["group"]):
         if one.request_id == told["request"]:
             return one

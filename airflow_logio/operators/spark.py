@@ -20,8 +20,8 @@ from airflow_logio.operators._task.spark_arguments import SparkArguments
 from airflow_logio.protocol.states import WAITING, GroupState
 from airflow_logio.runtime.launch.launcher import Launcher, LocalProcessLauncher
 from airflow_logio.runtime.supervision.whole_watch import Sighting, WholeWatcher
+from airflow_logio.store.port import LogStore
 from airflow_logio.store.records import LaunchRecipe, Run
-from airflow_logio.store.sql.store import SqlLogStore
 from airflow_logio.triggers.group import LogioGroupTrigger
 
 
@@ -181,9 +181,7 @@ class LogioSparkOperator(BaseOperator):
                 return sighting
             time.sleep(interval)
 
-    def _group_task(
-        self, context: Mapping[str, Any], store: SqlLogStore, recipe: LaunchRecipe, asked: bool
-    ) -> GroupTask:
+    def _group_task(self, context: Mapping[str, Any], store: LogStore, recipe: LaunchRecipe, asked: bool) -> GroupTask:
         pipeline, _ = resolve(self.pipeline)
         run = store.patience.call("finding the run", lambda: run_of(store, pipeline.name, context, self.run_uid))
         check_current(run)
@@ -195,7 +193,7 @@ class LogioSparkOperator(BaseOperator):
         task.log_settings()
         return task
 
-    def _note_launches(self, store: SqlLogStore, run: Run, names: Sequence[str], recipe: LaunchRecipe) -> None:
+    def _note_launches(self, store: LogStore, run: Run, names: Sequence[str], recipe: LaunchRecipe) -> None:
         """Also of replicas that are not in use: whoever scales the group launches them."""
         for name in names:
             store.note_launch(run.run_id, name, recipe)

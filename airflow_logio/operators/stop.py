@@ -18,8 +18,8 @@ from airflow_logio.operators._task.pipeline_reference import reference
 from airflow_logio.operators._task.run_lookup import check_which_run, find_run, opened_log
 from airflow_logio.protocol.states import CONCLUDED, GroupState
 from airflow_logio.runtime.supervision.stop_run import States, StopMode, StopRun, shown
+from airflow_logio.store.port import LogStore
 from airflow_logio.store.records import Run
-from airflow_logio.store.sql.store import SqlLogStore
 from airflow_logio.triggers.stop import LogioStopTrigger
 
 
@@ -132,7 +132,7 @@ class LogioStopOperator(BaseOperator):
                 "it have drained. Drain those, or the whole run"
             )
 
-    def _find(self, store: SqlLogStore, context: Mapping[str, Any]) -> Run:
+    def _find(self, store: LogStore, context: Mapping[str, Any]) -> Run:
         return find_run(store, context, self.pipeline, self.run_uid, self.external_dag_id, self.external_dag_run_id)
 
     def _wait(self, stop: StopRun, interval: float) -> States | None:

@@ -20,8 +20,8 @@ from airflow_logio.operators._task.scaling_round import GroupScaling
 from airflow_logio.runtime.launch.launcher import Launcher, LocalProcessLauncher
 from airflow_logio.runtime.supervision.findings import DueScaling, FailedGroup, FailureFinder, finding_of
 from airflow_logio.runtime.supervision.tend import RecoveryOutcome
+from airflow_logio.store.port import LogStore
 from airflow_logio.store.records import Run
-from airflow_logio.store.sql.store import SqlLogStore
 from airflow_logio.triggers.failed_groups import LogioFailedGroupTrigger
 
 MANY = 100
@@ -107,7 +107,7 @@ class LogioSuperviseOperator(BaseOperator):
             return summary
         self._wait(context, run)
 
-    def _run(self, store: SqlLogStore, context: Mapping[str, Any]) -> Run:
+    def _run(self, store: LogStore, context: Mapping[str, Any]) -> Run:
         if self.run_uid:
             uid = self.run_uid
             return store.patience.call("finding the run", lambda: store.find_run(uid))
@@ -129,7 +129,7 @@ class LogioSuperviseOperator(BaseOperator):
             self.log.warning("%s is launched as incarnation %s", failed, recovery["launched_incarnation"])
         notify(self.on_recovery_callback, context, recovery)
 
-    def _summary(self, store: SqlLogStore, run: Run) -> dict[str, Any]:
+    def _summary(self, store: LogStore, run: Run) -> dict[str, Any]:
         groups = store.patience.call("reading the groups", lambda: store.groups(run.run_id))
         states = {group.group: group.state.value for group in groups}
         recoveries = {group.group: group.recoveries for group in groups if group.recoveries}

@@ -1,1 +1,45 @@
-"""The log: tables, transactions, fencing, delivery, lineage (SQLAlchemy; SQLite, PostgreSQL, and one in memory)."""
+"""The log: tables, transactions, fencing, delivery, lineage (SQLAlchemy; SQLite, PostgreSQL, and one in memory).
+
+Open it with `open_store`, and ask it through the port (`airflow_logio/store/port.py`). SQLAlchemy and the database drivers
+are loaded when a log is opened, not before.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from airflow_logio.store.port import LogStore
+    from airflow_logio.store.records import Claim
+    from airflow_logio.store.rules.patience import Patience
+
+
+def open_store(
+    url: str,
+    *,
+    application: str = "logio",
+    driver: Claim | None = None,
+    patience: Patience | None = None,
+    create: bool = False,
+) -> LogStore:
+    """Open the log at `url`, with its schema checked.
+
+    `application` names the database sessions (PostgreSQL); those of a `driver` are named for its claim instead, because by
+    that name they are found and ended if it stops inside a transaction. `create` makes the tables if there are none;
+    older ones are never migrated here, because other runs may be active.
+
+    Raises `ConfigurationError` for an unusable URL, `SchemaMismatch` for a schema of another version, `LogUnavailable` if
+    the database does not answer.
+    """
+    from airflow_logio.store.sql import backends, revision
+    from airflow_logio.store.sql.store import SqlLogStore
+
+    if create and revision.is_empty(url):
+        from airflow_logio.store.sql import migrate  # the migration tool is loaded by those who migrate only
+
+        migrate.upgrade(url)
+    else:
+        revision.check(url)
+    if driver is not None:
+        application = backends.driver_application(driver.run_id, driver.group, driver.incarnation)
+    return SqlLogStore.at(url, application=application, patience=patience)

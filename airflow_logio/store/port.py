@@ -1,12 +1,13 @@
 """The store port: what drivers and supervisors ask of the log. Adapters: `sql` (SQLite, PostgreSQL) and `memory`.
 
-Every method is one transaction. All may raise `LogUnavailable`, which means: nothing is known to be lost, try again.
+Every method is one transaction, but for `listen`. All may raise `LogUnavailable`, which means: nothing is known to be lost,
+try again.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 
 from airflow_logio.errors import FailurePoint
@@ -20,6 +21,7 @@ from airflow_logio.store.records import (
     Claim,
     Collected,
     DriverIdentity,
+    DriverRecord,
     FenceRow,
     GroupRef,
     GroupStatus,
@@ -34,6 +36,7 @@ from airflow_logio.store.records import (
     SupervisorRecord,
     UnderWay,
 )
+from airflow_logio.store.rules.patience import Patience
 
 
 def stopped(ref: GroupRef, state: str) -> str:
@@ -117,8 +120,19 @@ class GroupSession(ABC):
     def close(self) -> None: ...
 
 
+class Hearing(ABC):
+    """One listener's share in what a log announces, until it is closed (`LogStore.listen`)."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Ring no more. Waits for nothing; harmless when repeated."""
+
+
 class LogStore(ABC):
     """The log as launchers, supervisors and displays see it."""
+
+    patience: Patience
+    """How long to wait for this log while it is unavailable; for callers, as no method but those of sessions waits itself."""
 
     @property
     def ends_old_driver_first(self) -> bool:
@@ -341,6 +355,16 @@ class LogStore(ABC):
     ) -> Sequence[tuple[Run, Sequence[GroupStatus]]]:
         """Runs that go on, oldest first, with their groups: what a supervisor looks at, in one snapshot."""
 
+    @abstractmethod
+    def listen(self, ring: Callable[[], None]) -> Hearing | None:
+        """Have `ring` called when a driver is declared dead in this log, by whatever process; None where that cannot be.
+
+        It is also called when listening begins, or has begun: what was announced before that must be looked for. A hint, as
+        every wake-up: an announcement may be lost, and whoever listens polls as well. `ring` is called in any thread, and
+        must neither wait nor ask the log. The store may be disposed of before the hearing is closed. Waits for nothing,
+        and raises nothing if the log is unavailable.
+        """
+
     # --- lineage ------------------------------------------------------------------------------------------------------
 
     @abstractmethod
@@ -348,6 +372,10 @@ class LogStore(ABC):
         """The rows that lineage queries join, in one snapshot; the queries are in `store/lineage/queries.py`."""
 
     # --- figures ------------------------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def drivers(self, run_id: int) -> Sequence[DriverRecord]:
+        """Every driver that the run has had, one record per incarnation, in the order in which they were claimed."""
 
     @abstractmethod
     def progress(self, run_id: int) -> Sequence[PortProgress]: ...

@@ -279,6 +279,30 @@ class Load:
 
 
 @dataclass(frozen=True, slots=True)
+class DriverRecord:
+    """One incarnation of a group. Times are seconds since the epoch by the database's clock; None: not reached."""
+
+    group: str
+    incarnation: int
+    reason: str
+    """Why it was launched."""
+    is_recovery: bool
+    """It replaced a dead driver, at the cost of the recovery budget; a person's retry does not."""
+    claimed_at: float
+    submitted_at: float | None
+    registered_at: float | None
+    first_commit_at: float | None
+    ended_at: float | None
+    error: str | None
+    """Why it ended, if not by itself."""
+    log_path: str | None
+    host: str | None
+    pid: int | None
+    last_beat_at: float | None = None
+    """Its last sign of life: the time of its latest heartbeat."""
+
+
+@dataclass(frozen=True, slots=True)
 class GroupStatus:
     """One group as an observer sees it. Times are seconds since the epoch, by the database's clock."""
 

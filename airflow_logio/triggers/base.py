@@ -8,8 +8,8 @@ from typing import Any, ClassVar, TypeVar
 
 from airflow_logio._compat import BaseTrigger
 from airflow_logio.hooks.logio import LogioHook
+from airflow_logio.store.port import LogStore
 from airflow_logio.store.records import Run
-from airflow_logio.store.sql.store import SqlLogStore
 
 _T = TypeVar("_T")
 
@@ -26,7 +26,7 @@ class LogTrigger(BaseTrigger):
             raise ValueError(f"poll_interval is {poll_interval}; it must be above 0 seconds")
         self.logio_conn_id = logio_conn_id
         self.poll_interval = float(poll_interval)
-        self._store: SqlLogStore | None = None
+        self._store: LogStore | None = None
         self._threads: set[asyncio.Task[Any]] = set()
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
@@ -59,12 +59,12 @@ class LogTrigger(BaseTrigger):
 
     # --- in a thread -------------------------------------------------------------------------------------------------
 
-    def _open_log(self) -> SqlLogStore:
+    def _open_log(self) -> LogStore:
         """Open the log. Raises `LogUnavailable`, and what a connection that is wrong raises."""
         self._store = LogioHook(self.logio_conn_id).get_store()
         return self._store
 
-    def _open_run(self, uid: str) -> tuple[SqlLogStore, Run]:
+    def _open_run(self, uid: str) -> tuple[LogStore, Run]:
         """Open the log, and find the run. Raises `UnknownRun`, and what `_open_log` raises."""
         store = LogioHook(self.logio_conn_id).get_store()
         try:

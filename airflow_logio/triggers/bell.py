@@ -1,11 +1,10 @@
-"""Hearing of failures at once, where the log is in PostgreSQL; a bell that is not heard costs a poll interval."""
+"""Hearing of failures at once, where the log announces them (`LogStore.listen`); a bell not heard costs a poll interval."""
 
 from __future__ import annotations
 
 import asyncio
 
-from airflow_logio.store.sql.store import SqlLogStore
-from airflow_logio.triggers.listening import Hearing, hear
+from airflow_logio.store.port import Hearing, LogStore
 
 
 class FailureBell:
@@ -16,7 +15,7 @@ class FailureBell:
         self._rung = asyncio.Event()
         self._hearing: Hearing | None = None
 
-    def listen(self, store: SqlLogStore) -> None:
+    def listen(self, store: LogStore) -> None:
         """Begin to listen, if the log can be listened to; again costs nothing."""
         if self._hearing is not None:
             return
@@ -25,7 +24,7 @@ class FailureBell:
         def ring() -> None:
             loop.call_soon_threadsafe(self._rung.set)
 
-        self._hearing = hear(store.engine, ring)
+        self._hearing = store.listen(ring)
 
     async def wait(self) -> None:
         """Until the bell rings, at most so many seconds."""

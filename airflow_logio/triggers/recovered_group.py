@@ -12,8 +12,7 @@ from airflow_logio._compat import TriggerEvent
 from airflow_logio.errors import LogioError, LogUnavailable
 from airflow_logio.protocol.states import ENDED
 from airflow_logio.runtime.figures.recoveries import recoveries
-from airflow_logio.store.sql.drivers import driver_records
-from airflow_logio.store.sql.store import SqlLogStore
+from airflow_logio.store.port import LogStore
 from airflow_logio.triggers.base import LogTrigger
 
 
@@ -57,7 +56,7 @@ class LogioRecoveredGroupTrigger(LogTrigger):
         status = store.group(self._run_id, self.group)
         found = [
             one
-            for one in recoveries(driver_records(store, self._run_id))
+            for one in recoveries(store.drivers(self._run_id))
             if (one.group, one.incarnation) == (self.group, self.incarnation)
         ]
         if found and found[0].first_commit_at is not None:
@@ -70,7 +69,7 @@ class LogioRecoveredGroupTrigger(LogTrigger):
             return None
         return {"state": "failed", "why": why, "seconds": None}
 
-    def _open(self) -> SqlLogStore:
+    def _open(self) -> LogStore:
         if self._store is None:
             store, run = self._open_run(self.run_uid)
             self._run_id = run.run_id

@@ -12,9 +12,8 @@ from airflow_logio.runtime.figures.progress_lines import ProgressLines
 from airflow_logio.runtime.figures.recoveries import Recovery, RecoveryNews
 from airflow_logio.runtime.figures.snapshot import Observer
 from airflow_logio.runtime.figures.whole_group import members_of
+from airflow_logio.store.port import LogStore
 from airflow_logio.store.records import Run
-from airflow_logio.store.sql.drivers import driver_records
-from airflow_logio.store.sql.store import SqlLogStore
 
 LOOK_SECONDS = 10.0
 LINE_SECONDS = 30.0
@@ -28,7 +27,7 @@ class GroupReporter:
 
     def __init__(
         self,
-        store: SqlLogStore,
+        store: LogStore,
         run: Run,
         group: str,
         say: Callable[[str], None],
@@ -64,7 +63,7 @@ class GroupReporter:
             self._say(line)
 
     def _report_recoveries(self) -> None:
-        begun, committed = self._news.of(driver_records(self._store, self._run.run_id))
+        begun, committed = self._news.of(self._store.drivers(self._run.run_id))
         pipeline = self._run.spec.key.pipeline
         for one in self._ours(begun):
             metrics.report_recovery_begun(pipeline, one)

@@ -12,8 +12,8 @@ from airflow_logio.errors import LogioError, LogUnavailable
 from airflow_logio.protocol.states import OPEN_SCALING
 from airflow_logio.runtime.figures.whole_group import members_of
 from airflow_logio.runtime.scaling.requests import is_due
+from airflow_logio.store.port import LogStore
 from airflow_logio.store.records import Run
-from airflow_logio.store.sql.store import SqlLogStore
 from airflow_logio.triggers.base import LogTrigger
 
 
@@ -60,7 +60,7 @@ class LogioScaleTrigger(LogTrigger):
             self.log.warning("The log cannot be reached, so nothing is known; asking on: %s", error)
             return False
 
-    def _open(self) -> tuple[SqlLogStore, Run]:
+    def _open(self) -> tuple[LogStore, Run]:
         if self._store is None or self._run is None:
             _, self._run = self._open_run(self.run_uid)
         assert self._store is not None

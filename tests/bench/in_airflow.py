@@ -39,10 +39,9 @@ from airflow_logio.protocol.states import GroupState
 from airflow_logio.runtime.figures.recoveries import Recovery, recoveries
 from airflow_logio.runtime.figures.snapshot import Observer
 from airflow_logio.runtime.launch import leftovers
-from airflow_logio.store.opening import open_store
+from airflow_logio.store import open_store
+from airflow_logio.store.port import LogStore
 from airflow_logio.store.records import GroupStatus, Run
-from airflow_logio.store.sql.drivers import driver_records
-from airflow_logio.store.sql.store import SqlLogStore
 from tests.bench.databases import Postgres
 from tests.bench.kills import Kill, Recovered
 from tests.bench.throughput import WrongResult
@@ -153,7 +152,7 @@ def _is_ready(standalone: Standalone, airflow: Airflow) -> bool:
 class _Bench:
     folder: Path
     airflow: Airflow
-    store: SqlLogStore
+    store: LogStore
     warehouse_url: str
 
     def idle_run(self, name: str, found: dict[tuple[str, str], list[Kill]]) -> None:
@@ -341,7 +340,7 @@ class _Bench:
         return all(view.lag.events <= CAUGHT_UP_EVENTS for view in Observer(self.store, run).take().groups)
 
     def _last_recovery(self, run: Run) -> Recovery | None:
-        return next(reversed(recoveries(driver_records(self.store, run.run_id))), None)
+        return next(reversed(recoveries(self.store.drivers(run.run_id))), None)
 
     def _pid(self, run: Run, group: str) -> int:
         identity = self.store.group(run.run_id, group).identity
@@ -351,7 +350,7 @@ class _Bench:
     def _has_begun(self, run: Run, group: str) -> bool:
         """Its present driver runs and has committed an Output Set."""
         status = self.store.group(run.run_id, group)
-        drivers = [one for one in driver_records(self.store, run.run_id) if one.group == group]
+        drivers = [one for one in self.store.drivers(run.run_id) if one.group == group]
         is_at_work = bool(drivers) and drivers[-1].first_commit_at is not None
         return status.state is GroupState.RUNNING and is_at_work and self._outputs(run, group) > 0
 

@@ -20,8 +20,7 @@ import psutil
 from airflow_logio.protocol.liveness import Lease
 from airflow_logio.protocol.states import GroupState
 from airflow_logio.runtime.figures.run_summary import Outcome
-from airflow_logio.store.records import DriverIdentity
-from airflow_logio.store.sql.drivers import DriverRecord, driver_records
+from airflow_logio.store.records import DriverIdentity, DriverRecord
 from tests.bench.databases import Databases
 from tests.bench.sales import SalesRun, sales_run
 from tests.bench.throughput import WrongResult
@@ -104,7 +103,7 @@ def _kill_and_watch(sales: SalesRun, database: str, group: str, *, idle: bool) -
     psutil.Process(identity.pid).send_signal(signal.SIGKILL)
     eventually(lambda: _output_sets(sales, group) > before, what="an Output Set", timeout=180, every=LOOK_SECONDS)
     output_at = time.time()
-    driver = max((one for one in driver_records(store, run_id) if one.group == group), key=lambda one: one.incarnation)
+    driver = max((one for one in store.drivers(run_id) if one.group == group), key=lambda one: one.incarnation)
     if driver.incarnation != 2 or None in (driver.submitted_at, driver.registered_at, driver.first_commit_at):
         raise WrongResult(f"{group} was to be recovered once, and is at incarnation {driver.incarnation}")
     return _of(database, group, driver, killed_at, output_at, idle=idle)

@@ -21,8 +21,7 @@ from airflow_logio.runtime.launch.launcher import LaunchContext, LocalProcessLau
 from airflow_logio.runtime.launch.start_run import run_spec
 from airflow_logio.runtime.scaling.requests import Stage, carry_out
 from airflow_logio.runtime.supervision.local_run import LocalRun
-from airflow_logio.store.opening import open_store
-from airflow_logio.store.sql.drivers import driver_records
+from airflow_logio.store import open_store
 from tests.bench.databases import Databases
 from tests.bench.figure import Figure
 from tests.bench.throughput import WrongResult
@@ -109,7 +108,7 @@ def _rate(run: Measured, until: Callable[[float], bool]) -> float:
 
 
 def _has_committed(run: Measured, name: str, *, incarnation: int) -> bool:
-    records = driver_records(run.context.store, run.context.run.run_id)
+    records = run.context.store.drivers(run.context.run.run_id)
     return any(
         one.group == name and one.incarnation == incarnation and one.first_commit_at is not None for one in records
     )

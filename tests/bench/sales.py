@@ -14,7 +14,7 @@ from airflow_logio.runtime.launch import bundle
 from airflow_logio.runtime.launch.launcher import LaunchContext, LocalProcessLauncher
 from airflow_logio.runtime.launch.start_run import run_spec
 from airflow_logio.runtime.supervision.local_run import LocalRun
-from airflow_logio.store.opening import open_store
+from airflow_logio.store import open_store
 
 PIPELINE = Path(__file__).parents[2] / "dags" / "pipelines" / "sales.py"
 

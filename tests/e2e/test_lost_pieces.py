@@ -25,7 +25,6 @@ from airflow_logio.demo.airflow_connections import warehouse_connection
 from airflow_logio.protocol.states import ALIVE, GroupState, RunState
 from airflow_logio.runtime.supervision.presence import last_look
 from airflow_logio.store.records import GroupStatus, UnderWay
-from airflow_logio.store.sql.drivers import driver_records
 from tests.support.airflow_installation import LONG, ROOT, SHORT, AirflowInstallation
 from tests.support.grocery import assert_exact, expected, load_products, write_slice
 from tests.support.postgres import PostgresServer
@@ -367,7 +366,7 @@ def finish(here: Installation, witness: Witness) -> None:
     assert witness.complaints == []
     assert witness.looks > 0
 
-    drivers = driver_records(here.log, here.run_id(SUPERVISED))
+    drivers = here.log.drivers(here.run_id(SUPERVISED))
     for name in GROUPS:
         incarnations = [driver.incarnation for driver in drivers if driver.group == name]
         assert incarnations == list(range(1, len(incarnations) + 1)), "each was claimed once, in order"

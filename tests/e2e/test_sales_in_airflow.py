@@ -19,9 +19,9 @@ from airflow_logio.demo.places import Places
 from airflow_logio.demo.rest import AirflowRefused, AirflowUnavailable
 from airflow_logio.demo.standalone import Standalone
 from airflow_logio.protocol.states import ALIVE, GroupState, RunState, ScalingState
-from airflow_logio.store.opening import open_store
+from airflow_logio.store import open_store
+from airflow_logio.store.port import LogStore
 from airflow_logio.store.records import GroupStatus, Run, ScalingRequest
-from airflow_logio.store.sql.store import SqlLogStore
 from tests.support.grocery import assert_exact, load_products, write_slice
 from tests.support.person import Person
 from tests.support.waiting import eventually
@@ -111,7 +111,7 @@ def drivers(places: Places) -> list[psutil.Process]:
     ]
 
 
-def group(log: SqlLogStore, name: str) -> GroupStatus:
+def group(log: LogStore, name: str) -> GroupStatus:
     return log.group(log.list_runs()[0].run_id, name)
 
 
@@ -191,7 +191,7 @@ def test_scaled_up_and_down_with_a_replica_killed_it_is_exact(person: Person, pl
     log.dispose()
 
 
-def scaled_by_a_policy(person: Person, places: Places, log: SqlLogStore, run: Run) -> None:
+def scaled_by_a_policy(person: Person, places: Places, log: LogStore, run: Run) -> None:
     """By the run of the Controller's DAG that a person triggers, or by one of those that are due every minute.
 
     Before that, forms that make no sense: the task is red, and says why.
@@ -219,7 +219,7 @@ def scaled_by_a_policy(person: Person, places: Places, log: SqlLogStore, run: Ru
     assert request is not None and request.replicas == 2 and request.reason.startswith("DS2: "), request
 
 
-def scaled_by_a_person(person: Person, places: Places, log: SqlLogStore, run: Run) -> None:
+def scaled_by_a_person(person: Person, places: Places, log: LogStore, run: Run) -> None:
     """With the form of the DAG, which is paused while a driver is on its way: the run's own supervisor goes on with it."""
     person.trigger(CONTROLLER, "by_hand", {"pipeline": "sales_scaled", "group": "hourly", "replicas": 3})
     is_deferred = lambda: person.states(CONTROLLER, "by_hand").get("control") == "deferred"  # noqa: E731
@@ -261,7 +261,7 @@ def is_watched(places: Places, task: str) -> bool:
     return ' starting"' in text and "trigger completed" not in text
 
 
-def pid(log: SqlLogStore, name: str) -> int:
+def pid(log: LogStore, name: str) -> int:
     """The process of the group's driver, once it has registered; else 0."""
     status = group(log, name)
     return status.identity.pid if status.state is GroupState.RUNNING and status.identity is not None else 0

@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from airflow_logio.store.opening import open_store
 from airflow_logio.store.sql.store import SqlLogStore
 from tests.conftest import QUICK
+from tests.support.logs import open_sql_store
 
 OpenStore = Callable[..., SqlLogStore]
 
@@ -19,7 +19,7 @@ def open_another(log_url: str) -> Iterator[OpenStore]:
     opened: list[SqlLogStore] = []
 
     def another(*, application: str = "logio test") -> SqlLogStore:
-        opened.append(open_store(log_url, application=application, patience=QUICK))
+        opened.append(open_sql_store(log_url, application=application, patience=QUICK))
         return opened[-1]
 
     yield another

@@ -11,12 +11,11 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from airflow_logio.protocol import effects as fx
-from airflow_logio.store.opening import open_store
 from airflow_logio.store.sql.store import SqlLogStore
 from tests.conftest import QUICK
 from tests.store.every_effect import EVERY_KIND, picture, prepared
 from tests.support.faults import before_statement
-from tests.support.logs import OUT, sent
+from tests.support.logs import OUT, open_sql_store, sent
 from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.postgres
@@ -24,7 +23,7 @@ pytestmark = pytest.mark.postgres
 
 @pytest.fixture
 def store(postgres_url: str) -> Iterator[SqlLogStore]:
-    opened = open_store(postgres_url, patience=QUICK)
+    opened = open_sql_store(postgres_url, patience=QUICK)
     yield opened
     opened.dispose()
 

@@ -16,12 +16,11 @@ from airflow_logio.errors import LogUnavailable
 from airflow_logio.protocol.liveness import BEAT_SECONDS
 from airflow_logio.protocol.states import GroupState
 from airflow_logio.runtime.driver.heartbeat import Heartbeat
-from airflow_logio.store.opening import open_store
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records import GroupRef, Load
 from tests.conftest import QUICK
 from tests.store.conftest import OpenStore
-from tests.support.logs import Driver, sent, start_driver
+from tests.support.logs import Driver, open_sql_store, sent, start_driver
 from tests.support.postgres import PostgresServer
 from tests.support.waiting import eventually
 
@@ -77,7 +76,7 @@ connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
 
 def test_nobody_waits_for_a_long_writer_to_say_that_he_is_alive(sqlite_url: str) -> None:
     """SQLite: another process holds the file's only write lock for seconds; the driver's own commit waits for it."""
-    store = open_store(sqlite_url, patience=QUICK)
+    store = open_sql_store(sqlite_url, patience=QUICK)
     driver = start_driver(store)
     path = sqlite_url.removeprefix("sqlite:///")
     with beating(driver, store) as (timed, replaced):
@@ -98,7 +97,7 @@ def test_nobody_waits_for_a_long_writer_to_say_that_he_is_alive(sqlite_url: str)
 @pytest.mark.postgres
 def test_nobody_waits_for_a_lock_to_say_that_he_is_alive(postgres_url: str) -> None:
     """PostgreSQL: somebody holds the fence row and the tables of events, as a long commit of this very group does."""
-    store = open_store(postgres_url, patience=QUICK)
+    store = open_sql_store(postgres_url, patience=QUICK)
     driver = start_driver(store)
     with beating(driver, store) as (timed, replaced), store.engine.begin() as connection:
         connection.execute(sa.text("LOCK TABLE logio_event_log, logio_event_data IN EXCLUSIVE MODE"))
@@ -115,7 +114,7 @@ def test_nobody_waits_for_a_lock_to_say_that_he_is_alive(postgres_url: str) -> N
 @pytest.mark.parametrize("mode", ["fast", "immediate"])
 def test_heartbeats_go_on_after_an_outage(postgres_server: PostgresServer, postgres_url: str, mode: str) -> None:
     """The driver lives through it; an observer's polls fail meanwhile, so that it does not count the time."""
-    store = open_store(postgres_url, patience=QUICK)
+    store = open_sql_store(postgres_url, patience=QUICK)
     driver = start_driver(store)
     with beating(driver, store) as (timed, replaced):
         eventually(lambda: store.group(driver.run.run_id, "g").beat >= 1, what="the first heartbeat")
@@ -143,8 +142,8 @@ def _beat(store: LogStore, driver: Driver) -> int:
 
 def test_heartbeats_go_on_after_their_file_was_locked(sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """SQLite: what an outage of the heartbeats themselves looks like; the log is not touched by it."""
-    monkeypatch.setattr("airflow_logio.store.sql.engines.BUSY_TIMEOUT_SECONDS", 0.05)
-    store = open_store(sqlite_url, patience=QUICK)
+    monkeypatch.setattr("airflow_logio.databases.BUSY_TIMEOUT_SECONDS", 0.05)
+    store = open_sql_store(sqlite_url, patience=QUICK)
     driver = start_driver(store)
     with beating(driver, store) as (timed, replaced):
         eventually(lambda: store.group(driver.run.run_id, "g").beat >= 1, what="the first heartbeat")

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from airflow_logio.errors import ConfigurationError
 from airflow_logio.protocol import effects as fx
 from airflow_logio.protocol.values import MAX_NAME, storable, unstorable
-from airflow_logio.store.opening import open_store
+from airflow_logio.store import open_store
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records import GroupRef, RunKey
 from airflow_logio.store.sql import migrate
@@ -149,7 +149,7 @@ def test_an_event_without_a_byte(log_store: LogStore) -> None:
 LARGE = """
 import os, resource, sys
 from airflow_logio.protocol import effects as fx
-from airflow_logio.store.opening import open_store
+from airflow_logio.store import open_store
 from tests.support.logs import IN, OUT, assigned, sent, start_driver
 
 def peak():

@@ -21,14 +21,13 @@ from airflow_logio.protocol.values import Port
 from airflow_logio.runtime.driver.garbage import MAX_BATCH_ROWS, Collection
 from airflow_logio.runtime.driver.sweeps import Sweep
 from airflow_logio.store.memory import MemoryLogStore
-from airflow_logio.store.opening import open_store
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.sql import apply, expiry, schema
 from airflow_logio.store.sql.store import SqlLogStore
 from tests.conftest import QUICK, STORES
 from tests.support.garbage import left
 from tests.support.logics import CountWindow, EachEvent, Reading, operator, serialized
-from tests.support.logs import spec, start_driver
+from tests.support.logs import open_sql_store, spec, start_driver
 
 log = logging.getLogger(__name__)
 
@@ -134,7 +133,7 @@ def size_of(store: SqlLogStore) -> int:
 
 def test_a_million_events_leave_a_log_of_what_is_unfinished(sqlite_url: str) -> None:
     """125,100 through the log, each with a row and a body; the others from hand to hand, but for those in open windows."""
-    store = open_store(sqlite_url, patience=QUICK)
+    store = open_sql_store(sqlite_url, patience=QUICK)
     flow = Flow(store, [operator("fan", FanOut()), operator("count", Counting(1_000)), operator("pass", EachEvent())])
     flow.step(100)
     unfinished = 7 * 100  # events in the open window: each with a row and a body
@@ -172,7 +171,7 @@ def clocked(
         return
     for module in (apply, expiry):
         monkeypatch.setattr(module, "now", lambda _: sa.literal(clock.now))
-    store = open_store(str(request.getfixturevalue(f"{request.param}_url")), patience=QUICK)
+    store = open_sql_store(str(request.getfixturevalue(f"{request.param}_url")), patience=QUICK)
     yield store, clock
     store.dispose()
 

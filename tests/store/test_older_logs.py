@@ -28,10 +28,9 @@ from airflow_logio.protocol.context import decode_state
 from airflow_logio.protocol.replicas import Slot
 from airflow_logio.protocol.states import GroupState, RunState, ScalingState
 from airflow_logio.runtime.figures.recoveries import recoveries
-from airflow_logio.store.opening import open_store
+from airflow_logio.store import open_store
 from airflow_logio.store.records import GroupRef
 from airflow_logio.store.sql import migrate, schema
-from airflow_logio.store.sql.drivers import driver_records
 from airflow_logio.store.sql.engines import beat_engine, log_engine, writing
 from airflow_logio.store.sql.store import SqlLogStore
 from tests.conftest import SQL
@@ -283,7 +282,7 @@ def test_its_replicas_go_on(empty_url: str, revision: str) -> None:
         C: (GroupState.RETIRED, 0, 0),
         "end": (GroupState.NEW, 0, 0),
     }
-    assert [one.group for one in recoveries(driver_records(store, run.run_id))] == [A]
+    assert [one.group for one in recoveries(store.drivers(run.run_id))] == [A]
     assert store.declare_dead(GroupRef(run.run_id, B, 1), "upgraded")
     driver = start_driver(store, group=B, run=run, expected=1)
     assert driver.session.slots() == {1: 1, 2: 0, 3: 0}

@@ -14,14 +14,13 @@ import pytest
 import sqlalchemy as sa
 
 from airflow_logio.errors import LogUnavailable
-from airflow_logio.store.opening import open_store
 from airflow_logio.store.rules.patience import Patience
 from airflow_logio.store.sql import engines
 from airflow_logio.store.sql.store import SqlLogStore
 from tests.conftest import QUICK
 from tests.store.small_disk import small_disk
 from tests.support.faults import around_commit, before_statement
-from tests.support.logs import contents, fetched, sent, start_driver
+from tests.support.logs import contents, fetched, open_sql_store, sent, start_driver
 from tests.support.postgres import PostgresServer
 from tests.support.waiting import eventually
 
@@ -45,7 +44,7 @@ def failures(store: SqlLogStore) -> list[str]:
 def test_postgres_stops_in_a_commit_and_comes_back(
     postgres_server: PostgresServer, postgres_url: str, mode: str, where: str
 ) -> None:
-    store = open_store(postgres_url, patience=QUICK)
+    store = open_sql_store(postgres_url, patience=QUICK)
     driver = start_driver(store)
     driver.session.commit([sent(1)])
     back = threading.Timer(AWAY_SECONDS, postgres_server.start)
@@ -77,7 +76,7 @@ def test_postgres_stops_while_a_group_is_read_for_recovery(
     postgres_server: PostgresServer, postgres_url: str, statement: int
 ) -> None:
     """An outage at this moment, too, is not the driver's death."""
-    store = open_store(postgres_url, patience=QUICK)
+    store = open_sql_store(postgres_url, patience=QUICK)
     driver = start_driver(store)
     driver.session.commit([sent(1)])
     back = threading.Timer(AWAY_SECONDS, postgres_server.start)
@@ -97,7 +96,7 @@ def test_postgres_stops_while_a_group_is_read_for_recovery(
 
 @pytest.mark.postgres
 def test_patience_ends(postgres_server: PostgresServer, postgres_url: str) -> None:
-    store = open_store(postgres_url, patience=Patience(0.3, 0.01, 0.05))
+    store = open_sql_store(postgres_url, patience=Patience(0.3, 0.01, 0.05))
     driver = start_driver(store)
     postgres_server.stop()
     try:
@@ -135,7 +134,7 @@ connection.execute("ROLLBACK")
 
 def test_sqlite_is_locked_for_longer_than_the_busy_timeout(sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(engines, "BUSY_TIMEOUT_SECONDS", 0.05)
-    store = open_store(sqlite_url, patience=QUICK)
+    store = open_sql_store(sqlite_url, patience=QUICK)
     driver = start_driver(store)
     seen = failures(store)
     command = [sys.executable, "-c", LOCKS, sqlite_url.removeprefix("sqlite:///")]
@@ -156,7 +155,7 @@ def test_sqlite_is_locked_for_longer_than_the_busy_timeout(sqlite_url: str, monk
 
 
 def test_sqlite_is_full_for_a_while(sqlite_url: str) -> None:
-    store = open_store(sqlite_url, patience=QUICK)
+    store = open_sql_store(sqlite_url, patience=QUICK)
     driver = start_driver(store)
     driver.session.commit([sent(1)])
     before = contents(store)
@@ -188,7 +187,7 @@ def test_sqlite_is_full_for_a_while(sqlite_url: str) -> None:
 def test_postgres_has_no_room_for_a_while(postgres_server: PostgresServer) -> None:
     body = os.urandom(3 << 20)
     with small_disk(postgres_server) as disk:
-        store = open_store(disk.url, patience=QUICK)
+        store = open_sql_store(disk.url, patience=QUICK)
         driver = start_driver(store)
         driver.session.commit([sent(1)])
         before = contents(store)
@@ -211,7 +210,7 @@ def test_postgres_has_no_room_for_a_while(postgres_server: PostgresServer) -> No
 @pytest.mark.postgres
 def test_patience_with_a_full_disk_ends_with_what_the_database_says(postgres_server: PostgresServer) -> None:
     with small_disk(postgres_server) as disk:
-        store = open_store(disk.url, patience=Patience(0.2, 0.01, 0.05))
+        store = open_sql_store(disk.url, patience=Patience(0.2, 0.01, 0.05))
         driver = start_driver(store)
         disk.fill()
         with pytest.raises(LogUnavailable, match="No space left on device"):
@@ -225,7 +224,7 @@ def test_patience_with_a_full_disk_ends_with_what_the_database_says(postgres_ser
 @pytest.mark.postgres
 def test_a_run_goes_on_through_restarts_of_the_server(postgres_server: PostgresServer, postgres_url: str) -> None:
     """Sender, receiver and heartbeats at work while the server is restarted twice; each event is received once."""
-    store = open_store(postgres_url, patience=QUICK)
+    store = open_sql_store(postgres_url, patience=QUICK)
     driver = start_driver(store)
     receiving = store.session(driver.ref)
     last, received = 60, list[int]()

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from airflow_logio import databases
 from airflow_logio.errors import Fenced, LogUnavailable
 from airflow_logio.store.sql import engines
 from airflow_logio.store.sql.backends import driver_application
@@ -30,10 +31,8 @@ OF_ITS_OWN = ("logio_driver", "logio_group", "logio_fence")
 @pytest.fixture(autouse=True)
 def short_timeouts(monkeypatch: pytest.MonkeyPatch) -> None:
     """As long as any transaction of a living driver takes, in a test."""
-    arguments = engines.postgres_arguments.__kwdefaults__
-    assert arguments is not None
-    monkeypatch.setitem(arguments, "lock_timeout", 0.05)
-    monkeypatch.setattr(engines, "BUSY_TIMEOUT_SECONDS", 0.02)
+    monkeypatch.setattr(engines, "LOCK_TIMEOUT_SECONDS", 0.05)
+    monkeypatch.setattr(databases, "BUSY_TIMEOUT_SECONDS", 0.02)
 
 
 STANDS_SECONDS = 0.06

@@ -21,7 +21,7 @@ from airflow_logio.protocol.logic import OperatorSpec, Output
 from airflow_logio.protocol.states import GroupState, RunState
 from airflow_logio.protocol.values import Kind, Port
 from airflow_logio.runtime.driver.backlog import ASK_EVERY_SECONDS, Backlog
-from airflow_logio.store.opening import open_store
+from airflow_logio.store import open_store
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records import BacklogBound, GroupRef, OperatorShape, Run
 from airflow_logio.store.sql import quarantine

@@ -13,11 +13,10 @@ from alembic.autogenerate import compare_metadata
 from alembic.runtime.migration import MigrationContext
 
 from airflow_logio.errors import ConfigurationError, LogUnavailable, SchemaMismatch
-from airflow_logio.store.opening import open_store
 from airflow_logio.store.sql import migrate, schema
 from airflow_logio.store.sql.engines import log_engine
 from tests.conftest import SQL, STORES
-from tests.support.logs import fetched, sent, spec, start_driver
+from tests.support.logs import fetched, open_sql_store, sent, spec, start_driver
 from tests.support.postgres import PostgresServer
 
 HOSTILE = "p@ss:w/or%d?#[]hunter2"
@@ -80,11 +79,11 @@ def test_the_code_expects_the_newest_migration() -> None:
 
 
 def test_an_upgrade_keeps_what_is_there(empty_url: str) -> None:
-    store = open_store(empty_url, create=True)
+    store = open_sql_store(empty_url, create=True)
     driver = start_driver(store)
     driver.session.commit([sent(1)])
     store.dispose()
-    again = open_store(empty_url, create=True)
+    again = open_sql_store(empty_url, create=True)
     assert fetched(again.session(driver.ref)) == [1]
     again.dispose()
 
@@ -95,37 +94,37 @@ def test_several_processes_upgrade_at_once(empty_url: str) -> None:
     processes = [subprocess.Popen(command, stderr=subprocess.PIPE, text=True) for _ in range(3)]
     errors = [process.communicate(timeout=60)[1] for process in processes]
     assert [process.returncode for process in processes] == [0, 0, 0], errors
-    open_store(empty_url).dispose()
+    open_sql_store(empty_url).dispose()
 
 
 def test_a_database_without_tables_is_refused(empty_url: str) -> None:
     with pytest.raises(SchemaMismatch, match=r"schema none.*`logio db upgrade`"):
-        open_store(empty_url)
+        open_sql_store(empty_url)
 
 
 def test_asking_for_a_log_that_is_not_there_makes_none(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="there is no log"):
-        open_store(f"sqlite:///{tmp_path}/missing.db")
+        open_sql_store(f"sqlite:///{tmp_path}/missing.db")
     assert not (tmp_path / "missing.db").exists()
 
 
 def test_an_older_schema_is_refused(log_url: str) -> None:
     set_revision(log_url, "0000")
     with pytest.raises(SchemaMismatch, match=f"schema 0000.*needs {schema.REVISION}.*`logio db upgrade`"):
-        open_store(log_url)
+        open_sql_store(log_url)
 
 
 @pytest.mark.parametrize("create", [False, True])
 def test_a_newer_schema_is_refused_and_left_alone(log_url: str, create: bool) -> None:
     set_revision(log_url, "9999")
     with pytest.raises(SchemaMismatch, match=r"9999, which is newer .* upgrade airflow_logio"):
-        open_store(log_url, create=create)
+        open_sql_store(log_url, create=create)
     with pytest.raises(SchemaMismatch, match="9999"):
-        open_store(log_url)
+        open_sql_store(log_url)
 
 
 def test_tables_that_vanish_are_a_configuration_error(log_url: str) -> None:
-    store = open_store(log_url)
+    store = open_sql_store(log_url)
     store.start_run(spec())
     with store.engine.begin() as connection:
         connection.execute(sa.text("DROP TABLE logio_port_counter"))
@@ -153,7 +152,7 @@ def test_tables_that_vanish_are_a_configuration_error(log_url: str) -> None:
 )
 def test_no_message_repeats_a_password(url: str) -> None:
     with pytest.raises((ConfigurationError, LogUnavailable)) as refused:
-        open_store(url)
+        open_sql_store(url)
     error: BaseException | None = refused.value
     while error is not None:
         assert "hunter2" not in str(error)
@@ -164,7 +163,7 @@ def test_no_message_repeats_a_password(url: str) -> None:
 @pytest.mark.postgres
 def test_a_hostile_password_is_no_obstacle(postgres_server: PostgresServer) -> None:
     url = postgres_server.new_database(migrated=False).replace("postgres@", f"postgres:{HOSTILE_ENCODED}@")
-    store = open_store(url, create=True)
+    store = open_sql_store(url, create=True)
     assert store.engine.url.password == HOSTILE
     assert store.list_runs() == []
     store.dispose()

@@ -18,6 +18,7 @@ import psutil
 import pytest
 import tenacity
 
+from airflow_logio import databases
 from airflow_logio.errors import EpochVoid, Fenced, LogUnavailable, ProtocolViolation, ReplicaBusy
 from airflow_logio.protocol import effects as fx
 from airflow_logio.protocol.states import GroupState
@@ -49,11 +50,9 @@ from tests.support.waiting import eventually
 @pytest.fixture(autouse=True)
 def short_timeouts(monkeypatch: pytest.MonkeyPatch) -> None:
     """As long as any transaction of a living driver takes, in a test."""
-    arguments = engines.postgres_arguments.__kwdefaults__
-    assert arguments is not None
-    monkeypatch.setitem(arguments, "lock_timeout", 0.05)
+    monkeypatch.setattr(engines, "LOCK_TIMEOUT_SECONDS", 0.05)
     monkeypatch.setattr(slot_moves, "BUSY_SECONDS", 0.05)
-    monkeypatch.setattr(engines, "BUSY_TIMEOUT_SECONDS", 0.02)
+    monkeypatch.setattr(databases, "BUSY_TIMEOUT_SECONDS", 0.02)
 
 
 @pytest.fixture
@@ -255,7 +254,7 @@ STOPS_INSIDE_ITS_STEP = """
 import os, signal, sys
 import sqlalchemy as sa
 from airflow_logio.errors import EpochVoid
-from airflow_logio.store.opening import open_store
+from airflow_logio.store import open_store
 from airflow_logio.store.records import GroupRef
 from airflow_logio.store.sql.backends import driver_application
 from tests.store.test_slot_pauses import step_of

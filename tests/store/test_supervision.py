@@ -10,15 +10,13 @@ import sqlalchemy as sa
 from airflow_logio.errors import LogInconsistent
 from airflow_logio.protocol import effects as fx
 from airflow_logio.protocol.states import GroupState
-from airflow_logio.store.opening import open_store
 from airflow_logio.store.port import LogStore
-from airflow_logio.store.records import LaunchRecipe, RunKey, SupervisorRecord
+from airflow_logio.store.records import Claim, LaunchRecipe, RunKey, SupervisorRecord
 from airflow_logio.store.sql import schema
-from airflow_logio.store.sql.backends import driver_application
 from airflow_logio.store.sql.engines import writing
 from airflow_logio.store.sql.failure_channel import FailureListener
 from airflow_logio.store.sql.store import SqlLogStore
-from tests.support.logs import replace_driver, spec, start_driver
+from tests.support.logs import open_sql_store, replace_driver, spec, start_driver
 from tests.support.postgres import PostgresServer
 from tests.support.waiting import eventually
 
@@ -111,9 +109,31 @@ def test_unfinished_runs_with_their_groups(log_store: LogStore) -> None:
 # --- hearing of failures ----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("log_store", ["memory", pytest.param("postgres", marks=pytest.mark.postgres)], indirect=True)
+def test_a_failure_rings(log_store: LogStore) -> None:
+    """When listening begins, then once per failure, until the hearing is closed; whatever another hearing does."""
+    rings, others = list[None](), list[None]()
+    hearing, other = log_store.listen(lambda: rings.append(None)), log_store.listen(lambda: others.append(None))
+    assert hearing is not None and other is not None
+    eventually(lambda: rings and others, what="listening has begun")
+    driver = start_driver(log_store)
+    before = len(rings), len(others)
+    assert log_store.declare_dead(driver.ref, "test")
+    eventually(lambda: len(rings) > before[0] and len(others) > before[1], what="both ring")
+    assert not log_store.declare_dead(driver.ref, "test"), "no failure"
+    hearing.close()
+    hearing.close()
+    before = len(rings), len(others)
+    successor = start_driver(log_store, run=driver.run, expected=1)
+    assert log_store.declare_dead(successor.ref, "test")
+    eventually(lambda: len(others) > before[1], what="the other one rings")
+    assert len(rings) == before[0], "who has left hears nothing"
+    other.close()
+
+
 @pytest.mark.postgres
 def test_a_failure_is_announced_to_whoever_listens(postgres_url: str) -> None:
-    store, other = open_store(postgres_url), open_store(postgres_url)
+    store, other = open_sql_store(postgres_url), open_sql_store(postgres_url)
     listener = FailureListener.open(other.engine)
     assert listener is not None
     driver = start_driver(store)
@@ -129,8 +149,9 @@ def test_a_failure_is_announced_to_whoever_listens(postgres_url: str) -> None:
 
 
 def test_a_file_cannot_be_listened_to(sqlite_url: str) -> None:
-    store = open_store(sqlite_url)
+    store = open_sql_store(sqlite_url)
     assert FailureListener.open(store.engine) is None
+    assert store.listen(lambda: None) is None
     store.dispose()
 
 
@@ -140,11 +161,11 @@ def test_ending_a_stopped_drivers_sessions_spares_other_logs_of_the_server(
 ) -> None:
     """Two logs on one server number their runs alike."""
     another = postgres_server.new_database()
-    name = driver_application(1, "g", 1)
-    ours, theirs = (open_store(url, application=name) for url in (postgres_url, another))
+    claim = Claim(1, "uid", "g", 1, "nonce", recovery=False)
+    ours, theirs = (open_sql_store(url, driver=claim) for url in (postgres_url, another))
     for store in (ours, theirs):
         store.start_run(spec("g"))
-    supervisor = open_store(postgres_url)
+    supervisor = open_sql_store(postgres_url)
     assert supervisor.end_backends(1, "g", 1) >= 1
     assert len(theirs.groups(1)) == 1, "its connection lives"
     for store in (ours, theirs, supervisor):

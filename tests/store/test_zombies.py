@@ -14,8 +14,8 @@ from contextlib import contextmanager
 import psutil
 import pytest
 
+from airflow_logio import databases
 from airflow_logio.errors import Fenced, LogUnavailable
-from airflow_logio.store.opening import open_store
 from airflow_logio.store.records import Collected, GroupRef
 from airflow_logio.store.rules.patience import Patience
 from airflow_logio.store.sql import engines
@@ -24,16 +24,14 @@ from airflow_logio.store.sql.store import SqlLogStore
 from tests.conftest import QUICK
 from tests.store.conftest import OpenStore
 from tests.support.faults import Pause, before_statement
-from tests.support.logs import Driver, assigned, contents, fetched, sent, spec, start_driver
+from tests.support.logs import Driver, assigned, contents, fetched, open_sql_store, sent, spec, start_driver
 from tests.support.waiting import eventually
 
 
 @pytest.fixture
 def short_lock_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
     """As long as any transaction of a living driver takes, in a test."""
-    arguments = engines.postgres_arguments.__kwdefaults__
-    assert arguments is not None
-    monkeypatch.setitem(arguments, "lock_timeout", 0.5)
+    monkeypatch.setattr(engines, "LOCK_TIMEOUT_SECONDS", 0.5)
 
 
 def zombie(open_another: OpenStore) -> Driver:
@@ -53,10 +51,10 @@ def replace(supervisor: SqlLogStore, driver: Driver) -> Driver:
 @pytest.mark.postgres
 def test_a_stopped_driver_loses_its_transaction_by_itself(postgres_url: str) -> None:
     """Also where nobody may end its backend: `idle_in_transaction_session_timeout` is below the lease."""
-    store = open_store(postgres_url, patience=QUICK)
+    store = open_sql_store(postgres_url, patience=QUICK)
     driver = start_driver(store)
     pause = Pause()
-    watcher = open_store(postgres_url, application="watcher", patience=QUICK)
+    watcher = open_sql_store(postgres_url, application="watcher", patience=QUICK)
     with ThreadPoolExecutor(1) as pool, before_statement(store, 2, pause):
         commit = commit_in_thread(pool, driver)
         pause.wait_until_reached()
@@ -78,7 +76,7 @@ STOPS_INSIDE_ITS_COMMIT = """
 import os, signal, sys
 import sqlalchemy as sa
 from airflow_logio.errors import Fenced
-from airflow_logio.store.opening import open_store
+from airflow_logio.store import open_store
 from airflow_logio.store.records import GroupRef
 from airflow_logio.store.sql.backends import driver_application
 from tests.support.logs import assigned, sent
@@ -118,8 +116,8 @@ def stopped_driver(url: str, run_id: int, statement: int) -> Iterator[subprocess
 
 def test_a_stopped_writer_is_ended_before_it_is_replaced(sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """SQLite: a real process, stopped inside its transaction, shuts everyone out until it is ended."""
-    monkeypatch.setattr(engines, "BUSY_TIMEOUT_SECONDS", 0.2)
-    store = open_store(sqlite_url, patience=QUICK)
+    monkeypatch.setattr(databases, "BUSY_TIMEOUT_SECONDS", 0.2)
+    store = open_sql_store(sqlite_url, patience=QUICK)
     driver = start_driver(store)
     driver.session.commit([sent(1), sent(2)])
     with stopped_driver(sqlite_url, driver.run.run_id, 3):
@@ -138,14 +136,14 @@ def test_a_stopped_writer_is_ended_before_it_is_replaced(sqlite_url: str, monkey
 @pytest.mark.postgres
 def test_a_stopped_driver_holds_no_claim_up(postgres_url: str, statement: int) -> None:
     """PostgreSQL: the claim gets through while the process is stopped; when it goes on, it is fenced."""
-    store = open_store(postgres_url, patience=QUICK)
+    store = open_sql_store(postgres_url, patience=QUICK)
     driver = start_driver(store)
     driver.session.commit([sent(1), sent(2)])
     with stopped_driver(postgres_url, driver.run.run_id, statement) as process:
         assert not store.ends_old_driver_first
         began = time.monotonic()
         successor = replace(store, driver)
-        assert time.monotonic() - began < engines.IDLE_IN_TRANSACTION_SECONDS, "it did not wait for the idle timeout"
+        assert time.monotonic() - began < databases.IDLE_IN_TRANSACTION_SECONDS, "it did not wait for the idle timeout"
         assert fetched(successor.session) == [1, 2], "what the zombie had in hand was not committed"
         successor.session.commit([assigned(1, "B"), sent(3)])
         before = contents(store)
@@ -157,7 +155,7 @@ def test_a_stopped_driver_holds_no_claim_up(postgres_url: str, statement: int) -
 
 def test_a_driver_stopped_before_its_transaction_is_fenced_when_it_goes_on(sqlite_url: str) -> None:
     """SQLite: it holds nothing yet. Nobody ended it here: the fence is enough."""
-    store = open_store(sqlite_url, patience=QUICK)
+    store = open_sql_store(sqlite_url, patience=QUICK)
     driver = start_driver(store)
     driver.session.commit([sent(1), sent(2)])
     with stopped_driver(sqlite_url, driver.run.run_id, 1) as process:

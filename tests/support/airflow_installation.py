@@ -13,7 +13,7 @@ import psutil
 from airflow_logio.demo.places import Places
 from airflow_logio.demo.rest import AirflowRefused, AirflowUnavailable
 from airflow_logio.protocol.states import GroupState
-from airflow_logio.store.opening import open_store
+from airflow_logio.store import open_store
 from airflow_logio.store.records import GroupStatus, Run
 from tests.support.airflow_processes import AirflowProcesses
 from tests.support.person import Person

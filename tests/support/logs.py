@@ -11,6 +11,7 @@ import sqlalchemy as sa
 from airflow_logio.protocol import effects as fx
 from airflow_logio.protocol.liveness import RecoveryBudget
 from airflow_logio.protocol.values import Event, Kind, Port, Status
+from airflow_logio.store import open_store
 from airflow_logio.store.memory import MemoryLogStore
 from airflow_logio.store.port import GroupSession, LogStore
 from airflow_logio.store.records import Claim, DriverIdentity, GroupRef, Run, RunKey, RunSpec, UnderWay
@@ -21,6 +22,13 @@ OUT = Port("sender", "out")
 IN = Port("receiver", "in")
 SOMEBODY = DriverIdentity("host", "boot", 4711, 12.5)
 UNDONE, DONE = Status.UNDONE, Status.DONE
+
+
+def open_sql_store(url: str, **options: Any) -> SqlLogStore:
+    """`open_store`, for tests that look into the database behind the port."""
+    store = open_store(url, **options)
+    assert isinstance(store, SqlLogStore)
+    return store
 
 
 def spec(

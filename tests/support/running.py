@@ -32,8 +32,8 @@ from airflow_logio.runtime.launch.start_run import run_spec
 from airflow_logio.runtime.scaling.requests import Stage, Step, carry_out
 from airflow_logio.runtime.supervision.group_watch import GroupWatcher
 from airflow_logio.runtime.supervision.tend import tend
-from airflow_logio.store.opening import open_store
 from airflow_logio.store.records import BacklogBound, Claim, GroupStatus
+from tests.support.logs import open_sql_store
 from tests.support.waiting import eventually
 
 PLAIN = bundle.parse_ref(f"{Path(__file__).parent / 'bundle' / 'plain_sales.py'}:sales")
@@ -132,7 +132,7 @@ class Running:
             backlog=backlog,
             **settings,
         )
-        self.store = open_store(log_url)
+        self.store = open_sql_store(log_url)
         try:
             self.run = self.store.start_run(spec)
         except BaseException:

@@ -13,8 +13,8 @@ import psutil
 
 from airflow_logio.errors import LogUnavailable
 from airflow_logio.protocol.states import GroupState
+from airflow_logio.store.port import LogStore
 from airflow_logio.store.records import Run
-from airflow_logio.store.sql.store import SqlLogStore
 
 EVERY_SECONDS = 0.4
 ENDING_SECONDS = 30.0
@@ -24,7 +24,7 @@ ENDING_SECONDS = 30.0
 class Witness:
     """`complaints`: incarnations that went back, and old drivers that lived on beside their successor that runs."""
 
-    def __init__(self, store: SqlLogStore, run: Run, drivers: Path) -> None:
+    def __init__(self, store: LogStore, run: Run, drivers: Path) -> None:
         self._store = store
         self._run_id = run.run_id
         self._pattern = re.compile(re.escape(str(drivers)) + r"/([^/ ]+)/([^/ ]+)/(\d+)/")

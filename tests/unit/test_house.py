@@ -37,12 +37,22 @@ def test_a_module_name_stands_for_one_thing() -> None:
     assert not twice, f"rename one of each: {twice}"
 
 
-@pytest.mark.parametrize("package", ["errors", "protocol.group", "store.opening", "dataflow", "api"])
+@pytest.mark.parametrize("package", ["errors", "protocol.group", "store", "dataflow", "api"])
 def test_the_core_loads_neither_airflow_nor_spark(package: str) -> None:
     """In a process of its own: what import-linter says of the source, seen at run time (optional imports included)."""
     program = (
         f"import sys, airflow_logio.{package}\n"
         "print(*sorted({name.partition('.')[0] for name in sys.modules} & {'airflow', 'pyspark'}))"
+    )
+    loaded = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert loaded.stdout.split() == []
+
+
+def test_the_port_loads_no_database() -> None:
+    """`open_store` loads the adapter, and with it SQLAlchemy, when a log is opened."""
+    program = (
+        "import sys, airflow_logio.store, airflow_logio.store.port, airflow_logio.store.memory\n"
+        "print(*sorted({name.partition('.')[0] for name in sys.modules} & {'sqlalchemy', 'alembic', 'psycopg2'}))"
     )
     loaded = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert loaded.stdout.split() == []

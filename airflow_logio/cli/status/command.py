@@ -15,7 +15,7 @@ from airflow_logio.cli.status import run_tables
 from airflow_logio.cli.status.report import Report, Reporter
 from airflow_logio.cli.status.run_watch import watch
 from airflow_logio.cli.status.screens import JsonScreen, PlainScreen, Screen, TerminalScreen
-from airflow_logio.store.sql.store import SqlLogStore
+from airflow_logio.store.port import LogStore
 
 INTERRUPTED = 130
 
@@ -48,7 +48,7 @@ def status(
             _show(Reporter(store, run).look(), as_json=as_json)
 
 
-def _runs(store: SqlLogStore, *, as_json: bool) -> None:
+def _runs(store: LogStore, *, as_json: bool) -> None:
     runs = [(run, store.groups(run.run_id)) for run in store.list_runs()]
     if as_json:
         typer.echo(json.dumps([documents.listed_run(run, groups) for run, groups in runs], indent=2))

@@ -12,9 +12,8 @@ from airflow_logio.runtime.figures.recoveries import Recovery, recoveries
 from airflow_logio.runtime.figures.run_summary import Outcome
 from airflow_logio.runtime.figures.snapshot import Observer, Snapshot
 from airflow_logio.runtime.supervision.presence import MISSING_SECONDS, last_look, missing
-from airflow_logio.store.records import QuarantinedInputSet, Run, SupervisorRecord
-from airflow_logio.store.sql.drivers import DriverRecord, driver_records
-from airflow_logio.store.sql.store import SqlLogStore
+from airflow_logio.store.port import LogStore
+from airflow_logio.store.records import DriverRecord, QuarantinedInputSet, Run, SupervisorRecord
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +93,7 @@ class Report:
 class Reporter:
     """Looks at one run; between two looks it keeps what rates need. `name` is as `LogStore.find_run` takes it."""
 
-    def __init__(self, store: SqlLogStore, name: str) -> None:
+    def __init__(self, store: LogStore, name: str) -> None:
         self._store = store
         self._name = name
         self._observer: Observer | None = None
@@ -106,7 +105,7 @@ class Reporter:
         if self._observer is None:
             self._observer = Observer(self._store, run)
         # The drivers first: whatever they have done by then is in the counters.
-        drivers = driver_records(self._store, run.run_id)
+        drivers = self._store.drivers(run.run_id)
         aside = self._store.quarantined(run.run_id)
         supervisor = last_look(self._store.supervisors(), run)
         replicated = replicas_of(self._store, run)

@@ -17,8 +17,7 @@ from airflow_logio.protocol.values import Port
 from airflow_logio.runtime.figures.authored_figures import connections_seen, pending_seen, ports_seen
 from airflow_logio.runtime.figures.recoveries import Recovery
 from airflow_logio.runtime.figures.snapshot import ConnectionView
-from airflow_logio.store.records import GroupStatus, PortProgress, QuarantinedInputSet, Run
-from airflow_logio.store.sql.drivers import DriverRecord
+from airflow_logio.store.records import DriverRecord, GroupStatus, PortProgress, QuarantinedInputSet, Run
 
 MAX_QUARANTINED = 20
 MAX_WATCHED_RECOVERIES = 5

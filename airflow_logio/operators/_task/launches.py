@@ -17,15 +17,15 @@ from airflow_logio.protocol.replicas import replicated_group
 from airflow_logio.runtime.launch import bundle
 from airflow_logio.runtime.launch.bundle import PipelineRef
 from airflow_logio.runtime.launch.launcher import LaunchContext, Launcher
+from airflow_logio.store.port import LogStore
 from airflow_logio.store.records import LaunchRecipe, Run
-from airflow_logio.store.sql.store import SqlLogStore
 
 
 @dataclass(frozen=True, slots=True)
 class Launching:
     """What one Airflow task needs to launch groups of any run of a log."""
 
-    store: SqlLogStore
+    store: LogStore
     logio_conn_id: str
     launcher: Launcher
     executor: str | None = None

@@ -15,8 +15,7 @@ from airflow_logio.operators._task.run_lookup import driver_log
 from airflow_logio.protocol.states import GroupState
 from airflow_logio.runtime.supervision.findings import FailedGroup
 from airflow_logio.runtime.supervision.tend import RecoveryOutcome, RecoveryResult, recover_group
-from airflow_logio.store.records import GroupRef, Run
-from airflow_logio.store.sql.drivers import DriverRecord, driver_records
+from airflow_logio.store.records import DriverRecord, GroupRef, Run
 
 log = logging.getLogger(__name__)
 
@@ -68,7 +67,7 @@ class GroupRecovery:
     def _report(self, failed: FailedGroup, run: Run, recovery: RecoveryResult) -> dict[str, Any]:
         drivers = {
             driver.incarnation: driver
-            for driver in driver_records(self.launching.store, run.run_id)
+            for driver in self.launching.store.drivers(run.run_id)
             if driver.group == failed.group
         }
         return {

@@ -18,7 +18,6 @@ from airflow_logio.store.port import LogStore
 from airflow_logio.store.records import GroupStatus, PortProgress, Run
 from airflow_logio.store.rules.endings import superseded
 from airflow_logio.store.rules.patience import Patience
-from airflow_logio.store.sql.store import SqlLogStore
 
 TAIL_LINES = 40
 TAIL_BYTES = 64_000
@@ -26,7 +25,7 @@ _RUNS_SEARCHED = 1000
 
 
 @contextmanager
-def opened_log(logio_conn_id: str, *, create: bool = False) -> Iterator[SqlLogStore]:
+def opened_log(logio_conn_id: str, *, create: bool = False) -> Iterator[LogStore]:
     """The log, waited for as a driver waits for it: one that is away for a while fails nothing."""
     hook = LogioHook(logio_conn_id)
     store = Patience().call("opening the log", lambda: hook.get_store(create=create))

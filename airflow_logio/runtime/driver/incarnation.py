@@ -43,12 +43,10 @@ from airflow_logio.runtime.launch.exit_codes import FAILED, FINISHED, PARKED, RE
 from airflow_logio.runtime.launch.processes import own_identity
 from airflow_logio.runtime.payloads import Payloads, sweep_group
 from airflow_logio.runtime.systems.connections import Connections, WriterIdentity
-from airflow_logio.store.opening import open_store
-from airflow_logio.store.port import GroupSession
+from airflow_logio.store import open_store
+from airflow_logio.store.port import GroupSession, LogStore
 from airflow_logio.store.records import GroupRef, Run
 from airflow_logio.store.rules.patience import Patience
-from airflow_logio.store.sql.backends import driver_application
-from airflow_logio.store.sql.store import SqlLogStore
 
 log = logging.getLogger(__name__)
 
@@ -60,10 +58,7 @@ class Driver:
         self._config = config
         self._sessions = sessions
         claim = config.claim
-        application = driver_application(claim.run_id, claim.group, claim.incarnation)
-        self._store: SqlLogStore = Patience().call(
-            "opening the log", lambda: open_store(config.log_url, application=application)
-        )
+        self._store: LogStore = Patience().call("opening the log", lambda: open_store(config.log_url, driver=claim))
         self._payloads: Payloads | None = None
         self._halt = threading.Event()
         self._drain = threading.Event()

@@ -9,9 +9,8 @@ from typing import Any
 
 from airflow_logio.dataflow.pipeline import Pipeline
 from airflow_logio.protocol.states import GroupState
-from airflow_logio.store.records import GroupStatus, PortProgress, QuarantinedInputSet, Run
-from airflow_logio.store.sql.drivers import DriverRecord, driver_records
-from airflow_logio.store.sql.store import SqlLogStore
+from airflow_logio.store.port import LogStore
+from airflow_logio.store.records import DriverRecord, GroupStatus, PortProgress, QuarantinedInputSet, Run
 
 
 class Outcome(StrEnum):
@@ -108,7 +107,7 @@ def quarantined_json(one: QuarantinedInputSet) -> dict[str, Any]:
 
 
 def summarize(
-    store: SqlLogStore, run: Run, pipeline: Pipeline, outcome: Outcome, seconds: float, peak_rss: Mapping[str, int]
+    store: LogStore, run: Run, pipeline: Pipeline, outcome: Outcome, seconds: float, peak_rss: Mapping[str, int]
 ) -> RunSummary:
     """Raises `LogUnavailable`."""
     ports = tuple(store.progress(run.run_id))
@@ -119,7 +118,7 @@ def summarize(
         seconds=seconds,
         groups=tuple(store.groups(run.run_id)),
         ports=ports,
-        drivers=tuple(driver_records(store, run.run_id)),
+        drivers=tuple(store.drivers(run.run_id)),
         records=sum(row.records for row in ports if row.direction == "out" and row.port.operator in sources),
         quarantined=tuple(store.quarantined(run.run_id)),
         peak_rss=dict(peak_rss),

@@ -22,8 +22,8 @@ from airflow_logio.runtime.launch.bundle import PipelineRef, needs_spark, write_
 from airflow_logio.runtime.launch.driver_config import DriverConfig
 from airflow_logio.runtime.launch.spark_submit import SparkSettings
 from airflow_logio.runtime.payloads import payload_root
+from airflow_logio.store.port import LogStore
 from airflow_logio.store.records import Claim, DriverIdentity, GroupRef, GroupStatus, Run
-from airflow_logio.store.sql.store import SqlLogStore
 
 log = logging.getLogger(__name__)
 
@@ -105,7 +105,7 @@ def _reap() -> None:
 class LaunchContext:
     """What launches of a run's groups have in common."""
 
-    store: SqlLogStore
+    store: LogStore
     log_url: str
     run: Run
     pipeline: Pipeline

@@ -5,9 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-import sqlalchemy as sa
-from sqlalchemy.engine import make_url
-
+from airflow_logio.databases import sqlite_file
 from airflow_logio.errors import ConfigurationError
 
 SUFFIX = ".payloads"
@@ -30,13 +28,8 @@ def payload_root(log_url: str, configured: str | None) -> str | None:
                 f"the payload store is the folder {configured!r}; give its absolute path, or a URL"
             )
         return configured
-    try:
-        url = make_url(log_url)
-    except sa.exc.ArgumentError:
-        return None
-    if url.get_backend_name() != "sqlite" or not url.database or url.database.startswith((":", "file:")):
-        return None
-    return str(Path(url.database).absolute()) + SUFFIX
+    file = sqlite_file(log_url)
+    return None if file is None else f"{file}{SUFFIX}"
 
 
 def is_local(root: str) -> bool:

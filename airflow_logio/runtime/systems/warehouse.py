@@ -19,12 +19,21 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import Connection, Engine
 
 from airflow_logio.crash import CrashPoint, crash_here
+from airflow_logio.databases import (
+    RETRYABLE,
+    cause_of,
+    is_misconfigured,
+    parse_url,
+    plain_engine,
+    postgres_arguments,
+    snapshot_options,
+    sqlite_engine,
+)
 from airflow_logio.dataflow.reads import TableRead
 from airflow_logio.dataflow.table_writer import TableWriter
 from airflow_logio.dataflow.write_actions import Marker, WriteAction
 from airflow_logio.errors import ConfigurationError, ExternalUnavailable, WriteRefused
 from airflow_logio.runtime.systems import sql_rows
-from airflow_logio.store.sql.engines import RETRYABLE, is_misconfigured, parse_url, postgres_arguments, sqlite_engine
 
 LOCK_TIMEOUT_SECONDS = 20.0
 """Longer than PostgreSQL needs to end an idle session in a transaction, so that one wait is enough."""
@@ -66,13 +75,13 @@ class Warehouse:
 
         With `keys`, only the rows whose `read.key` is among them. Raises `ExternalUnavailable`, `ConfigurationError`.
         """
-        with self._translated(), self.engine.connect().execution_options(**_snapshot(self.engine)) as connection:
+        with self._translated(), self.engine.connect().execution_options(**snapshot_options(self.engine)) as connection:
             return sql_rows.fetch(connection, read, keys)
 
     @contextmanager
     def snapshot(self) -> Iterator[Connection]:
         """A connection for reads of one snapshot; driver errors come out as `ExternalUnavailable`, as from `read`."""
-        with self._translated(), self.engine.connect().execution_options(**_snapshot(self.engine)) as connection:
+        with self._translated(), self.engine.connect().execution_options(**snapshot_options(self.engine)) as connection:
             yield connection
 
     # --- writes -------------------------------------------------------------------------------------------------------
@@ -166,13 +175,13 @@ class Warehouse:
             yield
         except (sa.exc.OperationalError, sa.exc.InterfaceError, sa.exc.TimeoutError) as error:
             if is_misconfigured(error):
-                raise ConfigurationError(f"connection {self.name!r}: {_cause(error)}") from error
-            raise ExternalUnavailable(f"connection {self.name!r}: {_cause(error)}") from error
+                raise ConfigurationError(f"connection {self.name!r}: {cause_of(error)}") from error
+            raise ExternalUnavailable(f"connection {self.name!r}: {cause_of(error)}") from error
         except sa.exc.DBAPIError as error:
             code = getattr(error.orig, "pgcode", None) or ""
             if error.connection_invalidated or code.startswith(RETRYABLE):
-                raise ExternalUnavailable(f"connection {self.name!r}: {_cause(error)}") from error
-            raise WriteRefused(f"connection {self.name!r} refused a statement: {_cause(error)}") from error
+                raise ExternalUnavailable(f"connection {self.name!r}: {cause_of(error)}") from error
+            raise WriteRefused(f"connection {self.name!r} refused a statement: {cause_of(error)}") from error
         except (
             ValueError,
             OverflowError,
@@ -226,18 +235,10 @@ def _insert_marker(connection: Connection, marker: Marker) -> None:
     connection.execute(insert.values(**values))
 
 
-def _cause(error: Exception) -> str:
-    return str(getattr(error, "orig", None) or error).strip()
-
-
-def _snapshot(engine: Engine) -> dict[str, Any]:
-    return {"isolation_level": "REPEATABLE READ"} if engine.dialect.name == "postgresql" else {"logio_writes": False}
-
-
 def _engine(name: str, url: str) -> Engine:
     """PostgreSQL and SQLite with all their guarantees; any other database that SQLAlchemy reaches, with its own."""
     if not url.startswith(("postgresql", "sqlite")):
-        return _other_engine(name, url)
+        return plain_engine(url, f"connection {name!r}", pool_pre_ping=True, hide_parameters=True)
     try:
         parsed = parse_url(url)
     except ConfigurationError as error:
@@ -246,13 +247,3 @@ def _engine(name: str, url: str) -> Engine:
         return sqlite_engine(parsed)
     arguments = postgres_arguments(parsed, f"logio {name}", lock_timeout=LOCK_TIMEOUT_SECONDS)
     return sa.create_engine(parsed, connect_args=arguments, pool_size=2, pool_pre_ping=True, hide_parameters=True)
-
-
-def _other_engine(name: str, url: str) -> Engine:
-    try:
-        return sa.create_engine(url, pool_pre_ping=True, hide_parameters=True)
-    except (sa.exc.ArgumentError, sa.exc.NoSuchModuleError, ModuleNotFoundError, ValueError):
-        # Their texts repeat parts of the URL.
-        raise ConfigurationError(
-            f"the URL of connection {name!r} cannot be used: it cannot be parsed, or its driver is not installed"
-        ) from None

@@ -3,7 +3,7 @@
 Event 4711 of port ``hourly.out``, back to the events of the source, and on to what the first of those went into::
 
     from airflow_logio.store.lineage.queries import backward, forward
-    from airflow_logio.store.opening import open_store
+    from airflow_logio.store import open_store
 
     store = open_store("postgresql://me@host/logio")
     origin = backward(store, "manual__2026-11-21", "hourly.out", 4711, to="ingest.out")

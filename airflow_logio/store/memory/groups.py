@@ -82,7 +82,8 @@ def submitted(tables: Tables, claim: Claim, log_path: str | None, launcher: Driv
             parent_pid=launcher.pid,
             parent_start_time=launcher.start_time,
         )
-    tables.put(tables.drivers, (key, claim.incarnation), replace(driver, log_path=log_path, identity=identity))
+    noted = replace(driver, submitted_at=tables.now(), log_path=log_path, identity=identity)
+    tables.put(tables.drivers, (key, claim.incarnation), noted)
     if tables.groups[key].state is not GroupState.CLAIMED:
         return False
     target = GroupState.RESTARTED if claim.recovery else GroupState.SUBMITTED

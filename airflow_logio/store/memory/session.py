@@ -69,8 +69,15 @@ class MemoryGroupSession(GroupSession):
             fence = FenceRow(fence.incarnation, fence.epoch, number)
             self._tables.put(self._tables.fences, self._key, fence)
             collected = apply_effects(self._tables, self.ref, effects)
+            self._note_first_commit()
         self._fence = fence
         return collected
+
+    def _note_first_commit(self) -> None:
+        key = (self._key, self.ref.incarnation)
+        driver = self._tables.drivers[key]
+        if driver.first_commit_at is None:
+            self._tables.put(self._tables.drivers, key, replace(driver, first_commit_at=self._tables.now()))
 
     def check(self) -> None:
         with self._tables.transaction():

@@ -18,15 +18,18 @@ from airflow_logio.protocol.states import (
 )
 from airflow_logio.store.lineage.log_rows import LineageLog
 from airflow_logio.store.memory import generations, groups, maintenance, quarantine, scaling_requests, slots
+from airflow_logio.store.memory.drivers import driver_records
+from airflow_logio.store.memory.hearings import Hearings
 from airflow_logio.store.memory.lineage_log import MemoryLineageLog
 from airflow_logio.store.memory.session import MemoryGroupSession
 from airflow_logio.store.memory.statuses import status_of, under_way
 from airflow_logio.store.memory.tables import BeatRow, GroupKey, SupervisorRow, Tables
-from airflow_logio.store.port import GroupSession, LogStore
+from airflow_logio.store.port import GroupSession, Hearing, LogStore
 from airflow_logio.store.records import (
     Claim,
     Collected,
     DriverIdentity,
+    DriverRecord,
     GroupRef,
     GroupStatus,
     LaunchRecipe,
@@ -41,6 +44,7 @@ from airflow_logio.store.records import (
     SupervisorRecord,
     UnderWay,
 )
+from airflow_logio.store.rules.patience import Patience
 
 
 class MemoryLogStore(LogStore):
@@ -49,7 +53,9 @@ class MemoryLogStore(LogStore):
     ends_old_driver_first = False
 
     def __init__(self, clock: Callable[[], float] = time.time) -> None:
+        self.patience = Patience()
         self.tables = Tables(clock)
+        self._hearings = Hearings()
 
     # --- runs ---------------------------------------------------------------------------------------------------------
 
@@ -158,7 +164,10 @@ class MemoryLogStore(LogStore):
 
     def declare_dead(self, ref: GroupRef, cause: str, *, failed_at: FailurePoint | None = None) -> bool:
         with self.tables.transaction():
-            return groups.end(self.tables, ref, GroupState.DEAD, cause, failed_at)
+            declared = groups.end(self.tables, ref, GroupState.DEAD, cause, failed_at)
+        if declared:
+            self._hearings.announce()
+        return declared
 
     def park(self, ref: GroupRef, error: str) -> bool:
         with self.tables.transaction():
@@ -256,6 +265,9 @@ class MemoryLogStore(LogStore):
                 for row in going_on
             ]
 
+    def listen(self, ring: Callable[[], None]) -> Hearing | None:
+        return self._hearings.join(ring)
+
     # --- lineage ------------------------------------------------------------------------------------------------------
 
     @contextmanager
@@ -265,6 +277,10 @@ class MemoryLogStore(LogStore):
         yield snapshot
 
     # --- figures ------------------------------------------------------------------------------------------------------
+
+    def drivers(self, run_id: int) -> Sequence[DriverRecord]:
+        with self.tables.transaction():
+            return driver_records(self.tables, run_id)
 
     def progress(self, run_id: int) -> Sequence[PortProgress]:
         with self.tables.transaction():

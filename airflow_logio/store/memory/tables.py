@@ -126,7 +126,9 @@ class DriverRow:
     reason: str
     spends_budget: bool
     claimed_at: float
+    submitted_at: float | None = None
     registered_at: float | None = None
+    first_commit_at: float | None = None
     ended_at: float | None = None
     error: str | None = None
     log_path: str | None = None

@@ -7,8 +7,9 @@ from pathlib import Path
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
+from airflow_logio.databases import parse_url
 from airflow_logio.errors import ConfigurationError, SchemaMismatch
-from airflow_logio.store.sql.engines import describe, log_engine, parse_url, reading
+from airflow_logio.store.sql.engines import describe, log_engine, reading
 from airflow_logio.store.sql.schema import REVISION, VERSION_TABLE
 
 

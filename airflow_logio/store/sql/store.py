@@ -15,11 +15,12 @@ from airflow_logio.errors import FailurePoint, Fenced, UnknownRun
 from airflow_logio.protocol.replicas import Placement, Slot
 from airflow_logio.protocol.states import GroupState, ScalingState
 from airflow_logio.store.lineage.log_rows import LineageLog
-from airflow_logio.store.port import GroupSession, LogStore
+from airflow_logio.store.port import GroupSession, Hearing, LogStore
 from airflow_logio.store.records import (
     Claim,
     Collected,
     DriverIdentity,
+    DriverRecord,
     GroupRef,
     GroupStatus,
     LaunchRecipe,
@@ -39,9 +40,11 @@ from airflow_logio.store.rules.scaling_rules import Rescaling, shape_of
 from airflow_logio.store.sql import (
     backends,
     beats,
+    drivers,
     failure_channel,
     generations,
     groups,
+    hearings,
     maintenance,
     quarantine,
     runs,
@@ -347,6 +350,9 @@ class SqlLogStore(LogStore):
         with reading(self.engine) as connection:
             return supervisors.unfinished(connection, self.beats, pipeline, run_uid)
 
+    def listen(self, ring: Callable[[], None]) -> Hearing | None:
+        return hearings.hear(self.engine, ring)
+
     # --- lineage ------------------------------------------------------------------------------------------------------
 
     @contextmanager
@@ -355,6 +361,9 @@ class SqlLogStore(LogStore):
             yield SqlLineageLog(connection, run)
 
     # --- figures ------------------------------------------------------------------------------------------------------
+
+    def drivers(self, run_id: int) -> Sequence[DriverRecord]:
+        return drivers.driver_records(self.engine, self.beats, run_id)
 
     def progress(self, run_id: int) -> Sequence[PortProgress]:
         with reading(self.engine) as connection:

@@ -13,11 +13,11 @@ from itertools import count
 import sqlalchemy as sa
 from sqlalchemy.engine import Engine, make_url
 
+from airflow_logio.databases import sqlite_engine
 from airflow_logio.store.memory import MemoryLogStore
 from airflow_logio.store.memory.tables import Tables
 from airflow_logio.store.rules.patience import Patience
 from airflow_logio.store.sql import schema
-from airflow_logio.store.sql.engines import sqlite_engine
 from airflow_logio.store.sql.store import SqlLogStore
 from airflow_logio.testing.simulator.log_port import Log
 from airflow_logio.testing.simulator.twin_log import TwinLog

@@ -19,8 +19,8 @@ from collections.abc import Iterator  # noqa: E402
 
 import pytest  # noqa: E402
 
-from airflow_logio.store.opening import open_store  # noqa: E402
-from airflow_logio.store.sql.store import SqlLogStore  # noqa: E402
+from airflow_logio.store import open_store  # noqa: E402
+from airflow_logio.store.port import LogStore  # noqa: E402
 from tests.unit.airflow.support import FakeLauncher, connection  # noqa: E402
 
 atexit.register(shutil.rmtree, _HOME, ignore_errors=True)
@@ -34,7 +34,7 @@ def no_connections_left_over(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def log(sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[SqlLogStore]:
+def log(sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[LogStore]:
     """A log in SQLite, known to Airflow as `logio_default`; the warehouse of the test pipeline is `warehouse_db`."""
     path = sqlite_url.removeprefix("sqlite:///")
     monkeypatch.setenv("AIRFLOW_CONN_LOGIO_DEFAULT", connection("logio", extra={"path": path}))

@@ -18,8 +18,8 @@ from airflow_logio.runtime.launch import processes
 from airflow_logio.runtime.launch.driver_config import DriverConfig
 from airflow_logio.runtime.launch.launcher import Launched, Launcher
 from airflow_logio.runtime.launch.spark_submit import SparkSettings
+from airflow_logio.store.port import LogStore
 from airflow_logio.store.records import Claim, DriverIdentity, GroupRef
-from airflow_logio.store.sql.store import SqlLogStore
 
 HOUR = 3_600_000_000
 DAG_ID, RUN_ID = "logio_sales", "manual__2026-11-21"
@@ -92,12 +92,12 @@ class FakeLauncher(Launcher):
             child.wait()
 
 
-def register(log: SqlLogStore, launcher: FakeLauncher) -> GroupRef:
+def register(log: LogStore, launcher: FakeLauncher) -> GroupRef:
     """What a driver does first."""
     return log.register(launcher.claims[-1], launcher.identity())
 
 
-def finish(log: SqlLogStore, ref: GroupRef) -> None:
+def finish(log: LogStore, ref: GroupRef) -> None:
     """What a driver does last."""
     session = log.session(ref)
     session.open()

@@ -14,8 +14,8 @@ from airflow_logio.protocol import effects as fx
 from airflow_logio.protocol.context import Context, encode_state
 from airflow_logio.protocol.states import RunState
 from airflow_logio.protocol.values import Port, Status
+from airflow_logio.store.port import LogStore
 from airflow_logio.store.records import Run
-from airflow_logio.store.sql.store import SqlLogStore
 from tests.support.logs import SOMEBODY, sent, start_driver
 from tests.unit.airflow.support import context, write_transactions
 
@@ -25,7 +25,7 @@ ERROR = "pipeline 'sales', operator 'totals', Input Set '1', port 'in', event 1:
 
 
 @pytest.fixture
-def run(log: SqlLogStore, tmp_path: Path) -> Run:
+def run(log: LogStore, tmp_path: Path) -> Run:
     """All groups have finished; `totals` has set an Input Set aside."""
     params = {"transactions": str(write_transactions(tmp_path / "transactions.parquet"))}
     start = LogioStartRunOperator(task_id="start_run", pipeline=REF, connections={"warehouse": "warehouse_db"})
@@ -49,7 +49,7 @@ def close(run: Run, *, fails: bool = True) -> None:
 
 
 def test_a_run_with_quarantine_turns_its_closing_task_red(
-    log: SqlLogStore, run: Run, caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
+    log: LogStore, run: Run, caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(AirflowFailException) as caught:
         close(run)
@@ -62,7 +62,7 @@ def test_a_run_with_quarantine_turns_its_closing_task_red(
 
 
 def test_it_is_green_where_its_author_says_so_and_names_them_all_the_same(
-    log: SqlLogStore, run: Run, caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
+    log: LogStore, run: Run, caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with caplog.at_level(logging.INFO):
         close(run, fails=False)
@@ -70,7 +70,7 @@ def test_it_is_green_where_its_author_says_so_and_names_them_all_the_same(
     assert f"Quarantined: operator totals, Input Set 1: {ERROR}" in caplog.text + "".join(capsys.readouterr())
 
 
-def test_cleared_after_a_retry_it_is_green(log: SqlLogStore, run: Run) -> None:
+def test_cleared_after_a_retry_it_is_green(log: LogStore, run: Run) -> None:
     with pytest.raises(AirflowFailException, match="finished with quarantine"):
         close(run)
     assert [one.inset_id for one in log.retry_quarantined(run.run_id).input_sets] == ["1"]

@@ -38,8 +38,8 @@ from airflow_logio.errors import ConfigurationError
 from airflow_logio.hooks.connections import database_url, external_url
 from airflow_logio.hooks.logio import LogioHook
 from airflow_logio.operators._task.launches import connection_urls
+from airflow_logio.store.port import LogStore
 from airflow_logio.store.records import Run
-from airflow_logio.store.sql.store import SqlLogStore
 from tests.unit.airflow.support import connection
 
 HOSTILE = ["p@ss:w/ord%", "a b+c?d=e&f", "100%40pct", "ünïcode€", "[::1]/x", "'; DROP TABLE run; --"]
@@ -239,7 +239,7 @@ def test_a_missing_connection() -> None:
 # --- the hook ---------------------------------------------------------------------------------------------------------
 
 
-def test_the_hook_opens_the_log(log: SqlLogStore) -> None:
+def test_the_hook_opens_the_log(log: LogStore) -> None:
     store = LogioHook().get_store()
     assert list(store.list_runs()) == []
     store.dispose()

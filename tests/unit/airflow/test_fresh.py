@@ -17,8 +17,8 @@ from airflow_logio.operators.spark import LogioSparkOperator
 from airflow_logio.operators.start_run import LogioStartRunOperator
 from airflow_logio.operators.supervise import LogioSuperviseOperator
 from airflow_logio.protocol.states import GroupState, RunState
+from airflow_logio.store.port import LogStore
 from airflow_logio.store.records import GroupRef, Run
-from airflow_logio.store.sql.store import SqlLogStore
 from tests.support.logs import SOMEBODY
 from tests.unit.airflow.support import RUN_ID, FakeLauncher, context, write_transactions
 
@@ -26,7 +26,7 @@ REF = "pipelines.sales:sales"
 
 
 @pytest.fixture
-def start(log: SqlLogStore, tmp_path: Path) -> Callable[..., Run]:
+def start(log: LogStore, tmp_path: Path) -> Callable[..., Run]:
     """Task `start_run` of a DAG run."""
     params = {"transactions": str(write_transactions(tmp_path / "t.parquet"))}
 
@@ -52,7 +52,7 @@ def fresh(uid: str, **arguments: Any) -> dict[str, Any]:
 
 
 def test_a_clear_of_the_first_task_begins_nothing_anew_and_the_signal_does(
-    log: SqlLogStore, run: Run, start: Callable[..., Run]
+    log: LogStore, run: Run, start: Callable[..., Run]
 ) -> None:
     assert start().uid == run.uid
     assert fresh(run.uid[:8], deferrable=False) == {"run": run.uid, "given_up": True}
@@ -63,7 +63,7 @@ def test_a_clear_of_the_first_task_begins_nothing_anew_and_the_signal_does(
     assert start().uid == anew.uid
 
 
-def test_drivers_are_halted_first(log: SqlLogStore, run: Run) -> None:
+def test_drivers_are_halted_first(log: LogStore, run: Run) -> None:
     ref = log.register(log.claim(run.run_id, "ingest", expected=0, reason="test"), SOMEBODY)
     task = LogioFreshRunOperator(task_id="give_up", run_uid=run.uid, poll_interval=0.01)
     with pytest.raises(TaskDeferred) as deferred:
@@ -79,14 +79,14 @@ def test_drivers_are_halted_first(log: SqlLogStore, run: Run) -> None:
 @pytest.mark.parametrize(
     ("name", "error"), [(RUN_ID, ConfigurationError), ("", ConfigurationError), ("0123456789", UnknownRun)]
 )
-def test_only_a_uid_names_the_run(log: SqlLogStore, run: Run, name: str, error: type[Exception]) -> None:
+def test_only_a_uid_names_the_run(log: LogStore, run: Run, name: str, error: type[Exception]) -> None:
     with pytest.raises(error):
         fresh(name)
     assert log.find_run(run.uid).state is RunState.RUNNING
 
 
 def test_the_tasks_of_a_run_that_was_given_up_say_so_and_launch_nothing(
-    log: SqlLogStore, run: Run, launcher: FakeLauncher, monkeypatch: pytest.MonkeyPatch
+    log: LogStore, run: Run, launcher: FakeLauncher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert log.supersede(run.run_id)
     monkeypatch.setattr(LogioSparkOperator, "make_launcher", lambda self: launcher)
@@ -103,7 +103,7 @@ def test_the_tasks_of_a_run_that_was_given_up_say_so_and_launch_nothing(
     assert launcher.launched == []
 
 
-def test_a_second_run_waits_for_the_first_one(log: SqlLogStore, run: Run, start: Callable[..., Run]) -> None:
+def test_a_second_run_waits_for_the_first_one(log: LogStore, run: Run, start: Callable[..., Run]) -> None:
     for _ in range(2):  # a retry
         with pytest.raises(OtherRunUnfinished, match=f"run {RUN_ID} of sales, uid {run.uid[:8]}, has not finished"):
             start("scheduled__tomorrow")
@@ -116,7 +116,7 @@ def test_a_second_run_waits_for_the_first_one(log: SqlLogStore, run: Run, start:
     assert start("scheduled__tomorrow", concurrent_runs="isolated").state is RunState.RUNNING
 
 
-def test_a_run_that_was_given_up_is_in_nobodys_way(log: SqlLogStore, run: Run, start: Callable[..., Run]) -> None:
+def test_a_run_that_was_given_up_is_in_nobodys_way(log: LogStore, run: Run, start: Callable[..., Run]) -> None:
     assert log.supersede(run.run_id)
     assert start("scheduled__tomorrow").state is RunState.RUNNING
 

@@ -10,13 +10,12 @@ from concurrent.futures import Future, ThreadPoolExecutor
 import pytest
 import sqlalchemy as sa
 
-from airflow_logio.store.opening import open_store
 from airflow_logio.store.sql.failure_channel import CHANNEL, ring
+from airflow_logio.store.sql.hearings import THREAD
 from airflow_logio.store.sql.store import SqlLogStore
 from airflow_logio.triggers.bell import FailureBell
 from airflow_logio.triggers.failed_groups import LogioFailedGroupTrigger
-from airflow_logio.triggers.listening import THREAD, hear
-from tests.support.logs import start_driver
+from tests.support.logs import open_sql_store, start_driver
 from tests.support.waiting import eventually
 from tests.unit.airflow.support import connection
 
@@ -30,7 +29,7 @@ LISTENING = sa.text("SELECT pid FROM pg_stat_activity WHERE datname = current_da
 @pytest.fixture
 def store(postgres_url: str) -> Iterator[SqlLogStore]:
     assert threads() == 0, "an earlier test has left its thread"
-    store = open_store(postgres_url, application="logio test")
+    store = open_sql_store(postgres_url, application="logio test")
     yield store
     eventually(lambda: not sessions(store), what="no connection is left")
     eventually(lambda: threads() == 0, what="no thread is left")
@@ -70,7 +69,7 @@ def test_one_connection_for_all_event_loops_of_a_process(store: SqlLogStore, pos
     waiting = threading.Barrier(4, timeout=30)
 
     async def wait() -> None:
-        own = open_store(postgres_url, application="logio test")
+        own = open_sql_store(postgres_url, application="logio test")
         bell = FailureBell(NEVER)
         bell.listen(own)
         bell.listen(own)
@@ -93,9 +92,9 @@ def test_one_connection_for_all_event_loops_of_a_process(store: SqlLogStore, pos
 
 
 def test_the_first_may_leave_and_the_last_ends_it(store: SqlLogStore, postgres_url: str) -> None:
-    first_store = open_store(postgres_url, application="logio test")
+    first_store = open_sql_store(postgres_url, application="logio test")
     first, second = Rings(), Rings()
-    leaving, staying = hear(first_store.engine, first), hear(store.engine, second)
+    leaving, staying = first_store.listen(first), store.listen(second)
     assert leaving is not None and staying is not None
     pid = listening(store)
     leaving.close()
@@ -108,7 +107,7 @@ def test_the_first_may_leave_and_the_last_ends_it(store: SqlLogStore, postgres_u
     assert sessions(store) == [pid]
     staying.close()
     eventually(lambda: threads() == 0, what="the thread ends")
-    again = hear(store.engine, second)
+    again = store.listen(second)
     assert again is not None
     assert listening(store) != pid
     again.close()
@@ -119,7 +118,7 @@ def test_one_that_cannot_be_rung_harms_no_other(store: SqlLogStore) -> None:
         raise RuntimeError("Event loop is closed")
 
     rings = Rings()
-    hearings = [hear(store.engine, one) for one in (broken, rings, broken)]
+    hearings = [store.listen(one) for one in (broken, rings, broken)]
     for _ in range(2):
         count = rings.count
         listening(store)
@@ -132,7 +131,7 @@ def test_one_that_cannot_be_rung_harms_no_other(store: SqlLogStore) -> None:
 
 def test_a_connection_that_is_lost_is_made_again(store: SqlLogStore) -> None:
     rings = Rings()
-    hearing = hear(store.engine, rings)
+    hearing = store.listen(rings)
     assert hearing is not None
     pid = listening(store)
     eventually(rings.more_than(0), what="it listens")
@@ -152,7 +151,7 @@ def test_a_log_that_is_away_is_waited_for_and_polled(store: SqlLogStore) -> None
     """Port 9 answers nobody."""
     away = SqlLogStore.at("postgresql://postgres@127.0.0.1:9/nothing")
     rings = Rings()
-    hearing = hear(away.engine, rings)
+    hearing = away.listen(rings)
     assert hearing is not None
 
     async def wait() -> None:

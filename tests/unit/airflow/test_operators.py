@@ -18,8 +18,8 @@ from airflow_logio.operators.spark import LogioSparkOperator
 from airflow_logio.operators.start_run import LogioStartRunOperator
 from airflow_logio.protocol.liveness import Lease, RecoveryBudget
 from airflow_logio.protocol.states import GroupState, RunState
+from airflow_logio.store.port import LogStore
 from airflow_logio.store.records import GroupStatus, Run
-from airflow_logio.store.sql.store import SqlLogStore
 from pipelines.sales import sales
 from tests.unit.airflow.support import (
     DAG_ID,
@@ -42,7 +42,7 @@ def params(tmp_path: Path) -> dict[str, str]:
 
 
 @pytest.fixture
-def run(log: SqlLogStore, params: dict[str, str]) -> Run:
+def run(log: LogStore, params: dict[str, str]) -> Run:
     start = LogioStartRunOperator(task_id="start_run", pipeline=REF, connections=WAREHOUSE)
     return log.find_run(start.execute(context(params=params)))
 
@@ -67,14 +67,14 @@ def dead(state: str = "dead", cause: str = "killed") -> dict[str, Any]:
     return {"state": state, "group": "totals", "incarnation": 1, "cause": cause}
 
 
-def status(log: SqlLogStore, run: Run) -> GroupStatus:
+def status(log: LogStore, run: Run) -> GroupStatus:
     return log.group(run.run_id, "totals")
 
 
 # --- start ------------------------------------------------------------------------------------------------------------
 
 
-def test_the_run_is_made_once(log: SqlLogStore, run: Run, params: dict[str, str]) -> None:
+def test_the_run_is_made_once(log: LogStore, run: Run, params: dict[str, str]) -> None:
     start = LogioStartRunOperator(task_id="start_run", pipeline=sales, connections=WAREHOUSE)
     assert start.execute(context(params=params)) == run.uid
     assert (run.spec.key.dag_id, run.spec.key.dag_run_id) == (DAG_ID, RUN_ID)
@@ -84,7 +84,7 @@ def test_the_run_is_made_once(log: SqlLogStore, run: Run, params: dict[str, str]
 
 
 def test_a_run_keeps_what_it_was_made_with(
-    run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str], log: SqlLogStore
+    run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str], log: LogStore
 ) -> None:
     other = {"transactions": str(write_transactions(tmp_path / "other.parquet"))}
     start = LogioStartRunOperator(task_id="s", pipeline=REF, connections=WAREHOUSE, pipeline_params=other)
@@ -103,7 +103,7 @@ def test_a_run_keeps_what_it_was_made_with(
     ],
 )
 def test_what_is_wrong_is_said_before_the_log_knows(
-    log: SqlLogStore, params: dict[str, Any], connections: dict[str, str], message: str
+    log: LogStore, params: dict[str, Any], connections: dict[str, str], message: str
 ) -> None:
     start = LogioStartRunOperator(task_id="s", pipeline=REF, connections=connections)
     with pytest.raises(ConfigurationError, match=message):
@@ -112,7 +112,7 @@ def test_what_is_wrong_is_said_before_the_log_knows(
 
 
 def test_how_long_external_systems_are_waited_for(
-    log: SqlLogStore, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    log: LogStore, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     params = {"transactions": str(write_transactions(tmp_path / "transactions.parquet"))}
 
@@ -128,7 +128,7 @@ def test_how_long_external_systems_are_waited_for(
 
 
 def test_when_a_driver_is_dead_and_how_often_it_is_recovered(
-    log: SqlLogStore, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    log: LogStore, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     params = {"transactions": str(write_transactions(tmp_path / "transactions.parquet"))}
 
@@ -145,7 +145,7 @@ def test_when_a_driver_is_dead_and_how_often_it_is_recovered(
     assert "keeps what it was created with" in capsys.readouterr().out
 
 
-def test_a_pipeline_that_is_not_there(log: SqlLogStore) -> None:
+def test_a_pipeline_that_is_not_there(log: LogStore) -> None:
     start = LogioStartRunOperator(task_id="s", pipeline="pipelines.nothing:sales")
     with pytest.raises(ConfigurationError, match=r"pipelines\.nothing.*DAG folder"):
         start.execute(context())
@@ -155,7 +155,7 @@ def test_a_pipeline_that_is_not_there(log: SqlLogStore) -> None:
 
 
 def test_it_launches_and_leaves_the_watching_to_the_trigger(
-    operator: Callable[..., LogioSparkOperator], log: SqlLogStore, run: Run, launcher: FakeLauncher, sqlite_url: str
+    operator: Callable[..., LogioSparkOperator], log: LogStore, run: Run, launcher: FakeLauncher, sqlite_url: str
 ) -> None:
     task = operator(driver_memory="1g", conf={"spark.a": "b"})
     watch = deferred(lambda: task.execute(context()))
@@ -185,7 +185,7 @@ def test_a_group_gets_only_the_connections_it_uses(
 
 
 def test_a_retry_takes_up_a_group_that_lives(
-    operator: Callable[..., LogioSparkOperator], log: SqlLogStore, launcher: FakeLauncher
+    operator: Callable[..., LogioSparkOperator], log: LogStore, launcher: FakeLauncher
 ) -> None:
     deferred(lambda: operator().execute(context()))
     register(log, launcher)
@@ -195,7 +195,7 @@ def test_a_retry_takes_up_a_group_that_lives(
 
 def test_a_dead_driver_is_replaced_by_the_task_if_nobody_else_does(
     operator: Callable[..., LogioSparkOperator],
-    log: SqlLogStore,
+    log: LogStore,
     run: Run,
     launcher: FakeLauncher,
     tmp_path: Path,
@@ -214,7 +214,7 @@ def test_a_dead_driver_is_replaced_by_the_task_if_nobody_else_does(
 
 
 def test_a_finished_group_is_green(
-    operator: Callable[..., LogioSparkOperator], log: SqlLogStore, run: Run, launcher: FakeLauncher
+    operator: Callable[..., LogioSparkOperator], log: LogStore, run: Run, launcher: FakeLauncher
 ) -> None:
     deferred(lambda: operator().execute(context()))
     finish(log, register(log, launcher))
@@ -226,7 +226,7 @@ def test_a_finished_group_is_green(
 
 def test_without_deferral_the_worker_watches(
     operator: Callable[..., LogioSparkOperator],
-    log: SqlLogStore,
+    log: LogStore,
     launcher: FakeLauncher,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -255,7 +255,7 @@ def test_a_trigger_that_cannot_watch_fails_the_attempt(operator: Callable[..., L
 # --- parked, halted, asked for by a person ------------------------------------------------------------------------------
 
 
-def park(log: SqlLogStore, operator: Callable[..., LogioSparkOperator], launcher: FakeLauncher) -> None:
+def park(log: LogStore, operator: Callable[..., LogioSparkOperator], launcher: FakeLauncher) -> None:
     deferred(lambda: operator().execute(context()))
     ref = register(log, launcher)
     launcher.kill()
@@ -263,7 +263,7 @@ def park(log: SqlLogStore, operator: Callable[..., LogioSparkOperator], launcher
 
 
 def test_a_parked_group_is_red_and_says_why(
-    operator: Callable[..., LogioSparkOperator], log: SqlLogStore, launcher: FakeLauncher, tmp_path: Path
+    operator: Callable[..., LogioSparkOperator], log: LogStore, launcher: FakeLauncher, tmp_path: Path
 ) -> None:
     launcher.folder = tmp_path
     launcher.log_text = "\n".join(f"line {number}" for number in range(100))
@@ -276,7 +276,7 @@ def test_a_parked_group_is_red_and_says_why(
 
 
 def test_airflows_own_retry_leaves_it_parked(
-    operator: Callable[..., LogioSparkOperator], log: SqlLogStore, launcher: FakeLauncher
+    operator: Callable[..., LogioSparkOperator], log: LogStore, launcher: FakeLauncher
 ) -> None:
     park(log, operator, launcher)
     with pytest.raises(AirflowFailException):
@@ -285,7 +285,7 @@ def test_airflows_own_retry_leaves_it_parked(
 
 
 def test_a_clear_restarts_it_and_spends_no_budget(
-    operator: Callable[..., LogioSparkOperator], log: SqlLogStore, run: Run, launcher: FakeLauncher
+    operator: Callable[..., LogioSparkOperator], log: LogStore, run: Run, launcher: FakeLauncher
 ) -> None:
     """A clear at attempt 1 makes max_tries = 1 + retries: attempt 2 is the first that a person asked for."""
     park(log, operator, launcher)
@@ -295,7 +295,7 @@ def test_a_clear_restarts_it_and_spends_no_budget(
 
 
 def test_a_spent_budget_parks(
-    operator: Callable[..., LogioSparkOperator], log: SqlLogStore, run: Run, launcher: FakeLauncher
+    operator: Callable[..., LogioSparkOperator], log: LogStore, run: Run, launcher: FakeLauncher
 ) -> None:
     budget = RecoveryBudget().recoveries
     deferred(lambda: operator().execute(context()))
@@ -309,7 +309,7 @@ def test_a_spent_budget_parks(
 
 
 def test_a_halted_group_is_red_until_the_task_is_cleared(
-    operator: Callable[..., LogioSparkOperator], log: SqlLogStore, launcher: FakeLauncher
+    operator: Callable[..., LogioSparkOperator], log: LogStore, launcher: FakeLauncher
 ) -> None:
     deferred(lambda: operator().execute(context()))
     assert log.halted(register(log, launcher))
@@ -322,7 +322,7 @@ def test_a_halted_group_is_red_until_the_task_is_cleared(
 
 def test_a_clear_waits_for_a_halt_that_is_under_way(
     operator: Callable[..., LogioSparkOperator],
-    log: SqlLogStore,
+    log: LogStore,
     run: Run,
     launcher: FakeLauncher,
     monkeypatch: pytest.MonkeyPatch,
@@ -355,7 +355,7 @@ def test_a_clear_waits_for_a_halt_that_is_under_way(
     ],
 )
 def test_what_cannot_work_is_refused_before_anything_is_claimed(
-    arguments: dict[str, Any], message: str, operator: Callable[..., LogioSparkOperator], log: SqlLogStore, run: Run
+    arguments: dict[str, Any], message: str, operator: Callable[..., LogioSparkOperator], log: LogStore, run: Run
 ) -> None:
     with pytest.raises(ConfigurationError, match=message):
         operator(**arguments).execute(context())
@@ -379,7 +379,7 @@ def test_another_version_of_the_pipeline(
 
 def test_no_secret_in_what_airflow_keeps_or_shows(
     operator: Callable[..., LogioSparkOperator],
-    log: SqlLogStore,
+    log: LogStore,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -398,7 +398,7 @@ def test_no_secret_in_what_airflow_keeps_or_shows(
 
 
 def test_the_run_finishes_when_all_groups_have(
-    log: SqlLogStore, run: Run, operator: Callable[..., LogioSparkOperator], launcher: FakeLauncher
+    log: LogStore, run: Run, operator: Callable[..., LogioSparkOperator], launcher: FakeLauncher
 ) -> None:
     end = LogioFinishRunOperator(task_id="finish_run", pipeline=sales, run_uid=run.uid)
     for group in run.spec.groups:
@@ -411,7 +411,7 @@ def test_the_run_finishes_when_all_groups_have(
 
 
 def test_a_task_of_its_own_dag_finds_its_run_by_itself(
-    log: SqlLogStore, run: Run, operator: Callable[..., LogioSparkOperator], launcher: FakeLauncher
+    log: LogStore, run: Run, operator: Callable[..., LogioSparkOperator], launcher: FakeLauncher
 ) -> None:
     with DAG("logio_sales", schedule=None):
         task = operator(run_uid=None)

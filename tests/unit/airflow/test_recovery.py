@@ -25,6 +25,7 @@ from airflow_logio.protocol.liveness import RecoveryBudget
 from airflow_logio.protocol.states import GroupState
 from airflow_logio.sensors.failed_group import LogioFailedGroupSensor
 from airflow_logio.sensors.recovered_group import LogioRecoveredGroupSensor
+from airflow_logio.store.port import LogStore
 from airflow_logio.store.records import GroupRef, GroupStatus, Run
 from airflow_logio.store.sql.store import SqlLogStore
 from airflow_logio.triggers.failed_groups import LogioFailedGroupTrigger
@@ -35,7 +36,7 @@ WAREHOUSE = {"warehouse": "warehouse_db"}
 
 
 @pytest.fixture
-def run(log: SqlLogStore, tmp_path: Path) -> Run:
+def run(log: LogStore, tmp_path: Path) -> Run:
     params = {"transactions": str(write_transactions(tmp_path / "transactions.parquet"))}
     start = LogioStartRunOperator(task_id="start_run", pipeline=REF, connections=WAREHOUSE)
     return log.find_run(start.execute(context(params=params)))
@@ -48,7 +49,7 @@ def only_fake_drivers(launcher: FakeLauncher, monkeypatch: pytest.MonkeyPatch) -
 
 
 @pytest.fixture
-def totals(run: Run, log: SqlLogStore, launcher: FakeLauncher) -> GroupStatus:
+def totals(run: Run, log: LogStore, launcher: FakeLauncher) -> GroupStatus:
     """The group's own task has launched it, with Spark arguments of its own, and its driver runs."""
     task = LogioSparkOperator(
         task_id="totals", pipeline=REF, conf={"spark.ui.enabled": False}, driver_memory="700m", env_vars={"A": 1}
@@ -64,7 +65,7 @@ def deferred(action: Callable[[], object]) -> TaskDeferred:
     return caught.value
 
 
-def status(log: SqlLogStore, run: Run, group: str = "totals") -> GroupStatus:
+def status(log: LogStore, run: Run, group: str = "totals") -> GroupStatus:
     return log.group(run.run_id, group)
 
 
@@ -108,7 +109,7 @@ def trigger(run: Run) -> LogioFailedGroupTrigger:
 # --- finding ------------------------------------------------------------------------------------------------------------
 
 
-def test_what_a_sensor_returns(log: SqlLogStore, run: Run, totals: GroupStatus, launcher: FakeLauncher) -> None:
+def test_what_a_sensor_returns(log: LogStore, run: Run, totals: GroupStatus, launcher: FakeLauncher) -> None:
     sensor = LogioFailedGroupSensor(task_id="failed_groups", pipeline="sales", poll_interval=0.01)
     waiting = deferred(lambda: sensor.execute(context()))
     event = fired(waiting.trigger, launcher.kill)
@@ -126,7 +127,7 @@ def test_what_a_sensor_returns(log: SqlLogStore, run: Run, totals: GroupStatus, 
     assert died.state is GroupState.DEAD and "has ended without saying so" in failed["cause"]
 
 
-def test_a_supervisor_is_seen_to_look(log: SqlLogStore, trigger: LogioFailedGroupTrigger, run: Run) -> None:
+def test_a_supervisor_is_seen_to_look(log: LogStore, trigger: LogioFailedGroupTrigger, run: Run) -> None:
     async def look() -> None:
         await asyncio.to_thread(trigger._look)
         await trigger.cleanup()
@@ -182,7 +183,7 @@ def test_the_trigger_survives_serialization(trigger: LogioFailedGroupTrigger) ->
 
 
 def test_it_is_launched_as_its_own_task_launched_it(
-    log: SqlLogStore, run: Run, totals: GroupStatus, trigger: LogioFailedGroupTrigger, launcher: FakeLauncher
+    log: LogStore, run: Run, totals: GroupStatus, trigger: LogioFailedGroupTrigger, launcher: FakeLauncher
 ) -> None:
     told: list[Any] = []
     failed = failure(trigger, launcher)
@@ -202,7 +203,7 @@ def test_it_is_launched_as_its_own_task_launched_it(
 
 
 def test_two_recoveries_of_one_failure(
-    log: SqlLogStore, run: Run, totals: GroupStatus, trigger: LogioFailedGroupTrigger, launcher: FakeLauncher
+    log: LogStore, run: Run, totals: GroupStatus, trigger: LogioFailedGroupTrigger, launcher: FakeLauncher
 ) -> None:
     failed = failure(trigger, launcher)
     outcomes = [LogioRecoverGroupOperator(task_id="r", failed=failed).execute(context())["outcome"] for _ in range(2)]
@@ -211,7 +212,7 @@ def test_two_recoveries_of_one_failure(
 
 
 def test_a_spent_budget_parks_with_the_causes(
-    log: SqlLogStore, run: Run, totals: GroupStatus, trigger: LogioFailedGroupTrigger, launcher: FakeLauncher
+    log: LogStore, run: Run, totals: GroupStatus, trigger: LogioFailedGroupTrigger, launcher: FakeLauncher
 ) -> None:
     budget = RecoveryBudget().recoveries
     for _ in range(budget):
@@ -229,7 +230,7 @@ def test_a_spent_budget_parks_with_the_causes(
 
 
 def test_what_cannot_be_launched_is_parked_rather_than_tried_for_ever(
-    log: SqlLogStore,
+    log: LogStore,
     run: Run,
     totals: GroupStatus,
     trigger: LogioFailedGroupTrigger,
@@ -247,7 +248,7 @@ def test_what_cannot_be_launched_is_parked_rather_than_tried_for_ever(
 
 
 def test_what_cannot_be_launched_here_is_not_parked_if_somebody_else_has_launched_it(
-    log: SqlLogStore,
+    log: LogStore,
     run: Run,
     totals: GroupStatus,
     trigger: LogioFailedGroupTrigger,
@@ -268,7 +269,7 @@ def test_what_cannot_be_launched_here_is_not_parked_if_somebody_else_has_launche
     assert (status(log, run).state, status(log, run).incarnation) == (GroupState.RUNNING, 2)
 
 
-def test_a_group_that_nobody_said_how_to_launch(log: SqlLogStore, run: Run, launcher: FakeLauncher) -> None:
+def test_a_group_that_nobody_said_how_to_launch(log: LogStore, run: Run, launcher: FakeLauncher) -> None:
     claim = log.claim(run.run_id, "totals", expected=0, reason="test")
     launcher.launch(claim, *(None, None, {}))  # type: ignore[arg-type]
     ref = log.register(claim, launcher.identity())
@@ -307,7 +308,7 @@ def test_a_callback_that_fails_harms_nobody(
 
 
 def test_no_secret_goes_from_task_to_task_through_the_log(
-    log: SqlLogStore, run: Run, launcher: FakeLauncher, monkeypatch: pytest.MonkeyPatch
+    log: LogStore, run: Run, launcher: FakeLauncher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fields = connection("postgres", host="db", schema="w", login="anna", password="p@ss:w/ord%")
     monkeypatch.setenv("AIRFLOW_CONN_WAREHOUSE_DB", fields)
@@ -324,7 +325,7 @@ def supervisor(**arguments: Any) -> LogioSuperviseOperator:
 
 
 def test_a_supervisor_recovers_until_all_groups_have_ended(
-    log: SqlLogStore, run: Run, totals: GroupStatus, launcher: FakeLauncher
+    log: LogStore, run: Run, totals: GroupStatus, launcher: FakeLauncher
 ) -> None:
     told: list[Any] = []
     task = supervisor(on_recovery_callback=told.append)
@@ -354,7 +355,7 @@ def test_a_supervisor_recovers_until_all_groups_have_ended(
 
 
 def test_a_group_that_is_parked_does_not_keep_the_others_from_being_supervised(
-    log: SqlLogStore, run: Run, totals: GroupStatus, launcher: FakeLauncher
+    log: LogStore, run: Run, totals: GroupStatus, launcher: FakeLauncher
 ) -> None:
     assert log.park(GroupRef(run.run_id, "totals", 1), "KeyError: 'department'")
     waiting = deferred(lambda: supervisor().execute(context()))
@@ -364,7 +365,7 @@ def test_a_group_that_is_parked_does_not_keep_the_others_from_being_supervised(
 # --- in DAGs ------------------------------------------------------------------------------------------------------------
 
 
-def test_a_pipeline_that_relies_on_a_recovery_dag_has_no_supervising_task(log: SqlLogStore, tmp_path: Path) -> None:
+def test_a_pipeline_that_relies_on_a_recovery_dag_has_no_supervising_task(log: LogStore, tmp_path: Path) -> None:
     with DAG(DAG_ID, schedule=None) as dag:
         LogioPipelineGroup(REF, connections=WAREHOUSE, recovery="dag")
     assert "sales.supervise" not in dag.task_dict
@@ -409,7 +410,7 @@ def recovered(totals: GroupStatus, trigger: LogioFailedGroupTrigger, launcher: F
 
 
 def test_it_waits_for_the_first_commit(
-    log: SqlLogStore, totals: GroupStatus, trigger: LogioFailedGroupTrigger, launcher: FakeLauncher
+    log: LogStore, totals: GroupStatus, trigger: LogioFailedGroupTrigger, launcher: FakeLauncher
 ) -> None:
     sensor, waiting = recovered(totals, trigger, launcher)
     path, arguments = waiting.trigger.serialize()
@@ -421,7 +422,7 @@ def test_it_waits_for_the_first_commit(
 
 
 def test_a_recovery_that_fails(
-    log: SqlLogStore, run: Run, totals: GroupStatus, trigger: LogioFailedGroupTrigger, launcher: FakeLauncher
+    log: LogStore, run: Run, totals: GroupStatus, trigger: LogioFailedGroupTrigger, launcher: FakeLauncher
 ) -> None:
     sensor, waiting = recovered(totals, trigger, launcher)
 

@@ -27,8 +27,8 @@ from airflow_logio.protocol.values import Event, Kind, Port
 from airflow_logio.runtime.supervision import presence
 from airflow_logio.runtime.supervision.findings import DueScaling, FailureFinder
 from airflow_logio.sensors.failed_group import LogioFailedGroupSensor
+from airflow_logio.store.port import LogStore
 from airflow_logio.store.records import GroupRef, GroupStatus, Run
-from airflow_logio.store.sql.store import SqlLogStore
 from airflow_logio.triggers import group as group_module
 from airflow_logio.triggers.failed_groups import LogioFailedGroupTrigger
 from airflow_logio.triggers.group import LogioGroupTrigger
@@ -42,7 +42,7 @@ ONE, TWO, THREE = "hourly.1", "hourly.2", "hourly.3"
 
 
 @pytest.fixture
-def run(log: SqlLogStore, tmp_path: Path) -> Run:
+def run(log: LogStore, tmp_path: Path) -> Run:
     params = {"transactions": str(write_transactions(tmp_path / "transactions.parquet"))}
     start = LogioStartRunOperator(task_id="start_run", pipeline=REF, connections={"warehouse": "warehouse_db"})
     return log.find_run(start.execute(context(params=params)))
@@ -57,7 +57,7 @@ def only_fake_drivers(launcher: FakeLauncher, monkeypatch: pytest.MonkeyPatch) -
 class Drivers:
     """The test speaks for the drivers of the replicas."""
 
-    def __init__(self, log: SqlLogStore, run: Run, launcher: FakeLauncher) -> None:
+    def __init__(self, log: LogStore, run: Run, launcher: FakeLauncher) -> None:
         self.log, self.run, self.launcher = log, run, launcher
 
     def ready(self, name: str) -> GroupRef:
@@ -91,7 +91,7 @@ class Drivers:
 
 
 @pytest.fixture
-def drivers(log: SqlLogStore, run: Run, launcher: FakeLauncher) -> Drivers:
+def drivers(log: LogStore, run: Run, launcher: FakeLauncher) -> Drivers:
     return Drivers(log, run, launcher)
 
 
@@ -151,9 +151,7 @@ def three(drivers: Drivers) -> None:
 # --- the task of a replicated group -------------------------------------------------------------------------------------
 
 
-def test_it_launches_the_replicas_in_use_and_says_how_to_launch_all(
-    drivers: Drivers, log: SqlLogStore, run: Run
-) -> None:
+def test_it_launches_the_replicas_in_use_and_says_how_to_launch_all(drivers: Drivers, log: LogStore, run: Run) -> None:
     watch = deferred(lambda: task(driver_memory="1g").execute(context()))
     assert drivers.launched() == [(ONE, 1)]
     assert watch.trigger.serialize()[1]["incarnations"] == {ONE: 1, TWO: 0, THREE: 0}
@@ -173,7 +171,7 @@ def test_it_is_green_when_every_slot_is_done(drivers: Drivers) -> None:
     assert (summary["group"], summary["incarnations"], summary["replicas"]) == ("hourly", 1, {ONE: 1})
 
 
-def test_scaled_to_zero_it_waits(drivers: Drivers, log: SqlLogStore, run: Run) -> None:
+def test_scaled_to_zero_it_waits(drivers: Drivers, log: LogStore, run: Run) -> None:
     watch = deferred(lambda: task().execute(context()))
     drivers.ready(ONE)
     result = scaling(0, "to_zero").execute(context())
@@ -186,7 +184,7 @@ def test_scaled_to_zero_it_waits(drivers: Drivers, log: SqlLogStore, run: Run) -
 
 @pytest.mark.parametrize("state", [GroupState.PARKED, GroupState.HALTED])
 def test_a_replica_that_is_parked_or_halted_makes_it_red_until_a_person_clears_it(
-    state: GroupState, drivers: Drivers, log: SqlLogStore, run: Run
+    state: GroupState, drivers: Drivers, log: LogStore, run: Run
 ) -> None:
     three(drivers)
     status = drivers.status(TWO)
@@ -204,7 +202,7 @@ def test_a_replica_that_is_parked_or_halted_makes_it_red_until_a_person_clears_i
 
 
 def test_a_task_that_was_marked_halts_all_replicas_and_refuses_what_was_asked_for(
-    drivers: Drivers, log: SqlLogStore, run: Run, launcher: FakeLauncher, monkeypatch: pytest.MonkeyPatch
+    drivers: Drivers, log: LogStore, run: Run, launcher: FakeLauncher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     three(drivers)
     request = log.request_scaling(run.run_id, "hourly", 2, by="somebody")
@@ -229,13 +227,13 @@ def test_a_task_that_was_marked_halts_all_replicas_and_refuses_what_was_asked_fo
     assert (settled.state, settled.note) == (ScalingState.REFUSED, "the group was halted")
 
 
-def test_a_stop_of_the_group_stops_its_replicas(drivers: Drivers, log: SqlLogStore, run: Run) -> None:
+def test_a_stop_of_the_group_stops_its_replicas(drivers: Drivers, log: LogStore, run: Run) -> None:
     three(drivers)
     deferred(lambda: LogioStopOperator(task_id="stop", pipeline=REF, group="hourly", mode="halt").execute(context()))
     assert [drivers.status(name).desired for name in (ONE, TWO, THREE)] == [GroupState.HALTED] * 3
 
 
-def test_progress_is_that_of_all_replicas(drivers: Drivers, log: SqlLogStore, run: Run) -> None:
+def test_progress_is_that_of_all_replicas(drivers: Drivers, log: LogStore, run: Run) -> None:
     three(drivers)
     said: list[str] = []
     GroupReporter(log, run, "hourly", said.append).report(at_once=True)
@@ -261,7 +259,7 @@ def test_without_a_supervisor_a_dead_replica_is_the_tasks_business(
 # --- a scaling task -----------------------------------------------------------------------------------------------------
 
 
-def test_up_and_down(drivers: Drivers, log: SqlLogStore, run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+def test_up_and_down(drivers: Drivers, log: LogStore, run: Run, capsys: pytest.CaptureFixture[str]) -> None:
     deferred(lambda: task().execute(context()))
     drivers.ready(ONE)
     waiting = deferred(lambda: scaling(3, reason="it is slow").execute(context()))
@@ -282,7 +280,7 @@ def test_up_and_down(drivers: Drivers, log: SqlLogStore, run: Run, capsys: pytes
     assert first.by == f"task down of {DAG_ID}, {RUN_ID}"
 
 
-def test_a_retry_or_a_clear_goes_on_with_the_same_request(drivers: Drivers, log: SqlLogStore, run: Run) -> None:
+def test_a_retry_or_a_clear_goes_on_with_the_same_request(drivers: Drivers, log: LogStore, run: Run) -> None:
     three(drivers)
     scaling(1, "down").execute(context())
     assert scaling(3, "up").execute(context(attempt=5))["replicas"] == 3, "it was done, and is not asked for again"
@@ -291,7 +289,7 @@ def test_a_retry_or_a_clear_goes_on_with_the_same_request(drivers: Drivers, log:
 
 
 def test_it_waits_for_the_task_of_the_group_and_for_no_longer_than_it_is_told(
-    drivers: Drivers, log: SqlLogStore, run: Run, monkeypatch: pytest.MonkeyPatch
+    drivers: Drivers, log: LogStore, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     waiting = deferred(lambda: scaling(2).execute(context()))
     assert looks(waiting.trigger) is None
@@ -303,7 +301,7 @@ def test_it_waits_for_the_task_of_the_group_and_for_no_longer_than_it_is_told(
     assert found_by(waiting.trigger) == {}
 
 
-def test_what_is_refused_fails_with_the_note(drivers: Drivers, log: SqlLogStore, run: Run) -> None:
+def test_what_is_refused_fails_with_the_note(drivers: Drivers, log: LogStore, run: Run) -> None:
     with pytest.raises(AirflowFailException, match="cannot have 4 replicas"):
         scaling(4).execute(context())
     deferred(lambda: task().execute(context()))
@@ -319,7 +317,7 @@ def test_what_is_refused_fails_with_the_note(drivers: Drivers, log: SqlLogStore,
         scaling(2).resume(context(), {"error": "no file"}, run.uid, 7)
 
 
-def test_what_cannot_be_launched_is_refused(log: SqlLogStore, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_cannot_be_launched_is_refused(log: LogStore, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     deferred(lambda: task().execute(context()))
     monkeypatch.delenv("AIRFLOW_CONN_SPARK_DEFAULT")
     with pytest.raises(AirflowFailException, match=r"cannot be carried out: .*spark_default"):
@@ -367,7 +365,7 @@ def trigger(run: Run) -> LogioFailedGroupTrigger:
 
 
 def test_a_supervisor_recovers_replicas_and_carries_out_what_anybody_asks_for(
-    drivers: Drivers, log: SqlLogStore, run: Run, caplog: pytest.LogCaptureFixture
+    drivers: Drivers, log: LogStore, run: Run, caplog: pytest.LogCaptureFixture
 ) -> None:
     deferred(lambda: task().execute(context()))
     drivers.ready(ONE)
@@ -391,7 +389,7 @@ def test_a_supervisor_recovers_replicas_and_carries_out_what_anybody_asks_for(
     assert f"group {TWO} of" in caplog.text
 
 
-def test_a_recovery_dag_does_so_as_well(drivers: Drivers, log: SqlLogStore, run: Run) -> None:
+def test_a_recovery_dag_does_so_as_well(drivers: Drivers, log: LogStore, run: Run) -> None:
     deferred(lambda: task().execute(context()))
     drivers.ready(ONE)
     log.request_scaling(run.run_id, "hourly", 0, by="somebody")
@@ -404,7 +402,7 @@ def test_a_recovery_dag_does_so_as_well(drivers: Drivers, log: SqlLogStore, run:
 
 
 def test_a_group_that_sleeps_is_woken_by_the_end_of_its_stream_unless_a_person_has_halted_the_run(
-    drivers: Drivers, log: SqlLogStore, run: Run
+    drivers: Drivers, log: LogStore, run: Run
 ) -> None:
     deferred(lambda: task().execute(context()))
     drivers.ready(ONE)
@@ -426,7 +424,7 @@ def test_a_group_that_sleeps_is_woken_by_the_end_of_its_stream_unless_a_person_h
 
 
 def test_a_replica_that_was_parked_before_it_got_a_slot_is_retired_when_all_work_is_done(
-    drivers: Drivers, log: SqlLogStore, run: Run
+    drivers: Drivers, log: LogStore, run: Run
 ) -> None:
     deferred(lambda: task().execute(context()))
     ref = drivers.ready(ONE)

@@ -16,8 +16,8 @@ from airflow_logio.operators.scaling_controller import LogioScalingController
 from airflow_logio.operators.start_run import LogioStartRunOperator
 from airflow_logio.protocol.states import GroupState, ScalingState
 from airflow_logio.runtime.scaling.policies import DS2, Policy, Schedule
+from airflow_logio.store.port import LogStore
 from airflow_logio.store.records import LaunchRecipe, Load, Run
-from airflow_logio.store.sql.store import SqlLogStore
 from logio_controller import dag
 from pipelines.sales_scaled import sales_scaled
 from tests.support.logs import SOMEBODY
@@ -37,7 +37,7 @@ def only_fake_drivers(launcher: FakeLauncher, monkeypatch: pytest.MonkeyPatch) -
 
 
 @pytest.fixture
-def run(log: SqlLogStore, tmp_path: Path) -> Run:
+def run(log: LogStore, tmp_path: Path) -> Run:
     """Its first replica is at work."""
     params = {"transactions": str(write_transactions(tmp_path / "transactions.parquet"))}
     start = LogioStartRunOperator(task_id="start_run", pipeline=REF, connections={"warehouse": "warehouse_db"})
@@ -54,17 +54,17 @@ def control(policy: Policy | None = None, **arguments: Any) -> LogioScalingContr
     return LogioScalingController(**given)
 
 
-def ready(log: SqlLogStore, launcher: FakeLauncher) -> None:
+def ready(log: LogStore, launcher: FakeLauncher) -> None:
     """The driver that was launched last registers, and is warm."""
     ref = log.register(launcher.claims[-1], launcher.identity())
     log.heartbeat(ref, 1, ready=True, rss_bytes=1)
 
 
-def owners(log: SqlLogStore, run: Run) -> set[str | None]:
+def owners(log: LogStore, run: Run) -> set[str | None]:
     return {slot.owner for slot in log.slots(run.run_id, "hourly")}
 
 
-def test_what_a_policy_wants_is_asked_for_and_carried_out(log: SqlLogStore, run: Run, launcher: FakeLauncher) -> None:
+def test_what_a_policy_wants_is_asked_for_and_carried_out(log: LogStore, run: Run, launcher: FakeLauncher) -> None:
     with pytest.raises(TaskDeferred) as waiting:
         control(always(2)).execute(context())
     assert [claim.group for claim in launcher.claims] == [TWO]
@@ -82,7 +82,7 @@ def test_what_a_policy_wants_is_asked_for_and_carried_out(log: SqlLogStore, run:
 
 
 def test_a_decision_to_leave_it_is_told_with_its_figures(
-    log: SqlLogStore, run: Run, capsys: pytest.CaptureFixture[str]
+    log: LogStore, run: Run, capsys: pytest.CaptureFixture[str]
 ) -> None:
     [told] = control(pipeline=sales_scaled, group="hourly").execute(context())
     assert (told["replicas"], told["wanted"], told["request"]) == (1, 1, None)
@@ -102,14 +102,14 @@ def test_a_decision_to_leave_it_is_told_with_its_figures(
         ({"pipeline": "", "run_uid": "", "group": "", "replicas": ""}, 1),
     ],
 )
-def test_which_groups_it_looks_at(log: SqlLogStore, run: Run, arguments: dict[str, Any], looked_at: int) -> None:
+def test_which_groups_it_looks_at(log: LogStore, run: Run, arguments: dict[str, Any], looked_at: int) -> None:
     assert len(control(**arguments).execute(context())) == looked_at
     assert len(control(**{**arguments, "run_uid": run.uid[:8]}).execute(context())) == looked_at
     with pytest.raises(AirflowFailException, match="no run 'nobody' is in the log"):
         control(**{**arguments, "run_uid": "nobody"}).execute(context())
 
 
-def test_by_hand(log: SqlLogStore, run: Run, launcher: FakeLauncher) -> None:
+def test_by_hand(log: LogStore, run: Run, launcher: FakeLauncher) -> None:
     for attempt in (1, 2):  # a retry goes on with the same request
         with pytest.raises(TaskDeferred) as waiting:
             control(replicas="2", group="hourly").execute(context(attempt=attempt))
@@ -128,13 +128,13 @@ def test_by_hand(log: SqlLogStore, run: Run, launcher: FakeLauncher) -> None:
         control(replicas="2", pipeline="sales", group="totals").execute(context())
 
 
-def test_by_hand_one_group_has_to_be_named(log: SqlLogStore, run: Run) -> None:
+def test_by_hand_one_group_has_to_be_named(log: LogStore, run: Run) -> None:
     log.start_run(replace(run.spec, key=replace(run.spec.key, dag_run_id="another")))
     with pytest.raises(AirflowFailException, match=r"2 replica\(s\) of which group\?.*hourly of .*; group hourly of "):
         control(replicas="2").execute(context())
 
 
-def test_by_hand_it_is_said_when_a_newer_request_came(log: SqlLogStore, run: Run) -> None:
+def test_by_hand_it_is_said_when_a_newer_request_came(log: LogStore, run: Run) -> None:
     with pytest.raises(TaskDeferred) as waiting:
         control(replicas=2).execute(context())
     log.request_scaling(run.run_id, "hourly", 1, by="somebody")
@@ -142,7 +142,7 @@ def test_by_hand_it_is_said_when_a_newer_request_came(log: SqlLogStore, run: Run
         control(replicas=2).resume(context(), {}, **(waiting.value.kwargs or {}))
 
 
-def test_a_run_that_a_process_looks_after_is_left_to_it(log: SqlLogStore, tmp_path: Path) -> None:
+def test_a_run_that_a_process_looks_after_is_left_to_it(log: LogStore, tmp_path: Path) -> None:
     params = {"transactions": str(write_transactions(tmp_path / "transactions.parquet"))}
     start = LogioStartRunOperator(task_id="start_run", pipeline=REF, connections={"warehouse": "warehouse_db"})
     run = log.find_run(start.execute(context(params=params)))

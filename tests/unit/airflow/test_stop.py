@@ -18,6 +18,7 @@ from airflow_logio.errors import ConfigurationError, LogUnavailable, ProtocolVio
 from airflow_logio.operators.start_run import LogioStartRunOperator
 from airflow_logio.operators.stop import LogioStopOperator
 from airflow_logio.protocol.states import GroupState
+from airflow_logio.store.port import LogStore
 from airflow_logio.store.records import GroupRef, Run
 from airflow_logio.store.sql.store import SqlLogStore
 from airflow_logio.triggers.stop import LogioStopTrigger
@@ -31,13 +32,13 @@ GROUPS = ("hourly", "ingest", "publish", "totals")
 
 
 @pytest.fixture
-def run(log: SqlLogStore, tmp_path: Path) -> Run:
+def run(log: LogStore, tmp_path: Path) -> Run:
     params = {"transactions": str(write_transactions(tmp_path / "t.parquet"))}
     start = LogioStartRunOperator(task_id="start_run", pipeline=REF, connections={"warehouse": "warehouse_db"})
     return log.find_run(start.execute(context(params=params)))
 
 
-def drivers(log: SqlLogStore, run: Run) -> dict[str, GroupRef]:
+def drivers(log: LogStore, run: Run) -> dict[str, GroupRef]:
     """All groups run."""
     return {
         name: log.register(log.claim(run.run_id, name, expected=0, reason="test"), SOMEBODY) for name in run.spec.groups
@@ -48,7 +49,7 @@ def operator(**arguments: Any) -> LogioStopOperator:
     return LogioStopOperator(**{"task_id": "stop", "pipeline": REF, "poll_interval": 0.01, **arguments})
 
 
-def wishes(log: SqlLogStore, run: Run) -> dict[str, str]:
+def wishes(log: LogStore, run: Run) -> dict[str, str]:
     return {status.group: status.desired.value for status in log.groups(run.run_id)}
 
 
@@ -91,7 +92,7 @@ def test_what_can_be_known_only_later_is_accepted() -> None:
     operator(pipeline=sales, group="{{ params.group }}")
 
 
-def test_a_drain_asks_the_sources_and_waits_in_the_triggerer(log: SqlLogStore, run: Run) -> None:
+def test_a_drain_asks_the_sources_and_waits_in_the_triggerer(log: LogStore, run: Run) -> None:
     refs = drivers(log, run)
     stop = operator(timeout=60)
     with pytest.raises(TaskDeferred) as deferred:
@@ -111,20 +112,20 @@ def test_a_drain_asks_the_sources_and_waits_in_the_triggerer(log: SqlLogStore, r
     json.dumps(result)
 
 
-def test_without_the_triggerer(log: SqlLogStore, run: Run) -> None:
+def test_without_the_triggerer(log: LogStore, run: Run) -> None:
     for ref in drivers(log, run).values():
         finish(log, ref)
     assert operator(deferrable=False).execute(context())["groups"]["ingest"] == "finished"
 
 
-def test_it_gives_up_waiting_and_the_wish_stays(log: SqlLogStore, run: Run) -> None:
+def test_it_gives_up_waiting_and_the_wish_stays(log: LogStore, run: Run) -> None:
     drivers(log, run)
     with pytest.raises(AirflowFailException, match=r"not over after 0\.05 s: hourly running, ingest running"):
         operator(deferrable=False, timeout=0.05).execute(context())
     assert wishes(log, run)["ingest"] == "draining"
 
 
-def test_a_halt_of_one_group(log: SqlLogStore, run: Run) -> None:
+def test_a_halt_of_one_group(log: LogStore, run: Run) -> None:
     ref = drivers(log, run)["totals"]
     with pytest.raises(TaskDeferred) as deferred:
         operator(group="totals", mode="halt").execute(context())
@@ -134,20 +135,20 @@ def test_a_halt_of_one_group(log: SqlLogStore, run: Run) -> None:
     assert fired(trigger, lambda: log.halted(ref)) == {"states": {"totals": "halted"}}
 
 
-def test_a_halt_of_a_run_without_drivers(log: SqlLogStore, run: Run) -> None:
+def test_a_halt_of_a_run_without_drivers(log: LogStore, run: Run) -> None:
     result = operator(mode="halt").execute(context())
     assert result["groups"] == dict.fromkeys(GROUPS, "halted")
     assert log.group(run.run_id, "ingest").state is GroupState.HALTED
 
 
-def test_a_drain_that_cannot_come_to_its_end(log: SqlLogStore, run: Run) -> None:
+def test_a_drain_that_cannot_come_to_its_end(log: LogStore, run: Run) -> None:
     refs = drivers(log, run)
     log.park(refs["totals"], "KeyError: 'department'")
     with pytest.raises(AirflowFailException, match=r"is not drained: .*totals parked"):
         operator().execute(context())
 
 
-def test_a_wish_that_nobody_would_obey_asks_nobody(log: SqlLogStore, run: Run) -> None:
+def test_a_wish_that_nobody_would_obey_asks_nobody(log: LogStore, run: Run) -> None:
     drivers(log, run)
     with pytest.raises(ProtocolViolation, match="'publish' has no source"):
         operator(group="publish").execute(context())
@@ -157,7 +158,7 @@ def test_a_wish_that_nobody_would_obey_asks_nobody(log: SqlLogStore, run: Run) -
     assert wishes(log, run)["ingest"] == "halted"
 
 
-def test_which_run(log: SqlLogStore, run: Run) -> None:
+def test_which_run(log: LogStore, run: Run) -> None:
     elsewhere = context()
     elsewhere["dag_run"].dag_id = "janitor"
     found = [
@@ -189,7 +190,7 @@ def test_a_nonsensical_trigger_is_refused(arguments: dict[str, Any]) -> None:
         LogioStopTrigger(**{"logio_conn_id": "x", "run_uid": "x", "mode": "halt", **arguments})
 
 
-def test_a_log_that_is_away_means_nothing(log: SqlLogStore, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_log_that_is_away_means_nothing(log: LogStore, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     refs = drivers(log, run)
     trigger = LogioStopTrigger(logio_conn_id="logio_default", run_uid=run.uid, mode="drain", poll_interval=0.01)
     real, asked = SqlLogStore.groups, []

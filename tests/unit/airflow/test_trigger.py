@@ -23,6 +23,7 @@ from airflow_logio.runtime.launch import bundle, processes
 from airflow_logio.runtime.launch.start_run import run_spec
 from airflow_logio.runtime.supervision import halt as halting
 from airflow_logio.runtime.supervision import presence
+from airflow_logio.store.port import LogStore
 from airflow_logio.store.records import GroupRef, Run, Supervision
 from airflow_logio.store.sql.store import SqlLogStore
 from airflow_logio.triggers import group as group_module
@@ -35,7 +36,7 @@ GROUP = "totals"
 
 
 @pytest.fixture
-def run(log: SqlLogStore, tmp_path: Path) -> Run:
+def run(log: LogStore, tmp_path: Path) -> Run:
     import pipelines.sales
 
     ref = bundle.PipelineRef("pipelines.sales", "sales", bundle.locate("pipelines.sales"))
@@ -61,12 +62,12 @@ def trigger(run: Run) -> LogioGroupTrigger:
 
 
 @pytest.fixture
-def running(log: SqlLogStore, run: Run, launcher: FakeLauncher) -> GroupRef:
+def running(log: LogStore, run: Run, launcher: FakeLauncher) -> GroupRef:
     """The group runs, as a process that does nothing."""
     return start(log, run, launcher)
 
 
-def start(log: SqlLogStore, run: Run, launcher: FakeLauncher, expected: int = 0) -> GroupRef:
+def start(log: LogStore, run: Run, launcher: FakeLauncher, expected: int = 0) -> GroupRef:
     claim = log.claim(run.run_id, GROUP, expected=expected, reason="test")
     launcher.launch(claim, *(None, None, {}))  # type: ignore[arg-type]
     return log.register(claim, launcher.identity())
@@ -155,7 +156,7 @@ def test_a_driver_that_is_killed_when_nobody_else_looks(
 
 @pytest.mark.usefixtures("nobody_looks")
 def test_a_driver_that_is_killed_is_its_supervisors_business(
-    trigger: LogioGroupTrigger, log: SqlLogStore, run: Run, launcher: FakeLauncher, running: GroupRef
+    trigger: LogioGroupTrigger, log: LogStore, run: Run, launcher: FakeLauncher, running: GroupRef
 ) -> None:
     log.note_supervisor("a task", run_uid=run.uid)
 
@@ -169,7 +170,7 @@ def test_a_driver_that_is_killed_is_its_supervisors_business(
 
 @pytest.mark.usefixtures("nobody_looks")
 def test_with_a_recovery_dag_that_is_paused_what_is_dead_stays_dead(
-    log: SqlLogStore, run: Run, launcher: FakeLauncher, capsys: pytest.CaptureFixture[str]
+    log: LogStore, run: Run, launcher: FakeLauncher, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Whoever pauses it wants no recoveries; the task says so."""
     spec = replace(run.spec, supervision=Supervision.DAG, key=replace(run.spec.key, dag_run_id="another"))
@@ -187,12 +188,12 @@ def test_with_a_recovery_dag_that_is_paused_what_is_dead_stays_dead(
     assert fired(trigger, stays_dead)["state"] == "halted"
 
 
-def test_a_group_that_finishes(trigger: LogioGroupTrigger, log: SqlLogStore, running: GroupRef) -> None:
+def test_a_group_that_finishes(trigger: LogioGroupTrigger, log: LogStore, running: GroupRef) -> None:
     event = fired(trigger, lambda: finish(log, running))
     assert event == {"state": "finished", "group": GROUP, "incarnation": 1, "cause": None}
 
 
-def test_a_group_that_is_parked(trigger: LogioGroupTrigger, log: SqlLogStore, running: GroupRef) -> None:
+def test_a_group_that_is_parked(trigger: LogioGroupTrigger, log: LogStore, running: GroupRef) -> None:
     event = fired(trigger, lambda: None if log.park(running, "KeyError: 'department'") else pytest.fail())
     assert event == {"state": "parked", "group": GROUP, "incarnation": 1, "cause": "KeyError: 'department'"}
 
@@ -203,7 +204,7 @@ def test_a_group_nobody_has_launched(trigger: LogioGroupTrigger) -> None:
 
 
 def test_it_watches_over_incarnations(
-    trigger: LogioGroupTrigger, log: SqlLogStore, run: Run, launcher: FakeLauncher, running: GroupRef
+    trigger: LogioGroupTrigger, log: LogStore, run: Run, launcher: FakeLauncher, running: GroupRef
 ) -> None:
     """Somebody else recovers the group faster than this trigger looks: nothing to wake anybody for."""
 
@@ -293,7 +294,7 @@ def killed(
 def test_a_task_that_was_marked_halts_its_group_even_if_the_driver_does_not_listen(
     state: str,
     trigger: LogioGroupTrigger,
-    log: SqlLogStore,
+    log: LogStore,
     run: Run,
     launcher: FakeLauncher,
     monkeypatch: pytest.MonkeyPatch,
@@ -307,7 +308,7 @@ def test_a_task_that_was_marked_halts_its_group_even_if_the_driver_does_not_list
 @pytest.mark.usefixtures("running")
 @pytest.mark.parametrize("state", [None, "scheduled", "queued", "running", "restarting"])
 def test_a_task_that_was_cleared_leaves_its_group_running(
-    state: str | None, trigger: LogioGroupTrigger, log: SqlLogStore, run: Run, monkeypatch: pytest.MonkeyPatch
+    state: str | None, trigger: LogioGroupTrigger, log: LogStore, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     killed(trigger, state, monkeypatch)
     assert log.group(run.run_id, GROUP).desired is GroupState.RUNNING
@@ -317,7 +318,7 @@ def test_a_task_that_was_cleared_leaves_its_group_running(
 def test_what_was_launched_while_airflow_answered_is_the_tasks_unless_it_was_cleared(
     then: str,
     trigger: LogioGroupTrigger,
-    log: SqlLogStore,
+    log: LogStore,
     run: Run,
     launcher: FakeLauncher,
     running: GroupRef,
@@ -337,7 +338,7 @@ def test_what_was_launched_while_airflow_answered_is_the_tasks_unless_it_was_cle
 
 
 def test_a_halt_waits_for_a_log_that_is_away(
-    trigger: LogioGroupTrigger, log: SqlLogStore, run: Run, running: GroupRef, monkeypatch: pytest.MonkeyPatch
+    trigger: LogioGroupTrigger, log: LogStore, run: Run, running: GroupRef, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     halt, tried = halting.halt_all_for_good, list[Any]()
 
@@ -379,7 +380,7 @@ def test_a_triggerer_that_ends_says_what_it_leaves(
 def test_a_kill_is_followed_though_airflow_cancels_what_it_has_called(
     marked: bool,
     trigger: LogioGroupTrigger,
-    log: SqlLogStore,
+    log: LogStore,
     run: Run,
     launcher: FakeLauncher,
     monkeypatch: pytest.MonkeyPatch,
@@ -429,7 +430,7 @@ def test_what_keeps_it_from_halting_is_said(
     assert said in " ".join(capsys.readouterr().out.split())
 
 
-def test_cleanup_alone_says_nothing(trigger: LogioGroupTrigger, log: SqlLogStore, run: Run, running: GroupRef) -> None:
+def test_cleanup_alone_says_nothing(trigger: LogioGroupTrigger, log: LogStore, run: Run, running: GroupRef) -> None:
     """A triggerer that restarts calls it too."""
     trigger._look()
     asyncio.run(trigger.cleanup())

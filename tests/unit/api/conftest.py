@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
+from airflow_logio.store import open_store
 from airflow_logio.store.memory import MemoryLogStore
-from airflow_logio.store.opening import open_store
 from airflow_logio.store.port import LogStore
 from tests.unit.api.support import Bench
 

@@ -13,7 +13,7 @@ from airflow_logio.protocol.states import GroupState
 from airflow_logio.runtime.launch import bundle, spark_submit
 from airflow_logio.runtime.launch.launcher import LaunchContext
 from airflow_logio.runtime.launch.start_run import run_spec
-from airflow_logio.store.opening import open_store
+from airflow_logio.store import open_store
 from airflow_logio.store.records import Run
 from tests.support.grocery import write_slice
 from tests.support.logs import SOMEBODY

@@ -13,9 +13,9 @@ from airflow_logio.cli.app import main
 from airflow_logio.protocol.states import GroupState, RunState
 from airflow_logio.runtime.launch import spark_submit
 from airflow_logio.runtime.launch.launcher import LaunchContext
-from airflow_logio.store.opening import open_store
+from airflow_logio.store import open_store
+from airflow_logio.store.port import LogStore
 from airflow_logio.store.records import Run
-from airflow_logio.store.sql.store import SqlLogStore
 from tests.support.grocery import write_slice
 from tests.support.logs import SOMEBODY
 
@@ -25,7 +25,7 @@ Logio = Callable[..., tuple[int, str]]
 
 
 @pytest.fixture
-def store(sqlite_url: str) -> Iterator[SqlLogStore]:
+def store(sqlite_url: str) -> Iterator[LogStore]:
     opened = open_store(sqlite_url)
     yield opened
     opened.dispose()
@@ -33,7 +33,7 @@ def store(sqlite_url: str) -> Iterator[SqlLogStore]:
 
 @pytest.fixture
 def logio(
-    store: SqlLogStore,
+    store: LogStore,
     sqlite_url: str,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -62,7 +62,7 @@ def logio(
 
 
 @pytest.fixture
-def start(store: SqlLogStore, logio: Logio, tmp_path: Path) -> Callable[..., Run]:
+def start(store: LogStore, logio: Logio, tmp_path: Path) -> Callable[..., Run]:
     transactions = write_slice(tmp_path / "transactions.parquet", 1_000)
 
     def run(name: str, *options: str) -> Run:
@@ -73,7 +73,7 @@ def start(store: SqlLogStore, logio: Logio, tmp_path: Path) -> Callable[..., Run
     return run
 
 
-def test_a_run_is_given_up_and_begins_anew(store: SqlLogStore, logio: Logio, start: Callable[..., Run]) -> None:
+def test_a_run_is_given_up_and_begins_anew(store: LogStore, logio: Logio, start: Callable[..., Run]) -> None:
     run = start("nightly")
     ref = store.register(store.claim(run.run_id, "ingest", expected=0, reason="test"), SOMEBODY)
     assert store.declare_dead(ref, "test")
@@ -95,7 +95,7 @@ def test_a_run_is_given_up_and_begins_anew(store: SqlLogStore, logio: Logio, sta
     assert "nightly (generation 2) of sales" in logio("status", fresh.uid)[1]
 
 
-def test_only_a_uid_names_the_run(store: SqlLogStore, logio: Logio, start: Callable[..., Run]) -> None:
+def test_only_a_uid_names_the_run(store: LogStore, logio: Logio, start: Callable[..., Run]) -> None:
     run = start("every-night")
     code, said = logio("fresh", "every-night")
     assert code == 1 and f"The newest is {run.uid[:8]} (running)" in said
@@ -106,7 +106,7 @@ def test_only_a_uid_names_the_run(store: SqlLogStore, logio: Logio, start: Calla
     assert store.find_run(run.uid).state is RunState.RUNNING
 
 
-def test_a_driver_that_does_not_halt_keeps_its_run(store: SqlLogStore, logio: Logio, start: Callable[..., Run]) -> None:
+def test_a_driver_that_does_not_halt_keeps_its_run(store: LogStore, logio: Logio, start: Callable[..., Run]) -> None:
     run = start("nightly")
     store.register(store.claim(run.run_id, "ingest", expected=0, reason="test"), SOMEBODY)
     code, said = logio("fresh", run.uid, "--timeout", "0.1")
@@ -116,7 +116,7 @@ def test_a_driver_that_does_not_halt_keeps_its_run(store: SqlLogStore, logio: Lo
 
 
 def test_a_second_run_is_warned_of_or_refused(
-    store: SqlLogStore, logio: Logio, start: Callable[..., Run], tmp_path: Path
+    store: LogStore, logio: Logio, start: Callable[..., Run], tmp_path: Path
 ) -> None:
     first = start("monday", "--alone")
     arguments = ("run", SALES, "--param", f"transactions={tmp_path / 'transactions.parquet'}", "--run-id", "tuesday")

@@ -14,12 +14,11 @@ from airflow_logio.errors import UnknownRun
 from airflow_logio.protocol import effects as fx
 from airflow_logio.protocol.values import Event, Port
 from airflow_logio.runtime.payloads import Payloads, payload_root
-from airflow_logio.store.opening import open_store
 from airflow_logio.store.records import Run
 from airflow_logio.store.sql.store import SqlLogStore
 from tests.store.test_maintenance import finish, rows_of, started
 from tests.support.garbage import NOTHING, event, left, used
-from tests.support.logs import IN, Driver
+from tests.support.logs import IN, Driver, open_sql_store
 
 
 @dataclass
@@ -63,7 +62,7 @@ def terminal(
     monkeypatch.setenv("LOGIO_URL", sqlite_url)
     root = payload_root(sqlite_url, None)
     assert root is not None
-    store = open_store(sqlite_url)
+    store = open_sql_store(sqlite_url)
     yield Terminal(store, Payloads(root), monkeypatch, capsys)
     store.dispose()
 

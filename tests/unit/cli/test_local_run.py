@@ -21,9 +21,9 @@ from airflow_logio.runtime.launch.launcher import LaunchContext, Launched, Launc
 from airflow_logio.runtime.launch.spark_submit import SparkSettings
 from airflow_logio.runtime.launch.start_run import run_spec
 from airflow_logio.runtime.supervision.local_run import LocalRun
-from airflow_logio.store.opening import open_store
+from airflow_logio.store import open_store
+from airflow_logio.store.port import LogStore
 from airflow_logio.store.records import Claim, GroupRef
-from airflow_logio.store.sql.store import SqlLogStore
 from tests.support.grocery import write_slice
 from tests.support.waiting import eventually
 
@@ -56,7 +56,7 @@ class Sleepers(Launcher):
 
 
 @pytest.fixture
-def store(sqlite_url: str) -> Iterator[SqlLogStore]:
+def store(sqlite_url: str) -> Iterator[LogStore]:
     opened = open_store(sqlite_url)
     yield opened
     opened.dispose()
@@ -73,7 +73,7 @@ def launcher() -> Iterator[Sleepers]:
 
 @pytest.fixture
 def context(
-    store: SqlLogStore, sqlite_url: str, launcher: Sleepers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    store: LogStore, sqlite_url: str, launcher: Sleepers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> LaunchContext:
     monkeypatch.setattr(spark_submit, "check", lambda _settings: None)
     pipeline = bundle.load(SALES)
@@ -88,7 +88,7 @@ def context(
     return LaunchContext(store, sqlite_url, store.start_run(spec), pipeline, SALES, {"warehouse": "x"}, launcher)
 
 
-def registering(store: SqlLogStore) -> Callable[[Claim, subprocess.Popen[bytes]], None]:
+def registering(store: LogStore) -> Callable[[Claim, subprocess.Popen[bytes]], None]:
     """Drivers that register and then hear nothing."""
 
     def register(claim: Claim, process: subprocess.Popen[bytes]) -> None:
@@ -198,14 +198,14 @@ def test_without_a_log_drivers_are_killed_by_what_was_known(
 ) -> None:
     launcher.behaviour = registering(context.store)
     local = LocalRun(context, poll=0.02, halt_grace=0.3)
-    seen = threading.Event()
+    shown: list[object] = []
 
     def away(*_arguments: object) -> None:
         raise LogUnavailable("the log is away")
 
-    def show(_snapshot: object) -> None:
-        if len(launcher.processes) == len(GROUPS) and not seen.is_set():
-            seen.set()
+    def show(snapshot: object) -> None:
+        if len(launcher.processes) == len(GROUPS):
+            shown.append(snapshot)
 
     ended: list[BaseException] = []
 
@@ -218,8 +218,7 @@ def test_without_a_log_drivers_are_killed_by_what_was_known(
     monkeypatch.setattr(context.store, "patience", _impatient())
     thread = threading.Thread(target=run)
     thread.start()
-    assert seen.wait(15)
-    time.sleep(0.1)
+    eventually(lambda: len(shown) > 1, what="every group was looked at once more after its launch")
     for name in ("groups", "group", "request", "halted", "progress"):
         monkeypatch.setattr(context.store, name, away)
     local.halt()

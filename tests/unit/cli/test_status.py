@@ -23,8 +23,8 @@ from airflow_logio.cli.status.run_watch import FINISHING_SECONDS, watch
 from airflow_logio.cli.status.screens import JsonScreen, PlainScreen, Screen, TerminalScreen
 from airflow_logio.errors import LogUnavailable
 from airflow_logio.protocol.states import GroupState
-from airflow_logio.store.opening import open_store
-from airflow_logio.store.sql.store import SqlLogStore
+from airflow_logio.store import open_store
+from airflow_logio.store.port import LogStore
 from tests.support.logs import replace_driver
 from tests.support.postgres import PostgresServer
 from tests.support.two_groups import TwoGroups
@@ -32,14 +32,14 @@ from tests.support.waiting import eventually
 
 
 @pytest.fixture
-def store(sqlite_url: str) -> Iterator[SqlLogStore]:
+def store(sqlite_url: str) -> Iterator[LogStore]:
     opened = open_store(sqlite_url)
     yield opened
     opened.dispose()
 
 
 @pytest.fixture
-def flow(store: SqlLogStore) -> TwoGroups:
+def flow(store: LogStore) -> TwoGroups:
     """10 events sent, 7 used, and `totals` has been recovered once."""
     run = TwoGroups(store)
     run.send(10, 500)
@@ -158,7 +158,7 @@ def test_the_same_as_json(flow: TwoGroups, logio: Logio) -> None:
     assert recovery["recovery_seconds"] == pytest.approx(times[-1] - times[1], abs=0.01)
 
 
-def test_the_error_of_a_dead_group_and_brackets_in_it(flow: TwoGroups, store: SqlLogStore, logio: Logio) -> None:
+def test_the_error_of_a_dead_group_and_brackets_in_it(flow: TwoGroups, store: LogStore, logio: Logio) -> None:
     ref = flow.drivers["totals"].ref
     assert store.declare_dead(ref, "operator said [/red] [bold]no\nand more")
     code, text, said = logio("status", flow.run.uid)
@@ -168,7 +168,7 @@ def test_the_error_of_a_dead_group_and_brackets_in_it(flow: TwoGroups, store: Sq
     assert "operator said [/red] [bold]no" in text
 
 
-def test_what_a_group_is_asked_to_be(flow: TwoGroups, store: SqlLogStore, logio: Logio) -> None:
+def test_what_a_group_is_asked_to_be(flow: TwoGroups, store: LogStore, logio: Logio) -> None:
     store.request(flow.run.run_id, "ingest", GroupState.HALTED)
     _, text, _ = logio("status", flow.run.uid)
     assert "running (to be halted)" in text
@@ -208,7 +208,7 @@ def finish(flow: TwoGroups) -> None:
     assert flow.store.finish_run(flow.run.run_id)
 
 
-def test_plain_lines_until_the_run_has_ended(flow: TwoGroups, store: SqlLogStore) -> None:
+def test_plain_lines_until_the_run_has_ended(flow: TwoGroups, store: LogStore) -> None:
     printed = io.StringIO()
     looks = Looks(
         Reporter(store, flow.run.uid),
@@ -231,7 +231,7 @@ def test_plain_lines_until_the_run_has_ended(flow: TwoGroups, store: SqlLogStore
     assert lines[-1] == "finished: ingest finished, totals finished"
 
 
-def test_one_json_object_per_line(flow: TwoGroups, store: SqlLogStore, capsys: pytest.CaptureFixture[str]) -> None:
+def test_one_json_object_per_line(flow: TwoGroups, store: LogStore, capsys: pytest.CaptureFixture[str]) -> None:
     looks = Looks(
         Reporter(store, flow.run.uid), lambda: None, LogUnavailable("connection refused"), lambda: finish(flow)
     )
@@ -242,7 +242,7 @@ def test_one_json_object_per_line(flow: TwoGroups, store: SqlLogStore, capsys: p
     assert (last["state"], last["connections"][0]["lag"]["events"]) == ("finished", 0)
 
 
-def test_a_page_on_a_terminal(flow: TwoGroups, store: SqlLogStore) -> None:
+def test_a_page_on_a_terminal(flow: TwoGroups, store: LogStore) -> None:
     painted = io.StringIO()
     console = Console(file=painted, force_terminal=True, width=160, height=50, color_system=None)
     looks = Looks(
@@ -256,7 +256,7 @@ def test_a_page_on_a_terminal(flow: TwoGroups, store: SqlLogStore) -> None:
     assert "finished" in final and "log away" not in final
 
 
-def test_a_finished_run_that_nobody_marks_is_watched_for_a_while(flow: TwoGroups, store: SqlLogStore) -> None:
+def test_a_finished_run_that_nobody_marks_is_watched_for_a_while(flow: TwoGroups, store: LogStore) -> None:
     now, shown = 0.0, list[Report]()
 
     class Kept(JsonScreen):
@@ -273,7 +273,7 @@ def test_a_finished_run_that_nobody_marks_is_watched_for_a_while(flow: TwoGroups
     assert all(report.is_finishing and not report.has_ended for report in shown)
 
 
-def test_a_run_with_a_halted_group_and_none_that_runs_has_ended(flow: TwoGroups, store: SqlLogStore) -> None:
+def test_a_run_with_a_halted_group_and_none_that_runs_has_ended(flow: TwoGroups, store: LogStore) -> None:
     flow.finish(["ingest"])
     reporter = Reporter(store, flow.run.uid)
     assert not reporter.look().has_ended

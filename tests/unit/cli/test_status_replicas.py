@@ -18,9 +18,9 @@ from airflow_logio.cli.status.report import Report, Reporter
 from airflow_logio.protocol import effects as fx
 from airflow_logio.protocol.states import ScalingState
 from airflow_logio.protocol.values import Port
-from airflow_logio.store.opening import open_store
+from airflow_logio.store import open_store
+from airflow_logio.store.port import LogStore
 from airflow_logio.store.records import Load, OperatorShape, RunSpec
-from airflow_logio.store.sql.store import SqlLogStore
 from tests.support.logs import Driver, start_driver
 from tests.support.replicated import GROUP, A, B, launch, replicated_spec
 
@@ -42,7 +42,7 @@ def whole_spec() -> RunSpec:
 
 
 @pytest.fixture
-def store(sqlite_url: str) -> Iterator[SqlLogStore]:
+def store(sqlite_url: str) -> Iterator[LogStore]:
     opened = open_store(sqlite_url)
     yield opened
     opened.dispose()
@@ -52,7 +52,7 @@ LOAD = Load(10.0, 0.6, 0.3, 0.1, 9, 1200, 8, 50, 3, 1.5)
 
 
 @pytest.fixture
-def report(store: SqlLogStore) -> Report:
+def report(store: LogStore) -> Report:
     """Of ten events per slot seven were taken; two replicas work, the third one was never needed."""
     run = store.start_run(whole_spec())
     drivers = {name: start_driver(store, group=name, run=run) for name in ("feed", "end")}

@@ -11,7 +11,7 @@ from airflow_logio.demo import earlier
 from airflow_logio.errors import OtherRunUnfinished
 from airflow_logio.protocol.states import RunState
 from airflow_logio.runtime.launch import processes
-from airflow_logio.store.opening import open_store
+from airflow_logio.store import open_store
 from tests.support.logs import spec
 
 

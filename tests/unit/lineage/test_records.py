@@ -16,10 +16,10 @@ from airflow_logio.protocol import effects as fx
 from airflow_logio.protocol.values import Event, Kind, Port, Status
 from airflow_logio.runtime.figures.lineage_records import effect, records
 from airflow_logio.runtime.systems.arrow import encode
+from airflow_logio.store import open_store
 from airflow_logio.store.lineage.queries import backward
 from airflow_logio.store.lineage.result import InputSetNode, Lineage
 from airflow_logio.store.memory import MemoryLogStore
-from airflow_logio.store.opening import open_store
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records import OperatorShape, Run, ScopeShape
 from tests.support.logs import spec, start_driver

@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from airflow_logio.runtime.figures.recoveries import RecoveryNews, recoveries
-from airflow_logio.store.opening import open_store
-from airflow_logio.store.sql.drivers import DriverRecord, driver_records
+from airflow_logio.store import open_store
+from airflow_logio.store.records import DriverRecord
 from tests.support.two_groups import TwoGroups
 
 FIRST = DriverRecord(
@@ -103,11 +103,11 @@ def test_records_of_real_drivers(log_url: str) -> None:
     store = open_store(log_url)
     flow = TwoGroups(store)
     flow.send(1, 1)
-    assert recoveries(driver_records(store, flow.run.run_id)) == []
+    assert recoveries(store.drivers(flow.run.run_id)) == []
     store.heartbeat(flow.drivers["ingest"].ref, 1, ready=True, rss_bytes=1)
     flow.recover("ingest")
     flow.send(1, 1)
-    (one,) = recoveries(driver_records(store, flow.run.run_id))
+    (one,) = recoveries(store.drivers(flow.run.run_id))
     store.dispose()
     assert (one.group, one.incarnation, one.launched_at) == ("ingest", 2, None)
     assert one.last_beat_at is not None and one.first_commit_at is not None and one.running_at is not None

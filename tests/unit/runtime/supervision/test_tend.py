@@ -22,10 +22,9 @@ from airflow_logio.runtime.launch.launcher import APPLICATION, CONFIG_NAME, Laun
 from airflow_logio.runtime.supervision.end_drivers import DriverEnder
 from airflow_logio.runtime.supervision.group_watch import GroupWatcher, Observation
 from airflow_logio.runtime.supervision.tend import recover_if_dead
-from airflow_logio.store.opening import open_store
+from airflow_logio.store import open_store
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records import GroupRef, GroupStatus
-from airflow_logio.store.sql.store import SqlLogStore
 from tests.support.logs import SOMEBODY, sent, spec, start_driver
 
 Sleeper = Callable[..., subprocess.Popen[bytes]]
@@ -48,18 +47,18 @@ def sleeper() -> Iterator[Sleeper]:
 
 
 @pytest.fixture
-def store(sqlite_url: str) -> Iterator[SqlLogStore]:
+def store(sqlite_url: str) -> Iterator[LogStore]:
     opened = open_store(sqlite_url)
     yield opened
     opened.dispose()
 
 
-def context(store: SqlLogStore, run: Any) -> LaunchContext:
+def context(store: LogStore, run: Any) -> LaunchContext:
     """Enough for what is refused before anything is launched."""
     return LaunchContext(store, "sqlite://", run, None, None, {}, None)  # type: ignore[arg-type]
 
 
-def test_a_second_supervisor_does_not_end_the_new_driver(store: SqlLogStore, sleeper: Sleeper) -> None:
+def test_a_second_supervisor_does_not_end_the_new_driver(store: LogStore, sleeper: Sleeper) -> None:
     """Both saw incarnation 1 dead; the first one's driver 2 runs already when the second one acts, on SQLite."""
     old = start_driver(store)
     store.declare_dead(old.ref, "gone")
@@ -74,7 +73,7 @@ def test_a_second_supervisor_does_not_end_the_new_driver(store: SqlLogStore, sle
     assert processes.is_gone(identity) is False
 
 
-def test_what_somebody_else_decided_stands(store: SqlLogStore) -> None:
+def test_what_somebody_else_decided_stands(store: LogStore) -> None:
     run = store.start_run(spec("g", budget=RecoveryBudget(0)))
     store.register(store.claim(run.run_id, "g", expected=0, reason="first"), SOMEBODY)
     store.declare_dead(GroupRef(run.run_id, "g", 1), "gone")
@@ -86,7 +85,7 @@ def test_what_somebody_else_decided_stands(store: SqlLogStore) -> None:
 
 
 def test_a_driver_that_says_why_it_ends_is_believed_by_who_read_the_log_before(
-    store: SqlLogStore, sleeper: Sleeper
+    store: LogStore, sleeper: Sleeper
 ) -> None:
     """The supervisor has read that it runs; it fails, says so, and its process is gone when the supervisor looks for it."""
     driver = start_driver(store)
@@ -214,7 +213,7 @@ def test_a_shell_in_a_drivers_folder_is_left_alone(sleeper: Sleeper, tmp_path: P
 
 @pytest.mark.parametrize("seen", ["parked before the end", "halted on request"])
 def test_a_driver_that_a_person_has_started_since_is_not_ended(
-    store: SqlLogStore, sleeper: Sleeper, tmp_path: Path, seen: str
+    store: LogStore, sleeper: Sleeper, tmp_path: Path, seen: str
 ) -> None:
     """Neither the one on record nor one that the log does not know of yet, nor what it has still to read."""
     run = store.start_run(spec("g"))

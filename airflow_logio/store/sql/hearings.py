@@ -1,8 +1,8 @@
-"""One LISTEN for all triggers of a process that look for failed groups of one log.
+"""One LISTEN per log for all triggers of a process that look for failed groups (PostgreSQL).
 
 The connection belongs to a thread, and not to an event loop or to a trigger: whoever comes first starts it, whoever leaves
 last ends it, and those between do not notice. A connection that is lost is made again; meanwhile nothing rings, and
-triggers poll as they always do.
+triggers poll as they always do (ADR-34 of docs/decisions.md).
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import Any
 
 from sqlalchemy.engine import URL, Engine
 
+from airflow_logio.store.port import Hearing
 from airflow_logio.store.sql.failure_channel import FailureListener
 
 log = logging.getLogger(__name__)
@@ -28,24 +29,22 @@ LONGEST_WAIT_SECONDS = 30.0
 Ring = Callable[[], None]
 
 
-class Hearing:
-    """One trigger's share in the listener of its log, until it is closed."""
+class SqlHearing(Hearing):
+    """One share in the listener of a log; the last one that is closed ends the listener."""
 
     def __init__(self, listener: _SharedListener, ring: Ring) -> None:
         self._listener = listener
         self.ring = ring
 
     def close(self) -> None:
-        """Ring no more; the last one ends the listener. Waits for nothing; harmless when repeated."""
         self._listener.leave(self)
 
 
-def hear(engine: Engine, ring: Ring) -> Hearing | None:
-    """Have `ring` called, in the listener's thread, when a failure is announced in the log of `engine`.
+def hear(engine: Engine, ring: Ring) -> SqlHearing | None:
+    """`LogStore.listen`: `ring` is called in the listener's thread, and once in this one if it listens already.
 
-    It is also called when listening begins, or has begun: what was announced before that must be looked for. None where the
-    log cannot be listened to. `engine` may be disposed of before the hearing is closed: it makes a connection
-    whenever it is asked to. Waits for nothing, and raises nothing if the log is away.
+    None if no database server announces anything (SQLite), or for want of files or threads. `engine` may be disposed of
+    before the hearing is closed: it makes a connection whenever it is asked to.
     """
     if engine.dialect.name != "postgresql":
         return None
@@ -73,7 +72,7 @@ class _SharedListener:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self._hearings: set[Hearing] = set()
+        self._hearings: set[SqlHearing] = set()
         self.is_listening = False
         self._wake_read, self._wake_write = os.pipe()
         try:
@@ -83,12 +82,12 @@ class _SharedListener:
             os.close(self._wake_write)
             raise
 
-    def join(self, ring: Ring) -> Hearing:
-        hearing = Hearing(self, ring)
+    def join(self, ring: Ring) -> SqlHearing:
+        hearing = SqlHearing(self, ring)
         self._hearings.add(hearing)
         return hearing
 
-    def leave(self, hearing: Hearing) -> None:
+    def leave(self, hearing: SqlHearing) -> None:
         with _lock:
             if hearing not in self._hearings:
                 return

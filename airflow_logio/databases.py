@@ -1,0 +1,198 @@
+"""What the log and warehouses share: how a database is named, reached and made durable, and what its errors mean.
+
+A URL is checked, and shown without its password. A session is durable (SQLite `synchronous=FULL`, PostgreSQL
+`synchronous_commit=on`), and a process that stops inside a transaction loses it (`idle_in_transaction_session_timeout`, TCP
+timeouts), below the lease. TLS and all else that libpq takes is said by the URL's query (``?sslmode=verify-full``).
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import sqlalchemy as sa
+import tenacity
+from sqlalchemy.engine import URL, Connection, Engine, make_url
+
+from airflow_logio.errors import ConfigurationError
+
+IDLE_IN_TRANSACTION_SECONDS = 5
+BUSY_TIMEOUT_SECONDS = 20
+
+
+# --- URLs -------------------------------------------------------------------------------------------------------------
+
+
+def read_url(url: str) -> URL:
+    """The parts of a URL of any kind of database. Raises `ConfigurationError`, which never repeats the URL."""
+    try:
+        return make_url(url)
+    except (sa.exc.ArgumentError, ValueError):  # their texts repeat parts of the URL: not even as a cause
+        raise ConfigurationError(
+            "the database URL cannot be parsed; expected e.g. postgresql://user@host/name, with special characters of "
+            "the password written as %XX"
+        ) from None
+
+
+def parse_url(url: str) -> URL:
+    """The parts of a URL that names a database of a kind that keeps all guarantees: PostgreSQL, or SQLite in a file.
+
+    Raises `ConfigurationError`, whose message never repeats the password.
+    """
+    parsed = read_url(url)
+    if parsed.host and "@" in parsed.host:
+        # What stands behind the first @ of a password would become the host, and appear in every message.
+        raise ConfigurationError("the database URL has two @: write an @ of the password as %40")
+    backend = parsed.get_backend_name()
+    if backend == "postgresql":
+        return parsed.set(drivername="postgresql+psycopg2")
+    if backend == "sqlite":
+        if not parsed.database or parsed.database == ":memory:":
+            raise ConfigurationError("an SQLite database for LOG.io must be a file: its processes have to share it")
+        if not Path(parsed.database).is_absolute():
+            raise ConfigurationError(
+                f"the SQLite database {parsed.database!r} must be an absolute path (sqlite:////...): its processes work in "
+                "folders of their own"
+            )
+        return parsed.set(drivername="sqlite")
+    raise ConfigurationError(f"{shown(parsed)}: databases of kind {backend!r} are not supported")
+
+
+def sqlite_file(url: str) -> Path | None:
+    """The file that an SQLite URL names; None for a server, a database in memory, or a URL that cannot be parsed."""
+    try:
+        parsed = read_url(url)
+    except ConfigurationError:
+        return None
+    if parsed.get_backend_name() != "sqlite" or not parsed.database or parsed.database.startswith((":", "file:")):
+        return None
+    return Path(parsed.database).absolute()
+
+
+def shown(url: URL) -> str:
+    """A URL for messages: no password, and no query part either, which may hold another one."""
+    return url.set(query={}).render_as_string(hide_password=True)
+
+
+# --- sessions ---------------------------------------------------------------------------------------------------------
+
+
+def postgres_arguments(url: URL, application: str, *, lock_timeout: float) -> dict[str, Any]:
+    """libpq arguments of a durable session that cannot outlive its client for long; `lock_timeout` is in seconds.
+
+    Settings that the URL itself asks for (``?options=-csearch_path%3Dlogio``) hold as well, but for those that are set here.
+    """
+    settings = {
+        "synchronous_commit": "on",
+        "timezone": "UTC",
+        "idle_in_transaction_session_timeout": f"{IDLE_IN_TRANSACTION_SECONDS}s",
+        "lock_timeout": f"{int(lock_timeout * 1000)}ms",
+    }
+    return {
+        "application_name": application,
+        "connect_timeout": 5,
+        "keepalives_idle": 5,
+        "keepalives_interval": 2,
+        "keepalives_count": 3,
+        "tcp_user_timeout": 8000,
+        "options": " ".join([*_asked_for(url), *(f"-c {name}={value}" for name, value in settings.items())]),
+    }
+
+
+def _asked_for(url: URL) -> tuple[str, ...]:
+    """In the order of the URL; of two values of a setting the server takes the last one."""
+    options = url.query.get("options", ())
+    return (options,) if isinstance(options, str) else options
+
+
+def sqlite_engine(url: URL, *, durable: bool = True) -> Engine:
+    """An SQLite file in WAL mode whose transactions are begun IMMEDIATE, unless option `logio_writes` is False."""
+    path = Path(str(url.database))
+    if not path.parent.is_dir():
+        raise ConfigurationError(f"the folder of the SQLite database {path} does not exist; create it first")
+    engine = sa.create_engine(
+        url, connect_args={"timeout": BUSY_TIMEOUT_SECONDS, "check_same_thread": False}, hide_parameters=True
+    )
+
+    @sa.event.listens_for(engine, "connect")
+    def _on_connect(dbapi: sqlite3.Connection, _record: object) -> None:
+        dbapi.isolation_level = None  # transactions are begun by us: BEGIN IMMEDIATE, never upgraded
+        cursor = dbapi.cursor()
+        _set_wal(cursor)
+        cursor.execute(f"PRAGMA synchronous={'FULL' if durable else 'OFF'}")
+        cursor.execute("PRAGMA wal_autocheckpoint=4000")
+        cursor.execute("PRAGMA cache_size=-16000")
+        cursor.close()
+
+    @sa.event.listens_for(engine, "begin")
+    def _on_begin(connection: Connection) -> None:
+        writes = connection.get_execution_options().get("logio_writes", True)
+        connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
+
+    return engine
+
+
+def _set_wal(cursor: sqlite3.Cursor) -> None:
+    """SQLite does not wait by itself where another process makes the same new file a WAL database at the same moment."""
+    again = tenacity.Retrying(
+        retry=tenacity.retry_if_exception_message(match=".*locked"),
+        wait=tenacity.wait_random(0.01, 0.05),
+        stop=tenacity.stop_after_delay(BUSY_TIMEOUT_SECONDS),
+        reraise=True,
+    )
+    again(cursor.execute, "PRAGMA journal_mode=WAL")
+
+
+def plain_engine(url: str | URL, owner: str, **options: Any) -> Engine:
+    """An engine of any database that SQLAlchemy reaches, with the guarantees of that database; `options` are SQLAlchemy's.
+
+    Raises `ConfigurationError` if it cannot be made, saying whose URL that is (`owner`) and never repeating it.
+    """
+    try:
+        return sa.create_engine(url, **options)
+    except (sa.exc.ArgumentError, sa.exc.NoSuchModuleError, ModuleNotFoundError, ValueError):
+        # Their texts repeat parts of the URL.
+        raise ConfigurationError(
+            f"the URL of {owner} cannot be used: it cannot be parsed, or its driver is not installed"
+        ) from None
+
+
+def snapshot_options(engine: Engine) -> dict[str, Any]:
+    """Execution options of a connection whose transactions read one consistent snapshot, and write nothing."""
+    return {"isolation_level": "REPEATABLE READ"} if engine.dialect.name == "postgresql" else {"logio_writes": False}
+
+
+# --- errors -----------------------------------------------------------------------------------------------------------
+
+RETRYABLE = ("08", "53", "57", "25P03", "25006")
+"""Beginnings of SQLSTATE codes after which asking again may help: connection, resources, shutdown, read-only for now."""
+
+_MISCONFIGURED = (
+    "password authentication failed",
+    "no password supplied",
+    "no pg_hba.conf entry",
+    '" does not exist',
+)
+
+
+def is_misconfigured(error: Exception) -> bool:
+    """A connection that was refused for what its URL says; a server that is starting, full or gone says something else."""
+    text = cause_of(error)
+    return "connection to server" in text and any(phrase in text for phrase in _MISCONFIGURED)
+
+
+def cause_of(error: Exception) -> str:
+    """What the database itself says of an error of SQLAlchemy, without the statement."""
+    return str(getattr(error, "orig", None) or error).strip()
+
+
+@contextmanager
+def told(what: str) -> Iterator[None]:
+    """Tell whatever a database refuses as a `ConfigurationError`: `what`, and the database's own words."""
+    try:
+        yield
+    except sa.exc.DBAPIError as error:
+        raise ConfigurationError(f"{what}: {cause_of(error)}") from error
