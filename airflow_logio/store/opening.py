@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from airflow_logio.store.rules.patience import Patience
-from airflow_logio.store.sql import revision
-from airflow_logio.store.sql.store import SqlLogStore
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from airflow_logio.store.rules.patience import Patience
+    from airflow_logio.store.sql.store import SqlLogStore
 
 
 def open_store(
@@ -16,6 +18,10 @@ def open_store(
     Raises `ConfigurationError` for an unusable URL, `SchemaMismatch` for a schema of another version, `LogUnavailable` if
     the database does not answer.
     """
+    # SQLAlchemy and the drivers of databases are loaded by those who open a log, not by those who import this name.
+    from airflow_logio.store.sql import revision
+    from airflow_logio.store.sql.store import SqlLogStore
+
     if create and revision.is_empty(url):
         from airflow_logio.store.sql import migrate  # the migration tool is loaded by those who migrate only
 

@@ -48,6 +48,45 @@ def test_the_core_loads_neither_airflow_nor_spark(package: str) -> None:
     assert loaded.stdout.split() == []
 
 
+PUBLIC = re.findall(
+    r"\w+",
+    """
+    BatchGenerator BatchOperator ByKey CheckableWriter ConditionalWriter ConnectedSource Count Dispatcher
+    EveryEvents External FunctionOperator FunctionRead Group IdempotentWriter InputEvent InputSet LeastLoaded
+    LineageScope ManualOperator Marker Merger Node Operator ParquetSource ParquetWriter Partition Pipeline
+    PortTable QuerySource Replicated RoundRobin SinkOperator SourceBatch SourceConnection SourceOperator
+    StatefulOperator StatelessOperator Sums Synchronized TableRead TableWriter Tumbling Window WindowedOperator
+    WriteAction WriterOperator __version__ generate lineage_paths lineage_ports open_store stateless
+    """,
+)
+"""What `from airflow_logio import ...` offers. A name that is taken away is announced in CHANGELOG.md."""
+
+
+def test_the_public_names_are_these() -> None:
+    assert sorted(airflow_logio.__all__) == PUBLIC
+    assert set(PUBLIC) <= set(dir(airflow_logio))
+    assert not [name for name in PUBLIC if getattr(airflow_logio, name, None) is None]
+    with pytest.raises(AttributeError, match="module 'airflow_logio' has no attribute 'Pipelin'"):
+        _ = airflow_logio.Pipelin
+
+
+def test_a_public_name_loads_neither_airflow_nor_spark_nor_a_database_driver() -> None:
+    """One process imports them one after the other, and says after each of them what has been loaded."""
+    program = (
+        "import importlib, sys\n"
+        "heavy = {'airflow', 'pyspark', 'sqlalchemy', 'alembic', 'psycopg2', 'sqlite3', 'duckdb'}\n"
+        "def loaded(): return heavy & {name.partition('.')[0] for name in sys.modules}\n"
+        "import airflow_logio\n"
+        "assert not [name for name in sys.modules if name.startswith('airflow_logio.')], 'the root imports a module'\n"
+        "assert not {'numpy', 'pyarrow'} & set(sys.modules)\n"
+        "for name in airflow_logio.__all__:\n"
+        "    exec(f'from airflow_logio import {name}')\n"
+        "    assert not loaded(), f'{name} loads {loaded()}'\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
 NAMED = {
     page: re.findall(
         r"`((?:unit|store|acceptance|e2e)(?:/[\w/]+)?(?:\.py)?(?:::\w+)?)`", page.read_text(encoding="utf-8")
