@@ -8,9 +8,8 @@ from typing import Annotated
 
 import typer
 
-from airflow_logio.cli.app import LogOption, RunArgument, out, warn
+from airflow_logio.cli.common import LogOption, RunArgument, opened, out, warn
 from airflow_logio.cli.connection_file import Connections
-from airflow_logio.cli.open_log import opened
 from airflow_logio.cli.preparation import CLI_DAG_ID, reopen
 from airflow_logio.cli.run import supervise
 from airflow_logio.errors import Fenced, ProtocolViolation

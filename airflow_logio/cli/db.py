@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from airflow_logio.cli.app import LogOption, out, warn
+from airflow_logio.cli.common import LogOption, out, warn
 from airflow_logio.cli.connection_file import Connections
 from airflow_logio.store.sql.engines import parse_url
 from airflow_logio.store.sql.revision import check as check_schema

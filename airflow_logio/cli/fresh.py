@@ -6,10 +6,9 @@ from typing import Annotated
 
 import typer
 
-from airflow_logio.cli.app import LogOption, out, warn
+from airflow_logio.cli.common import LogOption, opened, out, warn
 from airflow_logio.cli.connection_file import Connections
 from airflow_logio.cli.control import HALT_SECONDS, watch_stop
-from airflow_logio.cli.open_log import opened
 from airflow_logio.protocol.states import RunState
 from airflow_logio.runtime.supervision.give_up import run_to_give_up
 from airflow_logio.runtime.supervision.stop_run import StopMode, StopRun

@@ -9,9 +9,8 @@ from typing import Annotated
 import typer
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-from airflow_logio.cli.app import LogOption, err, out, warn
+from airflow_logio.cli.common import TERMINAL_PATIENCE, LogOption, err, opened, out, warn
 from airflow_logio.cli.connection_file import Connections
-from airflow_logio.cli.open_log import TERMINAL_PATIENCE, opened
 from airflow_logio.dataflow.durations import retention_seconds
 from airflow_logio.errors import PipelineDefinitionError, ProtocolViolation
 from airflow_logio.runtime.payloads import Payloads

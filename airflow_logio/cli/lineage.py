@@ -10,10 +10,9 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from airflow_logio.cli.app import LogOption, RunArgument, out, warn
+from airflow_logio.cli.common import LogOption, RunArgument, opened, out, warn
 from airflow_logio.cli.connection_file import Connections
 from airflow_logio.cli.lineage_tree import LINES_PER_NODE, counted, tree_of
-from airflow_logio.cli.open_log import opened
 from airflow_logio.errors import LogioError
 from airflow_logio.runtime.figures import lineage_records
 from airflow_logio.runtime.payloads import Payloads

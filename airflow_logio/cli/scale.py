@@ -7,9 +7,8 @@ from typing import Annotated
 
 import typer
 
-from airflow_logio.cli.app import LogOption, RunArgument, out, warn
+from airflow_logio.cli.common import LogOption, RunArgument, opened, out, warn
 from airflow_logio.cli.connection_file import Connections
-from airflow_logio.cli.open_log import opened
 from airflow_logio.cli.preparation import reopen
 from airflow_logio.errors import LogUnavailable
 from airflow_logio.runtime.launch.launcher import LaunchContext

@@ -5,8 +5,10 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
+import grimp
 import pytest
 
 import airflow_logio
@@ -35,6 +37,17 @@ def test_a_module_name_stands_for_one_thing() -> None:
         places.setdefault(module.name, set()).add(str(module.parent).replace("store/memory", "store/sql"))
     twice = {name: sorted(folders) for name, folders in places.items() if len(folders) > 1}
     assert not twice, f"rename one of each: {twice}"
+
+
+def test_no_module_imports_itself_by_way_of_others() -> None:
+    """Packages count as modules here, and imports inside functions count; those for type checkers alone do not."""
+    graph = grimp.build_graph("airflow_logio", exclude_type_checking_imports=True, cache_dir=None)
+    imported = {module: graph.find_modules_directly_imported_by(module) for module in graph.modules}
+    try:
+        order = tuple(TopologicalSorter(imported).static_order())
+    except CycleError as error:
+        pytest.fail(f"a circle of imports: {' <- '.join(error.args[1])}")
+    assert len(order) > len(MODULES) / 2
 
 
 @pytest.mark.parametrize("package", ["errors", "protocol.group", "store.opening", "dataflow", "api"])

@@ -7,9 +7,8 @@ from typing import Annotated
 
 import typer
 
-from airflow_logio.cli.app import LogOption, err, out, warn
+from airflow_logio.cli.common import LogOption, err, opened, out, warn
 from airflow_logio.cli.connection_file import Connections
-from airflow_logio.cli.open_log import opened
 from airflow_logio.cli.status import as_json as documents
 from airflow_logio.cli.status import run_tables
 from airflow_logio.cli.status.report import Report, Reporter

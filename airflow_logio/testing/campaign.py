@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from airflow_logio.errors import ConfigurationError
-from airflow_logio.testing.simulator.scenario_lookup import load_scenario
+from airflow_logio.testing.scenario_lookup import load_scenario
 from airflow_logio.testing.simulator.shrink import without_trace
 from airflow_logio.testing.simulator.simulation import Failure, Simulator
 from airflow_logio.testing.simulator.sites import Site
