@@ -73,14 +73,14 @@ def _section(path: Path, content: Mapping[str, Any], called: str) -> dict[str, s
 
 
 @dataclass(frozen=True, slots=True)
-class Connections:
+class ConnectionUrls:
     """Resolves connection ids to URLs."""
 
     environment: Mapping[str, str]
     file: ConnectionFile
 
     @classmethod
-    def load(cls, warn: Callable[[str], None]) -> Connections:
+    def load(cls, warn: Callable[[str], None]) -> ConnectionUrls:
         return cls(os.environ, ConnectionFile.find(os.environ, warn))
 
     def find(self, conn_id: str) -> str | None:

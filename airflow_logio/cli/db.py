@@ -5,7 +5,7 @@ from __future__ import annotations
 import typer
 
 from airflow_logio.cli.common import LogOption, out, warn
-from airflow_logio.cli.connection_file import Connections
+from airflow_logio.cli.connection_file import ConnectionUrls
 from airflow_logio.store.sql.engines import parse_url
 from airflow_logio.store.sql.revision import check as check_schema
 
@@ -17,7 +17,7 @@ def upgrade(log: LogOption = None) -> None:
     """Create the tables of the log, or bring them to this version; no run may be active."""
     from airflow_logio.store.sql import migrate
 
-    url = Connections.load(warn).log_url(log)
+    url = ConnectionUrls.load(warn).log_url(log)
     revision = migrate.upgrade(url)
     out.print(f"{parse_url(url).render_as_string(hide_password=True)} is at schema {revision}", markup=False)
 
@@ -25,6 +25,6 @@ def upgrade(log: LogOption = None) -> None:
 @app.command()
 def check(log: LogOption = None) -> None:
     """Say whether the tables of the log are those that this version needs."""
-    url = Connections.load(warn).log_url(log)
+    url = ConnectionUrls.load(warn).log_url(log)
     check_schema(url)
     out.print(f"{parse_url(url).render_as_string(hide_password=True)} is as this version needs it", markup=False)

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from airflow_logio.cli.connection_file import Connections
+from airflow_logio.cli.connection_file import ConnectionUrls
 from airflow_logio.dataflow.pipeline import Pipeline
 from airflow_logio.dataflow.sources import ParquetSource
 from airflow_logio.errors import IncompatibleRun
@@ -50,7 +50,7 @@ def prepare(
     log_url: str,
     payloads: str | None,
     wanted: Wanted,
-    known: Connections,
+    known: ConnectionUrls,
     say: Callable[[str], None],
 ) -> LaunchContext:
     """Get or create the run. Raises `ConfigurationError`, `PipelineDefinitionError`, `IncompatibleRun`,
@@ -104,7 +104,7 @@ def reopen(
     log_url: str,
     payloads: str | None,
     run: Run,
-    known: Connections,
+    known: ConnectionUrls,
     settings: SparkSettings,
 ) -> LaunchContext:
     """The context of a run that is in the log. Raises as `prepare` does."""
@@ -134,7 +134,7 @@ def _absolute(pipeline: Pipeline, params: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _urls(ids: Mapping[str, str], known: Connections, pipeline: Pipeline) -> tuple[dict[str, str], list[str]]:
+def _urls(ids: Mapping[str, str], known: ConnectionUrls, pipeline: Pipeline) -> tuple[dict[str, str], list[str]]:
     """The pipeline's connection name → URL, and the connections that are files of its `local_defaults`.
 
     Such a file stands for a connection that was given no id of its own and is not known on this machine.

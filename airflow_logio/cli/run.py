@@ -14,7 +14,7 @@ import typer
 
 from airflow_logio.cli import reports
 from airflow_logio.cli.common import LogOption, err, opened, out, pairs, warn
-from airflow_logio.cli.connection_file import Connections
+from airflow_logio.cli.connection_file import ConnectionUrls
 from airflow_logio.cli.display import Progress
 from airflow_logio.cli.preparation import Wanted, prepare
 from airflow_logio.runtime.figures.run_summary import Outcome
@@ -68,7 +68,7 @@ def run(
         replay_seconds=replay_seconds,
         alone=alone,
     )
-    known = Connections.load(warn)
+    known = ConnectionUrls.load(warn)
     log_url = known.log_url(log)
     with opened(log_url, create=True) as store:
         context = prepare(

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from airflow_logio.cli.connection_file import ConnectionFile, Connections
+from airflow_logio.cli.connection_file import ConnectionFile, ConnectionUrls
 from airflow_logio.cli.preparation import Wanted, prepare, reopen
 from airflow_logio.dataflow import Pipeline
 from airflow_logio.errors import ConfigurationError, PipelineDefinitionError
@@ -47,7 +47,7 @@ def prepared(tmp_path: Path, sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -
     def run(params: Mapping[str, str], ids: Mapping[str, str], environment: Mapping[str, str]) -> Prepared:
         said: list[str] = []
         wanted = Wanted("example_of_defaults.py:example", params, ids, None, False, SETTINGS)
-        known = Connections(environment, ConnectionFile(None, {}))
+        known = ConnectionUrls(environment, ConnectionFile(None, {}))
         store = open_store(sqlite_url, create=True)
         try:
             context = prepare(store, sqlite_url, None, wanted, known, said.append)
