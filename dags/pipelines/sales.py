@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from airflow_logio.dataflow import (
+from airflow_logio import (
     Count,
     EveryEvents,
     ParquetSource,
