@@ -1,8 +1,8 @@
 """Recovers failed groups of every pipeline of this deployment, one run per failure.
 
 The sensor waits in the triggerer for findings: groups that have failed, and requests to scale one. Each gets a task of its
-own. Pipelines that rely on this DAG say so (``LogioPipelineGroup(recovery="dag")``); keep it unpaused: what dies while it
-is paused stays dead, and the task logs of its groups say why.
+own. Pipelines that rely on this DAG say so (``LogioPipelineGroup(recovery="dag")``). Keep it unpaused: while it is paused,
+dead groups are not recovered, and their task logs say why.
 """
 
 from __future__ import annotations

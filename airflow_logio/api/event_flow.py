@@ -115,7 +115,7 @@ class EventFlow:
         return late or book.ledger.received >= FLUSH_EVENTS or book.pending_bytes >= FLUSH_BYTES
 
     def _flush(self, state: Mapping[str, Any] | None) -> None:
-        """Commit what rides, so that its senders and the next incarnation know (DESIGN decision 2)."""
+        """Commit what rides, so that its senders and the next incarnation know (design D2)."""
         if self._book.pending_since is None:
             return
         with self._order.begin() as transaction:

@@ -30,7 +30,7 @@ class Logio:
 
     All methods belong to the thread of `ManualOperator.run`. Each may raise `ApiMisuse`, which says what would be right,
     and changes nothing then; those that commit raise also what `Transaction.commit` does. "Rides" means: written by the
-    next commit of the handle, whichever it is (DESIGN decision 2).
+    next commit of the handle, whichever it is (design D2).
     """
 
     def __init__(self, station: Station, session: GroupSession, host: Host, recovered: Recovered) -> None:
@@ -45,10 +45,10 @@ class Logio:
         for port in station.spec.outputs:
             host.sent(port, self._book.events.last_logged(port))
 
-    # --- Table 1: identifiers -----------------------------------------------------------------------------------------
+    # --- Table 7: identifiers -----------------------------------------------------------------------------------------
 
     def get_action_id(self, connection: str = READ_CONNECTION) -> int:
-        """GetActionID (Table 1): a new identifier for a read action on a connection. Rides."""
+        """GetActionID (Table 7): a new identifier for a read action on a connection. Rides."""
         book = self._order.ready("get_action_id()")
         if connection != READ_CONNECTION and connection not in book.station.connections:
             raise book.refuse(f"it does not declare connection {connection!r}, which it wants to read")
@@ -57,7 +57,7 @@ class Logio:
         return action_id
 
     def get_state_id(self) -> int:
-        """GetStateID (Table 1): a new identifier for a global state (Algorithm 3 Step 2). Rides."""
+        """GetStateID (Table 7): a new identifier for a global state (Algorithm 3 Step 2). Rides."""
         return self._order.ready("get_state_id()").context.allocate_state()
 
     def get_event_id(self, port: str | None = None, *, connection: str | None = None) -> int:
@@ -75,19 +75,19 @@ class Logio:
         """GetInSetID (Listing 2): the id of a new Input Set, never used before. Rides."""
         return self._order.ready("get_inset_id()").input_sets.create()
 
-    # --- Table 1: transactions ----------------------------------------------------------------------------------------
+    # --- Table 7: transactions ----------------------------------------------------------------------------------------
 
     def begin_transaction(self) -> Transaction:
-        """BeginTransaction (Table 1): a transaction (Table 2). One at a time, and no transaction before output events of
+        """BeginTransaction (Table 7): a transaction (Table 8). One at a time, and no transaction before output events of
         the one before are sent: `send`."""
         self._order.ready("begin_transaction()")
         self._order.refuse_unsent("begin_transaction()")
         return self._order.begin()
 
-    # --- Table 1: read actions of a source ----------------------------------------------------------------------------
+    # --- Table 7: read actions of a source ----------------------------------------------------------------------------
 
     def initialize_read_action(self, action_info: ActionInfo, state_info: StateInfo, state: Mapping[str, Any]) -> None:
-        """InitializeReadAction (Table 1): an incomplete entry in READ_ACTION, and the state that creates the action
+        """InitializeReadAction (Table 7): an incomplete entry in READ_ACTION, and the state that creates the action
         (Algorithm 1 Step 1). A transaction of its own."""
         self._order.refuse_not_source("initialize_read_action()")
         with self.begin_transaction() as transaction:
@@ -95,10 +95,10 @@ class Logio:
             transaction.store_state(state_info, state)
 
     def complete_read_action(self, action_info: ActionInfo, action_data: str, records: int) -> None:
-        """CompleteReadAction (Table 1): the effect of a non-replayable action is stored at the reference `action_data`;
+        """CompleteReadAction (Table 7): the effect of a non-replayable action is stored at the reference `action_data`;
         event r is logged as undone (Algorithm 1 Step 2.b). A transaction of its own.
 
-        `records` is the size of the effect: an empty one, of which no event is made, is done with this (DESIGN, hole 5).
+        `records` is the size of the effect: an empty one, of which no event is made, is done with this (hole H5).
         The stored effect must be durable before the call.
         """
         self._order.refuse_not_source("complete_read_action()")
@@ -107,10 +107,10 @@ class Logio:
             transaction.complete_read(action_info, action_data, records)
 
     def drop_read_action(self, action_info: ActionInfo, discard: Callable[[str], object]) -> None:
-        """DropReadAction (Table 1): discard the stored effect, delete event r (Algorithm 1 Step 2.d, Algorithm 6 Step
+        """DropReadAction (Table 7): discard the stored effect, delete event r (Algorithm 1 Step 2.d, Algorithm 6 Step
         3.a). `discard(action_data)` runs first, perhaps again after a failure; then a transaction of its own.
 
-        Refused until the last event is logged: Listing 1 calls it inside the loop, which loses the rest (DESIGN, hole 5).
+        Refused until the last event is logged: Listing 1 calls it inside the loop, which loses the rest (hole H5).
         """
         self._order.refuse_not_source("drop_read_action()")
         with self.begin_transaction() as transaction:
@@ -119,19 +119,19 @@ class Logio:
             discard(str(self._book.reads.find(action_info).action_data))
             crash_here(CrashPoint.AFTER_DROP)
 
-    # --- Table 1: state update and triggering -------------------------------------------------------------------------
+    # --- Table 7: state update and triggering -------------------------------------------------------------------------
 
     def check_event(self, event_info: EventInfo) -> bool:
-        """CheckEvent (Table 1): whether an input event is not obsolete (Algorithm 2 Step 1).
+        """CheckEvent (Table 7): whether an input event is not obsolete (Algorithm 2 Step 1).
 
         Obsolete is an id *less than or equal* to the mark of its port; the paper's "smaller" lets the last one pass twice
-        (DESIGN, hole 1). Raises `ProtocolViolation` for an event that comes too early. No transaction.
+        (hole H1). Raises `ProtocolViolation` for an event that comes too early. No transaction.
         """
         book = self._order.ready("check_event()")
         return not book.context.is_obsolete(self._order.input_port(event_info), event_info.event_id)
 
     def update_context(self, event_info: EventInfo) -> bool:
-        """UpdateContext (Table 1): the author is about to update the global state with an event (Algorithm 2 Step 2).
+        """UpdateContext (Table 7): the author is about to update the global state with an event (Algorithm 2 Step 2).
 
         False if the stored state counts the event already, as it does for every event of `fetch_ack_events`: skip the
         update then. True obliges the next commit to store the state, with the event assigned. Rides.
@@ -146,9 +146,9 @@ class Logio:
         return True
 
     def assign_in_sets(self, inset_ids: Sequence[str], event_info: EventInfo) -> None:
-        """AssignInSets (Table 1): the Input Sets of a received event, one row each (Algorithm 2 Step 2). Rides.
+        """AssignInSets (Table 7): the Input Sets of a received event, one row each (Algorithm 2 Step 2). Rides.
 
-        An event that no Input Set uses is assigned to ``()``: it is done with its acknowledgement (DESIGN, hole 6).
+        An event that no Input Set uses is assigned to ``()``: it is done with its acknowledgement (hole H6).
         """
         book = self._order.ready("assign_in_sets()")
         key = (self._order.input_port(event_info), event_info.event_id)
@@ -165,23 +165,23 @@ class Logio:
 
     def trigger(self, inset_id: str) -> None:
         """The triggering condition of an Input Set holds (Algorithm 2 Step 3); beyond the paper's table. Rides, and so
-        commits with the assignment that caused it (DESIGN decision 2): recovery finds it in `triggered_in_sets`."""
+        commits with the assignment that caused it (design D2): recovery finds it in `triggered_in_sets`."""
         self._order.ready("trigger()").input_sets.trigger(inset_id)
         self._book.note_pending()
 
     def log_state_event(self, state_info: StateInfo, inset_id: str, state: Mapping[str, Any]) -> None:
-        """LogStateEvent (Table 1): `trigger`, with an undone event for the global state that the generation will read
-        (Algorithm 3 Step 2). Rides, with the trigger (DESIGN, hole 4); `get_proc_state(inset_id)` gives the state back."""
+        """LogStateEvent (Table 7): `trigger`, with an undone event for the global state that the generation will read
+        (Algorithm 3 Step 2). Rides, with the trigger (hole H4); `get_proc_state(inset_id)` gives the state back."""
         book = self._order.ready("log_state_event()")
         book.check_state_id(state_info)
         packed = stored.pack(book.spec.name, state)
         self.trigger(inset_id)
         book.log_state(state_info.state_id, inset_id, packed)
 
-    # --- Table 1: write actions ---------------------------------------------------------------------------------------
+    # --- Table 7: write actions ---------------------------------------------------------------------------------------
 
     def get_write_actions(self) -> Sequence[WriteAction]:
-        """GetWriteActions (Table 1): committed write actions that are not done, in order per connection (Algorithm 8
+        """GetWriteActions (Table 7): committed write actions that are not done, in order per connection (Algorithm 8
         Step 1). After a failure the first ones may have been executed. No transaction."""
         self._book.check_usable()
         self._order.refuse_transaction("get_write_actions()")
@@ -194,10 +194,10 @@ class Logio:
             for info in event_info:
                 transaction.done_event(info)
 
-    # --- Table 3: recovery, called at every start; at the first there is nothing to recover ---------------------------
+    # --- Table 9: recovery, called at every start; at the first there is nothing to recover ---------------------------
 
     def fetch_resend_events(self) -> Iterator[StreamEvent]:
-        """FetchResendEvents (Table 3): undone, unassigned output events, in order per port (Algorithm 7 Step 1).
+        """FetchResendEvents (Table 9): undone, unassigned output events, in order per port (Algorithm 7 Step 1).
 
         Give each port to `send`. No transaction.
         """
@@ -219,7 +219,7 @@ class Logio:
         return self._book.marks()
 
     def get_proc_state(self, inset_id: str | None = None) -> dict[str, Any] | None:
-        """GetProcState (Table 3): the latest global state, None if none is stored (Algorithm 9 Step 1); with `inset_id`,
+        """GetProcState (Table 9): the latest global state, None if none is stored (Algorithm 9 Step 1); with `inset_id`,
         the one logged for that Input Set by `log_state_event`. A copy of the caller's own. No transaction."""
         self._book.check_usable()
         if inset_id is None:
@@ -229,11 +229,11 @@ class Logio:
         return stored.unpack(self._book.snapshots[inset_id])
 
     def fetch_ack_events(self) -> Iterator[AcknowledgedEvent]:
-        """FetchAckEvents (Table 3): undone events that are assigned, once per Input Set (Algorithm 9 Step 2), by turns
+        """FetchAckEvents (Table 9): undone events that are assigned, once per Input Set (Algorithm 9 Step 2), by turns
         between the ports. Consume it wholly, once; update only the event state of `inset_id`. No transaction.
 
         Trigger nothing before the last one is back: Listing 3 calls onInput for each, which would generate from a part of
-        an Input Set (DESIGN, hole 2). Then generate `triggered_in_sets`, then evaluate the conditions.
+        an Input Set (hole H2). Then generate `triggered_in_sets`, then evaluate the conditions.
         """
         book = self._order.ready("fetch_ack_events()")
         acknowledged, self._acknowledged = self._acknowledged, None
@@ -248,7 +248,7 @@ class Logio:
         self._order.is_reloaded = True
 
     def triggered_in_sets(self) -> Sequence[str]:
-        """Input Sets that are triggered and not done, in order (DESIGN, hole 2); beyond the paper's table."""
+        """Input Sets that are triggered and not done, in order (hole H2); beyond the paper's table."""
         return tuple(self._order.ready("triggered_in_sets()").context.triggered)
 
     def last_read_action(self) -> ReadAction | None:
@@ -312,7 +312,7 @@ class Logio:
         return answer
 
     def end_of_stream(self, state: Mapping[str, Any] | None = None) -> None:
-        """Log the end of the stream on every output port (DESIGN decision 9), once; a transaction of its own.
+        """Log the end of the stream on every output port (design D9), once; a transaction of its own.
 
         Refused while anything is left to do: inputs that have not ended, Input Sets that hold events, write actions or
         read actions under way. Called by the driver when `run` returns.
