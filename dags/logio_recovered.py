@@ -3,7 +3,7 @@
 A run of this DAG waits until one recovery has made its first commit. If that takes too long, Airflow's deadline on the run
 calls `page`. Replace `page`, unpause this DAG, and let `logio_recovery` trigger it for each group that it has relaunched:
 
-    recovered = LogioRecoverGroupOperator.partial(task_id="recover").expand(failed=failed.output)
+    recovered = LogioRecoverGroupOperator.partial(task_id="recover").expand(finding=findings.output)
     TriggerDagRunOperator.partial(task_id="deadline", trigger_dag_id="logio_recovered").expand(conf=recovered.output)
 
 It is a DAG of its own because recovery waits for nothing: a driver that starts slowly must not delay other recoveries.

@@ -1,8 +1,8 @@
 """Recovers failed groups of every pipeline of this deployment, one run per failure.
 
-The sensor waits in the triggerer until groups have failed; each of them gets a task of its own. Pipelines that rely on this
-DAG say so (``LogioPipelineGroup(recovery="dag")``). Keep it unpaused: while it is paused, dead groups are not recovered, and
-their task logs say why.
+The sensor waits in the triggerer for findings: groups that have failed, and requests to scale one. Each gets a task of its
+own. Pipelines that rely on this DAG say so (``LogioPipelineGroup(recovery="dag")``). Keep it unpaused: while it is paused,
+dead groups are not recovered, and their task logs say why.
 """
 
 from __future__ import annotations
@@ -26,6 +26,6 @@ with DAG(
     tags=["logio"],
     doc_md=__doc__,
 ) as dag:
-    failed = LogioFailedGroupSensor(task_id="failed_groups", give_up_after=timedelta(hours=6))
-    LogioRecoverGroupOperator.partial(task_id="recover").expand(failed=failed.output)
+    findings = LogioFailedGroupSensor(task_id="failed_groups", give_up_after=timedelta(hours=6))
+    LogioRecoverGroupOperator.partial(task_id="recover").expand(finding=findings.output)
 # [END dag]

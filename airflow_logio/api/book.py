@@ -143,6 +143,10 @@ class Book:
             raise self.refuse(f"{action} has an id that get_action_id() has not given for it, or that is used")
         self.new_actions.remove((action.action_id, action.connection))
 
+    def marks(self) -> dict[str, int]:
+        """The last acknowledged event id of each input port."""
+        return {port: self.context.mark(port) for port in self.spec.inputs}
+
     def is_source(self) -> bool:
         return not self.spec.inputs
 

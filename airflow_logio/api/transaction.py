@@ -230,7 +230,7 @@ class Transaction:
         self._staged.writes_done.append(action)
         self._staged.effects += [
             fx.WritesDone(book.spec.name, connection, number, number),
-            fx.Count(Port(book.spec.name, connection), "write", 1, action.records.num_rows),
+            fx.CountEvents(Port(book.spec.name, connection), "write", 1, action.records.num_rows),
         ]
 
     def _read_done(self, action: ActionInfo) -> None:

@@ -6,11 +6,11 @@ import logging
 import sys
 from dataclasses import dataclass
 from functools import cache
-from typing import Annotated, TextIO
+from typing import Annotated
 
 import typer
-from rich.console import Console
 
+from airflow_logio.cli.common import err, out
 from airflow_logio.errors import LogioError
 
 app = typer.Typer(
@@ -20,16 +20,6 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-PIPE_WIDTH = 200
-"""Where nobody sees it, nothing needs to be wrapped."""
-
-
-def _console(stream: TextIO, *, stderr: bool = False) -> Console:
-    return Console(stderr=stderr, highlight=False, soft_wrap=True, width=None if stream.isatty() else PIPE_WIDTH)
-
-
-out = _console(sys.stdout)
-err = _console(sys.stderr, stderr=True)
 
 
 @dataclass(slots=True)
@@ -38,15 +28,6 @@ class _Options:
 
 
 _options = _Options()
-
-LogOption = Annotated[
-    str | None, typer.Option("--log", help="Connection id of the log. Default: LOGIO_URL, else .logio/logio.db")
-]
-RunArgument = Annotated[str, typer.Argument(help="Run: its uid, the beginning of it, or its run id")]
-
-
-def warn(text: str) -> None:
-    err.print(f"warning: {text}", style="yellow", markup=False)
 
 
 class _Lines:

@@ -18,6 +18,7 @@ from typing import Any
 
 from airflow_logio.errors import ConfigurationError
 from airflow_logio.runtime.payloads import payload_root
+from airflow_logio.runtime.systems.sqlite_files import absolute, sqlite_url
 
 LOG_CONNECTION = "logio_default"
 SHORT_NAMES = {LOG_CONNECTION: "LOGIO_URL", "warehouse": "WAREHOUSE_URL"}
@@ -72,14 +73,14 @@ def _section(path: Path, content: Mapping[str, Any], called: str) -> dict[str, s
 
 
 @dataclass(frozen=True, slots=True)
-class Connections:
+class ConnectionUrls:
     """Resolves connection ids to URLs."""
 
     environment: Mapping[str, str]
     file: ConnectionFile
 
     @classmethod
-    def load(cls, warn: Callable[[str], None]) -> Connections:
+    def load(cls, warn: Callable[[str], None]) -> ConnectionUrls:
         return cls(os.environ, ConnectionFile.find(os.environ, warn))
 
     def find(self, conn_id: str) -> str | None:
@@ -117,26 +118,6 @@ class Connections:
         return payload_root(self.log_url(conn_id), configured)
 
 
-def absolute(url: str) -> str:
-    """An SQLite path as seen from here: drivers work in folders of their own."""
-    scheme, separator, path = url.partition(":///")
-    if not scheme.startswith("sqlite") or not separator or not path or path.startswith((":", "/")):
-        return url
-    return f"{scheme}:///{in_url(Path.cwd())}/{path}"
-
-
 def variable(conn_id: str) -> str:
     """The environment variable of a connection id."""
     return "LOGIO_CONN_" + "".join(letter if letter.isalnum() else "_" for letter in conn_id).upper()
-
-
-def sqlite_url(path: Path) -> str:
-    """An SQLite file, as an absolute URL; its folder is made, readable by its owner only."""
-    path = path.absolute()
-    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    return f"sqlite:///{in_url(path)}"
-
-
-def in_url(path: Path) -> str:
-    """A path as part of a URL, where % and ? have a meaning."""
-    return str(path).replace("%", "%25").replace("?", "%3F")

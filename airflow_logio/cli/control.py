@@ -8,9 +8,8 @@ from typing import Annotated
 
 import typer
 
-from airflow_logio.cli.app import LogOption, RunArgument, out, warn
-from airflow_logio.cli.connection_file import Connections
-from airflow_logio.cli.open_log import opened
+from airflow_logio.cli.common import LogOption, RunArgument, opened, out, warn
+from airflow_logio.cli.connection_file import ConnectionUrls
 from airflow_logio.cli.preparation import CLI_DAG_ID, reopen
 from airflow_logio.cli.run import supervise
 from airflow_logio.errors import Fenced, ProtocolViolation
@@ -46,7 +45,7 @@ def retry(
     Of a run that `logio run` started, all groups are supervised from here: those that were halted when one was parked go
     on, too. Of a run of Airflow only the retried ones are. Groups behind a retried Input Set that had finished go on.
     """
-    known = Connections.load(warn)
+    known = ConnectionUrls.load(warn)
     log_url = known.log_url(log)
     with opened(log_url) as store:
         found = store.find_run(run)
@@ -111,7 +110,7 @@ def stop(
     With --drain it ends for good instead, and exactly: everything that was read is processed. Whoever supervises the run
     goes on doing so until then. A group can be drained alone if it has a source.
     """
-    known = Connections.load(warn)
+    known = ConnectionUrls.load(warn)
     mode = StopMode.DRAIN if drain else StopMode.HALT
     seconds = timeout if timeout is not None else float("inf") if drain else HALT_SECONDS
     with opened(known.log_url(log)) as store:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import typer
 
-from airflow_logio.cli.app import LogOption, out, warn
-from airflow_logio.cli.connection_file import Connections
+from airflow_logio.cli.common import LogOption, out, warn
+from airflow_logio.cli.connection_file import ConnectionUrls
 from airflow_logio.databases import parse_url
-from airflow_logio.store.sql import revision
+from airflow_logio.store.sql.revision import check as check_schema
 
 app = typer.Typer(help="The tables of the log.", no_args_is_help=True)
 
@@ -17,14 +17,14 @@ def upgrade(log: LogOption = None) -> None:
     """Create the tables of the log, or bring them to this version; no run may be active."""
     from airflow_logio.store.sql import migrate
 
-    url = Connections.load(warn).log_url(log)
-    schema = migrate.upgrade(url)
-    out.print(f"{parse_url(url).render_as_string(hide_password=True)} is at schema {schema}", markup=False)
+    url = ConnectionUrls.load(warn).log_url(log)
+    revision = migrate.upgrade(url)
+    out.print(f"{parse_url(url).render_as_string(hide_password=True)} is at schema {revision}", markup=False)
 
 
 @app.command()
 def check(log: LogOption = None) -> None:
     """Say whether the tables of the log are those that this version needs."""
-    url = Connections.load(warn).log_url(log)
-    revision.check(url)
+    url = ConnectionUrls.load(warn).log_url(log)
+    check_schema(url)
     out.print(f"{parse_url(url).render_as_string(hide_password=True)} is as this version needs it", markup=False)

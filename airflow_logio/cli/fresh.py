@@ -6,10 +6,9 @@ from typing import Annotated
 
 import typer
 
-from airflow_logio.cli.app import LogOption, out, warn
-from airflow_logio.cli.connection_file import Connections
+from airflow_logio.cli.common import LogOption, opened, out, warn
+from airflow_logio.cli.connection_file import ConnectionUrls
 from airflow_logio.cli.control import HALT_SECONDS, watch_stop
-from airflow_logio.cli.open_log import opened
 from airflow_logio.protocol.states import RunState
 from airflow_logio.runtime.supervision.give_up import run_to_give_up
 from airflow_logio.runtime.supervision.stop_run import StopMode, StopRun
@@ -30,7 +29,7 @@ def fresh(
     Its drivers are halted. Nothing of it can be retried any more; its lineage stays until `logio gc` removes the run. The
     fresh run treats tables as any new run does (`on_new_run`). Given the same run again, this changes nothing.
     """
-    known = Connections.load(warn)
+    known = ConnectionUrls.load(warn)
     with opened(known.log_url(log)) as store:
         found = run_to_give_up(store, run)
         if found.state is not RunState.SUPERSEDED:

@@ -9,9 +9,8 @@ from typing import Annotated
 import typer
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-from airflow_logio.cli.app import LogOption, err, out, warn
-from airflow_logio.cli.connection_file import Connections
-from airflow_logio.cli.open_log import TERMINAL_PATIENCE, opened
+from airflow_logio.cli.common import TERMINAL_PATIENCE, LogOption, err, opened, out, warn
+from airflow_logio.cli.connection_file import ConnectionUrls
 from airflow_logio.dataflow.durations import retention_seconds
 from airflow_logio.errors import PipelineDefinitionError, ProtocolViolation
 from airflow_logio.runtime.payloads import Payloads
@@ -46,7 +45,7 @@ def gc(
     for age. A run that has not ended is refused.
     """
     age = None if older_than is None else _age(older_than)
-    known = Connections.load(warn)
+    known = ConnectionUrls.load(warn)
     root = known.payloads(log)
     payloads = None if root is None else Payloads(root)
     with opened(known.log_url(log)) as store:

@@ -10,10 +10,9 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from airflow_logio.cli.app import LogOption, RunArgument, out, warn
-from airflow_logio.cli.connection_file import Connections
+from airflow_logio.cli.common import LogOption, RunArgument, opened, out, warn
+from airflow_logio.cli.connection_file import ConnectionUrls
 from airflow_logio.cli.lineage_tree import LINES_PER_NODE, counted, tree_of
-from airflow_logio.cli.open_log import opened
 from airflow_logio.errors import LogioError
 from airflow_logio.runtime.figures import lineage_records
 from airflow_logio.runtime.payloads import Payloads
@@ -45,7 +44,7 @@ def lineage(
     as_json: Annotated[bool, typer.Option("--json", help="The whole result, on standard output")] = False,
 ) -> None:
     """The events and read actions that an event was made from, or the events that were made from it."""
-    known = Connections.load(warn)
+    known = ConnectionUrls.load(warn)
     with opened(known.log_url(log)) as store:
         found = store.find_run(run)
         result = as_authored((forward if is_forward else backward)(store, found, port, event_id, to), found)

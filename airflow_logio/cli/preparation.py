@@ -7,12 +7,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
-from airflow_logio.cli.connection_file import Connections, sqlite_url
+from airflow_logio.cli.connection_file import ConnectionUrls
 from airflow_logio.dataflow.pipeline import Pipeline
 from airflow_logio.dataflow.sources import ParquetSource
-from airflow_logio.demo.data import load_products, parquet_file
-from airflow_logio.demo.defaults import DEFAULT_WAREHOUSE, TRANSACTIONS, WAREHOUSE, is_demo
 from airflow_logio.errors import IncompatibleRun
 from airflow_logio.protocol.states import CONCLUDED
 from airflow_logio.runtime.launch import bundle, spark_submit
@@ -20,6 +19,7 @@ from airflow_logio.runtime.launch.bundle import PipelineRef
 from airflow_logio.runtime.launch.launcher import LaunchContext, LocalProcessLauncher
 from airflow_logio.runtime.launch.spark_submit import SparkSettings
 from airflow_logio.runtime.launch.start_run import run_spec
+from airflow_logio.runtime.systems.sqlite_files import sqlite_url
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records import Run
 
@@ -49,23 +49,20 @@ def prepare(
     log_url: str,
     payloads: str | None,
     wanted: Wanted,
-    known: Connections,
+    known: ConnectionUrls,
     say: Callable[[str], None],
 ) -> LaunchContext:
     """Get or create the run. Raises `ConfigurationError`, `PipelineDefinitionError`, `IncompatibleRun`,
     `OtherRunUnfinished`.
 
-    The pipeline of the demonstration has defaults: its transactions, and an SQLite warehouse with its products.
+    What is not given comes from the pipeline's `local_defaults`, if it has any.
     """
     spark_submit.check(wanted.settings)
     ref = bundle.parse_ref(wanted.pipeline_ref)
     pipeline = bundle.load(ref)
-    demo, params = is_demo(ref, pipeline), dict(wanted.params)
     ids = {name: name for name in pipeline.connections} | dict(wanted.connection_ids)
-    own_data = TRANSACTIONS in params and all(known.find(conn_id) for conn_id in ids.values())
-    if demo and TRANSACTIONS not in params:
-        params[TRANSACTIONS] = str(parquet_file("transactions"))
-    params = _absolute(pipeline, params)
+    assumed = {name: make() for name, make in pipeline.local.params.items() if name not in wanted.params}
+    params = _absolute(pipeline, {**assumed, **wanted.params})
     spec = run_spec(
         pipeline,
         ref,
@@ -77,9 +74,9 @@ def prepare(
         replay_seconds=wanted.replay_seconds,
         payloads=payloads,
     )
-    urls = _urls(ids, known, demo=demo)
-    if demo and not own_data and (loaded := load_products(urls[WAREHOUSE])):
-        say(f"loaded {loaded:,} products into connection {ids[WAREHOUSE]!r}")
+    urls, files = _urls(ids, known, pipeline)
+    if (assumed or files) and pipeline.local.prepare is not None and (said := pipeline.local.prepare(urls)):
+        say(said)
     run = store.start_run(spec, alone=wanted.alone)
     if others := other_unfinished(store, run):
         say(
@@ -106,7 +103,7 @@ def reopen(
     log_url: str,
     payloads: str | None,
     run: Run,
-    known: Connections,
+    known: ConnectionUrls,
     settings: SparkSettings,
 ) -> LaunchContext:
     """The context of a run that is in the log. Raises as `prepare` does."""
@@ -120,29 +117,37 @@ def reopen(
             f"{run.spec.graph_fingerprint}, now {found}); restore that version, or start a fresh run "
             f"(`logio fresh {run.uid[:8]}`)"
         )
-    urls = _urls(run.spec.connections, known, demo=is_demo(ref, pipeline))
+    urls, _ = _urls(run.spec.connections, known, pipeline)
     return _context(store, log_url, payloads, run, pipeline, ref, urls, settings)
 
 
-def _absolute(pipeline: Pipeline, params: Mapping[str, str]) -> dict[str, str]:
+def _absolute(pipeline: Pipeline, params: Mapping[str, Any]) -> dict[str, Any]:
     """Paths that are relative to this terminal's folder as absolute ones: a driver works in a folder of its own."""
     sources = [source for source in pipeline.operators.values() if isinstance(source, ParquetSource)]
     begins = [path for source in sources for path in source.paths]
     return {
         name: os.path.abspath(value)
-        if any(path.startswith(f"{{{name}}}") for path in begins) and "://" not in value
+        if any(path.startswith(f"{{{name}}}") for path in begins) and "://" not in str(value)
         else value
         for name, value in params.items()
     }
 
 
-def _urls(ids: Mapping[str, str], known: Connections, *, demo: bool) -> dict[str, str]:
-    """The pipeline's connection name → URL."""
-    urls = {}
-    for name, conn_id in ids.items():
-        default = demo and name == WAREHOUSE and conn_id == WAREHOUSE and known.find(conn_id) is None
-        urls[name] = sqlite_url(DEFAULT_WAREHOUSE) if default else known.get(conn_id)
-    return urls
+def _urls(ids: Mapping[str, str], known: ConnectionUrls, pipeline: Pipeline) -> tuple[dict[str, str], list[str]]:
+    """The pipeline's connection name → URL, and the connections that are files of its `local_defaults`.
+
+    Such a file stands for a connection that was given no id of its own and is not known on this machine.
+    """
+    files = [
+        name
+        for name, conn_id in ids.items()
+        if name in pipeline.local.connections and conn_id == name and known.find(conn_id) is None
+    ]
+    urls = {
+        name: sqlite_url(pipeline.local.connections[name]) if name in files else known.get(conn_id)
+        for name, conn_id in ids.items()
+    }
+    return urls, files
 
 
 def _context(

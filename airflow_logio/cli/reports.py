@@ -9,8 +9,8 @@ from rich.console import Console
 from rich.table import Table
 
 from airflow_logio.runtime.figures.run_summary import Outcome, RunSummary
+from airflow_logio.runtime.launch.driver_log import tail
 
-TAIL_LINES = 20
 MAX_QUARANTINED = 10
 
 
@@ -53,18 +53,6 @@ def _ports(summary: RunSummary) -> Table:
         size = f"{row.bytes / 2**20:,.1f}" if row.bytes else ""
         table.add_row(str(row.port), row.direction, f"{row.events:,}", f"{row.records:,}", size)
     return table
-
-
-def tail(log_path: str | None, lines: int = TAIL_LINES) -> list[str]:
-    """The last lines of a driver's log, if it is on this machine."""
-    if log_path is None:
-        return []
-    try:
-        with Path(log_path).open("rb") as file:
-            file.seek(max(0, file.seek(0, 2) - 64 * 1024))
-            return file.read().decode(errors="replace").splitlines()[-lines:]
-    except OSError:
-        return []
 
 
 def write_json(path: Path, summary: RunSummary) -> None:

@@ -2,26 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
+import signal
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from types import FrameType
 from typing import Annotated
 
 import typer
 
 from airflow_logio.cli import reports
-from airflow_logio.cli.app import LogOption, err, out, warn
-from airflow_logio.cli.arguments import pairs
-from airflow_logio.cli.connection_file import Connections
+from airflow_logio.cli.common import LogOption, err, opened, out, pairs, warn
+from airflow_logio.cli.connection_file import ConnectionUrls
 from airflow_logio.cli.display import Progress
-from airflow_logio.cli.open_log import opened
 from airflow_logio.cli.preparation import Wanted, prepare
-from airflow_logio.cli.signals import halting
 from airflow_logio.runtime.figures.run_summary import Outcome
 from airflow_logio.runtime.launch.launcher import LaunchContext
 from airflow_logio.runtime.launch.spark_submit import SparkSettings
 from airflow_logio.runtime.supervision.local_run import LocalRun
 
 INTERRUPTED = 130
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+HALTING = b"\nThe drivers are asked to halt; Ctrl-C once more kills them.\n"
 
 
 def register(app: typer.Typer) -> None:
@@ -65,7 +68,7 @@ def run(
         replay_seconds=replay_seconds,
         alone=alone,
     )
-    known = Connections.load(warn)
+    known = ConnectionUrls.load(warn)
     log_url = known.log_url(log)
     with opened(log_url, create=True) as store:
         context = prepare(
@@ -87,3 +90,22 @@ def supervise(context: LaunchContext, groups: Sequence[str] | None, json_path: P
     if signals:
         return INTERRUPTED
     return 0 if summary.outcome is Outcome.FINISHED else 1
+
+
+@contextmanager
+def halting(halt: Callable[[], None]) -> Iterator[list[int]]:
+    """Each signal calls `halt`, which must be safe in a signal handler. Yields the list of signals that came."""
+    came: list[int] = []
+
+    def handle(number: int, _frame: FrameType | None) -> None:
+        came.append(number)
+        halt()
+        if len(came) == 1:
+            os.write(2, HALTING)  # not by the console: its lock may be held
+
+    before = {number: signal.signal(number, handle) for number in SIGNALS}
+    try:
+        yield came
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -7,9 +7,8 @@ from typing import Annotated
 
 import typer
 
-from airflow_logio.cli.app import LogOption, RunArgument, out, warn
-from airflow_logio.cli.connection_file import Connections
-from airflow_logio.cli.open_log import opened
+from airflow_logio.cli.common import LogOption, RunArgument, opened, out, warn
+from airflow_logio.cli.connection_file import ConnectionUrls
 from airflow_logio.cli.preparation import reopen
 from airflow_logio.errors import LogUnavailable
 from airflow_logio.runtime.launch.launcher import LaunchContext
@@ -41,7 +40,7 @@ def scale(
     New replicas are launched first and get a share of the work when they are ready; those that leave give theirs up first.
     It can be interrupted and repeated at any time.
     """
-    known = Connections.load(warn)
+    known = ConnectionUrls.load(warn)
     log_url = known.log_url(log)
     with opened(log_url) as store:
         found = store.find_run(run)

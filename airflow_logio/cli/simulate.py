@@ -15,12 +15,11 @@ import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from airflow_logio.cli.app import err, out
-from airflow_logio.cli.arguments import pairs
+from airflow_logio.cli.common import err, out, pairs
 from airflow_logio.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from airflow_logio.testing.simulator.campaign import Campaign, Tally
+    from airflow_logio.testing.campaign import Campaign, Tally
 
 
 class Store(StrEnum):
@@ -60,8 +59,8 @@ def simulate(
     One process drives all groups of a schedule over the real protocol, step by step, and kills, delays, repeats and
     replaces them as the seed says. The same seed is the same schedule. Exit code 1 if anything went wrong.
     """
-    from airflow_logio.testing.simulator import campaign as campaigns
-    from airflow_logio.testing.simulator.scenario_lookup import scenario_names
+    from airflow_logio.testing import campaign as campaigns
+    from airflow_logio.testing.scenario_lookup import scenario_names
 
     campaign = campaigns.Campaign(
         scenario_names(target), schedules, seed, store.value, tuple(pairs("--param", param or ()).items())
@@ -94,7 +93,7 @@ def simulate(
 
 def _check(campaign: Campaign, name: str) -> None:
     """The run without failures comes first: what it shows needs no seed."""
-    from airflow_logio.testing.simulator.campaign import simulator_of
+    from airflow_logio.testing.campaign import simulator_of
     from airflow_logio.testing.simulator.violation import Violation
 
     try:
@@ -168,7 +167,7 @@ def _sites(tallies: Sequence[Tally]) -> str:
 
 def _tell(campaign: Campaign) -> None:
     """The story of the first failure of each scenario."""
-    from airflow_logio.testing.simulator.campaign import simulator_of
+    from airflow_logio.testing.campaign import simulator_of
     from airflow_logio.testing.simulator.shrink import shrink
     from airflow_logio.testing.simulator.story import tell
 

@@ -8,6 +8,7 @@ from typing import NoReturn
 
 from airflow_logio.dataflow.graph import Graph
 from airflow_logio.dataflow.lineage_scopes import LineageScope
+from airflow_logio.dataflow.local_defaults import LocalDefaults
 from airflow_logio.dataflow.names import did_you_mean, quoted
 from airflow_logio.dataflow.operator_groups import Group
 from airflow_logio.dataflow.operators import Operator
@@ -28,6 +29,7 @@ class Definition:
     groups: dict[str, Group] = field(default_factory=dict)
     scopes: list[LineageScope] = field(default_factory=list)
     replicated: list[Replicated] = field(default_factory=list)
+    local: LocalDefaults = field(default_factory=LocalDefaults)
 
     def refuse(self, sentence: str) -> NoReturn:
         """Raise PipelineDefinitionError with the name of the pipeline in front."""

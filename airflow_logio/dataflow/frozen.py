@@ -7,13 +7,13 @@ from typing import Any
 
 from airflow_logio.dataflow.definition import Definition, with_own_groups
 from airflow_logio.dataflow.describing import digest
+from airflow_logio.dataflow.expansion import expanded
 from airflow_logio.dataflow.graph import Graph
 from airflow_logio.dataflow.lineage_scopes import LineagePorts, LineageScope, lineage_ports, lineage_starts
 from airflow_logio.dataflow.operator_groups import Group
 from airflow_logio.dataflow.operators import Operator
-from airflow_logio.dataflow.replication.conditions import check_replicated
-from airflow_logio.dataflow.replication.expansion import expanded
 from airflow_logio.dataflow.replication.replicated import Replicated
+from airflow_logio.dataflow.replication_conditions import check_replicated
 from airflow_logio.dataflow.validation import check_whole
 
 

@@ -6,9 +6,10 @@ checked by `validate`, or on first use. From first use on the pipeline is frozen
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 from airflow_logio.dataflow import building, parameters
@@ -18,6 +19,7 @@ from airflow_logio.dataflow.frozen import Frozen
 from airflow_logio.dataflow.functions import GenerativeFunction, StatelessFunction
 from airflow_logio.dataflow.graph import Graph
 from airflow_logio.dataflow.lineage_scopes import LineagePorts, LineageScope
+from airflow_logio.dataflow.local_defaults import LocalDefaults, Prepare
 from airflow_logio.dataflow.names import check_name
 from airflow_logio.dataflow.operator_groups import Group
 from airflow_logio.dataflow.operators import Operator, SourceOperator, WriterOperator
@@ -159,6 +161,26 @@ class Pipeline:
             self._definition.scopes.append(scope)
         return scope
 
+    def local_defaults(
+        self,
+        *,
+        params: Mapping[str, Callable[[], Any]] | None = None,
+        connections: Mapping[str, str | Path] | None = None,
+        prepare: Prepare | None = None,
+    ) -> None:
+        """What `logio run` uses where nothing else is given, so that an example needs no options; Airflow ignores it.
+
+        `params` maps a run parameter to a function that makes its value, `connections` a connection to an SQLite file.
+        `prepare` is called before a run that uses any of them is started, with connection name → database URL, and may
+        return a sentence for the terminal.
+        """
+        self._open()
+        files = {name: Path(file) for name, file in (connections or {}).items()}
+        local = LocalDefaults(dict(params or {}), files, prepare)
+        if flaw := local.flaw(self._definition.params, self._definition.connections):
+            self._definition.refuse(flaw)
+        self._definition.local = local
+
     def output(self, reference: str) -> Port:
         """The output port meant by ``"operator.port"`` or ``"operator"``."""
         return self._definition.output(reference, "reference to port")
@@ -195,6 +217,11 @@ class Pipeline:
     def connections(self) -> tuple[str, ...]:
         """Names of the external systems the pipeline needs."""
         return self._definition.connections
+
+    @property
+    def local(self) -> LocalDefaults:
+        """What `logio run` uses where nothing else is given."""
+        return self._definition.local
 
     @property
     def operators(self) -> dict[str, Operator]:

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 from airflow_logio.cli.display import Progress
-from airflow_logio.cli.reports import tail
 from airflow_logio.dataflow.pipeline import Pipeline
 from airflow_logio.demo import earlier
 from airflow_logio.demo.check import CheckResult, check
@@ -26,6 +25,7 @@ from airflow_logio.demo.standalone import Standalone
 from airflow_logio.demo.timing import Stopwatch, run_stages
 from airflow_logio.errors import ConfigurationError, LogioError
 from airflow_logio.runtime.launch import bundle, leftovers, spark_submit
+from airflow_logio.runtime.launch.driver_log import tail
 from airflow_logio.runtime.supervision.end_drivers import DriverEnder
 from airflow_logio.store import open_store
 from airflow_logio.store.port import LogStore

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import airflow_logio
-from airflow_logio.cli.connection_file import absolute, in_url
 from airflow_logio.errors import ConfigurationError
+from airflow_logio.runtime.systems.sqlite_files import absolute, in_url
 
 
 @dataclass(frozen=True, slots=True)

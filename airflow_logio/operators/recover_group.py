@@ -1,4 +1,4 @@
-"""`LogioRecoverGroupOperator`: recovers one failed group. Short: it waits for neither the cluster nor the new driver."""
+"""`LogioRecoverGroupOperator`: acts on one finding. Short: it waits for neither the cluster nor the new driver."""
 
 from __future__ import annotations
 
@@ -24,9 +24,10 @@ class LogioRecoverGroupOperator(BaseOperator):
 
     Two recoveries of one failure are harmless: one claim succeeds, the other task says "not needed" and is green. A group
     whose recovery budget is spent is parked with the causes of all attempts, and fails this task and its own. Retries
-    are for a log that is away. An item that is a request to scale a group is carried on by one step.
+    are for a log that is unavailable. Where the finding is a request to scale a group, the next step of it is taken.
 
-    :param failed: one item of what `LogioFailedGroupSensor` returns (templated; ``expand`` over its output).
+    :param finding: one item of what `LogioFailedGroupSensor` returns: a failed group, or a request to scale one
+        (templated; ``expand`` over the sensor's output).
     :param logio_conn_id: the connection of the log.
     :param on_recovery_callback: called after a group was launched or parked, as Airflow's own callbacks are, with
         ``context["recovery"]``: run, group, cause, outcome and times; also a list of them, or notifiers.
@@ -34,13 +35,13 @@ class LogioRecoverGroupOperator(BaseOperator):
     Returns that ``recovery`` as a dict.
     """
 
-    template_fields: ClassVar[Sequence[str]] = ("failed",)
+    template_fields: ClassVar[Sequence[str]] = ("finding",)
     ui_color = "#f7d9d9"
 
     def __init__(
         self,
         *,
-        failed: Mapping[str, Any],
+        finding: Mapping[str, Any],
         logio_conn_id: str = LogioHook.default_conn_name,
         on_recovery_callback: Callback | Sequence[Callback] | None = None,
         retries: int = 3,
@@ -48,28 +49,28 @@ class LogioRecoverGroupOperator(BaseOperator):
         **kwargs: Any,
     ) -> None:
         super().__init__(retries=retries, retry_delay=retry_delay, **kwargs)
-        self.failed = failed
+        self.finding = finding
         self.logio_conn_id = logio_conn_id
         self.on_recovery_callback = as_callbacks(on_recovery_callback)
 
     def execute(self, context: Mapping[str, Any]) -> dict[str, Any]:
         """Raises `ConfigurationError`, `UnknownRun`, AirflowFailException."""
-        failed = finding_of(self.failed)
+        finding = finding_of(self.finding)
         with opened_log(self.logio_conn_id) as store:
             launching = Launching(store, self.logio_conn_id, self.make_launcher(), self.executor)
-            if isinstance(failed, DueScaling):
-                return GroupScaling(launching).carry_on(failed)
-            recovery = GroupRecovery(launching).recover(failed)
-        self.log.info("%s: %s", failed, recovery["why"])
+            if isinstance(finding, DueScaling):
+                return GroupScaling(launching).carry_on(finding)
+            recovery = GroupRecovery(launching).recover(finding)
+        self.log.info("%s: %s", finding, recovery["why"])
         if recovery["outcome"] == RecoveryOutcome.NOT_NEEDED.value:
             return recovery
         notify(self.on_recovery_callback, context, recovery)
         if recovery["outcome"] == RecoveryOutcome.PARKED.value:
             raise AirflowFailException(
-                f"{failed} is parked: {recovery['why']}\nMend the cause, then clear the group's own task: it goes on where "
+                f"{finding} is parked: {recovery['why']}\nMend the cause, then clear the group's own task: it goes on where "
                 "it stopped"
             )
-        self.log.info("%s is launched as incarnation %s", failed, recovery["launched_incarnation"])
+        self.log.info("%s is launched as incarnation %s", finding, recovery["launched_incarnation"])
         return recovery
 
     def make_launcher(self) -> Launcher:

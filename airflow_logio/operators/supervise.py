@@ -76,7 +76,7 @@ class LogioSuperviseOperator(BaseOperator):
         """The trigger has found something."""
         if event.get("error"):
             raise AirflowException(f"the triggerer cannot look for failed groups: {event['error']}")
-        return self._work(context, [finding_of(one) for one in event["failed"]])
+        return self._work(context, [finding_of(one) for one in event["findings"]])
 
     def make_launcher(self) -> Launcher:
         """How a claimed driver becomes a process; drivers are processes of the worker's machine."""

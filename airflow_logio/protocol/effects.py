@@ -255,7 +255,7 @@ class LogRead(Value, frozen=True, eq=False):
         return self.operator, self.connection, self.action_id, self.description, self.inset_ids, self.records
 
 
-class Count(Value, frozen=True):
+class CountEvents(Value, frozen=True):
     """Adds to the counter row of a port: what was sent or acknowledged (back-pressure and progress read it)."""
 
     port: Port
@@ -293,7 +293,7 @@ Effect = (
     | SweepShared
     | ExpireLineage
     | LogRead
-    | Count
+    | CountEvents
     | DrainGroup
     | FinishGroup
 )

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from airflow_logio.protocol.effects import (
     Acknowledge,
     Assignments,
-    Count,
+    CountEvents,
     Delivery,
     Effect,
     Effects,
@@ -144,7 +144,7 @@ class Ledger:
         effects += self._state_events.values()
         effects += self._done
         effects += self._effects
-        effects += [Count(port, way, *total) for (port, way), total in self._counts.items()]
+        effects += [CountEvents(port, way, *total) for (port, way), total in self._counts.items()]
         self.__init__(self._lineage_in)  # type: ignore[misc]  # an empty ledger is a new ledger
         return effects
 

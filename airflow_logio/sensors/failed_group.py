@@ -1,4 +1,4 @@
-"""`LogioFailedGroupSensor`: waits until a group has failed."""
+"""`LogioFailedGroupSensor`: waits for findings: groups that have failed, and requests to scale one."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from airflow_logio.triggers.failed_groups import LogioFailedGroupTrigger
 
 
 class LogioFailedGroupSensor(BaseOperator):
-    """Wait in the triggerer until at least one group is dead, or a group is to be scaled; return what failed, and why.
+    """Wait in the triggerer until at least one group is dead, or is to be scaled; return these findings.
 
     Dead means: the driver's process has ended without the log saying that the group finished or is parked; or its lease
     has run out; or it is stuck in a launch state past its deadline. A log that cannot be reached says nothing, and nobody
@@ -31,9 +31,9 @@ class LogioFailedGroupSensor(BaseOperator):
         that says itself that it failed is heard of at once.
     :param give_up_after: return an empty list after so long without a failure; by default wait for ever.
 
-    Returns a list of dicts, one per failed group, with ``run_uid``, ``pipeline``, ``dag_run_id``, ``group``,
+    Returns a list of findings, each a dict. One per failed group, with ``run_uid``, ``pipeline``, ``dag_run_id``, ``group``,
     ``incarnation``, ``cause`` and ``detected_at`` (seconds since the epoch): ``expand`` `LogioRecoverGroupOperator` over it.
-    A request to scale a replicated group, of which a step can be taken, is an item as well, with ``request_id`` and
+    And one per request to scale a replicated group, of which a step can be taken, with ``request_id`` and
     ``replicas`` instead of the last three; that operator takes the step.
     """
 
@@ -81,11 +81,11 @@ class LogioFailedGroupSensor(BaseOperator):
         """The trigger has found something, or given up."""
         if event.get("error"):
             raise AirflowException(f"the triggerer cannot look for failed groups: {event['error']}")
-        failed: list[dict[str, Any]] = list(event["failed"])
-        for one in failed:
+        findings: list[dict[str, Any]] = list(event["findings"])
+        for one in findings:
             found = finding_of(one)
             if isinstance(found, FailedGroup):
                 self.log.warning("Dead: %s: %s", found, found.cause)
             else:
                 self.log.info("Asked for: %s", found)
-        return failed
+        return findings

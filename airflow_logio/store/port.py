@@ -16,7 +16,7 @@ from airflow_logio.protocol.recovery import LoggedEvent, Recovered
 from airflow_logio.protocol.replicas import Placement, Slot
 from airflow_logio.protocol.states import GroupState, ScalingState
 from airflow_logio.protocol.values import Port
-from airflow_logio.store.lineage.log_rows import LineageLog
+from airflow_logio.store.lineage_port import LineageLog
 from airflow_logio.store.records import (
     Claim,
     Collected,

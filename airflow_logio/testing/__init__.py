@@ -26,7 +26,7 @@ from airflow_logio.testing.simulator.plan import (
     UpTo,
 )
 from airflow_logio.testing.simulator.shrink import shrink
-from airflow_logio.testing.simulator.simulation import Failure, Figures, Simulator
+from airflow_logio.testing.simulator.simulation import FailedSchedule, ScheduleFigures, Simulator
 from airflow_logio.testing.simulator.sites import Site
 from airflow_logio.testing.simulator.story import tell
 from airflow_logio.testing.simulator.violation import Violation
@@ -38,8 +38,7 @@ __all__ = [
     "Batch",
     "Destinations",
     "ExternalSystem",
-    "Failure",
-    "Figures",
+    "FailedSchedule",
     "GroupPlan",
     "Guarantee",
     "ListSource",
@@ -47,6 +46,7 @@ __all__ = [
     "Observed",
     "Read",
     "Scenario",
+    "ScheduleFigures",
     "ScriptedSource",
     "Simulator",
     "Site",

@@ -23,7 +23,7 @@ _SILENT_LOOKS = 60
 
 
 class LogioFailedGroupTrigger(LogTrigger):
-    """Fires one event: ``{"failed": [...]}``, or ``{"error": ...}`` if it cannot look.
+    """Fires one event: ``{"findings": [...]}``, or ``{"error": ...}`` if it cannot look.
 
     The items of the list are those of `FailedGroup.as_dict` and `DueScaling.as_dict`.
 
@@ -62,10 +62,10 @@ class LogioFailedGroupTrigger(LogTrigger):
                     if self._store is not None:
                         bell.listen(self._store)
                 except (LogioError, AirflowException) as error:
-                    yield TriggerEvent({"failed": [], "error": f"{type(error).__name__}: {error}"})
+                    yield TriggerEvent({"findings": [], "error": f"{type(error).__name__}: {error}"})
                     return
                 if findings.items or self._is_over(findings, time.monotonic() - began):
-                    yield TriggerEvent({"failed": [one.as_dict() for one in findings.items]})
+                    yield TriggerEvent({"findings": [one.as_dict() for one in findings.items]})
                     return
                 await bell.wait()
         finally:

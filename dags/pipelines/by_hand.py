@@ -18,8 +18,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from airflow_logio import Count, ManualOperator, Pipeline, TableWriter
 from airflow_logio.api import ActionInfo, EventInfo, Logio, ReadProgress, StateInfo, StreamEvent
-from airflow_logio.dataflow import Count, ManualOperator, Pipeline, TableWriter
 from pipelines.day_totals import DayTotals
 
 RECORDS_PER_EVENT = 20

@@ -6,12 +6,13 @@ ingest ──┬── totals ── save_totals         item totals of every 10
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from airflow_logio.dataflow import (
+from airflow_logio import (
     Count,
     EveryEvents,
     ParquetSource,
@@ -111,3 +112,24 @@ sales.group("hourly", hourly)
 sales.group("publish", publish, done)
 sales.lineage("ingest.out", "hourly.out")
 # [END pipeline]
+
+
+def _transactions() -> str:
+    from airflow_logio.demo.data import parquet_file
+
+    return str(parquet_file("transactions"))
+
+
+def _load_products(urls: Mapping[str, str]) -> str | None:
+    from airflow_logio.demo.data import load_products
+
+    loaded = load_products(urls["warehouse"])
+    return f"loaded {loaded:,} products into the warehouse" if loaded else None
+
+
+# So that `logio run dags/pipelines/sales.py:sales` needs no options.
+sales.local_defaults(
+    params={"transactions": _transactions},
+    connections={"warehouse": ".logio/warehouse.db"},
+    prepare=_load_products,
+)

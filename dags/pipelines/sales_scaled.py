@@ -12,7 +12,7 @@ import time
 
 import pyarrow as pa
 
-from airflow_logio.dataflow import (
+from airflow_logio import (
     ByKey,
     Count,
     EveryEvents,

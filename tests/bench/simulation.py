@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from statistics import median
 
+from airflow_logio.testing.campaign import Chunk, run_chunk
 from airflow_logio.testing.scenarios import SCENARIOS
-from airflow_logio.testing.simulator.campaign import Chunk, run_chunk
 from tests.bench.figure import Figure
 from tests.bench.throughput import WrongResult
 

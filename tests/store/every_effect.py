@@ -31,7 +31,7 @@ BEFORE: fx.Effects = [
     fx.StartReadAction("drain", "queue", 1, {"queue": "q"}),
     fx.CompleteReadAction("drain", "queue", 1, ref="effects/1", records=3),
     fx.StoreState("receiver", b"before"),
-    fx.Count(OUT, "out", 4, 12, 16),
+    fx.CountEvents(OUT, "out", 4, 12, 16),
 ]
 
 EVERY_KIND: fx.Effects = [
@@ -58,7 +58,7 @@ EVERY_KIND: fx.Effects = [
     fx.Collect(("nobody",), 10),
     fx.SweepShared(Port("nobody", "out"), 0, 10),
     *(fx.ExpireLineage("nobody", kept, 1.0, 0, 10, "out", ("out",)) for kept in fx.Kept),
-    fx.Count(OUT, "out", 1, 3, 4),
+    fx.CountEvents(OUT, "out", 1, 3, 4),
     fx.DrainGroup(),
     fx.FinishGroup(),
 ]

@@ -94,7 +94,7 @@ def test_one_commit_may_hold_the_whole_life_of_an_event(log_store: LogStore) -> 
 def test_another_run_of_the_same_pipeline_is_not_touched(log_store: LogStore) -> None:
     one = start_driver(log_store)
     two = start_driver(log_store, run=log_store.start_run(spec(dag_run="run-2")))
-    effects: fx.Effects = [sent(1), sent(2), fx.StoreState("receiver", b"state"), fx.Count(IN, "in", 1, 1, 1)]
+    effects: fx.Effects = [sent(1), sent(2), fx.StoreState("receiver", b"state"), fx.CountEvents(IN, "in", 1, 1, 1)]
     one.session.commit(effects)
     two.session.commit(effects)
     one.session.commit([assigned(1, "A"), assigned(2, "A"), fx.LogWrite("receiver", "wh", 1, {}, 1, None, b"w")])
@@ -151,8 +151,10 @@ def test_read_actions(log_store: LogStore) -> None:
 
 def test_counters_add_up(log_store: LogStore) -> None:
     driver = start_driver(log_store)
-    driver.session.commit([fx.Count(OUT, "out", 2, 20, 200), fx.Count(OUT, "out", 1, 1, 1), fx.Count(IN, "in", 5, 50)])
-    driver.session.commit([fx.Count(OUT, "out", 1, 10, 100), fx.Count(IN, "in", 1, 2, 3)])
+    driver.session.commit(
+        [fx.CountEvents(OUT, "out", 2, 20, 200), fx.CountEvents(OUT, "out", 1, 1, 1), fx.CountEvents(IN, "in", 5, 50)]
+    )
+    driver.session.commit([fx.CountEvents(OUT, "out", 1, 10, 100), fx.CountEvents(IN, "in", 1, 2, 3)])
     figures = [(p.port, p.direction, p.events, p.records, p.bytes) for p in log_store.progress(driver.run.run_id)]
     assert figures == [(IN, "in", 6, 52, 3), (OUT, "out", 4, 31, 301)]
     assert driver.session.acknowledged([IN, Port("no", "body")]) == {IN: (6, 3)}
@@ -224,11 +226,16 @@ def test_a_refused_commit_leaves_nothing_behind(log_store: LogStore, refused: Re
             fx.LogStateEvent("receiver", 1, "S", b"snapshot"),
             fx.RecordLineage(OUT, 1, "A"),
             fx.StoreState("receiver", b"state"),
-            fx.Count(OUT, "out", 3, 9, 12),
+            fx.CountEvents(OUT, "out", 3, 9, 12),
         ]
     )
     before = contents(log_store)
-    effects: fx.Effects = [sent(4), fx.StoreState("receiver", b"new"), fx.Count(OUT, "out", 1, 3, 4), assigned(1, "Q")]
+    effects: fx.Effects = [
+        sent(4),
+        fx.StoreState("receiver", b"new"),
+        fx.CountEvents(OUT, "out", 1, 3, 4),
+        assigned(1, "Q"),
+    ]
     with pytest.raises(LogInconsistent):
         session.commit([*effects, refused.effect])
     assert contents(log_store) == before

@@ -135,4 +135,4 @@ def test_a_driver_commits_while_others_conflict_with_it_all_the_time(store: SqlL
 
 
 def _touching_what_they_lock(number: int) -> fx.Effects:
-    return [sent(number), fx.StoreState("receiver", b"%d" % number), fx.Count(OUT, "out", 1, 1, 1)]
+    return [sent(number), fx.StoreState("receiver", b"%d" % number), fx.CountEvents(OUT, "out", 1, 1, 1)]

@@ -136,7 +136,7 @@ def filled(store: LogStore, dag_run: str) -> tuple[Run, dict[str, Any]]:
             fx.LogStateEvent("receiver", 1, "A", b"s"),
             fx.StoreState("receiver", b"s"),
             fx.LogRead("receiver", "wh", 1, {}, ("A",), 1, None, b"r"),
-            fx.Count(IN, "in", 1, 1),
+            fx.CountEvents(IN, "in", 1, 1),
         ]
     )
     for driver in drivers.values():

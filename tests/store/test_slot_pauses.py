@@ -72,7 +72,7 @@ def step_of(slot: int) -> fx.Effects:
     return [
         taken(1, slot),
         fx.StoreState(f"work[{slot}]", b"after"),
-        fx.Count(inbox(slot), "in", 1, 1, 1),
+        fx.CountEvents(inbox(slot), "in", 1, 1, 1),
     ]
 
 

@@ -44,14 +44,14 @@ class TwoGroups:
 
     def send(self, events: int, records: int) -> None:
         """`ingest` has read and sent so much more."""
-        self._commit("ingest", [fx.Count(READ, "out", events, records, 0)])
+        self._commit("ingest", [fx.CountEvents(READ, "out", events, records, 0)])
 
     def use(self, events: int, records: int, *, output_sets: int = 0) -> None:
         """`totals` has acknowledged so much more, and made and written so many Output Sets of one event."""
-        counts: fx.Effects = [fx.Count(INTO, "in", events, records, 0)]
+        counts: fx.Effects = [fx.CountEvents(INTO, "in", events, records, 0)]
         if output_sets:
             made = [(SUMS, "out"), (SAVED, "in"), (WRITES, "write")]
-            counts += [fx.Count(port, way, output_sets, output_sets, 0) for port, way in made]
+            counts += [fx.CountEvents(port, way, output_sets, output_sets, 0) for port, way in made]
         self._commit("totals", counts)
 
     def hold(self, *insets: str) -> None:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import subprocess
 import sys
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
+import grimp
 import pytest
 
 import airflow_logio
@@ -37,6 +40,29 @@ def test_a_module_name_stands_for_one_thing() -> None:
     assert not twice, f"rename one of each: {twice}"
 
 
+def test_a_class_name_stands_for_one_thing() -> None:
+    """Public classes; the two adapters of the log count as one place."""
+    places: dict[str, set[str]] = {}
+    for module in MODULES:
+        place = str(module.relative_to(PACKAGE)).replace("store/memory", "store/sql")
+        for node in ast.parse(module.read_text(encoding="utf-8")).body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                places.setdefault(node.name, set()).add(place)
+    twice = {name: sorted(found) for name, found in places.items() if len(found) > 1}
+    assert not twice, f"rename one of each: {twice}"
+
+
+def test_no_module_imports_itself_by_way_of_others() -> None:
+    """Packages count as modules here, and imports inside functions count; those for type checkers alone do not."""
+    graph = grimp.build_graph("airflow_logio", exclude_type_checking_imports=True, cache_dir=None)
+    imported = {module: graph.find_modules_directly_imported_by(module) for module in graph.modules}
+    try:
+        order = tuple(TopologicalSorter(imported).static_order())
+    except CycleError as error:
+        pytest.fail(f"a circle of imports: {' <- '.join(error.args[1])}")
+    assert len(order) > len(MODULES) / 2
+
+
 @pytest.mark.parametrize("package", ["errors", "protocol.group", "store", "dataflow", "api"])
 def test_the_core_loads_neither_airflow_nor_spark(package: str) -> None:
     """In a process of its own: what import-linter says of the source, seen at run time (optional imports included)."""
@@ -56,6 +82,45 @@ def test_the_port_loads_no_database() -> None:
     )
     loaded = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert loaded.stdout.split() == []
+
+
+PUBLIC = re.findall(
+    r"\w+",
+    """
+    BatchGenerator BatchOperator ByKey CheckableWriter ConditionalWriter ConnectedSource Count Dispatcher
+    EveryEvents External FunctionOperator FunctionRead Group IdempotentWriter InputEvent InputSet LeastLoaded
+    LineageScope ManualOperator Marker Merger Node Operator ParquetSource ParquetWriter Partition Pipeline
+    PortTable QuerySource Replicated RoundRobin SinkOperator SourceBatch SourceConnection SourceOperator
+    StatefulOperator StatelessOperator Sums Synchronized TableRead TableWriter Tumbling Window WindowedOperator
+    WriteAction WriterOperator __version__ generate lineage_paths lineage_ports open_store stateless
+    """,
+)
+"""What `from airflow_logio import ...` offers. A name that is taken away is announced in CHANGELOG.md."""
+
+
+def test_the_public_names_are_these() -> None:
+    assert sorted(airflow_logio.__all__) == PUBLIC
+    assert set(PUBLIC) <= set(dir(airflow_logio))
+    assert not [name for name in PUBLIC if getattr(airflow_logio, name, None) is None]
+    with pytest.raises(AttributeError, match="module 'airflow_logio' has no attribute 'Pipelin'"):
+        _ = airflow_logio.Pipelin
+
+
+def test_a_public_name_loads_neither_airflow_nor_spark_nor_a_database_driver() -> None:
+    """One process imports them one after the other, and says after each of them what has been loaded."""
+    program = (
+        "import importlib, sys\n"
+        "heavy = {'airflow', 'pyspark', 'sqlalchemy', 'alembic', 'psycopg2', 'sqlite3', 'duckdb'}\n"
+        "def loaded(): return heavy & {name.partition('.')[0] for name in sys.modules}\n"
+        "import airflow_logio\n"
+        "assert not [name for name in sys.modules if name.startswith('airflow_logio.')], 'the root imports a module'\n"
+        "assert not {'numpy', 'pyarrow'} & set(sys.modules)\n"
+        "for name in airflow_logio.__all__:\n"
+        "    exec(f'from airflow_logio import {name}')\n"
+        "    assert not loaded(), f'{name} loads {loaded()}'\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
 
 
 NAMED = {

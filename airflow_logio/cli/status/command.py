@@ -7,9 +7,8 @@ from typing import Annotated
 
 import typer
 
-from airflow_logio.cli.app import LogOption, err, out, warn
-from airflow_logio.cli.connection_file import Connections
-from airflow_logio.cli.open_log import opened
+from airflow_logio.cli.common import LogOption, err, opened, out, warn
+from airflow_logio.cli.connection_file import ConnectionUrls
 from airflow_logio.cli.status import as_json as documents
 from airflow_logio.cli.status import run_tables
 from airflow_logio.cli.status.report import Report, Reporter
@@ -38,7 +37,7 @@ def status(
     """All runs of the log, the newest first; or one run with its groups, connections, ports, drivers and recoveries."""
     if watching and run is None:
         raise typer.BadParameter("name the run to watch: logio status RUN --watch", param_hint="--watch")
-    known = Connections.load(warn)
+    known = ConnectionUrls.load(warn)
     with opened(known.log_url(log)) as store:
         if run is None:
             _runs(store, as_json=as_json)

@@ -169,7 +169,7 @@ def serialize(effects: fx.Effects, bodies: Bodies) -> fx.Effects:
                 result.append(replace(effect, body=body, ref=bodies.outside(_purpose(effect), body)))
             case _:
                 result.append(effect)
-    return result + [fx.Count(port, "out", 0, 0, size) for port, size in sent.items()]
+    return result + [fx.CountEvents(port, "out", 0, 0, size) for port, size in sent.items()]
 
 
 def _purpose(action: fx.LogWrite | fx.LogRead) -> str:

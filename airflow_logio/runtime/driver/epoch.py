@@ -36,10 +36,10 @@ from airflow_logio.runtime.driver.logic_adapters import captured_inputs, specs_o
 from airflow_logio.runtime.driver.mailbox import Mailbox
 from airflow_logio.runtime.driver.source_reader import (
     PLAN,
-    Batch,
     Discarded,
     Exhausted,
     HandedOver,
+    ReadBatch,
     SourceReader,
     Stored,
     without_plan,
@@ -270,7 +270,7 @@ class GroupEpoch:
             case (Port() as receiver, Event() as event):
                 self._load.took(1, event.records)
                 loop.deliver(receiver, event, now)
-            case Batch() | Stored() | HandedOver() | Exhausted():
+            case ReadBatch() | Stored() | HandedOver() | Exhausted():
                 self._observe_source(item, now)
             case Discarded(operator, action_id):
                 loop.discarded(operator, action_id, now)
@@ -281,10 +281,10 @@ class GroupEpoch:
             case Failure(error):
                 raise error
 
-    def _observe_source(self, item: Batch | Stored | HandedOver | Exhausted, now: float) -> None:
+    def _observe_source(self, item: ReadBatch | Stored | HandedOver | Exhausted, now: float) -> None:
         loop = self._loop
         match item:
-            case Batch(operator, table, offset, about):
+            case ReadBatch(operator, table, offset, about):
                 outputs = self._members[operator].outputs if table.num_rows else ()
                 emits = [Emit(port, table, table.num_rows, about=about) for port in outputs]
                 loop.emit(operator, emits, offset, now)

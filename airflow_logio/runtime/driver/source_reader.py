@@ -50,7 +50,7 @@ LEAST_ATTEMPTS = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
+class ReadBatch:
     """Records of one event, and the offset after them."""
 
     operator: str
@@ -255,7 +255,9 @@ class SourceReader:
     def _bring(self, batches: Iterator[SourceBatch]) -> None:
         """From behind the last batch that was handed over: what is replayed resumes there."""
         for batch in batches:
-            self._mailbox.put_input(Batch(self._name, batch.table, batch.next_offset, batch.about), batch.table.nbytes)
+            self._mailbox.put_input(
+                ReadBatch(self._name, batch.table, batch.next_offset, batch.about), batch.table.nbytes
+            )
             self._offset = batch.next_offset
 
     def _read(self, action: Mapping[str, Any], offset: int) -> Iterator[SourceBatch]:

@@ -9,8 +9,8 @@ import pyarrow.compute as pc
 
 from airflow_logio.errors import ConfigurationError, LineageUnknown
 from airflow_logio.runtime.systems.arrow import decode
-from airflow_logio.store.lineage.log_rows import LineageLog
 from airflow_logio.store.lineage.result import EventNode, InputSetNode, ReadNode
+from airflow_logio.store.lineage_port import LineageLog
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records import Run
 from airflow_logio.store.rules.authored_ports import AuthoredPorts

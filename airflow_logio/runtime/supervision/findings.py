@@ -91,7 +91,10 @@ def finding_of(data: Any) -> FailedGroup | DueScaling:
 
 @dataclass(frozen=True, slots=True)
 class Findings:
-    """What one look has found. `failed` is None if the log could not be asked: then nothing is known."""
+    """What one look has found: `failed` groups, and requests to scale that are `due`.
+
+    `failed` is None if the log could not be asked: then nothing is known.
+    """
 
     failed: tuple[FailedGroup, ...] | None
     going_on: int = 0

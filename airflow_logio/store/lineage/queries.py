@@ -29,9 +29,9 @@ from dataclasses import replace
 from airflow_logio.errors import LineageUnknown
 from airflow_logio.protocol.values import Kind, Port
 from airflow_logio.store.lineage.captured_ports import CapturedPorts
-from airflow_logio.store.lineage.log_rows import LineageLog
 from airflow_logio.store.lineage.result import Direction, EventNode, InputSetNode, Lineage, Node, ReadNode
 from airflow_logio.store.lineage.walk import Edges, walk
+from airflow_logio.store.lineage_port import LineageLog
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records import Run
 from airflow_logio.store.rules.authored_ports import AuthoredPorts

@@ -61,7 +61,7 @@ class ReadNode:
 Node = EventNode | InputSetNode | ReadNode
 
 
-class Step(NamedTuple):
+class LineageStep(NamedTuple):
     """A node as `Lineage.walk` meets it; `again` says that it, and what is below it, has been shown before."""
 
     depth: int
@@ -125,14 +125,14 @@ class Lineage:
             if not isinstance(far, InputSetNode)
         }
 
-    def walk(self) -> Iterator[Step]:
+    def walk(self) -> Iterator[LineageStep]:
         """Depth first from the roots, as a tree is printed; below a node that comes again nothing is repeated."""
         seen: set[Node] = set()
         todo: list[tuple[int, Node]] = [(0, node) for node in reversed(self.roots)]
         while todo:
             depth, node = todo.pop()
             again = node in seen
-            yield Step(depth, node, again and bool(self.after(node)))
+            yield LineageStep(depth, node, again and bool(self.after(node)))
             if not again:
                 seen.add(node)
                 todo.extend((depth + 1, end) for end in reversed(self.after(node)))

@@ -8,8 +8,8 @@ from collections.abc import Collection, Iterable
 from airflow_logio.protocol.source import READ_ACTION_ID, READ_CONNECTION
 from airflow_logio.protocol.values import Port
 from airflow_logio.store.lineage.captured_ports import CapturedPorts
-from airflow_logio.store.lineage.log_rows import LineageLog
 from airflow_logio.store.lineage.result import Direction, EventNode, InputSetNode, Node, ReadNode
+from airflow_logio.store.lineage_port import LineageLog
 
 Edges = dict[Node, dict[Node, None]]
 """Ends of the edges of each node, in the order in which they were found; the nodes say nothing of themselves yet."""

@@ -239,7 +239,7 @@ class _Writer:
     def _store_state(self, effect: fx.StoreState) -> None:
         self._tables.put(self._tables.states, (self._run, effect.operator, 0), effect.data)
 
-    def _count(self, effect: fx.Count) -> None:
+    def _count(self, effect: fx.CountEvents) -> None:
         key, clock, table = (self._run, effect.port, effect.direction), self._tables.now(), self._tables.counters
         old = table.get(key)
         events, records, size, first = (0, 0, 0, clock) if old is None else _totals(old)
@@ -277,9 +277,9 @@ _CONCLUDE: Mapping[type, Callable[[_Writer, Any], None]] = {
     fx.DrainGroup: _Writer._drain_group,
     fx.FinishGroup: _Writer._finish_group,
     fx.StoreState: _Writer._store_state,
-    fx.Count: _Writer._count,
+    fx.CountEvents: _Writer._count,
 }
-_BESIDE: Mapping[type, int] = {fx.Acknowledge: 0, fx.MarkDone: 1, fx.StoreState: 3, fx.Count: 3}
+_BESIDE: Mapping[type, int] = {fx.Acknowledge: 0, fx.MarkDone: 1, fx.StoreState: 3, fx.CountEvents: 3}
 _TURN: Mapping[type, int] = {kind: _BESIDE.get(kind, 2) for kind in _CONCLUDE}
 """Assignments, then done marks, then what concludes, then rows that are replaced."""
 _PARTS = {kind: (_INSERT.get(kind), _TURN.get(kind)) for kind in (*_INSERT, *_CONCLUDE)}

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator
 from typing import Any
 
 from airflow_logio.protocol.values import Port
-from airflow_logio.store.lineage.log_rows import LineageLog, StoredBody
+from airflow_logio.store.lineage_port import LineageLog, StoredBody
 from airflow_logio.store.memory.tables import BodyKey, LogRow, Tables
 from airflow_logio.store.records import Run
 from airflow_logio.store.rules.channels import read_channel

@@ -16,7 +16,7 @@ from airflow_logio.protocol.states import (
     RunState,
     ScalingState,
 )
-from airflow_logio.store.lineage.log_rows import LineageLog
+from airflow_logio.store.lineage_port import LineageLog
 from airflow_logio.store.memory import generations, groups, maintenance, quarantine, scaling_requests, slots
 from airflow_logio.store.memory.drivers import driver_records
 from airflow_logio.store.memory.hearings import Hearings

@@ -237,7 +237,7 @@ class EventLog:
         return list(self._of_event.get(body, {}).values())
 
 
-class Transaction:
+class TablesTransaction:
     """Holds the lock of the log; not a generator, because the simulator opens a few thousand of them per second."""
 
     __slots__ = ("_tables",)
@@ -289,9 +289,9 @@ class Tables:
         """Called with the changes of every transaction that has committed, in order."""
         self._changes: list[Change] = []
 
-    def transaction(self) -> Transaction:
+    def transaction(self) -> TablesTransaction:
         """All of what is changed inside, or nothing if it raises."""
-        return Transaction(self)
+        return TablesTransaction(self)
 
     def begin(self) -> None:
         """Under the lock, as what follows."""

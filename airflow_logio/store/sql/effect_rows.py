@@ -60,7 +60,7 @@ class EffectRows:
                 self.aside.append(effect)
             case fx.StoreState(operator, data):
                 self.states[operator] = self._state_row(operator, 0, data)
-            case fx.Count(port, direction, events, records, size):
+            case fx.CountEvents(port, direction, events, records, size):
                 total = self.counts.setdefault((port, direction), [0, 0, 0])
                 for index, value in enumerate((events, records, size)):
                     total[index] += value

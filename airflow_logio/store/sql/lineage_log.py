@@ -13,7 +13,7 @@ from sqlalchemy.engine import Connection
 
 from airflow_logio.errors import LogInconsistent
 from airflow_logio.protocol.values import Port
-from airflow_logio.store.lineage.log_rows import LineageLog, StoredBody
+from airflow_logio.store.lineage_port import LineageLog, StoredBody
 from airflow_logio.store.records import Run
 from airflow_logio.store.rules.channels import read_channel
 from airflow_logio.store.rules.header import Header, read_header

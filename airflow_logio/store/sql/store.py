@@ -14,7 +14,7 @@ from sqlalchemy.engine import Connection, Engine
 from airflow_logio.errors import FailurePoint, Fenced, UnknownRun
 from airflow_logio.protocol.replicas import Placement, Slot
 from airflow_logio.protocol.states import GroupState, ScalingState
-from airflow_logio.store.lineage.log_rows import LineageLog
+from airflow_logio.store.lineage_port import LineageLog
 from airflow_logio.store.port import GroupSession, Hearing, LogStore
 from airflow_logio.store.records import (
     Claim,

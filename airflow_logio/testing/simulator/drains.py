@@ -1,4 +1,4 @@
-"""Drained runs under the simulator: who asks when, what must hold then, and the part of the input that was read."""
+"""Drained runs under the simulator: who asks when, and the part of the input that was read."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from airflow_logio.testing.simulator.plan import Batch, Read, Scenario, SourceScript, UpTo
-from airflow_logio.testing.simulator.violation import Violation
 
 DRAIN_EVERY = 8
 """Of the seeds of a scenario that drains, every so manieth is of a schedule in which somebody asks for it."""
@@ -81,56 +80,3 @@ def prefix_of(scenario: Scenario, read: Read) -> Scenario:
         expected=None if scenario.expected_of is None else partial(scenario.expected_of, read),
         drains=False,
     )
-
-
-# --- what must hold ---------------------------------------------------------------------------------------------------
-
-
-class Progress(NamedTuple):
-    """What the log says of a source: 0 if it has begun no read action; of a stored effect, its reference."""
-
-    action_id: int
-    offset: int
-    stored: str | None
-
-    @classmethod
-    def of(cls, state: Mapping[str, Any]) -> Progress:
-        return cls(state["action_id"], state["offset"], state["stored"]) if state else NOTHING
-
-
-NOTHING = Progress(0, 0, None)
-
-
-class DrainWatch:
-    """The part of `LogWatch` that sees how far sources are."""
-
-    def __init__(self) -> None:
-        self._progress: dict[str, Progress] = {}
-        self._obeys: dict[str, int] = {}
-        """Group → its first incarnation that registered, or will, after it was asked to drain."""
-
-    def asked_to_drain(self, group: str, incarnation: int) -> None:
-        """From this incarnation on, drivers of the group know it before they read."""
-        self._obeys.setdefault(group, incarnation)
-
-    def read(self, sources: Sequence[str]) -> Read:
-        """How far every source was read, by its stored state."""
-        found = {name: self._progress.get(name, NOTHING) for name in sources}
-        return {name: UpTo(max(at.action_id - 1, 0), at.offset) for name, at in found.items()}
-
-    def what_is_to_drain_reads_no_further(
-        self, group: str, incarnation: int, operator: str, state: Mapping[str, Any]
-    ) -> None:
-        """A driver that was there before the wish may not have heard; any later one uses what is stored, and nothing else."""
-        before, now = self._progress.get(operator, NOTHING), Progress.of(state)
-        self._progress[operator] = now
-        if incarnation < self._obeys.get(group, incarnation + 1):
-            return
-        begins = now.action_id != before.action_id
-        stores = now.stored is not None and now.stored != before.stored
-        if begins or stores or (now.offset != before.offset and before.stored is None):
-            raise Violation(
-                "what_is_to_drain_reads_no_further",
-                f"incarnation {incarnation} of {group} was asked to drain before its first read, and {operator} went from "
-                f"{before} to {now}",
-            )

@@ -30,7 +30,7 @@ WriterKey = tuple[str, str]
 
 
 @dataclass(frozen=True, slots=True)
-class Applied:
+class AppliedWrite:
     """A write action as the external system got it."""
 
     number: int
@@ -43,7 +43,7 @@ class ExternalSystem:
     """One connection's system: what it has applied, in order, and the marker per writer."""
 
     guarantee: Guarantee = Guarantee.CONDITIONAL
-    applied: dict[WriterKey, list[Applied]] = field(default_factory=dict)
+    applied: dict[WriterKey, list[AppliedWrite]] = field(default_factory=dict)
     tokens: dict[WriterKey, int] = field(default_factory=dict)
     reads: int = 0
     """How often it was read: contents of `lookup` may depend on it."""
@@ -76,9 +76,11 @@ class ExternalSystem:
         held = {action.number: index for index, action in enumerate(self.applied.get(key, ()))}
         for write in writes:
             if write.number in held:
-                self.applied[key][held[write.number]] = Applied(write.number, write.header, write.body)
+                self.applied[key][held[write.number]] = AppliedWrite(write.number, write.header, write.body)
             else:
                 self._append(key, [write])
 
     def _append(self, key: WriterKey, writes: Sequence[PendingWrite]) -> None:
-        self.applied.setdefault(key, []).extend(Applied(write.number, write.header, write.body) for write in writes)
+        self.applied.setdefault(key, []).extend(
+            AppliedWrite(write.number, write.header, write.body) for write in writes
+        )

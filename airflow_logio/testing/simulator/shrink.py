@@ -8,14 +8,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from airflow_logio.testing.simulator.simulation import Failure, Simulator
+from airflow_logio.testing.simulator.simulation import FailedSchedule, Simulator
 from airflow_logio.testing.simulator.world import Action
 
 MAX_REPLAYS = 600
 """How often a schedule is tried in all: a second or two per hundred."""
 
 
-def shrink(simulator: Simulator, failure: Failure, *, replays: int = MAX_REPLAYS) -> Failure:
+def shrink(simulator: Simulator, failure: FailedSchedule, *, replays: int = MAX_REPLAYS) -> FailedSchedule:
     """A failure of the same invariant with as few choices as `replays` attempts find; the failure itself if it has none."""
     search = _Search(simulator, failure, replays)
     search.leave_out(lambda action: action.age > 0)
@@ -27,7 +27,7 @@ def shrink(simulator: Simulator, failure: Failure, *, replays: int = MAX_REPLAYS
 
 
 class _Search:
-    def __init__(self, simulator: Simulator, failure: Failure, replays: int) -> None:
+    def __init__(self, simulator: Simulator, failure: FailedSchedule, replays: int) -> None:
         self._simulator = simulator
         self._left = replays
         self.best = failure
@@ -83,6 +83,6 @@ def replace_outcome(action: Action) -> Action:
     return action._replace(outcome="")
 
 
-def without_trace(failure: Failure) -> Failure:
+def without_trace(failure: FailedSchedule) -> FailedSchedule:
     """What a report keeps of a failure: the seed makes the trace again."""
     return replace(failure, trace=())

@@ -32,7 +32,7 @@ Narrate = Callable[[World, Action], Callable[[bool], None]]
 
 
 @dataclass(frozen=True)
-class Failure:
+class FailedSchedule:
     """What is wrong, and the choices that led there."""
 
     scenario: str
@@ -43,7 +43,7 @@ class Failure:
 
 
 @dataclass(frozen=True)
-class Figures:
+class ScheduleFigures:
     """What a schedule consisted of."""
 
     steps: int
@@ -56,7 +56,7 @@ class Figures:
 
 
 @dataclass(frozen=True)
-class Reference:
+class ReferenceRun:
     """A run without failures: its size, and what it leaves."""
 
     events: int
@@ -78,13 +78,13 @@ class Simulator:
         self._world_class = world_class
         self._log = LOGS[store]
         self._watch_class = watch_class
-        self._reference: Reference | None = None
+        self._reference: ReferenceRun | None = None
         self._parts: dict[tuple[tuple[str, UpTo], ...], Observed] = {}
         """How far sources were read → what a run without failures leaves over that."""
         self._records: dict[tuple[tuple[str, UpTo], ...], Records] = {}
         """The same of the pipeline with nothing replicated; without a key, of the whole input."""
 
-    def reference(self) -> Reference:
+    def reference(self) -> ReferenceRun:
         """Raises `Violation` if even a run without failures is not what the scenario expects."""
         if self._reference is None:
             plain = Simulator(self.scenario)
@@ -93,7 +93,7 @@ class Simulator:
             observed = plain.observed(world, watch)
             if wrong := compare(self.scenario, observed, None):
                 raise Violation("a_run_without_failures_is_right", wrong)
-            self._reference = Reference(watch.events, self._settled(world, watch, observed))
+            self._reference = ReferenceRun(watch.events, self._settled(world, watch, observed))
             world.close()
         return self._reference
 
@@ -128,7 +128,7 @@ class Simulator:
             return unordered(observed, watch.tables, senders_of(world.groups), self.scenario.codec)
         return observed
 
-    def run(self, seed: int) -> tuple[Figures, Failure | None]:
+    def run(self, seed: int) -> tuple[ScheduleFigures, FailedSchedule | None]:
         """One schedule. The same seed is the same schedule."""
         self.reference()
         collects = gc.isenabled()
@@ -139,17 +139,17 @@ class Simulator:
             if collects:
                 gc.enable()
 
-    def _schedule(self, seed: int) -> tuple[Figures, Failure | None]:
+    def _schedule(self, seed: int) -> tuple[ScheduleFigures, FailedSchedule | None]:
         """Nothing of its world is left when it returns."""
         reference = self.reference()
         world, watch = self.world()
         scheduler = Seeded(world, seed, reference.events)
-        failure: Failure | None = None
+        failure: FailedSchedule | None = None
         try:
             scheduler.run()
             self._judge(world, watch, reference)
         except Violation as error:
-            failure = Failure(self.scenario.name, seed, error.invariant, error.what, tuple(scheduler.trace))
+            failure = FailedSchedule(self.scenario.name, seed, error.invariant, error.what, tuple(scheduler.trace))
         figures = self._figures(world, watch, scheduler)
         scheduler.close()
         world.close()
@@ -163,7 +163,7 @@ class Simulator:
         world.close()
         return tuple(scheduler.trace)
 
-    def replay(self, seed: int, actions: Sequence[Action], narrate: Narrate | None = None) -> Failure | None:
+    def replay(self, seed: int, actions: Sequence[Action], narrate: Narrate | None = None) -> FailedSchedule | None:
         """The same choices, or some of them, then a run to the end without failures.
 
         `narrate` sees every one of these choices before it is taken, and what it returns is told whether it was possible.
@@ -171,7 +171,7 @@ class Simulator:
         reference = self.reference()
         world, watch = self.world()
         taken: list[Action] = []
-        failure: Failure | None = None
+        failure: FailedSchedule | None = None
         try:
             for action in actions:
                 tell = narrate(world, action) if narrate else None
@@ -190,11 +190,11 @@ class Simulator:
             Undisturbed(world).run()
             self._judge(world, watch, reference)
         except Violation as error:
-            failure = Failure(self.scenario.name, seed, error.invariant, error.what, tuple(taken))
+            failure = FailedSchedule(self.scenario.name, seed, error.invariant, error.what, tuple(taken))
         world.close()
         return failure
 
-    def _judge(self, world: World, watch: LogWatch, reference: Reference) -> None:
+    def _judge(self, world: World, watch: LogWatch, reference: ReferenceRun) -> None:
         world.scaling.conclude()
         observed, wanted = self.observed(world, watch), reference.observed
         if self.scenario.plain is not None and self.scenario.deterministic:
@@ -247,8 +247,8 @@ class Simulator:
         return _operators(Simulator(self.scenario.plain).world()[0])
 
     @staticmethod
-    def _figures(world: World, watch: LogWatch, scheduler: Seeded) -> Figures:
-        return Figures(
+    def _figures(world: World, watch: LogWatch, scheduler: Seeded) -> ScheduleFigures:
+        return ScheduleFigures(
             len(scheduler.trace), watch.events, world.commits, world.crashes, world.sites, bool(world.wished)
         )
 

@@ -10,11 +10,11 @@ from airflow_logio.protocol.values import Kind, Port
 from airflow_logio.testing.simulator.driver.simulated_driver import SimulatedDriver
 from airflow_logio.testing.simulator.executors import Work
 from airflow_logio.testing.simulator.replica_world import Move
-from airflow_logio.testing.simulator.simulation import Failure, Simulator
+from airflow_logio.testing.simulator.simulation import FailedSchedule, Simulator
 from airflow_logio.testing.simulator.world import Action, World
 
 
-def tell(simulator: Simulator, failure: Failure) -> list[str]:
+def tell(simulator: Simulator, failure: FailedSchedule) -> list[str]:
     """The sentences of a failing schedule; the last one says what is wrong."""
     sentences: list[str] = []
     reading: tuple[str, int] | None = None
@@ -236,7 +236,7 @@ def _summary(effects: Sequence[fx.Effect]) -> str:
                 said.append(f"Input Set {inset_id} of {operator} done")
             case fx.WritesDone(operator=operator, first=first, last=last):
                 said.append(f"write actions {_range([first, last])} of {operator} done")
-            case fx.StoreState() | fx.Count() | fx.RecordLineage():
+            case fx.StoreState() | fx.CountEvents() | fx.RecordLineage():
                 pass
             case _:
                 said.append(_words(type(effect).__name__))

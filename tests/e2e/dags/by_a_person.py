@@ -49,7 +49,7 @@ with DAG(
     max_active_runs=1,
     catchup=False,
 ):
-    failed = LogioFailedGroupSensor(task_id="failed_groups")
-    recovered = LogioRecoverGroupOperator.partial(task_id="recover").expand(failed=failed.output)
+    findings = LogioFailedGroupSensor(task_id="failed_groups")
+    recovered = LogioRecoverGroupOperator.partial(task_id="recover").expand(finding=findings.output)
     for dag_id in ("logio_recovered", "hurried"):
         TriggerDagRunOperator.partial(task_id=dag_id, trigger_dag_id=dag_id).expand(conf=recovered.output)

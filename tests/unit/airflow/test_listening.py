@@ -199,4 +199,4 @@ def test_triggers_hear_of_a_failure_before_they_poll(
 
     for payload in asyncio.run(both()):
         assert isinstance(payload, dict)
-        assert [one["cause"] for one in payload["failed"]] == ["killed by a test"]
+        assert [one["cause"] for one in payload["findings"]] == ["killed by a test"]

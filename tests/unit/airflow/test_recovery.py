@@ -94,7 +94,7 @@ def fired(trigger: Any, meanwhile: Callable[[], None] | None = None) -> Any:
 
 
 def failure(trigger: Any, launcher: FakeLauncher) -> dict[str, Any]:
-    [failed] = fired(trigger, launcher.kill)["failed"]
+    [failed] = fired(trigger, launcher.kill)["findings"]
     found: dict[str, Any] = failed
     return found
 
@@ -158,7 +158,7 @@ def test_a_log_that_is_away_says_nothing(
 
     launcher.kill()
     monkeypatch.setattr(SqlLogStore, "unfinished", away)
-    assert len(fired(trigger)["failed"]) == 1
+    assert len(fired(trigger)["findings"]) == 1
     assert len(asked) == 10
 
 
@@ -188,7 +188,7 @@ def test_it_is_launched_as_its_own_task_launched_it(
     told: list[Any] = []
     failed = failure(trigger, launcher)
     task = LogioRecoverGroupOperator(
-        task_id="recover", failed=failed, on_recovery_callback=lambda context: told.append(context["recovery"])
+        task_id="recover", finding=failed, on_recovery_callback=lambda context: told.append(context["recovery"])
     )
     recovery = task.execute(context())
     (_, first, settings, conf), (claim, second, again, conf_again) = launcher.launched
@@ -206,7 +206,7 @@ def test_two_recoveries_of_one_failure(
     log: LogStore, run: Run, totals: GroupStatus, trigger: LogioFailedGroupTrigger, launcher: FakeLauncher
 ) -> None:
     failed = failure(trigger, launcher)
-    outcomes = [LogioRecoverGroupOperator(task_id="r", failed=failed).execute(context())["outcome"] for _ in range(2)]
+    outcomes = [LogioRecoverGroupOperator(task_id="r", finding=failed).execute(context())["outcome"] for _ in range(2)]
     assert outcomes == ["launched", "not needed"]
     assert len(launcher.claims) == 2 and status(log, run).incarnation == 2
 
@@ -216,11 +216,11 @@ def test_a_spent_budget_parks_with_the_causes(
 ) -> None:
     budget = RecoveryBudget().recoveries
     for _ in range(budget):
-        LogioRecoverGroupOperator(task_id="r", failed=failure(trigger, launcher)).execute(context())
+        LogioRecoverGroupOperator(task_id="r", finding=failure(trigger, launcher)).execute(context())
         register(log, launcher)
     told: list[Any] = []
     last = LogioRecoverGroupOperator(
-        task_id="r", failed=failure(trigger, launcher), on_recovery_callback=[told.append, told.append]
+        task_id="r", finding=failure(trigger, launcher), on_recovery_callback=[told.append, told.append]
     )
     with pytest.raises(AirflowFailException, match=f"recovered {budget} times"):
         last.execute(context())
@@ -240,7 +240,7 @@ def test_what_cannot_be_launched_is_parked_rather_than_tried_for_ever(
     failed = failure(trigger, launcher)
     monkeypatch.delenv("AIRFLOW_CONN_WAREHOUSE_DB")
     with pytest.raises(AirflowFailException, match="warehouse_db"):
-        LogioRecoverGroupOperator(task_id="r", failed=failed).execute(context())
+        LogioRecoverGroupOperator(task_id="r", finding=failed).execute(context())
     parked = status(log, run)
     assert parked.state is GroupState.PARKED
     assert "has ended without saying so" in str(parked.error) and "warehouse_db" in str(parked.error)
@@ -264,7 +264,7 @@ def test_what_cannot_be_launched_here_is_not_parked_if_somebody_else_has_launche
         raise ConfigurationError("this worker has no such connection")
 
     monkeypatch.setattr(Launching, "context", while_another_recovers)
-    recovery = LogioRecoverGroupOperator(task_id="r", failed=failed).execute(context())
+    recovery = LogioRecoverGroupOperator(task_id="r", finding=failed).execute(context())
     assert recovery["outcome"] == "not needed"
     assert (status(log, run).state, status(log, run).incarnation) == (GroupState.RUNNING, 2)
 
@@ -284,13 +284,13 @@ def test_a_group_that_nobody_said_how_to_launch(log: LogStore, run: Run, launche
         "detected_at": 0.0,
     }
     with pytest.raises(AirflowFailException, match="logio retry"):
-        LogioRecoverGroupOperator(task_id="r", failed=failed).execute(context())
+        LogioRecoverGroupOperator(task_id="r", finding=failed).execute(context())
 
 
 @pytest.mark.parametrize("wrong", [None, {}, {"group": "totals"}, "totals", [1]])
 def test_something_else_than_a_failure(wrong: Any) -> None:
     with pytest.raises(ConfigurationError, match="as LogioFailedGroupSensor returns it"):
-        LogioRecoverGroupOperator(task_id="r", failed=wrong).execute(context())
+        LogioRecoverGroupOperator(task_id="r", finding=wrong).execute(context())
 
 
 def test_a_callback_that_fails_harms_nobody(
@@ -301,7 +301,7 @@ def test_a_callback_that_fails_harms_nobody(
 
     told: list[Any] = []
     task = LogioRecoverGroupOperator(
-        task_id="r", failed=failure(trigger, launcher), on_recovery_callback=[broken, told.append]
+        task_id="r", finding=failure(trigger, launcher), on_recovery_callback=[broken, told.append]
     )
     assert task.execute(context())["outcome"] == "launched"
     assert len(told) == 1 and "on_recovery_callback broken failed" in caplog.text
@@ -344,7 +344,7 @@ def test_a_supervisor_recovers_until_all_groups_have_ended(
                 finish(log, register(log, launcher))
 
     event = fired(waiting.trigger, end_the_others)
-    assert event == {"failed": []}
+    assert event == {"findings": []}
     summary = task.resume(context(), event)
     assert summary == {
         "run": run.uid,
@@ -388,7 +388,7 @@ def test_tasks_with_callbacks_survive_serialization() -> None:
     with DAG("d", schedule=None) as dag:
         LogioPipelineGroup(REF, connections=WAREHOUSE, on_recovery_callback=print)
         sensor = LogioFailedGroupSensor(task_id="failed_groups", give_up_after=timedelta(hours=1))
-        LogioRecoverGroupOperator.partial(task_id="recover", on_recovery_callback=print).expand(failed=sensor.output)
+        LogioRecoverGroupOperator.partial(task_id="recover", on_recovery_callback=print).expand(finding=sensor.output)
     stored = DagSerialization.from_dict(DagSerialization.to_dict(dag))
     assert set(stored.task_dict) == set(dag.task_dict)
 
@@ -404,7 +404,7 @@ def test_nonsensical_times_are_refused(wrong: dict[str, Any]) -> None:
 
 def recovered(totals: GroupStatus, trigger: LogioFailedGroupTrigger, launcher: FakeLauncher) -> tuple[Any, Any]:
     """(the sensor that waits for the recovery, its deferral)"""
-    recovery = LogioRecoverGroupOperator(task_id="r", failed=failure(trigger, launcher)).execute(context())
+    recovery = LogioRecoverGroupOperator(task_id="r", finding=failure(trigger, launcher)).execute(context())
     sensor = LogioRecoveredGroupSensor(task_id="recovered", recovery=recovery, poll_interval=0.01)
     return sensor, deferred(lambda: sensor.execute(context()))
 

@@ -372,7 +372,7 @@ def test_a_supervisor_recovers_replicas_and_carries_out_what_anybody_asks_for(
     assert looks(trigger(run)) is None
     log.request_scaling(run.run_id, "hourly", 2, by="logio scale")
     found = found_by(trigger(run))
-    assert [DueScaling.of(one).replicas for one in found["failed"]] == [2]
+    assert [DueScaling.of(one).replicas for one in found["findings"]] == [2]
     deferred(lambda: supervisor().resume(context(), found))
     assert drivers.launched() == [(ONE, 1), (TWO, 1)]
     assert looks(trigger(run)) is None, "the driver is on its way, nobody is woken"
@@ -382,7 +382,7 @@ def test_a_supervisor_recovers_replicas_and_carries_out_what_anybody_asks_for(
     assert looks(trigger(run)) is None
     drivers.kill(TWO)
     found = found_by(trigger(run))
-    assert [one["group"] for one in found["failed"]] == [TWO]
+    assert [one["group"] for one in found["findings"]] == [TWO]
     with caplog.at_level(logging.WARNING):
         deferred(lambda: supervisor().resume(context(), found))
     assert drivers.launched()[2:] == [(TWO, 2)]
@@ -395,9 +395,9 @@ def test_a_recovery_dag_does_so_as_well(drivers: Drivers, log: LogStore, run: Ru
     log.request_scaling(run.run_id, "hourly", 0, by="somebody")
     sensor = LogioFailedGroupSensor(task_id="failed_groups")
     [item] = sensor.resume(context(), found_by(deferred(lambda: sensor.execute(context())).trigger))
-    result = LogioRecoverGroupOperator(task_id="recover", failed=item).execute(context())
+    result = LogioRecoverGroupOperator(task_id="recover", finding=item).execute(context())
     assert (result["outcome"], result["launched_incarnation"]) == ("done", None)
-    assert LogioRecoverGroupOperator(task_id="recover", failed=item).execute(context())["outcome"] == "done"
+    assert LogioRecoverGroupOperator(task_id="recover", finding=item).execute(context())["outcome"] == "done"
     assert drivers.states() == ["retired"] * 3
 
 
@@ -418,7 +418,7 @@ def test_a_group_that_sleeps_is_woken_by_the_end_of_its_stream_unless_a_person_h
     assert FailureFinder(log, run_uid=run.uid).look().due == ()
     log.request(run.run_id, "publish", GroupState.RUNNING)
     found = found_by(trigger(run))
-    assert [DueScaling.of(one).replicas for one in found["failed"]] == [1]
+    assert [DueScaling.of(one).replicas for one in found["findings"]] == [1]
     deferred(lambda: supervisor().resume(context(), found))
     assert drivers.launched() == [(ONE, 1), (ONE, 2)]
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from airflow_logio.cli.connection_file import ConnectionFile, Connections, variable
+from airflow_logio.cli.connection_file import ConnectionFile, ConnectionUrls, variable
 from airflow_logio.errors import ConfigurationError
 
 
@@ -22,8 +22,8 @@ def written(path: Path, content: str, mode: int = 0o600) -> Path:
     return path
 
 
-def known(environment: dict[str, str], urls: dict[str, str] | None = None) -> Connections:
-    return Connections(environment, ConnectionFile(Path("logio.toml"), urls or {}))
+def known(environment: dict[str, str], urls: dict[str, str] | None = None) -> ConnectionUrls:
+    return ConnectionUrls(environment, ConnectionFile(Path("logio.toml"), urls or {}))
 
 
 def test_a_file_names_databases_by_connection_id(tmp_path: Path) -> None:
@@ -101,7 +101,7 @@ def test_the_payload_store_of_a_log(tmp_path: Path) -> None:
     path = written(tmp_path / "logio.toml", '[payloads]\nproduction = "s3://bucket/logio"\nlogio_default = "here"\n')
     file = ConnectionFile.read(path, lambda _: None)
     urls = {"production": "postgresql://u:p@host/log", "other": "postgresql://u:p@host/other"}
-    connections = Connections({}, ConnectionFile(path, urls, file.payloads))
+    connections = ConnectionUrls({}, ConnectionFile(path, urls, file.payloads))
     assert connections.payloads("production") == "s3://bucket/logio"
     assert connections.payloads("other") is None, "a server has no folder of its own"
     assert connections.payloads(None) == str(tmp_path / "here"), "drivers work in folders of their own"

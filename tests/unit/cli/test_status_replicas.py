@@ -74,7 +74,9 @@ def report(store: LogStore) -> Report:
 
 def count(driver: Driver, *counted: tuple[str, str, int]) -> None:
     """Records are ten times the events."""
-    counts: fx.Effects = [fx.Count(Port(*port.split(".")), way, many, many * 10, many) for port, way, many in counted]
+    counts: fx.Effects = [
+        fx.CountEvents(Port(*port.split(".")), way, many, many * 10, many) for port, way, many in counted
+    ]
     driver.session.commit(counts)
 
 

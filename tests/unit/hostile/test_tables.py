@@ -14,7 +14,6 @@ import sqlalchemy as sa
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from airflow_logio.cli.connection_file import absolute, sqlite_url
 from airflow_logio.dataflow.reads import TableRead
 from airflow_logio.dataflow.table_writer import TableWriter
 from airflow_logio.dataflow.write_actions import Marker, WriteAction
@@ -25,6 +24,7 @@ from airflow_logio.errors import (
     PipelineDefinitionError,
     WriteRefused,
 )
+from airflow_logio.runtime.systems.sqlite_files import absolute, sqlite_url
 from airflow_logio.runtime.systems.warehouse import Warehouse
 from tests.conftest import SQL
 from tests.support.postgres import PostgresServer

@@ -60,10 +60,14 @@ def filled(store: LogStore) -> Sales:
         about = {"read_action": 1, "first": 2 * n - 2, "last": 2 * n - 1}
         event = Event(INGEST, n, Kind.DATA, 2, None, encode(sold(n)), about)
         delivery = fx.Delivery(IN, tuple((inset, Status.DONE) for inset in insets), fused=True, kept=True)
-        commit += [fx.LogEvent(event, (delivery,), kept=True), fx.Count(INGEST, "out", 1, 2)]
+        commit += [fx.LogEvent(event, (delivery,), kept=True), fx.CountEvents(INGEST, "out", 1, 2)]
     for n, inset in enumerate(("wide", "small"), start=1):
         event = Event(HOURLY, n, Kind.DATA, 1, None, encode(pa.table({"hour": [inset]})))
-        commit += [fx.LogEvent(event, (), kept=True), fx.RecordLineage(HOURLY, n, inset), fx.Count(HOURLY, "out", 1, 1)]
+        commit += [
+            fx.LogEvent(event, (), kept=True),
+            fx.RecordLineage(HOURLY, n, inset),
+            fx.CountEvents(HOURLY, "out", 1, 1),
+        ]
     described = {"table": "products", "key": "product_id"}
     commit.append(fx.LogRead("hourly", "warehouse", 1, described, ("wide", "small"), 100, None, encode(PRODUCTS)))
     driver.session.commit(commit)

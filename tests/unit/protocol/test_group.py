@@ -337,7 +337,7 @@ def test_done_writes_are_marked_and_counted() -> None:
     group.protocol.writes_done("op", "wh", 3, 5, records=12)
     assert group.protocol.close_step() == [
         fx.WritesDone("op", "wh", 3, 5),
-        fx.Count(Port("op", "wh"), "write", 3, 12),
+        fx.CountEvents(Port("op", "wh"), "write", 3, 12),
     ]
 
 

@@ -11,11 +11,11 @@ from typer.testing import CliRunner
 
 from airflow_logio.cli.app import commands
 from airflow_logio.errors import ConfigurationError, PipelineDefinitionError
+from airflow_logio.testing import campaign as campaigns
+from airflow_logio.testing.campaign import CHUNK, Campaign
+from airflow_logio.testing.scenario_lookup import load_scenario, scenario_names
 from airflow_logio.testing.scenarios import SCENARIOS
-from airflow_logio.testing.simulator import campaign as campaigns
-from airflow_logio.testing.simulator.campaign import CHUNK, Campaign
 from airflow_logio.testing.simulator.drains import DRAIN_EVERY
-from airflow_logio.testing.simulator.scenario_lookup import load_scenario, scenario_names
 from airflow_logio.testing.simulator.simulation import MIN_COMMITS, MIN_EVENTS
 from tests.unit.testing.mutants import MUTANTS
 

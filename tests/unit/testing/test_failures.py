@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from airflow_logio.testing import Failure, Simulator, shrink, tell
+from airflow_logio.testing import FailedSchedule, Simulator, shrink, tell
 from airflow_logio.testing.scenarios import SCENARIOS
 from tests.unit.testing.mutants import MUTANTS
 
 NAMES = ["trigger_not_committed", "marker_not_checked", "fence_by_plain_select", "stored_effect_cut_short"]
 
 
-def first_failure(simulator: Simulator) -> Failure:
+def first_failure(simulator: Simulator) -> FailedSchedule:
     for seed in range(2_000):
         _, failure = simulator.run(seed)
         if failure is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from airflow_logio.testing.scenarios import SCENARIOS
-from airflow_logio.testing.simulator.simulation import Failure, Simulator
+from airflow_logio.testing.simulator.simulation import FailedSchedule, Simulator
 from tests.unit.testing.mutants import MUTANTS
 
 SCHEDULES = 2_000
@@ -24,7 +24,7 @@ def test_a_broken_variant_is_caught(name: str, monkeypatch: pytest.MonkeyPatch) 
     simulator = Simulator(SCENARIOS[mutant.scenario](), world_class=mutant.world)
     simulator.reference()  # what is right is known before anything is broken
     mutant.install(monkeypatch)
-    crashed: Failure | None = None
+    crashed: FailedSchedule | None = None
     for seed in range(SCHEDULES):
         _, failure = simulator.run(seed)
         if failure is not None and failure.invariant != CRASHED:

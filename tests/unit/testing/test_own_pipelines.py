@@ -11,7 +11,7 @@ import pytest
 from airflow_logio.dataflow import EveryEvents, Pipeline, RoundRobin, TableWriter, generate, stateless
 from airflow_logio.protocol.effects import ExpireLineage, Kept
 from airflow_logio.protocol.values import Port
-from airflow_logio.testing import Figures, Observed, ScriptedSource, Simulator, pipeline_scenario
+from airflow_logio.testing import Observed, ScheduleFigures, ScriptedSource, Simulator, pipeline_scenario
 from airflow_logio.testing.scenarios import SCENARIOS
 from airflow_logio.testing.simulator.drains import DRAIN_EVERY
 from airflow_logio.testing.simulator.scheduler import Seeded
@@ -51,7 +51,7 @@ def pipeline(*, retention: str | None = None) -> Pipeline:
     return made.freeze()
 
 
-def run(simulator: Simulator) -> list[Figures]:
+def run(simulator: Simulator) -> list[ScheduleFigures]:
     found = []
     for seed in SEEDS:
         figures, failure = simulator.run(seed)

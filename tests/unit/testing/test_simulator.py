@@ -10,6 +10,7 @@ from functools import cache
 import pytest
 
 from airflow_logio.protocol.states import ScalingState
+from airflow_logio.store.memory.tables import Tables
 from airflow_logio.store.records import ScalingRequest
 from airflow_logio.testing import INVARIANTS, LogWatch, Simulator, Site
 from airflow_logio.testing.scenarios import SCENARIOS
@@ -160,6 +161,9 @@ def test_a_seed_is_a_schedule(name: str) -> None:
     assert first.record(1) != first.record(2)
 
 
-def test_invariants_are_sentences_of_the_watch() -> None:
+def test_invariants_are_sentences_of_the_watches() -> None:
     assert len({invariant.__name__ for invariant in INVARIANTS}) == len(INVARIANTS) >= 15
-    assert all(getattr(LogWatch, invariant.__name__) is invariant for invariant in INVARIANTS)
+    watches = {type(part).__name__: type(part) for part in vars(LogWatch(Tables())).values()}
+    for invariant in INVARIANTS:
+        owner, _, name = invariant.__qualname__.rpartition(".")
+        assert getattr(watches[owner], name) is invariant, "it belongs to no watch that a LogWatch holds"

@@ -10,19 +10,20 @@ from airflow_logio.protocol.source import READ_CONNECTION
 from airflow_logio.protocol.writes import PendingWrite
 from airflow_logio.store.rules.channels import WRITES, read_channel
 from airflow_logio.testing.simulator.external_systems import WriterKey
+from airflow_logio.testing.simulator.violation import Violation
+from airflow_logio.testing.simulator.watch.event_watch import EventWatch
 from airflow_logio.testing.simulator.watch.slot_watch import SlotWatch
 
 if TYPE_CHECKING:
     from airflow_logio.testing.simulator.driver.simulated_driver import SimulatedDriver
 
 
-class DriverWatch(SlotWatch):
-    """The part of `LogWatch` that sees drivers."""
+class DriverWatch:
+    """What drivers report of themselves, held against events and slots of the log."""
 
-    def __init__(self) -> None:
-        SlotWatch.__init__(self)
-        self._last: dict[tuple[str, str], int] = {}
-        """(operator, port or channel) → the last event_id on it."""
+    def __init__(self, events: EventWatch, slots: SlotWatch) -> None:
+        self._events = events
+        self._slots = slots
         self._tokens: dict[WriterKey, int] = {}
 
     def before_write(self, key: WriterKey, writes: Sequence[PendingWrite]) -> None:
@@ -31,9 +32,9 @@ class DriverWatch(SlotWatch):
 
     def a_write_action_is_logged_before_it_is_applied(self, key: WriterKey, writes: Sequence[PendingWrite]) -> None:
         operator, connection = key
-        logged = self._last.get((operator, f"{WRITES}{connection}"), 0)
+        logged = self._events.last.get((operator, f"{WRITES}{connection}"), 0)
         if writes and writes[-1].number > logged:
-            self._broken(
+            raise Violation(
                 "a_write_action_is_logged_before_it_is_applied",
                 f"write action {writes[-1].number} of {operator} on {connection} is applied, the log knows {logged}",
             )
@@ -42,7 +43,7 @@ class DriverWatch(SlotWatch):
         """Asked when an external system has accepted a conditional write."""
         highest = self._tokens.get(key, 0)
         if token < highest:
-            self._broken(
+            raise Violation(
                 "a_lower_token_writes_nothing", f"{key[1]} accepted token {token} of {key[0]} after token {highest}"
             )
         self._tokens[key] = token
@@ -51,25 +52,25 @@ class DriverWatch(SlotWatch):
         """A driver has committed."""
         self.a_replaced_driver_commits_nothing(driver)
         if driver.plan.replica_of:
-            self.a_retired_replica_commits_nothing(driver)
-            self.only_its_owner_commits_for_a_slot(driver, effects)
+            self._slots.a_retired_replica_commits_nothing(driver)
+            self._slots.only_its_owner_commits_for_a_slot(driver, effects)
 
     def a_replaced_driver_commits_nothing(self, driver: SimulatedDriver) -> None:
         if driver.is_replaced:
-            self._broken(
+            raise Violation(
                 "a_replaced_driver_commits_nothing",
                 f"{driver.plan.name}, incarnation {driver.number} has committed, and was replaced before",
             )
 
     def a_replaced_driver_has_no_heartbeat(self, driver: SimulatedDriver) -> None:
         if driver.is_replaced:
-            self._broken(
+            raise Violation(
                 "a_replaced_driver_has_no_heartbeat", f"{driver.plan.name}, incarnation {driver.number} was replaced"
             )
 
     def a_complete_read_action_is_never_read_again(self, operator: str, action_id: int) -> None:
-        if self._last.get((operator, read_channel(READ_CONNECTION)), 0) >= action_id:
-            self._broken(
+        if self._events.last.get((operator, read_channel(READ_CONNECTION)), 0) >= action_id:
+            raise Violation(
                 "a_complete_read_action_is_never_read_again",
                 f"{operator} reads action {action_id}, whose effect is stored",
             )

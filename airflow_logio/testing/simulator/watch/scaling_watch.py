@@ -15,18 +15,17 @@ _ORDER = (ScalingState.REQUESTED, ScalingState.ACCEPTED, ScalingState.DONE)
 
 
 class ScalingWatch:
-    """The part of `LogWatch` that sees requests."""
+    """Requests to scale, and for which of them slots were placed."""
 
-    tables: Tables
-
-    def __init__(self) -> None:
+    def __init__(self, tables: Tables) -> None:
+        self._tables = tables
         self._shapes: Mapping[str, ReplicatedShape] = {}
         self._met: set[int] = set()
         """Requests for which slots are placed as they ask."""
         self.reopened: set[str] = set()
         """Replicas that had finished, and that a retry has given work again, maybe behind an executor's back."""
 
-    def begin_requests(self, shapes: Mapping[str, ReplicatedShape]) -> None:
+    def begin(self, shapes: Mapping[str, ReplicatedShape]) -> None:
         self._shapes = shapes
 
     # --- what an executor does ----------------------------------------------------------------------------------------
@@ -40,19 +39,21 @@ class ScalingWatch:
     def nothing_moves_for_a_settled_request(self, request: ScalingRequest) -> None:
         found = self._as_it_is(request)
         if found.state not in OPEN_SCALING:
-            self._broken("nothing_moves_for_a_settled_request", f"{_named(found)} is {found.state.value}: {found.note}")
+            raise Violation(
+                "nothing_moves_for_a_settled_request", f"{_named(found)} is {found.state.value}: {found.note}"
+            )
 
     def slots_are_placed_as_was_asked(self, request: ScalingRequest) -> None:
         """Evenly over as many replicas as it asks for, of those that have not finished; with nobody if it asks for none."""
         slots = [
             slot.owner
-            for (run_id, group, _), slot in self.tables.slots.items()
+            for (run_id, group, _), slot in self._tables.slots.items()
             if (run_id, group) == (request.run_id, request.group)
             and not slot.done
             and (slot.owner is None or slot.owner not in self.reopened)
         ]
         states = [
-            self.tables.groups[GroupKey(request.run_id, name)].state for name in self._shapes[request.group].replicas
+            self._tables.groups[GroupKey(request.run_id, name)].state for name in self._shapes[request.group].replicas
         ]
         finished = sum(state is GroupState.FINISHED for state in states) + len(self.reopened)
         shares = Counter(owner for owner in slots if owner is not None)
@@ -60,17 +61,17 @@ class ScalingWatch:
         is_even = not shares or max(shares.values()) - min(shares.values()) <= 1
         is_whole = shares.total() == (len(slots) if request.replicas else 0)
         if not (is_even and is_whole and least <= len(shares) <= request.replicas):
-            self._broken("slots_are_placed_as_was_asked", f"{_named(request)}, and the owners are {slots}")
+            raise Violation("slots_are_placed_as_was_asked", f"{_named(request)}, and the owners are {slots}")
 
     def a_replica_is_launched_for_an_open_request(self, request: ScalingRequest | None, replica: str) -> None:
         """Just now."""
         if request is None or self._as_it_is(request).state not in OPEN_SCALING:
             which = "no request" if request is None else _named(self._as_it_is(request))
-            self._broken("a_replica_is_launched_for_an_open_request", f"{replica} was launched for {which}")
+            raise Violation("a_replica_is_launched_for_an_open_request", f"{replica} was launched for {which}")
 
     # --- what a transaction changed -----------------------------------------------------------------------------------
 
-    def see_request(self, before: Any, after: ScalingRequest) -> None:
+    def see(self, before: Any, after: ScalingRequest) -> None:
         if before is ABSENT:
             self.a_key_names_one_request(after)
         else:
@@ -80,10 +81,12 @@ class ScalingWatch:
             self.what_is_done_was_done_before(after)
 
     def a_key_names_one_request(self, made: ScalingRequest) -> None:
-        for other in self.tables.scalings.values():
+        for other in self._tables.scalings.values():
             same = (other.run_id, other.group, other.key) == (made.run_id, made.group, made.key)
             if made.key is not None and same and other.request_id != made.request_id:
-                self._broken("a_key_names_one_request", f"{made.key!r} is that of {_named(other)} and {_named(made)}")
+                raise Violation(
+                    "a_key_names_one_request", f"{made.key!r} is that of {_named(other)} and {_named(made)}"
+                )
 
     def a_request_is_settled_once(self, before: ScalingRequest, after: ScalingRequest) -> None:
         asked = [(one.run_id, one.group, one.replicas, one.by, one.reason, one.key) for one in (before, after)]
@@ -91,36 +94,32 @@ class ScalingWatch:
             after.state is ScalingState.REFUSED or _ORDER.index(after.state) > _ORDER.index(before.state)
         )
         if asked[0] != asked[1] or not is_later:
-            self._broken("a_request_is_settled_once", f"{before} became {after}")
+            raise Violation("a_request_is_settled_once", f"{before} became {after}")
 
     def one_request_of_a_group_is_open(self, made: ScalingRequest) -> None:
         """At the end of every transaction: a newer request has refused the others."""
         mine = [
             one
-            for one in self.tables.scalings.values()
+            for one in self._tables.scalings.values()
             if (one.run_id, one.group) == (made.run_id, made.group) and one.state in OPEN_SCALING
         ]
         if len(mine) > 1:
-            self._broken("one_request_of_a_group_is_open", " and ".join(map(_named, mine)))
+            raise Violation("one_request_of_a_group_is_open", " and ".join(map(_named, mine)))
 
     def what_is_done_was_done_before(self, request: ScalingRequest) -> None:
         if request.request_id not in self._met:
-            self._broken(
+            raise Violation(
                 "what_is_done_was_done_before", f"{_named(request)} is called done, and nothing was moved for it"
             )
 
     def no_request_stays_open(self) -> None:
         """After the end, when an executor that lives has looked."""
-        for request in self.tables.scalings.values():
+        for request in self._tables.scalings.values():
             if request.state in OPEN_SCALING:
-                self._broken("no_request_stays_open", _named(request))
+                raise Violation("no_request_stays_open", _named(request))
 
     def _as_it_is(self, request: ScalingRequest) -> ScalingRequest:
-        return self.tables.scalings[request.run_id, request.request_id]
-
-    @staticmethod
-    def _broken(invariant: str, what: str) -> None:
-        raise Violation(invariant, what)
+        return self._tables.scalings[request.run_id, request.request_id]
 
 
 def _named(request: ScalingRequest) -> str:

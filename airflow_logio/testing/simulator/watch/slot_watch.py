@@ -13,9 +13,9 @@ from airflow_logio.protocol.values import Port
 from airflow_logio.store.memory.tables import ABSENT, GroupKey, GroupRow, Tables
 from airflow_logio.store.records import FenceRow
 from airflow_logio.testing.simulator.violation import Violation
+from airflow_logio.testing.simulator.watch.contexts import ContextWatch
 
 if TYPE_CHECKING:
-    from airflow_logio.protocol.context import Context
     from airflow_logio.testing.simulator.driver.simulated_driver import SimulatedDriver
 
 SlotName = tuple[str, int]
@@ -23,12 +23,11 @@ SlotName = tuple[str, int]
 
 
 class SlotWatch:
-    """The part of `LogWatch` that sees slots."""
+    """Slots as they were before the transaction that is looked at, and which of them are done since earlier."""
 
-    tables: Tables
-    _contexts: dict[str, Context]
-
-    def __init__(self) -> None:
+    def __init__(self, tables: Tables, contexts: ContextWatch) -> None:
+        self._tables = tables
+        self._contexts = contexts
         self._operators_of: Mapping[SlotName, Collection[str]] = {}
         self._group_of_operator: Mapping[str, str] = {}
         self._done: set[SlotName] = set()
@@ -39,7 +38,7 @@ class SlotWatch:
         """Groups whose epoch it has raised."""
         self._launching = False
 
-    def begin_slots(self, operators: Mapping[str, Sequence[str]]) -> None:
+    def begin(self, operators: Mapping[str, Sequence[str]]) -> None:
         """`operators` are those of each replicated group."""
         self._group_of_operator = {name: group for group, names in operators.items() for name in names}
         found: dict[SlotName, list[str]] = {}
@@ -70,20 +69,20 @@ class SlotWatch:
                     continue
                 number = slot_of(operator)
                 assert number is not None
-                slot = self.tables.slots[run_id, group, number]
+                slot = self._tables.slots[run_id, group, number]
                 if slot.owner != replica:
-                    self._broken(
+                    raise Violation(
                         "only_its_owner_commits_for_a_slot",
                         f"{replica}, incarnation {driver.number} has committed {type(effect).__name__} of {operator}, "
                         f"whose owner is {slot.owner}",
                     )
                 if (group, number) in self._done and not isinstance(effect, fx.Collect):
-                    self._broken("what_is_done_stays_as_it_is", f"{replica} has committed {effect} of slot {number}")
-        self._done = {(group, number) for (_, group, number), slot in self.tables.slots.items() if slot.done}
+                    raise Violation("what_is_done_stays_as_it_is", f"{replica} has committed {effect} of slot {number}")
+        self._done = {(group, number) for (_, group, number), slot in self._tables.slots.items() if slot.done}
 
     def a_retired_replica_commits_nothing(self, driver: SimulatedDriver) -> None:
-        if self.tables.groups[GroupKey(driver.claim.run_id, driver.plan.name)].state is GroupState.RETIRED:
-            self._broken("a_retired_replica_commits_nothing", f"{driver.plan.name}, incarnation {driver.number}")
+        if self._tables.groups[GroupKey(driver.claim.run_id, driver.plan.name)].state is GroupState.RETIRED:
+            raise Violation("a_retired_replica_commits_nothing", f"{driver.plan.name}, incarnation {driver.number}")
 
     # --- what a transaction changed -----------------------------------------------------------------------------------
 
@@ -95,36 +94,36 @@ class SlotWatch:
         if before is not ABSENT:
             self._changed.append((key, before))
 
-    def see_slots(self, *, reopened: bool) -> None:
+    def see(self, *, reopened: bool) -> None:
         """When a transaction is over; `reopened` if a retry of quarantined Input Sets has taken ends back."""
         if not self._changed and not self._raised:
             return
         changed, self._changed = self._changed, []
         raised, self._raised = self._raised, set()
         for key, before in changed:
-            after = self.tables.slots[key]
+            after = self._tables.slots[key]
             if before.owner != after.owner:
                 self.a_slot_that_is_done_never_moves(key, before, after)
                 self.who_loses_or_gains_a_slot_gets_a_new_epoch(key, before, after, raised)
             if (after.moves != before.moves + 1) if before.owner != after.owner else after.moves != before.moves:
-                self._broken("every_move_is_counted", f"slot {key[2]} of {key[1]}: {before} became {after}")
+                raise Violation("every_move_is_counted", f"slot {key[2]} of {key[1]}: {before} became {after}")
             if after.done and not before.done:
                 self.a_slot_is_done_when_its_operators_have_ended(key)
             if before.done and not after.done:
                 self._done.discard(key[1:])
                 if not reopened:
-                    self._broken("a_slot_stays_done", f"slot {key[2]} of {key[1]}")
+                    raise Violation("a_slot_stays_done", f"slot {key[2]} of {key[1]}")
 
     def a_slot_that_is_done_never_moves(self, key: tuple[int, str, int], before: Slot, after: Slot) -> None:
         if before.done:
-            self._broken("a_slot_that_is_done_never_moves", f"slot {key[2]} of {key[1]}: {before} became {after}")
+            raise Violation("a_slot_that_is_done_never_moves", f"slot {key[2]} of {key[1]}: {before} became {after}")
 
     def who_loses_or_gains_a_slot_gets_a_new_epoch(
         self, key: tuple[int, str, int], before: Slot, after: Slot, raised: Collection[str]
     ) -> None:
         for owner in (before.owner, after.owner):
             if owner is not None and owner not in raised:
-                self._broken(
+                raise Violation(
                     "who_loses_or_gains_a_slot_gets_a_new_epoch",
                     f"slot {key[2]} of {key[1]} went from {before.owner} to {after.owner}, and {owner} goes on",
                 )
@@ -132,9 +131,8 @@ class SlotWatch:
     def a_slot_is_done_when_its_operators_have_ended(self, key: tuple[int, str, int]) -> None:
         operators = self._operators_of[key[1:]]
         for name in operators:
-            context = self._contexts.get(name)
-            if context is None or not context.finished:
-                self._broken(
+            if not self._contexts.has_finished(name):
+                raise Violation(
                     "a_slot_is_done_when_its_operators_have_ended", f"slot {key[2]} of {key[1]} is done, {name} is not"
                 )
 
@@ -143,27 +141,22 @@ class SlotWatch:
     ) -> None:
         leaves = before.state is GroupState.RETIRED and after.state is not GroupState.RETIRED
         if leaves and not self._launching and not reopened:
-            self._broken(
+            raise Violation(
                 "a_retired_replica_is_launched_by_a_request_alone", f"{key.group} is {after.state.value} again"
             )
 
     def a_retired_replica_owns_no_open_slot(self, key: GroupKey) -> None:
-        owned = [slot.number for slot in self.tables.slots.values() if slot.owner == key.group and not slot.done]
+        owned = [slot.number for slot in self._tables.slots.values() if slot.owner == key.group and not slot.done]
         if owned:
-            self._broken("a_retired_replica_owns_no_open_slot", f"{key.group} owns {owned}")
+            raise Violation("a_retired_replica_owns_no_open_slot", f"{key.group} owns {owned}")
 
     def a_run_has_finished_when_all_is_done(self, operators: Collection[str]) -> None:
         for name in operators:
-            context = self._contexts.get(name)
-            if context is None or not context.finished:
-                self._broken("a_run_has_finished_when_all_is_done", f"it has, and {name} has not ended")
-        for key, row in self.tables.groups.items():
+            if not self._contexts.has_finished(name):
+                raise Violation("a_run_has_finished_when_all_is_done", f"it has, and {name} has not ended")
+        for key, row in self._tables.groups.items():
             if row.state not in CONCLUDED:
-                self._broken("a_run_has_finished_when_all_is_done", f"it has, and {key.group} is {row.state.value}")
-
-    @staticmethod
-    def _broken(invariant: str, what: str) -> None:
-        raise Violation(invariant, what)
+                raise Violation("a_run_has_finished_when_all_is_done", f"it has, and {key.group} is {row.state.value}")
 
 
 def _operators(effect: fx.Effect) -> Sequence[str]:

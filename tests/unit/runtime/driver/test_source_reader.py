@@ -17,10 +17,10 @@ from airflow_logio.errors import ConfigurationError, ExternalUnavailable, LogInc
 from airflow_logio.protocol.commit_queue import DiscardOrder, ReadOrder
 from airflow_logio.runtime.driver.mailbox import Bound, Mailbox
 from airflow_logio.runtime.driver.source_reader import (
-    Batch,
     Discarded,
     Exhausted,
     HandedOver,
+    ReadBatch,
     SourceReader,
     Stored,
     without_plan,
@@ -328,7 +328,7 @@ def test_a_store_is_discarded_while_the_next_read_action_is_asked_for(
     source = Blocked([3])
     harness = start(source, epoch)
     harness.reader.ask(ReadOrder("s", 1, {"part": 0}))
-    assert [type(item) for item in harness.take(3)] == [Stored, Batch, HandedOver]
+    assert [type(item) for item in harness.take(3)] == [Stored, ReadBatch, HandedOver]
     assert source.blocked.wait(10)
     harness.reader.drain(cut_short=True)
     harness.reader.ask(DiscardOrder("s", 1))
@@ -365,4 +365,4 @@ def test_a_source_whose_system_is_away_is_not_waited_for(start: Any) -> None:
 def test_batches_of_a_replayable_read_are_those_of_the_source(start: Any) -> None:
     harness = start(Scripted([2, 0, 1], replayable=True), None)
     harness.reader.ask(ReadOrder("s", 1, {"part": 0}))
-    assert all(isinstance(item, Batch) for item in harness.take(4)[:3])
+    assert all(isinstance(item, ReadBatch) for item in harness.take(4)[:3])

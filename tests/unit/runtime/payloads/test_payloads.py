@@ -279,7 +279,7 @@ def test_large_bodies_are_outside_the_log_and_small_ones_inside(epoch: EpochPayl
         "writes",
         "reads",
     ]
-    assert done[-1] == fx.Count(OUT, "out", 0, 0, len(encode(TABLE.slice(0, 2))) + len(encode(TABLE)))
+    assert done[-1] == fx.CountEvents(OUT, "out", 0, 0, len(encode(TABLE.slice(0, 2))) + len(encode(TABLE)))
     again = bodies.unpacked(Event(OUT, 2, Kind.DATA, 1000, None, b"", ref=done[1].event.ref))
     assert again.payload.equals(TABLE)
     loaded = bodies.loaded(PendingWrite("w", "db", 1, {}, 1000, b"", done[2].ref))

@@ -40,10 +40,10 @@ class Work:
         self.store.heartbeat(self.drivers[name].ref, 1, ready=True, rss_bytes=1, load=load)
 
     def send(self, slot: int, events: int, records: int) -> None:
-        self.drivers["feed"].session.commit([fx.Count(Port("feed", f"slot{slot}"), "out", events, records, 0)])
+        self.drivers["feed"].session.commit([fx.CountEvents(Port("feed", f"slot{slot}"), "out", events, records, 0)])
 
     def take(self, name: str, slot: int, events: int, records: int) -> None:
-        self.drivers[name].session.commit([fx.Count(inbox(slot), "in", events, records, 0)])
+        self.drivers[name].session.commit([fx.CountEvents(inbox(slot), "in", events, records, 0)])
 
     def look(self) -> Look:
         return look(self.store, self.run, GROUP, lambda: self.now)

@@ -20,9 +20,9 @@ from pathlib import Path
 from typing import Any
 
 from airflow_logio.errors import ConfigurationError
-from airflow_logio.testing.simulator.scenario_lookup import load_scenario
+from airflow_logio.testing.scenario_lookup import load_scenario
 from airflow_logio.testing.simulator.shrink import without_trace
-from airflow_logio.testing.simulator.simulation import Failure, Simulator
+from airflow_logio.testing.simulator.simulation import FailedSchedule, Simulator
 from airflow_logio.testing.simulator.sites import Site
 
 CHUNK = 50
@@ -51,7 +51,7 @@ class Tally:
     fewest_crashes: int = 0
     violations: int = 0
     sites: dict[str, int] = field(default_factory=dict)
-    failures: list[Failure] = field(default_factory=list)
+    failures: list[FailedSchedule] = field(default_factory=list)
 
     def add(self, other: Tally) -> None:
         """Count another chunk in."""
@@ -165,7 +165,7 @@ def _tally_json(tally: Tally) -> dict[str, Any]:
 
 
 def _tally(state: dict[str, Any]) -> Tally:
-    return Tally(**{**state, "failures": [Failure(**failure) for failure in state["failures"]]})
+    return Tally(**{**state, "failures": [FailedSchedule(**failure) for failure in state["failures"]]})
 
 
 def run_chunk(chunk: Chunk, store: str, params: tuple[tuple[str, str], ...] = ()) -> Tally:

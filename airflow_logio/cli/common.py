@@ -1,0 +1,63 @@
+"""What the commands share: the terminal, options, ``key=value`` pairs, the log as a terminal opens it."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated, TextIO
+
+import typer
+from rich.console import Console
+
+from airflow_logio.store import open_store
+from airflow_logio.store.rules.patience import Patience
+
+if TYPE_CHECKING:
+    from airflow_logio.store.port import LogStore
+
+PIPE_WIDTH = 200
+"""Columns of output that goes to a pipe or a file: wide, so that nothing is wrapped."""
+
+
+def _console(stream: TextIO, *, stderr: bool = False) -> Console:
+    return Console(stderr=stderr, highlight=False, soft_wrap=True, width=None if stream.isatty() else PIPE_WIDTH)
+
+
+out = _console(sys.stdout)
+err = _console(sys.stderr, stderr=True)
+
+TERMINAL_PATIENCE = Patience(total_seconds=30)
+"""A person is waiting."""
+
+LogOption = Annotated[
+    str | None, typer.Option("--log", help="Connection id of the log. Default: LOGIO_URL, else .logio/logio.db")
+]
+RunArgument = Annotated[str, typer.Argument(help="Run: its uid, the beginning of it, or its run id")]
+
+
+def warn(text: str) -> None:
+    err.print(f"warning: {text}", style="yellow", markup=False)
+
+
+def pairs(option: str, given: Sequence[str]) -> dict[str, str]:
+    """``["a=1", "b=2"]`` as a mapping; a usage error for anything else."""
+    result: dict[str, str] = {}
+    for text in given:
+        name, separator, value = text.partition("=")
+        if not separator or not name:
+            raise typer.BadParameter(f"{text!r} is not of the form name=value", param_hint=option)
+        if name in result:
+            raise typer.BadParameter(f"{name!r} is given twice", param_hint=option)
+        result[name] = value
+    return result
+
+
+@contextmanager
+def opened(url: str, *, create: bool = False) -> Iterator[LogStore]:
+    """The log, closed at the end; `create` as in `open_store`."""
+    store = open_store(url, application="logio cli", patience=TERMINAL_PATIENCE, create=create)
+    try:
+        yield store
+    finally:
+        store.dispose()
