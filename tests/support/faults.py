@@ -237,6 +237,9 @@ def _broken(connection: Any, text: str) -> Exception:
 
 
 def _lost(connection: Any, text: str) -> Exception:
+    error: Exception
     if isinstance(getattr(connection, "driver_connection", connection), sqlite3.Connection):
-        return sqlite3.OperationalError(f"disk I/O error: {text}")
-    return psycopg2.OperationalError(f"server closed the connection unexpectedly: {text}")
+        error = sqlite3.OperationalError(f"disk I/O error: {text}")
+        return error
+    error = psycopg2.OperationalError(f"server closed the connection unexpectedly: {text}")
+    return error

@@ -295,6 +295,19 @@ class World:
                 raise Violation("no_group_is_parked", f"{action.group}: {error}") from error
         return True
 
+    def _intrude(self, action: Action) -> bool:
+        """A driver of an earlier run goes on at a table; `about`: (connection, which of them)."""
+        connection, number = action.about if isinstance(action.about, tuple) else ("", 0)
+        earlier = self.systems[connection].earlier
+        if number >= len(earlier):
+            return False
+        earlier[number].advance(action.many)
+        return True
+
+    def earlier_runs(self) -> list[tuple[str, int]]:
+        """Which drivers of earlier runs there are, as `_intrude` asks for them."""
+        return [(name, number) for name, system in self.systems.items() for number in range(len(system.earlier))]
+
     def _wish(self, action: Action) -> bool:
         """A person asks a group with sources to drain, again or for the first time. Waits for the fence row."""
         group = action.group
@@ -369,6 +382,8 @@ class World:
         self.drivers.clear()
         self.scaling.close()
         self._doubts.clear()
+        for system in self.systems.values():
+            system.close()
         self.watch.close()
 
 
@@ -379,6 +394,7 @@ _SUPERVISION: Mapping[str, Callable[[World, Action], bool]] = {
     "kill": World._kill,
     "decide": World._decide,
     "sweep": World._sweep,
+    "intrude": World._intrude,
     "retry": World._retry,
     "wish": World._wish,
     "request": lambda world, action: world.scaling.request(action.group, action.about),

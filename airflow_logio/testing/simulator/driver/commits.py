@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
+from weakref import ref
 
 from airflow_logio.errors import EpochVoid, LogInconsistent
 from airflow_logio.protocol import effects as fx
@@ -13,6 +15,7 @@ from airflow_logio.store.records import FenceRow
 from airflow_logio.testing.simulator.driver.driver_state import Incarnation, Phase
 from airflow_logio.testing.simulator.driver.threads import At, Writer
 from airflow_logio.testing.simulator.external_systems import Guarantee
+from airflow_logio.testing.simulator.write_attempts import WriteAttempt
 
 if TYPE_CHECKING:
     pass
@@ -110,27 +113,36 @@ class Committing(Incarnation):
         assert isinstance(about, tuple)
         return self.writers.get(about)
 
-    def _apply(self, about: object, _many: int, outcome: str) -> bool:
-        """One attempt at the external system. Outcomes: applied; ``lost``: applied, but the answer is lost; ``fails``."""
+    def _apply(self, about: object, many: int, outcome: str) -> bool:
+        """Up to `many` steps of an attempt at the external system.
+
+        Outcomes: applied, if they were enough; ``lost``: then the answer is lost; ``fails``: the connection breaks.
+        """
         writer = self._writer(about)
         if writer is None or writer.at not in (At.TAKEN, At.UNKNOWN):
             return False
         if outcome == "fails":
+            writer.give_up()
             return True
-        if self._attempt(writer):
+        if self._attempt(writer, many):
             writer.at = At.UNKNOWN if outcome == "lost" else At.DONE
             if writer.at is At.UNKNOWN:
                 writer.todo = ()
+                writer.attempt = None
         return True
 
-    def _attempt(self, writer: Writer) -> bool:
+    def _attempt(self, writer: Writer, many: int = 1) -> bool:
         """True if the system has now applied all of it; a checkable one is asked first, and written to in another step."""
         system = self.world.systems[writer.key[1]]
         if system.guarantee is Guarantee.CONDITIONAL:
-            self.world.watch.before_write(writer.key, writer.taken)
-            token = self._token(writer.key[0])
-            system.apply(writer.key, token, writer.taken)
-            self.world.watch.a_lower_token_writes_nothing(writer.key, token)
+            if writer.attempt is None:
+                self.world.watch.before_write(writer.key, writer.taken)
+                token = self._token(writer.key[0])
+                writer.attempt = WriteAttempt(system, writer.key, token, writer.taken, is_alive=_client(self, writer))
+            if not writer.attempt.advance(many):
+                return False
+            if writer.attempt.wrote:
+                self.world.watch.a_lower_token_writes_nothing(writer.key, writer.attempt.token)
         elif system.guarantee is Guarantee.IDEMPOTENT:
             self.world.watch.before_write(writer.key, writer.taken)
             system.upsert(writer.key, writer.taken)
@@ -158,6 +170,17 @@ class Committing(Incarnation):
         writer.at = At.IDLE
         self.step_open = True
         return True
+
+
+def _client(driver: Incarnation, writer: Writer) -> Callable[[], bool]:
+    """Whether a writer thread lives: its driver does, and has not joined it. The locks of a database hold no driver."""
+    of_driver, of_writer = ref(driver), ref(writer)
+
+    def is_alive() -> bool:
+        alive = of_driver()
+        return alive is not None and alive.is_alive and of_writer() is not None
+
+    return is_alive
 
 
 def pending_write(effect: fx.LogWrite) -> PendingWrite:

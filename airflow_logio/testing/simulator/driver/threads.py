@@ -19,6 +19,7 @@ from airflow_logio.protocol.writes import PendingWrite
 from airflow_logio.testing.simulator.codec import Codec
 from airflow_logio.testing.simulator.external_systems import WriterKey
 from airflow_logio.testing.simulator.plan import Batch
+from airflow_logio.testing.simulator.write_attempts import WriteAttempt
 
 
 class At(Enum):
@@ -57,7 +58,7 @@ class Committer:
         self.at = At.TAKEN
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, weakref_slot=True)
 class Writer:
     """Write actions whose commit is done, in order, for one connection of one operator."""
 
@@ -67,6 +68,8 @@ class Writer:
     taken: list[PendingWrite] = field(default_factory=list)
     todo: Sequence[PendingWrite] = ()
     """Of a checkable system: what its answer said is still to be applied."""
+    attempt: WriteAttempt | None = None
+    """Of a conditional system: the transaction under way."""
     outstanding: int = 0
     """Handed over, and their success not noted by the group."""
 
@@ -76,8 +79,14 @@ class Writer:
 
     def take(self, actions: int) -> None:
         self.taken = [self.pending.popleft() for _ in range(min(actions, len(self.pending)))]
-        self.todo = ()
+        self.todo, self.attempt = (), None
         self.at = At.TAKEN
+
+    def give_up(self) -> None:
+        """The connection breaks: a transaction under way is rolled back."""
+        if self.attempt is not None:
+            self.attempt.end()
+            self.attempt = None
 
 
 @dataclass(slots=True)

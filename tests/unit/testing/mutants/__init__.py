@@ -6,7 +6,17 @@ or world of their own.
 
 from __future__ import annotations
 
-from tests.unit.testing.mutants import draining, fencing, keeping, recovering, requesting, scaling, storing, writing
+from tests.unit.testing.mutants import (
+    draining,
+    fencing,
+    keeping,
+    recovering,
+    requesting,
+    scaling,
+    storing,
+    warehouse,
+    writing,
+)
 from tests.unit.testing.mutants.registry import MUTANTS, Mutant
 
 __all__ = [
@@ -19,5 +29,6 @@ __all__ = [
     "requesting",
     "scaling",
     "storing",
+    "warehouse",
     "writing",
 ]

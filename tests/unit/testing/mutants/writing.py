@@ -1,4 +1,4 @@
-"""Broken write actions and external systems."""
+"""Broken write actions, on their way to external systems."""
 
 from __future__ import annotations
 
@@ -8,31 +8,11 @@ import pytest
 
 from airflow_logio.protocol import effects as fx
 from airflow_logio.protocol.operator import OperatorProtocol
-from airflow_logio.protocol.writes import PendingWrite
 from airflow_logio.testing.simulator.driver.commits import pending_write
 from airflow_logio.testing.simulator.driver.driver_state import Option
 from airflow_logio.testing.simulator.driver.simulated_driver import Driver
 from airflow_logio.testing.simulator.driver.threads import At, Writer
-from airflow_logio.testing.simulator.external_systems import ExternalSystem, WriterKey
 from tests.unit.testing.mutants.registry import mutant
-
-
-@mutant("linear")
-def marker_not_checked(patch: pytest.MonkeyPatch) -> None:
-    """The external system applies a write action again, though its marker has passed it."""
-
-    def apply(self: ExternalSystem, key: WriterKey, token: int, writes: Sequence[PendingWrite]) -> None:
-        self._check_token(key, token)
-        self._append(key, writes)
-        self.tokens[key] = token
-
-    patch.setattr(ExternalSystem, "apply", apply)
-
-
-@mutant("linear")
-def token_not_checked(patch: pytest.MonkeyPatch) -> None:
-    """The external system accepts a driver after its successor has written."""
-    patch.setattr(ExternalSystem, "_check_token", lambda _self, _key, _token: None)
 
 
 @mutant("linear")
@@ -112,7 +92,7 @@ def rebuilt_before_writers_are_joined(_patch: pytest.MonkeyPatch) -> None:
 
 
 class WritesWithoutAsking(Driver):
-    def _attempt(self, writer: Writer) -> bool:
+    def _attempt(self, writer: Writer, many: int = 1) -> bool:
         self.world.systems[writer.key[1]].write(writer.key, writer.taken)
         return True
 
