@@ -7,7 +7,6 @@ import os
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -20,13 +19,6 @@ from airflow_logio.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from airflow_logio.testing.campaign import Campaign, Tally
-
-
-class Store(StrEnum):
-    """Where schedules keep their log."""
-
-    MEMORY = "memory"
-    SQLITE = "sqlite"
 
 
 def register(app: typer.Typer) -> None:
@@ -45,8 +37,14 @@ def simulate(
     seed: Annotated[int, typer.Option(min=0, help="The first seed; each schedule has the next one")] = 0,
     processes: Annotated[int, typer.Option(min=0, help="Processes; 0 for one per core")] = 1,
     store: Annotated[
-        Store, typer.Option(help="Log: in memory, or SQLite held equal to the one in memory")
-    ] = Store.MEMORY,
+        str,
+        typer.Option(
+            "--log",
+            "--store",
+            help="Log: memory; or sqlite, or postgresql://..., held equal to one in memory",
+            metavar="LOG",
+        ),
+    ] = "memory",
     param: Annotated[list[str] | None, typer.Option("--param", help="Run parameter of a pipeline, name=value")] = None,
     state: Annotated[
         Path | None, typer.Option(help="Keep what is done in this file, and go on from there if it exists")
@@ -63,7 +61,7 @@ def simulate(
     from airflow_logio.testing.scenario_lookup import scenario_names
 
     campaign = campaigns.Campaign(
-        scenario_names(target), schedules, seed, store.value, tuple(pairs("--param", param or ()).items())
+        scenario_names(target), schedules, seed, store, tuple(pairs("--param", param or ()).items())
     )
     if state is not None:
         campaign.resume(state)

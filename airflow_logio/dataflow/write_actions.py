@@ -8,8 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from airflow_logio.errors import Fenced
-from airflow_logio.protocol.writes import unapplied
+from airflow_logio.protocol.warehouse_rules import MarkerRow, to_apply
 
 BEGIN, INSERT = "begin", "insert"
 """What the description of a write action says under ``action``: the one a run begins with, or records to write."""
@@ -73,9 +72,4 @@ class Marker:
         last action and `self.token`. Raises `Fenced` if a higher token wrote (this driver was replaced), and
         `LogInconsistent` if the row is behind the log (the external system was restored from an older copy).
         """
-        if token > self.token:
-            raise Fenced(
-                f"write actions of {self.operator!r} on {self.connection!r}: token {token} has written, this "
-                f"driver holds {self.token}; it was replaced"
-            )
-        return unapplied(actions, number)
+        return to_apply(self.operator, self.connection, self.token, actions, MarkerRow(number, token))

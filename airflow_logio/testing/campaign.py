@@ -22,6 +22,7 @@ from typing import Any
 from airflow_logio.errors import ConfigurationError
 from airflow_logio.testing.scenario_lookup import load_scenario
 from airflow_logio.testing.simulator.shrink import without_trace
+from airflow_logio.testing.simulator.simulated_logs import shown_name
 from airflow_logio.testing.simulator.simulation import FailedSchedule, Simulator
 from airflow_logio.testing.simulator.sites import Site
 
@@ -128,7 +129,7 @@ class Campaign:
             "version": VERSION,
             "scenarios": list(self.scenarios),
             "seed": self.seed,
-            "store": self.store,
+            "store": shown_name(self.store),
             "schedules": self.ran,
             "drained": self.drained,
             "violations": self.violations,
@@ -148,7 +149,7 @@ class Campaign:
             return
         try:
             state = json.loads(path.read_text())
-            mine = (VERSION, list(self.scenarios), self.seed, self.store)
+            mine = (VERSION, list(self.scenarios), self.seed, shown_name(self.store))
             if (state["version"], state["scenarios"], state["seed"], state["store"]) != mine:
                 raise ConfigurationError(
                     f"{path} is the state of another campaign: {', '.join(state['scenarios'])} from seed {state['seed']} on "

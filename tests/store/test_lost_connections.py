@@ -11,6 +11,7 @@ import pytest
 from airflow_logio.errors import Fenced, LogUnavailable
 from airflow_logio.store.records import Claim
 from airflow_logio.store.sql.store import SqlLogStore
+from tests.conftest import QUICK
 from tests.store.conftest import OpenStore
 from tests.store.every_effect import EVERY_KIND, picture, prepared
 from tests.support.connections import connections_made, is_open
@@ -21,6 +22,7 @@ from tests.support.faults import (
     before_statement,
     commit_lost,
     lose_connection,
+    slow_commit,
 )
 from tests.support.logs import IN, OUT, SOMEBODY, Driver, fetched, sent, spec, start_driver
 
@@ -33,6 +35,7 @@ def expected(sql_store: SqlLogStore) -> dict[str, Any]:
     return picture(sql_store, driver.run.run_id)
 
 
+ON_ITS_WAY_SECONDS = 0.4
 LOSSES = {"before": before_statement, "after": after_statement}
 
 
@@ -63,6 +66,27 @@ def test_an_unknown_outcome_is_read_back(
     assert picture(sql_store, driver.run.run_id) == expected
     driver.session.commit([sent(6)])
     assert fetched(driver.session) == [5, 6]
+
+
+@pytest.mark.postgres
+@pytest.mark.parametrize("rolls_back", [False, True], ids=["it commits", "it is rolled back"])
+def test_a_read_back_waits_for_a_commit_that_is_still_on_its_way(postgres_url: str, *, rolls_back: bool) -> None:
+    """Without the fence row's lock it would read that nothing was committed, and be wrong a moment later.
+
+    SQLite has no such moment: COMMIT is a call in the driver's own process.
+    """
+    store = SqlLogStore.at(postgres_url, patience=QUICK)
+    driver = prepared(store, "undisturbed")
+    driver.session.commit(EVERY_KIND)
+    expected = picture(store, driver.run.run_id)
+    driver = prepared(store, "run")
+    with slow_commit(store, ON_ITS_WAY_SECONDS, rolls_back=rolls_back) as late:
+        driver.session.commit(EVERY_KIND)
+        assert late[0].finished.is_set(), "whether it was committed was known before the transaction had ended"
+    assert picture(store, driver.run.run_id) == expected
+    driver.session.commit([sent(6)])
+    assert fetched(driver.session) == [5, 6]
+    store.dispose()
 
 
 @pytest.mark.parametrize("lost", [acknowledgement_lost, commit_lost])

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -21,7 +21,7 @@ from airflow_logio.store.sql.backends import driver_application
 from airflow_logio.store.sql.store import SqlLogStore
 from tests.conftest import QUICK
 from tests.store.every_effect import EVERY_KIND, picture, prepared, undone
-from tests.support.faults import Pause, after_statement, around_commit, before_statement
+from tests.support.faults import STANDS_SECONDS, Pause, place
 from tests.support.logs import SOMEBODY, Driver, sent, spec, start_driver
 
 OF_ITS_OWN = ("logio_driver", "logio_group", "logio_fence")
@@ -34,9 +34,6 @@ def short_timeouts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(engines, "LOCK_TIMEOUT_SECONDS", 0.05)
     monkeypatch.setattr(databases, "BUSY_TIMEOUT_SECONDS", 0.02)
 
-
-STANDS_SECONDS = 0.06
-"""How long somebody stands still while another tries: longer than the other needs if nothing is in its way."""
 
 OpenNamed = Callable[..., SqlLogStore]
 
@@ -51,22 +48,6 @@ def open_named(log_url: str) -> Iterator[OpenNamed]:
             return store
 
         yield opened
-
-
-def places(store: SqlLogStore, pause: Pause) -> Iterator[tuple[str, AbstractContextManager[Any]]]:
-    """Before and after COMMIT, then each statement; whoever iterates stops when one is not reached."""
-    yield "before COMMIT", around_commit(store, before=pause)
-    yield "after COMMIT", around_commit(store, after=pause)
-    for number in range(1, 1000):
-        yield f"before statement {number}", before_statement(store, number, pause)
-        yield f"after statement {number}", after_statement(store, number, pause)
-
-
-def place(store: SqlLogStore, index: int, pause: Pause) -> tuple[str, AbstractContextManager[Any]]:
-    for number, found in enumerate(places(store, pause)):
-        if number == index:
-            return found
-    raise AssertionError(index)
 
 
 @pytest.fixture

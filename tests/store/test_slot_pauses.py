@@ -27,8 +27,17 @@ from airflow_logio.store.sql import engines, slot_moves
 from airflow_logio.store.sql.backends import driver_application
 from airflow_logio.store.sql.store import SqlLogStore
 from tests.conftest import QUICK
-from tests.store.test_pauses import STANDS_SECONDS, OpenNamed, place, places
-from tests.support.faults import Injected, Pause, after_statement, before_statement, inject
+from tests.store.test_pauses import OpenNamed
+from tests.support.faults import (
+    STANDS_SECONDS,
+    Injected,
+    Pause,
+    after_statement,
+    before_statement,
+    inject,
+    place,
+    places,
+)
 from tests.support.logs import Driver, contents, fetched, held
 from tests.support.replicated import (
     GROUP,

@@ -6,17 +6,25 @@ import sqlite3
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
-from contextlib import contextmanager
-from typing import Any
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any, Protocol
 
 import psycopg2
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Engine
 
 from airflow_logio.store.memory import MemoryLogStore
-from airflow_logio.store.sql.store import SqlLogStore
 
 PATIENCE_SECONDS = 30
+STANDS_SECONDS = 0.06
+"""How long somebody stands still while another tries: longer than the other needs if nothing is in its way."""
+
+
+class Database(Protocol):
+    """A store over SQL, or a warehouse."""
+
+    @property
+    def engine(self) -> Engine: ...
 
 
 class Pause:
@@ -56,7 +64,7 @@ def inject(*_: object) -> None:
 
 
 @contextmanager
-def before_statement(store: SqlLogStore, number: int, fault: Callable[[Connection], None]) -> Iterator[list[str]]:
+def before_statement(store: Database, number: int, fault: Callable[[Connection], None]) -> Iterator[list[str]]:
     """Call `fault` once, before the statement of that number (from 1); yields the statements seen.
 
     On SQLite BEGIN IMMEDIATE is a statement; psycopg2 sends BEGIN with the first one.
@@ -66,16 +74,14 @@ def before_statement(store: SqlLogStore, number: int, fault: Callable[[Connectio
 
 
 @contextmanager
-def after_statement(store: SqlLogStore, number: int, fault: Callable[[Connection], None]) -> Iterator[list[str]]:
+def after_statement(store: Database, number: int, fault: Callable[[Connection], None]) -> Iterator[list[str]]:
     """Call `fault` once, when the database has executed the statement of that number (from 1) and its client waits."""
     with _at_statement("after_cursor_execute", store, number, fault) as seen:
         yield seen
 
 
 @contextmanager
-def _at_statement(
-    event: str, store: SqlLogStore, number: int, fault: Callable[[Connection], None]
-) -> Iterator[list[str]]:
+def _at_statement(event: str, store: Database, number: int, fault: Callable[[Connection], None]) -> Iterator[list[str]]:
     seen: list[str] = []
 
     def listen(connection: Connection, _cursor: object, statement: str, *_: object) -> None:
@@ -88,6 +94,22 @@ def _at_statement(
         yield seen
     finally:
         sa.event.remove(store.engine, event, listen)
+
+
+def places(store: Database, pause: Pause) -> Iterator[tuple[str, AbstractContextManager[Any]]]:
+    """Before and after COMMIT, then each statement; whoever iterates stops when one is not reached."""
+    yield "before COMMIT", around_commit(store, before=pause)
+    yield "after COMMIT", around_commit(store, after=pause)
+    for number in range(1, 1000):
+        yield f"before statement {number}", before_statement(store, number, pause)
+        yield f"after statement {number}", after_statement(store, number, pause)
+
+
+def place(store: Database, index: int, pause: Pause) -> tuple[str, AbstractContextManager[Any]]:
+    for number, found in enumerate(places(store, pause)):
+        if number == index:
+            return found
+    raise AssertionError(index)
 
 
 @contextmanager
@@ -116,7 +138,7 @@ def before_change(store: MemoryLogStore, number: int, fault: Callable[[], None])
 
 @contextmanager
 def around_commit(
-    store: SqlLogStore, *, before: Callable[[Any], None] | None = None, after: Callable[[Any], None] | None = None
+    store: Database, *, before: Callable[[Any], None] | None = None, after: Callable[[Any], None] | None = None
 ) -> Iterator[None]:
     """Call `before` or `after` once, around the first COMMIT of the store, with the driver's own connection."""
     dialect: Any = store.engine.dialect
@@ -159,6 +181,44 @@ def terminate(engine: Engine, backend: int) -> None:
         admin.close()
 
 
+@contextmanager
+def slow_commit(store: Database, seconds: float, *, rolls_back: bool = False) -> Iterator[list[threading.Timer]]:
+    """The first COMMIT is so long on its way that its client has given up: it still comes, on the old connection.
+
+    Or the database notices after so long that the client has gone, and rolls back. Yields the timer of that.
+    """
+    dialect: Any = store.engine.dialect
+    originals = dialect.do_commit, dialect.do_close, dialect.do_terminate
+    late: list[threading.Timer] = []
+    kept: list[Any] = []
+
+    def do_commit(connection: Any) -> None:
+        if late:
+            originals[0](connection)
+            return
+        kept.append(getattr(connection, "driver_connection", connection))
+
+        def arrive() -> None:
+            kept[0].rollback() if rolls_back else kept[0].commit()
+            kept[0].close()
+
+        late.append(threading.Timer(seconds, arrive))
+        late[0].start()
+        raise _lost(connection, "no answer")
+
+    def unless_kept(ending: Callable[[Any], None]) -> Callable[[Any], None]:
+        return lambda connection: None if connection in kept else ending(connection)
+
+    dialect.do_commit = do_commit
+    dialect.do_close, dialect.do_terminate = map(unless_kept, originals[1:])
+    try:
+        yield late
+    finally:
+        for timer in late:
+            timer.join()
+        dialect.do_commit, dialect.do_close, dialect.do_terminate = originals
+
+
 def acknowledgement_lost(connection: Any) -> None:
     """COMMIT has reached the database, its answer has not reached us."""
     raise _broken(connection, "the acknowledgement was lost")
@@ -172,9 +232,14 @@ def commit_lost(connection: Any) -> None:
 
 
 def _broken(connection: Any, text: str) -> Exception:
-    driver_connection = getattr(connection, "driver_connection", connection)
-    driver_connection.close()
-    error: Exception = psycopg2.OperationalError(f"server closed the connection unexpectedly: {text}")
-    if isinstance(driver_connection, sqlite3.Connection):
+    getattr(connection, "driver_connection", connection).close()
+    return _lost(connection, text)
+
+
+def _lost(connection: Any, text: str) -> Exception:
+    error: Exception
+    if isinstance(getattr(connection, "driver_connection", connection), sqlite3.Connection):
         error = sqlite3.OperationalError(f"disk I/O error: {text}")
+        return error
+    error = psycopg2.OperationalError(f"server closed the connection unexpectedly: {text}")
     return error

@@ -51,6 +51,8 @@ class PlainLauncher(Launcher):
 
     work_dir: Path
     armed: Armed = field(default_factory=dict)
+    variables: Mapping[tuple[str, int], Mapping[str, str]] = field(default_factory=dict)
+    """(group, incarnation) → more of that driver's environment."""
     children: list[subprocess.Popen[bytes]] = field(default_factory=list)
     drivers: dict[tuple[str, int], subprocess.Popen[bytes]] = field(default_factory=dict)
     """(group, incarnation) → its process."""
@@ -60,13 +62,17 @@ class PlainLauncher(Launcher):
         folder.mkdir(parents=True)
         config.write(folder / "driver.json")
         log = folder / "driver.log"
-        child = self.start(folder / "driver.json", log, self.armed.get((claim.group, claim.incarnation)))
-        self.drivers[claim.group, claim.incarnation] = child
+        driver = claim.group, claim.incarnation
+        child = self.start(folder / "driver.json", log, self.armed.get(driver), self.variables.get(driver))
+        self.drivers[driver] = child
         return Launched(processes.identity_of(child.pid), str(log))
 
-    def start(self, config: Path, log: Path, point: str | None) -> subprocess.Popen[bytes]:
+    def start(
+        self, config: Path, log: Path, point: str | None, variables: Mapping[str, str] | None = None
+    ) -> subprocess.Popen[bytes]:
         """Start a driver process with this configuration file."""
         environment = spark_submit.environment(SparkSettings()) | {"PYTHONPATH": str(Path(__file__).parents[2])}
+        environment |= variables or {}
         if point:
             environment[VARIABLE] = point
         with log.open("wb") as output:

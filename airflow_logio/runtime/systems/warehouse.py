@@ -33,6 +33,7 @@ from airflow_logio.dataflow.reads import TableRead
 from airflow_logio.dataflow.table_writer import TableWriter
 from airflow_logio.dataflow.write_actions import Marker, WriteAction
 from airflow_logio.errors import ConfigurationError, ExternalUnavailable, WriteRefused
+from airflow_logio.protocol.warehouse_rules import Contender, Owner
 from airflow_logio.runtime.systems import sql_rows
 
 LOCK_TIMEOUT_SECONDS = 20.0
@@ -97,9 +98,10 @@ class Warehouse:
             pending = marker.unapplied(actions, *self._lock_marker(connection, marker))
             if not pending:
                 return
+            contender = self._contender(marker, writer)
             if pending[0].is_opening:
-                self._begin(connection, marker, writer)
-            self._check_owner(connection, marker, writer)
+                self._begin(connection, contender, writer)
+            self._check_owner(connection, contender)
             sql_rows.insert(connection, writer, [action.records for action in pending if not action.is_opening])
             crash_here(CrashPoint.IN_WAREHOUSE_TRANSACTION)
             new = {"last_write": pending[-1].number, "token": marker.token}
@@ -124,47 +126,39 @@ class Warehouse:
             row = connection.execute(query).one()
         return int(row.last_write), int(row.token)
 
-    def _begin(self, connection: Connection, marker: Marker, writer: TableWriter) -> None:
-        """The first write action of a run: take the table over, create it if declared, treat what is in it as asked.
+    def _contender(self, marker: Marker, writer: TableWriter) -> Contender:
+        mine = Owner(marker.run_uid, marker.started_at)
+        return Contender(writer.table, self.name, marker.operator, mine, writer.on_new_run)
 
-        Refused if a run that was started later owns the table: this one was stopped before its first write.
-        """
+    @staticmethod
+    def _begin(connection: Connection, contender: Contender, writer: TableWriter) -> None:
+        """The first write action of a run: take the table over, create it if declared, treat what is in it as asked."""
         if connection.dialect.name == "postgresql":  # two runs, or two writers of one table, begin one after the other
             key = sa.text("SELECT pg_advisory_xact_lock(hashtext('logio table'), hashtext(:name))")
             connection.execute(key, {"name": writer.table})
         # Locked before anything is looked at or deleted: whoever writes as the owner has committed, or will be refused.
         row = owner_table.c.table_name == writer.table
-        owner = connection.execute(sa.select(owner_table).where(row).with_for_update()).one_or_none()
-        if owner is not None and (owner.started_at, owner.run_uid) > (marker.started_at, marker.run_uid):
-            raise self._not_owner(marker, writer, owner.run_uid)
-        if owner is not None and owner.run_uid == marker.run_uid:
+        found = connection.execute(sa.select(owner_table).where(row).with_for_update()).one_or_none()
+        owner = None if found is None else Owner(found.run_uid, found.started_at)
+        if not contender.takes_over(owner):
             return  # another writer of the run, or another slot of this one, has begun: its rows stay
         table = sql_rows.table_of(connection, writer, create=True)
         is_filled = connection.execute(sa.select(sa.literal(1)).select_from(table).limit(1)).first() is not None
-        if writer.on_new_run == "error" and is_filled:
-            raise WriteRefused(
-                f"table {writer.table!r} of connection {self.name!r} is not empty, and its writer {marker.operator!r} says "
-                "on_new_run='error'; empty it, or choose 'append' or 'replace'"
-            )
-        if writer.on_new_run == "replace":
+        if contender.empties(is_filled=is_filled):
             connection.execute(sa.delete(table))
-        mine = {"run_uid": marker.run_uid, "started_at": marker.started_at}
+        mine = contender.mine._asdict()
         if owner is None:
             connection.execute(sa.insert(owner_table).values(table_name=writer.table, **mine))
         else:
             connection.execute(sa.update(owner_table).where(row).values(**mine))
 
-    def _check_owner(self, connection: Connection, marker: Marker, writer: TableWriter) -> None:
-        owner = connection.execute(
-            sa.select(owner_table.c.run_uid).where(owner_table.c.table_name == writer.table).with_for_update(read=True)
-        ).scalar_one_or_none()
-        if owner != marker.run_uid:
-            raise self._not_owner(marker, writer, owner)
-
-    def _not_owner(self, marker: Marker, writer: TableWriter, owner: str | None) -> WriteRefused:
-        return WriteRefused(
-            f"table {writer.table!r} of connection {self.name!r} belongs to run {owner or 'none'}: a newer run has taken "
-            f"it over, and run {marker.run_uid} must not write to it any more"
+    @staticmethod
+    def _check_owner(connection: Connection, contender: Contender) -> None:
+        row = owner_table.c.table_name == contender.table
+        contender.check_owner(
+            connection.execute(
+                sa.select(owner_table.c.run_uid).where(row).with_for_update(read=True)
+            ).scalar_one_or_none()
         )
 
     # --- inside -------------------------------------------------------------------------------------------------------

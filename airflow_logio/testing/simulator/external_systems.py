@@ -1,6 +1,7 @@
 """Simulated external systems, each with exactly the promise that docs/design.md makes for its kind ("What is promised").
 
 A system is one object that all drivers of a run share, zombies included. Every method is one atomic step of the system.
+A conditional one is a database: a write is a transaction of several steps (`write_attempts.py`), rows have locks.
 """
 
 from __future__ import annotations
@@ -8,10 +9,18 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any
+from typing import TYPE_CHECKING, Any, Protocol
 
-from airflow_logio.errors import Fenced
-from airflow_logio.protocol.writes import PendingWrite, check_gapless, unapplied
+from airflow_logio.protocol.warehouse_rules import MarkerRow, Owner
+from airflow_logio.protocol.write_queue import WriterKey
+from airflow_logio.protocol.writes import PendingWrite
+
+if TYPE_CHECKING:
+    from airflow_logio.testing.simulator.write_attempts import EarlierRun
+
+THIS_RUN = Owner("this run", 3.0)
+"""The run that is simulated: earlier ones were started before it."""
+NO_MARKER = MarkerRow()
 
 
 class Guarantee(StrEnum):
@@ -25,10 +34,6 @@ class Guarantee(StrEnum):
     """Keyed: applying an action twice is applying it once."""
 
 
-WriterKey = tuple[str, str]
-"""(operator, connection)"""
-
-
 @dataclass(frozen=True, slots=True)
 class AppliedWrite:
     """A write action as the external system got it."""
@@ -38,34 +43,111 @@ class AppliedWrite:
     body: bytes
 
 
+@dataclass(frozen=True, slots=True)
+class TableChange:
+    """What a transaction has done to a table, and nobody else sees before it commits."""
+
+    inserted: Sequence[AppliedWrite]
+    deleted: Sequence[AppliedWrite] = ()
+    owner: Owner | None = None
+    """Who owns it from now on; None for who did."""
+
+
+class LockHolder(Protocol):
+    """Who holds locks."""
+
+    def is_open(self) -> bool:
+        """Its client lives, and it has neither committed nor rolled back."""
+
+    def end(self) -> None:
+        """The database ends its session, and rolls back."""
+
+
+Resource = tuple[str, ...]
+
+
+class Locks:
+    """Locks of rows; who died inside a transaction holds none."""
+
+    def __init__(self) -> None:
+        self._held: dict[Resource, dict[LockHolder, bool]] = {}
+
+    def take(self, resource: Resource, who: LockHolder, *, shared: bool = False) -> bool:
+        """Lock a row, until `release`; False if it has to wait for the lock of another one."""
+        holders = self._held.setdefault(resource, {})
+        if any(not (shared and is_shared) for _, is_shared in self._others(resource, who)):
+            return False
+        holders[who] = shared
+        return True
+
+    def _others(self, resource: Resource, who: LockHolder) -> list[tuple[LockHolder, bool]]:
+        holders = self._held.get(resource)
+        if not holders:
+            return []
+        return [(holder, is_shared) for holder, is_shared in holders.items() if holder is not who and holder.is_open()]
+
+    def end_others(self, resource: Resource, who: LockHolder) -> None:
+        """Sessions that hold this lock, and that somebody has waited for long enough, are ended."""
+        for holder, _ in self._others(resource, who):
+            holder.end()
+
+    def release(self, who: LockHolder) -> None:
+        for holders in self._held.values():
+            holders.pop(who, None)
+
+    def clear(self) -> None:
+        self._held.clear()
+
+
 @dataclass
 class ExternalSystem:
     """One connection's system: what it has applied, in order, and the marker per writer."""
 
     guarantee: Guarantee = Guarantee.CONDITIONAL
     applied: dict[WriterKey, list[AppliedWrite]] = field(default_factory=dict)
-    tokens: dict[WriterKey, int] = field(default_factory=dict)
+    markers: dict[tuple[str, WriterKey], MarkerRow] = field(default_factory=dict)
+    """(run, writer) → marker, of a conditional system; another one has none but what it has applied."""
+    owners: dict[WriterKey, Owner] = field(default_factory=dict)
+    """Writer → the run that owns its table."""
+    locks: Locks = field(default_factory=Locks)
+    earlier: list[EarlierRun] = field(default_factory=list)
+    """Runs before this one, whose drivers go on at the same tables."""
     reads: int = 0
     """How often it was read: contents of `lookup` may depend on it."""
 
     def marker(self, key: WriterKey) -> int:
         """Number of the last write action that was applied; 0 if none was."""
+        if self.guarantee is Guarantee.CONDITIONAL:
+            return self.marker_row(THIS_RUN, key).number
         done = self.applied.get(key)
         return done[-1].number if done else 0
 
-    def apply(self, key: WriterKey, token: int, writes: Sequence[PendingWrite]) -> None:
-        """Atomically conditional: what the marker has not passed is applied, and the marker advances, in one step.
+    # --- of a conditional system --------------------------------------------------------------------------------------
 
-        Raises `Fenced` if a higher token wrote.
-        """
-        check_gapless(writes)
-        self._check_token(key, token)
-        self._append(key, unapplied(writes, self.marker(key)))
-        self.tokens[key] = token
+    def marker_row(self, run: Owner, key: WriterKey) -> MarkerRow:
+        return self.markers.get((run.run_uid, key), NO_MARKER)
 
-    def _check_token(self, key: WriterKey, token: int) -> None:
-        if self.tokens.get(key, 0) > token:
-            raise Fenced(f"a driver with token {self.tokens[key]} has written for {key[0]}, this one holds {token}")
+    def rows(self, key: WriterKey) -> list[AppliedWrite]:
+        """What is committed in the table of a writer."""
+        return self.applied.setdefault(key, [])
+
+    def commit(self, run: Owner, key: WriterKey, marker: MarkerRow, change: TableChange) -> None:
+        """One transaction: rows that it deleted go, rows that it inserted come, the marker advances."""
+        if change.owner is not None:
+            self.owners[key] = change.owner
+        rows = self.rows(key)
+        if change.deleted:
+            gone = {id(row) for row in change.deleted}
+            rows[:] = [row for row in rows if id(row) not in gone]
+        rows += change.inserted
+        self.markers[run.run_uid, key] = marker
+
+    def close(self) -> None:
+        """Let go of everything that refers to it."""
+        self.locks.clear()
+        self.earlier.clear()
+
+    # --- of the other ones --------------------------------------------------------------------------------------------
 
     def write(self, key: WriterKey, writes: Sequence[PendingWrite]) -> None:
         """Unconditional: of a checkable system, after its `marker` was asked; each action is applied, again or not."""

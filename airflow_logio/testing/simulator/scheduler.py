@@ -16,6 +16,8 @@ from airflow_logio.testing.simulator.world import Action, World
 MIN_CRASHES, MAX_CRASHES = 3, 5
 COUNTS = {"fetch": 24, "deliver": 5, "read": 16, "emit": 5, "take": 3, "take_writes": 8, "start_job": 6}
 """At most so many events, batches, steps of a transaction, write actions and Input Sets in one step."""
+STEPS_OF_A_WRITE = 6
+"""At most so many steps of a transaction of an external system at once: three are enough."""
 PACED = ("take", "deliver", "emit")
 PACE, AHEAD = 52, 4
 """Commits of a schedule until all events are logged: one that falls behind takes smaller steps, one that is so many ahead
@@ -63,6 +65,8 @@ RETRY_SHARE = 0.03
 """Of the choices while something is quarantined, in a scenario that retries."""
 SWEEP_SHARE = 0.05
 """Of the choices, in a scenario whose lineage expires."""
+INTRUDER_SHARE = 0.08
+"""Of the choices: a driver of an earlier run goes on at one of the run's tables."""
 WISH_KILLS, WISH_IS_FATAL, SHORTLY = 0.25, 0.25, 60
 """How often a group dies with the wish to drain, or a few steps later; within how many steps the other crashes come."""
 ODDITIES = ("beat", "again", "collect", "void")
@@ -123,8 +127,7 @@ class Seeded:
                 self._wheel = self._whole_wheel()
             if world.sweeps and self._roll() < SWEEP_SHARE:
                 self._do(Action(self._last, 0, "expire", self._pick(len(world.sweeps)), 1 + self._pick(40)))
-            if self._movers is not None:
-                self._movers.turn()
+            self._others()
             group = self._wheel[int(self._roll() * len(self._wheel))]
             for _ in range(1 + self._size()):
                 self.taken += self._turn(group)
@@ -205,6 +208,7 @@ class Seeded:
         if verb == "commit":
             outcome = self._outcome()
         elif verb == "apply":
+            many = 1 + int(self._roll() * STEPS_OF_A_WRITE)
             draw = self._roll()
             outcome = "" if draw < 0.75 else "lost" if draw < 0.9 else "fails"
         elif verb in COUNTS:
@@ -266,6 +270,18 @@ class Seeded:
         self._late += [self.taken + int(self._roll() * SHORTLY) for _ in range(crashes)]
         self._late.sort(reverse=True)
 
+    def _others(self) -> None:
+        """Earlier runs, and who moves slots."""
+        if self._roll() < INTRUDER_SHARE:
+            self._intrude()
+        if self._movers is not None:
+            self._movers.turn()
+
+    def _intrude(self) -> None:
+        if runs := self._world.earlier_runs():
+            which = runs[self._pick(len(runs))]
+            self._do(Action("", 0, "intrude", which, 1 + self._pick(STEPS_OF_A_WRITE)))
+
     def _let_zombies_try(self) -> None:
         """The run is over; who was replaced and has not noticed does what he can."""
         for group, drivers in self._world.drivers.items():
@@ -273,6 +289,8 @@ class Seeded:
                 for _ in range(12):
                     if drivers[-1 - age].is_alive:
                         self._drive(group, age)
+        for which in self._world.earlier_runs():
+            self._do(Action("", 0, "intrude", which, STEPS_OF_A_WRITE))
         if self._movers is not None:
             self._movers.finish()
         if self._world.effects:

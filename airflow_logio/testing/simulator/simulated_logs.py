@@ -1,26 +1,37 @@
-"""The logs that schedules run on: in memory, and SQLite beside it, the two held equal at every answer.
+"""The logs that schedules run on: in memory, and SQLite or PostgreSQL beside it, the two held equal at every answer.
 
-A schedule on SQLite runs on both: every commit goes to both, and whatever a driver is told must be the same, refusals
+A schedule on a database runs on both: every commit goes to both, and whatever a driver is told must be the same, refusals
 included. So the invariants, which look into the tables in memory, hold for the SQL adapter as well.
 """
 
 from __future__ import annotations
 
+import atexit
+import os
+import secrets
 import threading
 from collections.abc import Callable, Mapping
+from functools import partial
 from itertools import count
+from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy.engine import Engine, make_url
+from sqlalchemy.engine import Connection, Engine, make_url
 
-from airflow_logio.databases import sqlite_engine
+from airflow_logio.databases import parse_url, shown, sqlite_engine
+from airflow_logio.errors import ConfigurationError
 from airflow_logio.store.memory import MemoryLogStore
 from airflow_logio.store.memory.tables import Tables
 from airflow_logio.store.rules.patience import Patience
 from airflow_logio.store.sql import schema
+from airflow_logio.store.sql.engines import log_engine, translated
 from airflow_logio.store.sql.store import SqlLogStore
 from airflow_logio.testing.simulator.log_port import Log
 from airflow_logio.testing.simulator.twin_log import TwinLog
+
+MakeLog = Callable[[], tuple[Log, Tables]]
+METADATA = (schema.metadata, schema.beat_metadata)
+IMPATIENT = Patience(total_seconds=0.0)
 
 
 def memory_log() -> tuple[Log, Tables]:
@@ -35,27 +46,95 @@ def sqlite_log() -> tuple[Log, Tables]:
     return TwinLog(_emptied(), store), store.tables
 
 
-LOGS: Mapping[str, Callable[[], tuple[Log, Tables]]] = {"memory": memory_log, "sqlite": sqlite_log}
+LOGS: Mapping[str, MakeLog] = {"memory": memory_log, "sqlite": sqlite_log}
+POSTGRES = "postgresql"
 
 
-class _SqliteInMemory(SqlLogStore):
+def log_of(name: str) -> MakeLog:
+    """What makes an empty log: ``memory``, ``sqlite``, or the URL of a PostgreSQL database.
+
+    Nothing that is in that database is touched: schedules have a schema of their own, which each process makes and drops.
+    Raises `ConfigurationError`.
+    """
+    if name in LOGS:
+        return LOGS[name]
+    if not name.startswith(POSTGRES):
+        raise ConfigurationError(f"schedules run on memory, sqlite, or postgresql://..., not on {shown_name(name)!r}")
+    parse_url(name)
+    return partial(postgres_log, name)
+
+
+def shown_name(name: str) -> str:
+    """For reports and state files: a URL without its password."""
+    return shown(parse_url(name)) if name.startswith(POSTGRES) else name.partition("://")[0]
+
+
+def postgres_log(url: str) -> tuple[Log, Tables]:
+    """Empty logs on PostgreSQL and in memory."""
+    store = MemoryLogStore(clock=count(1.0).__next__)
+    return TwinLog(_emptied(url), store), store.tables
+
+
+class _OnSqlite(SqlLogStore):
     """The SQL adapter on a database that only this thread sees."""
 
     def __init__(self) -> None:
-        patience = Patience(total_seconds=0.0)
-        super().__init__(_engine(schema.metadata), _engine(schema.beat_metadata), patience=patience)
+        super().__init__(_in_memory(schema.metadata), _in_memory(schema.beat_metadata), patience=IMPATIENT)
 
     def empty(self) -> None:
         self._runs = {}
         for engine, metadata in ((self.engine, schema.metadata), (self.beats, schema.beat_metadata)):
             with engine.begin() as connection:
-                for table in reversed(metadata.sorted_tables):
-                    connection.execute(sa.delete(table))
+                _empty(connection, metadata)
         with self.engine.begin() as connection:
             connection.execute(sa.text("DELETE FROM sqlite_sequence"))  # requests are numbered as in memory
 
 
-def _engine(metadata: sa.MetaData) -> Engine:
+class _OnPostgres(SqlLogStore):
+    """The SQL adapter in a schema that only this thread uses, and that goes when its process ends."""
+
+    def __init__(self, url: str) -> None:
+        self._schema = f"logio_simulate_{os.getpid()}_{secrets.token_hex(4)}"
+        engine = log_engine(url, application="logio simulate", pool_size=1)
+        super().__init__(engine, engine, patience=IMPATIENT)
+        path = f"SET search_path TO {self._schema}; SET synchronous_commit TO off"  # nobody recovers a simulated log
+
+        @sa.event.listens_for(engine, "connect")
+        def _on_connect(dbapi: Any, _record: object) -> None:
+            with dbapi.cursor() as cursor:
+                cursor.execute(path)
+            dbapi.commit()
+
+        with translated(engine), engine.begin() as connection:
+            connection.execute(sa.text(f"CREATE SCHEMA {self._schema}"))
+            for metadata in METADATA:
+                metadata.create_all(connection)
+        atexit.register(self.drop)
+
+    def empty(self) -> None:
+        self._runs = {}
+        with translated(self.engine), self.engine.begin() as connection:
+            for metadata in METADATA:
+                _empty(connection, metadata)
+            sequences = sa.text(
+                "SELECT format('%I.%I', schemaname, sequencename) FROM pg_sequences WHERE schemaname = :s"
+            )
+            for name in connection.execute(sequences, {"s": self._schema}).scalars().all():
+                connection.execute(sa.text("SELECT setval(:name, 1, false)"), {"name": name})
+
+    def drop(self) -> None:
+        """Leave nothing behind."""
+        with self.engine.begin() as connection:
+            connection.execute(sa.text(f"DROP SCHEMA IF EXISTS {self._schema} CASCADE"))
+        self.dispose()
+
+
+def _empty(connection: Connection, metadata: sa.MetaData) -> None:
+    for table in reversed(metadata.sorted_tables):
+        connection.execute(sa.delete(table))
+
+
+def _in_memory(metadata: sa.MetaData) -> Engine:
     engine = sqlite_engine(make_url("sqlite://"))
     with engine.begin() as connection:
         metadata.create_all(connection)
@@ -65,10 +144,19 @@ def _engine(metadata: sa.MetaData) -> Engine:
 _of_thread = threading.local()
 
 
-def _emptied() -> SqlLogStore:
-    """One per thread: making the tables takes longer than a schedule."""
-    if not hasattr(_of_thread, "store"):
-        _of_thread.store = _SqliteInMemory()
-    store: _SqliteInMemory = _of_thread.store
-    store.empty()
-    return store
+def _emptied(url: str = "") -> SqlLogStore:
+    """One per thread and database: making the tables takes longer than a schedule."""
+    stores: dict[str, _OnSqlite | _OnPostgres] = _of_thread.__dict__.setdefault("stores", {})
+    if url not in stores:
+        stores[url] = _OnPostgres(url) if url else _OnSqlite()
+    stores[url].empty()
+    return stores[url]
+
+
+def close_logs() -> None:
+    """Drop what this thread's schedules have made in databases of others; the end of a process does it as well."""
+    stores: dict[str, _OnSqlite | _OnPostgres] = _of_thread.__dict__.get("stores", {})
+    for store in [store for store in stores.values() if isinstance(store, _OnPostgres)]:
+        atexit.unregister(store.drop)
+        store.drop()
+    stores.clear()

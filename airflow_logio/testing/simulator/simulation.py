@@ -15,7 +15,7 @@ from airflow_logio.testing.simulator.drains import prefix_of
 from airflow_logio.testing.simulator.oracle import aside_of, compare, lineage_of, unordered
 from airflow_logio.testing.simulator.plan import Observed, Read, Scenario, UpTo
 from airflow_logio.testing.simulator.scheduler import Seeded, Undisturbed
-from airflow_logio.testing.simulator.simulated_logs import LOGS
+from airflow_logio.testing.simulator.simulated_logs import log_of
 from airflow_logio.testing.simulator.sites import Site
 from airflow_logio.testing.simulator.upkeep import senders_of
 from airflow_logio.testing.simulator.violation import Violation
@@ -64,7 +64,7 @@ class ReferenceRun:
 
 
 class Simulator:
-    """Runs schedules of one scenario on a log of LOGS. Tests that break something replace `world_class`."""
+    """Runs schedules of one scenario on a log of `log_of`. Tests that break something replace `world_class`."""
 
     def __init__(
         self,
@@ -76,7 +76,7 @@ class Simulator:
     ) -> None:
         self.scenario = scenario
         self._world_class = world_class
-        self._log = LOGS[store]
+        self._log = log_of(store)
         self._watch_class = watch_class
         self._reference: ReferenceRun | None = None
         self._parts: dict[tuple[tuple[str, UpTo], ...], Observed] = {}

@@ -109,6 +109,9 @@ _SUPERVISION: dict[str, Callable[[World, Action], str]] = {
     "suspect": _suspect,
     "decide": _decide,
     "kill": lambda _world, action: f"group {action.group}: an old driver is killed",
+    "intrude": lambda _world, action: (
+        f"a driver of an earlier run goes on at {action.about}, up to {action.many} steps"
+    ),
     "retry": lambda _world, _action: "a person retries all quarantined Input Sets",
     "wish": lambda _world, action: f"a person asks group {action.group} to drain",
     "request": _work,
@@ -168,7 +171,8 @@ def _apply(driver: SimulatedDriver, action: Action) -> str:
     assert isinstance(action.about, tuple)
     writer = driver.writers.get(action.about)
     numbers = _range(write.number for write in writer.taken) if writer else "?"
-    how = {"": "", "lost": "; the answer is lost", "fails": "; the connection fails before"}[action.outcome]
+    steps = f", up to {action.many} steps of the transaction" if writer and writer.attempt else ""
+    how = {"": steps, "lost": f"{steps}; the answer is lost", "fails": "; the connection breaks"}[action.outcome]
     again = "tries again to apply" if writer and writer.tried else "applies"
     return f"{again} write actions {numbers} of {action.about[0]} at {action.about[1]}{how}"
 

@@ -42,11 +42,13 @@ def _both(what: str, first: Callable[[], T], second: Callable[[], T], shown: Cal
         except LogioError as error:
             errors.append(error)
     if len(errors) == 1 or (errors and type(errors[0]) is not type(errors[1])):
-        raise Violation("both_logs_agree", f"{what}: SQLite and memory differ: {answers or ''} {errors}")
+        raise Violation("both_logs_agree", f"{what}: database and memory differ: {answers or ''} {errors}")
     if errors:
         raise errors[0]
     if shown(answers[0]) != shown(answers[1]):
-        raise Violation("both_logs_agree", f"{what}: {shown(answers[0])} on SQLite, {shown(answers[1])} in memory")
+        raise Violation(
+            "both_logs_agree", f"{what}: {shown(answers[0])} in the database, {shown(answers[1])} in memory"
+        )
     result: T = answers[0]
     return result
 

@@ -237,7 +237,7 @@ class World:
         self.incarnations[group] = claim.incarnation
         self.drivers[group].append(self.driver_class(self, self.plans[group], claim))
         for driver in self.drivers[group][: -1 - MAX_ZOMBIES]:
-            driver.end("killed")
+            driver.end()
 
     def _crash(self, action: Action) -> bool:
         driver = self.newest(action.group)
@@ -245,7 +245,7 @@ class World:
             return False
         self.sites.update(driver.sites())
         self.crashes += 1
-        driver.end("crashed")
+        driver.end()
         self._declare_dead(driver)
         return True
 
@@ -270,7 +270,7 @@ class World:
         drivers, age = self.drivers[action.group], action.age
         if not 0 < age < len(drivers) or not drivers[-1 - age].is_alive:
             return False
-        drivers[-1 - age].end("killed")
+        drivers[-1 - age].end()
         return True
 
     def _sweep(self, _action: Action) -> bool:
@@ -294,6 +294,19 @@ class World:
             except LogioError as error:  # its statements had passed: it is refused for nothing but a defect
                 raise Violation("no_group_is_parked", f"{action.group}: {error}") from error
         return True
+
+    def _intrude(self, action: Action) -> bool:
+        """A driver of an earlier run goes on at a table; `about`: (connection, which of them)."""
+        connection, number = action.about if isinstance(action.about, tuple) else ("", 0)
+        earlier = self.systems[connection].earlier
+        if number >= len(earlier):
+            return False
+        earlier[number].advance(action.many)
+        return True
+
+    def earlier_runs(self) -> list[tuple[str, int]]:
+        """Which drivers of earlier runs there are, as `_intrude` asks for them."""
+        return [(name, number) for name, system in self.systems.items() for number in range(len(system.earlier))]
 
     def _wish(self, action: Action) -> bool:
         """A person asks a group with sources to drain, again or for the first time. Waits for the fence row."""
@@ -335,7 +348,7 @@ class World:
         name = driver.plan.name
         if not driver.is_replaced and not self.to_claim[name] and name not in self.scaling.retired:
             raise Violation("only_the_replaced_are_fenced", f"{driver.plan.name}: {error}") from error
-        driver.end("fenced")
+        driver.end()
 
     def _failed(self, driver: SimulatedDriver, error: Exception) -> None:
         """A zombie that reads what others have changed may run into anything, and is refused when it parks its group."""
@@ -343,7 +356,7 @@ class World:
             try:
                 driver.session.park(str(error))
             except Fenced:
-                driver.end("fenced")
+                driver.end()
                 return
         if driver.slots is not None and self._is_void(driver):
             return
@@ -360,7 +373,7 @@ class World:
             driver.void()
             return True
         except Fenced:
-            driver.end("fenced")
+            driver.end()
             return True
         return False
 
@@ -369,6 +382,8 @@ class World:
         self.drivers.clear()
         self.scaling.close()
         self._doubts.clear()
+        for system in self.systems.values():
+            system.close()
         self.watch.close()
 
 
@@ -379,6 +394,7 @@ _SUPERVISION: Mapping[str, Callable[[World, Action], bool]] = {
     "kill": World._kill,
     "decide": World._decide,
     "sweep": World._sweep,
+    "intrude": World._intrude,
     "retry": World._retry,
     "wish": World._wish,
     "request": lambda world, action: world.scaling.request(action.group, action.about),

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cache
 
 import pytest
+import sqlalchemy as sa
 
+from airflow_logio.errors import ConfigurationError
 from airflow_logio.protocol.states import ScalingState
 from airflow_logio.store.memory.tables import Tables
 from airflow_logio.store.records import ScalingRequest
+from airflow_logio.store.sql.engines import log_engine
 from airflow_logio.testing import INVARIANTS, LogWatch, Simulator, Site
 from airflow_logio.testing.scenarios import SCENARIOS
 from airflow_logio.testing.simulator.drains import DRAIN_EVERY
@@ -19,8 +22,10 @@ from airflow_logio.testing.simulator.executors import Work
 from airflow_logio.testing.simulator.plan import UpTo
 from airflow_logio.testing.simulator.replica_world import Move
 from airflow_logio.testing.simulator.scheduler import Seeded
+from airflow_logio.testing.simulator.simulated_logs import close_logs
 from airflow_logio.testing.simulator.simulation import MIN_COMMITS, MIN_CRASHES, MIN_EVENTS
 from airflow_logio.testing.simulator.world import World
+from tests.support.postgres import PostgresServer
 
 WITH_ARROW = {"sales": 120, "scaled": 60}
 PLAIN = 820
@@ -63,7 +68,34 @@ def test_no_schedule_changes_what_comes_out(name: str, part: int) -> None:
 def test_sqlite_and_memory_give_the_same_answers(name: str) -> None:
     for seed in (*range(ON_SQLITE), DRAIN_EVERY - 1, 2 * DRAIN_EVERY - 1):
         _, failure = simulator(name, "sqlite").run(seed)
-        assert failure is None, f"logio simulate {name} --store sqlite --seed {seed} --schedules 1: {failure}"
+        assert failure is None, f"logio simulate {name} --log sqlite --seed {seed} --schedules 1: {failure}"
+
+
+@pytest.fixture(scope="module")
+def simulated_postgres(postgres_server: PostgresServer) -> Iterator[str]:
+    """A database without tables; nothing is left in it."""
+    url = postgres_server.new_database(migrated=False)
+    yield url
+    close_logs()
+    engine = log_engine(url)
+    assert [name for name in sa.inspect(engine).get_schema_names() if name.startswith("logio")] == []
+    engine.dispose()
+    postgres_server.drop_database(url)
+
+
+@pytest.mark.postgres
+@pytest.mark.parametrize("name", SCENARIOS)
+def test_postgresql_and_memory_give_the_same_answers(name: str, simulated_postgres: str) -> None:
+    """A seed that SQLite does not have; of every other scenario one that is drained. Every statement is a round trip."""
+    seed = 3 * DRAIN_EVERY - 1 if list(SCENARIOS).index(name) % 2 else ON_SQLITE
+    _, failure = Simulator(SCENARIOS[name](), store=simulated_postgres).run(seed)
+    assert failure is None, f"logio simulate {name} --log postgresql://... --seed {seed} --schedules 1: {failure}"
+
+
+def test_a_log_that_there_is_not_is_refused_and_its_password_is_not_repeated() -> None:
+    with pytest.raises(ConfigurationError, match="memory, sqlite, or postgresql://") as refused:
+        Simulator(SCENARIOS["linear"](), store="mysql://me:s3cret@host/log")
+    assert "s3cret" not in str(refused.value)
 
 
 @pytest.mark.parametrize("name", ["linear", "synchronized", "feed"])

@@ -113,7 +113,7 @@ def _inputs(driver: SimulatedDriver, out: list[Option]) -> None:
 
 
 def _reading(driver: SimulatedDriver, out: list[Option]) -> None:
-    for name, source in driver.sources.items():
+    for name, source in driver.reading.sources.items():
         if source.obtained is not None:
             out.append(("note_effect", name))
         elif source.inbox:
@@ -122,7 +122,7 @@ def _reading(driver: SimulatedDriver, out: list[Option]) -> None:
             out.append(("end_source", name))
         if not source.exhausted and source.obtained is None:
             out.append(("read", name))
-    for drop in driver.drops:
+    for drop in driver.reading.drops:
         out.append(("discard", drop))
 
 
@@ -151,8 +151,8 @@ def sites_of(driver: SimulatedDriver) -> list[Site]:
     if driver.loop.has_step:
         found.append(Site.IN_STEP)
     found += [_write_site(writer) for writer in driver.writers.values() if writer.wants is not None]
-    found += [_reading_site(driver, name, source) for name, source in driver.sources.items()]
-    found += [Site.BEFORE_DROP for _ in driver.drops] + [Site.AFTER_DROP for _ in driver.dropped]
+    found += [_reading_site(driver, name, source) for name, source in driver.reading.sources.items()]
+    found += [Site.BEFORE_DROP for _ in driver.reading.drops] + [Site.AFTER_DROP for _ in driver.reading.dropped]
     found += [Site.BEFORE_JOB if job.results is None else Site.AFTER_JOB for job in driver.jobs.values() if job]
     return found or [Site.IDLE]
 

@@ -7,28 +7,26 @@ could; it returns False, and does nothing, if it is not possible now. The loop, 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from airflow_logio.protocol import effects as fx
-from airflow_logio.protocol.commit_queue import CommitAttempt, CommitQueue, CommitStep, DiscardOrder, SourceOrder
+from airflow_logio.protocol.commit_queue import CommitAttempt, CommitQueue, CommitStep
 from airflow_logio.protocol.group import GroupProtocol
 from airflow_logio.protocol.job_queue import JobBounds, JobQueue
 from airflow_logio.protocol.life import Life, LifeStep
-from airflow_logio.protocol.logic import Emit
 from airflow_logio.protocol.loop import FLUSH_SECONDS, GroupLoop
 from airflow_logio.protocol.recovery import Recovered
 from airflow_logio.protocol.replicas import slot_of
 from airflow_logio.protocol.states import GroupState
 from airflow_logio.protocol.values import Event, Kind, Port
 from airflow_logio.protocol.write_queue import WriteStep
-from airflow_logio.protocol.writes import unapplied
 from airflow_logio.runtime.driver.garbage import COLLECT_SECONDS, Collection
 from airflow_logio.runtime.systems.connections import WriterIdentity
 from airflow_logio.store.records import Claim, Collected, DriverIdentity, FenceRow
 from airflow_logio.testing.simulator.driver.options import Option, options_of, sites_of
-from airflow_logio.testing.simulator.driver.threads import Job, SimulatedWriter, SimulatedWriters, Source, serialized
-from airflow_logio.testing.simulator.external_systems import Guarantee
+from airflow_logio.testing.simulator.driver.source_readers import Reading
+from airflow_logio.testing.simulator.driver.threads import Job, SimulatedWriter, SimulatedWriters, serialized
 from airflow_logio.testing.simulator.log_port import Session
 from airflow_logio.testing.simulator.plan import GroupPlan
 from airflow_logio.testing.simulator.sites import Site
@@ -37,6 +35,8 @@ from airflow_logio.testing.simulator.violation import Violation
 if TYPE_CHECKING:
     from airflow_logio.testing.simulator.world import World
 
+READING = ("read", "note_effect", "emit", "end_source", "discard")
+"""Verbs of the readers of sources."""
 STEP_SECONDS = 0.001
 """Of simulated time, per step; a driver that waits for something lets as much pass as it takes."""
 COLLECTED_ROWS = 12
@@ -54,8 +54,6 @@ class SimulatedDriver:
         self.claim = claim
         self.number = claim.incarnation
         self.is_alive = True
-        self.has_finished = False
-        self.why_gone = ""
         self.life = Life(is_replica=bool(plan.replica_of))
         self.session: Session
         self.is_registered = False
@@ -71,16 +69,12 @@ class SimulatedDriver:
         """Of the transaction that is taken."""
         self.collection: Collection
         self.writers = SimulatedWriters()
-        self.sources: dict[str, Source] = {}
+        self.reading: Reading
         self.jobs: dict[str, Job | None] = {}
         self.job_queue: JobQueue
         self.cursors: dict[Port, int] = {}
         self.inbox: dict[Port, deque[Event]] = {}
         self.delivered: dict[Port, Event] = {}
-        self.drops: list[tuple[str, int, str]] = []
-        """(source, action, reference): stored effects to discard."""
-        self.dropped: set[tuple[str, int]] = set()
-        """(source, action) of those that are discarded, which no commit has said yet."""
         self.fresh = False
         """Rebuilt, and the step that begins this epoch is not committed yet."""
         self.heard = False
@@ -121,9 +115,9 @@ class SimulatedDriver:
         """It has heard that it is to drain: the loop does that before it observes anything more."""
         return self.heard and not self.loop.draining
 
-    def end(self, why: str) -> None:
+    def end(self) -> None:
         """Whatever it was doing, it does nothing any more."""
-        self.is_alive, self.why_gone = False, why
+        self.is_alive = False
 
     def options(self) -> list[Option]:
         """Steps that would change something, in the order in which an undisturbed driver takes them."""
@@ -136,7 +130,8 @@ class SimulatedDriver:
     def perform(self, verb: str, about: object, many: int, outcome: str) -> bool:
         """Take one step. Raises what the step raises."""
         self.now += STEP_SECONDS
-        done: bool = getattr(self, _METHODS[verb])(about, many, outcome)
+        step = getattr(self.reading, verb) if verb in READING else getattr(self, f"_{verb}")
+        done: bool = step(about, many, outcome)
         return done
 
     # --- an epoch begins: fence, slots, log, memory -------------------------------------------------------------------
@@ -193,7 +188,7 @@ class SimulatedDriver:
         self._start_threads()
         orders = self.loop.begin(drains=self.heard)
         self.loop.close()
-        self._order(orders)
+        self.reading.order(orders)
         self.fresh = True
         self.life.done(LifeStep.REBUILD)
         return True
@@ -202,7 +197,6 @@ class SimulatedDriver:
         """Nothing of an earlier epoch is left."""
         protocol = GroupProtocol(self.operators, self._receivers(), self.plan.lineage_in)
         names = [spec.name for spec in self.operators]
-        self.committer, self.writers = CommitQueue(), SimulatedWriters()
         self.collection = Collection(
             names, [], clock=lambda: self.now, batch_rows=COLLECTED_ROWS, most_rows=COLLECTED_ROWS
         )
@@ -227,18 +221,8 @@ class SimulatedDriver:
         operators = self.protocol.operators
         self.cursors = {p: operators[p.operator].context.mark(p.name) for p in self.protocol.inputs_from_log()}
         self.inbox = {port: deque() for port in self.cursors}
-        self.delivered, self.drops, self.dropped, self.sources = {}, [], set(), {}
+        self.delivered, self.reading = {}, Reading(self)
         self.drained = False
-
-    def _order(self, orders: Iterable[SourceOrder]) -> None:
-        """What the readers of sources are to do. A stream that has ended meanwhile is read no further."""
-        for order in orders:
-            name = order.operator
-            if isinstance(order, DiscardOrder):
-                ref = order.ref or dict(self.protocol.source(name).to_drop())[order.action_id]
-                self.drops.append((name, order.action_id, ref))
-            elif self.loop.reads_on(name):
-                self.sources[name] = Source(order.action_id - 1, order.offset, stored=order.stored)
 
     def void(self) -> None:
         """Its memory is void (a commit was refused by the epoch, or a thread failed): stop, raise the epoch, rebuild."""
@@ -256,6 +240,7 @@ class SimulatedDriver:
         if not self.is_stopping or self.world.is_in_doubt(self):
             return False
         self.life.stopped()
+        self.committer, self.writers = CommitQueue(), SimulatedWriters()
         return True
 
     # --- events -------------------------------------------------------------------------------------------------------
@@ -285,7 +270,7 @@ class SimulatedDriver:
         port = about
         assert isinstance(port, Port)
         waiting = self.inbox.get(port)
-        if not self._observes() or not waiting or not self.has_its_turn(port):
+        if not self.observes() or not waiting or not self.has_its_turn(port):
             return False
         if outcome == "again" and port in self.delivered and self.loop.deliver(port, self.delivered[port], self.now):
             raise Violation("an_event_is_used_once", f"{port} used event {self.delivered[port].event_id} twice")
@@ -301,67 +286,9 @@ class SimulatedDriver:
         operator = self.protocol.operators[port.operator]
         return operator.order is None or operator.next_port() == port.name
 
-    def _observes(self) -> bool:
+    def observes(self) -> bool:
+        """Whether the loop takes inputs now."""
         return self.is_running and not self.must_drain and self.loop.accepts_inputs(held_up=False)
-
-    # --- sources ------------------------------------------------------------------------------------------------------
-
-    def _read(self, about: object, many: int, _outcome: str) -> bool:
-        """The source's thread reads on, from outside or from the stored effect of its read action."""
-        name = str(about)
-        source = self.sources.get(name)
-        if not self.is_running or source is None or source.exhausted or source.obtained is not None:
-            return False
-        if not self.protocol.source(name).spec.replayable and source.stored is None:
-            source.obtained = self.world.obtain(self, name, source.action)
-            return True
-        for _ in range(many):
-            batch = self.world.batch(self, name, source)
-            if batch is None:
-                source.exhausted = True
-                break
-            source.inbox.append(batch)
-            source.offset = batch.next_offset
-        return True
-
-    def _note_effect(self, about: object, _many: int, _outcome: str) -> bool:
-        name = str(about)
-        source = self.sources.get(name)
-        if not self._observes() or source is None or source.obtained is None:
-            return False
-        self.loop.store_effect(name, *source.obtained, self.now)
-        source.stored, source.obtained = source.obtained[0], None
-        return True
-
-    def _emit(self, about: object, many: int, _outcome: str) -> bool:
-        name = str(about)
-        source = self.sources.get(name)
-        if not self._observes() or source is None or not source.inbox:
-            return False
-        outputs = self.protocol.source(name).spec.outputs
-        for _ in range(min(many, len(source.inbox))):
-            batch = source.inbox.popleft()
-            ports = outputs if batch.records else ()
-            emits = [Emit(port, batch.payload, batch.records, None, batch.about) for port in ports]
-            self.loop.emit(name, emits, batch.next_offset, self.now)
-        return True
-
-    def _end_source(self, about: object, _many: int, _outcome: str) -> bool:
-        """The reader has no more records; of a stored effect it says so first, and then what follows."""
-        name = str(about)
-        source = self.sources.get(name)
-        if not self._observes() or source is None or source.inbox or not source.exhausted:
-            return False
-        if source.stored is not None and not source.handed_over:
-            source.handed_over = True
-            self.loop.used_whole(name, self.now)
-            if not self.loop.reads_on(name):
-                del self.sources[name]
-            return True
-        del self.sources[name]
-        following = self.world.scenario.sources[name].actions[source.action + 1 :]
-        self.loop.end_read(name, following[0] if following else None, self.now)
-        return True
 
     def _drain(self, _about: object, _many: int, _outcome: str) -> bool:
         """Stop reading, once per epoch. What is read and in no step is not read either."""
@@ -369,18 +296,7 @@ class SimulatedDriver:
             return False
         for name, cut_short in self.loop.drain(self.now).items():
             if cut_short:
-                self.sources.pop(name, None)
-        return True
-
-    def _discard(self, about: object, _many: int, _outcome: str) -> bool:
-        """The stored effect goes, after the commit that logged its last event; then event r."""
-        if not self.is_running or about not in self.drops:
-            return False
-        name, action_id, ref = drop = next(drop for drop in self.drops if drop == about)
-        self.drops.remove(drop)
-        self.world.effects.pop(ref, None)
-        self.loop.discarded(name, action_id, self.now)
-        self.dropped.add((name, action_id))
+                self.reading.sources.pop(name, None)
         return True
 
     # --- jobs ---------------------------------------------------------------------------------------------------------
@@ -486,9 +402,9 @@ class SimulatedDriver:
         self.fence = FenceRow(self.fence.incarnation, self.fence.epoch, self.fence.commit_no + 1)
         self.fresh = False
         self.collection.committed(effects, collected)
-        if self.dropped:
+        if self.reading.dropped:
             said = {(one.operator, one.action_id) for one in effects if type(one) is fx.DropRead}
-            self.dropped -= said
+            self.reading.dropped -= said
 
     def _hand_over(self, _about: object, _many: int, _outcome: str) -> bool:
         """After the commit: what may leave the group now that it is durable."""
@@ -496,11 +412,11 @@ class SimulatedDriver:
             return False
         durable = self.committer.peek()
         self.loop.write(durable.writes)
-        self._order(durable.sources)
+        self.reading.order(durable.sources)
         self.drained = self.drained or durable.drained
         self.committer.handed_over()
         if self.loop.finishing and self.committer.is_idle():
-            self.has_finished, self.is_alive = True, False
+            self.is_alive = False
         return True
 
     def _collect(self, _about: object, _many: int, _outcome: str) -> bool:
@@ -524,52 +440,31 @@ class SimulatedDriver:
     # --- write actions ------------------------------------------------------------------------------------------------
 
     def _writer(self, about: object) -> SimulatedWriter | None:
-        assert isinstance(about, tuple)
-        return self.writers.get(about)
+        return self.writers.get(about) if isinstance(about, tuple) else None
 
     def _take_writes(self, about: object, many: int, _outcome: str) -> bool:
         writer = self._writer(about)
         if not self.is_running or writer is None or writer.wants is not None or not writer.pending:
             return False
-        writer.take(many)
-        writer.tried, writer.todo = False, ()
+        writer.begin(many)
         return True
 
-    def _apply(self, about: object, _many: int, outcome: str) -> bool:
-        """One attempt at the external system. Outcomes: applied; ``lost``: applied, but the answer is lost; ``fails``."""
+    def _apply(self, about: object, many: int, outcome: str) -> bool:
+        """Up to `many` steps of an attempt at the external system.
+
+        Outcomes: applied, if they were enough; ``lost``: then the answer is lost; ``fails``: the connection breaks.
+        """
         writer = self._writer(about)
         if writer is None or writer.wants is not WriteStep.APPLY:
             return False
         if outcome == "fails":
-            return True
-        if self._attempt(writer):
-            if outcome == "lost":
-                writer.tried, writer.todo = True, ()
-            else:
-                writer.applied()
+            writer.give_up()
+        elif writer.act(self, many):
+            writer.lose_answer() if outcome == "lost" else writer.applied()
         return True
 
-    def _attempt(self, writer: SimulatedWriter) -> bool:
-        """True if the system has now applied all of it; a checkable one is asked first, and written to in another step."""
-        system = self.world.systems[writer.key[1]]
-        if system.guarantee is Guarantee.CONDITIONAL:
-            self.world.watch.before_write(writer.key, writer.taken)
-            token = self._token(writer.key[0])
-            system.apply(writer.key, token, writer.taken)
-            self.world.watch.a_lower_token_writes_nothing(writer.key, token)
-        elif system.guarantee is Guarantee.IDEMPOTENT:
-            self.world.watch.before_write(writer.key, writer.taken)
-            system.upsert(writer.key, writer.taken)
-        elif not writer.todo:
-            writer.todo = unapplied(writer.taken, system.marker(writer.key))
-            return not writer.todo
-        else:
-            self.world.watch.before_write(writer.key, writer.todo)
-            system.write(writer.key, writer.todo)
-            writer.todo = ()
-        return True
-
-    def _token(self, operator: str) -> int:
+    def token(self, operator: str) -> int:
+        """Of the writes of an operator."""
         slot = slot_of(operator)
         moves = 0 if slot is None or self.slots is None else self.slots[slot]
         return WriterIdentity("", self.number, 0.0).token_after(moves)
@@ -603,39 +498,3 @@ class SimulatedDriver:
             return False
         self.session.check()
         return waits and self.world.scaling.leave(self)
-
-
-VERBS = (
-    "register",
-    "open",
-    "ask",
-    "recover",
-    "rebuild",
-    "fetch",
-    "deliver",
-    "read",
-    "note_effect",
-    "emit",
-    "end_source",
-    "drain",
-    "discard",
-    "start_job",
-    "run_job",
-    "note_job",
-    "close",
-    "finish",
-    "beat",
-    "collect",
-    "expire",
-    "check",
-    "take",
-    "commit",
-    "resolve",
-    "hand_over",
-    "take_writes",
-    "apply",
-    "note_writes",
-    "void",
-    "join",
-)
-_METHODS = {verb: f"_{verb}" for verb in VERBS}

@@ -7,17 +7,23 @@ threads of `runtime/driver/` run as well. What is one call there, and could be c
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
+from weakref import ref
 
 from airflow_logio.protocol import effects as fx
 from airflow_logio.protocol.logic import Output
 from airflow_logio.protocol.values import Event, Kind
 from airflow_logio.protocol.write_queue import WriteQueue, WriterKey
-from airflow_logio.protocol.writes import PendingWrite
+from airflow_logio.protocol.writes import PendingWrite, unapplied
 from airflow_logio.testing.simulator.codec import Codec
+from airflow_logio.testing.simulator.external_systems import ExternalSystem, Guarantee
 from airflow_logio.testing.simulator.plan import Batch
+from airflow_logio.testing.simulator.write_attempts import WriteAttempt
+
+if TYPE_CHECKING:
+    from airflow_logio.testing.simulator.driver.simulated_driver import SimulatedDriver
 
 
 class SimulatedWriter(WriteQueue):
@@ -27,6 +33,65 @@ class SimulatedWriter(WriteQueue):
     """It has tried to apply what it has taken, and knows no outcome."""
     todo: Sequence[PendingWrite] = ()
     """Of a checkable system: what its answer said is still to be applied."""
+    attempt: WriteAttempt | None = None
+    """Of a conditional system: the transaction under way."""
+
+    def begin(self, actions: int) -> None:
+        """Take the next group of actions."""
+        self.take(actions)
+        self.tried, self.todo, self.attempt = False, (), None
+
+    def act(self, driver: SimulatedDriver, many: int) -> bool:
+        """Up to `many` steps of an attempt; True if the system has now applied all that was taken.
+
+        A checkable system is asked first, and written to in another step.
+        """
+        system, watch = driver.world.systems[self.key[1]], driver.world.watch
+        if system.guarantee is Guarantee.CONDITIONAL:
+            return self._transact(driver, system, many)
+        if system.guarantee is Guarantee.IDEMPOTENT:
+            watch.before_write(self.key, self.taken)
+            system.upsert(self.key, self.taken)
+        elif not self.todo:
+            self.todo = unapplied(self.taken, system.marker(self.key))
+            return not self.todo
+        else:
+            watch.before_write(self.key, self.todo)
+            system.write(self.key, self.todo)
+            self.todo = ()
+        return True
+
+    def _transact(self, driver: SimulatedDriver, system: ExternalSystem, many: int) -> bool:
+        watch = driver.world.watch
+        if self.attempt is None:
+            watch.before_write(self.key, self.taken)
+            token = driver.token(self.key[0])
+            self.attempt = WriteAttempt(system, self.key, token, self.taken, is_alive=self._client_of(driver))
+        if not self.attempt.advance(many):
+            return False
+        if self.attempt.wrote:
+            watch.a_lower_token_writes_nothing(self.key, self.attempt.token)
+        return True
+
+    def _client_of(self, driver: SimulatedDriver) -> Callable[[], bool]:
+        """Whether this thread lives: its driver does, and has not joined it. The locks of a database hold no driver."""
+        of_driver, of_writer = ref(driver), ref(self)
+
+        def is_alive() -> bool:
+            alive = of_driver()
+            return alive is not None and alive.is_alive and of_writer() is not None
+
+        return is_alive
+
+    def lose_answer(self) -> None:
+        """All of it is applied, and the answer is lost: it tries again."""
+        self.tried, self.todo, self.attempt = True, (), None
+
+    def give_up(self) -> None:
+        """The connection breaks: a transaction under way is rolled back."""
+        if self.attempt is not None:
+            self.attempt.end()
+            self.attempt = None
 
 
 class SimulatedWriters(dict[WriterKey, SimulatedWriter]):
@@ -51,6 +116,19 @@ class Source:
     exhausted: bool = False
     handed_over: bool = False
     """The group knows that the stored effect is used whole; what follows is not asked yet."""
+
+    def read(self, driver: SimulatedDriver, name: str, many: int) -> None:
+        """Read on, from outside or from the stored effect."""
+        if not driver.protocol.source(name).spec.replayable and self.stored is None:
+            self.obtained = driver.world.obtain(driver, name, self.action)
+            return
+        for _ in range(many):
+            batch = driver.world.batch(driver, name, self)
+            if batch is None:
+                self.exhausted = True
+                break
+            self.inbox.append(batch)
+            self.offset = batch.next_offset
 
 
 @dataclass(slots=True)

@@ -15,10 +15,10 @@ from airflow_logio.protocol import effects as fx
 from airflow_logio.protocol.context import decode_state
 from airflow_logio.protocol.states import GroupState, RunState
 from airflow_logio.protocol.values import Port
+from airflow_logio.protocol.write_queue import WriterKey
 from airflow_logio.protocol.writes import PendingWrite
 from airflow_logio.store.memory.tables import ABSENT, Change, GroupKey, GroupRow, RunRow, Tables
 from airflow_logio.store.records import ReplicatedShape, ScalingRequest
-from airflow_logio.testing.simulator.external_systems import WriterKey
 from airflow_logio.testing.simulator.plan import GroupPlan, Read, Systems
 from airflow_logio.testing.simulator.upkeep import senders_of
 from airflow_logio.testing.simulator.watch.contexts import ContextWatch

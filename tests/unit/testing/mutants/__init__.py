@@ -15,6 +15,7 @@ from tests.unit.testing.mutants import (
     requesting,
     scaling,
     storing,
+    warehouse,
     writing,
 )
 from tests.unit.testing.mutants.registry import MUTANTS, Mutant
@@ -30,5 +31,6 @@ __all__ = [
     "requesting",
     "scaling",
     "storing",
+    "warehouse",
     "writing",
 ]

@@ -125,7 +125,7 @@ class ReadsForTheLastTime(SimulatedDriver):
 
     @property
     def must_drain(self) -> bool:
-        return not self.sources and super().must_drain
+        return not self.reading.sources and super().must_drain
 
 
 @mutant("feed", driver=ReadsForTheLastTime)

@@ -16,6 +16,7 @@ from airflow_logio.protocol.recovery import LoggedEvent, reload_order
 from airflow_logio.protocol.values import Event, Status
 from airflow_logio.store.memory import MemoryLogStore, apply
 from airflow_logio.testing.simulator.driver.simulated_driver import SimulatedDriver
+from airflow_logio.testing.simulator.driver.source_readers import Reading
 from airflow_logio.testing.simulator.world import Action, World
 from tests.unit.testing.mutants.registry import mutant
 
@@ -149,36 +150,39 @@ def cursor_behind_the_mark(_patch: pytest.MonkeyPatch) -> None:
     """After a recovery the channel begins one event too late."""
 
 
-class DropsInTheLoop(SimulatedDriver):
-    def _emit(self, about: object, many: int, outcome: str) -> bool:
-        emitted = super()._emit(about, many, outcome)
+@mutant("feed")
+def effect_dropped_in_the_loop(patch: pytest.MonkeyPatch) -> None:
+    """Listing 1 as printed: the stored effect of a read action is discarded when its first batch is made."""
+    emit, read = Reading.emit, Reading.read
+
+    def dropping(self: Reading, about: object, many: int, outcome: str) -> bool:
+        emitted = emit(self, about, many, outcome)
         source = self.sources.get(str(about))
         if emitted and source is not None and source.stored is not None:
-            self.world.effects.pop(source.stored, None)
+            self._driver.world.effects.pop(source.stored, None)
         return emitted
 
-    def _read(self, about: object, many: int, outcome: str) -> bool:
+    def whole(self: Reading, about: object, many: int, outcome: str) -> bool:
         source = self.sources.get(str(about))
-        whole = source is not None and source.stored is not None
-        return super()._read(about, 1_000_000 if whole else many, outcome)
+        is_stored = source is not None and source.stored is not None
+        return read(self, about, 1_000_000 if is_stored else many, outcome)
+
+    patch.setattr(Reading, "emit", dropping)
+    patch.setattr(Reading, "read", whole)
 
 
-@mutant("feed", driver=DropsInTheLoop)
-def effect_dropped_in_the_loop(_patch: pytest.MonkeyPatch) -> None:
-    """Listing 1 as printed: the stored effect of a read action is discarded when its first batch is made."""
+@mutant("feed")
+def complete_action_read_again(patch: pytest.MonkeyPatch) -> None:
+    """A non-replayable read action of which no event is logged yet is executed again, though its effect is stored."""
+    order = Reading.order
 
-
-class ReadsTwice(SimulatedDriver):
-    def _order(self, orders: Iterable[SourceOrder]) -> None:
-        super()._order(orders)
+    def from_outside(self: Reading, orders: Iterable[SourceOrder]) -> None:
+        order(self, orders)
         for name, source in self.sources.items():
-            if self.protocol.source(name).offset == 0 and not source.inbox:
+            if self._driver.protocol.source(name).offset == 0 and not source.inbox:
                 source.stored = None
 
-
-@mutant("feed", driver=ReadsTwice)
-def complete_action_read_again(_patch: pytest.MonkeyPatch) -> None:
-    """A non-replayable read action of which no event is logged yet is executed again, though its effect is stored."""
+    patch.setattr(Reading, "order", from_outside)
 
 
 class SweepsLiveOnes(World):

@@ -1,4 +1,4 @@
-"""Broken write actions and external systems."""
+"""Broken write actions, on their way to external systems."""
 
 from __future__ import annotations
 
@@ -10,30 +10,10 @@ from airflow_logio.protocol import commit_queue, write_queue
 from airflow_logio.protocol.commit_queue import CommitStep
 from airflow_logio.protocol.operator import OperatorProtocol
 from airflow_logio.protocol.write_queue import WriteStep
-from airflow_logio.protocol.writes import PendingWrite
 from airflow_logio.testing.simulator.driver.options import Option
 from airflow_logio.testing.simulator.driver.simulated_driver import SimulatedDriver
 from airflow_logio.testing.simulator.driver.threads import SimulatedWriter
-from airflow_logio.testing.simulator.external_systems import ExternalSystem, WriterKey
 from tests.unit.testing.mutants.registry import mutant
-
-
-@mutant("linear")
-def marker_not_checked(patch: pytest.MonkeyPatch) -> None:
-    """The external system applies a write action again, though its marker has passed it."""
-
-    def apply(self: ExternalSystem, key: WriterKey, token: int, writes: Sequence[PendingWrite]) -> None:
-        self._check_token(key, token)
-        self._append(key, writes)
-        self.tokens[key] = token
-
-    patch.setattr(ExternalSystem, "apply", apply)
-
-
-@mutant("linear")
-def token_not_checked(patch: pytest.MonkeyPatch) -> None:
-    """The external system accepts a driver after its successor has written."""
-    patch.setattr(ExternalSystem, "_check_token", lambda _self, _key, _token: None)
 
 
 @mutant("linear")
@@ -81,7 +61,7 @@ class LeavesWritersBehind(SimulatedDriver):
         if not isinstance(about, int) or about >= len(self.ghosts):
             return False
         writer = self.ghosts[about]
-        if self._attempt(writer):
+        if writer.act(self, 1):
             self.ghosts = [ghost for ghost in self.ghosts if ghost is not writer]
         return True
 
@@ -91,12 +71,12 @@ def rebuilt_before_writers_are_joined(_patch: pytest.MonkeyPatch) -> None:
     """A group rebuilds itself while a writer thread of its old epoch is still writing: both ask, both write."""
 
 
-class WritesWithoutAsking(SimulatedDriver):
-    def _attempt(self, writer: SimulatedWriter) -> bool:
-        self.world.systems[writer.key[1]].write(writer.key, writer.taken)
+@mutant("checkable")
+def replay_without_asking(patch: pytest.MonkeyPatch) -> None:
+    """Pending write actions of a checkable system are written again without asking which were applied."""
+
+    def at_once(self: SimulatedWriter, driver: SimulatedDriver, _many: int) -> bool:
+        driver.world.systems[self.key[1]].write(self.key, self.taken)
         return True
 
-
-@mutant("checkable", driver=WritesWithoutAsking)
-def replay_without_asking(_patch: pytest.MonkeyPatch) -> None:
-    """Pending write actions of a checkable system are written again without asking which were applied."""
+    patch.setattr(SimulatedWriter, "act", at_once)

@@ -1,0 +1,94 @@
+"""The readers of a simulated driver's sources: what they are told, what they bring, what they discard."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from airflow_logio.protocol.commit_queue import DiscardOrder, SourceOrder
+from airflow_logio.protocol.logic import Emit
+from airflow_logio.testing.simulator.driver.threads import Source
+
+if TYPE_CHECKING:
+    from airflow_logio.testing.simulator.driver.simulated_driver import SimulatedDriver
+
+
+class Reading:
+    """Of one epoch. Every method named by a verb is a step, as those of `SimulatedDriver`."""
+
+    def __init__(self, driver: SimulatedDriver) -> None:
+        self._driver = driver
+        self.sources: dict[str, Source] = {}
+        self.drops: list[tuple[str, int, str]] = []
+        """(source, action, reference): stored effects to discard."""
+        self.dropped: set[tuple[str, int]] = set()
+        """(source, action) of those that are discarded, which no commit has said yet."""
+
+    def order(self, orders: Iterable[SourceOrder]) -> None:
+        """What the readers of sources are to do. A stream that has ended meanwhile is read no further."""
+        for order in orders:
+            name = order.operator
+            if isinstance(order, DiscardOrder):
+                ref = order.ref or dict(self._driver.protocol.source(name).to_drop())[order.action_id]
+                self.drops.append((name, order.action_id, ref))
+            elif self._driver.loop.reads_on(name):
+                self.sources[name] = Source(order.action_id - 1, order.offset, stored=order.stored)
+
+    def read(self, about: object, many: int, _outcome: str) -> bool:
+        """The source's thread reads on, from outside or from the stored effect of its read action."""
+        name = str(about)
+        source = self.sources.get(name)
+        if not self._driver.is_running or source is None or source.exhausted or source.obtained is not None:
+            return False
+        source.read(self._driver, name, many)
+        return True
+
+    def note_effect(self, about: object, _many: int, _outcome: str) -> bool:
+        name = str(about)
+        source = self.sources.get(name)
+        if not self._driver.observes() or source is None or source.obtained is None:
+            return False
+        self._driver.loop.store_effect(name, *source.obtained, self._driver.now)
+        source.stored, source.obtained = source.obtained[0], None
+        return True
+
+    def emit(self, about: object, many: int, _outcome: str) -> bool:
+        name = str(about)
+        source = self.sources.get(name)
+        if not self._driver.observes() or source is None or not source.inbox:
+            return False
+        outputs = self._driver.protocol.source(name).spec.outputs
+        for _ in range(min(many, len(source.inbox))):
+            batch = source.inbox.popleft()
+            ports = outputs if batch.records else ()
+            emits = [Emit(port, batch.payload, batch.records, None, batch.about) for port in ports]
+            self._driver.loop.emit(name, emits, batch.next_offset, self._driver.now)
+        return True
+
+    def end_source(self, about: object, _many: int, _outcome: str) -> bool:
+        """The reader has no more records; of a stored effect it says so first, and then what follows."""
+        name = str(about)
+        source = self.sources.get(name)
+        if not self._driver.observes() or source is None or source.inbox or not source.exhausted:
+            return False
+        if source.stored is not None and not source.handed_over:
+            source.handed_over = True
+            self._driver.loop.used_whole(name, self._driver.now)
+            if not self._driver.loop.reads_on(name):
+                del self.sources[name]
+            return True
+        del self.sources[name]
+        following = self._driver.world.scenario.sources[name].actions[source.action + 1 :]
+        self._driver.loop.end_read(name, following[0] if following else None, self._driver.now)
+        return True
+
+    def discard(self, about: object, _many: int, _outcome: str) -> bool:
+        """The stored effect goes, after the commit that logged its last event; then event r."""
+        if not self._driver.is_running or about not in self.drops:
+            return False
+        name, action_id, ref = drop = next(drop for drop in self.drops if drop == about)
+        self.drops.remove(drop)
+        self._driver.world.effects.pop(ref, None)
+        self._driver.loop.discarded(name, action_id, self._driver.now)
+        self.dropped.add((name, action_id))
+        return True

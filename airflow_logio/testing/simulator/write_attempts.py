@@ -1,0 +1,226 @@
+"""One attempt at a conditional external system: a transaction of several steps, with other ones in between.
+
+The steps are those of `Warehouse.apply`: lock and read the marker; lock and read the owner, and take the table over if
+this is the run's first write action; insert, advance the marker and commit. What is decided in between is decided by
+`protocol/warehouse_rules.py`, here as there. Who waits for a lock long enough has the holder's session ended, as
+`idle_in_transaction_session_timeout` does it: a zombie that is slow holds nobody up for ever.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from enum import Enum, auto
+
+from airflow_logio.dataflow.write_actions import BEGIN
+from airflow_logio.errors import LogioError
+from airflow_logio.protocol.warehouse_rules import Contender, MarkerRow, Owner, to_apply
+from airflow_logio.protocol.write_queue import WriterKey
+from airflow_logio.protocol.writes import PendingWrite, check_gapless
+from airflow_logio.testing.simulator.external_systems import (
+    THIS_RUN,
+    AppliedWrite,
+    ExternalSystem,
+    Resource,
+    TableChange,
+)
+
+PATIENCE = 8
+"""So often somebody waits for a lock before its holder's session is ended."""
+
+
+class WritePhase(Enum):
+    """Which step is next."""
+
+    MARKER = auto()
+    OWNER = auto()
+    COMMIT = auto()
+    DONE = auto()
+
+
+def always() -> bool:
+    return True
+
+
+class WriteAttempt:
+    """`writes` are a gapless group; `is_alive` tells whether the client that makes this attempt still does anything."""
+
+    def __init__(
+        self,
+        system: ExternalSystem,
+        key: WriterKey,
+        token: int,
+        writes: Sequence[PendingWrite],
+        *,
+        run: Owner = THIS_RUN,
+        is_alive: Callable[[], bool] = always,
+    ) -> None:
+        check_gapless(writes)
+        self.key = key
+        self.token = token
+        self.wrote = False
+        """It has changed the table, and the marker."""
+        self._system = system
+        self._run = run
+        self._writes = writes
+        self._is_alive = is_alive
+        self._stage = WritePhase.MARKER
+        self._pending: Sequence[PendingWrite] = ()
+        self._deleted: Sequence[AppliedWrite] = ()
+        self._taken_over = False
+        self._waited = 0
+        if run is THIS_RUN:
+            _meet_earlier_runs(system, key, writes[0])
+
+    def advance(self, steps: int) -> bool:
+        """Take at most so many steps; True when the system has applied all of it, now or before.
+
+        Raises what refuses the writes, with everything rolled back: `Fenced`, `WriteRefused`, `LogInconsistent`.
+        """
+        try:
+            for _ in range(steps):
+                if self._stage is WritePhase.DONE or not _STEPS[self._stage](self):
+                    break
+        except LogioError:
+            self.end()
+            raise
+        return self._stage is WritePhase.DONE
+
+    def end(self) -> None:
+        """Roll back: its client has lost the connection, or the database has ended its session. It may begin again."""
+        if self._stage is not WritePhase.DONE:
+            self._release(WritePhase.MARKER)
+
+    def is_open(self) -> bool:
+        return self._stage is not WritePhase.DONE and self._is_alive()
+
+    # --- its steps: each returns False if it has to wait --------------------------------------------------------------
+
+    def _read_marker(self) -> bool:
+        if not self._lock_marker():
+            return False
+        row = self._system.marker_row(self._run, self.key)
+        self._pending = to_apply(*self.key, self.token, self._writes, row)
+        if not self._pending:
+            self._release(WritePhase.DONE)
+            return True
+        self._stage = WritePhase.OWNER if self._begins() or self.key in self._system.owners else WritePhase.COMMIT
+        return True
+
+    def _read_owner(self) -> bool:
+        """An author's own conditional writer has no owner: nothing that it writes begins a run."""
+        begins = self._begins()
+        if not (self._lock_to_begin() if begins else self._lock_owner()):
+            return False
+        owner = self._system.owners.get(self.key)
+        contender = self._contender()
+        if begins and contender.takes_over(owner):
+            rows = self._system.rows(self.key)
+            if contender.empties(is_filled=bool(rows)):
+                self._deleted = tuple(rows)
+            self._taken_over = True
+            owner = self._run
+        contender.check_owner(None if owner is None else owner.run_uid)
+        self._stage = WritePhase.COMMIT
+        return True
+
+    def _commit(self) -> bool:
+        inserted = [AppliedWrite(write.number, write.header, write.body) for write in self._pending]
+        change = TableChange(inserted, self._deleted, self._run if self._taken_over else None)
+        self._system.commit(self._run, self.key, MarkerRow(self._pending[-1].number, self.token), change)
+        self.wrote = True
+        self._release(WritePhase.DONE)
+        return True
+
+    # --- inside -------------------------------------------------------------------------------------------------------
+
+    def _lock_marker(self) -> bool:
+        return self._lock(("marker", self._run.run_uid, *self.key))
+
+    def _lock_owner(self) -> bool:
+        return self._lock(("owner", *self.key), shared=True)
+
+    def _lock_to_begin(self) -> bool:
+        return self._lock(("owner", *self.key))
+
+    def _lock(self, resource: Resource, *, shared: bool = False) -> bool:
+        locks = self._system.locks
+        if locks.take(resource, self, shared=shared):
+            self._waited = 0
+            return True
+        self._waited += 1
+        if self._waited > PATIENCE:
+            locks.end_others(resource, self)
+        return False
+
+    def _begins(self) -> bool:
+        return self._pending[0].header.get("action") == BEGIN
+
+    def _contender(self) -> Contender:
+        operator, connection = self.key
+        return Contender(operator, connection, operator, self._run, _mode(self._pending[0]))
+
+    def _release(self, stage: WritePhase) -> None:
+        self._system.locks.release(self)
+        self._stage = stage
+        self._pending, self._deleted, self._taken_over, self._waited = (), (), False, 0
+
+
+_STEPS: dict[WritePhase, Callable[[WriteAttempt], bool]] = {
+    WritePhase.MARKER: WriteAttempt._read_marker,
+    WritePhase.OWNER: WriteAttempt._read_owner,
+    WritePhase.COMMIT: WriteAttempt._commit,
+}
+
+
+def _mode(opening: PendingWrite) -> str:
+    """Of a table's writer, as it was declared; the scenarios' own writers empty their table."""
+    return str(opening.header.get("mode", "replace"))
+
+
+class EarlierRun:
+    """A driver of an earlier run at the table of a writer: taken for dead long ago, and slow.
+
+    One that has `begun` goes on inserting; another one was stopped before the first write action of its run.
+    """
+
+    def __init__(
+        self, system: ExternalSystem, key: WriterKey, run: Owner, opening: PendingWrite, *, begun: bool
+    ) -> None:
+        self.key = key
+        self._system = system
+        self._run = run
+        self._opening = opening
+        self._next = 1
+        self._attempt: WriteAttempt | None = None
+        if begun:
+            system.owners[key] = run
+            system.rows(key).append(AppliedWrite(2, {"run": run.run_uid}, opening.body))
+            system.markers[run.run_uid, key] = MarkerRow(2, 1)
+            self._next = 3
+
+    def advance(self, steps: int) -> None:
+        """A few steps of its attempt, or of the next one: what is refused is tried again by a person."""
+        if self._attempt is None:
+            self._attempt = WriteAttempt(self._system, self.key, 1, [self._write()], run=self._run)
+        try:
+            if self._attempt.advance(steps):
+                self._attempt = None
+                self._next += 1
+        except LogioError:
+            self._attempt = None
+
+    def _write(self) -> PendingWrite:
+        header = self._opening.header if self._next == 1 else {"run": self._run.run_uid}
+        return PendingWrite(*self.key, self._next, header, 0, self._opening.body)
+
+
+def _meet_earlier_runs(system: ExternalSystem, key: WriterKey, first: PendingWrite) -> None:
+    """Before a run begins at a table that it is to empty, earlier runs have been there, and are not gone."""
+    met = (
+        first.header.get("action") != BEGIN
+        or _mode(first) != "replace"
+        or any(one.key == key for one in system.earlier)
+    )
+    if not met:
+        system.earlier.append(EarlierRun(system, key, Owner("the run before last", 1.0), first, begun=True))
+        system.earlier.append(EarlierRun(system, key, Owner("the last run", 2.0), first, begun=False))

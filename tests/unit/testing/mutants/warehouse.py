@@ -1,0 +1,98 @@
+"""Broken transactions of a conditional external system: its locks, and what marker and owner forbid."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from airflow_logio.protocol import warehouse_rules
+from airflow_logio.protocol.warehouse_rules import Contender, MarkerRow, Owner
+from airflow_logio.protocol.write_queue import WriterKey
+from airflow_logio.protocol.writes import PendingWrite
+from airflow_logio.testing.simulator import write_attempts
+from airflow_logio.testing.simulator.external_systems import ExternalSystem, TableChange
+from airflow_logio.testing.simulator.write_attempts import WriteAttempt, WritePhase
+from tests.unit.testing.mutants.registry import mutant
+
+
+@mutant("linear")
+def marker_read_without_its_lock(patch: pytest.MonkeyPatch) -> None:
+    """A zombie and its successor read the same marker, and both apply what is behind it."""
+    patch.setattr(WriteAttempt, "_lock_marker", lambda _self: True)
+
+
+@mutant("linear")
+def marker_not_checked(patch: pytest.MonkeyPatch) -> None:
+    """The external system applies a write action again, though its marker has passed it."""
+
+    def everything(writes: Sequence[PendingWrite], _marker: int) -> Sequence[PendingWrite]:
+        return writes
+
+    patch.setattr(warehouse_rules, "unapplied", everything)
+
+
+@mutant("functions")
+def token_not_compared(patch: pytest.MonkeyPatch) -> None:
+    """The external system accepts a driver after its successor has written."""
+    patch.setattr(warehouse_rules, "check_token", lambda *_: None)
+
+
+@mutant("functions")
+def token_not_kept(patch: pytest.MonkeyPatch) -> None:
+    """A transaction advances the number of the marker, and leaves the token of whoever made the row."""
+    commit = ExternalSystem.commit
+
+    def with_the_old_token(
+        self: ExternalSystem, run: Owner, key: WriterKey, marker: MarkerRow, change: TableChange
+    ) -> None:
+        commit(self, run, key, MarkerRow(marker.number, self.marker_row(run, key).token), change)
+
+    patch.setattr(ExternalSystem, "commit", with_the_old_token)
+
+
+@mutant("linear")
+def owner_not_checked(patch: pytest.MonkeyPatch) -> None:
+    """A driver of an earlier run goes on inserting into the table that a newer run has taken over."""
+    patch.setattr(Contender, "check_owner", lambda _self, _owner: None)
+
+
+@mutant("linear")
+def owner_read_without_its_lock(patch: pytest.MonkeyPatch) -> None:
+    """Between a driver's look at the owner and its commit, a newer run takes the table over, and empties it."""
+    patch.setattr(WriteAttempt, "_lock_owner", lambda _self: True)
+
+
+@mutant("linear")
+def taken_over_without_a_lock(patch: pytest.MonkeyPatch) -> None:
+    """A run that begins does not wait for an older one that is writing: its rows come behind the DELETE."""
+    patch.setattr(WriteAttempt, "_lock_to_begin", lambda _self: True)
+
+
+@mutant("linear")
+def an_older_run_takes_over(patch: pytest.MonkeyPatch) -> None:
+    """A run that was stopped before its first write empties the table that a newer run owns."""
+
+    def of_any_other(self: Contender, owner: Owner | None) -> bool:
+        return owner is None or owner.run_uid != self.mine.run_uid
+
+    patch.setattr(Contender, "takes_over", of_any_other)
+
+
+@mutant("linear")
+def not_emptied(patch: pytest.MonkeyPatch) -> None:
+    """A new run keeps the rows of an earlier one, though its writer says that it replaces them."""
+    patch.setattr(Contender, "empties", lambda _self, *, is_filled: False)
+
+
+@mutant("linear")
+def locks_let_go_before_the_commit(patch: pytest.MonkeyPatch) -> None:
+    """Marker and owner are looked at in a transaction of their own, and the writing is done in the next one."""
+    read = WriteAttempt._read_owner
+
+    def and_lets_go(self: WriteAttempt) -> bool:
+        done = read(self)
+        self._system.locks.release(self)
+        return done
+
+    patch.setitem(write_attempts._STEPS, WritePhase.OWNER, and_lets_go)
