@@ -56,8 +56,6 @@ OTHER = re.compile(rf"\b(Table|Listing|Example)s?\s+(\d+(?:{AND}\s+\d+)*)")
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 PAGE = re.compile(r"(?<![\w/(])(docs/[\w/-]+\.md)(#[\w-]+)?")
 FILE = re.compile(r"`((?:\w+/)+\w+\.py)`")
-LANDING = {f"protocol/{name}.py" for name in ("loop", "life", "commit_queue", "write_queue", "job_queue")}
-"""Named by a page and not here yet: they land with the loop that driver and simulator share."""
 OUTDATED = re.compile(r"\bDESIGN\b|\b[Dd]ecisions? \d|\b[Hh]oles? \d")
 
 
@@ -137,7 +135,6 @@ def test_modules_that_pages_name_exist() -> None:
         where
         for where, match in found(FILE)
         if where.partition(":")[0].endswith(".md")
-        and match[1] not in LANDING
         and not any((place / match[1]).is_file() for place in places)
     ] == []
 
