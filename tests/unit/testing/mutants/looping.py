@@ -35,18 +35,6 @@ def voided_epoch_keeps_its_memory(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Life, "stopped", in_memory)
 
 
-@mutant("spread")
-def epoch_not_raised(patch: pytest.MonkeyPatch) -> None:
-    """A group rebuilds itself in the same epoch: what a thread of the old one had under way is committed, too."""
-    stopped = Life.stopped
-
-    def same_epoch(self: Life) -> None:
-        stopped(self)
-        self.raises_epoch = False
-
-    patch.setattr(Life, "stopped", same_epoch)
-
-
 @mutant("linear")
 def finished_with_writes_under_way(patch: pytest.MonkeyPatch) -> None:
     """A group finishes when its streams have ended, whatever its writers have not applied."""
