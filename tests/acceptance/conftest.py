@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from airflow_logio.store.sql import migrate
 from tests.support.grocery import load_products, write_slice
 from tests.support.postgres import PostgresServer
 
@@ -35,7 +36,12 @@ def warehouse_url(sqlite_warehouse_template: Path, tmp_path: Path) -> str:
 @pytest.fixture
 def postgres_warehouse_url(postgres_server: PostgresServer) -> Iterator[str]:
     """A PostgreSQL warehouse of this test's own."""
-    url = postgres_server.new_database()
-    load_products(url)
+    url = postgres_server.copy_of("warehouse_template", _with_products)
     yield url
     postgres_server.drop_database(url)
+
+
+def _with_products(url: str) -> None:
+    """The tables of the log as well: some tests keep both in one database."""
+    migrate.upgrade(url)
+    load_products(url)
