@@ -1,0 +1,75 @@
+"""Which tier a test belongs to, and which tests begin first: both follow from where it lies and what it asks for.
+
+``make test-fast`` needs no JVM, no server and no Airflow, and holds to it: a test that loads Airflow there fails.
+``make test`` is all that CI runs. ``make soak`` is what needs hours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from pathlib import Path
+
+import pytest
+
+TESTS = Path(__file__).parents[1]
+FOLDERS = {"acceptance": "acceptance", "e2e": "e2e", "unit/airflow": "airflow", "unit/test_docker.py": "airflow"}
+"""Path below `tests` → its mark."""
+HEAVY = ("postgres", "spark", "airflow", "acceptance", "e2e", "campaign", "soak")
+"""None of it is fast."""
+SECONDS = {"e2e": 120.0, "spark": 30.0, "acceptance": 8.0, "campaign": 6.0}
+"""What a test of that mark costs, roughly; all others cost nothing to speak of."""
+
+
+def mark(items: Iterable[pytest.Item]) -> None:
+    """Mark each test by its folder and by the fixtures and parameters with which it was collected."""
+    for item in items:
+        for folder, name in FOLDERS.items():
+            if item.path.is_relative_to(TESTS / folder):
+                item.add_marker(name)
+        if isinstance(item, pytest.Function) and _asks_for_postgres(item):
+            item.add_marker("postgres")
+
+
+def _asks_for_postgres(item: pytest.Function) -> bool:
+    """By name, or by the parameter of a fixture that chooses the database when it runs."""
+    chosen = item.callspec.params.values() if hasattr(item, "callspec") else ()
+    return "postgres_server" in item.fixturenames or any(isinstance(one, str) and one == "postgres" for one in chosen)
+
+
+def is_heavy(path: Path) -> bool:
+    """A folder or module that the fast tier must not even load."""
+    return any(path == TESTS / folder for folder in FOLDERS)
+
+
+def is_fast(item: pytest.Item) -> bool:
+    return not any(item.get_closest_marker(name) for name in HEAVY)
+
+
+def assert_light(item: pytest.Item, loaded: Collection[str]) -> None:
+    """For the fast tier: nothing that it has left out was loaded behind its back."""
+    assert "airflow" not in loaded, f"{item.nodeid} loads Airflow: it is not of the fast tier"
+
+
+def dealt(items: Sequence[pytest.Item], workers: int) -> list[pytest.Item]:
+    """An order in which each of so many equal parts begins with what takes longest, and costs the same.
+
+    xdist gives each worker one part, from the front to the end; who has finished takes from the ends of others. One
+    worker gets all of the end-to-end tests: two Airflows at once are too much for two cores.
+    """
+    parts: list[list[pytest.Item]] = [[] for _ in range(workers)]
+    costs = [0.0] * workers
+    sizes = [(len(items) + number) // workers for number in range(workers)]
+    light = [item for item in items if not _cost(item)]
+    for item in sorted((item for item in items if _cost(item)), key=_cost, reverse=True):
+        least = 0 if item.get_closest_marker("e2e") else costs.index(min(costs))
+        parts[least].append(item)
+        costs[least] += _cost(item)
+    for part, size in zip(parts, sizes, strict=True):
+        wanted = max(0, size - len(part))
+        part.extend(light[:wanted])
+        del light[:wanted]
+    return [item for part in parts for item in part] + light
+
+
+def _cost(item: pytest.Item) -> float:
+    return max((SECONDS[name] for name in SECONDS if item.get_closest_marker(name)), default=0.0)

@@ -1,0 +1,105 @@
+"""How the tests are sorted into tiers and dealt to processes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.tiers import SECONDS, TESTS, assert_light, dealt, is_fast, is_heavy, mark
+
+MAKEFILE = (TESTS.parent / "Makefile").read_text()
+
+
+class FakeItem:
+    """As much of an item as is looked at."""
+
+    def __init__(self, path: str = "unit/test_it.py", *marks: str) -> None:
+        self.path, self.marks, self.nodeid = TESTS / path, set(marks), path
+
+    def add_marker(self, name: str) -> None:
+        self.marks.add(name)
+
+    def get_closest_marker(self, name: str) -> bool:
+        return name in self.marks
+
+
+def order(tests: list[FakeItem], workers: int) -> list[FakeItem]:
+    items: Any = tests
+    dealt_items: Any = dealt(items, workers)
+    return list(dealt_items)
+
+
+@pytest.mark.parametrize(
+    ("path", "name"),
+    [
+        ("acceptance/test_it.py", "acceptance"),
+        ("e2e/test_it.py", "e2e"),
+        ("unit/airflow/test_it.py", "airflow"),
+        ("unit/test_docker.py", "airflow"),
+    ],
+)
+def test_a_folder_says_what_its_tests_need(path: str, name: str) -> None:
+    item: Any = FakeItem(path)
+    mark([item])
+    assert item.marks == {name}
+    assert not is_fast(item)
+
+
+def test_what_chooses_postgres_is_marked(request: pytest.FixtureRequest) -> None:
+    """This very test has no database; those that the suite has are marked when they are collected."""
+    item: Any = request.node
+    assert is_fast(item)
+
+
+@pytest.mark.parametrize("database", ["sqlite", "postgres"])
+def test_a_parameter_tells_the_server(database: str, request: pytest.FixtureRequest) -> None:
+    assert (request.node.get_closest_marker("postgres") is not None) == (database == "postgres")
+
+
+def test_folders_that_are_left_out_are_there() -> None:
+    assert is_heavy(TESTS / "unit" / "airflow") and (TESTS / "unit" / "airflow").is_dir()
+    assert is_heavy(TESTS / "unit" / "test_docker.py") and (TESTS / "unit" / "test_docker.py").is_file()
+    assert not is_heavy(TESTS / "unit")
+
+
+def test_a_fast_test_must_not_load_airflow() -> None:
+    item: Any = FakeItem()
+    assert_light(item, ["airflow_logio"])
+    with pytest.raises(AssertionError, match="loads Airflow"):
+        assert_light(item, ["airflow", "airflow_logio"])
+
+
+@pytest.mark.parametrize("workers", [2, 3, 4])
+@pytest.mark.parametrize("light", [0, 5, 200])
+def test_every_test_is_dealt_once_and_one_airflow_runs_at_a_time(workers: int, light: int) -> None:
+    tests = [FakeItem() for _ in range(light)]
+    tests += [FakeItem(f"acceptance/{n}", "acceptance") for n in range(40)]
+    tests += [FakeItem(f"e2e/{n}", "e2e") for n in range(4)]
+    found = order(tests, workers)
+    assert sorted(map(id, found)) == sorted(map(id, tests))
+    assert [test.nodeid for test in found[:4]] == ["e2e/0", "e2e/1", "e2e/2", "e2e/3"]
+
+
+def test_every_part_begins_with_what_takes_long() -> None:
+    tests = [FakeItem() for _ in range(200)] + [FakeItem("acceptance/it", "acceptance") for _ in range(40)]
+    found = order(tests, 2)
+    for part in (found[:120], found[120:]):
+        assert ["acceptance" in test.marks for test in part] == [True] * 20 + [False] * 100
+
+
+def test_parts_cost_the_same() -> None:
+    tests = [FakeItem("unit/test_it.py") for _ in range(999)] + [
+        FakeItem("acceptance/it", "acceptance") for _ in range(300)
+    ]
+    found, size = order(tests, 3), 433
+    costs = [sum("acceptance" in test.marks for test in found[n * size : (n + 1) * size]) for n in range(3)]
+    assert costs == [100, 100, 100]
+
+
+def test_the_makefile_has_a_target_for_each_tier() -> None:
+    for target in ("test", "test-fast", "soak"):
+        assert f"\n{target}: " in MAKEFILE
+    assert set(SECONDS) <= {"e2e", "spark", "acceptance", "campaign"}
+    assert Path(__file__).is_relative_to(TESTS)
