@@ -12,19 +12,32 @@ from pathlib import Path
 import pytest
 
 TESTS = Path(__file__).parents[1]
-FOLDERS = {"acceptance": "acceptance", "e2e": "e2e", "unit/airflow": "airflow", "unit/test_docker.py": "airflow"}
-"""Path below `tests` → its mark."""
-HEAVY = ("postgres", "spark", "airflow", "acceptance", "e2e", "campaign", "soak")
+PLACES = {
+    "acceptance": "acceptance",
+    "e2e": "e2e",
+    "soak": "soak",
+    "unit/airflow": "airflow",
+    "unit/test_docker.py": "airflow",
+    "unit/testing/test_simulator.py": "campaign",
+    "unit/api/test_every_commit.py": "slow",
+    "store/test_log_size.py": "slow",
+    "store/test_pauses.py": "slow",
+    "store/test_slot_pauses.py": "slow",
+    "store/test_retention_plans.py": "slow",
+    "store/test_zombies.py": "slow",
+}
+"""Folder or module below `tests` → the mark of its tests."""
+HEAVY = ("postgres", "spark", "airflow", "acceptance", "e2e", "campaign", "slow", "soak")
 """None of it is fast."""
-SECONDS = {"e2e": 120.0, "spark": 30.0, "acceptance": 8.0, "campaign": 6.0}
+SECONDS = {"e2e": 120.0, "spark": 30.0, "acceptance": 8.0, "campaign": 6.0, "slow": 3.0}
 """What a test of that mark costs, roughly; all others cost nothing to speak of."""
 
 
 def mark(items: Iterable[pytest.Item]) -> None:
     """Mark each test by its folder and by the fixtures and parameters with which it was collected."""
     for item in items:
-        for folder, name in FOLDERS.items():
-            if item.path.is_relative_to(TESTS / folder):
+        for place, name in PLACES.items():
+            if item.path.is_relative_to(TESTS / place):
                 item.add_marker(name)
         if isinstance(item, pytest.Function) and _asks_for_postgres(item):
             item.add_marker("postgres")
@@ -38,7 +51,7 @@ def _asks_for_postgres(item: pytest.Function) -> bool:
 
 def is_heavy(path: Path) -> bool:
     """A folder or module that the fast tier must not even load."""
-    return any(path == TESTS / folder for folder in FOLDERS)
+    return any(path == TESTS / place for place in PLACES)
 
 
 def is_fast(item: pytest.Item) -> bool:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.support.tiers import SECONDS, TESTS, assert_light, dealt, is_fast, is_heavy, mark
+from tests.support.tiers import HEAVY, PLACES, SECONDS, TESTS, assert_light, dealt, is_fast, is_heavy, mark
 
 MAKEFILE = (TESTS.parent / "Makefile").read_text()
 
@@ -31,17 +30,9 @@ def order(tests: list[FakeItem], workers: int) -> list[FakeItem]:
     return list(dealt_items)
 
 
-@pytest.mark.parametrize(
-    ("path", "name"),
-    [
-        ("acceptance/test_it.py", "acceptance"),
-        ("e2e/test_it.py", "e2e"),
-        ("unit/airflow/test_it.py", "airflow"),
-        ("unit/test_docker.py", "airflow"),
-    ],
-)
+@pytest.mark.parametrize(("path", "name"), PLACES.items())
 def test_a_folder_says_what_its_tests_need(path: str, name: str) -> None:
-    item: Any = FakeItem(path)
+    item: Any = FakeItem(path if path.endswith(".py") else f"{path}/test_it.py")
     mark([item])
     assert item.marks == {name}
     assert not is_fast(item)
@@ -58,9 +49,9 @@ def test_a_parameter_tells_the_server(database: str, request: pytest.FixtureRequ
     assert (request.node.get_closest_marker("postgres") is not None) == (database == "postgres")
 
 
-def test_folders_that_are_left_out_are_there() -> None:
-    assert is_heavy(TESTS / "unit" / "airflow") and (TESTS / "unit" / "airflow").is_dir()
-    assert is_heavy(TESTS / "unit" / "test_docker.py") and (TESTS / "unit" / "test_docker.py").is_file()
+def test_places_that_are_left_out_are_there() -> None:
+    assert [place for place in PLACES if not (TESTS / place).exists()] == []
+    assert all(is_heavy(TESTS / place) for place in PLACES)
     assert not is_heavy(TESTS / "unit")
 
 
@@ -101,5 +92,4 @@ def test_parts_cost_the_same() -> None:
 def test_the_makefile_has_a_target_for_each_tier() -> None:
     for target in ("test", "test-fast", "soak"):
         assert f"\n{target}: " in MAKEFILE
-    assert set(SECONDS) <= {"e2e", "spark", "acceptance", "campaign"}
-    assert Path(__file__).is_relative_to(TESTS)
+    assert set(SECONDS) | set(PLACES.values()) <= set(HEAVY)
