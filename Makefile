@@ -34,8 +34,8 @@ test: $(STAMP) ## all tests that CI runs, in 25 minutes on two cores (ARGS="test
 test-fast: $(STAMP) ## the tests that need no JVM, no server and no Airflow, in two minutes
 	@exec $(PYTEST) --fast $(ARGS)
 
-soak: $(STAMP) ## the tests that need an hour or more: long campaigns of the simulator, seeds that make test does not run
-	@exec $(PYTEST) -m soak tests/soak $(ARGS)
+soak: $(STAMP) ## what needs hours: long campaigns of the simulator, every crash point on the other database as well
+	@JAVA_HOME="$$(.ci/java)" && export JAVA_HOME && exec $(PYTEST) -m soak tests/soak tests/acceptance $(ARGS)
 
 check: $(STAMP) ## format, quotes, lint, types, import contracts
 	$(BIN)/ruff format --check .

@@ -6,7 +6,21 @@ from typing import Any
 
 import pytest
 
-from tests.support.tiers import HEAVY, PLACES, SECONDS, TESTS, assert_light, dealt, is_fast, is_heavy, mark
+from tests.support.tiers import (
+    BOTH,
+    BY_TURNS,
+    DATABASES,
+    HEAVY,
+    PLACES,
+    SECONDS,
+    TESTS,
+    assert_light,
+    dealt,
+    is_fast,
+    is_heavy,
+    mark,
+    out_of_turn,
+)
 
 MAKEFILE = (TESTS.parent / "Makefile").read_text()
 
@@ -14,8 +28,8 @@ MAKEFILE = (TESTS.parent / "Makefile").read_text()
 class FakeItem:
     """As much of an item as is looked at."""
 
-    def __init__(self, path: str = "unit/test_it.py", *marks: str) -> None:
-        self.path, self.marks, self.nodeid = TESTS / path, set(marks), path
+    def __init__(self, path: str = "unit/test_it.py", *marks: str, name: str = "test_it") -> None:
+        self.path, self.marks, self.nodeid, self.name = TESTS / path, set(marks), path, name
 
     def add_marker(self, name: str) -> None:
         self.marks.add(name)
@@ -53,6 +67,29 @@ def test_places_that_are_left_out_are_there() -> None:
     assert [place for place in PLACES if not (TESTS / place).exists()] == []
     assert all(is_heavy(TESTS / place) for place in PLACES)
     assert not is_heavy(TESTS / "unit")
+
+
+def test_every_point_is_left_on_a_database_and_databases_take_turns() -> None:
+    module, (test, *_) = next(iter(BY_TURNS.items()))
+    points = [f"{point}_{BOTH}" if point == "e" else point for point in "abcde"]
+    items: Any = [
+        FakeItem(f"acceptance/{module}", name=f"{test}[{database}-{point}]")
+        for database in DATABASES
+        for point in points
+    ]
+    others: Any = [FakeItem(f"acceptance/{module}", name=f"test_else[{database}-a]") for database in DATABASES]
+    left_out = out_of_turn(items + others)
+    kept = [item.name.rstrip("]").partition("[")[2] for item in items if item not in left_out]
+    assert sorted(kept) == sorted(
+        ["sqlite-a", "postgres-b", "postgres-c", "sqlite-d", *(f"{d}-e_{BOTH}" for d in DATABASES)]
+    )
+    assert out_of_turn(items[:1]) == [], "asked for by itself"
+
+
+def test_what_takes_turns_is_there() -> None:
+    for module, tests in BY_TURNS.items():
+        text = (TESTS / "acceptance" / module).read_text()
+        assert [test for test in tests if f"def {test}(" not in text] == []
 
 
 def test_a_fast_test_must_not_load_airflow() -> None:
