@@ -7,13 +7,14 @@ STAMP := $(VENV)/.installed
 # Narrow a test run: make test ARGS="tests/store -k fence"
 ARGS ?=
 # Tests run in so many processes: most of them wait for drivers, databases and deadlines.
-WORKERS ?= 2
+WORKERS ?= 3
+PYTEST = $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 
 .DEFAULT_GOAL := help
-.PHONY: help setup java demo test check format bench clean
+.PHONY: help setup java demo test test-fast soak check format bench clean
 
 help: ## this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: $(STAMP) ## virtual environment and dependencies (again only if pyproject.toml has changed)
 
@@ -27,8 +28,14 @@ java: ## find Java 17 or 21, or install it with apt-get where that is possible
 demo: $(STAMP) ## the sales pipeline in a real Airflow, checked at the end; ONCE=1 exits then; DAG=logio_sales_scaled
 	@JAVA_HOME="$$(.ci/java)" && export JAVA_HOME && exec $(BIN)/python -m airflow_logio.demo
 
-test: $(STAMP) ## all tests (ARGS="tests/unit -k name" for some)
-	@JAVA_HOME="$$(.ci/java)" && export JAVA_HOME && exec $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(ARGS)
+test: $(STAMP) ## all tests that CI runs, in 25 minutes on two cores (ARGS="tests/unit -k name" for some)
+	@JAVA_HOME="$$(.ci/java)" && export JAVA_HOME && exec $(PYTEST) $(ARGS)
+
+test-fast: $(STAMP) ## the tests that need no JVM, no server and no Airflow, in two minutes
+	@exec $(PYTEST) --fast $(ARGS)
+
+soak: $(STAMP) ## what needs hours: long campaigns of the simulator, every crash point on the other database as well
+	@JAVA_HOME="$$(.ci/java)" && export JAVA_HOME && exec $(PYTEST) -m soak tests/soak tests/acceptance $(ARGS)
 
 check: $(STAMP) ## format, quotes, lint, types, import contracts
 	$(BIN)/ruff format --check .

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from airflow_logio.store.port import LogStore
 from airflow_logio.store.rules.patience import Patience
 from airflow_logio.store.sql import migrate
 from airflow_logio.store.sql.store import SqlLogStore
+from tests.support import tiers
 from tests.support.logs import assert_counted
 from tests.support.postgres import PostgresServer
 
@@ -21,6 +23,41 @@ SQL = [pytest.param("sqlite"), pytest.param("postgres", marks=pytest.mark.postgr
 STORES = [pytest.param("memory"), *SQL]
 QUICK = Patience(total_seconds=30, first_wait_seconds=0.01, longest_wait_seconds=0.1)
 """As patient as a test can be: a minute's outage is seconds here."""
+
+
+# --- tiers ------------------------------------------------------------------------------------------------------------
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--fast", action="store_true", help="only what needs no JVM, no server and no Airflow")
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    return True if config.option.fast and tiers.is_heavy(collection_path) else None
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    tiers.mark(items)
+    if config.option.fast:
+        config.hook.pytest_deselected(items=[item for item in items if not tiers.is_fast(item)])
+        items[:] = filter(tiers.is_fast, items)
+
+
+@pytest.hookimpl(trylast=True, specname="pytest_collection_modifyitems")
+def long_ones_first(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """When `-m` and `-k` have chosen."""
+    workers = getattr(config, "workerinput", {}).get("workercount", 1)
+    if workers > 1:
+        items[:] = tiers.dealt(items, workers)
+
+
+def pytest_runtest_teardown(item: pytest.Item) -> None:
+    if item.config.option.fast:
+        tiers.assert_light(item, sys.modules)
+
+
+# --- databases and logs -----------------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="session")

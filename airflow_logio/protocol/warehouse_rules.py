@@ -1,4 +1,4 @@
-"""What a marker and an owner, read under their rows' locks, allow a writer (Algorithm 8 Step 2; docs/design.md, "What is promised").
+"""What a marker and an owner, read under their rows' locks, allow a writer (Algorithm 8 Step 2).
 
 An atomically conditional system keeps two rows. The *marker* of a writer: the last write action that was applied, and the
 fencing token it was applied with. The *owner* of a table: the run that writes to it, which the first write action of a

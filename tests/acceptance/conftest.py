@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
+import functools
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from airflow_logio.runtime.launch import spark_submit
+from airflow_logio.store.sql import migrate
 from tests.support.grocery import load_products, write_slice
 from tests.support.postgres import PostgresServer
+
+
+@pytest.fixture(scope="session", autouse=True)
+def java_asked_once() -> Iterator[None]:
+    """Each launch asks for the version of Java; here it is the same every time."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(spark_submit, "check_java", functools.cache(spark_submit.check_java))
+        yield
 
 
 @pytest.fixture(scope="session")
@@ -35,7 +46,12 @@ def warehouse_url(sqlite_warehouse_template: Path, tmp_path: Path) -> str:
 @pytest.fixture
 def postgres_warehouse_url(postgres_server: PostgresServer) -> Iterator[str]:
     """A PostgreSQL warehouse of this test's own."""
-    url = postgres_server.new_database()
-    load_products(url)
+    url = postgres_server.copy_of("warehouse_template", _with_products)
     yield url
     postgres_server.drop_database(url)
+
+
+def _with_products(url: str) -> None:
+    """The tables of the log as well: some tests keep both in one database."""
+    migrate.upgrade(url)
+    load_products(url)

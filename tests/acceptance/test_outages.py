@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import signal
 import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
 
 from airflow_logio.protocol.liveness import Lease
-from airflow_logio.store.records import BacklogBound, GroupStatus
+from airflow_logio.runtime.launch.driver_config import DriverConfig
+from airflow_logio.runtime.launch.launcher import Launched
+from airflow_logio.runtime.launch.spark_submit import SparkSettings
+from airflow_logio.store.records import BacklogBound, Claim, GroupStatus
 from tests.support.grocery import assert_exact
 from tests.support.postgres import PostgresServer
 from tests.support.running import PLAIN_RECORDS_PER_BATCH, PlainLauncher, running
@@ -49,6 +54,21 @@ def test_the_log_and_the_warehouse_are_away_for_a_while(
     assert_exact(postgres_warehouse_url, small_transactions, PLAIN_RECORDS_PER_BATCH)
 
 
+@dataclass
+class LateLauncher(PlainLauncher):
+    """Drivers that take their time: submitted, and started when the test says so."""
+
+    submitted: list[tuple[Claim, DriverConfig, SparkSettings, Mapping[str, str]]] = field(default_factory=list)
+
+    def launch(self, claim: Claim, config: DriverConfig, settings: SparkSettings, conf: Mapping[str, str]) -> Launched:
+        self.submitted.append((claim, config, settings, conf))
+        return Launched(None, None)
+
+    def start_all(self) -> None:
+        for submitted in self.submitted:
+            PlainLauncher.launch(self, *submitted)
+
+
 def test_a_driver_that_starts_during_an_outage_waits(
     postgres_server: PostgresServer,
     postgres_url: str,
@@ -56,11 +76,12 @@ def test_a_driver_that_starts_during_an_outage_waits(
     small_transactions: Path,
     tmp_path: Path,
 ) -> None:
-    launcher = PlainLauncher(tmp_path / "drivers")
+    launcher = LateLauncher(tmp_path / "drivers")
     with running(postgres_url, warehouse_url, small_transactions, launcher) as run:
         run.tend()
         postgres_server.stop()
         try:
+            launcher.start_all()
             log = tmp_path / "drivers" / "ingest" / "1" / "driver.log"
             eventually(lambda: "waiting for the log database" in log.read_text(), what="ingest waits", timeout=60)
         finally:

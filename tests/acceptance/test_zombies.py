@@ -6,7 +6,9 @@ everyone out, so the stopped driver is ended before it is replaced.
 
 from __future__ import annotations
 
+import shutil
 import signal
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +19,9 @@ import sqlalchemy as sa
 from airflow_logio.crash import CrashPoint
 from airflow_logio.protocol.liveness import Lease
 from airflow_logio.runtime.launch.exit_codes import REPLACED
+from airflow_logio.store.records import BacklogBound
 from airflow_logio.store.sql.engines import log_engine
+from tests.support.forked import ForkedProcess
 from tests.support.grocery import assert_exact
 from tests.support.running import PLAIN_RECORDS_PER_BATCH, PlainLauncher, has_ended, running
 from tests.support.waiting import eventually
@@ -26,6 +30,9 @@ pytestmark = pytest.mark.acceptance
 
 SHORT = Lease(seconds=6, launch_seconds=60)
 """Longer than the database lets a session idle in a transaction, as a lease must be."""
+
+FEW = BacklogBound(events=8)
+"""Nobody can finish while one of the groups has not begun."""
 
 STOPS = [
     ("totals", CrashPoint.BEFORE_COMMIT, 3),
@@ -95,29 +102,42 @@ def test_on_sqlite_a_stopped_driver_is_ended_and_the_others_go_on(
     tmp_path: Path,
 ) -> None:
     launcher = PlainLauncher(tmp_path / "drivers", {(group, 1): f"{point}:{count}:stop"})
-    with running(sqlite_url, warehouse_url, small_transactions, launcher, lease=SHORT) as run:
+    with running(sqlite_url, warehouse_url, small_transactions, launcher, lease=SHORT, backlog=FEW) as run:
+        others = [other for other in run.groups if other != group]
+        run.until(lambda: all(map(run.is_running, others)), "the others run", *others)
         run.until(lambda: run.is_running(group), f"{group} runs")
         stopped = run.process(group)
         run.finish()
         assert run.status(group).incarnation == 2
         assert has_ended(stopped)
-        others = [run.status(other).incarnation for other in run.groups if other != group]
-        assert others == [1, 1, 1], "the others were waiting for the lock, not dead"
+        incarnations = [run.status(other).incarnation for other in others]
+        assert incarnations == [1, 1, 1], "the others were waiting for the lock, not dead"
     assert_exact(warehouse_url, small_transactions, PLAIN_RECORDS_PER_BATCH)
+
+
+class CopyingLauncher(PlainLauncher):
+    """Keeps what the first driver is told: a driver removes the file as soon as it has read it."""
+
+    @property
+    def copy(self) -> Path:
+        return self.work_dir.parent / "copy.json"
+
+    def start(
+        self, config: Path, log: Path, point: str | None, variables: Mapping[str, str] | None = None, *, seed: int = 0
+    ) -> ForkedProcess:
+        if not self.copy.exists():
+            shutil.copy(config, self.copy)
+        return super().start(config, log, point, variables, seed=seed)
 
 
 @pytest.mark.postgres
 def test_two_processes_cannot_hold_one_incarnation(
     postgres_url: str, warehouse_url: str, small_transactions: Path, tmp_path: Path
 ) -> None:
-    launcher = PlainLauncher(tmp_path / "drivers")
+    launcher = CopyingLauncher(tmp_path / "drivers")
     with running(postgres_url, warehouse_url, small_transactions, launcher) as run:
-        run.tend("ingest")
-        config = tmp_path / "drivers" / "ingest" / "1" / "driver.json"
-        copy = tmp_path / "copy.json"
-        copy.write_bytes(config.read_bytes())
         run.until(lambda: run.is_running("ingest"), "ingest runs", "ingest")
-        second = launcher.start(copy, tmp_path / "second.log", None)
+        second = PlainLauncher.start(launcher, launcher.copy, tmp_path / "second.log", None)
         eventually(lambda: second.poll() is not None, what="the second copy exits", timeout=60)
         assert second.returncode not in (0, None)
         assert "exits before its first read" in (tmp_path / "second.log").read_text()

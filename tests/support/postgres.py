@@ -15,6 +15,7 @@ import shutil
 import socket
 import subprocess
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -45,7 +46,7 @@ class PostgresServer:
         self._log = self._folder / "server.log"
         self._guardian: subprocess.Popen[bytes] | None = None
         self._names = itertools.count(1)
-        self._template = ""
+        self._templates: set[str] = set()
         self._as_user = _unprivileged()
         if self._as_user:
             shutil.chown(self._folder, self._as_user["user"], self._as_user["group"])
@@ -119,20 +120,23 @@ class PostgresServer:
 
     def new_database(self, *, migrated: bool = True) -> str:
         """A database of its own, with the tables of the log unless they are not wanted; returns its URL."""
+        return self.copy_of("logio_template", migrate.upgrade) if migrated else self._create("")
+
+    def copy_of(self, template: str, fill: Callable[[str], object]) -> str:
+        """A copy of a template, which `fill` makes of an empty database when it is first wanted; returns its URL."""
+        if template not in self._templates:
+            self._execute(f"CREATE DATABASE {template}")
+            fill(self.url(template))
+            self._templates.add(template)
+        return self._create(f" TEMPLATE {template}")
+
+    def _create(self, how: str) -> str:
         name = f"test_{next(self._names)}"
-        template = f" TEMPLATE {self._migrated_template()}" if migrated else ""
-        self._execute(f"CREATE DATABASE {name}{template}")
+        self._execute(f"CREATE DATABASE {name}{how}")
         return self.url(name)
 
     def drop_database(self, url: str) -> None:
         self._execute(f"DROP DATABASE IF EXISTS {url.rpartition('/')[2]} WITH (FORCE)")
-
-    def _migrated_template(self) -> str:
-        if not self._template:
-            self._execute("CREATE DATABASE logio_template")
-            migrate.upgrade(self.url("logio_template"))
-            self._template = "logio_template"
-        return self._template
 
     def _execute(self, statement: str) -> None:
         connection = psycopg2.connect(self.url("postgres"), connect_timeout=5)

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import signal
-import subprocess
-import sys
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from zlib import crc32
 
 import psutil
 
@@ -33,6 +31,7 @@ from airflow_logio.runtime.scaling.requests import Stage, Step, carry_out
 from airflow_logio.runtime.supervision.group_watch import GroupWatcher
 from airflow_logio.runtime.supervision.tend import tend
 from airflow_logio.store.records import BacklogBound, Claim, GroupStatus
+from tests.support.forked import ForkedProcess
 from tests.support.logs import open_sql_store
 from tests.support.waiting import eventually
 
@@ -41,20 +40,26 @@ PLAIN_RECORDS_PER_BATCH = 250 * 10
 SALES = bundle.parse_ref(f"{Path(__file__).parents[2] / 'dags' / 'pipelines' / 'sales.py'}:sales")
 SALES_RECORDS_PER_BATCH = 1_000 * 100
 
+LOOK_SECONDS = 0.05
+"""Between two looks at all groups: each costs what a driver would do with the processor meanwhile."""
+
 Armed = Mapping[tuple[str, int], str]
 """(group, incarnation) → where that driver is to die or stop, as `LOGIO_CRASH_AT` says it."""
 
 
 @dataclass
 class PlainLauncher(Launcher):
-    """The same driver program without spark-submit, for groups that need no Spark; arms crash points."""
+    """The same driver program without spark-submit, for groups that need no Spark; arms crash points.
+
+    Its processes are forked from one that has imported what they need: real ones, that start in milliseconds.
+    """
 
     work_dir: Path
     armed: Armed = field(default_factory=dict)
     variables: Mapping[tuple[str, int], Mapping[str, str]] = field(default_factory=dict)
     """(group, incarnation) → more of that driver's environment."""
-    children: list[subprocess.Popen[bytes]] = field(default_factory=list)
-    drivers: dict[tuple[str, int], subprocess.Popen[bytes]] = field(default_factory=dict)
+    children: list[ForkedProcess] = field(default_factory=list)
+    drivers: dict[tuple[str, int], ForkedProcess] = field(default_factory=dict)
     """(group, incarnation) → its process."""
 
     def launch(self, claim: Claim, config: DriverConfig, settings: SparkSettings, conf: Mapping[str, str]) -> Launched:
@@ -62,28 +67,21 @@ class PlainLauncher(Launcher):
         folder.mkdir(parents=True)
         config.write(folder / "driver.json")
         log = folder / "driver.log"
-        driver = claim.group, claim.incarnation
-        child = self.start(folder / "driver.json", log, self.armed.get(driver), self.variables.get(driver))
+        driver, seed = (claim.group, claim.incarnation), crc32(claim.group.encode()) + claim.incarnation
+        more = self.variables.get(driver, {})
+        child = self.start(folder / "driver.json", log, self.armed.get(driver), more, seed=seed)
         self.drivers[driver] = child
         return Launched(processes.identity_of(child.pid), str(log))
 
     def start(
-        self, config: Path, log: Path, point: str | None, variables: Mapping[str, str] | None = None
-    ) -> subprocess.Popen[bytes]:
+        self, config: Path, log: Path, point: str | None, variables: Mapping[str, str] | None = None, *, seed: int = 0
+    ) -> ForkedProcess:
         """Start a driver process with this configuration file."""
         environment = spark_submit.environment(SparkSettings()) | {"PYTHONPATH": str(Path(__file__).parents[2])}
         environment |= variables or {}
         if point:
             environment[VARIABLE] = point
-        with log.open("wb") as output:
-            child = subprocess.Popen(
-                [sys.executable, str(APPLICATION), "--config", str(config)],
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=output,
-                env=environment,
-                start_new_session=True,
-            )
+        child = ForkedProcess([str(APPLICATION), "--config", str(config)], environment, log, seed=seed)
         self.children.append(child)
         return child
 
@@ -174,7 +172,7 @@ class Running:
             self.tend(*groups)
             return bool(condition())
 
-        eventually(look, what=what, timeout=timeout)
+        eventually(look, what=what, timeout=timeout, every=LOOK_SECONDS)
 
     def finish(self, timeout: float = 180) -> None:
         """Supervise until every group has ended; fails with the causes if one is parked."""
@@ -187,7 +185,7 @@ class Running:
             states = {status and status.state for status in statuses.values()}
             return states <= {GroupState.FINISHED, GroupState.RETIRED}
 
-        eventually(ended, what="the run finishes", timeout=timeout)
+        eventually(ended, what="the run finishes", timeout=timeout, every=LOOK_SECONDS)
 
     def scale(self, group: str, replicas: int, timeout: float = 120) -> Step:
         """Ask for so many replicas, and supervise until they work, or the request is refused; returns the last step."""
@@ -297,6 +295,5 @@ def running(*arguments: Any, **settings: Any) -> Iterator[Running]:
             run.close()
         launcher = run.context.launcher
         for child in getattr(launcher, "children", []):
-            if child.poll() is None:
-                os.kill(child.pid, signal.SIGKILL)
+            child.kill()
             child.wait()

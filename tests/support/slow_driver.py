@@ -25,10 +25,7 @@ class Slowness:
     def __init__(self, folder: Path, statement: str, count: int = 1) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self._reached, self._go = folder / "reached", folder / "go"
-        self.variables = {
-            VARIABLE: f"{folder};{count};{statement}",
-            "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent / "slow"), str(Path(__file__).parents[2])]),
-        }
+        self.variables = {VARIABLE: f"{folder};{count};{statement}"}
 
     def is_reached(self) -> bool:
         return self._reached.exists()

@@ -134,8 +134,7 @@ def test_modules_that_pages_name_exist() -> None:
     assert [
         where
         for where, match in found(FILE)
-        if where.partition(":")[0].endswith(".md")
-        and not any((place / match[1]).is_file() for place in places)
+        if where.partition(":")[0].endswith(".md") and not any((place / match[1]).is_file() for place in places)
     ] == []
 
 

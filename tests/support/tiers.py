@@ -1,0 +1,136 @@
+"""Which tier a test belongs to, and which tests begin first: both follow from where it lies and what it asks for.
+
+``make test-fast`` needs no JVM, no server and no Airflow, and holds to it: a test that loads Airflow there fails.
+``make test`` is all that CI runs. ``make soak`` is what needs hours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from pathlib import Path
+
+import pytest
+
+TESTS = Path(__file__).parents[1]
+PLACES = {
+    "acceptance": "acceptance",
+    "e2e": "e2e",
+    "soak": "soak",
+    "unit/airflow": "airflow",
+    "unit/test_docker.py": "airflow",
+    "unit/testing/test_simulator.py": "campaign",
+    "unit/api/test_every_commit.py": "slow",
+    "store/test_log_size.py": "slow",
+    "store/test_pauses.py": "slow",
+    "store/test_slot_pauses.py": "slow",
+    "store/test_retention_plans.py": "slow",
+    "store/test_zombies.py": "slow",
+}
+"""Folder or module below `tests` → the mark of its tests."""
+BY_TURNS = {
+    "test_by_hand.py": ("test_dying_there_twice_changes_nothing",),
+    "test_crash_points.py": ("test_dying_there_twice_changes_nothing",),
+    "test_draining.py": ("test_dying_in_a_drain_reads_nothing_further",),
+    "test_operator_errors.py": ("test_dying_around_the_report_of_an_error_twice", "test_dying_around_a_rebuild_twice"),
+    "test_read_after_write.py": ("test_the_writer_dies_between_logging_and_sending",),
+    "test_sources.py": (
+        "test_dying_around_a_commit_twice",
+        "test_dying_around_a_stored_effect_twice",
+        "test_dying_around_a_body_too_large_for_the_log_twice",
+        "test_dying_around_the_removal_of_collected_bodies_twice",
+        "test_dying_between_the_files_of_a_replayable_source",
+        "test_bodies_too_large_for_the_log",
+    ),
+    "test_two_functions.py": ("test_dying_at_commits_changes_nothing",),
+    "test_use_case_two.py": ("test_dying_at_random_commits_changes_nothing",),
+    "test_writers.py": (
+        "test_dying_around_a_write_action_twice_changes_nothing",
+        "test_dying_around_the_question_what_was_written_twice",
+        "test_dying_around_the_end_that_a_person_is_needed_for_twice",
+    ),
+}
+"""Module of `acceptance` → its tests of every point on both databases: `make test` takes the next point on the other one."""
+DATABASES = ("sqlite", "postgres")
+BOTH = "transaction"
+"""Points whose name says so are taken on both databases: there a lock is held."""
+HEAVY = ("postgres", "spark", "airflow", "acceptance", "e2e", "campaign", "slow", "soak")
+"""None of it is fast."""
+SECONDS = {"e2e": 120.0, "spark": 30.0, "acceptance": 8.0, "campaign": 6.0, "slow": 3.0}
+"""What a test of that mark costs, roughly; all others cost nothing to speak of."""
+
+
+def mark(items: Sequence[pytest.Item]) -> None:
+    """Mark each test by its folder and by the fixtures and parameters with which it was collected."""
+    for item in out_of_turn(items):
+        item.add_marker("soak")
+    for item in items:
+        for place, name in PLACES.items():
+            if item.path.is_relative_to(TESTS / place):
+                item.add_marker(name)
+        if isinstance(item, pytest.Function) and _asks_for_postgres(item):
+            item.add_marker("postgres")
+
+
+def out_of_turn(items: Iterable[pytest.Item]) -> list[pytest.Item]:
+    """Of the tests of every point on both databases, those whose turn it is not: each point is left on one of them.
+
+    The pairs before and after something take turns as well: what is before is not always on the same database.
+    """
+    points: dict[str, dict[str, list[pytest.Item]]] = {}
+    for item in items:
+        name, _, parameters = item.name.rstrip("]").partition("[")
+        if item.path.parent == TESTS / "acceptance" and name in BY_TURNS.get(item.path.name, ()):
+            point = "-".join(part for part in parameters.split("-") if part not in DATABASES)
+            points.setdefault(f"{item.path}::{name}", {}).setdefault(point, []).append(item)
+    return [
+        item
+        for of_test in points.values()
+        for turn, (point, both) in enumerate(of_test.items())
+        for item in both
+        if len(both) == len(DATABASES) and BOTH not in point and DATABASES[(turn + turn // 2) % 2] not in item.name
+    ]
+
+
+def _asks_for_postgres(item: pytest.Function) -> bool:
+    """By name, or by the parameter of a fixture that chooses the database when it runs."""
+    chosen = item.callspec.params.values() if hasattr(item, "callspec") else ()
+    return "postgres_server" in item.fixturenames or any(isinstance(one, str) and one == "postgres" for one in chosen)
+
+
+def is_heavy(path: Path) -> bool:
+    """A folder or module that the fast tier must not even load."""
+    return any(path == TESTS / place for place in PLACES)
+
+
+def is_fast(item: pytest.Item) -> bool:
+    return not any(item.get_closest_marker(name) for name in HEAVY)
+
+
+def assert_light(item: pytest.Item, loaded: Collection[str]) -> None:
+    """For the fast tier: nothing that it has left out was loaded behind its back."""
+    assert "airflow" not in loaded, f"{item.nodeid} loads Airflow: it is not of the fast tier"
+
+
+def dealt(items: Sequence[pytest.Item], workers: int) -> list[pytest.Item]:
+    """An order in which each of so many equal parts begins with what takes longest, and costs the same.
+
+    xdist gives each worker one part, from the front to the end; who has finished takes from the ends of others. One
+    worker gets all of the end-to-end tests: two Airflows at once are too much for two cores.
+    """
+    parts: list[list[pytest.Item]] = [[] for _ in range(workers)]
+    costs = [0.0] * workers
+    sizes = [(len(items) + number) // workers for number in range(workers)]
+    light = [item for item in items if not _cost(item)]
+    for item in sorted((item for item in items if _cost(item)), key=_cost, reverse=True):
+        least = 0 if item.get_closest_marker("e2e") else costs.index(min(costs))
+        parts[least].append(item)
+        costs[least] += _cost(item)
+    for part, size in zip(parts, sizes, strict=True):
+        wanted = max(0, size - len(part))
+        part.extend(light[:wanted])
+        del light[:wanted]
+    return [item for part in parts for item in part] + light
+
+
+def _cost(item: pytest.Item) -> float:
+    return max((SECONDS[name] for name in SECONDS if item.get_closest_marker(name)), default=0.0)
