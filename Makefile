@@ -49,7 +49,7 @@ format: $(STAMP) ## rewrite the code as `make check` wants it
 	$(BIN)/ruff check --fix .
 	$(BIN)/python .ci/quote
 
-bench: $(STAMP) ## the figures of the README
+bench: $(STAMP) ## the figures of docs/performance.md
 	@JAVA_HOME="$$(.ci/java)" && export JAVA_HOME && exec $(BIN)/python -m tests.bench
 
 clean: ## remove the virtual environment, the demo's files and all caches

@@ -203,6 +203,8 @@ class CommitQueue:
         if not self._left:
             self.taken = []
 
-    def drop(self) -> None:
-        """The epoch is void: what is queued must never be committed."""
+    def drop(self, *, joined: bool = False) -> None:
+        """The epoch is void: what is queued must never be committed. `joined`: nothing is under way any more, either."""
         self._steps.clear()
+        if joined:
+            self._left, self.taken = [], []

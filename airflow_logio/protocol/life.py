@@ -27,6 +27,8 @@ class LifeStep(Enum):
     """Of a replica without slots: until one comes."""
     STOP = auto()
     """The epoch is void: join every thread, so that nothing of it reaches the log or an external system any more."""
+    HALT = auto()
+    """The group was asked to halt: join every thread, then say so in the log. What no transaction has is read again later."""
 
 
 START = (LifeStep.OPEN, LifeStep.ASK_SLOTS, LifeStep.READ, LifeStep.REBUILD)
@@ -65,6 +67,11 @@ class Life:
         """The memory of this epoch is void: a commit was refused, or a slot has moved."""
         self._left.clear()
         self._then = LifeStep.STOP
+
+    def halt(self) -> None:
+        """The group was asked to halt: nothing more is observed or closed."""
+        self._left.clear()
+        self._then = LifeStep.HALT
 
     def stopped(self) -> None:
         """Every thread is joined: the next epoch begins, with nothing but what the log says."""

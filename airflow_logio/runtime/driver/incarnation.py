@@ -195,7 +195,9 @@ class Driver:
                     return IdleEpoch(settings, session, partial(self._retire, session.ref)).run()
                 case LifeStep.RUN:
                     assert group is not None
-                    return group.run()
+                    if not (finished := group.run()):
+                        life.halt()
+                    return finished
         raise ProtocolViolation("a void epoch is stopped before the next one begins")
 
     def _ask_slots(self, life: Life, session: GroupSession) -> Mapping[int, int]:

@@ -11,6 +11,7 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from airflow_logio.protocol.life import LifeStep
 from airflow_logio.protocol.states import OPEN_SCALING, GroupState
 from airflow_logio.testing.simulator.executors import Work
 from airflow_logio.testing.simulator.replica_world import Move
@@ -59,6 +60,10 @@ class Employed:
     group: str
     work: Work
     turns: int = 0
+
+
+BEGINNING = (LifeStep.OPEN, LifeStep.ASK_SLOTS, LifeStep.READ)
+"""A driver is about to read its fence, its slots or the log."""
 
 
 class Movers:
@@ -175,7 +180,7 @@ class Movers:
     def _begins(self, group: str) -> bool:
         """A replica may be asking which slots it has."""
         newest = (self._world.newest(name) for name in self._world.scaling.shapes[group].replicas)
-        return any(one is not None and one.is_beginning for one in newest)
+        return any(one is not None and one.is_alive and one.life.wants in BEGINNING for one in newest)
 
     def _place(self, group: str) -> None:
         """Every slot that is not done anywhere, or some of them; replicas that are left without retire, or wait."""

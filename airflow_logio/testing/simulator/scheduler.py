@@ -65,6 +65,8 @@ RETRY_SHARE = 0.03
 """Of the choices while something is quarantined, in a scenario that retries."""
 SWEEP_SHARE = 0.05
 """Of the choices, in a scenario whose lineage expires."""
+HALT_SHARE = 0.004
+"""Of the choices: a person asks a group to halt, and lets it go on later."""
 INTRUDER_SHARE = 0.08
 """Of the choices: a driver of an earlier run goes on at one of the run's tables."""
 WISH_KILLS, WISH_IS_FATAL, SHORTLY = 0.25, 0.25, 60
@@ -236,6 +238,10 @@ class Seeded:
         elif what != "void" or self._roll() < 0.4:
             self._do(Action(group, age, what, None, 1 + self._pick(20)))
 
+    def _ask_to_halt(self) -> None:
+        names = list(self._world.plans)
+        self._do(Action(names[self._pick(len(names))], 0, "stop"))
+
     def _disturb(self) -> None:
         """Planned: one group, sometimes several at once; sometimes the same again while it recovers."""
         world = self._world
@@ -271,7 +277,9 @@ class Seeded:
         self._late.sort(reverse=True)
 
     def _others(self) -> None:
-        """Earlier runs, and who moves slots."""
+        """Earlier runs, persons who halt a group, and who moves slots."""
+        if self._roll() < HALT_SHARE:
+            self._ask_to_halt()
         if self._roll() < INTRUDER_SHARE:
             self._intrude()
         if self._movers is not None:

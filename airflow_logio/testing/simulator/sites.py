@@ -45,6 +45,8 @@ class Site(StrEnum):
     """The log says that the group drains; what its sources have read is still under way."""
     BEFORE_FINISH = CrashPoint.BEFORE_FINISH.value
     AFTER_FINISH = CrashPoint.AFTER_FINISH.value
+    HALTING = "halting"
+    """It was asked to halt, and the log does not say yet that it has."""
     EPOCH_VOID = "epoch_void"
     """Its memory was void, and it had not rebuilt itself yet."""
     IDLE = "idle"

@@ -112,6 +112,7 @@ _SUPERVISION: dict[str, Callable[[World, Action], str]] = {
     "intrude": lambda _world, action: (
         f"a driver of an earlier run goes on at {action.about}, up to {action.many} steps"
     ),
+    "stop": lambda _world, action: f"a person asks group {action.group} to halt",
     "retry": lambda _world, _action: "a person retries all quarantined Input Sets",
     "wish": lambda _world, action: f"a person asks group {action.group} to drain",
     "request": _work,
@@ -200,6 +201,7 @@ _TELL: dict[str, Callable[[SimulatedDriver, Action], str]] = {
     "note_effect": _about("notes that the effect of the read action of {about} is stored"),
     "emit": _about("makes events of what it has read of source {about}"),
     "end_source": _about("ends the read action of source {about}"),
+    "wait": _about("waits for a receiver that lags"),
     "drain": _about("is asked to drain: its sources read no further, and end where they stand"),
     "discard": _about("discards the stored effect {about}"),
     "start_job": _about("starts a job of up to {many} Input Sets of {about}"),
@@ -219,6 +221,7 @@ _TELL: dict[str, Callable[[SimulatedDriver, Action], str]] = {
     "apply": _apply,
     "note_writes": _note_writes,
     "void": _about("declares its memory void"),
+    "halt": _about("halts: it observes nothing more"),
     "join": _about("joins its threads"),
 }
 

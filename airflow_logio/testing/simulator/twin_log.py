@@ -117,6 +117,9 @@ class TwinLog:
             lambda: self._memory.declare_dead(ref, cause),
         )
 
+    def halted(self, ref: GroupRef) -> bool:
+        return _both("halted", lambda: self._sql.halted(ref), lambda: self._memory.halted(ref))
+
     def request(self, run_id: int, group: str, desired: GroupState) -> bool:
         return _both(
             f"wish for {group}",
@@ -263,6 +266,14 @@ class TwinSession:
             lambda: self._sql.recover(operators),
             lambda: self._memory.recover(operators),
             lambda found: (dict(found.states), found.snapshots, _events(found.acknowledged), found.writes),
+        )
+
+    def acknowledged(self, receivers: Sequence[Port]) -> Mapping[Port, tuple[int, int]]:
+        return _both(
+            "acknowledged events",
+            lambda: self._sql.acknowledged(receivers),
+            lambda: self._memory.acknowledged(receivers),
+            dict,
         )
 
     def check(self) -> None:

@@ -91,6 +91,9 @@ class World:
         self.watch.begin(
             self.groups, self.systems, from_log(self.groups), scenario.retention, scenario.kept, scenario.replicated
         )
+        specs = [spec for plan in self.groups.values() for spec in plan.operators]
+        self.is_bounded = not scenario.replicated and not any(spec.port_order for spec in specs)
+        """Senders wait for receivers that lag."""
         self.sweeps = sweeps_of(scenario, self.groups)
         """Of the last group, which is the last to finish."""
         self.with_sources = [
@@ -105,6 +108,8 @@ class World:
         """Groups that were asked to drain."""
         self._halted: set[str] = set()
         """Groups that a retry has taken back from their end: a person launches them."""
+        self.to_halt: set[str] = set()
+        """Groups that were asked to halt, and have not: their drivers die before they hear it, or halt."""
         self.known: dict[Port, int] = {}
         """Receiver port → greatest event_id that is logged for it: where fetching may find something."""
         self.effects: dict[str, list[Batch]] = {}
@@ -229,6 +234,7 @@ class World:
             return self.scaling.is_not_recovered(group)
         claim = self.store.claim(self.run.run_id, group, expected=expected, reason="simulated", by_user=by_user)
         self._halted.discard(group)
+        self.to_halt.discard(group)
         self.begin(group, claim)
         return True
 
@@ -320,6 +326,24 @@ class World:
         self.watch.asked_to_drain(group, self.incarnations[group] + (not waits))
         return True
 
+    def _stop(self, action: Action) -> bool:
+        """A person asks a group to halt, and launches it again when it has. Waits for the fence row."""
+        group, newest = action.group, self.newest(action.group)
+        busy = group in self.wished or group in self.finished or self.to_claim[group] or self.is_locked(group)
+        if busy or self.scenario.replicated or newest is None or not newest.is_running or newest.loop.finishing:
+            return False
+        self.store.request(self.run.run_id, group, GroupState.HALTED)
+        self.to_halt.add(group)
+        self._halted.add(group)
+        return True
+
+    def has_halted(self, driver: SimulatedDriver) -> None:
+        """Its threads are joined; if it was not replaced meanwhile, the log says that it has halted."""
+        group = driver.plan.name
+        if self.store.halted(driver.session.ref) and not driver.is_replaced:
+            self.to_claim[group] = True
+        driver.end()
+
     def _retry(self, _action: Action) -> bool:
         """A person puts quarantined Input Sets back, and launches what had finished. Waits for the fence rows of all."""
         if self._doubts or not self.may_retry():
@@ -395,6 +419,7 @@ _SUPERVISION: Mapping[str, Callable[[World, Action], bool]] = {
     "decide": World._decide,
     "sweep": World._sweep,
     "intrude": World._intrude,
+    "stop": World._stop,
     "retry": World._retry,
     "wish": World._wish,
     "request": lambda world, action: world.scaling.request(action.group, action.about),

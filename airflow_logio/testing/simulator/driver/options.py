@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from airflow_logio.protocol.commit_queue import CommitStep
@@ -29,6 +30,7 @@ _BEGINNING_SITES = {
     LifeStep.REBUILD: Site.IN_RECOVERY,
     LifeStep.WAIT: Site.IDLE,
     LifeStep.STOP: Site.EPOCH_VOID,
+    LifeStep.HALT: Site.HALTING,
 }
 
 
@@ -41,30 +43,25 @@ def options_of(driver: SimulatedDriver) -> list[Option]:
     wants = driver.life.wants
     if wants is LifeStep.RUN:
         out = _running(driver)
+        if driver.plan.name in driver.world.to_halt and not driver.is_replaced:
+            out.insert(0, ("halt" if driver.halts else "beat", None))
         if driver.world.wished and not driver.loop.draining:
             _wishes(driver, out)
         return out if driver.ready or not driver.plan.replica_of else [("beat", None), *out]
     if wants is LifeStep.WAIT:
         return [("check", None)] if driver.ready else [("beat", None), ("check", None)]
-    if wants is LifeStep.STOP:
+    if wants in (LifeStep.STOP, LifeStep.HALT):
         return [*_transaction(driver), *_acting(driver), ("join", None)]
     return [(_BEGINNING[wants], None)]
 
 
 def _running(driver: SimulatedDriver) -> list[Option]:
-    out = _transaction(driver)
-    acting = not driver.is_replaced or not driver.world.scenario.crash_stop
-    for key, writer in driver.writers.items():
-        if writer.wants is WriteStep.APPLY:
-            if acting:
-                out.append(("apply", key))
-        elif writer.wants is WriteStep.REPORT:
-            out.append(("note_writes", key))
-        elif writer.pending:
-            out.append(("take_writes", key))
+    out = [*_transaction(driver), *_writing(driver)]
     _inputs(driver, out)
     if driver.jobs:
         _generating(driver, out)
+    if driver.held_up.is_full():
+        out.append(("wait", None))
     if driver.loop.has_step:
         out.append(("close", None))
     elif driver.loop.is_finished():
@@ -72,6 +69,18 @@ def _running(driver: SimulatedDriver) -> list[Option]:
     elif not out and (driver.plan.replica_of or driver.world.scenario.retries):
         out.append(("check", None))
     return out
+
+
+def _writing(driver: SimulatedDriver) -> Iterator[Option]:
+    acting = not driver.is_replaced or not driver.world.scenario.crash_stop
+    for key, writer in driver.writers.items():
+        if writer.wants is WriteStep.APPLY:
+            if acting:
+                yield "apply", key
+        elif writer.wants is WriteStep.REPORT:
+            yield "note_writes", key
+        elif writer.pending:
+            yield "take_writes", key
 
 
 def _wishes(driver: SimulatedDriver, out: list[Option]) -> None:

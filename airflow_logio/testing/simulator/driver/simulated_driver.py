@@ -20,13 +20,13 @@ from airflow_logio.protocol.recovery import Recovered
 from airflow_logio.protocol.replicas import slot_of
 from airflow_logio.protocol.states import GroupState
 from airflow_logio.protocol.values import Event, Kind, Port
-from airflow_logio.protocol.write_queue import WriteStep
 from airflow_logio.runtime.driver.garbage import COLLECT_SECONDS, Collection
 from airflow_logio.runtime.systems.connections import WriterIdentity
 from airflow_logio.store.records import Claim, Collected, DriverIdentity, FenceRow
+from airflow_logio.testing.simulator.driver.held_up import HeldUp
 from airflow_logio.testing.simulator.driver.options import Option, options_of, sites_of
 from airflow_logio.testing.simulator.driver.source_readers import Reading
-from airflow_logio.testing.simulator.driver.threads import Job, SimulatedWriter, SimulatedWriters, serialized
+from airflow_logio.testing.simulator.driver.threads import Job, SimulatedWriters, serialized
 from airflow_logio.testing.simulator.log_port import Session
 from airflow_logio.testing.simulator.plan import GroupPlan
 from airflow_logio.testing.simulator.sites import Site
@@ -35,8 +35,10 @@ from airflow_logio.testing.simulator.violation import Violation
 if TYPE_CHECKING:
     from airflow_logio.testing.simulator.world import World
 
-READING = ("read", "note_effect", "emit", "end_source", "discard")
-"""Verbs of the readers of sources."""
+PARTS = dict.fromkeys(("read", "note_effect", "emit", "end_source", "discard"), "reading") | dict.fromkeys(
+    ("take_writes", "apply", "note_writes"), "writers"
+)
+"""Verbs of the readers of sources, and of the writers."""
 STEP_SECONDS = 0.001
 """Of simulated time, per step; a driver that waits for something lets as much pass as it takes."""
 COLLECTED_ROWS = 12
@@ -68,8 +70,9 @@ class SimulatedDriver:
         self.attempt: CommitAttempt
         """Of the transaction that is taken."""
         self.collection: Collection
-        self.writers = SimulatedWriters()
+        self.writers = SimulatedWriters(self)
         self.reading: Reading
+        self.held_up: HeldUp
         self.jobs: dict[str, Job | None] = {}
         self.job_queue: JobQueue
         self.cursors: dict[Port, int] = {}
@@ -79,6 +82,8 @@ class SimulatedDriver:
         """Rebuilt, and the step that begins this epoch is not committed yet."""
         self.heard = False
         """It knows that its group is to drain."""
+        self.halts = False
+        """It knows that its group is to halt."""
         self.drained = False
         """The log says so."""
         self.beats = 0
@@ -103,12 +108,7 @@ class SimulatedDriver:
     @property
     def is_stopping(self) -> bool:
         """Its epoch is void: threads end what they are doing, then it rebuilds itself."""
-        return self.is_alive and self.life.wants is LifeStep.STOP
-
-    @property
-    def is_beginning(self) -> bool:
-        """It is about to read its fence, its slots or the log."""
-        return self.is_alive and self.life.wants in (LifeStep.OPEN, LifeStep.ASK_SLOTS, LifeStep.READ)
+        return self.is_alive and self.life.wants in (LifeStep.STOP, LifeStep.HALT)
 
     @property
     def must_drain(self) -> bool:
@@ -130,7 +130,7 @@ class SimulatedDriver:
     def perform(self, verb: str, about: object, many: int, outcome: str) -> bool:
         """Take one step. Raises what the step raises."""
         self.now += STEP_SECONDS
-        step = getattr(self.reading, verb) if verb in READING else getattr(self, f"_{verb}")
+        step = getattr(getattr(self, PARTS[verb]), verb) if verb in PARTS else getattr(self, f"_{verb}")
         done: bool = step(about, many, outcome)
         return done
 
@@ -197,6 +197,7 @@ class SimulatedDriver:
         """Nothing of an earlier epoch is left."""
         protocol = GroupProtocol(self.operators, self._receivers(), self.plan.lineage_in)
         names = [spec.name for spec in self.operators]
+        self.committer, self.writers = CommitQueue(), SimulatedWriters(self)
         self.collection = Collection(
             names, [], clock=lambda: self.now, batch_rows=COLLECTED_ROWS, most_rows=COLLECTED_ROWS
         )
@@ -221,7 +222,7 @@ class SimulatedDriver:
         operators = self.protocol.operators
         self.cursors = {p: operators[p.operator].context.mark(p.name) for p in self.protocol.inputs_from_log()}
         self.inbox = {port: deque() for port in self.cursors}
-        self.delivered, self.reading = {}, Reading(self)
+        self.delivered, self.reading, self.held_up = {}, Reading(self), HeldUp(self)
         self.drained = False
 
     def void(self) -> None:
@@ -235,12 +236,23 @@ class SimulatedDriver:
         self.void()
         return True
 
+    def _halt(self, _about: object, _many: int, _outcome: str) -> bool:
+        if not self.is_running or not self.halts or self.loop.finishing:
+            return False
+        self.life.halt()
+        self.committer.drop()
+        return True
+
     def _join(self, _about: object, _many: int, _outcome: str) -> bool:
         """Threads are joined: what one of them had not begun never happens."""
         if not self.is_stopping or self.world.is_in_doubt(self):
             return False
-        self.life.stopped()
-        self.committer, self.writers = CommitQueue(), SimulatedWriters()
+        self.committer.drop(joined=True)
+        self.writers.clear()
+        if self.life.wants is LifeStep.HALT:
+            self.world.has_halted(self)
+        else:
+            self.life.stopped()
         return True
 
     # --- events -------------------------------------------------------------------------------------------------------
@@ -288,7 +300,10 @@ class SimulatedDriver:
 
     def observes(self) -> bool:
         """Whether the loop takes inputs now."""
-        return self.is_running and not self.must_drain and self.loop.accepts_inputs(held_up=False)
+        return self.is_running and not self.must_drain and self.loop.accepts_inputs(held_up=self.held_up.is_full())
+
+    def _wait(self, _about: object, _many: int, _outcome: str) -> bool:
+        return self.is_running and self.held_up.wait()
 
     def _drain(self, _about: object, _many: int, _outcome: str) -> bool:
         """Stop reading, once per epoch. What is read and in no step is not read either."""
@@ -437,44 +452,11 @@ class SimulatedDriver:
         self.committer.add([sweeps[about](many)])
         return True
 
-    # --- write actions ------------------------------------------------------------------------------------------------
-
-    def _writer(self, about: object) -> SimulatedWriter | None:
-        return self.writers.get(about) if isinstance(about, tuple) else None
-
-    def _take_writes(self, about: object, many: int, _outcome: str) -> bool:
-        writer = self._writer(about)
-        if not self.is_running or writer is None or writer.wants is not None or not writer.pending:
-            return False
-        writer.begin(many)
-        return True
-
-    def _apply(self, about: object, many: int, outcome: str) -> bool:
-        """Up to `many` steps of an attempt at the external system.
-
-        Outcomes: applied, if they were enough; ``lost``: then the answer is lost; ``fails``: the connection breaks.
-        """
-        writer = self._writer(about)
-        if writer is None or writer.wants is not WriteStep.APPLY:
-            return False
-        if outcome == "fails":
-            writer.give_up()
-        elif writer.act(self, many):
-            writer.lose_answer() if outcome == "lost" else writer.applied()
-        return True
-
     def token(self, operator: str) -> int:
         """Of the writes of an operator."""
         slot = slot_of(operator)
         moves = 0 if slot is None or self.slots is None else self.slots[slot]
         return WriterIdentity("", self.number, 0.0).token_after(moves)
-
-    def _note_writes(self, about: object, _many: int, _outcome: str) -> bool:
-        writer = self._writer(about)
-        if not self.is_running or writer is None or writer.wants is not WriteStep.REPORT:
-            return False
-        self.loop.applied(writer.report(), self.now)
-        return True
 
     # --- beside the loop ----------------------------------------------------------------------------------------------
 
@@ -485,6 +467,7 @@ class SimulatedDriver:
         self.ready = self.ready or self.is_running or self.life.wants is LifeStep.WAIT
         desired = self.world.store.heartbeat(self.session.ref, self.beats, ready=self.ready, rss_bytes=0)
         self.heard = self.heard or desired is GroupState.DRAINING
+        self.halts = desired is GroupState.HALTED
         self.world.watch.a_replaced_driver_has_no_heartbeat(self)
         return True
 
@@ -494,7 +477,8 @@ class SimulatedDriver:
         One without slots leaves when there will never be any for it.
         """
         waits = self.is_registered and self.life.wants is LifeStep.WAIT
-        if not (self.is_running or waits) or not self.committer.is_idle() or self.world.is_locked(self.plan.name):
+        looks = waits or (self.is_running and self.committer.is_idle())
+        if not looks or self.world.is_locked(self.plan.name):
             return False
         self.session.check()
         return waits and self.world.scaling.leave(self)

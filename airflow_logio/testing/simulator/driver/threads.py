@@ -15,7 +15,7 @@ from weakref import ref
 from airflow_logio.protocol import effects as fx
 from airflow_logio.protocol.logic import Output
 from airflow_logio.protocol.values import Event, Kind
-from airflow_logio.protocol.write_queue import WriteQueue, WriterKey
+from airflow_logio.protocol.write_queue import WriteQueue, WriterKey, WriteStep
 from airflow_logio.protocol.writes import PendingWrite, unapplied
 from airflow_logio.testing.simulator.codec import Codec
 from airflow_logio.testing.simulator.external_systems import ExternalSystem, Guarantee
@@ -95,11 +95,49 @@ class SimulatedWriter(WriteQueue):
 
 
 class SimulatedWriters(dict[WriterKey, SimulatedWriter]):
-    """A plan does not say which connections its operators write to: a writer is there when it is asked for."""
+    """Of one epoch. A plan does not say which connections its operators write to: a writer is there when it is asked for.
+
+    Every method named by a verb is a step, as those of `SimulatedDriver`.
+    """
+
+    def __init__(self, driver: SimulatedDriver) -> None:
+        super().__init__()
+        self._driver = driver
 
     def __missing__(self, key: WriterKey) -> SimulatedWriter:
         self[key] = SimulatedWriter(*key)
         return self[key]
+
+    def _of(self, about: object) -> SimulatedWriter | None:
+        return self.get(about) if isinstance(about, tuple) else None
+
+    def take_writes(self, about: object, many: int, _outcome: str) -> bool:
+        writer = self._of(about)
+        if not self._driver.is_running or writer is None or writer.wants is not None or not writer.pending:
+            return False
+        writer.begin(many)
+        return True
+
+    def apply(self, about: object, many: int, outcome: str) -> bool:
+        """Up to `many` steps of an attempt at the external system.
+
+        Outcomes: applied, if they were enough; ``lost``: then the answer is lost; ``fails``: the connection breaks.
+        """
+        writer = self._of(about)
+        if writer is None or writer.wants is not WriteStep.APPLY:
+            return False
+        if outcome == "fails":
+            writer.give_up()
+        elif writer.act(self._driver, many):
+            writer.lose_answer() if outcome == "lost" else writer.applied()
+        return True
+
+    def note_writes(self, about: object, _many: int, _outcome: str) -> bool:
+        writer = self._of(about)
+        if not self._driver.is_running or writer is None or writer.wants is not WriteStep.REPORT:
+            return False
+        self._driver.loop.applied(writer.report(), self._driver.now)
+        return True
 
 
 @dataclass(slots=True)

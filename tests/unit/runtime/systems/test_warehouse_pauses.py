@@ -1,7 +1,8 @@
 """Two writers of one table, one of them slow: it stands still anywhere in its transaction while the other one writes.
 
-A zombie that is stopped loses its session, and its locks; one that is slow keeps both, and writes on. So what excludes the two must be the locks of marker and owner, and nothing that only a stopped one does. On
-PostgreSQL alone: a transaction on SQLite has the whole database to itself.
+A zombie that is stopped loses its session, and its locks; one that is slow keeps both, and writes on. So what excludes the
+two must be the locks of marker and owner, and nothing that only a stopped one does. On PostgreSQL alone: a transaction on
+SQLite has the whole database to itself.
 """
 
 from __future__ import annotations

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
 import pytest
 
 from airflow_logio.protocol import life
 from airflow_logio.protocol.life import Life, LifeStep
 from airflow_logio.protocol.loop import GroupLoop
+from airflow_logio.protocol.values import Port
 from airflow_logio.protocol.write_queue import Applied
+from airflow_logio.runtime.driver.backlog import Backlog
+from airflow_logio.store.memory.session import MemoryGroupSession
+from airflow_logio.store.records import BacklogBound
+from airflow_logio.testing.simulator.driver import held_up
 from tests.unit.testing.mutants.registry import mutant
 
 
@@ -71,3 +79,26 @@ def success_is_not_logged(patch: pytest.MonkeyPatch) -> None:
         self._writers[applied.operator, applied.connection].settle(applied)
 
     patch.setattr(GroupLoop, "applied", in_memory)
+
+
+@mutant("linear")
+def held_up_for_ever(patch: pytest.MonkeyPatch) -> None:
+    """A sender that back-pressure holds up does not hear that its receiver has caught up."""
+    patch.setattr(Backlog, "learn", lambda _self, _counters: None)
+
+
+@mutant("functions")
+def held_up_by_what_is_not_done(patch: pytest.MonkeyPatch) -> None:
+    """Back-pressure counts what a receiver has not done, not what it has not acknowledged: a large window waits for ever."""
+
+    def done(self: MemoryGroupSession, receivers: Sequence[Port]) -> Mapping[Port, tuple[int, int]]:
+        undone: Counter[Port] = Counter()
+        for row in self._tables.events.rows.values():
+            if row.status != "done":
+                undone[Port(row.receiver, row.rec_port or "")] += 1
+        found = acknowledged(self, receivers)
+        return {port: (max(0, events - undone[port]), size) for port, (events, size) in found.items()}
+
+    acknowledged = MemoryGroupSession.acknowledged
+    patch.setattr(MemoryGroupSession, "acknowledged", done)
+    patch.setattr(held_up, "BOUND", BacklogBound(events=2))

@@ -1,0 +1,47 @@
+"""What holds a simulated group up that sends: the backlogs of its output ports (design D5), with a bound that is soon met.
+
+Groups with Dispatchers, and pipelines in which an operator waits for the turn of a port, have no bound here: which of
+their connections have one is for `runtime/driver/backlog.py` to say, from a pipeline that a scenario does not have.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import TYPE_CHECKING
+
+from airflow_logio.protocol.values import Port
+from airflow_logio.runtime.driver.backlog import ASK_EVERY_SECONDS, Backlog
+from airflow_logio.store.records import BacklogBound
+
+if TYPE_CHECKING:
+    from airflow_logio.testing.simulator.driver.simulated_driver import SimulatedDriver
+
+BOUND = BacklogBound(events=12)
+
+
+class HeldUp:
+    """Of one epoch, behind its rebuild: it depends on what the log says was sent."""
+
+    def __init__(self, driver: SimulatedDriver) -> None:
+        self._driver = driver
+        mine = set(driver.protocol.operators)
+        self._backlogs = [
+            self._backlog(sender, others)
+            for sender, receivers in driver.plan.receivers.items()
+            if driver.world.is_bounded and (others := [to for to in receivers if to.operator not in mine])
+        ]
+
+    def _backlog(self, sender: Port, receivers: Sequence[Port]) -> Backlog:
+        driver = self._driver
+        sent, taken_back = partial(driver.loop.last_sent, sender), driver.loop.last_sent(sender)[1]
+        return Backlog(receivers, driver.session.acknowledged, BOUND, lambda: sent()[0], taken_back, lambda: driver.now)
+
+    def is_full(self) -> bool:
+        """A receiver lags by the bound, as far as is known."""
+        return any(backlog.is_full() for backlog in self._backlogs)
+
+    def wait(self) -> bool:
+        """Time passes until the receivers are asked again; False if they still lag."""
+        self._driver.now += ASK_EVERY_SECONDS
+        return not self.is_full()
