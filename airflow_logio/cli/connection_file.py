@@ -91,6 +91,11 @@ class ConnectionUrls:
 
     def get(self, conn_id: str) -> str:
         """Raises `ConfigurationError`, saying where the URL could be given."""
+        if "://" in conn_id:
+            raise ConfigurationError(
+                "a connection is named by its id: a URL on the command line would show its password to everyone who lists "
+                f"processes. Set {variable('my_log')} to the URL, and give my_log"
+            )
         if url := self.find(conn_id):
             return url
         names = " or ".join(filter(None, (variable(conn_id), SHORT_NAMES.get(conn_id))))

@@ -14,7 +14,8 @@ import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from airflow_logio.cli.common import err, out, pairs
+from airflow_logio.cli.common import err, out, pairs, warn
+from airflow_logio.cli.connection_file import ConnectionUrls
 from airflow_logio.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -40,8 +41,7 @@ def simulate(
         str,
         typer.Option(
             "--log",
-            "--store",
-            help="Log: memory; or sqlite, or postgresql://..., held equal to one in memory",
+            help="memory; or sqlite, or the connection id of a PostgreSQL database, each held equal to a log in memory",
             metavar="LOG",
         ),
     ] = "memory",
@@ -59,9 +59,11 @@ def simulate(
     """
     from airflow_logio.testing import campaign as campaigns
     from airflow_logio.testing.scenario_lookup import scenario_names
+    from airflow_logio.testing.simulator.simulated_logs import LOGS
 
+    log = store if store in LOGS else ConnectionUrls.load(warn).get(store)
     campaign = campaigns.Campaign(
-        scenario_names(target), schedules, seed, store, tuple(pairs("--param", param or ()).items())
+        scenario_names(target), schedules, seed, log, tuple(pairs("--param", param or ()).items())
     )
     if state is not None:
         campaign.resume(state)

@@ -173,3 +173,15 @@ def test_logio_simulate_tells_what_went_wrong(monkeypatch: pytest.MonkeyPatch) -
     assert "incarnation 1 is claimed" in story[0]
     assert story[-1].startswith("  Then: ") and " — violated: " in story[-1]
     assert told_again == story
+
+
+def test_schedules_run_on_the_database_of_a_connection(monkeypatch: pytest.MonkeyPatch, postgres_url: str) -> None:
+    monkeypatch.setenv("LOGIO_CONN_SCRATCH", postgres_url)
+    result = CliRunner().invoke(commands(), ["simulate", "linear", "--schedules", "1", "--log", "scratch"])
+    assert result.exit_code == 0, result.output
+
+
+def test_a_connection_is_never_given_as_a_url() -> None:
+    result = CliRunner().invoke(commands(), ["simulate", "linear", "--log", "postgresql://me:secret@here/log"])
+    assert isinstance(result.exception, ConfigurationError)
+    assert "named by its id" in str(result.exception) and "secret" not in str(result.exception)
