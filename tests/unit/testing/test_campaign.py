@@ -16,6 +16,7 @@ from airflow_logio.testing.campaign import CHUNK, Campaign
 from airflow_logio.testing.scenario_lookup import load_scenario, scenario_names
 from airflow_logio.testing.scenarios import SCENARIOS
 from airflow_logio.testing.simulator.drains import DRAIN_EVERY
+from airflow_logio.testing.simulator.simulated_logs import close_logs
 from airflow_logio.testing.simulator.simulation import MIN_COMMITS, MIN_EVENTS
 from tests.unit.testing.mutants import MUTANTS
 
@@ -178,6 +179,7 @@ def test_logio_simulate_tells_what_went_wrong(monkeypatch: pytest.MonkeyPatch) -
 def test_schedules_run_on_the_database_of_a_connection(monkeypatch: pytest.MonkeyPatch, postgres_url: str) -> None:
     monkeypatch.setenv("LOGIO_CONN_SCRATCH", postgres_url)
     result = CliRunner().invoke(commands(), ["simulate", "linear", "--schedules", "1", "--log", "scratch"])
+    close_logs()
     assert result.exit_code == 0, result.output
 
 
