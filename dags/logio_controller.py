@@ -34,7 +34,7 @@ with DAG(
         "run": Param(None, type=["null", "string"], description="uid of the run, or the beginning of it"),
         "group": Param(None, type=["null", "string"], description="Name of the replicated group"),
         "replicas": Param(
-            None, type=["null", "integer"], minimum=0, description="Scale by hand to so many; empty: as the policy says"
+            None, type=["null", "integer"], minimum=0, description="Scale by hand to this many; empty: by policy"
         ),
     },
     tags=["logio"],

@@ -78,7 +78,7 @@ def main() -> None:
     except OSError as error:
         sys.exit(f"airflow: the password of PostgreSQL cannot be read, see docker/README.md: {error}")
     except sa.exc.DBAPIError as error:
-        sys.exit(f"airflow: the databases cannot be made: {str(error.orig).strip()}")
+        sys.exit(f"airflow: the databases cannot be created: {str(error.orig).strip()}")
     for path, text in files(password, Path(os.environ["AIRFLOW_HOME"]), Path.home()).items():
         write(path, text)
     try:

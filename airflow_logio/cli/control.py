@@ -32,12 +32,10 @@ def register(app: typer.Typer) -> None:
 
 def retry(
     run: RunArgument,
-    group: Annotated[str | None, typer.Argument(help="Group; default: all that wait for it")] = None,
+    group: Annotated[str | None, typer.Argument(help="Group; default: all that can be retried")] = None,
     log: LogOption = None,
     master: Annotated[str, typer.Option(help="Spark master")] = "local[1]",
-    detach: Annotated[
-        bool, typer.Option("--detach", help="Launch the drivers and end; somebody else watches them")
-    ] = False,
+    detach: Annotated[bool, typer.Option("--detach", help="Launch the drivers and exit without watching them")] = False,
     json_path: Annotated[Path | None, typer.Option("--json", help="Write the summary to this file")] = None,
 ) -> None:
     """Launch parked, halted or dead groups again, at no cost to their recovery budget, and put back quarantined Input Sets.
@@ -87,8 +85,8 @@ def _to_launch(store: LogStore, run: Run, group: str | None, retried: Retried) -
     if not names and not retried.input_sets:
         states = ", ".join(f"{name} is {statuses[name].state.value}" for name in asked)
         raise ProtocolViolation(
-            f"run {run.spec.key} has nothing to retry: {states}, and no Input Set of theirs is quarantined; only a group "
-            f"that is one of {', '.join(STARTABLE)} is launched again"
+            f"run {run.spec.key} has nothing to retry: {states}, and none of their Input Sets is quarantined; only a "
+            f"group that is one of {', '.join(STARTABLE)} is launched again"
         )
     return names
 
@@ -99,7 +97,7 @@ def stop(
     log: LogOption = None,
     drain: Annotated[
         bool,
-        typer.Option("--drain", help="Sources read no further; what they have read is processed, and the run finishes"),
+        typer.Option("--drain", help="Stop reading sources, process what they have read, then finish the run"),
     ] = False,
     timeout: Annotated[
         float | None, typer.Option(help="Seconds to wait for the end. Default: 30, or for as long as a drain takes")
@@ -117,7 +115,9 @@ def stop(
         stopping = StopRun(store, store.find_run(run), mode, group)
         states = watch_stop(stopping, seconds)
     if not stopping.has_succeeded(states):
-        warn("a group that does not run holds the others up: mend the cause, `logio retry`, and it goes on to the end")
+        warn(
+            "a group that is not running holds up the others: fix the cause, then `logio retry` lets the drain continue"
+        )
         raise typer.Exit(1)
 
 
@@ -127,7 +127,7 @@ def watch_stop(stopping: StopRun, seconds: float) -> States:
     states = _watch(stopping, seconds)
     if not stopping.is_over(states):
         left = ", ".join(name for name, state in states.items() if state not in ENDED) or "the log does not answer"
-        warn(f"{left}: still not ended after {seconds:g} s; it stays asked for, and happens without this command")
+        warn(f"{left}: still not ended after {seconds:g} s; the request stands and takes effect without this command")
         raise typer.Exit(1)
     return states
 

@@ -27,4 +27,6 @@ def check(log: LogOption = None) -> None:
     """Say whether the tables of the log are those that this version needs."""
     url = ConnectionUrls.load(warn).log_url(log)
     check_schema(url)
-    out.print(f"{parse_url(url).render_as_string(hide_password=True)} is as this version needs it", markup=False)
+    out.print(
+        f"{parse_url(url).render_as_string(hide_password=True)} has the tables that this version needs", markup=False
+    )

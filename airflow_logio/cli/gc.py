@@ -32,12 +32,13 @@ def gc(
     ] = None,
     log: LogOption = None,
     older_than: Annotated[
-        str | None, typer.Option("--older-than", help="Remove runs that ended so long ago from all tables: 12h, 30d")
+        str | None,
+        typer.Option("--older-than", help="Remove runs that ended at least this long ago from all tables: 12h, 30d"),
     ] = None,
     unfinished: Annotated[
-        bool, typer.Option("--unfinished", help="Also runs that were halted or parked: they cannot be retried any more")
+        bool, typer.Option("--unfinished", help="Also halted or parked runs, which can then no longer be retried")
     ] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be done, and do nothing")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be done, but change nothing")] = False,
 ) -> None:
     """Collect what ended runs have left in the log; with --older-than, remove old runs altogether.
 
@@ -75,7 +76,7 @@ def _ended(store: LogStore, name: str | None, *, unfinished: bool) -> Sequence[R
     run = store.find_run(name)
     if not _of([run], ended):
         check_ended(run, _group_states(store, run), unfinished=unfinished)
-        raise ProtocolViolation(f"run {run.spec.key} has ended this very moment; try again")
+        raise ProtocolViolation(f"run {run.spec.key} has just ended; try again")
     return [run]
 
 
@@ -118,7 +119,7 @@ def _remove(store: LogStore, run: Run, payloads: Payloads | None, *, unfinished:
 
 
 def _tidy(store: LogStore, run: Run, payloads: Payloads | None) -> int:
-    with _showing(f"collecting what {_name(run)} has left") as progress:
+    with _showing(f"collecting what {_name(run)} has left behind") as progress:
         rows = tidying.tidy(store, run.run_id, _discard(payloads), patience=TERMINAL_PATIENCE, progress=progress)
     if rows:
         out.print(f"{_name(run)}: {rows:,} rows collected", markup=False)

@@ -37,9 +37,9 @@ def lineage(
     is_forward: Annotated[
         bool, typer.Option("--forward/--backward", help="What was made from it / what it was made from")
     ] = False,
-    to: Annotated[str | None, typer.Option(help="Only along the paths to this port")] = None,
-    records: Annotated[int, typer.Option(min=0, help="Also print up to so many records of each port")] = 0,
-    lines: Annotated[int, typer.Option(min=1, help="Lines printed below each line")] = LINES_PER_NODE,
+    to: Annotated[str | None, typer.Option(help="Follow only the paths to this port")] = None,
+    records: Annotated[int, typer.Option(min=0, help="Also print at most this many records of each port")] = 0,
+    lines: Annotated[int, typer.Option(min=1, help="Most lines printed below each line of the tree")] = LINES_PER_NODE,
     log: LogOption = None,
     as_json: Annotated[bool, typer.Option("--json", help="The whole result, on standard output")] = False,
 ) -> None:

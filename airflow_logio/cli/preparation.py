@@ -82,10 +82,10 @@ def prepare(
         say(
             f"{len(others)} other run(s) of pipeline {pipeline.name!r} have not finished, the latest is "
             f"{others[-1].spec.key}, uid {others[-1].uid[:8]}: a table belongs to the run that was started last; the others "
-            "cannot write it any more"
+            "can no longer write to it"
         )
     if wanted.replay_seconds is not None and run.spec.replay_seconds != wanted.replay_seconds:
-        say(f"run {run.spec.key} goes on with the replay seconds it was started with: {run.spec.replay_seconds:g}")
+        say(f"run {run.spec.key} keeps the replay seconds it was started with: {run.spec.replay_seconds:g}")
     return _context(store, log_url, payloads, run, pipeline, ref, urls, wanted.settings)
 
 

@@ -33,7 +33,7 @@ def report(console: Console, summary: RunSummary) -> None:
         console.print(f"quarantined: {one.error}", style="bold red", markup=False)
     if summary.quarantined:
         console.print(
-            f"finished with quarantine: {len(summary.quarantined)} Input Set(s) are set aside. Mend the operator, then: "
+            f"finished with quarantine: {len(summary.quarantined)} Input Set(s) are set aside. Fix the operator, then: "
             f"logio retry {summary.run.uid[:8]}",
             markup=False,
             highlight=False,

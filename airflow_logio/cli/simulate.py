@@ -41,16 +41,18 @@ def simulate(
         typer.Option(
             "--log",
             "--store",
-            help="Log: memory; or sqlite, or postgresql://..., held equal to one in memory",
+            help="Log: memory; or sqlite or postgresql://..., compared at every step with one in memory",
             metavar="LOG",
         ),
     ] = "memory",
     param: Annotated[list[str] | None, typer.Option("--param", help="Run parameter of a pipeline, name=value")] = None,
     state: Annotated[
-        Path | None, typer.Option(help="Keep what is done in this file, and go on from there if it exists")
+        Path | None, typer.Option(help="Save progress in this file, and resume from it if it exists")
     ] = None,
     json_path: Annotated[Path | None, typer.Option("--json", help="Write the report to this file")] = None,
-    story: Annotated[bool, typer.Option(help="Tell the first failing schedule of each scenario, shrunk")] = True,
+    story: Annotated[
+        bool, typer.Option(help="Shrink the first failing schedule of each scenario and tell its story")
+    ] = True,
 ) -> None:
     """Crash a pipeline in thousands of ways, and compare what comes out with a run without failures.
 
@@ -84,7 +86,7 @@ def simulate(
     if story:
         _tell(campaign)
     if interrupted:
-        err.print("interrupted" + ("" if state is None else f"; `--state {state}` goes on from here"), markup=False)
+        err.print("interrupted" + ("" if state is None else f"; `--state {state}` resumes from here"), markup=False)
         raise typer.Exit(130)
     raise typer.Exit(1 if campaign.violations else 0)
 
@@ -177,7 +179,7 @@ def _tell(campaign: Campaign) -> None:
         simulator = simulator_of(name, campaign.store, campaign.params)
         _, failure = simulator.run(tally.failures[0].seed)
         if failure is None:
-            out.print(f"  seed {tally.failures[0].seed} does not fail any more", markup=False)
+            out.print(f"  seed {tally.failures[0].seed} no longer fails", markup=False)
             continue
         for sentence in tell(simulator, shrink(simulator, failure)):
             out.print(f"  {sentence}", markup=False)

@@ -38,7 +38,9 @@ def main() -> int:
     try:
         return _run(demo, console, once=once)
     except KeyboardInterrupt:
-        console.print("\nending Airflow and the drivers; Ctrl-C once more does not wait for them", markup=False)
+        console.print(
+            "\nstopping Airflow and the drivers; press Ctrl-C again to quit without waiting for them", markup=False
+        )
         return INTERRUPTED
     finally:
         try:

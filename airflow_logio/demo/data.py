@@ -64,7 +64,7 @@ def load_products(url: str, path: Path | None = None) -> int:
             if present not in (0, expected):
                 raise ConfigurationError(
                     f"the warehouse has a table products of {present:,} rows, which is not that of the demonstration "
-                    f"({expected:,}); it is left as it is: choose another database"
+                    f"({expected:,}); it was left unchanged: choose another database"
                 )
             return 0 if present else _insert(connection, path)
     finally:

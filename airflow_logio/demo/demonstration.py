@@ -109,7 +109,7 @@ class Demonstration:
             self.standalone.check_alive()
             now = time.monotonic()
             if now - began > seconds:
-                raise ConfigurationError(f"not within {seconds:g} s: {what}; see {self.places.airflow_log}")
+                raise ConfigurationError(f"timed out after {seconds:g} s: {what}; see {self.places.airflow_log}")
             if now - said >= 10:
                 said = now
                 self.progress.say(f"{what} ... {now - began:.0f} s")

@@ -92,7 +92,7 @@ class Airflow:
     def _new_token(self) -> str:
         login = self._login()
         if login is None:
-            raise AirflowUnavailable("Airflow has not made its login yet")
+            raise AirflowUnavailable("Airflow has not created its login yet")
         answer = self._send("POST", "/auth/token", {"username": login[0], "password": login[1]}, token=None)
         return str(answer["access_token"])
 

@@ -99,7 +99,7 @@ def _own(connection: Any, text: str) -> URL:
         return read_url(text)
     except ConfigurationError:
         raise ConfigurationError(
-            f"connection {connection.conn_id!r}: {OWN_URL!r} in its extra is no SQLAlchemy URL"
+            f"connection {connection.conn_id!r}: {OWN_URL!r} in its extra is not a SQLAlchemy URL"
         ) from None
 
 

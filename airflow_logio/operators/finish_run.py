@@ -63,7 +63,7 @@ class LogioFinishRunOperator(BaseOperator):
             open_groups = [f"{g.group} ({g.state.value})" for g in groups if g.state not in CONCLUDED]
             raise AirflowFailException(
                 f"run {run.spec.key} is not finished: {', '.join(open_groups)}. Clear the tasks of these groups; "
-                "they go on where they stopped"
+                "they resume where they stopped"
             )
         self._report_quarantine(run, aside)
         recoveries = sum(group.recoveries for group in groups)
@@ -75,5 +75,5 @@ class LogioFinishRunOperator(BaseOperator):
         if aside and self.fail_on_quarantine:
             raise AirflowFailException(
                 f"run {run.spec.key} is finished with quarantine: {len(aside)} Input Set(s) are set aside, listed above. "
-                f"Mend the operator, `logio retry {run.uid[:8]}`, then clear this task"
+                f"Fix the operator, run `logio retry {run.uid[:8]}`, then clear this task"
             )

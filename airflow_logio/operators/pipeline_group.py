@@ -122,7 +122,9 @@ def _imported(pipeline: Pipeline | str) -> Pipeline:
     module, _, attr = pipeline.rpartition(":")
     found = getattr(importlib.import_module(module), attr, None) if module else None
     if not isinstance(found, Pipeline):
-        raise ConfigurationError(f"{pipeline!r} names no pipeline; expected module.path:attr, importable from the DAGs")
+        raise ConfigurationError(
+            f"{pipeline!r} does not name a pipeline; expected module.path:attr, importable from the DAGs"
+        )
     return found.freeze()
 
 

@@ -67,8 +67,8 @@ class LogioRecoverGroupOperator(BaseOperator):
         notify(self.on_recovery_callback, context, recovery)
         if recovery["outcome"] == RecoveryOutcome.PARKED.value:
             raise AirflowFailException(
-                f"{finding} is parked: {recovery['why']}\nMend the cause, then clear the group's own task: it goes on where "
-                "it stopped"
+                f"{finding} is parked: {recovery['why']}\nFix the cause, then clear the group's own task: it resumes "
+                "where it stopped"
             )
         self.log.info("%s is launched as incarnation %s", finding, recovery["launched_incarnation"])
         return recovery

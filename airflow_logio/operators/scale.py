@@ -151,7 +151,7 @@ class LogioScaleOperator(BaseOperator):
         except (TypeError, ValueError):
             number = -1
         if number < 0:
-            raise ConfigurationError(f"replicas is {self.replicas!r}; give a whole number from 0")
+            raise ConfigurationError(f"replicas is {self.replicas!r}; give a whole number, 0 or more")
         return number
 
     def _find(self, store: LogStore, context: Mapping[str, Any]) -> Run:
@@ -207,7 +207,7 @@ class LogioScaleOperator(BaseOperator):
                 return step
             if time.monotonic() >= deadline:
                 raise AirflowFailException(
-                    f"request {request.request_id} is not done after {self.timeout_seconds:g} s: {step.sentence}. It stays "
-                    "asked for: whoever supervises the run goes on with it, and so does this task, cleared"
+                    f"request {request.request_id} is not done after {self.timeout_seconds:g} s: {step.sentence}. The "
+                    "request stands: the supervisor of the run continues it, and so does this task once it is cleared"
                 )
             time.sleep(interval)

@@ -145,7 +145,7 @@ class LogioScalingController(BaseOperator):
         asked = {"group": self.group, "pipeline": self.pipeline, "run": self.run_uid}
         what = ", ".join(f"{name} {value!r}" for name, value in asked.items() if value)
         found = _listed(_going_on(store))
-        there = f"there are: {found}" if found else "no run that goes on has one"
+        there = f"there are: {found}" if found else "no unfinished run has one"
         return f"no replicated group is found{f' for {what}' if what else ''}; {there}"
 
     def _pipeline_name(self) -> str | None:
@@ -166,7 +166,7 @@ class LogioScalingController(BaseOperator):
                     partial(decide, store, run, group, self.policy, before),
                 )
             except ProtocolViolation as error:
-                self.log.info("Run %s, uid %s: nothing is asked for: %s", run.spec.key, run.uid, error)
+                self.log.info("Run %s, uid %s: no scaling is requested: %s", run.spec.key, run.uid, error)
                 continue
             self.log.info("Run %s, uid %s: %s", run.spec.key, run.uid, verdict)
             told.append(
@@ -194,11 +194,11 @@ class LogioScalingController(BaseOperator):
                 lambda: store.request_scaling(run.run_id, group, replicas, by=by, reason="asked for by hand", key=by),
             )
         except ValueError as error:
-            raise AirflowFailException(f"replicas is {self.replicas!r}; give a whole number from 0") from error
+            raise AirflowFailException(f"replicas is {self.replicas!r}; give a whole number, 0 or more") from error
         except ProtocolViolation as error:
             raise AirflowFailException(str(error)) from error
         self.log.info(
-            "Run %s, uid %s: %d replica(s) of %s are asked for by hand", run.spec.key, run.uid, replicas, group
+            "Run %s, uid %s: %d replica(s) of %s are requested by hand", run.spec.key, run.uid, replicas, group
         )
         return {**_told(run, group, None, replicas, "asked for by hand", request), "by_hand": True}
 
@@ -212,7 +212,7 @@ class LogioScalingController(BaseOperator):
             run = store.patience.call("finding the run", partial(store.find_run, one["run"]))
             request = store.patience.call("finding the request", partial(_request, store, run, one))
             if _is_left_to_others(store, request):
-                one["result"] = "left to the process that has started the run"
+                one["result"] = "left to the process that started the run"
                 continue
             step = store.patience.call("scaling", partial(scaling.step, run, request))
             self.log.info("Run %s: request %d for %s: %s", run.uid, request.request_id, request.group, shown(step))

@@ -49,7 +49,7 @@ def must_be_alone(concurrent_runs: str) -> bool:
     if concurrent_runs not in known:
         raise PipelineDefinitionError(
             f'concurrent_runs is {concurrent_runs!r}; give "refuse" (a run begins only when the others of its pipeline have '
-            'finished) or "isolated" (runs share no tables, and may go on side by side)'
+            'finished) or "isolated" (runs share no tables, and may run side by side)'
         )
     return known[concurrent_runs]
 

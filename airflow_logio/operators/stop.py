@@ -147,15 +147,15 @@ class LogioStopOperator(BaseOperator):
             if time.monotonic() >= deadline:
                 raise AirflowFailException(
                     f"not over after {self.timeout_seconds:g} s: {shown(states) if states else 'the log does not answer'}. "
-                    "It stays asked for: drivers go on with it, and this task, cleared, waits for it again"
+                    "The request stands: drivers keep carrying it out, and this task waits again once it is cleared"
                 )
             time.sleep(interval)
 
     def _result(self, run_uid: str, states: States) -> dict[str, Any]:
         if self.mode == StopMode.DRAIN and not CONCLUDED.issuperset(states.values()):
             raise AirflowFailException(
-                f"run {run_uid} is not drained: {shown(states)}. What was read is in the log; mend the cause, clear "
-                "the tasks of the groups that are parked or halted, and they go on to the end"
+                f"run {run_uid} is not drained: {shown(states)}. What was read is in the log; fix the cause and "
+                "clear the tasks of the groups that are parked or halted: they continue to the end"
             )
         self.log.info("Run %s: %s", run_uid, shown(states))
         return {"run": run_uid, "mode": self.mode, "groups": {name: state.value for name, state in states.items()}}

@@ -88,7 +88,7 @@ class LogioSuperviseOperator(BaseOperator):
         try:
             return self._look_after(context, items)
         except ConfigurationError as error:  # many retries would not mend it
-            raise AirflowFailException(f"nobody looks after the run: {error}") from error
+            raise AirflowFailException(f"the run is not supervised: {error}") from error
 
     def _look_after(self, context: Mapping[str, Any], items: Sequence[FailedGroup | DueScaling]) -> dict[str, Any]:
         with opened_log(self.logio_conn_id) as store:

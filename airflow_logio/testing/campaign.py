@@ -158,7 +158,7 @@ class Campaign:
             self.tallies = {name: _tally(tally) for name, tally in state["tallies"].items()}
             self.done = {name: dict(counts) for name, counts in state["done"].items()}
         except (ValueError, KeyError, TypeError) as error:
-            raise ConfigurationError(f"{path} is no state file of `logio simulate`: {error}") from error
+            raise ConfigurationError(f"{path} is not a state file of `logio simulate`: {error}") from error
 
 
 def _tally_json(tally: Tally) -> dict[str, Any]:

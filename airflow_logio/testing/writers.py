@@ -90,8 +90,8 @@ class _Trial:
 
         with writer.connect(self._url) as client:
             assert not writer.is_applied(client, action(4, self._run_uid)), (
-                "is_applied says yes of what was not written"
+                "is_applied says yes for an action that was not written"
             )
             assert not writer.is_applied(client, action(3, "another run")), (
-                "is_applied says yes of another run's write action: ask for WriteAction.key"
+                "is_applied says yes for another run's write action: ask for WriteAction.key"
             )

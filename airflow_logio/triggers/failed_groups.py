@@ -89,7 +89,7 @@ class LogioFailedGroupTrigger(LogTrigger):
             self._silent = 0
         else:
             if self._silent % _SILENT_LOOKS == 0:
-                self.log.warning("The log cannot be reached, so nothing is known of any group; asking on")
+                self.log.warning("The log cannot be reached, so the state of the groups is unknown; retrying")
             self._silent += 1
         return findings
 

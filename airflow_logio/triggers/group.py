@@ -109,7 +109,7 @@ class LogioGroupTrigger(LogTrigger):
         try:
             await self._halt_if_marked()
         except asyncio.CancelledError:
-            self.log.error(unhalted, self.group, "the triggerer ends", self.run_uid[:8], self.group)
+            self.log.error(unhalted, self.group, "the triggerer is stopping", self.run_uid[:8], self.group)
             raise
         except Exception as error:
             self.log.exception(unhalted, self.group, error, self.run_uid[:8], self.group)
@@ -128,7 +128,7 @@ class LogioGroupTrigger(LogTrigger):
             present = await self._as_soon_as_the_log_answers(self._present)
             state = await aget_task_state(self.task_instance)
             if state not in STOPPING:
-                self.log.info("Group %s goes on: its task was cleared (state %s)", self.group, state)
+                self.log.info("Group %s keeps running: its task was cleared (state %s)", self.group, state)
                 return
             if present == halted:
                 return
@@ -162,7 +162,7 @@ class LogioGroupTrigger(LogTrigger):
             self._report(sighting)
             return sighting
         if self._failed_polls % _SILENT_POLLS == 0:
-            self.log.warning("Group %s: the log cannot be reached, so nothing is known; asking on", self.group)
+            self.log.warning("Group %s: the log cannot be reached, so its state is unknown; retrying", self.group)
         self._failed_polls += 1
         return sighting
 

@@ -57,7 +57,7 @@ class LogioScaleTrigger(LogTrigger):
             members = members_of(run, self.group)
             return is_due(store, request, [one for one in store.groups(run.run_id) if one.group in members])
         except LogUnavailable as error:
-            self.log.warning("The log cannot be reached, so nothing is known; asking on: %s", error)
+            self.log.warning("The log cannot be reached, so the state of the request is unknown; retrying: %s", error)
             return False
 
     def _open(self) -> tuple[LogStore, Run]:

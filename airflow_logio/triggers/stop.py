@@ -50,7 +50,7 @@ class LogioStopTrigger(LogTrigger):
                 self._stop = self._open()
             states = self._stop.look()
         except LogUnavailable as error:
-            self.log.warning("The log cannot be reached, so nothing is known; asking on: %s", error)
+            self.log.warning("The log cannot be reached, so the state of the run is unknown; retrying: %s", error)
             return None
         return states if states is not None and self._stop.is_over(states) else None
 

@@ -113,7 +113,7 @@ def _supervision(report: Report) -> str:
     looked = report.supervisor
     if looked is None or report.has_ended or report.unsupervised is not None:
         return ""
-    return f"\nlooked after by {looked.name}, {looked.age_seconds:.0f} s ago"
+    return f"\nsupervised by {looked.name}, last seen {looked.age_seconds:.0f} s ago"
 
 
 def _groups(report: Report) -> Table:

@@ -104,4 +104,4 @@ class JsonScreen(Screen):
 
 
 def _away(since: float) -> str:
-    return f"log away since {run_tables.clock_time(since)} UTC"
+    return f"log unavailable since {run_tables.clock_time(since)} UTC"

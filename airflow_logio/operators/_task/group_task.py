@@ -64,7 +64,7 @@ class GroupTask:
         try:
             launched = [self._advance(name, one, recovers=recovers) for name, one in sighting.observations.items()]
         except LogUnavailable as error:
-            log.warning("Group %s: the log went away during a launch: %s", self.group, error)
+            log.warning("Group %s: the log became unavailable during a launch: %s", self.group, error)
             return Sighting(), False
         return sighting, any(launched)
 
@@ -149,10 +149,10 @@ class GroupTask:
         if status.state is GroupState.HALTED:
             return (
                 f"{what} {self.group!r} of run {run.spec.key} was halted on request (incarnation {status.incarnation}). "
-                "It has lost nothing: clear this task, and it goes on where it stopped"
+                "Nothing is lost: clear this task, and it resumes where it stopped"
             )
         return (
             f"{what} {self.group!r} of run {run.spec.key} is parked (incarnation {status.incarnation}, "
             f"{status.recoveries} recoveries): {status.error}\n"
-            f"Mend the cause, then clear this task: it goes on where it stopped.\n{driver_log(status)}"
+            f"Fix the cause, then clear this task: it resumes where it stopped.\n{driver_log(status)}"
         )

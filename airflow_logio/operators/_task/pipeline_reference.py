@@ -59,7 +59,7 @@ def resolve(text: str) -> tuple[Pipeline, PipelineRef]:
         except Exception as error:
             raise ConfigurationError(
                 f"module {ref.module!r} of pipeline {text!r} cannot be imported: {type(error).__name__}: {error}. "
-                "It has to lie in the DAG folder, or be installed on the workers"
+                "It must be in the DAG folder or be installed on the workers"
             ) from error
         ref = PipelineRef(ref.module, ref.attr, bundle.locate(ref.module))
     return bundle.load(ref), ref

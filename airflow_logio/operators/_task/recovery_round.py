@@ -45,8 +45,8 @@ class GroupRecovery:
             recipe = store.launch_recipe(run.run_id, failed.group)
             if recipe is None:
                 raise ConfigurationError(
-                    f"nobody has said how group {failed.group!r} is launched: its run was started by `logio run`, and is "
-                    f"gone on with by `logio retry {run.uid[:8]}`"
+                    f"the log does not say how group {failed.group!r} is launched: its run was started by `logio run`; "
+                    f"continue it with `logio retry {run.uid[:8]}`"
                 )
             context = self.launching.context(run, failed.group, recipe)
             recovery = recover_group(context, failed.group, failed=failed.incarnation, cause=failed.cause)
@@ -81,7 +81,7 @@ class GroupRecovery:
 
 def not_needed(failed: FailedGroup, state: GroupState, incarnation: int) -> RecoveryResult:
     """The failure has been dealt with."""
-    why = f"the group is {state.value}, incarnation {incarnation}: somebody else has dealt with it"
+    why = f"the group is {state.value}, incarnation {incarnation}: it has already been handled"
     return RecoveryResult(failed.group, incarnation, RecoveryOutcome.NOT_NEEDED, why)
 
 

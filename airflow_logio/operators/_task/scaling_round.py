@@ -35,7 +35,8 @@ class GroupScaling:
         if recipe is None:
             # Of a run of `logio run` its own process carries the request out.
             return Step(
-                Stage.LAUNCHING, f"waiting for the task of group {request.group}, or whoever launches its drivers"
+                Stage.LAUNCHING,
+                f"waiting for the task of group {request.group}, or for the process that launches its drivers",
             )
         try:
             return carry_out(self.launching.context(run, request.group, recipe), request)

@@ -154,7 +154,7 @@ def _refuse_what_needs_more(name: str, operator: Operator) -> None:
         )
     if not isinstance(operator, SourceOperator | StatelessOperator | StatefulOperator):
         raise PipelineDefinitionError(
-            f"operator {name!r} is driven by hand; the simulator has nobody who would do that. Give it a pipeline in which a "
+            f"operator {name!r} is driven by hand; the simulator cannot do that. Give it a pipeline in which a "
             "function or a ScriptedSource stands in for it; one by hand is tested by killing its driver (airflow_logio.crash)"
         )
     if isinstance(operator, ConnectedSource):
