@@ -17,12 +17,12 @@ from airflow_logio.store.records import QuarantinedInputSet, Run
 
 
 class LogioFinishRunOperator(BaseOperator):
-    """Mark the run finished; fails, naming them, if groups are not. What the log says counts, not what tasks were marked.
+    """Mark the run as finished. Fails if groups are unfinished, and names them. The log decides, not the states of tasks.
 
-    A run with quarantined Input Sets is marked "finished with quarantine", and fails this task: it is not complete.
+    A run with quarantined Input Sets is marked "finished with quarantine" and fails this task, because it is incomplete.
 
-    :param pipeline: a `Pipeline`, or where one is: ``"module:attr"``.
-    :param run_uid: uid of the run (templated); by default this DAG run's run of the pipeline.
+    :param pipeline: a `Pipeline`, or its location: ``"module:attr"``.
+    :param run_uid: uid of the run (templated); by default the run that this DAG run has of the pipeline.
     :param logio_conn_id: the connection of the log.
     :param fail_on_quarantine: whether quarantined Input Sets fail the task; they are logged in any case.
     """
