@@ -1,4 +1,4 @@
-"""`logio retry` and `logio stop`: what only a person decides."""
+"""`logio retry` and `logio stop`: decisions that only a person makes."""
 
 from __future__ import annotations
 
@@ -38,10 +38,10 @@ def retry(
     detach: Annotated[bool, typer.Option("--detach", help="Launch the drivers and exit without watching them")] = False,
     json_path: Annotated[Path | None, typer.Option("--json", help="Write the summary to this file")] = None,
 ) -> None:
-    """Launch parked, halted or dead groups again, at no cost to their recovery budget, and put back quarantined Input Sets.
+    """Relaunch parked, halted or dead groups, at no cost to their recovery budget, and put back quarantined Input Sets.
 
-    Of a run that `logio run` started, all groups are supervised from here: those that were halted when one was parked go
-    on, too. Of a run of Airflow only the retried ones are. Groups behind a retried Input Set that had finished go on.
+    In a run that `logio run` started, this command supervises all groups: those that were halted when one was parked
+    resume, too. In a run of Airflow, it supervises only the retried ones. Finished groups behind a retried Input Set resume.
     """
     known = ConnectionUrls.load(warn)
     log_url = known.log_url(log)
@@ -63,7 +63,7 @@ def retry(
 
 
 def _launch(context: LaunchContext, group: str) -> int:
-    """Returns the incarnation. `logio run` in another terminal may have seen first that the group waits: that is as good."""
+    """Launch the group; returns the incarnation. A launch by `logio run` in another terminal is as good."""
     store, run_id = context.store, context.run.run_id
     status = store.group(run_id, group)
     if status.state in ALIVE:
@@ -78,7 +78,7 @@ def _to_launch(store: LogStore, run: Run, group: str | None, retried: Retried) -
     """The groups to launch; raises `ProtocolViolation` if there is nothing to retry."""
     statuses = {status.group: status for status in store.groups(run.run_id)}
     if group is not None and group not in statuses:
-        store.group(run.run_id, group)  # says which groups there are
+        store.group(run.run_id, group)  # its error says which groups there are
     asked = [group] if group is not None else list(statuses)
     names = [name for name in asked if statuses[name].state in STARTABLE]
     names += [name for name in retried.to_launch if name not in names]
@@ -103,10 +103,10 @@ def stop(
         float | None, typer.Option(help="Seconds to wait for the end. Default: 30, or for as long as a drain takes")
     ] = None,
 ) -> None:
-    """Halt a run, or one group of it: drivers commit what they have and end. `logio run --run-id` or retry go on.
+    """Halt a run, or one group: drivers commit what they have and end. `logio run --run-id` or `logio retry` resumes it.
 
-    With --drain it ends for good instead, and exactly: everything that was read is processed. Whoever supervises the run
-    goes on doing so until then. A group can be drained alone if it has a source.
+    With --drain, the run finishes instead, with an exact result: everything that was read is processed. The supervisor of
+    the run keeps supervising it until then. A single group can be drained only if it has a source.
     """
     known = ConnectionUrls.load(warn)
     mode = StopMode.DRAIN if drain else StopMode.HALT
@@ -122,7 +122,7 @@ def stop(
 
 
 def watch_stop(stopping: StopRun, seconds: float) -> States:
-    """Ask for a stop and print how it goes; returns the states at its end. Exits with 1 if it does not end in time."""
+    """Request a stop and print its progress. Returns the states at its end; exits with 1 if it does not end in time."""
     stopping.request()
     states = _watch(stopping, seconds)
     if not stopping.is_over(states):
@@ -133,7 +133,7 @@ def watch_stop(stopping: StopRun, seconds: float) -> States:
 
 
 def _watch(stopping: StopRun, seconds: float) -> States:
-    """Print every change of a state until it is over, or the time is; returns the last states that were seen."""
+    """Print every change of a state until the stop is over, or the time is up. Returns the last states that were seen."""
     deadline = time.monotonic() + seconds
     known: States = {}
     while True:

@@ -1,4 +1,4 @@
-"""`logio gc`: what runs that have ended leave in the log, and the runs themselves when they are old."""
+"""`logio gc`: removes what ended runs leave in the log, and old runs altogether."""
 
 from __future__ import annotations
 
@@ -40,10 +40,10 @@ def gc(
     ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be done, but change nothing")] = False,
 ) -> None:
-    """Collect what ended runs have left in the log; with --older-than, remove old runs altogether.
+    """Collect what ended runs have left in the log. With --older-than, remove old runs altogether.
 
-    Running groups collect their own garbage, and a run that finishes is tidied up: this is for what was interrupted, and
-    for age. A run that has not ended is refused.
+    Running groups collect their own garbage, and a run that finishes is tidied up. So this command is for interrupted
+    cleanups and for old runs. It refuses a run that has not ended.
     """
     age = None if older_than is None else _age(older_than)
     known = ConnectionUrls.load(warn)
@@ -69,7 +69,7 @@ def _age(text: str) -> float:
 
 
 def _ended(store: LogStore, name: str | None, *, unfinished: bool) -> Sequence[Run]:
-    """Raises `UnknownRun`, and `ProtocolViolation` if the run that was named has not ended."""
+    """Raises `UnknownRun`, and `ProtocolViolation` if the named run has not ended."""
     ended = store.removable(0.0, unfinished=unfinished)
     if name is None:
         return ended
@@ -136,7 +136,7 @@ def _name(run: Run) -> str:
 
 @contextmanager
 def _showing(what: str) -> Iterator[Callable[[int], None]]:
-    """How many rows have gone, while they go; on a terminal only."""
+    """Show how many rows have been removed so far; on a terminal only."""
     columns = (SpinnerColumn(), TextColumn("{task.description}"), TextColumn("{task.completed:,.0f} rows"))
     with Progress(*columns, TimeElapsedColumn(), console=err, transient=True, disable=not err.is_terminal) as bars:
         task = bars.add_task(what, total=None)

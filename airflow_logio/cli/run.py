@@ -56,7 +56,7 @@ def run(
     driver_memory: Annotated[str | None, typer.Option(help="Memory of each driver's JVM")] = None,
     conf: Annotated[list[str] | None, typer.Option("--conf", help="Spark property, key=value")] = None,
 ) -> None:
-    """Run a pipeline without Airflow, until it has finished. Ctrl-C halts it; the same --run-id continues it."""
+    """Run a pipeline without Airflow until it has finished. Ctrl-C halts it; the same --run-id resumes it."""
     settings = SparkSettings(master=master, conf=pairs("--conf", conf or ()))
     if driver_memory:
         settings = SparkSettings(master=master, conf=settings.conf, driver_memory=driver_memory)
@@ -96,14 +96,14 @@ def supervise(context: LaunchContext, groups: Sequence[str] | None, json_path: P
 
 @contextmanager
 def halting(halt: Callable[[], None]) -> Iterator[list[int]]:
-    """Each signal calls `halt`, which must be safe in a signal handler. Yields the list of signals that came."""
+    """Call `halt` on each signal; it must be safe in a signal handler. Yields the list of signals received."""
     came: list[int] = []
 
     def handle(number: int, _frame: FrameType | None) -> None:
         came.append(number)
         halt()
         if len(came) == 1:
-            os.write(2, HALTING)  # not by the console: its lock may be held
+            os.write(2, HALTING)  # not through the console: its lock may be held
 
     before = {number: signal.signal(number, handle) for number in SIGNALS}
     try:

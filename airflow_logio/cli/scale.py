@@ -1,4 +1,4 @@
-"""`logio scale`: more or fewer replicas of a group, while its run goes on."""
+"""`logio scale`: changes the number of replicas of a group while its run continues."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ def scale(
     ] = False,
     timeout: Annotated[float, typer.Option(help="Seconds to wait for the result")] = 300.0,
 ) -> None:
-    """Change the number of replicas of a group. Nothing else stops, and no event is lost or used twice.
+    """Change the number of replicas of a group. The rest of the run keeps running; no event is lost or used twice.
 
-    New replicas are launched first and get a share of the work when they are ready; those that leave give theirs up first.
-    It can be interrupted and repeated at any time.
+    New replicas are launched first, and get a share of the work when they are ready. Replicas that leave give up their
+    work first. The command can be interrupted and repeated at any time.
     """
     known = ConnectionUrls.load(warn)
     log_url = known.log_url(log)
@@ -57,7 +57,7 @@ def scale(
 
 
 def _until_settled(context: LaunchContext, request: ScalingRequest, deadline: float) -> Step | None:
-    """Carry the request out and print each new sentence; None if time ran out."""
+    """Carry the request out and print each new sentence. Returns None if the time is up."""
     said = ""
     while time.monotonic() < deadline:
         try:

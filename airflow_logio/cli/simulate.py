@@ -1,4 +1,4 @@
-"""`logio simulate`: pipelines under the deterministic simulator, thousands of schedules with crashes, by a seed."""
+"""`logio simulate`: runs pipelines in the deterministic simulator, in thousands of schedules with crashes."""
 
 from __future__ import annotations
 
@@ -54,10 +54,10 @@ def simulate(
         bool, typer.Option(help="Shrink the first failing schedule of each scenario and tell its story")
     ] = True,
 ) -> None:
-    """Crash a pipeline in thousands of ways, and compare what comes out with a run without failures.
+    """Crash a pipeline in thousands of ways, and compare each result with a failure-free run.
 
-    One process drives all groups of a schedule over the real protocol, step by step, and kills, delays, repeats and
-    replaces them as the seed says. The same seed is the same schedule. Exit code 1 if anything went wrong.
+    One process executes the real protocol for all groups of a schedule, step by step. A seed decides which driver is
+    killed, delayed, repeated or replaced; the same seed gives the same schedule. Exits with 1 if anything went wrong.
     """
     from airflow_logio.testing import campaign as campaigns
     from airflow_logio.testing.scenario_lookup import scenario_names
@@ -92,7 +92,7 @@ def simulate(
 
 
 def _check(campaign: Campaign, name: str) -> None:
-    """The run without failures comes first: what it shows needs no seed."""
+    """Do the failure-free run first: an error that it shows needs no seed."""
     from airflow_logio.testing.campaign import simulator_of
     from airflow_logio.testing.simulator.violation import Violation
 
@@ -104,7 +104,7 @@ def _check(campaign: Campaign, name: str) -> None:
 
 @contextmanager
 def _bar(campaign: Campaign) -> Iterator[Any]:
-    """A progress bar with schedules per second and violations; nothing where nobody looks."""
+    """A progress bar with schedules per second and violations; nothing if the output is no terminal."""
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
@@ -153,7 +153,7 @@ def _report(campaign: Campaign, ran: int, seconds: float) -> None:
 
 
 def _mean(tally: Tally, what: str) -> str:
-    """Per schedule, and the fewest of one that nobody drained."""
+    """The mean of all schedules, and the fewest of one that was not drained."""
     return f"{getattr(tally, what) / max(tally.schedules, 1):,.0f} (≥ {getattr(tally, f'fewest_{what}'):,})"
 
 

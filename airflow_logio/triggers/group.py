@@ -1,7 +1,7 @@
 """`LogioGroupTrigger`: watches a group from the triggerer, with all incarnations and replicas, until a task has work to do.
 
-It costs no worker slot. It launches nothing: a dead group is recovered by its supervisor. While the log cannot be reached, the
-state of the group is unknown, and the trigger keeps trying.
+It costs no worker slot. It launches nothing: a dead group is recovered by its supervisor. While the log cannot be
+reached, the state of the group is unknown, and the trigger keeps trying.
 """
 
 from __future__ import annotations

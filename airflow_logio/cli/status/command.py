@@ -34,7 +34,7 @@ def status(
     ] = False,
     interval: Annotated[float, typer.Option(help="Seconds between two updates of --watch", min=0.1)] = 1.0,
 ) -> None:
-    """All runs of the log, the newest first; or one run with its groups, connections, ports, drivers and recoveries."""
+    """Show all runs of the log, the newest first; or one run with its groups, connections, ports, drivers and recoveries."""
     if watching and run is None:
         raise typer.BadParameter("name the run to watch: logio status RUN --watch", param_hint="--watch")
     known = ConnectionUrls.load(warn)
