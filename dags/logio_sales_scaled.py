@@ -1,4 +1,4 @@
-"""DAG `logio_sales_scaled`: the sales pipeline with a group that gains replicas, loses one to a crash, and gives them back."""
+"""DAG `logio_sales_scaled`: the sales pipeline with a group that gains replicas, loses one, and gives them back."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From the name on a command line to a scenario: one that this package brings, or a user's own."""
+"""Finds the scenario for a name on a command line: one of this package, or a user's own."""
 
 from __future__ import annotations
 
