@@ -1,16 +1,17 @@
-"""Scales the replicated groups of all active runs: every minute by policy, and at once when a person asks.
+"""Scales the replicated groups of all active runs: every minute by policy, and at once on request.
 
-Unpause it, and each replicated group of each run gets as many replicas as what arrives and what waits needs, within the
-bounds that its author gives. The task log explains every decision with its figures; `logio status` shows every change.
+While this DAG is unpaused, each replicated group of each run gets as many replicas as its incoming and waiting data need,
+within the bounds that its author gives. The task log explains every decision with its figures, and `logio status` shows
+every change.
 
-To scale a group by hand, trigger this DAG and fill in *replicas*, and as much of *pipeline*, *run* and *group* as it takes to
-name one group: an empty field means any. A policy may change the number again a little later. To keep yours, pause this DAG
-afterwards (Airflow starts nothing of a paused DAG), or leave it paused and ask with `logio scale`. With only a run or a
-pipeline, and no replicas, the policy looks at that one only.
+To scale a group by hand, trigger this DAG. Fill in *replicas*, and as much of *pipeline*, *run* and *group* as it takes to
+name one group; an empty field means any. The policy may change the number again a little later. To keep your number, pause
+this DAG afterwards (Airflow starts no task of a paused DAG), or leave it paused and use `logio scale`. If you give a run or
+a pipeline without *replicas*, the policy looks at that one only.
 
-Copy this file to give a pipeline a policy of its own, such as ``Threshold(up_lag_seconds=10)`` or
-``Schedule({"0 8 * * 1-5": 4, "0 20 * * *": 0})`` with ``pipeline="sales"``, and pause this one: two policies for one group
-contradict each other.
+To give a pipeline its own policy, copy this file and pause this DAG: two policies for one group contradict each other.
+Examples are ``Threshold(up_lag_seconds=10)`` and ``Schedule({"0 8 * * 1-5": 4, "0 20 * * *": 0})``, with
+``pipeline="sales"``.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ with DAG(
         "run": Param(None, type=["null", "string"], description="uid of the run, or the beginning of it"),
         "group": Param(None, type=["null", "string"], description="Name of the replicated group"),
         "replicas": Param(
-            None, type=["null", "integer"], minimum=0, description="Scale by hand to so many; empty: as the policy says"
+            None, type=["null", "integer"], minimum=0, description="Scale by hand to this many; empty: by policy"
         ),
     },
     tags=["logio"],

@@ -1,8 +1,8 @@
-"""Gives a run up, so that its DAG run can begin anew: trigger it with the uid of the run.
+"""Gives a run up, so that its DAG run can start over. Trigger this DAG with the uid of the run.
 
-The uid is in the log of the run's task `start_run`, and in `logio status`. The drivers of the run are halted, and
-nothing of it can be resumed; its lineage stays. Then clear the DAG run of the pipeline from `start_run` on. Clearing or
-retrying the task of this DAG changes nothing: the fresh run has another uid.
+You find the uid in the log of the run's task `start_run`, and in `logio status`. This DAG halts the drivers of the run.
+Nothing of the run can be resumed afterwards; its lineage stays. Then clear the pipeline's DAG run from `start_run` on.
+Clearing or retrying the task of this DAG is harmless: the fresh run has another uid.
 """
 
 from __future__ import annotations

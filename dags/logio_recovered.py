@@ -1,4 +1,4 @@
-"""A deadline on recoveries: "recovered within 60 s", or a person is paged.
+"""Sets a deadline on recoveries: if a group is not recovered within 60 s, a person is paged.
 
 A run of this DAG waits until one recovery has made its first commit. If that takes too long, Airflow's deadline on the run
 calls `page`. Replace `page`, unpause this DAG, and let `logio_recovery` trigger it for each group that it has relaunched:
@@ -6,7 +6,7 @@ calls `page`. Replace `page`, unpause this DAG, and let `logio_recovery` trigger
     recovered = LogioRecoverGroupOperator.partial(task_id="recover").expand(finding=findings.output)
     TriggerDagRunOperator.partial(task_id="deadline", trigger_dag_id="logio_recovered").expand(conf=recovered.output)
 
-It is a DAG of its own because recovery waits for nothing: a driver that starts slowly must not delay other recoveries.
+This is a separate DAG because recovery waits for nothing: a slow start of one driver must not delay other recoveries.
 """
 
 from __future__ import annotations

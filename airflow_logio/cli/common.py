@@ -1,4 +1,4 @@
-"""What the commands share: the terminal, options, ``key=value`` pairs, the log as a terminal opens it."""
+"""What the commands share: the terminal, options, ``key=value`` pairs, and how they open the log."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from airflow_logio.store.port import LogStore
 
 PIPE_WIDTH = 200
-"""Columns of output that goes to a pipe or a file: wide, so that nothing is wrapped."""
+"""Width of output to a pipe or a file, in columns: wide, so that nothing is wrapped."""
 
 
 def _console(stream: TextIO, *, stderr: bool = False) -> Console:
@@ -28,7 +28,7 @@ out = _console(sys.stdout)
 err = _console(sys.stderr, stderr=True)
 
 TERMINAL_PATIENCE = Patience(total_seconds=30)
-"""A person is waiting."""
+"""Short, because a person is waiting."""
 
 LogOption = Annotated[
     str | None, typer.Option("--log", help="Connection id of the log. Default: LOGIO_URL, else .logio/logio.db")
@@ -41,7 +41,7 @@ def warn(text: str) -> None:
 
 
 def pairs(option: str, given: Sequence[str]) -> dict[str, str]:
-    """``["a=1", "b=2"]`` as a mapping; a usage error for anything else."""
+    """``["a=1", "b=2"]`` as a mapping. Anything else is a usage error."""
     result: dict[str, str] = {}
     for text in given:
         name, separator, value = text.partition("=")
@@ -55,7 +55,7 @@ def pairs(option: str, given: Sequence[str]) -> dict[str, str]:
 
 @contextmanager
 def opened(url: str, *, create: bool = False) -> Iterator[LogStore]:
-    """The log, closed at the end; `create` as in `open_store`."""
+    """Open the log, and close it at the end; `create` is as in `open_store`."""
     store = open_store(url, application="logio cli", patience=TERMINAL_PATIENCE, create=create)
     try:
         yield store

@@ -1,9 +1,9 @@
 """Databases by connection id, for `logio` outside Airflow: the environment, then a file, then a default.
 
-``LOGIO_CONN_<ID>`` names any connection, ``LOGIO_URL`` the log and ``WAREHOUSE_URL`` the connection `warehouse`; else
-section ``[connections]`` of ``./logio.toml`` or ``~/.config/logio/connections.toml``, ``id = "URL"``. The payload store of
-a log is in section ``[payloads]``, under the id of the log, or in ``LOGIO_PAYLOADS``. A URL never comes from a command
-line, where every user of the machine could read it.
+``LOGIO_CONN_<ID>`` names any connection, ``LOGIO_URL`` the log, and ``WAREHOUSE_URL`` the connection `warehouse`. Without
+them, section ``[connections]`` of ``./logio.toml`` or ``~/.config/logio/connections.toml`` applies: ``id = "URL"``. The
+payload store of a log is in section ``[payloads]``, under the id of the log, or in ``LOGIO_PAYLOADS``. A URL never comes
+from a command line, where every user of the machine could read it.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ DEFAULT_LOG = Path(".logio/logio.db")
 
 
 def candidates(environment: Mapping[str, str]) -> list[Path]:
-    """The files that are looked for, the nearest first."""
+    """The files to look for, the nearest first."""
     config = Path(environment.get("XDG_CONFIG_HOME") or Path(environment.get("HOME", "~")).expanduser() / ".config")
     return [Path("logio.toml"), config / "logio" / "connections.toml"]
 
 
 @dataclass(frozen=True, slots=True)
 class ConnectionFile:
-    """URLs by connection id; without a file, none."""
+    """URLs by connection id. Without a file there are none."""
 
     path: Path | None
     urls: Mapping[str, str]
@@ -43,7 +43,7 @@ class ConnectionFile:
 
     @classmethod
     def find(cls, environment: Mapping[str, str], warn: Callable[[str], None]) -> ConnectionFile:
-        """The first file there is. Warns if others may read it. Raises `ConfigurationError` for an unreadable one."""
+        """The first file that exists. Warns if others may read it. Raises `ConfigurationError` for an unreadable one."""
         for path in candidates(environment):
             if path.is_file():
                 return cls.read(path, warn)
@@ -90,7 +90,7 @@ class ConnectionUrls:
         return absolute(url) if url else None
 
     def get(self, conn_id: str) -> str:
-        """Raises `ConfigurationError`, saying where the URL could be given."""
+        """Raises `ConfigurationError`, which says where to give the URL."""
         if "://" in conn_id:
             raise ConfigurationError(
                 "a connection is named by its id: a URL on the command line would show its password to everyone who lists "
@@ -105,13 +105,13 @@ class ConnectionUrls:
         )
 
     def log_url(self, conn_id: str | None) -> str:
-        """The log: by id, or the default one, an SQLite file whose folder is made here."""
+        """The URL of the log, by id. The default log is an SQLite file, whose folder is created here."""
         if conn_id is not None and conn_id != LOG_CONNECTION:
             return self.get(conn_id)
         return self.find(LOG_CONNECTION) or sqlite_url(DEFAULT_LOG)
 
     def payloads(self, conn_id: str | None) -> str | None:
-        """The payload store of a log: as configured, else that of an SQLite log; None if there is none.
+        """The payload store of a log: as configured, else the default of an SQLite log; None if there is none.
 
         Raises `ConfigurationError`.
         """

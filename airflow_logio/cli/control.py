@@ -1,4 +1,4 @@
-"""`logio retry` and `logio stop`: what only a person decides."""
+"""`logio retry` and `logio stop`: decisions that only a person makes."""
 
 from __future__ import annotations
 
@@ -32,18 +32,16 @@ def register(app: typer.Typer) -> None:
 
 def retry(
     run: RunArgument,
-    group: Annotated[str | None, typer.Argument(help="Group; default: all that wait for it")] = None,
+    group: Annotated[str | None, typer.Argument(help="Group; default: all that can be retried")] = None,
     log: LogOption = None,
     master: Annotated[str, typer.Option(help="Spark master")] = "local[1]",
-    detach: Annotated[
-        bool, typer.Option("--detach", help="Launch the drivers and end; somebody else watches them")
-    ] = False,
+    detach: Annotated[bool, typer.Option("--detach", help="Launch the drivers and exit without watching them")] = False,
     json_path: Annotated[Path | None, typer.Option("--json", help="Write the summary to this file")] = None,
 ) -> None:
-    """Launch parked, halted or dead groups again, at no cost to their recovery budget, and put back quarantined Input Sets.
+    """Relaunch parked, halted or dead groups, at no cost to their recovery budget, and put back quarantined Input Sets.
 
-    Of a run that `logio run` started, all groups are supervised from here: those that were halted when one was parked go
-    on, too. Of a run of Airflow only the retried ones are. Groups behind a retried Input Set that had finished go on.
+    In a run that `logio run` started, this command supervises all groups: those that were halted when one was parked
+    resume, too. In a run of Airflow, it supervises only the retried ones. Finished groups behind a retried Input Set resume.
     """
     known = ConnectionUrls.load(warn)
     log_url = known.log_url(log)
@@ -65,7 +63,7 @@ def retry(
 
 
 def _launch(context: LaunchContext, group: str) -> int:
-    """Returns the incarnation. `logio run` in another terminal may have seen first that the group waits: that is as good."""
+    """Launch the group; returns the incarnation. A launch by `logio run` in another terminal is as good."""
     store, run_id = context.store, context.run.run_id
     status = store.group(run_id, group)
     if status.state in ALIVE:
@@ -80,15 +78,15 @@ def _to_launch(store: LogStore, run: Run, group: str | None, retried: Retried) -
     """The groups to launch; raises `ProtocolViolation` if there is nothing to retry."""
     statuses = {status.group: status for status in store.groups(run.run_id)}
     if group is not None and group not in statuses:
-        store.group(run.run_id, group)  # says which groups there are
+        store.group(run.run_id, group)  # its error says which groups there are
     asked = [group] if group is not None else list(statuses)
     names = [name for name in asked if statuses[name].state in STARTABLE]
     names += [name for name in retried.to_launch if name not in names]
     if not names and not retried.input_sets:
         states = ", ".join(f"{name} is {statuses[name].state.value}" for name in asked)
         raise ProtocolViolation(
-            f"run {run.spec.key} has nothing to retry: {states}, and no Input Set of theirs is quarantined; only a group "
-            f"that is one of {', '.join(STARTABLE)} is launched again"
+            f"run {run.spec.key} has nothing to retry: {states}, and none of their Input Sets is quarantined; only a "
+            f"group that is one of {', '.join(STARTABLE)} is launched again"
         )
     return names
 
@@ -99,16 +97,16 @@ def stop(
     log: LogOption = None,
     drain: Annotated[
         bool,
-        typer.Option("--drain", help="Sources read no further; what they have read is processed, and the run finishes"),
+        typer.Option("--drain", help="Stop reading sources, process what they have read, then finish the run"),
     ] = False,
     timeout: Annotated[
         float | None, typer.Option(help="Seconds to wait for the end. Default: 30, or for as long as a drain takes")
     ] = None,
 ) -> None:
-    """Halt a run, or one group of it: drivers commit what they have and end. `logio run --run-id` or retry go on.
+    """Halt a run, or one group: drivers commit what they have and end. `logio run --run-id` or `logio retry` resumes it.
 
-    With --drain it ends for good instead, and exactly: everything that was read is processed. Whoever supervises the run
-    goes on doing so until then. A group can be drained alone if it has a source.
+    With --drain, the run finishes instead, with an exact result: everything that was read is processed. The supervisor of
+    the run keeps supervising it until then. A single group can be drained only if it has a source.
     """
     known = ConnectionUrls.load(warn)
     mode = StopMode.DRAIN if drain else StopMode.HALT
@@ -117,23 +115,25 @@ def stop(
         stopping = StopRun(store, store.find_run(run), mode, group)
         states = watch_stop(stopping, seconds)
     if not stopping.has_succeeded(states):
-        warn("a group that does not run holds the others up: mend the cause, `logio retry`, and it goes on to the end")
+        warn(
+            "a group that is not running holds up the others: fix the cause, then `logio retry` lets the drain continue"
+        )
         raise typer.Exit(1)
 
 
 def watch_stop(stopping: StopRun, seconds: float) -> States:
-    """Ask for a stop and print how it goes; returns the states at its end. Exits with 1 if it does not end in time."""
+    """Request a stop and print its progress. Returns the states at its end; exits with 1 if it does not end in time."""
     stopping.request()
     states = _watch(stopping, seconds)
     if not stopping.is_over(states):
         left = ", ".join(name for name, state in states.items() if state not in ENDED) or "the log does not answer"
-        warn(f"{left}: still not ended after {seconds:g} s; it stays asked for, and happens without this command")
+        warn(f"{left}: still not ended after {seconds:g} s; the request stands and takes effect without this command")
         raise typer.Exit(1)
     return states
 
 
 def _watch(stopping: StopRun, seconds: float) -> States:
-    """Print every change of a state until it is over, or the time is; returns the last states that were seen."""
+    """Print every change of a state until the stop is over, or the time is up. Returns the last states that were seen."""
     deadline = time.monotonic() + seconds
     known: States = {}
     while True:

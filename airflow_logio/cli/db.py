@@ -14,7 +14,7 @@ app = typer.Typer(help="The tables of the log.", no_args_is_help=True)
 
 @app.command()
 def upgrade(log: LogOption = None) -> None:
-    """Create the tables of the log, or bring them to this version; no run may be active."""
+    """Create the tables of the log, or upgrade them to this version. No run may be active."""
     from airflow_logio.store.sql import migrate
 
     url = ConnectionUrls.load(warn).log_url(log)
@@ -24,7 +24,9 @@ def upgrade(log: LogOption = None) -> None:
 
 @app.command()
 def check(log: LogOption = None) -> None:
-    """Say whether the tables of the log are those that this version needs."""
+    """Check whether the log has the tables that this version needs."""
     url = ConnectionUrls.load(warn).log_url(log)
     check_schema(url)
-    out.print(f"{parse_url(url).render_as_string(hide_password=True)} is as this version needs it", markup=False)
+    out.print(
+        f"{parse_url(url).render_as_string(hide_password=True)} has the tables that this version needs", markup=False
+    )

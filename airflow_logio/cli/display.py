@@ -1,4 +1,4 @@
-"""Progress of a run on a terminal: a live table, or plain lines where the output is no terminal."""
+"""Progress of a run: a live table on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _STYLES = {
 
 
 class Progress:
-    """Use as a context; `show` takes each snapshot, `say` a line that stays."""
+    """Use as a context. `show` displays a snapshot; `say` prints a line that stays."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -81,7 +81,7 @@ def table(snapshot: Snapshot) -> RenderableType:
 
 
 def line(snapshot: Snapshot) -> str:
-    """The same on one line."""
+    """The same in one line."""
     parts = []
     for view in snapshot.rows:
         state = "" if view.status.state is GroupState.RUNNING else f" {view.status.state.value}"
@@ -100,7 +100,7 @@ def bar(done: float | None) -> str:
 
 
 def amount(view: GroupView) -> str:
-    """What the group has done, in the unit that tells most; nothing for a replica, of which the whole group tells."""
+    """What the group has done, in the most telling unit. Empty for a replica: the row of its group has the total."""
     if view.is_replica:
         return ""
     if view.writes:

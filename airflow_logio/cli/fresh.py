@@ -1,4 +1,4 @@
-"""`logio fresh`: give a run up, so that its DAG run, or its --run-id, can begin anew."""
+"""`logio fresh`: gives a run up, so that its DAG run, or its --run-id, can start over."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ def fresh(
     log: LogOption = None,
     timeout: Annotated[float, typer.Option(help="Seconds to wait until its drivers have halted")] = HALT_SECONDS,
 ) -> None:
-    """Give a run up for good, so that the same DAG run (or --run-id) can begin anew, from nothing.
+    """Give a run up for good, so that the same DAG run (or --run-id) can start over from scratch.
 
-    Its drivers are halted. Nothing of it can be retried any more; its lineage stays until `logio gc` removes the run. The
-    fresh run treats tables as any new run does (`on_new_run`). Given the same run again, this changes nothing.
+    Its drivers are halted, and nothing of it can be retried. Its lineage stays until `logio gc` removes the run. The fresh
+    run treats tables as any new run does (`on_new_run`). Repeating this command for the same run changes nothing.
     """
     known = ConnectionUrls.load(warn)
     with opened(known.log_url(log)) as store:

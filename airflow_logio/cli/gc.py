@@ -1,4 +1,4 @@
-"""`logio gc`: what runs that have ended leave in the log, and the runs themselves when they are old."""
+"""`logio gc`: removes what ended runs leave in the log, and old runs altogether."""
 
 from __future__ import annotations
 
@@ -32,17 +32,18 @@ def gc(
     ] = None,
     log: LogOption = None,
     older_than: Annotated[
-        str | None, typer.Option("--older-than", help="Remove runs that ended so long ago from all tables: 12h, 30d")
+        str | None,
+        typer.Option("--older-than", help="Remove runs that ended at least this long ago from all tables: 12h, 30d"),
     ] = None,
     unfinished: Annotated[
-        bool, typer.Option("--unfinished", help="Also runs that were halted or parked: they cannot be retried any more")
+        bool, typer.Option("--unfinished", help="Also halted or parked runs, which can then no longer be retried")
     ] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be done, and do nothing")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be done, but change nothing")] = False,
 ) -> None:
-    """Collect what ended runs have left in the log; with --older-than, remove old runs altogether.
+    """Collect what ended runs have left in the log. With --older-than, remove old runs altogether.
 
-    Running groups collect their own garbage, and a run that finishes is tidied up: this is for what was interrupted, and
-    for age. A run that has not ended is refused.
+    Running groups collect their own garbage, and a run that finishes is tidied up. So this command is for interrupted
+    cleanups and for old runs. It refuses a run that has not ended.
     """
     age = None if older_than is None else _age(older_than)
     known = ConnectionUrls.load(warn)
@@ -68,14 +69,14 @@ def _age(text: str) -> float:
 
 
 def _ended(store: LogStore, name: str | None, *, unfinished: bool) -> Sequence[Run]:
-    """Raises `UnknownRun`, and `ProtocolViolation` if the run that was named has not ended."""
+    """Raises `UnknownRun`, and `ProtocolViolation` if the named run has not ended."""
     ended = store.removable(0.0, unfinished=unfinished)
     if name is None:
         return ended
     run = store.find_run(name)
     if not _of([run], ended):
         check_ended(run, _group_states(store, run), unfinished=unfinished)
-        raise ProtocolViolation(f"run {run.spec.key} has ended this very moment; try again")
+        raise ProtocolViolation(f"run {run.spec.key} has just ended; try again")
     return [run]
 
 
@@ -118,7 +119,7 @@ def _remove(store: LogStore, run: Run, payloads: Payloads | None, *, unfinished:
 
 
 def _tidy(store: LogStore, run: Run, payloads: Payloads | None) -> int:
-    with _showing(f"collecting what {_name(run)} has left") as progress:
+    with _showing(f"collecting what {_name(run)} has left behind") as progress:
         rows = tidying.tidy(store, run.run_id, _discard(payloads), patience=TERMINAL_PATIENCE, progress=progress)
     if rows:
         out.print(f"{_name(run)}: {rows:,} rows collected", markup=False)
@@ -135,7 +136,7 @@ def _name(run: Run) -> str:
 
 @contextmanager
 def _showing(what: str) -> Iterator[Callable[[int], None]]:
-    """How many rows have gone, while they go; on a terminal only."""
+    """Show how many rows have been removed so far; on a terminal only."""
     columns = (SpinnerColumn(), TextColumn("{task.description}"), TextColumn("{task.completed:,.0f} rows"))
     with Progress(*columns, TimeElapsedColumn(), console=err, transient=True, disable=not err.is_terminal) as bars:
         task = bars.add_task(what, total=None)

@@ -23,7 +23,7 @@ from airflow_logio.store.port import LogStore
 from airflow_logio.store.records import Run
 
 EVENTS_TO_READ_A_KEY_FROM = 50
-"""In the tree, the rows of a read action are counted for Input Sets of so many events; the API has no such bound."""
+"""The tree counts rows of a read action only for Input Sets of at most so many events. The API has no such bound."""
 
 
 def register(app: typer.Typer) -> None:
@@ -37,13 +37,13 @@ def lineage(
     is_forward: Annotated[
         bool, typer.Option("--forward/--backward", help="What was made from it / what it was made from")
     ] = False,
-    to: Annotated[str | None, typer.Option(help="Only along the paths to this port")] = None,
-    records: Annotated[int, typer.Option(min=0, help="Also print up to so many records of each port")] = 0,
-    lines: Annotated[int, typer.Option(min=1, help="Lines printed below each line")] = LINES_PER_NODE,
+    to: Annotated[str | None, typer.Option(help="Follow only the paths to this port")] = None,
+    records: Annotated[int, typer.Option(min=0, help="Also print at most this many records of each port")] = 0,
+    lines: Annotated[int, typer.Option(min=1, help="Most lines printed below each line of the tree")] = LINES_PER_NODE,
     log: LogOption = None,
     as_json: Annotated[bool, typer.Option("--json", help="The whole result, on standard output")] = False,
 ) -> None:
-    """The events and read actions that an event was made from, or the events that were made from it."""
+    """Show the events and read actions that an event was made from, or the events that were made from it."""
     known = ConnectionUrls.load(warn)
     with opened(known.log_url(log)) as store:
         found = store.find_run(run)
@@ -60,7 +60,7 @@ def lineage(
 
 
 def _summary(result: Lineage) -> Text:
-    """What the tree may not have shown in full."""
+    """The totals, since the tree may be cut."""
     if not result.edges:
         way = "was made from it yet" if result.direction == "forward" else "is recorded of what it was made from"
         return Text(f"nothing {way}")
@@ -79,7 +79,7 @@ def _summary(result: Lineage) -> Text:
 
 
 class _Records:
-    """The records behind a result, as far as they are there."""
+    """The records behind a result, as far as they still exist."""
 
     def __init__(self, store: LogStore, run: Run, payloads: str | None) -> None:
         self._store = store
@@ -87,7 +87,7 @@ class _Records:
         self._load = Payloads(payloads).load if payloads else None
 
     def rows_for(self, result: Lineage, input_set: InputSetNode, read: ReadNode) -> int | None:
-        """How many rows of a read action are for one Input Set; None if that is too much to ask, or cannot be said."""
+        """How many rows of a read action one Input Set used; None if it is unknown, or too costly to find out."""
         events = sum(isinstance(node, EventNode) for node in result.after(input_set))
         if read.records is None or events > EVENTS_TO_READ_A_KEY_FROM:
             return None

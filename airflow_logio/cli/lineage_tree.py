@@ -1,4 +1,4 @@
-"""A lineage result as a tree for the terminal: each node once, neighbours as ranges, long lists cut."""
+"""A lineage result as a tree for the terminal. Each node appears once, neighbours as ranges, and long lists are cut."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from airflow_logio.store.lineage.result import EventNode, InputSetNode, Lineage,
 
 LINES_PER_NODE = 20
 LINES = 400
-"""Of the whole tree; what is below is summed up."""
+"""Most lines of the whole tree; the rest is only counted."""
 
 RowsFor = Callable[[Lineage, InputSetNode, ReadNode], int | None]
-"""How many rows of a read action are for an Input Set, if that can be said."""
+"""How many rows of a read action an Input Set used, if that is known."""
 
 
 def counted(many: int, name: str) -> str:
@@ -25,7 +25,7 @@ def counted(many: int, name: str) -> str:
 
 
 def tree_of(result: Lineage, lines_per_node: int, rows_for: RowsFor) -> Tree:
-    """The tree from the event that was asked about."""
+    """The tree that starts at the requested event."""
     (root,) = result.roots
     tree = Tree(_event_text(result, [root]))
     _Growing(result, lines_per_node, rows_for).grow(tree, root)
@@ -41,7 +41,7 @@ class _Growing:
         self._left = LINES
 
     def grow(self, tree: Tree, root: Node) -> None:
-        """Breadth first where it counts: the lines of a node are chosen before any line below them."""
+        """Grow breadth first: all lines of a node are chosen before any line below them."""
         todo = [(tree, root)]
         while todo:
             branch, node = todo.pop(0)
@@ -72,7 +72,7 @@ class _Growing:
 
 
 def _lines(result: Lineage, node: Node) -> Iterator[list[Node]]:
-    """What is below a node: events at an end of the paths as ranges, anything else one by one."""
+    """The lines below a node: events at the end of a path as ranges, everything else one by one."""
     below = _below(result, node)
     events = sorted((n for n in below if isinstance(n, EventNode)), key=lambda n: (n.port, n.event_id))
     line: list[EventNode] = []
@@ -89,12 +89,12 @@ def _lines(result: Lineage, node: Node) -> Iterator[list[Node]]:
 
 
 def _below(result: Lineage, node: Node) -> list[Node]:
-    """Read actions of sources are told with their events."""
+    """The nodes below a node. Read actions of sources are left out: they appear with their events."""
     return [n for n in result.after(node) if not (isinstance(n, ReadNode) and n.is_source)]
 
 
 def _continues(result: Lineage, before: EventNode, event: EventNode) -> bool:
-    """Whether two events are told in one line: neighbours with nothing below them, of neighbouring rows."""
+    """Whether two events share a line: neighbours made from neighbouring rows, with nothing below them."""
     if (before.port, before.event_id + 1) != (event.port, event.event_id):
         return False
     if _below(result, before) or _below(result, event) or result.after(before) != result.after(event):
@@ -108,7 +108,7 @@ def _continues(result: Lineage, before: EventNode, event: EventNode) -> bool:
 
 
 def _rows(event: EventNode) -> tuple[int, int] | None:
-    """First and last row of its read action, if its source says so; an author's source may say anything."""
+    """First and last row of its read action, if its source names them. An author's source may say anything."""
     first, last = event.about.get("first"), event.about.get("last")
     return (first, last) if isinstance(first, int) and isinstance(last, int) else None
 
@@ -145,7 +145,7 @@ def _read_text(read: ReadNode, rows: int | None) -> Text:
 
 
 def _what(read: ReadNode) -> str:
-    """What a read action reads, in a word, from its description."""
+    """What a read action reads, in one word, from its description."""
     told = read.description
     if "path" in told:
         return PurePosixPath(str(told["path"])).name

@@ -1,4 +1,4 @@
-"""From the words of a command line to a `LaunchContext`: everything is checked before anything is started."""
+"""Turns a command line into a `LaunchContext`. Everything is checked before anything starts."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from airflow_logio.store.port import LogStore
 from airflow_logio.store.records import Run
 
 CLI_DAG_ID = "logio run"
-"""Stands for a DAG id in the key of runs that no DAG started."""
+"""Replaces the DAG id in the key of runs that no DAG started."""
 WORK_DIR = Path(".logio/drivers")
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """A run as asked for on a command line."""
+    """A run as a command line requests it."""
 
     pipeline_ref: str
     params: Mapping[str, str]
@@ -39,9 +39,9 @@ class Wanted:
     hold_sources: bool
     settings: SparkSettings
     replay_seconds: float | None = None
-    """None: the default, or what the run that is continued was started with."""
+    """None: the default, or for a continued run, the value that it was started with."""
     alone: bool = False
-    """Whether another run of the pipeline that has not finished is a reason not to start one."""
+    """Whether another unfinished run of the pipeline is a reason not to start this one."""
 
 
 def prepare(
@@ -55,7 +55,7 @@ def prepare(
     """Get or create the run. Raises `ConfigurationError`, `PipelineDefinitionError`, `IncompatibleRun`,
     `OtherRunUnfinished`.
 
-    What is not given comes from the pipeline's `local_defaults`, if it has any.
+    Missing values come from the pipeline's `local_defaults`, if it has any.
     """
     spark_submit.check(wanted.settings)
     ref = bundle.parse_ref(wanted.pipeline_ref)
@@ -82,15 +82,15 @@ def prepare(
         say(
             f"{len(others)} other run(s) of pipeline {pipeline.name!r} have not finished, the latest is "
             f"{others[-1].spec.key}, uid {others[-1].uid[:8]}: a table belongs to the run that was started last; the others "
-            "cannot write it any more"
+            "can no longer write to it"
         )
     if wanted.replay_seconds is not None and run.spec.replay_seconds != wanted.replay_seconds:
-        say(f"run {run.spec.key} goes on with the replay seconds it was started with: {run.spec.replay_seconds:g}")
+        say(f"run {run.spec.key} keeps the replay seconds it was started with: {run.spec.replay_seconds:g}")
     return _context(store, log_url, payloads, run, pipeline, ref, urls, wanted.settings)
 
 
 def other_unfinished(store: LogStore, run: Run) -> list[Run]:
-    """Runs of the same pipeline that have a group which has not finished, the latest last."""
+    """Other runs of the same pipeline with an unfinished group, the latest last."""
     return [
         other
         for other, groups in store.unfinished(pipeline=run.spec.key.pipeline)
@@ -106,7 +106,7 @@ def reopen(
     known: ConnectionUrls,
     settings: SparkSettings,
 ) -> LaunchContext:
-    """The context of a run that is in the log. Raises as `prepare` does."""
+    """The context of a run in the log. Raises as `prepare` does."""
     spark_submit.check(settings)
     ref = bundle.parse_ref(run.spec.pipeline_ref, Path(run.spec.bundle_root))
     pipeline = bundle.load(ref)
@@ -122,7 +122,7 @@ def reopen(
 
 
 def _absolute(pipeline: Pipeline, params: Mapping[str, Any]) -> dict[str, Any]:
-    """Paths that are relative to this terminal's folder as absolute ones: a driver works in a folder of its own."""
+    """Make paths absolute that are relative to this terminal's folder: a driver works in a folder of its own."""
     sources = [source for source in pipeline.operators.values() if isinstance(source, ParquetSource)]
     begins = [path for source in sources for path in source.paths]
     return {
@@ -136,7 +136,7 @@ def _absolute(pipeline: Pipeline, params: Mapping[str, Any]) -> dict[str, Any]:
 def _urls(ids: Mapping[str, str], known: ConnectionUrls, pipeline: Pipeline) -> tuple[dict[str, str], list[str]]:
     """The pipeline's connection name → URL, and the connections that are files of its `local_defaults`.
 
-    Such a file stands for a connection that was given no id of its own and is not known on this machine.
+    Such a file replaces a connection that was given no id and is not known on this machine.
     """
     files = [
         name

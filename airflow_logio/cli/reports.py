@@ -1,4 +1,4 @@
-"""What is printed when a run has ended, and the end of a driver's log."""
+"""What is printed when a run has ended, including the end of a driver's log."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MAX_QUARANTINED = 10
 
 
 def report(console: Console, summary: RunSummary) -> None:
-    """Ports, seconds, drivers; for a parked group its cause and the end of its driver's log."""
+    """Ports, seconds and drivers; for a parked group, its cause and the end of its driver's log."""
     console.print(_ports(summary))
     seconds, rate = summary.event_seconds, summary.records_per_second
     if seconds is not None:
@@ -33,7 +33,7 @@ def report(console: Console, summary: RunSummary) -> None:
         console.print(f"quarantined: {one.error}", style="bold red", markup=False)
     if summary.quarantined:
         console.print(
-            f"finished with quarantine: {len(summary.quarantined)} Input Set(s) are set aside. Mend the operator, then: "
+            f"finished with quarantine: {len(summary.quarantined)} Input Set(s) are set aside. Fix the operator, then: "
             f"logio retry {summary.run.uid[:8]}",
             markup=False,
             highlight=False,

@@ -24,7 +24,7 @@ from airflow_logio.runtime.supervision.local_run import LocalRun
 
 INTERRUPTED = 130
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-HALTING = b"\nThe drivers are asked to halt; Ctrl-C once more kills them.\n"
+HALTING = b"\nHalting the drivers; press Ctrl-C again to kill them.\n"
 
 
 def register(app: typer.Typer) -> None:
@@ -38,23 +38,25 @@ def run(
         list[str] | None, typer.Option("--connection", help="name=conn_id; default: the id is the name")
     ] = None,
     log: LogOption = None,
-    run_id: Annotated[str | None, typer.Option("--run-id", help="Name of the run; an earlier one is continued")] = None,
+    run_id: Annotated[
+        str | None, typer.Option("--run-id", help="Name of the run; an earlier run of that name is continued")
+    ] = None,
     hold_sources: Annotated[
         bool, typer.Option("--hold-sources/--no-hold-sources", help="Sources wait until all drivers are ready")
     ] = False,
     replay_seconds: Annotated[
         float | None,
-        typer.Option(help="How long an external system that is away is waited for before its group is parked"),
+        typer.Option(help="How long to wait for an unavailable external system before its group is parked"),
     ] = None,
     alone: Annotated[
-        bool, typer.Option("--alone", help="Start nothing while another run of the pipeline has not finished")
+        bool, typer.Option("--alone", help="Refuse to start while another run of the pipeline is unfinished")
     ] = False,
     json_path: Annotated[Path | None, typer.Option("--json", help="Write the summary to this file")] = None,
     master: Annotated[str, typer.Option(help="Spark master")] = "local[1]",
     driver_memory: Annotated[str | None, typer.Option(help="Memory of each driver's JVM")] = None,
     conf: Annotated[list[str] | None, typer.Option("--conf", help="Spark property, key=value")] = None,
 ) -> None:
-    """Run a pipeline without Airflow, until it has finished. Ctrl-C halts it; the same --run-id continues it."""
+    """Run a pipeline without Airflow until it has finished. Ctrl-C halts it; the same --run-id resumes it."""
     settings = SparkSettings(master=master, conf=pairs("--conf", conf or ()))
     if driver_memory:
         settings = SparkSettings(master=master, conf=settings.conf, driver_memory=driver_memory)
@@ -94,14 +96,14 @@ def supervise(context: LaunchContext, groups: Sequence[str] | None, json_path: P
 
 @contextmanager
 def halting(halt: Callable[[], None]) -> Iterator[list[int]]:
-    """Each signal calls `halt`, which must be safe in a signal handler. Yields the list of signals that came."""
+    """Call `halt` on each signal; it must be safe in a signal handler. Yields the list of signals received."""
     came: list[int] = []
 
     def handle(number: int, _frame: FrameType | None) -> None:
         came.append(number)
         halt()
         if len(came) == 1:
-            os.write(2, HALTING)  # not by the console: its lock may be held
+            os.write(2, HALTING)  # not through the console: its lock may be held
 
     before = {number: signal.signal(number, handle) for number in SIGNALS}
     try:

@@ -1,4 +1,4 @@
-"""`logio scale`: more or fewer replicas of a group, while its run goes on."""
+"""`logio scale`: changes the number of replicas of a group while its run continues."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ def register(app: typer.Typer) -> None:
 def scale(
     run: RunArgument,
     group: Annotated[str, typer.Argument(help="Replicated group")],
-    replicas: Annotated[int, typer.Argument(min=0, help="How many replicas are to work; 0 puts the group to sleep")],
+    replicas: Annotated[int, typer.Argument(min=0, help="Number of active replicas; 0 puts the group to sleep")],
     log: LogOption = None,
-    reason: Annotated[str, typer.Option(help="Why; it is kept with the request")] = "logio scale",
+    reason: Annotated[str, typer.Option(help="Reason; stored with the request")] = "logio scale",
     master: Annotated[str, typer.Option(help="Spark master of the drivers that are launched")] = "local[1]",
     detach: Annotated[
-        bool, typer.Option("--detach", help="Only ask; whoever supervises the run carries it out")
+        bool, typer.Option("--detach", help="Only request it; the supervisor of the run carries it out")
     ] = False,
-    timeout: Annotated[float, typer.Option(help="Seconds to wait until it is done")] = 300.0,
+    timeout: Annotated[float, typer.Option(help="Seconds to wait for the result")] = 300.0,
 ) -> None:
-    """Change the number of replicas of a group. Nothing else stops, and no event is lost or used twice.
+    """Change the number of replicas of a group. The rest of the run keeps running; no event is lost or used twice.
 
-    New replicas are launched first and get a share of the work when they are ready; those that leave give theirs up first.
-    It can be interrupted and repeated at any time.
+    New replicas are launched first, and get a share of the work when they are ready. Replicas that leave give up their
+    work first. The command can be interrupted and repeated at any time.
     """
     known = ConnectionUrls.load(warn)
     log_url = known.log_url(log)
@@ -51,13 +51,13 @@ def scale(
             return
         step = _until_settled(context, request, time.monotonic() + timeout)
     if step is None:
-        warn(f"{group} is not there yet after {timeout:g} s; the request stays, and `logio scale` can be repeated")
+        warn(f"{group} is not scaled yet after {timeout:g} s; the request stands, and `logio scale` can be repeated")
     if step is None or step.stage is Stage.REFUSED:
         raise typer.Exit(1)
 
 
 def _until_settled(context: LaunchContext, request: ScalingRequest, deadline: float) -> Step | None:
-    """Carry the request out and print each new sentence; None if time ran out."""
+    """Carry the request out and print each new sentence. Returns None if the time is up."""
     said = ""
     while time.monotonic() < deadline:
         try:

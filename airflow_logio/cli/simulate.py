@@ -1,4 +1,4 @@
-"""`logio simulate`: pipelines under the deterministic simulator, thousands of schedules with crashes, by a seed."""
+"""`logio simulate`: runs pipelines in the deterministic simulator, in thousands of schedules with crashes."""
 
 from __future__ import annotations
 
@@ -47,15 +47,17 @@ def simulate(
     ] = "memory",
     param: Annotated[list[str] | None, typer.Option("--param", help="Run parameter of a pipeline, name=value")] = None,
     state: Annotated[
-        Path | None, typer.Option(help="Keep what is done in this file, and go on from there if it exists")
+        Path | None, typer.Option(help="Save progress in this file, and resume from it if it exists")
     ] = None,
     json_path: Annotated[Path | None, typer.Option("--json", help="Write the report to this file")] = None,
-    story: Annotated[bool, typer.Option(help="Tell the first failing schedule of each scenario, shrunk")] = True,
+    story: Annotated[
+        bool, typer.Option(help="Shrink the first failing schedule of each scenario and tell its story")
+    ] = True,
 ) -> None:
-    """Crash a pipeline in thousands of ways, and compare what comes out with a run without failures.
+    """Crash a pipeline in thousands of ways, and compare each result with a failure-free run.
 
-    One process drives all groups of a schedule over the real protocol, step by step, and kills, delays, repeats and
-    replaces them as the seed says. The same seed is the same schedule. Exit code 1 if anything went wrong.
+    One process executes the real protocol for all groups of a schedule, step by step. A seed decides which driver is
+    killed, delayed, repeated or replaced; the same seed gives the same schedule. Exits with 1 if anything went wrong.
     """
     from airflow_logio.testing import campaign as campaigns
     from airflow_logio.testing.scenario_lookup import scenario_names
@@ -86,13 +88,13 @@ def simulate(
     if story:
         _tell(campaign)
     if interrupted:
-        err.print("interrupted" + ("" if state is None else f"; `--state {state}` goes on from here"), markup=False)
+        err.print("interrupted" + ("" if state is None else f"; `--state {state}` resumes from here"), markup=False)
         raise typer.Exit(130)
     raise typer.Exit(1 if campaign.violations else 0)
 
 
 def _check(campaign: Campaign, name: str) -> None:
-    """The run without failures comes first: what it shows needs no seed."""
+    """Do the failure-free run first: an error that it shows needs no seed."""
     from airflow_logio.testing.campaign import simulator_of
     from airflow_logio.testing.simulator.violation import Violation
 
@@ -104,7 +106,7 @@ def _check(campaign: Campaign, name: str) -> None:
 
 @contextmanager
 def _bar(campaign: Campaign) -> Iterator[Any]:
-    """A progress bar with schedules per second and violations; nothing where nobody looks."""
+    """A progress bar with schedules per second and violations; nothing if the output is no terminal."""
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
@@ -153,7 +155,7 @@ def _report(campaign: Campaign, ran: int, seconds: float) -> None:
 
 
 def _mean(tally: Tally, what: str) -> str:
-    """Per schedule, and the fewest of one that nobody drained."""
+    """The mean of all schedules, and the fewest of one that was not drained."""
     return f"{getattr(tally, what) / max(tally.schedules, 1):,.0f} (≥ {getattr(tally, f'fewest_{what}'):,})"
 
 
@@ -179,7 +181,7 @@ def _tell(campaign: Campaign) -> None:
         simulator = simulator_of(name, campaign.store, campaign.params)
         _, failure = simulator.run(tally.failures[0].seed)
         if failure is None:
-            out.print(f"  seed {tally.failures[0].seed} does not fail any more", markup=False)
+            out.print(f"  seed {tally.failures[0].seed} no longer fails", markup=False)
             continue
         for sentence in tell(simulator, shrink(simulator, failure)):
             out.print(f"  {sentence}", markup=False)

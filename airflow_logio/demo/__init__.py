@@ -1,1 +1,1 @@
-"""The demonstration: the sales pipeline on real transactions, in a real Airflow, checked by other means. `make demo`."""
+"""The demonstration (`make demo`): the sales pipeline on real transactions, in a real Airflow, independently checked."""

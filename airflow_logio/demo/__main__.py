@@ -1,6 +1,7 @@
-"""``python -m airflow_logio.demo``: with ONCE=1 it ends with the run, non-zero unless exact; else with Ctrl-C.
+"""``python -m airflow_logio.demo``: runs the demonstration, and keeps Airflow running until Ctrl-C.
 
-DAG names the DAG that is shown, by default ``logio_sales``.
+With ONCE=1 it ends with the run; the exit code is 0 only if the result is exact. DAG names the DAG to show, by default
+``logio_sales``.
 """
 
 from __future__ import annotations
@@ -38,7 +39,9 @@ def main() -> int:
     try:
         return _run(demo, console, once=once)
     except KeyboardInterrupt:
-        console.print("\nending Airflow and the drivers; Ctrl-C once more does not wait for them", markup=False)
+        console.print(
+            "\nstopping Airflow and the drivers; press Ctrl-C again to quit without waiting for them", markup=False
+        )
         return INTERRUPTED
     finally:
         try:

@@ -1,4 +1,4 @@
-"""Database URLs as Airflow connections, in the JSON form that ``AIRFLOW_CONN_*`` takes. They never touch a command line."""
+"""Database URLs as Airflow connections, in the JSON form of ``AIRFLOW_CONN_*``. They never appear on a command line."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ def warehouse_connection(url: str) -> str:
 
 
 def spark_connection(master: str = "local[1]") -> str:
-    """Drivers are processes of this machine; so are their jobs, one core each, unless `master` is a cluster's."""
+    """Drivers run on this machine. So do their jobs, with one core each, unless `master` names a cluster."""
     return json.dumps({"conn_type": "spark", "host": master})
 
 
 def _server(conn_type: str, url: URL) -> dict[str, Any]:
     if not url.host or not url.database or any(not isinstance(value, str) for value in url.query.values()):
-        return _by_url(conn_type, url)  # a socket's folder, say, which the fields of a connection cannot express
+        return _by_url(conn_type, url)  # e.g. a socket's folder, which the fields of a connection cannot express
     fields = {
         "conn_type": conn_type,
         "host": url.host,

@@ -1,6 +1,6 @@
-"""The independent check: the same sums by DuckDB, straight from the Parquet files, against the tables of the warehouse.
+"""The independent check: DuckDB computes the same sums from the Parquet files and compares them with the warehouse.
 
-It shares no code with the pipeline, the protocol or the writers: other engine, other SQL, other way of reading.
+It shares no code with the pipeline, the protocol or the writers: it has another engine, other SQL and its own reader.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ SELECT product_id, sum(quantity)::BIGINT AS quantity, sum(sales_cents)::BIGINT A
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """A table of the warehouse as it must be: `key` columns first, then the values; types are DuckDB's."""
+    """A table of the warehouse as it must be. The first `key` columns are the key, the others values; types are DuckDB's."""
 
     name: str
     columns: dict[str, str]
@@ -74,7 +74,7 @@ ITEM_TOTALS = Table(
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """Rows of one key, as they must be and as they are; a doubled row is found once too often."""
+    """Rows of one key, as they must be and as they are. A doubled row is found once too often."""
 
     key: tuple[Any, ...]
     expected: tuple[tuple[Any, ...], ...]
@@ -86,7 +86,7 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """What one table holds. `differences` are the first of `differing` keys."""
+    """The result for one table. `differences` are the first of the `differing` keys."""
 
     what: str
     expected_rows: int
@@ -129,7 +129,7 @@ def check(warehouse_url: str, transactions: Path, products: Path) -> CheckResult
             database.execute(f"CREATE OR REPLACE TABLE expected AS {table.expected}")
             _load(database, warehouse_url, table)
             comparisons.append(_compare(database, table.name, list(table.columns), table.key))
-        # Independent of how events were cut and counted: all batches together.
+        # All batches together, which does not depend on how events were cut and counted.
         database.execute(f"CREATE OR REPLACE TABLE expected AS {_PER_PRODUCT}")
         database.execute(f"CREATE TABLE summed AS {_FOUND_PER_PRODUCT}")
         database.execute("CREATE OR REPLACE TABLE found AS FROM summed")
@@ -140,7 +140,7 @@ def check(warehouse_url: str, transactions: Path, products: Path) -> CheckResult
 
 
 def _load(database: duckdb.DuckDBPyConnection, url: str, table: Table) -> None:
-    """The table of the warehouse as table `found`, in chunks."""
+    """Load the table of the warehouse into table `found`, in chunks."""
     declared = ", ".join(f"{name} {kind}" for name, kind in table.columns.items())
     casts = ", ".join(f"{name}::{kind}" for name, kind in table.columns.items())
     database.execute(f"CREATE OR REPLACE TABLE found ({declared})")
@@ -159,7 +159,7 @@ def _load(database: duckdb.DuckDBPyConnection, url: str, table: Table) -> None:
 
 
 def _compare(database: duckdb.DuckDBPyConnection, what: str, columns: Sequence[str], key: int) -> Comparison:
-    """As bags of rows: a doubled row differs, a changed one does, a missing one does."""
+    """Compare as bags of rows: doubled, changed and missing rows all count as differences."""
     names, keys = ", ".join(columns), ", ".join(columns[:key])
     database.execute(
         f"""

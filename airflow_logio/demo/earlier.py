@@ -1,4 +1,4 @@
-"""Runs that earlier demonstrations in this folder have left unfinished: they are in the way of the next one."""
+"""Unfinished runs of earlier demonstrations in this folder, which would block the next one."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from airflow_logio.store.records import Run
 
 
 def unfinished(store: LogStore, drivers: Path, dag_run_ids: Collection[str]) -> list[Run]:
-    """Those of these DAG runs, and those whose drivers have worked in the folder `drivers`; nobody else's."""
+    """Unfinished runs of these DAG runs, or with drivers that worked in the folder `drivers`; no other runs."""
     return [
         run
         for run in store.list_runs()
@@ -21,6 +21,6 @@ def unfinished(store: LogStore, drivers: Path, dag_run_ids: Collection[str]) -> 
 
 
 def give_up(store: LogStore, run: Run, drivers: Path, halt_seconds: float) -> None:
-    """End its drivers, and leave its tables to the next run. Raises `LogioError` if the log does not let go of it."""
+    """End its drivers, and leave its tables to the next run. Raises `LogioError` if the log does not give it up."""
     DriverEnder(store, run, run.spec.groups, drivers, halt_seconds).end()
     store.supersede(run.run_id)

@@ -16,12 +16,12 @@ class Example:
 
     dag_id: str
     pipeline: str
-    """File below ``dags/pipelines``, and attribute."""
+    """File below ``dags/pipelines``, and the attribute in it."""
     records: int | None = None
-    """Only so many transactions of the file, from its beginning; None for all."""
+    """Number of transactions to use from the beginning of the file; None for all."""
 
     def transactions(self, file: Path, folder: Path) -> Path:
-        """The file that the DAG run gets: `file`, or its beginning, written into `folder`."""
+        """The file for the DAG run: `file` itself, or its beginning, written into `folder`."""
         if self.records is None:
             return file
         target = folder / f"transactions_{self.records}.parquet"

@@ -1,4 +1,4 @@
-"""Ctrl-C, SIGTERM and SIGHUP: the first one ends what is going on, later ones only make the clean-up hurry."""
+"""Ctrl-C, SIGTERM and SIGHUP: the first one interrupts the demonstration; later ones only speed up the clean-up."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Interrupts:
-    """Install once, in the main thread. Raises KeyboardInterrupt there, once, unless clean-up has begun."""
+    """Install it once, in the main thread. It raises KeyboardInterrupt there once, unless the clean-up has begun."""
 
     def __init__(self) -> None:
         self.came = 0

@@ -1,4 +1,4 @@
-"""Where the demonstration keeps everything: one folder, `.demo`, beside the DAGs; and the databases it uses."""
+"""Where the demonstration keeps everything: folder `.demo` beside the DAGs, and the databases it uses."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from airflow_logio.runtime.systems.sqlite_files import absolute, in_url
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """`log_url` and `warehouse_url` come from LOGIO_URL and WAREHOUSE_URL, or are SQLite files of the folder."""
+    """`log_url` and `warehouse_url` come from LOGIO_URL and WAREHOUSE_URL; by default they are SQLite files in the folder."""
 
     folder: Path
     dags: Path
@@ -23,7 +23,7 @@ class Places:
 
     @classmethod
     def of_this_clone(cls, environment: Mapping[str, str] = os.environ) -> Places:
-        """Makes the folder. Raises `ConfigurationError` where there are no example DAGs (an installed wheel)."""
+        """Create the folder. Raises `ConfigurationError` if there are no example DAGs, as in an installed wheel."""
         root = Path(airflow_logio.__file__).resolve().parents[1]
         dags = root / "dags"
         if not (dags / "logio_sales.py").is_file():

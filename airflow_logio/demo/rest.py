@@ -28,7 +28,7 @@ class AirflowUnavailable(LogioError):
 
 
 class Airflow:
-    """One instance; `login` is asked for user and password when the first call needs a token."""
+    """One Airflow instance. When a call needs a token, `login` supplies user and password."""
 
     def __init__(self, url: str, login: Callable[[], tuple[str, str] | None]) -> None:
         self._url = url
@@ -36,7 +36,7 @@ class Airflow:
         self._token: str | None = None
 
     def is_healthy(self) -> bool:
-        """Every component has reported; False also if nobody answers."""
+        """Whether every component is healthy; False also if Airflow does not answer."""
         try:
             health = self._send("GET", "/api/v2/monitor/health", None, token=None)
         except (AirflowUnavailable, AirflowRefused):
@@ -92,7 +92,7 @@ class Airflow:
     def _new_token(self) -> str:
         login = self._login()
         if login is None:
-            raise AirflowUnavailable("Airflow has not made its login yet")
+            raise AirflowUnavailable("Airflow has not created its login yet")
         answer = self._send("POST", "/auth/token", {"username": login[0], "password": login[1]}, token=None)
         return str(answer["access_token"])
 

@@ -1,7 +1,7 @@
-"""An isolated `airflow standalone`: its own home, its own ports, nothing of the caller's Airflow settings.
+"""An isolated `airflow standalone`, with its own home and ports, and none of the caller's Airflow settings.
 
-Only SIGINT ends it cleanly, and its children may outlive it; so whatever belongs to it is found by what all its processes
-share, the session and AIRFLOW_HOME in the environment, and ended by pid.
+Only SIGINT ends it cleanly, and its children may outlive it. So its processes are found by what they share, the session
+and AIRFLOW_HOME in the environment, and are ended by pid.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ KEPT = ("HOME", "JAVA_HOME", "LANG", "LC_ALL", "LOGNAME", "SPARK_HOME", "TMPDIR"
 
 
 class Standalone:
-    """`start` returns at once; `stop` leaves no process of it behind, nor of an earlier one of the same home."""
+    """`start` returns at once. `stop` leaves no process behind, not even of an earlier instance with the same home."""
 
     def __init__(self, places: Places) -> None:
         self._places = places
@@ -54,17 +54,17 @@ class Standalone:
                 stderr=subprocess.STDOUT,
                 env=environment(self._places, self.port),
                 cwd=self._places.folder,
-                start_new_session=True,  # Ctrl-C is for us; we tell it when to end
+                start_new_session=True,  # Ctrl-C goes to this process, which tells Airflow when to end
             )
 
     def check_alive(self) -> None:
-        """Raises `ConfigurationError`, with the end of its output, if it has ended."""
+        """Raises `ConfigurationError` with the end of its output if it has ended."""
         if self._process is not None and self._process.poll() is not None:
             end = self._places.airflow_log.read_text(errors="replace").splitlines()[-15:]
             raise ConfigurationError("Airflow has ended by itself. The end of its output:\n" + "\n".join(end))
 
     def login(self) -> tuple[str, str] | None:
-        """User and password; None as long as Airflow has not made them."""
+        """User and password; None until Airflow has created them."""
         path = self._places.airflow_home / "simple_auth_manager_passwords.json.generated"
         try:
             users: dict[str, str] = json.loads(path.read_text())
@@ -73,14 +73,14 @@ class Standalone:
         return next(iter(users.items()), None)
 
     def stop(self, patient: Callable[[], bool] = lambda: True) -> None:
-        """SIGINT, a while, then SIGKILL for all that is left."""
+        """Send SIGINT, wait a while, then send SIGKILL to all that is left."""
         members = self._members()
         if self._process is not None and self._process.poll() is None:
             self._process.send_signal(signal.SIGINT)
             deadline = time.monotonic() + STOP_SECONDS
             while patient() and self._process.poll() is None and time.monotonic() < deadline:
                 time.sleep(0.1)
-        for _ in range(3):  # a process may be starting another one while we look
+        for _ in range(3):  # a process may start another one during the look
             left = {process for process in {*members, *self._members()} if process.is_running()}
             for process in left:
                 _kill(process)
@@ -113,7 +113,7 @@ def _kill(process: psutil.Process) -> None:
 
 
 def environment(places: Places, port: int) -> dict[str, str]:
-    """All settings of the instance; connections are among them, so that no URL is on a command line or in its database."""
+    """All settings of the instance, including connections, so that no URL is on a command line or in its database."""
     kept = {name: os.environ[name] for name in KEPT if name in os.environ}
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
     url = f"http://localhost:{port}"
@@ -145,7 +145,7 @@ def environment(places: Places, port: int) -> dict[str, str]:
 
 
 def _secret(path: Path) -> str:
-    """The same for all processes of the instance, and over restarts."""
+    """The same for all processes of the instance, and across restarts."""
     if not path.is_file():
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         with os.fdopen(descriptor, "w") as file:

@@ -35,9 +35,9 @@ class Stopwatch:
 
 
 def run_stages(summary: RunSummary, triggered_at: float, ended_at: float) -> dict[str, float]:
-    """Stages of the DAG run, from the log's times; both arguments are seconds since the epoch.
+    """Stages of the DAG run, from the log's times. Both arguments are seconds since the epoch.
 
-    Each is the time since the one before, so that they add up to the DAG run.
+    Each stage is the time since the previous one, so they add up to the DAG run.
     """
     firsts = [driver for driver in summary.drivers if driver.incarnation == 1]
     sources = [row.first_at for row in summary.ports if row.direction == "out" and row.events]

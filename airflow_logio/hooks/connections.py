@@ -1,7 +1,7 @@
-"""Airflow connections as URLs: of SQLAlchemy for the log and for warehouses, of Airflow for an author's own systems.
+"""Airflow connections as URLs: SQLAlchemy's for the log and for warehouses, Airflow's for an author's own systems.
 
-Needs no other provider: the fields of a connection say it all. A password is registered with Airflow's masker before the
-URL is handed on, and no message repeats it.
+This needs no other provider: the fields of a connection are enough. A password is registered with Airflow's masker before
+the URL is handed on, and no message repeats it.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from airflow_logio.databases import read_url
 from airflow_logio.errors import ConfigurationError
 
 LIBPQ_OPTIONS = ("sslmode", "sslrootcert", "sslcert", "sslkey", "sslcrl", "target_session_attrs", "gssencmode")
-"""Keys of a connection's extra that are handed on to libpq."""
+"""Keys of a connection's extra that are passed to libpq."""
 OWN_URL = "sqlalchemy_url"
-"""A connection of any type may name its URL itself, under this key of its extra."""
+"""A connection of any type may give its URL under this key of its extra."""
 
 
 def database_url(conn_id: str) -> str:
     """The SQLAlchemy URL, password included, of the database that an Airflow connection names.
 
     Types: ``postgres``, ``sqlite`` (its host is the absolute path of the file), ``logio``, or any other whose extra has
-    ``sqlalchemy_url``. Raises `ConfigurationError`, and Airflow's error for a connection that is not there.
+    ``sqlalchemy_url``. Raises `ConfigurationError`, and Airflow's error for a missing connection.
     """
     connection = BaseHook.get_connection(conn_id)
     url = _url(connection)
@@ -41,10 +41,10 @@ def database_url(conn_id: str) -> str:
 
 
 def external_url(conn_id: str) -> str:
-    """The URL of any external system, for the code of an author that knows what to do with it.
+    """The URL of any external system, for author's code that knows how to use it.
 
-    A connection that `database_url` can use has the same URL here; any other the one that Airflow makes of it
-    (``Connection.get_uri()``), with the extra in its query. Raises as `database_url`, but not for a type.
+    If `database_url` can use the connection, this is the same URL. Otherwise it is the one that Airflow makes of it
+    (``Connection.get_uri()``), with the extra in its query. Raises as `database_url` does, but never because of the type.
     """
     connection = BaseHook.get_connection(conn_id)
     if (url := _url(connection)) is not None:
@@ -72,14 +72,14 @@ def _masked(url: URL) -> str:
 
 
 def _written(url: URL) -> set[str]:
-    """The ways in which a password may be written: plain, quoted for any URL, and as SQLAlchemy quotes it."""
+    """The forms in which a password may be written: plain, quoted for any URL, and quoted as SQLAlchemy does."""
     password = str(url.password)
     alone = URL.create("x", username="u", password=password).render_as_string(hide_password=False)
     return {password, quote(password, safe=""), alone.removeprefix("x://u:").removesuffix("@")}
 
 
 def _url(connection: Any) -> URL | None:
-    """None for a type that is no database of ours."""
+    """None for a type that this package does not use as a database."""
     extra = {key: value for key, value in connection.extra_dejson.items() if value not in (None, "")}
     kind = (connection.conn_type or "").lower()
     if OWN_URL in extra:
@@ -99,7 +99,7 @@ def _own(connection: Any, text: str) -> URL:
         return read_url(text)
     except ConfigurationError:
         raise ConfigurationError(
-            f"connection {connection.conn_id!r}: {OWN_URL!r} in its extra is no SQLAlchemy URL"
+            f"connection {connection.conn_id!r}: {OWN_URL!r} in its extra is not a SQLAlchemy URL"
         ) from None
 
 

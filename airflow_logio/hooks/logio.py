@@ -34,9 +34,9 @@ class LogioHook(BaseHook):
         return database_url(self.logio_conn_id)
 
     def get_payloads(self) -> str | None:
-        """Root of the payload store: field ``payloads`` of the connection's extra, else that of an SQLite log.
+        """Root of the payload store: field ``payloads`` of the connection's extra, else the default of an SQLite log.
 
-        A URL may hold credentials: as `get_url`. None if there is no payload store. Raises `ConfigurationError`.
+        None if there is no payload store. A URL may hold credentials, as in `get_url`. Raises `ConfigurationError`.
         """
         configured = BaseHook.get_connection(self.logio_conn_id).extra_dejson.get(PAYLOADS)
         if configured is not None and not isinstance(configured, str):
@@ -48,14 +48,14 @@ class LogioHook(BaseHook):
         return payload_root(self.get_url(), configured)
 
     def get_store(self, *, create: bool = False) -> LogStore:
-        """Open the log; `create` makes the tables in an empty database, and never migrates those of an older version.
+        """Open the log. `create` makes the tables in an empty database, but never migrates those of an older version.
 
         Raises `ConfigurationError`, `SchemaMismatch`, `LogUnavailable`. The caller disposes of the store.
         """
         return open_store(self.get_url(), application="logio airflow", create=create)
 
     def get_conn(self) -> LogStore:
-        """The store, as `get_store`."""
+        """The store, as from `get_store`."""
         return self.get_store()
 
     def test_connection(self) -> tuple[bool, str]:

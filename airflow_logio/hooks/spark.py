@@ -1,7 +1,7 @@
 """Connections of type ``spark`` as Spark settings, read as Airflow's SparkSubmitOperator reads them.
 
-With one difference: a connection that is not there is an error. Upstream falls back to YARN, and a typo becomes a
-submit to the wrong place.
+There is one difference: a missing connection is an error. Upstream falls back to YARN, so a typo submits to the wrong
+place.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ SPARK_BINARIES = ("spark-submit", "spark2-submit", "spark3-submit")
 
 @dataclass(frozen=True, slots=True)
 class SparkTarget:
-    """Where an application goes, and what its connection says besides."""
+    """Where an application is submitted, and what else its connection says."""
 
     master: str = LOCAL_MASTER
     deploy_mode: str | None = None
@@ -30,7 +30,7 @@ class SparkTarget:
 
 
 def spark_target(conn_id: str | None) -> SparkTarget:
-    """Resolve a Spark connection; None means ``local[1]``, a driver of one core without a cluster.
+    """Resolve a Spark connection; None means ``local[1]``: a driver with one core, without a cluster.
 
     Raises `ConfigurationError`.
     """
@@ -62,7 +62,7 @@ def spark_target(conn_id: str | None) -> SparkTarget:
 
 
 def _master(connection: Any) -> str:
-    """From the form, the host is the whole master; from a URI, the type is its scheme (``spark://host:7077``)."""
+    """From the form, the host is the whole master. From a URI (``spark://host:7077``), the type is its scheme."""
     kind, host = connection.conn_type or "", connection.host or ""
     if not host and kind != "yarn":
         raise ConfigurationError(
@@ -77,7 +77,7 @@ def _master(connection: Any) -> str:
 
 
 def _binary(conn_id: str, name: str | None) -> str | None:
-    """None, which means the spark-submit of the installed pyspark, for the default that the form fills in."""
+    """None means the spark-submit of the installed pyspark; it also replaces the default that the form fills in."""
     if name is not None and name not in SPARK_BINARIES:
         raise ConfigurationError(
             f"connection {conn_id!r}: spark-binary is {name!r}; a connection may only name one of "

@@ -1,1 +1,1 @@
-"""Airflow operators, as in every provider (elsewhere in this package the word means the paper's operators)."""
+"""Airflow operators, as in every provider. Elsewhere in this package, "operator" means an operator of the paper."""

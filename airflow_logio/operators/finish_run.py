@@ -17,12 +17,12 @@ from airflow_logio.store.records import QuarantinedInputSet, Run
 
 
 class LogioFinishRunOperator(BaseOperator):
-    """Mark the run finished; fails, naming them, if groups are not. What the log says counts, not what tasks were marked.
+    """Mark the run as finished. Fails if groups are unfinished, and names them. The log decides, not the states of tasks.
 
-    A run with quarantined Input Sets is marked "finished with quarantine", and fails this task: it is not complete.
+    A run with quarantined Input Sets is marked "finished with quarantine" and fails this task, because it is incomplete.
 
-    :param pipeline: a `Pipeline`, or where one is: ``"module:attr"``.
-    :param run_uid: uid of the run (templated); by default this DAG run's run of the pipeline.
+    :param pipeline: a `Pipeline`, or its location: ``"module:attr"``.
+    :param run_uid: uid of the run (templated); by default the run that this DAG run has of the pipeline.
     :param logio_conn_id: the connection of the log.
     :param fail_on_quarantine: whether quarantined Input Sets fail the task; they are logged in any case.
     """
@@ -63,7 +63,7 @@ class LogioFinishRunOperator(BaseOperator):
             open_groups = [f"{g.group} ({g.state.value})" for g in groups if g.state not in CONCLUDED]
             raise AirflowFailException(
                 f"run {run.spec.key} is not finished: {', '.join(open_groups)}. Clear the tasks of these groups; "
-                "they go on where they stopped"
+                "they resume where they stopped"
             )
         self._report_quarantine(run, aside)
         recoveries = sum(group.recoveries for group in groups)
@@ -75,5 +75,5 @@ class LogioFinishRunOperator(BaseOperator):
         if aside and self.fail_on_quarantine:
             raise AirflowFailException(
                 f"run {run.spec.key} is finished with quarantine: {len(aside)} Input Set(s) are set aside, listed above. "
-                f"Mend the operator, `logio retry {run.uid[:8]}`, then clear this task"
+                f"Fix the operator, run `logio retry {run.uid[:8]}`, then clear this task"
             )

@@ -1,4 +1,4 @@
-"""`LogioFreshRunOperator`: give a run up, so that its DAG run can begin anew."""
+"""`LogioFreshRunOperator`: gives a run up, so that its DAG run can start over."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from airflow_logio.store.rules.endings import how_to_begin_anew
 
 
 class LogioFreshRunOperator(LogioStopOperator):
-    """Halt a run and give it up for good; cleared from its first task on, its DAG run then begins anew, from nothing.
+    """Halt a run and give it up for good. Clear its DAG run from the first task on, and it starts over from scratch.
 
-    For a DAG of its own that a person triggers (`dags/logio_fresh.py`). The run is named by its uid, and never taken from
-    the DAG run that this task is in: a retry or a clear of this task finds that run given up, and spares the fresh one.
+    Put it into a DAG of its own that a person triggers (`dags/logio_fresh.py`). The run is named by its uid and never taken
+    from this task's own DAG run. So a retry or a clear of this task finds the old run given up, and spares the fresh one.
 
-    :param run_uid: uid of the run to give up, or eight digits of its beginning or more (templated).
+    :param run_uid: uid of the run to give up, or at least its first eight digits (templated).
     :param logio_conn_id: the connection of the log.
     :param deferrable: wait for the halt in the triggerer.
-    :param timeout: how long to wait for the halt, in seconds or as a timedelta; default: for ever. Then the task fails.
-    :param poll_interval: seconds between two looks; default: option ``[logio] poll_interval``.
+    :param timeout: how long to wait for the halt, in seconds or as a timedelta; default: forever. Then the task fails.
+    :param poll_interval: seconds between two polls; default: option ``[logio] poll_interval``.
     """
 
     template_fields: ClassVar[Sequence[str]] = ("run_uid",)
@@ -53,7 +53,7 @@ class LogioFreshRunOperator(LogioStopOperator):
         )
 
     def execute(self, context: Mapping[str, Any]) -> dict[str, Any]:
-        """Raises `UnknownRun`, `ConfigurationError` for a name that is no uid, AirflowFailException."""
+        """Raises `UnknownRun`, `ConfigurationError` for a name that is not a uid, AirflowFailException."""
         with opened_log(self.logio_conn_id) as store:
             run = store.patience.call("finding the run", lambda: self._find(store, context))
         if run.state is RunState.SUPERSEDED:
@@ -65,7 +65,10 @@ class LogioFreshRunOperator(LogioStopOperator):
         return run_to_give_up(store, self.run_uid or "")
 
     def _result(self, run_uid: str, states: States) -> dict[str, Any]:
-        """Its groups have ended. Raises `ProtocolViolation` if a person has launched one again: a retry halts it."""
+        """Give the run up, now that its groups have ended.
+
+        Raises `ProtocolViolation` if a person has relaunched one; a retry halts it.
+        """
         super()._result(run_uid, states)
         with opened_log(self.logio_conn_id) as store:
             run = store.patience.call("finding the run", lambda: store.find_run(run_uid))

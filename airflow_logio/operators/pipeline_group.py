@@ -22,33 +22,33 @@ from airflow_logio.store.records import Supervision
 
 START, FINISH = "start_run", "finish_run"
 AT_ONCE: Mapping[str, Any] = {"retries": MANY, "retry_delay": SOON, "retry_exponential_backoff": 0}
-"""Of task `supervise`, whatever the DAG's ``default_args`` say of other tasks: nobody recovers groups until it is back."""
+"""Settings of task `supervise`; they override the DAG's ``default_args``, since no group is recovered until it is back."""
 
 
 class LogioPipelineGroup(TaskGroup):
-    """``start_run >> [one task per operator group] >> finish_run``, and beside the groups ``supervise``.
+    """``start_run >> [one task per operator group] >> finish_run``, with ``supervise`` beside the groups.
 
-    The groups run side by side: the log connects them, not the order of tasks. Task ``supervise`` finds groups that have
-    failed and recovers them; without it (``recovery="dag"``) a recovery DAG has to.
+    The groups run side by side: the log connects them, not the order of tasks. Task ``supervise`` finds failed groups and
+    recovers them. Without it (``recovery="dag"``), a recovery DAG must do so.
 
-    :param pipeline: a `Pipeline`, or where one is: ``"module:attr"``.
+    :param pipeline: a `Pipeline`, or its location: ``"module:attr"``.
     :param logio_conn_id: the connection of the log.
     :param conn_id: connection of type ``spark``; None means drivers with master ``local[1]``.
     :param connections: the pipeline's connection names → Airflow connection ids.
     :param params: the pipeline's parameters (templated); by default the DAG's ``params`` of the same names.
     :param spark: arguments of `LogioSparkOperator` for every group, e.g. ``{"driver_memory": "1g"}``.
     :param groups: group name → arguments of `LogioSparkOperator` for that group; they override `spark`.
-    :param replay_seconds: how long an external system that is away is waited for before its group is parked; by default
+    :param replay_seconds: how long to wait for an unavailable external system before its group is parked; by default
         15 minutes.
-    :param lease_seconds: a driver whose heartbeat stands still for so long is dead; by default 10.
-    :param launch_seconds: a driver that is launched and does not register within so long is dead; by default 120.
-    :param recovery_budget: how often a group may be recovered, in which time, before it is parked: a `RecoveryBudget`.
+    :param lease_seconds: a driver without a heartbeat for this long is dead; by default 10.
+    :param launch_seconds: a driver that does not register within this time after its launch is dead; by default 120.
+    :param recovery_budget: a `RecoveryBudget`: how often, within which time, a group may be recovered before it is parked.
     :param recovery: ``"supervise"``, or ``"dag"`` for a pipeline whose groups a recovery DAG recovers.
     :param concurrent_runs: ``"refuse"``, or ``"isolated"`` if runs share no tables (see `LogioStartRunOperator`).
-    :param on_recovery_callback: of task ``supervise``: called after a group was launched again or parked.
+    :param on_recovery_callback: callback of task ``supervise``, called after a group was relaunched or parked.
     :param group_id: by default the pipeline's name.
 
-    Further arguments are those of a TaskGroup. Raises `PipelineDefinitionError` or `ConfigurationError` while the DAG is
+    Further arguments are passed to TaskGroup. Raises `PipelineDefinitionError` or `ConfigurationError` while the DAG is
     parsed.
     """
 
@@ -122,7 +122,9 @@ def _imported(pipeline: Pipeline | str) -> Pipeline:
     module, _, attr = pipeline.rpartition(":")
     found = getattr(importlib.import_module(module), attr, None) if module else None
     if not isinstance(found, Pipeline):
-        raise ConfigurationError(f"{pipeline!r} names no pipeline; expected module.path:attr, importable from the DAGs")
+        raise ConfigurationError(
+            f"{pipeline!r} does not name a pipeline; expected module.path:attr, importable from the DAGs"
+        )
     return found.freeze()
 
 

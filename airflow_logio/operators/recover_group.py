@@ -1,4 +1,4 @@
-"""`LogioRecoverGroupOperator`: acts on one finding. Short: it waits for neither the cluster nor the new driver."""
+"""`LogioRecoverGroupOperator`: acts on one finding. It is short: it waits for neither the cluster nor the new driver."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from airflow_logio.runtime.supervision.tend import RecoveryOutcome
 
 
 class LogioRecoverGroupOperator(BaseOperator):
-    """Claim a failed group, end its old driver, and launch a new one with what the log remembers of the last launch.
+    """Claim a failed group, end its old driver, and launch a new one with the settings that the log keeps of the last launch.
 
-    Two recoveries of one failure are harmless: one claim succeeds, the other task says "not needed" and is green. A group
-    whose recovery budget is spent is parked with the causes of all attempts, and fails this task and its own. Retries
-    are for a log that is unavailable. Where the finding is a request to scale a group, the next step of it is taken.
+    Two recoveries of one failure are harmless: one claim succeeds; the other task reports "not needed" and is green. A group
+    whose recovery budget is spent is parked with the causes of all attempts; this task fails, and so does the group's own.
+    Retries help when the log is unavailable. If the finding is a request to scale a group, this task takes its next step.
 
     :param finding: one item of what `LogioFailedGroupSensor` returns: a failed group, or a request to scale one
         (templated; ``expand`` over the sensor's output).
     :param logio_conn_id: the connection of the log.
-    :param on_recovery_callback: called after a group was launched or parked, as Airflow's own callbacks are, with
-        ``context["recovery"]``: run, group, cause, outcome and times; also a list of them, or notifiers.
+    :param on_recovery_callback: called like Airflow's own callbacks after a group was launched or parked, with
+        ``context["recovery"]``: run, group, cause, outcome and times. It may be a list of callbacks, or notifiers.
 
     Returns that ``recovery`` as a dict.
     """
@@ -67,12 +67,12 @@ class LogioRecoverGroupOperator(BaseOperator):
         notify(self.on_recovery_callback, context, recovery)
         if recovery["outcome"] == RecoveryOutcome.PARKED.value:
             raise AirflowFailException(
-                f"{finding} is parked: {recovery['why']}\nMend the cause, then clear the group's own task: it goes on where "
-                "it stopped"
+                f"{finding} is parked: {recovery['why']}\nFix the cause, then clear the group's own task: it resumes "
+                "where it stopped"
             )
         self.log.info("%s is launched as incarnation %s", finding, recovery["launched_incarnation"])
         return recovery
 
     def make_launcher(self) -> Launcher:
-        """How a claimed driver becomes a process; drivers are processes of the worker's machine."""
+        """The launcher, which starts claimed drivers as processes on the worker's machine."""
         return LocalProcessLauncher(_compat.work_dir())

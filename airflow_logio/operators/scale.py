@@ -1,4 +1,4 @@
-"""`LogioScaleOperator`: more or fewer replicas of a group, while its run goes on."""
+"""`LogioScaleOperator`: changes the number of replicas of a group while its run continues."""
 
 from __future__ import annotations
 
@@ -25,28 +25,28 @@ from airflow_logio.triggers.scale import LogioScaleTrigger
 
 
 class LogioScaleOperator(BaseOperator):
-    """Ask for a number of replicas of a replicated group, and see to it that they work.
+    """Request a number of replicas of a replicated group, and carry the request out.
 
-    New replicas are launched and get a share of the slots once they are ready; those that leave give theirs up and retire.
-    Nothing else of the run stops, and no event is lost or used twice. One task instance makes one request: a retry or a clear
-    goes on with the same one, and changes nothing once it is done. A newer request for the group refuses it. What was asked
-    for stays asked for, whatever becomes of this task: whoever supervises the run carries it out as well.
+    New replicas are launched, and get a share of the slots once they are ready. Replicas that leave give up their slots and
+    retire. The rest of the run keeps running, and no event is lost or used twice. One task instance makes one request: a
+    retry or a clear continues it, and changes nothing once it is done. If a newer request for the group exists, this one is
+    refused. The request stands even if this task fails: the supervisor of the run carries it out as well.
 
-    Which run: as for `LogioStopOperator`.
+    The run is chosen as for `LogioStopOperator`.
 
     :param group: the replicated group, by its name in the pipeline (templated).
-    :param replicas: how many are to work (templated); 0 puts the group to sleep until there is work for it.
-    :param pipeline: a `Pipeline`, or where one is: ``"module:attr"``. Not needed with `run_uid`.
+    :param replicas: the number of active replicas (templated); 0 puts the group to sleep until there is work for it.
+    :param pipeline: a `Pipeline`, or its location: ``"module:attr"``. Not needed with `run_uid`.
     :param run_uid: uid of the run (templated).
     :param external_dag_id: the DAG whose run is meant (templated); default: this task's DAG.
     :param external_dag_run_id: the DAG run whose run is meant (templated).
-    :param reason: why; it is kept with the request (templated).
+    :param reason: why; stored with the request (templated).
     :param logio_conn_id: the connection of the log.
     :param deferrable: wait for drivers in the triggerer, where waiting holds no worker slot.
-    :param timeout: how long to wait, in seconds or as a timedelta; default: for ever. Then the task fails; the request stays.
-    :param poll_interval: seconds between two looks; default: option ``[logio] poll_interval``.
+    :param timeout: how long to wait, in seconds or as a timedelta; default: forever. Then the task fails; the request stands.
+    :param poll_interval: seconds between two polls; default: option ``[logio] poll_interval``.
 
-    Returns a dict of run, group, replicas, the number of the request, and the sentence that it has ended with.
+    Returns a dict with run, group, replicas, the number of the request, and the sentence that describes its result.
     """
 
     template_fields: ClassVar[Sequence[str]] = (
@@ -92,7 +92,7 @@ class LogioScaleOperator(BaseOperator):
         self._check(pipeline if isinstance(pipeline, Pipeline) else None)
 
     def execute(self, context: Mapping[str, Any]) -> dict[str, Any]:
-        """Ask, or find what was asked for. Raises `UnknownRun`, `ConfigurationError`, AirflowFailException."""
+        """Make the request, or find the earlier one. Raises `UnknownRun`, `ConfigurationError`, AirflowFailException."""
         with opened_log(self.logio_conn_id) as store:
             run = store.patience.call("finding the run", lambda: self._find(store, context))
             request = store.patience.call("asking", lambda: self._ask(store, run, context))
@@ -105,7 +105,7 @@ class LogioScaleOperator(BaseOperator):
     def resume(
         self, context: Mapping[str, Any], event: Mapping[str, Any], run_uid: str, request_id: int
     ) -> dict[str, Any]:
-        """The trigger says that something can be done."""
+        """The trigger has found that something can be done."""
         if event.get("error"):
             raise AirflowException(f"the triggerer cannot watch request {request_id}: {event['error']}")
         with opened_log(self.logio_conn_id) as store:
@@ -117,13 +117,13 @@ class LogioScaleOperator(BaseOperator):
             return self._carry_out(store, run, request)
 
     def make_launcher(self) -> Launcher:
-        """How a claimed driver becomes a process; drivers are processes of the worker's machine."""
+        """The launcher, which starts claimed drivers as processes on the worker's machine."""
         return LocalProcessLauncher(_compat.work_dir())
 
     # --- inside ------------------------------------------------------------------------------------------------------
 
     def _check(self, pipeline: Pipeline | None) -> None:
-        """What can be known to be wrong when the DAG is parsed."""
+        """Report what is already wrong when the DAG is parsed."""
         check_which_run(self.pipeline, self.run_uid, self.external_dag_id, self.external_dag_run_id)
         for name, seconds in (("timeout", self.timeout_seconds), ("poll_interval", self.poll_interval)):
             if seconds is not None and seconds <= 0:
@@ -145,13 +145,13 @@ class LogioScaleOperator(BaseOperator):
                 )
 
     def _number(self) -> int:
-        """The number of replicas, which a template gives as a text. Raises `ConfigurationError`."""
+        """The number of replicas; a template renders it as text. Raises `ConfigurationError`."""
         try:
             number = -1 if isinstance(self.replicas, (bool, float)) else int(self.replicas)
         except (TypeError, ValueError):
             number = -1
         if number < 0:
-            raise ConfigurationError(f"replicas is {self.replicas!r}; give a whole number from 0")
+            raise ConfigurationError(f"replicas is {self.replicas!r}; give a whole number, 0 or more")
         return number
 
     def _find(self, store: LogStore, context: Mapping[str, Any]) -> Run:
@@ -194,7 +194,7 @@ class LogioScaleOperator(BaseOperator):
         raise AssertionError("defer does not return")
 
     def _steps(self, store: LogStore, run: Run, request: ScalingRequest, interval: float) -> Step:
-        """Steps until the request is settled; until the first one that has to wait, if the triggerer is to wait for it."""
+        """Take steps until the request is settled. If deferrable, stop at the first step that has to wait."""
         scaling = GroupScaling(Launching(store, self.logio_conn_id, self.make_launcher(), self.executor))
         deadline = float("inf") if self.timeout_seconds is None else time.monotonic() + self.timeout_seconds
         said = ""
@@ -207,7 +207,7 @@ class LogioScaleOperator(BaseOperator):
                 return step
             if time.monotonic() >= deadline:
                 raise AirflowFailException(
-                    f"request {request.request_id} is not done after {self.timeout_seconds:g} s: {step.sentence}. It stays "
-                    "asked for: whoever supervises the run goes on with it, and so does this task, cleared"
+                    f"request {request.request_id} is not done after {self.timeout_seconds:g} s: {step.sentence}. The "
+                    "request stands: the supervisor of the run continues it, and so does this task once it is cleared"
                 )
             time.sleep(interval)

@@ -1,4 +1,4 @@
-"""`LogioScalingController`: looks at replicated groups, and scales them as a policy says, or as a person asks."""
+"""`LogioScalingController`: looks at replicated groups and scales them by policy, or as a person asks."""
 
 from __future__ import annotations
 
@@ -29,29 +29,29 @@ from airflow_logio.store.records import Run, ScalingRequest
 from airflow_logio.triggers.scale import LogioScaleTrigger
 
 Target = tuple[Run, str]
-"""A run that goes on, and a replicated group of it."""
+"""An unfinished run, and a replicated group of it."""
 
 
 class LogioScalingController(BaseOperator):
-    """One look at each replicated group: asks for the number of replicas that the policy wants, and sees to it.
+    """Look once at each replicated group, request the number of replicas that the policy wants, and carry the request out.
 
-    For a DAG that is scheduled every minute or so (`dags/logio_controller.py`). Every decision is in the task log with the
-    figures that it was made from, also that nothing changes; a change is kept in the log with its reason (`logio status`).
-    It waits only where a request has to wait for drivers, in the triggerer. Several controllers, tasks and people may ask at
-    once: the newest request counts. A request that is open is carried on, whoever made it, and none is made beside it.
+    Use it in a DAG that is scheduled every minute or so (`dags/logio_controller.py`). The task log explains every decision
+    with its figures, even the decision to change nothing. The log keeps each change with its reason (`logio status`). The
+    task waits only for drivers, in the triggerer. Several controllers, tasks and people may make requests at once: the
+    newest counts. An open request is continued, whatever made it, and no other is made beside it.
 
-    :param policy: `Threshold`, `DS2`, `Schedule`, or an own `Policy`.
-    :param pipeline: a `Pipeline`, where one is (``"module:attr"``), or its name (templated); default: every pipeline.
-    :param run_uid: only this run, by its uid or the beginning of it (templated); default: every run that goes on.
+    :param policy: `Threshold`, `DS2`, `Schedule`, or a `Policy` of your own.
+    :param pipeline: a `Pipeline`, its location (``"module:attr"``) or its name (templated); default: every pipeline.
+    :param run_uid: only this run, by its uid or the beginning of it (templated); default: every unfinished run.
     :param group: only this replicated group (templated); default: every one.
-    :param replicas: what a person asks for instead of the policy (templated): of one group of one run. A task instance asks
-        once; a retry goes on with the same request.
+    :param replicas: what a person requests instead of the policy (templated), for one group of one run. A task instance makes
+        one request; a retry continues it.
     :param logio_conn_id: the connection of the log.
-    :param look_seconds: between the two looks from which rates are taken.
-    :param timeout: how long to wait for drivers, in seconds or as a timedelta. Then the task fails; the request stays, and is
-        carried on by whoever supervises the run.
+    :param look_seconds: seconds between the two looks that rates are computed from.
+    :param timeout: how long to wait for drivers, in seconds or as a timedelta. Then the task fails; the request stands,
+        and the supervisor of the run continues it.
 
-    Returns a list: run, group, replicas, wanted, why, number of the request and its result.
+    Returns a list of dicts with run, group, replicas, wanted, why, request (its number) and result.
     """
 
     template_fields: ClassVar[Sequence[str]] = ("pipeline", "run_uid", "group", "replicas")
@@ -84,7 +84,7 @@ class LogioScalingController(BaseOperator):
         self._check(pipeline)
 
     def execute(self, context: Mapping[str, Any]) -> list[dict[str, Any]]:
-        """Look, decide, ask. Raises `ConfigurationError`, and AirflowFailException where a retry would mend nothing."""
+        """Look, decide, ask. Raises `ConfigurationError`, and AirflowFailException where a retry would not help."""
         with opened_log(self.logio_conn_id) as store:
             targets = self._targets(store)
             if self.replicas in (None, ""):
@@ -96,20 +96,20 @@ class LogioScalingController(BaseOperator):
     def resume(
         self, context: Mapping[str, Any], event: Mapping[str, Any], told: list[dict[str, Any]]
     ) -> list[dict[str, Any]]:
-        """The trigger says that something can be done about a request."""
+        """The trigger has found that a request can take a step."""
         if event.get("error"):
             raise AirflowException(f"the triggerer cannot watch a request: {event['error']}")
         with opened_log(self.logio_conn_id) as store:
             return self._carry_out(store, told)
 
     def make_launcher(self) -> Launcher:
-        """How a claimed driver becomes a process; drivers are processes of the worker's machine."""
+        """The launcher, which starts claimed drivers as processes on the worker's machine."""
         return LocalProcessLauncher(_compat.work_dir())
 
     # --- inside ------------------------------------------------------------------------------------------------------
 
     def _check(self, pipeline: Pipeline | str | None) -> None:
-        """What can be known to be wrong when the DAG is parsed."""
+        """Report what is already wrong when the DAG is parsed."""
         policy: object = self.policy
         if not isinstance(policy, Policy):
             raise ConfigurationError(f"policy is {policy!r}; give DS2(), Threshold(), Schedule({{...}}) or a Policy")
@@ -124,7 +124,7 @@ class LogioScalingController(BaseOperator):
             )
 
     def _targets(self, store: LogStore) -> list[Target]:
-        """The groups to look at, those of the oldest run first. Raises AirflowFailException for a run that is not there."""
+        """The groups to look at, those of the oldest run first. Raises AirflowFailException for an unknown run."""
         name, uid = self._pipeline_name(), self._uid(store)
         found = [target for target in _going_on(store, name, uid) if self.group in (None, "", target[1])]
         if not found:
@@ -141,11 +141,11 @@ class LogioScalingController(BaseOperator):
             raise AirflowFailException(str(error)) from error
 
     def _nothing(self, store: LogStore) -> str:
-        """That nothing is there to be scaled, and what is there instead."""
+        """Says that there is nothing to scale, and which groups there are instead."""
         asked = {"group": self.group, "pipeline": self.pipeline, "run": self.run_uid}
         what = ", ".join(f"{name} {value!r}" for name, value in asked.items() if value)
         found = _listed(_going_on(store))
-        there = f"there are: {found}" if found else "no run that goes on has one"
+        there = f"there are: {found}" if found else "no unfinished run has one"
         return f"no replicated group is found{f' for {what}' if what else ''}; {there}"
 
     def _pipeline_name(self) -> str | None:
@@ -166,7 +166,7 @@ class LogioScalingController(BaseOperator):
                     partial(decide, store, run, group, self.policy, before),
                 )
             except ProtocolViolation as error:
-                self.log.info("Run %s, uid %s: nothing is asked for: %s", run.spec.key, run.uid, error)
+                self.log.info("Run %s, uid %s: no scaling is requested: %s", run.spec.key, run.uid, error)
                 continue
             self.log.info("Run %s, uid %s: %s", run.spec.key, run.uid, verdict)
             told.append(
@@ -177,7 +177,7 @@ class LogioScalingController(BaseOperator):
         return told
 
     def _by_hand(self, store: LogStore, targets: Sequence[Target], context: Mapping[str, Any]) -> dict[str, Any]:
-        """What a person asks for; raises AirflowFailException for what could never be carried out."""
+        """Make the request of a person. Raises AirflowFailException for one that could never be carried out."""
         if not targets:
             raise AirflowFailException(self._nothing(store))
         if len(targets) > 1:
@@ -194,16 +194,16 @@ class LogioScalingController(BaseOperator):
                 lambda: store.request_scaling(run.run_id, group, replicas, by=by, reason="asked for by hand", key=by),
             )
         except ValueError as error:
-            raise AirflowFailException(f"replicas is {self.replicas!r}; give a whole number from 0") from error
+            raise AirflowFailException(f"replicas is {self.replicas!r}; give a whole number, 0 or more") from error
         except ProtocolViolation as error:
             raise AirflowFailException(str(error)) from error
         self.log.info(
-            "Run %s, uid %s: %d replica(s) of %s are asked for by hand", run.spec.key, run.uid, replicas, group
+            "Run %s, uid %s: %d replica(s) of %s are requested by hand", run.spec.key, run.uid, replicas, group
         )
         return {**_told(run, group, None, replicas, "asked for by hand", request), "by_hand": True}
 
     def _carry_out(self, store: LogStore, told: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        """One step of each request that is not settled; then all of them wait in the triggerer for the first one."""
+        """Take one step of each open request. Then wait in the triggerer for the first of them."""
         scaling = GroupScaling(Launching(store, self.logio_conn_id, self.make_launcher(), self.executor))
         waiting = []
         for one in told:
@@ -212,7 +212,7 @@ class LogioScalingController(BaseOperator):
             run = store.patience.call("finding the run", partial(store.find_run, one["run"]))
             request = store.patience.call("finding the request", partial(_request, store, run, one))
             if _is_left_to_others(store, request):
-                one["result"] = "left to the process that has started the run"
+                one["result"] = "left to the process that started the run"
                 continue
             step = store.patience.call("scaling", partial(scaling.step, run, request))
             self.log.info("Run %s: request %d for %s: %s", run.uid, request.request_id, request.group, shown(step))
@@ -262,7 +262,7 @@ def _told(
 
 
 def _is_left_to_others(store: LogStore, request: ScalingRequest) -> bool:
-    """Whether nobody has said how the replicas are launched, as in a run of `logio run`: its process carries requests out."""
+    """Whether the log lacks a launch recipe for the replicas. If so, the process of `logio run` carries requests out."""
     run_id, group = request.run_id, replica_name(request.group, 1)
     recipe = store.patience.call("reading the recipe", lambda: store.launch_recipe(run_id, group))
     return recipe is None and request.state in OPEN_SCALING

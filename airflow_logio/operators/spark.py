@@ -26,26 +26,26 @@ from airflow_logio.triggers.group import LogioGroupTrigger
 
 
 class LogioSparkOperator(BaseOperator):
-    """Launch a group's Spark driver, and watch the group over its incarnations until the log says that it has ended.
+    """Launch a group's Spark driver, and watch the group through its incarnations until the log says that it has ended.
 
-    Green is what the log says has finished, never an exit code. The task holds no worker slot while it watches. A driver
-    that dies is recovered by whoever supervises the run (`LogioSuperviseOperator`, or a recovery DAG), and the task goes
-    on. A retry, or a clear, takes up a group that lives and recovers one that is dead; a clear, being a person's wish,
-    also restarts a group that is parked or halted.
+    The task is green when the log says that the group has finished; exit codes do not count. While it watches, it holds no
+    worker slot. When a driver dies, the supervisor of the run (`LogioSuperviseOperator`, or a recovery DAG) recovers it, and
+    the task keeps watching. A retry or a clear resumes a live group and recovers a dead one. A clear is a person's request,
+    so it also restarts a parked or halted group.
 
-    A replicated group has one task for all its replicas. It launches those that the run begins with; requests to scale the
-    group launch and retire the others. It is green when every slot is done, and red when a replica is parked or halted.
+    A replicated group has one task for all its replicas. It launches the replicas that the run starts with; requests to
+    scale launch and retire the others. It is green when every slot is done, and red when a replica is parked or halted.
 
-    :param pipeline: a `Pipeline`, or where one is: ``"module:attr"``.
-    :param group: name of the group; by default the task's own id, without its task group's.
-    :param run_uid: uid of the run (templated); by default this DAG run's run of the pipeline.
+    :param pipeline: a `Pipeline`, or its location: ``"module:attr"``.
+    :param group: name of the group; by default the task's id, without that of its task group.
+    :param run_uid: uid of the run (templated); by default the run that this DAG run has of the pipeline.
     :param logio_conn_id: the connection of the log.
     :param conn_id: connection of type ``spark``; None means a driver with master ``local[1]``.
     :param connections: the pipeline's connection names → Airflow connection ids, where they differ from the run's.
-    :param deferrable: False watches from the worker instead of the triggerer.
-    :param poll_interval: seconds between two looks; by default ``[logio] poll_interval``.
+    :param deferrable: False: watch from the worker instead of the triggerer.
+    :param poll_interval: seconds between two polls; by default ``[logio] poll_interval``.
 
-    The others are those of Airflow's SparkSubmitOperator. They override the group's settings in the pipeline.
+    The other parameters are those of Airflow's SparkSubmitOperator. They override the group's settings in the pipeline.
     """
 
     template_fields: ClassVar[Sequence[str]] = (
@@ -142,7 +142,7 @@ class LogioSparkOperator(BaseOperator):
         return self._work(context, asked=asked_by_person(context["ti"], self.retries), recovers=True)
 
     def resume(self, context: Mapping[str, Any], event: Mapping[str, Any]) -> dict[str, Any]:
-        """The trigger saw something to do. What that is, is read from the log again: it may have been done meanwhile."""
+        """The trigger saw something to do. Reads from the log what it is, since it may have been done meanwhile."""
         cause = event.get("cause")
         if event["state"] == "error":
             raise AirflowException(f"the triggerer cannot watch group {self.group!r}: {cause}")
@@ -150,7 +150,7 @@ class LogioSparkOperator(BaseOperator):
         return self._work(context, asked=False, recovers=event["state"] == GroupState.DEAD.value)
 
     def make_launcher(self) -> Launcher:
-        """How a claimed driver becomes a process; drivers are processes of the worker's machine."""
+        """The launcher, which starts claimed drivers as processes on the worker's machine."""
         return LocalProcessLauncher(_compat.work_dir())
 
     # --- inside ------------------------------------------------------------------------------------------------------
@@ -169,7 +169,7 @@ class LogioSparkOperator(BaseOperator):
         self._watch(run_uid, sighting.incarnations, interval)
 
     def _until_settled(self, task: GroupTask, interval: float, *, recovers: bool) -> Sighting:
-        """Look and launch until the group has ended, or can be left to the trigger."""
+        """Look and launch until the group has ended, or the trigger can watch it."""
         while True:
             sighting, launched = task.advance(recovers=recovers or task.is_left())
             if launched or (recovers and sighting.is_dead):
@@ -194,7 +194,7 @@ class LogioSparkOperator(BaseOperator):
         return task
 
     def _note_launches(self, store: LogStore, run: Run, names: Sequence[str], recipe: LaunchRecipe) -> None:
-        """Also of replicas that are not in use: whoever scales the group launches them."""
+        """Includes replicas that are not in use: a task that scales the group launches them."""
         for name in names:
             store.note_launch(run.run_id, name, recipe)
 

@@ -20,7 +20,7 @@ SUPERVISE, RECOVERY_DAG = "supervise", "dag"
 
 
 def supervision_of(recovery: str) -> Supervision:
-    """Who recovers failed groups, as authors of DAGs say it. Raises `PipelineDefinitionError`."""
+    """What recovers failed groups, from the word that a DAG author writes. Raises `PipelineDefinitionError`."""
     known = {SUPERVISE: Supervision.TASK, RECOVERY_DAG: Supervision.DAG}
     if recovery not in known:
         raise PipelineDefinitionError(
@@ -31,7 +31,7 @@ def supervision_of(recovery: str) -> Supervision:
 
 
 def recovery_budget_of(given: RecoveryBudget | None) -> RecoveryBudget:
-    """The one given, or the default. Raises `ConfigurationError`."""
+    """The given budget, or the default. Raises `ConfigurationError`."""
     if given is not None and not isinstance(given, RecoveryBudget):
         raise ConfigurationError(
             f"recovery_budget is {given!r}; give airflow_logio.protocol.liveness.RecoveryBudget(recoveries=..., "
@@ -49,7 +49,7 @@ def must_be_alone(concurrent_runs: str) -> bool:
     if concurrent_runs not in known:
         raise PipelineDefinitionError(
             f'concurrent_runs is {concurrent_runs!r}; give "refuse" (a run begins only when the others of its pipeline have '
-            'finished) or "isolated" (runs share no tables, and may go on side by side)'
+            'finished) or "isolated" (runs share no tables, and may run side by side)'
         )
     return known[concurrent_runs]
 
@@ -57,25 +57,25 @@ def must_be_alone(concurrent_runs: str) -> bool:
 class LogioStartRunOperator(BaseOperator):
     """Get or create the run of this DAG run in the log, and return its uid.
 
-    An ordinary task, not a setup task: to clear a task clears its setups too, and that must not begin anything anew.
-    Run again (a retry, a clear), it finds the run that is there; the parameters and connections of a run are those it
-    was created with. It begins a fresh one only if a person has given that one up (`LogioFreshRunOperator`, `logio
-    fresh`). In an empty log database it makes the tables.
+    This is an ordinary task, not a setup task: clearing a task also clears its setups, and that must not start anything
+    over. A retry or a clear finds the existing run. A run keeps the parameters and connections that it was created with. A
+    fresh run starts only if a person has given the old one up (`LogioFreshRunOperator`, `logio fresh`). In an empty log
+    database, this task creates the tables.
 
-    :param pipeline: a `Pipeline`, or where one is: ``"module:attr"``.
+    :param pipeline: a `Pipeline`, or its location: ``"module:attr"``.
     :param connections: the pipeline's connection names → Airflow connection ids.
     :param pipeline_params: the pipeline's parameters (templated). By default the DAG run's ``params`` of the same names.
-    :param recovery: who recovers failed groups: ``"supervise"``, a task of this DAG run, or ``"dag"``, a recovery DAG.
-    :param concurrent_runs: ``"refuse"``: while another run of the pipeline has not finished, be it halted or parked, the task
-        fails and starts nothing; its retries try again. ``"isolated"``: the author says that runs share no tables.
+    :param recovery: what recovers failed groups: ``"supervise"``, a task of this DAG run, or ``"dag"``, a recovery DAG.
+    :param concurrent_runs: ``"refuse"``: while another run of the pipeline is unfinished, even halted or parked, the task
+        fails and starts nothing; its retries try again. ``"isolated"``: the author declares that runs share no tables.
     :param logio_conn_id: the connection of the log.
-    :param replay_seconds: how long an external system that is away is waited for before its group is parked; by default
-        15 minutes. A writer's own ``replay_seconds`` comes before it.
-    :param lease_seconds: a driver whose heartbeat stands still for so long is dead; by default 10, at least 2. Where the end
-        of its process is seen, that is not waited for.
-    :param launch_seconds: a driver that is launched and does not register within so long is dead; by default 120.
-    :param recovery_budget: how often a group may be recovered, in which time; by default
-        ``RecoveryBudget(recoveries=5, window_seconds=600)``. What is beyond it is parked.
+    :param replay_seconds: how long to wait for an unavailable external system before its group is parked; by default
+        15 minutes. A writer's own ``replay_seconds`` takes precedence.
+    :param lease_seconds: a driver without a heartbeat for this long is dead; by default 10, at least 2. If the end of its
+        process can be seen, recovery does not wait for the lease.
+    :param launch_seconds: a driver that does not register within this time after its launch is dead; by default 120.
+    :param recovery_budget: how often, within which time, a group may be recovered before it is parked; by default
+        ``RecoveryBudget(recoveries=5, window_seconds=600)``.
     """
 
     template_fields: ClassVar[Sequence[str]] = ("pipeline_params", "connections")
@@ -111,7 +111,7 @@ class LogioStartRunOperator(BaseOperator):
     def execute(self, context: Mapping[str, Any]) -> str:
         """Raises `ConfigurationError` for a wrong parameter, `IncompatibleRun` for a changed pipeline.
 
-        Raises `OtherRunUnfinished`, with the ways out.
+        Raises `OtherRunUnfinished`, which says what to do.
         """
         pipeline, ref = resolve(self.pipeline)
         dag_id, run_id = identity(context)

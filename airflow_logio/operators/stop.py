@@ -1,4 +1,4 @@
-"""`LogioStopOperator`: drain or halt a run, or a group of it, and wait until that has happened."""
+"""`LogioStopOperator`: drains or halts a run, or a group of it, and waits until that has happened."""
 
 from __future__ import annotations
 
@@ -26,23 +26,23 @@ from airflow_logio.triggers.stop import LogioStopTrigger
 class LogioStopOperator(BaseOperator):
     """Stop a run in an orderly way.
 
-    Drained, its sources read no further, what they have read is processed exactly once, and the run finishes. Halted, its
-    drivers commit what they have and end; clearing a group's task goes on from there. What was asked for stays asked for,
-    whatever becomes of this task: drivers obey with their next heartbeat, and recoveries keep to it.
+    With ``drain``, sources stop reading, what they have read is processed exactly once, and the run finishes. With ``halt``,
+    drivers commit what they have and end; clear a group's task to resume it. The request stands even if this task fails:
+    drivers obey with their next heartbeat, and recoveries respect it.
 
-    Which run: that of `run_uid`; else the newest one of `pipeline` in the DAG run that `external_dag_run_id` names; else,
-    with `external_dag_id` alone, the newest one in that DAG; else the one in this task's own DAG run.
+    `run_uid` names the run. Without it, the run is the newest one of `pipeline` in the DAG run `external_dag_run_id`; or,
+    with `external_dag_id` alone, the newest one in that DAG; or else the one in this task's own DAG run.
 
-    :param pipeline: a `Pipeline`, or where one is: ``"module:attr"``. Not needed with `run_uid`.
+    :param pipeline: a `Pipeline`, or its location: ``"module:attr"``. Not needed with `run_uid`.
     :param run_uid: uid of the run (templated).
     :param external_dag_id: the DAG whose run is stopped (templated); default: this task's DAG.
     :param external_dag_run_id: the DAG run whose run is stopped (templated).
-    :param group: only this group. To drain it has to have a source.
+    :param group: only this group. It can be drained only if it has a source.
     :param mode: ``drain`` or ``halt``.
     :param logio_conn_id: the connection of the log.
     :param deferrable: wait in the triggerer, where waiting holds no worker slot.
-    :param timeout: how long to wait, in seconds or as a timedelta; default: for ever. Then the task fails.
-    :param poll_interval: seconds between two looks; default: option ``[logio] poll_interval``.
+    :param timeout: how long to wait, in seconds or as a timedelta; default: forever. Then the task fails.
+    :param poll_interval: seconds between two polls; default: option ``[logio] poll_interval``.
     """
 
     template_fields: ClassVar[Sequence[str]] = ("run_uid", "external_dag_id", "external_dag_run_id", "group")
@@ -77,7 +77,7 @@ class LogioStopOperator(BaseOperator):
         self._check(pipeline if isinstance(pipeline, Pipeline) else None)
 
     def execute(self, context: Mapping[str, Any]) -> dict[str, Any]:
-        """Ask, and wait. Raises `UnknownRun`, `ProtocolViolation`, AirflowFailException."""
+        """Request the stop, and wait. Raises `UnknownRun`, `ProtocolViolation`, AirflowFailException."""
         interval = self.poll_interval or _compat.poll_interval()
         with opened_log(self.logio_conn_id) as store:
             call = store.patience.call
@@ -100,7 +100,7 @@ class LogioStopOperator(BaseOperator):
         raise AssertionError("defer does not return")
 
     def resume(self, context: Mapping[str, Any], event: Mapping[str, Any], run_uid: str) -> dict[str, Any]:
-        """The trigger has seen the end."""
+        """The trigger has seen that the stop is over."""
         if "error" in event:
             raise AirflowException(f"the triggerer cannot watch run {run_uid}: {event['error']}")
         return self._result(run_uid, {name: GroupState(state) for name, state in event["states"].items()})
@@ -108,7 +108,7 @@ class LogioStopOperator(BaseOperator):
     # --- inside ------------------------------------------------------------------------------------------------------
 
     def _check(self, pipeline: Pipeline | None) -> None:
-        """What can be known to be wrong when the DAG is parsed."""
+        """Report what is already wrong when the DAG is parsed."""
         if self.mode not in list(StopMode):
             raise ConfigurationError(f"mode is {self.mode!r}; a run can be stopped by 'drain' or 'halt'")
         check_which_run(self.pipeline, self.run_uid, self.external_dag_id, self.external_dag_run_id)
@@ -136,7 +136,7 @@ class LogioStopOperator(BaseOperator):
         return find_run(store, context, self.pipeline, self.run_uid, self.external_dag_id, self.external_dag_run_id)
 
     def _wait(self, stop: StopRun, interval: float) -> States | None:
-        """The states at the end; None if the triggerer is to wait for it."""
+        """The states at the end; None if the triggerer is to wait."""
         deadline = float("inf") if self.timeout_seconds is None else time.monotonic() + self.timeout_seconds
         while True:
             states = stop.look()
@@ -147,15 +147,15 @@ class LogioStopOperator(BaseOperator):
             if time.monotonic() >= deadline:
                 raise AirflowFailException(
                     f"not over after {self.timeout_seconds:g} s: {shown(states) if states else 'the log does not answer'}. "
-                    "It stays asked for: drivers go on with it, and this task, cleared, waits for it again"
+                    "The request stands: drivers keep carrying it out, and this task waits again once it is cleared"
                 )
             time.sleep(interval)
 
     def _result(self, run_uid: str, states: States) -> dict[str, Any]:
         if self.mode == StopMode.DRAIN and not CONCLUDED.issuperset(states.values()):
             raise AirflowFailException(
-                f"run {run_uid} is not drained: {shown(states)}. What was read is in the log; mend the cause, clear "
-                "the tasks of the groups that are parked or halted, and they go on to the end"
+                f"run {run_uid} is not drained: {shown(states)}. What was read is in the log; fix the cause and "
+                "clear the tasks of the groups that are parked or halted: they continue to the end"
             )
         self.log.info("Run %s: %s", run_uid, shown(states))
         return {"run": run_uid, "mode": self.mode, "groups": {name: state.value for name, state in states.items()}}

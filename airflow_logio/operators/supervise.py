@@ -1,4 +1,4 @@
-"""`LogioSuperviseOperator`: looks after one run from its own DAG run, and recovers the groups that fail."""
+"""`LogioSuperviseOperator`: supervises one run from its own DAG run, and recovers the groups that fail."""
 
 from __future__ import annotations
 
@@ -25,24 +25,24 @@ from airflow_logio.store.records import Run
 from airflow_logio.triggers.failed_groups import LogioFailedGroupTrigger
 
 MANY = 100
-"""It may be woken for as long as its run lasts. Airflow counts a task as failed that wakes before its worker has said that it
-was deferred, which takes up to five seconds; the retry goes on with what the log says, but such retries add up."""
+"""The task may be woken for as long as its run lasts. If it wakes before its worker has reported the deferral, which takes up
+to five seconds, Airflow counts it as failed. The retry continues from the log, but such retries add up."""
 
 
 SOON = timedelta(seconds=5)
 
 
 class LogioSuperviseOperator(BaseOperator):
-    """Wait for failed groups of this DAG run's run of a pipeline, and recover them; ends when all its groups have ended.
+    """Wait for failed groups of a run and recover them, until all its groups have ended. The run is that of this DAG run.
 
-    It waits in the triggerer and holds no worker slot. A retry, or a clear, goes on with what the log says. What it does
-    to a failed group is what `LogioRecoverGroupOperator` does. It also carries out requests to scale a replicated group,
-    whoever has made them, and wakes a group that is scaled to zero when there is work for it.
+    It waits in the triggerer and holds no worker slot. A retry or a clear continues from the log. It handles a failed
+    group as `LogioRecoverGroupOperator` does. It also carries out all requests to scale a replicated group, and wakes a
+    group that is scaled to zero when there is work for it.
 
-    :param pipeline: a `Pipeline`, or where one is: ``"module:attr"``.
-    :param run_uid: uid of the run (templated); by default this DAG run's run of the pipeline.
+    :param pipeline: a `Pipeline`, or its location: ``"module:attr"``.
+    :param run_uid: uid of the run (templated); by default the run that this DAG run has of the pipeline.
     :param logio_conn_id: the connection of the log.
-    :param poll_interval: seconds between two looks; by default ``[logio] poll_interval``.
+    :param poll_interval: seconds between two polls; by default ``[logio] poll_interval``.
     :param on_recovery_callback: as for `LogioRecoverGroupOperator`.
     """
 
@@ -69,7 +69,7 @@ class LogioSuperviseOperator(BaseOperator):
         self.on_recovery_callback = as_callbacks(on_recovery_callback)
 
     def execute(self, context: Mapping[str, Any]) -> dict[str, Any]:
-        """Raises AirflowFailException if there is no such run, or the log cannot be used by this version."""
+        """Raises AirflowFailException if there is no such run, or this version cannot use the log."""
         return self._work(context, [])
 
     def resume(self, context: Mapping[str, Any], event: Mapping[str, Any]) -> dict[str, Any]:
@@ -79,7 +79,7 @@ class LogioSuperviseOperator(BaseOperator):
         return self._work(context, [finding_of(one) for one in event["findings"]])
 
     def make_launcher(self) -> Launcher:
-        """How a claimed driver becomes a process; drivers are processes of the worker's machine."""
+        """The launcher, which starts claimed drivers as processes on the worker's machine."""
         return LocalProcessLauncher(_compat.work_dir())
 
     # --- inside ------------------------------------------------------------------------------------------------------
@@ -87,8 +87,8 @@ class LogioSuperviseOperator(BaseOperator):
     def _work(self, context: Mapping[str, Any], items: Sequence[FailedGroup | DueScaling]) -> dict[str, Any]:
         try:
             return self._look_after(context, items)
-        except ConfigurationError as error:  # many retries would not mend it
-            raise AirflowFailException(f"nobody looks after the run: {error}") from error
+        except ConfigurationError as error:  # many retries would not help
+            raise AirflowFailException(f"the run is not supervised: {error}") from error
 
     def _look_after(self, context: Mapping[str, Any], items: Sequence[FailedGroup | DueScaling]) -> dict[str, Any]:
         with opened_log(self.logio_conn_id) as store:
@@ -100,7 +100,7 @@ class LogioSuperviseOperator(BaseOperator):
                 else:
                     self._scale(launching, one)
             found = FailureFinder(store, run_uid=run.uid).look()
-            # What failed meanwhile is recovered with what the trigger finds next; the groups of a run may all have ended.
+            # The trigger finds what failed meanwhile. The groups of the run may all have ended.
             ended = found.failed is not None and not found.going_on
             summary = self._summary(store, run) if ended else {}
         if ended:

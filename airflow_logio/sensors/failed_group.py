@@ -1,4 +1,4 @@
-"""`LogioFailedGroupSensor`: waits for findings: groups that have failed, and requests to scale one."""
+"""`LogioFailedGroupSensor`: waits for findings, which are failed groups and requests to scale a group."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ from airflow_logio.triggers.failed_groups import LogioFailedGroupTrigger
 
 
 class LogioFailedGroupSensor(BaseOperator):
-    """Wait in the triggerer until at least one group is dead, or is to be scaled; return these findings.
+    """Wait in the triggerer until at least one group is dead or has to be scaled, and return these findings.
 
-    Dead means: the driver's process has ended without the log saying that the group finished or is parked; or its lease
-    has run out; or it is stuck in a launch state past its deadline. A log that cannot be reached says nothing, and nobody
-    is taken for dead because of it. Runs of `logio run` are left to the process that started them.
+    A group is dead if its driver process has ended although the log does not say that the group finished or is parked, if
+    its lease has expired, or if it is stuck in a launch state past its deadline. While the log database is unreachable, no
+    group is considered dead. Runs of `logio run` are left to the process that started them.
 
-    A DAG of it with schedule ``@continuous`` needs a ``start_date``: without one Airflow creates its first run only.
+    A DAG that uses it with schedule ``@continuous`` needs a ``start_date``: without one, Airflow creates only its first run.
 
     :param run_uid: only this run (templated).
     :param pipeline: only runs of the pipeline of this name (templated). By default the runs of all pipelines.
     :param logio_conn_id: the connection of the log.
-    :param poll_interval: seconds between two looks; by default ``[logio] poll_interval``. With a log in PostgreSQL a driver
-        that says itself that it failed is heard of at once.
-    :param give_up_after: return an empty list after so long without a failure; by default wait for ever.
+    :param poll_interval: seconds between two polls; by default ``[logio] poll_interval``. With a log in PostgreSQL, a failure
+        that the driver itself reports is found at once.
+    :param give_up_after: return an empty list after this time without a failure; by default wait forever.
 
-    Returns a list of findings, each a dict. One per failed group, with ``run_uid``, ``pipeline``, ``dag_run_id``, ``group``,
-    ``incarnation``, ``cause`` and ``detected_at`` (seconds since the epoch): ``expand`` `LogioRecoverGroupOperator` over it.
-    And one per request to scale a replicated group, of which a step can be taken, with ``request_id`` and
-    ``replicas`` instead of the last three; that operator takes the step.
+    Returns a list of findings, each a dict: ``expand`` `LogioRecoverGroupOperator` over it. There is one finding per failed
+    group, with ``run_uid``, ``pipeline``, ``dag_run_id``, ``group``, ``incarnation``, ``cause`` and ``detected_at`` (seconds
+    since the epoch). And there is one per request to scale a replicated group that can take its next step, with
+    ``request_id`` and ``replicas`` instead of the last three; that operator takes the step.
     """
 
     template_fields: ClassVar[Sequence[str]] = ("run_uid", "pipeline")
@@ -64,7 +64,7 @@ class LogioFailedGroupSensor(BaseOperator):
         self.give_up_after = give_up_after
 
     def execute(self, context: Mapping[str, Any]) -> list[dict[str, Any]]:
-        """Never looks itself: the first look of the trigger costs no more."""
+        """Defers at once: the first look of the trigger costs no more than one here."""
         dag_id, _ = identity(context)
         trigger = LogioFailedGroupTrigger(
             logio_conn_id=self.logio_conn_id,
@@ -78,7 +78,7 @@ class LogioFailedGroupSensor(BaseOperator):
         raise AssertionError("defer does not return")
 
     def resume(self, context: Mapping[str, Any], event: Mapping[str, Any]) -> list[dict[str, Any]]:
-        """The trigger has found something, or given up."""
+        """The trigger has found something, or has given up."""
         if event.get("error"):
             raise AirflowException(f"the triggerer cannot look for failed groups: {event['error']}")
         findings: list[dict[str, Any]] = list(event["findings"])

@@ -1,4 +1,4 @@
-"""`LogioRecoveredGroupSensor`: waits until a recovery is over, for deadlines and alerts."""
+"""`LogioRecoveredGroupSensor`: waits for the end of a recovery, for deadlines and alerts."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from airflow_logio.triggers.recovered_group import LogioRecoveredGroupTrigger
 
 
 class LogioRecoveredGroupSensor(BaseOperator):
-    """Wait in the triggerer until the driver that a recovery has launched has made its first commit; return the seconds.
+    """Wait in the triggerer until the driver that a recovery launched has made its first commit; return the seconds it took.
 
-    Recovery itself waits for nothing, so this belongs into a DAG of its own, where it keeps nobody: a run per recovery, with
-    Airflow's deadline on it (`dags/logio_recovered.py`). Fails if the driver ends before it has committed.
+    Recovery itself waits for nothing. So this sensor belongs into a DAG of its own, where it delays no recovery: one run per
+    recovery, with Airflow's deadline on it (`dags/logio_recovered.py`). Fails if the driver ends before its first commit.
 
     :param recovery: what `LogioRecoverGroupOperator` returned (templated), such as ``"{{ dag_run.conf }}"``.
     :param logio_conn_id: the connection of the log.
-    :param poll_interval: seconds between two looks; by default ``[logio] poll_interval``.
+    :param poll_interval: seconds between two polls; by default ``[logio] poll_interval``.
     """
 
     template_fields: ClassVar[Sequence[str]] = ("recovery",)

@@ -1,4 +1,4 @@
-"""The simulator, for pipelines of this package and of its users: crash a pipeline in thousands of ways, by a seed.
+"""The simulator, for pipelines of this package and of its users: it crashes a pipeline in thousands of ways, by seed.
 
     from airflow_logio.testing import Simulator, pipeline_scenario
 
@@ -8,7 +8,7 @@
             _, failure = simulator.run(seed)
             assert failure is None, failure
 
-`logio simulate path/to/file.py:name` does the same from a terminal, on several cores, and tells what went wrong as a story.
+`logio simulate path/to/file.py:name` does the same from a terminal, on several cores, and tells each failure as a story.
 """
 
 from __future__ import annotations

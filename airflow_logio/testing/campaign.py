@@ -1,7 +1,7 @@
-"""Many schedules of many scenarios, on several processes, with a state file: a million can be run in the background.
+"""Runs many schedules of many scenarios, on several processes, with a state file: even a million in the background.
 
-Schedules are run in chunks of consecutive seeds. What is done is known chunk by chunk, so that a campaign that was
-interrupted goes on where it was, and no seed is counted twice.
+Schedules run in chunks of consecutive seeds. The state file records each chunk that is done, so an interrupted campaign
+resumes where it stopped, and no seed is counted twice.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ from airflow_logio.testing.simulator.simulation import FailedSchedule, Simulator
 from airflow_logio.testing.simulator.sites import Site
 
 CHUNK = 50
-"""Schedules that are counted together, and lost together when a campaign is interrupted."""
+"""Number of schedules that are counted together, and lost together if a campaign is interrupted."""
 VERSION = 1
 KEPT_FAILURES = 100
-"""Failures of a scenario that are kept with their seeds; more are only counted."""
+"""Number of failures per scenario that are kept with their seeds. Further ones are only counted."""
 
 
 @dataclass
 class Tally:
-    """What schedules of one scenario consisted of, in sum, and what failed."""
+    """Totals over schedules of one scenario, and what failed."""
 
     schedules: int = 0
     seconds: float = 0.0
@@ -45,9 +45,9 @@ class Tally:
     commits: int = 0
     crashes: int = 0
     drained: int = 0
-    """Schedules in which somebody asked for it: shorter than the others, and not looked at for what is the fewest."""
+    """Schedules in which a person asked for a drain. They are shorter, so the fewest_ fields leave them out."""
     fewest_events: int = 0
-    """Of one that was not drained, like the other two."""
+    """The fewest in one schedule that was not drained; the next two likewise."""
     fewest_commits: int = 0
     fewest_crashes: int = 0
     violations: int = 0
@@ -55,7 +55,7 @@ class Tally:
     failures: list[FailedSchedule] = field(default_factory=list)
 
     def add(self, other: Tally) -> None:
-        """Count another chunk in."""
+        """Add the figures of another chunk."""
         for name in ("events", "commits", "crashes"):
             fewest = [getattr(tally, f"fewest_{name}") for tally in (self, other) if tally.schedules > tally.drained]
             setattr(self, f"fewest_{name}", min(fewest, default=0))
@@ -79,7 +79,7 @@ class Chunk:
 
 @dataclass
 class Campaign:
-    """`schedules` in all, spread evenly over `scenarios` (names, or references of pipelines), from seed `seed` on."""
+    """`schedules` in total, spread evenly over `scenarios` (names, or references of pipelines), starting at seed `seed`."""
 
     scenarios: Sequence[str]
     schedules: int
@@ -89,10 +89,10 @@ class Campaign:
     """Run parameters of a pipeline."""
     tallies: dict[str, Tally] = field(default_factory=dict)
     done: dict[str, dict[int, int]] = field(default_factory=dict)
-    """Scenario → chunk → how many of its schedules are counted."""
+    """Scenario → chunk → number of its schedules that are counted."""
 
     def chunks(self) -> Iterator[Chunk]:
-        """What is still to be run, scenarios in turn."""
+        """The chunks still to run, scenarios in turn."""
         share, rest = divmod(self.schedules, len(self.scenarios))
         wanted = {name: share + (index < rest) for index, name in enumerate(self.scenarios)}
         for number in range(-(-max(wanted.values()) // CHUNK)):
@@ -103,7 +103,7 @@ class Campaign:
                     yield Chunk(name, number, self.seed + number * CHUNK + counted, count)
 
     def count(self, chunk: Chunk, tally: Tally) -> None:
-        """A chunk was run."""
+        """Record that a chunk was run."""
         self.tallies.setdefault(chunk.scenario, Tally()).add(tally)
         done = self.done.setdefault(chunk.scenario, {})
         done[chunk.number] = done.get(chunk.number, 0) + chunk.count
@@ -114,7 +114,7 @@ class Campaign:
 
     @property
     def drained(self) -> int:
-        """Of those that ran, the ones in which somebody asked for it: shorter than the others."""
+        """Schedules that ran and in which a person asked for a drain; they are shorter than the others."""
         return sum(tally.drained for tally in self.tallies.values())
 
     @property
@@ -138,13 +138,13 @@ class Campaign:
         }
 
     def save(self, path: Path) -> None:
-        """Replace the state file, as a whole."""
+        """Replace the whole state file."""
         fresh = path.with_name(f"{path.name}.{os.getpid()}.tmp")
         fresh.write_text(json.dumps(self.as_json()))
         fresh.replace(path)
 
     def resume(self, path: Path) -> None:
-        """Take over what a state file has counted. Raises `ConfigurationError` if it belongs to another campaign."""
+        """Take over the counts of a state file. Raises `ConfigurationError` if it belongs to another campaign."""
         if not path.exists():
             return
         try:
@@ -158,7 +158,7 @@ class Campaign:
             self.tallies = {name: _tally(tally) for name, tally in state["tallies"].items()}
             self.done = {name: dict(counts) for name, counts in state["done"].items()}
         except (ValueError, KeyError, TypeError) as error:
-            raise ConfigurationError(f"{path} is no state file of `logio simulate`: {error}") from error
+            raise ConfigurationError(f"{path} is not a state file of `logio simulate`: {error}") from error
 
 
 def _tally_json(tally: Tally) -> dict[str, Any]:
@@ -170,7 +170,7 @@ def _tally(state: dict[str, Any]) -> Tally:
 
 
 def run_chunk(chunk: Chunk, store: str, params: tuple[tuple[str, str], ...] = ()) -> Tally:
-    """The schedules of a chunk, in this process."""
+    """Run the schedules of a chunk in this process."""
     simulator = simulator_of(chunk.scenario, store, params)
     started = time.process_time()
     tally, sites = Tally(), Counter[Site]()
@@ -192,16 +192,16 @@ def run_chunk(chunk: Chunk, store: str, params: tuple[tuple[str, str], ...] = ()
 
 @cache
 def simulator_of(scenario: str, store: str, params: tuple[tuple[str, str], ...] = ()) -> Simulator:
-    """One per process: its run without failures is made once."""
+    """One simulator per process, so that its failure-free run is made once."""
     return load_scenario(scenario, store, params)
 
 
 def run(
     campaign: Campaign, *, processes: int = 1, state: Path | None = None, progress: Callable[[int], None] | None = None
 ) -> None:
-    """Run what is left of a campaign; `progress` is told how many schedules were added.
+    """Run the rest of a campaign; `progress` gets the number of schedules that were added.
 
-    The state file is replaced after every chunk, at most once a second.
+    The state file is replaced after a chunk, at most once a second.
     """
     saved = 0.0
     for chunk, tally in _results(campaign, processes):

@@ -1,4 +1,4 @@
-"""From the name on a command line to a scenario: one that this package brings, or a user's own."""
+"""Finds the scenario for a name on a command line: one of this package, or a user's own."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ def _scenario(name: str, params: Sequence[tuple[str, str]]) -> Scenario:
         return SCENARIOS[name]()
     if ":" not in name:
         raise ConfigurationError(
-            f"there is no scenario {name!r}; there are {', '.join(SCENARIOS)}, and `all`. A pipeline of your own is named by "
-            "module:attr or file.py:attr"
+            f"there is no scenario {name!r}; there are {', '.join(SCENARIOS)}, and `all`. Name a pipeline of your own "
+            "by module:attr or file.py:attr"
         )
     ref = parse_ref(name)
     found = getattr(import_module(ref), ref.attr, None)

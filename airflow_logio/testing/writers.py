@@ -1,4 +1,4 @@
-"""Does a writer of one's own keep what its guarantee says? A check against the real external system, or a test double."""
+"""Checks whether an author's writer keeps its guarantee, against the real external system or a test double."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ def check_writer(
     *,
     run_uid: str = "check",
 ) -> None:
-    """Write four write actions as drivers do that die and are replaced; AssertionError if the guarantee does not hold.
+    """Write four write actions like drivers that die and are replaced. Raises AssertionError if the guarantee does not hold.
 
-    `records` are those of the four actions, different from each other; `contents` reads back what the external system
-    holds, as a comparable value. The system must not know run `run_uid` yet; what was written stays there.
+    `records` are those of the four actions, all different. `contents` reads back what the external system holds, as a
+    comparable value. The system must not know run `run_uid` yet. Whatever is written stays there.
     """
     assert len(records) == 4, f"the records of four write actions are needed, got {len(records)}"
     trial = _Trial(writer, url, records, run_uid)
@@ -65,7 +65,7 @@ class _Trial:
         ]
 
     def execute(self, *numbers: int, token: int, recovered: int = 0) -> None:
-        """As the driver of an incarnation does, with a client of its own."""
+        """Execute write actions as the driver of an incarnation does, with a client of its own."""
         identity = WriterIdentity(self._run_uid, token, 1.0)
         shared = Connections("trial", {self._writer.connection: self._url}, identity, replay_seconds=10)
         executor = executor_of(OPERATOR, self._writer, shared)
@@ -90,8 +90,8 @@ class _Trial:
 
         with writer.connect(self._url) as client:
             assert not writer.is_applied(client, action(4, self._run_uid)), (
-                "is_applied says yes of what was not written"
+                "is_applied says yes for an action that was not written"
             )
             assert not writer.is_applied(client, action(3, "another run")), (
-                "is_applied says yes of another run's write action: ask for WriteAction.key"
+                "is_applied says yes for another run's write action: ask for WriteAction.key"
             )

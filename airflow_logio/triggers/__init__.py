@@ -1,1 +1,1 @@
-"""Triggers: watching in the triggerer. Nothing is ever spawned there: a trigger wakes a task, and the task launches."""
+"""Triggers watch from the triggerer. They never start a process: a trigger wakes a task, and the task launches."""

@@ -1,4 +1,4 @@
-"""What the triggers of this package share: plain arguments, and one store that is opened late and closed in `cleanup`."""
+"""Base of the triggers: plain arguments, and one store that is opened late and closed in `cleanup`."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ _T = TypeVar("_T")
 
 
 class LogTrigger(BaseTrigger):
-    """Looks at a log once per `poll_interval` seconds; the database is named by its connection id."""
+    """Looks at a log once per `poll_interval` seconds. A connection id names the database."""
 
     arguments: ClassVar[tuple[str, ...]]
-    """Of the constructor, all of them plain data; each is kept in the attribute of its name."""
+    """Names of the constructor's arguments. All are plain data, and each is kept in the attribute of the same name."""
 
     def __init__(self, logio_conn_id: str, poll_interval: float) -> None:
         super().__init__()
@@ -30,12 +30,12 @@ class LogTrigger(BaseTrigger):
         self._threads: set[asyncio.Task[Any]] = set()
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
-        """Class path, and the arguments that make an equal trigger in another process."""
+        """Class path, and the arguments that create an equal trigger in another process."""
         path = f"{type(self).__module__}.{type(self).__qualname__}"
         return path, {name: getattr(self, name) for name in ("logio_conn_id", "poll_interval", *self.arguments)}
 
     async def cleanup(self) -> None:
-        """Close connections. Says nothing about what is watched: a triggerer that restarts comes here too."""
+        """Close connections. This says nothing about what is watched: a restart of the triggerer calls it, too."""
         try:
             if self._threads:
                 await asyncio.wait(self._threads)
@@ -45,8 +45,8 @@ class LogTrigger(BaseTrigger):
                 await asyncio.to_thread(store.dispose)
 
     async def _in_thread(self, act: Callable[[], _T]) -> _T:
-        """What `act` returns or raises. A thread goes on when the one who waits for it is cancelled, and may open the log
-        then: `cleanup` waits for it."""
+        """What `act` returns or raises. If the waiting task is cancelled, the thread keeps running and may still open the
+        log, so `cleanup` waits for it."""
         thread = asyncio.create_task(asyncio.to_thread(act))
         self._threads.add(thread)
         thread.add_done_callback(self._ended)
@@ -55,12 +55,12 @@ class LogTrigger(BaseTrigger):
     def _ended(self, thread: asyncio.Task[Any]) -> None:
         self._threads.discard(thread)
         if not thread.cancelled():
-            thread.exception()  # nobody may be left to ask for it
+            thread.exception()  # no task may be left to retrieve it
 
     # --- in a thread -------------------------------------------------------------------------------------------------
 
     def _open_log(self) -> LogStore:
-        """Open the log. Raises `LogUnavailable`, and what a connection that is wrong raises."""
+        """Open the log. Raises `LogUnavailable`, and what a wrong connection raises."""
         self._store = LogioHook(self.logio_conn_id).get_store()
         return self._store
 

@@ -1,4 +1,4 @@
-"""Hearing of failures at once, where the log announces them (`LogStore.listen`); a bell not heard costs a poll interval."""
+"""Learns of failures at once, where the log announces them (`LogStore.listen`). A missed bell costs one poll interval."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from airflow_logio.store.port import Hearing, LogStore
 
 
 class FailureBell:
-    """`wait` returns after `seconds`, or when a failure was announced. One event loop; nothing here blocks it."""
+    """`wait` returns after `seconds`, or when a failure is announced. For one event loop; nothing here blocks it."""
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
@@ -16,7 +16,7 @@ class FailureBell:
         self._hearing: Hearing | None = None
 
     def listen(self, store: LogStore) -> None:
-        """Begin to listen, if the log can be listened to; again costs nothing."""
+        """Begin to listen, if the log supports it. Further calls cost nothing."""
         if self._hearing is not None:
             return
         loop = asyncio.get_running_loop()
@@ -27,7 +27,7 @@ class FailureBell:
         self._hearing = store.listen(ring)
 
     async def wait(self) -> None:
-        """Until the bell rings, at most so many seconds."""
+        """Wait until the bell rings, at most `seconds`."""
         try:
             await asyncio.wait_for(self._rung.wait(), self._seconds)
         except TimeoutError:

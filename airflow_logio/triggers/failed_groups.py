@@ -1,7 +1,7 @@
-"""`LogioFailedGroupTrigger`: looks for failed groups from the triggerer, and wakes whoever recovers them.
+"""`LogioFailedGroupTrigger`: looks for failed groups from the triggerer, and wakes the task that recovers them.
 
-It also finds requests to scale a group, once there is something to do about them. Level-triggered: what it finds is what
-the log says now. An event that is lost, or a task that dies before it has acted, costs another look and nothing else.
+It also finds requests to scale a group as soon as a step can be taken. It is level-triggered: it finds what the log says
+now. If an event is lost, or a task dies before it has acted, the next look finds the same again.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from airflow_logio.triggers.base import LogTrigger
 from airflow_logio.triggers.bell import FailureBell
 
 NOTE_SECONDS = 5.0
-"""How often the log is told that somebody is looking."""
+"""How often the log is told that a supervisor is looking."""
 _SILENT_LOOKS = 60
 
 
 class LogioFailedGroupTrigger(LogTrigger):
     """Fires one event: ``{"findings": [...]}``, or ``{"error": ...}`` if it cannot look.
 
-    The items of the list are those of `FailedGroup.as_dict` and `DueScaling.as_dict`.
+    The items of the list come from `FailedGroup.as_dict` and `DueScaling.as_dict`.
 
     The list is empty if all groups of `run_uid` have ended, or nothing has failed for `give_up_after` seconds.
     """
@@ -52,7 +52,7 @@ class LogioFailedGroupTrigger(LogTrigger):
         self._silent = 0
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
-        """Look once per `poll_interval`, each time in a thread, and when a driver says that it failed."""
+        """Look once per `poll_interval`, each time in a thread, and whenever a driver reports its failure."""
         began = time.monotonic()
         bell = FailureBell(self.poll_interval)
         try:
@@ -89,7 +89,7 @@ class LogioFailedGroupTrigger(LogTrigger):
             self._silent = 0
         else:
             if self._silent % _SILENT_LOOKS == 0:
-                self.log.warning("The log cannot be reached, so nothing is known of any group; asking on")
+                self.log.warning("The log cannot be reached, so the state of the groups is unknown; retrying")
             self._silent += 1
         return findings
 
@@ -99,7 +99,7 @@ class LogioFailedGroupTrigger(LogTrigger):
         return self._finder
 
     def _note(self) -> None:
-        """Whoever relies on being looked after can see that he is."""
+        """Note in the log that this supervisor is looking; owners of runs can see it."""
         if self._store is not None and time.monotonic() - self._noted_at >= NOTE_SECONDS:
             self._store.note_supervisor(self.supervisor, pipeline=self.pipeline, run_uid=self.run_uid)
             self._noted_at = time.monotonic()

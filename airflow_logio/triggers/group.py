@@ -1,7 +1,7 @@
-"""`LogioGroupTrigger`: watches a group from the triggerer, over incarnations and replicas, until a task has something to do.
+"""`LogioGroupTrigger`: watches a group from the triggerer, with all incarnations and replicas, until a task has work to do.
 
-It costs no worker slot. It launches nothing, and a group that is dead is somebody else's business: its supervisor's. That
-the log cannot be reached means that nothing is known; the trigger goes on asking.
+It costs no worker slot. It launches nothing: a dead group is recovered by its supervisor. While the log cannot be
+reached, the state of the group is unknown, and the trigger keeps trying.
 """
 
 from __future__ import annotations
@@ -25,24 +25,24 @@ from airflow_logio.triggers.base import LogTrigger
 from airflow_logio.triggers.reporting import GroupReporter
 
 WAKING = WAITING | {GroupState.FINISHED, GroupState.NEW}
-"""States of a group that its task has to know of; one that is scaled to zero comes back by itself."""
+"""States of a group that wake its task. A group that is scaled to zero wakes up by itself."""
 STOPPING = frozenset({"failed", "success", "skipped", "removed"})
-"""What the task instance has become if a person stopped it, rather than cleared it to go on."""
+"""States of the task instance if a person stopped it, rather than cleared it to resume the group."""
 HALT_GRACE_SECONDS = 10.0
 """How long a driver may take to halt by itself."""
 LOG_AWAY_SECONDS = 900.0
-"""How long a halt waits for a log that cannot be reached: as long as drivers do."""
+"""How long a halt waits for a log that cannot be reached; drivers wait as long."""
 _SILENT_POLLS = 60
 _T = TypeVar("_T")
 _following: set[asyncio.Task[None]] = set()
-"""What is being done about tasks that people acted on: an event loop keeps nothing alive by itself."""
+"""Work in progress for tasks that people acted on. An event loop by itself keeps no task alive."""
 
 
 class LogioGroupTrigger(LogTrigger):
     """Fires one event: ``{"state": ..., "group": ..., "incarnation": ..., "cause": ...}``, or state ``error``.
 
-    `group` of the event is the replica that it is about, where the group is replicated. `incarnations` is what the task has
-    seen last.
+    If the group is replicated, `group` of the event names the replica that it is about. `incarnations` are those that the
+    task saw last.
     """
 
     arguments = ("run_uid", "group", "incarnations")
@@ -86,12 +86,12 @@ class LogioGroupTrigger(LogTrigger):
             await asyncio.sleep(self.poll_interval)
 
     async def on_kill(self) -> None:
-        """A person acted on the task: marked, the group halts; cleared, it goes on, and the next attempt takes it up.
+        """A person acted on the task. If it was marked, the group halts; if it was cleared, the next attempt takes it up.
 
-        Airflow calls this alike for both, so the task instance is asked what it has become. A triggerer cancels this again
-        with each of its own rounds (one per second) and gives it up after 30 seconds, while its first answer may take longer:
-        it builds an API server in its own process then. So what has begun goes on in the triggerer when this is cancelled.
-        Not called when the triggerer restarts.
+        Airflow calls this method in both cases, so the state of the task instance decides. The triggerer cancels this call
+        in each of its rounds (one per second) and gives up after 30 seconds. Its first answer may take longer, because it
+        builds an API server in its own process then. So work that has begun continues in the triggerer when this call is
+        cancelled. Airflow does not call it when the triggerer restarts.
         """
         self._follows = asyncio.create_task(self._follow_task())
         _following.add(self._follows)
@@ -99,17 +99,17 @@ class LogioGroupTrigger(LogTrigger):
         await asyncio.shield(self._follows)
 
     async def cleanup(self) -> None:
-        """As in the base, but for what is still needed to halt the group."""
+        """As in the base, but keeps what is still needed to halt the group."""
         if self._follows is None or self._follows.done():
             await super().cleanup()
 
     async def _follow_task(self) -> None:
-        """What `on_kill` says; an error is logged here, since nobody may be waiting any more."""
+        """Do what `on_kill` says. An error is logged here, since no task may be waiting any more."""
         unhalted = "Group %s is not halted, and its task may have been marked: %s. `logio stop %s %s` halts it"
         try:
             await self._halt_if_marked()
         except asyncio.CancelledError:
-            self.log.error(unhalted, self.group, "the triggerer ends", self.run_uid[:8], self.group)
+            self.log.error(unhalted, self.group, "the triggerer is stopping", self.run_uid[:8], self.group)
             raise
         except Exception as error:
             self.log.exception(unhalted, self.group, error, self.run_uid[:8], self.group)
@@ -117,18 +117,18 @@ class LogioGroupTrigger(LogTrigger):
             await super().cleanup()
 
     async def _halt_if_marked(self) -> None:
-        """Halt what runs of the group for a task that is marked, until nothing else does.
+        """Halt all running drivers of the group for a marked task, round by round, until no new one appears.
 
-        The answer may take long, and recoveries and scaling go on meanwhile: what they have launched is the task's as well.
-        So incarnations are looked at before the task is asked: still marked, it has no newer attempt that could have
-        launched them. A group that is halted is not recovered, and its requests are refused: one more round finds no other.
+        The answer may take long. Meanwhile recoveries and scaling continue, and what they launch belongs to the task, too.
+        So incarnations are read before the task's state: if it is still marked, no newer attempt can have launched them. A
+        halted group is not recovered, and its requests are refused, so one more round finds no other.
         """
         halted: Mapping[str, int] | None = None
         while True:
             present = await self._as_soon_as_the_log_answers(self._present)
             state = await aget_task_state(self.task_instance)
             if state not in STOPPING:
-                self.log.info("Group %s goes on: its task was cleared (state %s)", self.group, state)
+                self.log.info("Group %s keeps running: its task was cleared (state %s)", self.group, state)
                 return
             if present == halted:
                 return
@@ -139,7 +139,7 @@ class LogioGroupTrigger(LogTrigger):
             halted = present
 
     async def _as_soon_as_the_log_answers(self, act: Callable[[], _T]) -> _T:
-        """`act`, in a thread that is free again while the log is away: a triggerer has few of them."""
+        """Run `act` in a thread, as soon as the log answers. Waiting for the log holds no thread: a triggerer has few."""
         deadline = time.monotonic() + LOG_AWAY_SECONDS
         while True:
             try:
@@ -162,7 +162,7 @@ class LogioGroupTrigger(LogTrigger):
             self._report(sighting)
             return sighting
         if self._failed_polls % _SILENT_POLLS == 0:
-            self.log.warning("Group %s: the log cannot be reached, so nothing is known; asking on", self.group)
+            self.log.warning("Group %s: the log cannot be reached, so its state is unknown; retrying", self.group)
         self._failed_polls += 1
         return sighting
 

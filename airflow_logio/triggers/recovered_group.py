@@ -20,7 +20,7 @@ class LogioRecoveredGroupTrigger(LogTrigger):
     """Fires one event: ``{"state": ..., "why": ..., "seconds": ...}``.
 
     ``state`` is ``recovered`` once incarnation `incarnation` of the group has made its first commit (``seconds`` after the
-    death was detected), ``failed`` if it ended before that, ``error`` if it cannot be watched.
+    death was detected), ``failed`` if it ended before that, ``error`` if the trigger cannot watch it.
     """
 
     arguments = ("run_uid", "group", "incarnation")

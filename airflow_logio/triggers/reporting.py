@@ -1,4 +1,4 @@
-"""What the trigger of a group tells while it watches: progress lines into the task's log, metrics to Airflow's Stats."""
+"""What the trigger of a group reports while it watches: progress lines for the task's log, metrics for Airflow's Stats."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LINE_SECONDS = 30.0
 
 
 class GroupReporter:
-    """The one reporter of a group, replicas and all.
+    """The one reporter of a group and all its replicas.
 
     `report` is called with every poll; it reads the log once in ten seconds.
     """
@@ -45,7 +45,7 @@ class GroupReporter:
         self._looked_at = float("-inf")
 
     def report(self, *, at_once: bool = False) -> None:
-        """Look if it is time to (or `at_once`, the last time); a log that is away is reported by whoever polls."""
+        """Look if it is time to, or `at_once` for the last time. The polling trigger reports an unavailable log."""
         if not at_once and self._clock() - self._looked_at < LOOK_SECONDS:
             return
         self._looked_at = self._clock()

@@ -1,4 +1,4 @@
-"""`LogioScaleTrigger`: waits from the triggerer until something can be done about a request to scale a group."""
+"""`LogioScaleTrigger`: waits in the triggerer until a request to scale a group can take a step."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class LogioScaleTrigger(LogTrigger):
         self._run: Run | None = None
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
-        """Look once per `poll_interval`, each time in a thread; a log that is away is asked again."""
+        """Look once per `poll_interval`, each time in a thread. While the log is unavailable, keep trying."""
         while True:
             await asyncio.sleep(self.poll_interval)  # the task has just looked
             try:
@@ -47,7 +47,7 @@ class LogioScaleTrigger(LogTrigger):
                 return
 
     def _look(self) -> bool:
-        """Whether the task has something to do, in a thread; False if that cannot be seen."""
+        """Whether the task has something to do; False if that cannot be seen. Runs in a thread."""
         try:
             store, run = self._open()
             found = store.scalings(run.run_id, self.group)
@@ -57,7 +57,7 @@ class LogioScaleTrigger(LogTrigger):
             members = members_of(run, self.group)
             return is_due(store, request, [one for one in store.groups(run.run_id) if one.group in members])
         except LogUnavailable as error:
-            self.log.warning("The log cannot be reached, so nothing is known; asking on: %s", error)
+            self.log.warning("The log cannot be reached, so the state of the request is unknown; retrying: %s", error)
             return False
 
     def _open(self) -> tuple[LogStore, Run]:

@@ -1,4 +1,4 @@
-"""`LogioStopTrigger`: waits from the triggerer until groups that were asked to drain or to halt have ended."""
+"""`LogioStopTrigger`: waits in the triggerer until groups that were asked to drain or to halt have ended."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from airflow_logio.triggers.base import LogTrigger
 class LogioStopTrigger(LogTrigger):
     """Fires one event: ``{"states": {group: state}}`` when the stop is over, or ``{"error": ...}`` if it cannot watch.
 
-    It asks for nothing: the operator has.
+    It makes no request: the operator has made it.
     """
 
     arguments = ("run_uid", "mode", "group")
@@ -31,7 +31,7 @@ class LogioStopTrigger(LogTrigger):
         self._stop: StopRun | None = None
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
-        """Look once per `poll_interval`, each time in a thread; a log that is away is asked again."""
+        """Look once per `poll_interval`, each time in a thread. While the log is unavailable, keep trying."""
         while True:
             try:
                 states = await self._in_thread(self._look)
@@ -44,13 +44,13 @@ class LogioStopTrigger(LogTrigger):
             await asyncio.sleep(self.poll_interval)
 
     def _look(self) -> States | None:
-        """The states when the stop is over, in a thread; None while it is not, or cannot be seen."""
+        """The states when the stop is over; None while it is not, or cannot be seen. Runs in a thread."""
         try:
             if self._store is None or self._stop is None:
                 self._stop = self._open()
             states = self._stop.look()
         except LogUnavailable as error:
-            self.log.warning("The log cannot be reached, so nothing is known; asking on: %s", error)
+            self.log.warning("The log cannot be reached, so the state of the run is unknown; retrying: %s", error)
             return None
         return states if states is not None and self._stop.is_over(states) else None
 

@@ -1,4 +1,4 @@
-"""Table `day_totals`: an external system that applies a write action and its marker in one step (for `by_hand`)."""
+"""Table `day_totals`: an external system that applies a write action and its marker in one step, for `by_hand`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from airflow_logio.errors import ExternalUnavailable
 
 
 class DayTotals:
-    """Any SQL database that knows ON CONFLICT."""
+    """Any SQL database that supports ON CONFLICT."""
 
     def __init__(self, url: str, marker: Marker) -> None:
         self.engine = sa.create_engine(url, hide_parameters=True)

@@ -1,9 +1,9 @@
-"""The sales pipeline with its hourly part replicated by store, and slow on purpose, so that replicas are worth having.
+"""The sales pipeline with its hourly part replicated by store, and slow on purpose, so that replicas help.
 
 ingest ──┬── totals ── save_totals                                    → item_totals
          └── dispatch ── (slow ── hourly) x 16 slots ── merge ── publish ── done   → hourly_sales
 
-The Dispatcher and the Merger are put in by the pipeline. The tables are those of `pipelines/sales.py`, row by row.
+The pipeline adds the Dispatcher and the Merger. The tables equal those of `pipelines/sales.py`, row by row.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ SECONDS_PER_RECORD = 1e-3
 
 @stateless
 def slowly(records: pa.Table) -> pa.Table:
-    """Work that takes its time: it only sleeps, so that replicas help also on a machine with few cores."""
+    """Slow work: it only sleeps, so that replicas help even on a machine with few cores."""
     time.sleep(records.num_rows * SECONDS_PER_RECORD)
     return records
 

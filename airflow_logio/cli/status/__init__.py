@@ -1,4 +1,4 @@
-"""`logio status`: what the log says about runs, groups, connections and drivers; once, or again and again."""
+"""`logio status`: what the log says about runs, groups, connections and drivers, once or repeatedly."""
 
 from airflow_logio.cli.status.command import register
 

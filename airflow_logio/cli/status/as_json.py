@@ -1,4 +1,4 @@
-"""`logio status --json`: the same figures for programs. Times are seconds since the epoch, by the log database's clock."""
+"""`logio status --json`: the same figures for programs. Times are seconds since the epoch by the log database's clock."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from airflow_logio.store.records import GroupStatus, PortProgress, Run
 
 
 def document(report: Report) -> dict[str, Any]:
-    """One run. ``at`` is the time of the look, by this machine's clock."""
+    """One run. ``at`` is the time of this look by this machine's clock."""
     errors = {error.group: _error(error) for error in report.last_errors}
     groups = {view.name: _group(view) | {"last_error": errors.get(view.name)} for view in report.snapshot.groups}
     return {
@@ -87,7 +87,7 @@ def _group(view: GroupView) -> dict[str, Any]:
 
 
 def _figures(view: GroupView | None) -> dict[str, Any]:
-    """Of a group, or of a replicated one as a whole."""
+    """Figures of a group, or of a replicated group as a whole."""
     if view is None:
         return {}
     return {

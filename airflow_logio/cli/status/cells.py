@@ -13,7 +13,7 @@ MAX_CAUSE = 100
 
 
 def table(*columns: str) -> Table:
-    """A table with these headings and no lines."""
+    """A table with these headings and without rules."""
     made = Table(box=None, pad_edge=False, header_style="bold")
     for column in columns:
         made.add_column(column)
@@ -21,7 +21,7 @@ def table(*columns: str) -> Table:
 
 
 def row(into: Table, *texts: str | Text) -> None:
-    """Cells are texts, not markup: names and errors may hold brackets."""
+    """Add a row. Cells are text, not markup, because names and errors may contain brackets."""
     into.add_row(*(Text(text) if isinstance(text, str) else text for text in texts))
 
 
@@ -34,7 +34,7 @@ def spaced(parts: Iterable[RenderableType]) -> Group:
 
 
 def first_line(text: str) -> str:
-    """The first line, cut where it is long."""
+    """The first line, cut if it is long."""
     line = text.partition("\n")[0]
     return line if len(line) <= MAX_CAUSE else line[: MAX_CAUSE - 3] + "..."
 

@@ -30,11 +30,11 @@ def status(
         bool, typer.Option("--json", help="Machine-readable, on standard output; with --watch one object per line")
     ] = False,
     watching: Annotated[
-        bool, typer.Option("--watch", help="Look again and again, until the run has ended or Ctrl-C")
+        bool, typer.Option("--watch", help="Keep looking until the run has ended, or until Ctrl-C")
     ] = False,
-    interval: Annotated[float, typer.Option(help="Seconds between two looks of --watch", min=0.1)] = 1.0,
+    interval: Annotated[float, typer.Option(help="Seconds between two updates of --watch", min=0.1)] = 1.0,
 ) -> None:
-    """All runs of the log, the newest first; or one run with its groups, connections, ports, drivers and recoveries."""
+    """Show all runs of the log, the newest first; or one run with its groups, connections, ports, drivers and recoveries."""
     if watching and run is None:
         raise typer.BadParameter("name the run to watch: logio status RUN --watch", param_hint="--watch")
     known = ConnectionUrls.load(warn)

@@ -22,7 +22,7 @@ class Replicas:
     requests: Sequence[ScalingRequest]
     """The newest first."""
     statuses: Mapping[str, GroupStatus]
-    """Of all replicas, in their order."""
+    """The states of all replicas, in their order."""
 
     @property
     def in_use(self) -> list[GroupStatus]:
@@ -30,11 +30,11 @@ class Replicas:
 
     @property
     def shown(self) -> list[GroupStatus]:
-        """Those of which there is something to say: in use, or finished with slots that they own."""
+        """Replicas worth showing: in use, or finished while owning slots."""
         return [status for status in self.statuses.values() if status.state is not GroupState.RETIRED]
 
     def owned_by(self, replica: str) -> list[int]:
-        """Numbers of the slots of a replica, those included that are done."""
+        """Numbers of the slots that a replica owns, including finished ones."""
         return [slot.number for slot in self.slots if slot.owner == replica]
 
     @property
@@ -62,7 +62,7 @@ def replicas_of(store: LogStore, run: Run) -> Sequence[Replicas]:
 
 
 def document(one: Replicas) -> dict[str, Any]:
-    """For programs; of the load, fractions are of the window's time, and counts within it."""
+    """For programs. In the load, fractions are shares of the window's time, and counts are totals within it."""
     return {
         "replicas_in_use": len(one.in_use),
         "least": one.shape.least,

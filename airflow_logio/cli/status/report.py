@@ -18,14 +18,14 @@ from airflow_logio.store.records import DriverRecord, QuarantinedInputSet, Run, 
 
 @dataclass(frozen=True, slots=True)
 class LastError:
-    """Why a group does not run, or why its latest driver that ended in failure did; `incarnation` is that driver's."""
+    """Why a group is not running, or why its latest failed driver failed; `incarnation` is that driver's."""
 
     group: str
     incarnation: int
     text: str
     log_path: str | None
     is_present: bool
-    """The group is dead or parked by it; others are of earlier drivers."""
+    """True if this error made the group dead or parked; False for an error of an earlier driver."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,12 +38,12 @@ class Report:
     drivers: Sequence[DriverRecord]
     quarantined: Sequence[QuarantinedInputSet]
     supervisor: SupervisorRecord | None
-    """Who looked last for failed groups of this run; None for a run of `logio run`, whose process notes nothing."""
+    """The supervisor that last looked for failed groups of this run. None for `logio run`, whose process notes nothing."""
     replicated: Sequence[Replicas] = ()
 
     @property
     def unsupervised(self) -> str | None:
-        """What is wrong if nobody looks for failed groups of a run that goes on."""
+        """What is wrong if no supervisor looks for failed groups of an unfinished run."""
         if self.has_ended or self.at - self.run.created_at < MISSING_SECONDS:
             return None
         return missing(self.run, self.supervisor)
@@ -69,13 +69,13 @@ class Report:
 
     @property
     def has_ended(self) -> bool:
-        """The run is marked so, or nothing of it moves by itself any more: a group is parked or halted, and none runs."""
+        """The run is marked as ended; or it no longer moves by itself, as a group is parked or halted and none is running."""
         states = {view.status.state for view in self.snapshot.groups}
         return self.run.state is not RunState.RUNNING or (states <= ENDED and not self.is_finishing)
 
     @property
     def is_finishing(self) -> bool:
-        """Every group has finished, and the run is not yet marked: whoever supervises it does that next."""
+        """Every group has finished, but the run is not yet marked as finished: its supervisor does that next."""
         return self.run.state is RunState.RUNNING and self.snapshot.finished
 
     def _last_error(self, group: str) -> LastError | None:
@@ -91,7 +91,7 @@ class Report:
 
 
 class Reporter:
-    """Looks at one run; between two looks it keeps what rates need. `name` is as `LogStore.find_run` takes it."""
+    """Looks at one run, and keeps what rates need between two looks. `name` is a name for `LogStore.find_run`."""
 
     def __init__(self, store: LogStore, name: str) -> None:
         self._store = store
@@ -104,7 +104,7 @@ class Reporter:
         self._name = run.uid  # a later run of the same name is another run
         if self._observer is None:
             self._observer = Observer(self._store, run)
-        # The drivers first: whatever they have done by then is in the counters.
+        # Read the drivers first: the counters include everything that they have done by then.
         drivers = self._store.drivers(run.run_id)
         aside = self._store.quarantined(run.run_id)
         supervisor = last_look(self._store.supervisors(), run)

@@ -36,14 +36,14 @@ def runs(listed: Sequence[tuple[Run, Sequence[GroupStatus]]]) -> RenderableType:
 
 
 def _name(run: Run) -> str:
-    """With its generation where there is, or is to be, another."""
+    """The name of a run, with its generation if there is, or will be, another one."""
     key = run.spec.key
     several = key.generation > 1 or run.state is RunState.SUPERSEDED
     return f"{key.dag_run_id} (generation {key.generation})" if several else key.dag_run_id
 
 
 def whole(report: Report) -> RenderableType:
-    """Everything, for one look."""
+    """Everything, to be shown once."""
     parts = [
         _heading(report),
         _groups(report),
@@ -59,7 +59,7 @@ def whole(report: Report) -> RenderableType:
 
 
 def page(report: Report) -> RenderableType:
-    """What changes, for a terminal that is painted over."""
+    """Everything that changes, for a page that is repainted."""
     parts = [
         _heading(report),
         _groups(report),
@@ -81,7 +81,7 @@ def last_line(report: Report) -> str:
 
 
 def errors(report: Report) -> Iterator[Text]:
-    """Nobody who recovers; last errors of groups: in full where a group stands still, the first line of earlier ones."""
+    """A missing supervisor, then last errors of groups: in full if the group is not running, else only the first line."""
     if (unsupervised := report.unsupervised) is not None:
         yield Text(unsupervised, style="red")
     for error in report.last_errors:
@@ -113,11 +113,11 @@ def _supervision(report: Report) -> str:
     looked = report.supervisor
     if looked is None or report.has_ended or report.unsupervised is not None:
         return ""
-    return f"\nlooked after by {looked.name}, {looked.age_seconds:.0f} s ago"
+    return f"\nsupervised by {looked.name}, last seen {looked.age_seconds:.0f} s ago"
 
 
 def _groups(report: Report) -> Table:
-    """A replicated group as a whole, and those of its replicas that are in use."""
+    """Groups; a replicated group as a whole, with those of its replicas that are in use."""
     table = cells.table("group", "state", "incarnation", "recoveries", "pid", "heartbeat", "commits", "MB", "done", "")
     whole_of = {name: one for one in report.replicated for name in one.shape.replicas}
     for view in report.snapshot.rows:
@@ -141,14 +141,14 @@ def _groups(report: Report) -> Table:
 
 
 def _state(status: GroupStatus) -> str:
-    """With the desired state, where that is another one that is still to come."""
+    """The state, with the desired one if that differs and is still to come."""
     if status.desired is not GroupState.RUNNING and status.state not in ENDED and status.state is not status.desired:
         return f"{status.state.value} (to be {status.desired.value})"
     return status.state.value
 
 
 def _connections(views: Sequence[ConnectionView]) -> Table | None:
-    """Inside a group events are handed on in one step: such a connection is shown only if something waits there."""
+    """Connections. Inside a group, events are passed on in one step: only those where events wait are shown."""
     shown = [one for one in views if not one.inside_group or one.undone]
     if not shown:
         return None
@@ -178,7 +178,7 @@ def _ports(rows: Sequence[PortProgress]) -> Table | None:
 
 
 def _pending(writes: Mapping[Port, int]) -> Table | None:
-    """Logged, and not applied at the external system."""
+    """Write actions that are logged, but not applied at the external system."""
     table = cells.table("writer's connection", "pending write actions")
     for port, count in sorted(writes.items()):
         cells.row(table, str(port), f"{count:,}")

@@ -1,4 +1,4 @@
-"""Looking at a run again and again, through outages of the log, until it has ended."""
+"""Looks at a run repeatedly, through outages of the log, until it has ended."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from airflow_logio.cli.status.screens import Screen
 from airflow_logio.errors import LogUnavailable
 
 FINISHING_SECONDS = 30.0
-"""How long the last figures stay before a run whose groups have all finished is marked finished, too."""
+"""How long to wait for a run to be marked as finished after all its groups have finished."""
 
 
 def watch(
@@ -21,7 +21,7 @@ def watch(
     sleep: Callable[[float], None] = time.sleep,
     clock: Callable[[], float] = time.monotonic,
 ) -> None:
-    """Show a look every `interval` seconds; returns when the run has ended. Raises `UnknownRun`."""
+    """Look and show every `interval` seconds; returns when the run has ended. Raises `UnknownRun`."""
     finishing_since: float | None = None
     away_since: float | None = None
     while True:

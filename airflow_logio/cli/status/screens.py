@@ -28,18 +28,18 @@ class Screen(ABC):
 
     @abstractmethod
     def away(self, since: float, error: LogUnavailable) -> None:
-        """The log could not be asked; `since` is the time of the first look that failed, in seconds since the epoch."""
+        """The log is unavailable; `since` is the time of the first failed look, in seconds since the epoch."""
 
     def __enter__(self) -> Screen:
         return self
 
-    def __exit__(  # noqa: B027  # most screens have nothing to put back
+    def __exit__(  # noqa: B027  # most screens have nothing to restore
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None: ...
 
 
 class TerminalScreen(Screen):
-    """A page that is painted over. While the log is away the last page stays, and says so."""
+    """A page that is repainted. While the log is unavailable, the last page stays and says so."""
 
     def __init__(self, console: Console) -> None:
         self._live = Live(console=console, auto_refresh=False)
@@ -64,7 +64,7 @@ class TerminalScreen(Screen):
 
 
 class PlainScreen(Screen):
-    """Lines: the groups when they change or every few seconds, recoveries and outages when they begin and end."""
+    """Plain lines: groups when they change or every few seconds, recoveries and outages when they begin and end."""
 
     def __init__(self, console: Console) -> None:
         self._progress = Progress(console)
@@ -94,7 +94,7 @@ class PlainScreen(Screen):
 
 
 class JsonScreen(Screen):
-    """What `--json` prints, on one line per look; ``log_away_since`` stands alone with the error while nothing is known."""
+    """One line per look, as `--json` prints it. During an outage of the log, only ``log_away_since`` and the error."""
 
     def show(self, report: Report) -> None:
         typer.echo(json.dumps(document(report)))
@@ -104,4 +104,4 @@ class JsonScreen(Screen):
 
 
 def _away(since: float) -> str:
-    return f"log away since {run_tables.clock_time(since)} UTC"
+    return f"log unavailable since {run_tables.clock_time(since)} UTC"

@@ -1,4 +1,4 @@
-"""What the task of a group does on its worker: look, launch what needs it, and put the end into words."""
+"""What the task of a group does on its worker: it looks, launches what needs it, and describes the end."""
 
 from __future__ import annotations
 
@@ -31,40 +31,40 @@ ASKED = "asked for: the task was cleared"
 
 
 def asked_by_person(task_instance: Any, retries: int) -> bool:
-    """Whether this attempt is the first after a clear: a clear grants `retries` more, counted from the last attempt."""
+    """Whether this attempt is the first after a clear. A clear grants `retries` more, counted from the last attempt."""
     first = task_instance.max_tries - retries + 1
     return bool(task_instance.try_number > 1 and task_instance.try_number == first)
 
 
 @dataclass(slots=True)
 class GroupTask:
-    """One group, replicas and all, seen from one attempt of its task."""
+    """One group with all its replicas, as one attempt of its task sees it."""
 
     context: LaunchContext
     group: str
     watcher: WholeWatcher
     asked: bool = False
-    """A person wants it to run, even if it was parked or halted; spent by one launch of each replica."""
+    """A person wants the group to run, even if it was parked or halted. One launch of each replica uses the wish up."""
     supervision: SupervisionWatch = field(init=False)
     _unasked: set[str] = field(default_factory=set)
-    """Of whom the person's wish is spent."""
+    """Groups and replicas for which the person's wish is used up."""
     _is_dead: bool = False
 
     def __post_init__(self) -> None:
         self.supervision = SupervisionWatch(self.context.store, self.context.run)
 
     def advance(self, *, recovers: bool) -> tuple[Sighting, bool]:
-        """Look once and launch what needs it; returns what was seen, and whether a driver was launched.
+        """Look once and launch what needs it. Returns what was seen, and whether a driver was launched.
 
-        What is dead is recovered here only if the caller says so (`recovers`): it has a supervisor for that. Replicas that
-        are not in use stay so. Nothing is done on what cannot be seen. Raises `ConfigurationError`.
+        Dead drivers are recovered here only with `recovers`; otherwise their supervisor does it. Unused replicas stay
+        unused. If nothing can be seen, nothing is done. Raises `ConfigurationError`.
         """
         sighting = self.watcher.poll()
         self._is_dead = sighting.is_dead
         try:
             launched = [self._advance(name, one, recovers=recovers) for name, one in sighting.observations.items()]
         except LogUnavailable as error:
-            log.warning("Group %s: the log went away during a launch: %s", self.group, error)
+            log.warning("Group %s: the log became unavailable during a launch: %s", self.group, error)
             return Sighting(), False
         return sighting, any(launched)
 
@@ -84,7 +84,7 @@ class GroupTask:
         return self.asked and name not in self._unasked
 
     def is_left(self) -> bool:
-        """Whether nobody else recovers the group, which was dead when it was last looked at."""
+        """Whether the group was dead at the last look, and no supervisor recovers it."""
         if (warning := self.supervision.warning()) is not None:
             log.warning("Group %s: %s", self.group, warning)
         return self.supervision.is_left(dead=self._is_dead)
@@ -92,7 +92,7 @@ class GroupTask:
     def must_stay(self, sighting: Sighting) -> bool:
         """Whether a person's wish is still open: a driver was told to halt before this attempt, which wants it to run.
 
-        Then this task waits for the halt itself, and launches.
+        Then this task itself waits for the halt, and launches.
         """
         if not sighting.statuses:
             return self.asked and len(self._unasked) < len(self.watcher.members)
@@ -111,7 +111,7 @@ class GroupTask:
         return True
 
     def log_settings(self) -> None:
-        """The effective Spark settings, before anything starts; what looks like a secret is masked by its name."""
+        """Log the effective Spark settings before anything starts. Values whose names look secret are masked."""
         settings = self.context.settings
         shown = {
             name: getattr(settings, name)
@@ -123,7 +123,7 @@ class GroupTask:
         log.info("Group %s: Spark properties %s", self.group, redact(conf))
 
     def summary(self, sighting: Sighting) -> dict[str, Any]:
-        """The result of the task: small, and no secrets. Of a replicated group the sums of its slots and replicas."""
+        """The result of the task: small and without secrets. For a replicated group, sums over its slots and replicas."""
         run, members = self.context.run, self.context.pipeline.groups[self.group].operators
         records: dict[str, int] = {}
         for row in self.context.store.progress(run.run_id):
@@ -142,17 +142,17 @@ class GroupTask:
         }
 
     def failure(self, sighting: Sighting) -> str:
-        """Why the group, or a replica of it, does not run, and what to do."""
+        """Why the group, or a replica of it, is not running, and what to do."""
         run = self.context.run
         status = deciding(sighting.statuses)
         what = "group" if status.group == self.group else f"replica {status.group!r} of group"
         if status.state is GroupState.HALTED:
             return (
                 f"{what} {self.group!r} of run {run.spec.key} was halted on request (incarnation {status.incarnation}). "
-                "It has lost nothing: clear this task, and it goes on where it stopped"
+                "Nothing is lost: clear this task, and it resumes where it stopped"
             )
         return (
             f"{what} {self.group!r} of run {run.spec.key} is parked (incarnation {status.incarnation}, "
             f"{status.recoveries} recoveries): {status.error}\n"
-            f"Mend the cause, then clear this task: it goes on where it stopped.\n{driver_log(status)}"
+            f"Fix the cause, then clear this task: it resumes where it stopped.\n{driver_log(status)}"
         )

@@ -1,4 +1,4 @@
-"""From the log and Airflow's connections to a launch: the same for a group's own task and for whoever recovers it."""
+"""From the log and Airflow's connections to a launch: the same for a group's own task and for every task that recovers it."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ class Launching:
     """The task's own executor, if it names one."""
 
     def context(self, run: Run, group: str, recipe: LaunchRecipe, pipeline: str | None = None) -> LaunchContext:
-        """Everything resolved here and now: pipeline, connections, Spark settings; for `group`, or all replicas of it.
+        """Resolve everything now: pipeline, connections, Spark settings; for `group`, or for all its replicas.
 
-        `pipeline` is ``module:attr`` as the task names it; by default as the run was started with it. Raises
+        `pipeline` is ``module:attr`` as the task names it; by default, the one that the run was started with. Raises
         `ConfigurationError`, `IncompatibleRun`.
         """
         settings = SparkArguments.from_given(recipe.arguments).settings(recipe.spark_conn_id)
@@ -52,7 +52,7 @@ class Launching:
 
 
 def _pipeline_of(run: Run) -> tuple[Pipeline, PipelineRef]:
-    """As this machine has it, or else where the run was started."""
+    """As installed on this machine, or else from where the run was started."""
     text = run.spec.pipeline_ref
     try:
         return resolve(text)
@@ -66,9 +66,9 @@ def _pipeline_of(run: Run) -> tuple[Pipeline, PipelineRef]:
 
 
 def connection_urls(pipeline: Pipeline, group: str, run: Run, overriding: Mapping[str, str]) -> dict[str, str]:
-    """Connection name → URL, of those only that the group's operators use. Raises `ConfigurationError`.
+    """Connection name → URL, only for connections that the group's operators use. Raises `ConfigurationError`.
 
-    One whose tables or queries the pipeline declares, in whichever group, must be a SQL database.
+    If any group of the pipeline declares tables or queries of a connection, it must be a SQL database.
     """
     unknown = [name for name in overriding if name not in pipeline.connections]
     if unknown:
@@ -84,7 +84,7 @@ def connection_urls(pipeline: Pipeline, group: str, run: Run, overriding: Mappin
 
 
 def check_compatible(pipeline: Pipeline, run: Run) -> None:
-    """Raises `IncompatibleRun` if this worker's pipeline is another one than the run was started with."""
+    """Raises `IncompatibleRun` if this worker's pipeline differs from the one that the run was started with."""
     graph = pipeline.fingerprint()["graph"]
     if graph != run.spec.graph_fingerprint:
         raise IncompatibleRun(

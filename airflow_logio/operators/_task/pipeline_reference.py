@@ -1,6 +1,6 @@
 """How an Airflow task names its pipeline: always as ``module:attr``, so that every worker and every driver imports it.
 
-A task may be given the `Pipeline` itself; then its module is found when the DAG is parsed.
+A task may also get the `Pipeline` itself. Then its module is looked up when the DAG is parsed.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from airflow_logio.runtime.launch import bundle
 from airflow_logio.runtime.launch.bundle import PipelineRef
 
 _DAG_FILE = "unusual_prefix_"
-"""Airflow imports a DAG file under a name that begins so; no driver could import that module, or should."""
+"""Airflow imports a DAG file under a name with this prefix. No driver can import that module, or should."""
 
 
 def reference(pipeline: Pipeline | str) -> str:
-    """``module:attr`` of a pipeline. Raises `PipelineDefinitionError` for one that a driver could not import."""
+    """``module:attr`` of a pipeline. Raises `PipelineDefinitionError` if a driver could not import it."""
     if isinstance(pipeline, str):
         return pipeline
     places = [
@@ -36,7 +36,7 @@ def reference(pipeline: Pipeline | str) -> str:
             f"pipeline {pipeline.name!r} is found in {where}: Spark drivers, which need no Airflow, could not import it. "
             "Define it in a module of its own beside the DAG file, e.g. pipelines/sales.py, and import it from there"
         )
-    # A module that knows the class has built the pipeline; the others have only imported it.
+    # A module that imports the class has built the pipeline; the others have only imported it.
     built = [place for place in importable if any(value is Pipeline for value in vars(place[0]).values())]
     module, attr = (built or importable)[0]
     return f"{module.__name__}:{attr}"
@@ -48,7 +48,7 @@ def _is_importable(module: ModuleType) -> bool:
 
 
 def resolve(text: str) -> tuple[Pipeline, PipelineRef]:
-    """Import the pipeline on this machine; its bundle root is where the module lies here, not where the DAG was parsed.
+    """Import the pipeline on this machine. Its bundle root is the module's place here, not where the DAG was parsed.
 
     Raises `ConfigurationError`.
     """
@@ -59,7 +59,7 @@ def resolve(text: str) -> tuple[Pipeline, PipelineRef]:
         except Exception as error:
             raise ConfigurationError(
                 f"module {ref.module!r} of pipeline {text!r} cannot be imported: {type(error).__name__}: {error}. "
-                "It has to lie in the DAG folder, or be installed on the workers"
+                "It must be in the DAG folder or be installed on the workers"
             ) from error
         ref = PipelineRef(ref.module, ref.attr, bundle.locate(ref.module))
     return bundle.load(ref), ref

@@ -1,4 +1,4 @@
-"""Recovering failed groups from an Airflow task: the recovery task of a recovery DAG and task ``supervise`` alike."""
+"""Recovers failed groups from an Airflow task; used by the task of a recovery DAG and by task ``supervise``."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from airflow_logio.store.records import DriverRecord, GroupRef, Run
 log = logging.getLogger(__name__)
 
 Callback = Callable[[Mapping[str, Any]], Any]
-"""Called with the task's context and, under ``recovery``, what became of the failure; a notifier is one, too."""
+"""Called with the task's context, which holds the outcome under ``recovery``. A notifier is a callback, too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,10 +30,10 @@ class GroupRecovery:
     launching: Launching
 
     def recover(self, failed: FailedGroup) -> dict[str, Any]:
-        """Recover one group; returns what became of it, as plain data without secrets: see `_report`.
+        """Recover one group. Returns the outcome as plain data without secrets: see `_report`.
 
-        A group that cannot be launched because something is configured wrong is parked with that error: asking again
-        would not mend it. Raises `UnknownRun`, `LogUnavailable`.
+        A group that cannot be launched because of wrong configuration is parked with that error: another attempt would
+        not help. Raises `UnknownRun`, `LogUnavailable`.
         """
         store = self.launching.store
         run = store.find_run(failed.run_uid)
@@ -45,8 +45,8 @@ class GroupRecovery:
             recipe = store.launch_recipe(run.run_id, failed.group)
             if recipe is None:
                 raise ConfigurationError(
-                    f"nobody has said how group {failed.group!r} is launched: its run was started by `logio run`, and is "
-                    f"gone on with by `logio retry {run.uid[:8]}`"
+                    f"the log does not say how group {failed.group!r} is launched: its run was started by `logio run`; "
+                    f"continue it with `logio retry {run.uid[:8]}`"
                 )
             context = self.launching.context(run, failed.group, recipe)
             recovery = recover_group(context, failed.group, failed=failed.incarnation, cause=failed.cause)
@@ -58,7 +58,7 @@ class GroupRecovery:
         status = self.launching.store.group(run.run_id, failed.group)
         why = f"the group died ({failed.cause}) and cannot be launched again: {type(error).__name__}: {error}"
         ref = GroupRef(run.run_id, failed.group, status.incarnation)
-        # Only what is dead: somebody else, with a better configuration, may have launched it meanwhile.
+        # Park only a dead group: another process, with a better configuration, may have launched it meanwhile.
         if status.state is not GroupState.DEAD or not self.launching.store.park(ref, why):
             return not_needed(failed, status.state, status.incarnation)
         log.error("%s is parked: %s", failed, why)
@@ -80,20 +80,20 @@ class GroupRecovery:
 
 
 def not_needed(failed: FailedGroup, state: GroupState, incarnation: int) -> RecoveryResult:
-    """The failure has been dealt with."""
-    why = f"the group is {state.value}, incarnation {incarnation}: somebody else has dealt with it"
+    """The failure has already been handled."""
+    why = f"the group is {state.value}, incarnation {incarnation}: it has already been handled"
     return RecoveryResult(failed.group, incarnation, RecoveryOutcome.NOT_NEEDED, why)
 
 
 def _times(driver: DriverRecord | None) -> dict[str, float | None]:
-    """Seconds since the epoch by the database's clock; the claim is what fences the old driver."""
+    """Seconds since the epoch by the database's clock. The claim is what fences the old driver."""
     if driver is None:
         return {"fenced_at": None, "launched_at": None}
     return {"fenced_at": driver.claimed_at, "launched_at": driver.submitted_at}
 
 
 def notify(callbacks: Sequence[Callback], context: Mapping[str, Any], recovery: Mapping[str, Any]) -> None:
-    """Tell those who want to know; what they raise is logged and harms nobody."""
+    """Call the callbacks. If one raises, the error is logged and has no other effect."""
     for callback in callbacks:
         try:
             callback({**context, "recovery": dict(recovery)})
@@ -102,7 +102,7 @@ def notify(callbacks: Sequence[Callback], context: Mapping[str, Any], recovery: 
 
 
 def as_callbacks(given: Callback | Sequence[Callback] | None) -> list[Callback]:
-    """One, several or none, as Airflow's own callbacks are given. Raises `ValueError` for what cannot be called."""
+    """Accepts one, several or none, as Airflow does. Raises `ValueError` for what cannot be called."""
     found = [] if given is None else list(given) if isinstance(given, Sequence) else [given]
     if wrong := [one for one in found if not callable(one)]:
         raise ValueError(

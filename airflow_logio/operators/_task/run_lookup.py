@@ -1,4 +1,4 @@
-"""From an Airflow task to its run in the log, and words for people about it."""
+"""Finds the run of an Airflow task in the log, and describes it for people."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _RUNS_SEARCHED = 1000
 
 @contextmanager
 def opened_log(logio_conn_id: str, *, create: bool = False) -> Iterator[LogStore]:
-    """The log, waited for as a driver waits for it: one that is away for a while fails nothing."""
+    """The opened log. Waits for it as a driver does: a short outage of the log fails nothing."""
     hook = LogioHook(logio_conn_id)
     store = Patience().call("opening the log", lambda: hook.get_store(create=create))
     try:
@@ -44,7 +44,7 @@ def identity(context: Mapping[str, Any]) -> tuple[str, str]:
 def run_of(store: LogStore, pipeline: str, context: Mapping[str, Any], uid: str | None) -> Run:
     """The run of that uid, or else the newest run of this pipeline in this DAG run.
 
-    Raises `UnknownRun`, with what to do.
+    Raises `UnknownRun`, which says what to do.
     """
     dag_id, run_id = identity(context)
     if uid:
@@ -53,13 +53,13 @@ def run_of(store: LogStore, pipeline: str, context: Mapping[str, Any], uid: str 
 
 
 def check_current(run: Run) -> None:
-    """Raises AirflowFailException, with what to do, for a run that was given up for a fresh one."""
+    """Raises AirflowFailException, which says what to do, if the run was given up for a fresh one."""
     if run.state is RunState.SUPERSEDED:
         raise AirflowFailException(superseded(run))
 
 
 def run_in_dag(store: LogStore, pipeline: str, dag_id: str, dag_run_id: str | None) -> Run:
-    """The newest run of a pipeline in a DAG, or in that DAG run of it. Raises `UnknownRun`, with what to do."""
+    """The newest run of a pipeline in a DAG, or in that DAG run of it. Raises `UnknownRun`, which says what to do."""
     for run in store.list_runs(pipeline=pipeline, limit=_RUNS_SEARCHED):
         if run.spec.key.dag_id == dag_id and dag_run_id in (None, run.spec.key.dag_run_id):
             return run
@@ -73,7 +73,7 @@ def run_in_dag(store: LogStore, pipeline: str, dag_id: str, dag_run_id: str | No
 def check_which_run(
     pipeline: str | None, run_uid: str | None, external_dag_id: str | None, external_dag_run_id: str | None
 ) -> None:
-    """Whether a task says which run it means, and says it once. Raises `ConfigurationError`."""
+    """Check that a task names its run in exactly one way. Raises `ConfigurationError`."""
     if pipeline is None and run_uid is None:
         raise ConfigurationError("which run is meant? Give pipeline, or run_uid")
     if run_uid is not None and (external_dag_id or external_dag_run_id):
@@ -99,7 +99,7 @@ def find_run(
 
 
 def driver_log(status: GroupStatus) -> str:
-    """The end of the group's last driver log, or where it is."""
+    """The end of the group's last driver log, or its location."""
     if status.log_path is None:
         return "There is no driver log: the driver was never started."
     path = Path(status.log_path)

@@ -1,4 +1,4 @@
-"""Carrying out requests to scale a group from an Airflow task: a scaling task, and whoever supervises the run, alike."""
+"""Carries out requests to scale a group from an Airflow task; used by scaling tasks and by the supervisor of the run."""
 
 from __future__ import annotations
 
@@ -25,17 +25,18 @@ class GroupScaling:
     launching: Launching
 
     def step(self, run: Run, request: ScalingRequest) -> Step:
-        """The next step of a request; it waits for nothing. Raises `LogUnavailable`.
+        """Take the next step of a request, without waiting. Raises `LogUnavailable`.
 
-        A request that cannot be carried out because something is configured wrong is refused with that error: asking again
-        would not mend it.
+        A request that cannot be carried out because of wrong configuration is refused with that error: another attempt
+        would not help.
         """
         store = self.launching.store
         recipe = store.launch_recipe(run.run_id, run.spec.replicated[request.group].replicas[0])
         if recipe is None:
-            # Of a run of `logio run` its own process carries the request out.
+            # In a run of `logio run`, its own process carries the request out.
             return Step(
-                Stage.LAUNCHING, f"waiting for the task of group {request.group}, or whoever launches its drivers"
+                Stage.LAUNCHING,
+                f"waiting for the task of group {request.group}, or for the process that launches its drivers",
             )
         try:
             return carry_out(self.launching.context(run, request.group, recipe), request)
@@ -45,9 +46,9 @@ class GroupScaling:
             return Step(Stage.REFUSED, why)
 
     def carry_on(self, due: DueScaling) -> dict[str, Any]:
-        """One step of what a look has found; returns what became of it, as plain data without secrets.
+        """Take one step of a request that was found. Returns the outcome as plain data without secrets.
 
-        It reads like a recovery that has launched nothing, so that what follows on recoveries leaves it alone.
+        The outcome reads like a recovery that launched nothing, so that tasks which follow up recoveries ignore it.
         """
         store = self.launching.store
         run = store.find_run(due.run_uid)

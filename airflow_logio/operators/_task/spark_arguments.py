@@ -1,4 +1,4 @@
-"""The arguments that concern Spark, under the names of Airflow's SparkSubmitOperator, as settings of a launch.
+"""The Spark arguments of an operator as settings of a launch; their names are those of Airflow's SparkSubmitOperator.
 
 Precedence: an argument of the operator, then its connection, then the pipeline's own settings for the group.
 """
@@ -36,7 +36,7 @@ _SAME = (
 
 @dataclass(frozen=True, slots=True)
 class SparkArguments:
-    """None (or empty) leaves the connection's, the group's or Spark's own value."""
+    """None (or empty) keeps the value of the connection, the group or Spark."""
 
     conf: Mapping[str, Any] | None = None
     deploy_mode: str | None = None
@@ -64,12 +64,12 @@ class SparkArguments:
 
     @classmethod
     def of(cls, operator: object) -> SparkArguments:
-        """From the attributes of an operator, after templating."""
+        """Read from the attributes of an operator, after templating."""
         return cls(**{field.name: getattr(operator, field.name) for field in fields(cls)})
 
     @classmethod
     def from_given(cls, given: Mapping[str, Any]) -> SparkArguments:
-        """From `given` of another process. Raises `ConfigurationError` for arguments that this version does not have."""
+        """Read from the `given` of another process. Raises `ConfigurationError` for arguments unknown to this version."""
         known = {field.name for field in fields(cls)}
         if unknown := [name for name in given if name not in known]:
             raise ConfigurationError(
@@ -79,7 +79,7 @@ class SparkArguments:
         return cls(**given)
 
     def given(self) -> dict[str, Any]:
-        """Those arguments that were given, as plain data. Raises `ConfigurationError`."""
+        """The arguments that were given, as plain data. Raises `ConfigurationError`."""
         values = {field.name: getattr(self, field.name) for field in fields(self)}
         for name in ("conf", "env_vars"):
             values[name] = {str(key): _text(value) for key, value in (values[name] or {}).items()}
@@ -92,7 +92,7 @@ class SparkArguments:
         if target.namespace:
             conf.setdefault("spark.kubernetes.namespace", target.namespace)
         if self.driver_memory:
-            conf[DRIVER_MEMORY] = self.driver_memory  # wins over the group's own, which a bare option would not
+            conf[DRIVER_MEMORY] = self.driver_memory  # overrides the group's own, which a bare option would not
         return SparkSettings(
             master=target.master,
             deploy_mode=self.deploy_mode or target.deploy_mode or "client",

@@ -1,4 +1,4 @@
-"""The scenarios that this package brings, by name."""
+"""The scenarios of this package, by name."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def _itself(scenario: Scenario) -> Scenario:
 
 def _sales() -> Scenario:
     from airflow_logio.testing.scenarios.sales import (
-        sales,  # Arrow's compute functions are loaded by those who need them
+        sales,  # Only the scenarios that need Arrow's compute functions load them
     )
 
     return sales()
@@ -55,4 +55,4 @@ SCENARIOS: Mapping[str, Callable[[], Scenario]] = {
     "sales": _sales,
     "scaled": _scaled,
 }
-"""Name → scenario, made when it is asked for."""
+"""Name → function that makes the scenario."""

@@ -1,4 +1,4 @@
-"""Generation in all its forms: several functions, jobs, Output Sets of any size, chance, and Input Sets set aside."""
+"""Generation in all its forms: several functions, jobs, Output Sets of any size, random output, quarantined Input Sets."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ from airflow_logio.testing.simulator.plan import Destinations, GroupPlan, ListSo
 
 EVENTS = 72
 TWICE = 54
-"""So many of them go to the operators with two functions."""
+"""Number of events that go to the operators with two functions."""
 ROLLED = 42
-"""So many to those that leave it to chance."""
+"""Number of events for the operators with random output."""
 SORTED = 48
-"""So many to the one that sets some aside."""
+"""Number of events for the operator that quarantines Input Sets."""
 INPUT: tuple[list[int], ...] = tuple([index, 100 + index] for index in range(EVENTS))
 SIZES: Mapping[str, int] = {"x": 2, "y": 3}
 
@@ -65,7 +65,7 @@ class TwoFunctions(PlainLogic):
 
 
 class Pairs(CountWindow):
-    """Its output does not tell how many events there were: a job has no global state."""
+    """Its output does not say how many events there were, because a job has no global state."""
 
     def generate(self, inset_id: str, held: Any, state: Mapping[str, Any]) -> Iterable[Output]:
         return (Emit("out", held, len(held)),)
@@ -123,7 +123,7 @@ FUNCTIONS = Scenario(
 
 
 class Rolling(CountWindow):
-    """Rolls a die for every generation: how many events there are, and what is in them, differs each time."""
+    """Rolls a die for every generation: the number of events, and their contents, differ each time."""
 
     def __init__(self, size: int, systems: Systems) -> None:
         super().__init__(size)
@@ -150,7 +150,7 @@ def nondeterministic(systems: Systems) -> Sequence[GroupPlan]:
 
 
 def judge_nondeterministic(seen: Observed, codec: Codec) -> Sequence[str]:
-    """Section 4.4: each Input Set has the Output Set of one generation, and everything behind is made of that."""
+    """Section 4.4: each Input Set has the Output Set of one generation, and everything downstream is made from it."""
     wrong, events = [], seen.read["read"].offset
     for name, writer in (("first", "save"), ("jobs", "copy")):
         made = [codec.decode(body) for body in seen.ports[f"{name}.out"] if body]

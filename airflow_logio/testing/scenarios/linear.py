@@ -1,4 +1,4 @@
-"""Source and map in one group, a window, which is a straggler, and a writer; lineage over all of it but the writer."""
+"""Source and map in one group, a window as straggler, and a writer. Lineage covers everything but the writer."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ INPUT: tuple[list[int], ...] = tuple([3 * index, 3 * index + 1] for index in ran
 
 
 def doubled(value: int) -> int | None:
-    """Twice the value; some are dropped, so that some events are used by no Input Set."""
+    """Doubles the value. Drops some, so that no Input Set uses some events."""
     return None if value % 21 in (0, 1) else 2 * value
 
 
@@ -41,7 +41,7 @@ def groups(_systems: Systems) -> Sequence[GroupPlan]:
 
 
 def expected(events: int = EVENTS) -> Destinations:
-    """The pipeline in plain Python, without any of its operators, over so many events."""
+    """The pipeline in plain Python, without its operators, over the given number of events."""
     shaped, origins = [], []
     for index, records in enumerate(INPUT[:events], start=1):
         left = [2 * value for value in records if value % 21 not in (0, 1)]

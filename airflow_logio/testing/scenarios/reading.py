@@ -1,4 +1,4 @@
-"""Reads whose effect is another one each time: they are obtained once, stored, and what was made of them stays."""
+"""Reads whose effect differs each time. Each is obtained once and stored, and what was made from it stays."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from airflow_logio.testing.simulator.plan import Batch, GroupPlan, ListSource, O
 EVENTS = 57
 INPUT: tuple[list[int], ...] = tuple([index] for index in range(1, EVENTS + 1))
 DROPPED = 7
-"""Of every so many events one is not read for, and nothing is made of it."""
+"""One of so many events needs no read, and nothing is made from it."""
 
 
 class Enriching(PlainLogic):
-    """A side-effect read per Input Set; its effect goes into the output."""
+    """Makes a side-effect read per Input Set. Its effect goes into the output."""
 
     def __init__(self, systems: Systems) -> None:
         self._systems = systems
@@ -43,7 +43,7 @@ def side_reads(systems: Systems) -> Sequence[GroupPlan]:
 
 
 def judge_side_reads(seen: Observed, codec: Codec) -> Sequence[str]:
-    """Section 4.4: what was logged is what some run without failures makes, and everything behind it is made of that."""
+    """Section 4.4: what was logged is what some failure-free run makes, and everything downstream is made from it."""
     made = [codec.decode(body) for body in seen.ports["enrich.out"] if body]
     wanted = [values[0] for values in INPUT[: seen.read["read"].offset] if values[0] % DROPPED]
     effects = [codec.decode(body)[0] for body in seen.ports.get("enrich<lookup", ())]
@@ -74,7 +74,7 @@ ACTIONS, PER_ACTION = 4, 16
 
 @dataclass(frozen=True)
 class Feed:
-    """An external system that never gives the same again: every record tells in which reading it was read."""
+    """An external system that never gives the same data twice: every record contains the number of its reading."""
 
     actions: Sequence[Mapping[str, Any]] = tuple({"action": index} for index in range(ACTIONS))
 
@@ -94,7 +94,7 @@ def feed(_systems: Systems) -> Sequence[GroupPlan]:
 
 
 def judge_feed(seen: Observed, codec: Codec) -> Sequence[str]:
-    """Every read action was used once, whole, and as it was read in one reading; no stored effect is left.
+    """Every read action was used once, completely, as one reading returned it; no stored effect is left.
 
     A drained feed has read all of an action, or nothing.
     """

@@ -1,7 +1,7 @@
-"""Replicated groups, scaled at random moments: whole events anywhere, with writers in the slots; keys, with windows.
+"""Replicated groups, scaled at random moments: whole events to any slot, with writers in the slots; keys with windows.
 
-Dispatchers send to any slot that is legal. What comes out, and of what it was made, is judged in plain Python without any
-operator: the same records at every destination, in any order, and the same lineage from record to record.
+Dispatchers send to any legal slot. Plain Python without operators judges the result and its lineage: it wants the same
+records at every destination, in any order, and the same lineage from record to record.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from airflow_logio.testing.simulator.upkeep import senders_of
 SLOTS = 4
 REPLICAS = 3
 ROUTES = "routes"
-"""An external system that is never the same twice: Dispatchers ask it where to send."""
+"""An external system that never answers the same twice. Dispatchers ask it where to send events."""
 
 
 def shape(name: str, initial: int = 1, slots: int = SLOTS) -> Mapping[str, ReplicatedShape]:
@@ -48,7 +48,7 @@ def slot_ports(slots: int = SLOTS) -> tuple[str, ...]:
 
 
 class Anywhere(PlainLogic):
-    """A Dispatcher of whole events: to any slot, and to another one when it is asked again."""
+    """A Dispatcher of whole events: it chooses any slot, and another one when it is asked again."""
 
     def __init__(self, systems: Systems) -> None:
         self._routes = systems[ROUTES]
@@ -59,7 +59,7 @@ class Anywhere(PlainLogic):
 
 
 class Merging(PlainLogic):
-    """Sends on what comes on any port, as it comes."""
+    """Passes on what arrives on any port, as it arrives."""
 
 
 def in_slots(make: Mapping[str, PlainLogic], **settings: Any) -> list[OperatorSpec]:
@@ -70,7 +70,7 @@ def in_slots(make: Mapping[str, PlainLogic], **settings: Any) -> list[OperatorSp
 
 
 def wires(*names: str, out: str = "") -> dict[str, list[str]]:
-    """The chain in each slot, and from its last operator to a port of `out` per slot, or nowhere."""
+    """The wires of the chain in each slot, and from its last operator to one port of `out` per slot, or to nowhere."""
     found = {}
     for slot in range(SLOTS):
         chain = [slot_operator(name, slot) for name in names]
@@ -212,12 +212,12 @@ COPIES = Scenario(
 
 KEYS = 9
 LENGTH = 20
-"""Of a window, in the records' time, which is their value."""
+"""Length of a window in the records' time, which is their value."""
 TIMED = 24
 STREAM: tuple[list[int], ...] = tuple(
     [12 * index + step for step in range(0, 12, 5) if index % 5 or step] for index in range(TIMED)
 )
-"""Sorted; a key comes often, and then not for long."""
+"""Sorted. A key appears often, and then not for a long time."""
 REACHED = "reached"
 
 
@@ -230,7 +230,7 @@ def slot_of_key(key: int) -> int:
 
 
 class ByKeys(PlainLogic):
-    """Splits an event by the slots of its keys; one that brings a later window goes to all slots."""
+    """Splits an event by the slots of its keys. An event that starts a later window goes to all slots."""
 
     stateless = False
 
@@ -260,7 +260,7 @@ class ByKeys(PlainLogic):
 
 
 class Passing(PlainLogic):
-    """An operator without state before a window: passes on what it gets, and how far the stream has come."""
+    """An operator without state before a window: passes on what it gets, and the time that the stream has reached."""
 
     def assign(self, port: str, event: Event, state: State) -> Mapping[str, Any]:
         return {str(event.event_id): self.part(port, event, "")}
@@ -277,7 +277,7 @@ class Passing(PlainLogic):
 
 
 class Windows(PlainLogic):
-    """Records of one stretch of time: complete when the whole stream has come to a later one. Late records raise."""
+    """Groups records by window. A window is complete when the whole stream has reached a later one. Late records raise."""
 
     stateless = False
 

@@ -1,4 +1,4 @@
-"""Input Sets whose generation raises a few times: set aside, and retried until there is none."""
+"""Input Sets whose generation raises a few times. They are quarantined, and retried until none is left."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ EVENTS = 44
 INPUT: tuple[list[int], ...] = tuple([index, 100 + index] for index in range(EVENTS))
 SIZE = 2
 REFUSALS = 2
-"""So often the generation of some Input Sets raises."""
+"""How often the generation of some Input Sets raises."""
 
 
 @dataclass
 class Service(ExternalSystem):
-    """Something outside that a function needs, and that is away now and then."""
+    """An external service that a function needs, and that is sometimes unavailable."""
 
     refused: Counter[str] = field(default_factory=Counter)
 
 
 class Ailing(CountWindow):
-    """Raises the first times on Input Sets that need a service."""
+    """Raises the first few times on Input Sets that need the service."""
 
     def __init__(self, systems: Systems) -> None:
         super().__init__(SIZE)
@@ -55,7 +55,7 @@ def groups(systems: Systems) -> Sequence[GroupPlan]:
 
 
 def judge(seen: Observed, codec: Codec) -> list[str]:
-    """What a run without errors makes, in any order."""
+    """Checks that the result is that of a run without errors, in any order."""
     wanted, origins, read = [], {}, seen.read["read"].offset
     for number in range(-(-read // SIZE)):
         events = range(SIZE * number, min(read, SIZE * (number + 1)))

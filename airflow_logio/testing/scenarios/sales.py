@@ -1,4 +1,4 @@
-"""The paper's sales pipeline (Section 2.3, Examples 2 to 4) with its Spark job replaced by Arrow, over a table made here."""
+"""The paper's sales pipeline (Section 2.3, Examples 2 to 4) with Arrow in place of its Spark job, over a generated table."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ START = dt.datetime(2017, 1, 1, 11)  # noqa: DTZ001  # timestamps are UTC withou
 
 @cache
 def transactions() -> pa.Table:
-    """Sales in the order of their time, about four events to an hour; every number follows from its row's."""
+    """Sales ordered by time, about four events per hour. Every value follows from the number of its row."""
     rows = range(EVENTS * RECORDS_PER_EVENT)
     return pa.table(
         {
@@ -102,7 +102,7 @@ def pipeline() -> Pipeline:
 
 
 def judge(seen: Observed, codec: Codec) -> list[str]:
-    """Both tables and lineage, in plain Python from the part of the input that was read."""
+    """Both tables and the lineage, computed in plain Python from the part of the input that was read."""
     rows = transactions().to_pylist()[: seen.read["ingest"].offset]
     department = {row["product_id"]: row["department"] for row in products().to_pylist()}
     hourly, totals = Counter[tuple[object, ...]](), Counter[tuple[object, ...]]()
@@ -139,5 +139,5 @@ def _written(seen: Observed, codec: Codec, writer: str, keys: int) -> Counter[tu
 
 
 def sales() -> Scenario:
-    """The scenario; made when it is asked for, because it needs Arrow's compute functions."""
+    """The scenario, made on demand because it needs Arrow's compute functions."""
     return pipeline_scenario(pipeline(), tables={"warehouse": {"products": products()}}, judge=judge, drains=True)

@@ -1,5 +1,5 @@
-"""The sales pipeline with replicas: sums by store in slots, told by the Dispatcher how far time has come; and copies of the
-sales, whole events anywhere through two operators without state, in order."""
+"""The sales pipeline with replicas, in two ways. Slots compute sums by store, and the Dispatcher tells them which time the
+stream has reached. Copies of the sales pass through two operators without state, as whole events in any slot, in order."""
 
 from __future__ import annotations
 
@@ -48,5 +48,5 @@ def pipeline() -> Pipeline:
 
 
 def scaled() -> Scenario:
-    """The scenario; made when it is asked for, because it needs Arrow's compute functions."""
+    """The scenario, made on demand because it needs Arrow's compute functions."""
     return pipeline_scenario(pipeline(), tables={"warehouse": {"products": products()}})

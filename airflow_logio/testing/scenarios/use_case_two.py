@@ -1,7 +1,7 @@
-"""The paper's use case 2, scaled down: so many events of one port with so many of another make one Input Set.
+"""The paper's use case 2, scaled down: a fixed number of events of each of two ports makes one Input Set.
 
-Two operators receive both streams: one does not care in which order events of the two ports come, the other has declared
-an order, and its output shows it.
+Two operators receive both streams. One accepts the events of the two ports in any order. The other declares an order, and
+its output shows it.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from airflow_logio.testing.simulator.plan import Destinations, GroupPlan, ListSo
 OF_A, OF_B = 2, 4
 SETS = 20
 LEFT = 1
-"""So many events of the first port are left when both streams end: they make an Input Set, too."""
+"""Number of events of the first port that are left when both streams end. They make an Input Set, too."""
 A: tuple[list[int], ...] = tuple([index] for index in range(SETS * OF_A + LEFT))
 B: tuple[list[int], ...] = tuple([1_000 + index, 2_000 + index] for index in range(SETS * OF_B))
 SCOPE: Mapping[str, Any] = {"lineage_in": frozenset({"a", "b"}), "lineage_out": frozenset({"out"})}
 
 
 class Together(PlainLogic):
-    """Event by event, as they come: `OF_A` of port ``a`` with `OF_B` of port ``b``."""
+    """Combines events as they arrive: `OF_A` of port ``a`` with `OF_B` of port ``b``."""
 
     stateless = False
 
@@ -75,7 +75,7 @@ def groups(_systems: Systems) -> Sequence[GroupPlan]:
 
 
 def expected(of_left: int = len(A), of_right: int = len(B)) -> Destinations:
-    """One Input Set after the other, ``a`` before ``b``, of so many events of both."""
+    """The expected Input Sets one after the other, ``a`` before ``b``, from the given numbers of events."""
     left, right = A[:of_left], B[:of_right]
     count = max(-(-of_left // OF_A), -(-of_right // OF_B))
     sets = [left[n * OF_A : (n + 1) * OF_A] + right[n * OF_B : (n + 1) * OF_B] for n in range(count)]

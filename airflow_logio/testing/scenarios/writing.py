@@ -1,4 +1,4 @@
-"""Writers of every kind: checkable, idempotent, and one whose events are sent when its writes are done."""
+"""Writers of every kind: checkable, idempotent, and one that sends its events when its writes are done."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ IDEMPOTENT = _scenario("idempotent", Guarantee.IDEMPOTENT, "writers of keyed ups
 
 
 class Announcing(PlainLogic):
-    """Writes each event, and tells which write action to look for; some events are written by two actions, some by none."""
+    """Writes each event, and announces the write action to look for. Some events have two write actions, some have none."""
 
     def generate(self, inset_id: str, held: Any, state: Mapping[str, Any]) -> Iterable[Output]:
         writes = held[0] % 3
@@ -60,7 +60,7 @@ class Announcing(PlainLogic):
 
 
 class Looking(PlainLogic):
-    """Reads what its events tell of: it must be there."""
+    """Reads what its events announce; it must be there."""
 
     def __init__(self, systems: Systems) -> None:
         self._systems = systems

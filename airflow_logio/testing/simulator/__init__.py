@@ -1,1 +1,1 @@
-"""The deterministic simulator: real protocol, real store, simulated time, threads and failures."""
+"""The deterministic simulator: the protocol and the store are real; time, threads and failures are simulated."""

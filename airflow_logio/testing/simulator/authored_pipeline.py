@@ -1,7 +1,7 @@
-"""A pipeline as its author wrote it, under the simulator: the adapters are the runtime's, the outside is simulated.
+"""Simulates a pipeline as its author wrote it: the adapters are those of the runtime, the external systems are simulated.
 
-Operators of mode ``executors`` and ``dataframe`` need a Spark session and are refused, as are operators driven by hand and
-sources of a database; give the simulator a pipeline in which Arrow functions and tables stand in for them, as the example
+Operators of mode ``executors`` and ``dataframe`` need a Spark session and are refused. So are operators driven by hand and
+sources of a database. Give the simulator a pipeline in which Arrow functions and tables stand in for them, as the example
 of the sales pipeline does.
 """
 
@@ -40,11 +40,11 @@ from airflow_logio.testing.simulator.routes import any_routes
 from airflow_logio.testing.simulator.simulated_reads import ExternalTables, Reads, refuse_unknown_reads
 
 RETENTION = 30.0
-"""In ticks of the log's clock, of which a schedule has some hundreds."""
+"""In ticks of the log's clock. A schedule has some hundreds of ticks."""
 
 
 class ScriptedSource(SourceOperator):
-    """A replayable source over a table in memory: `records_per_event` records make one event."""
+    """A replayable source over a table in memory. `records_per_event` records make one event."""
 
     def __init__(self, table: pa.Table, records_per_event: int) -> None:
         self._table = table
@@ -71,22 +71,22 @@ def pipeline_scenario(
     drains: bool | None = None,
     weights: Mapping[str, float] | None = None,
 ) -> Scenario:
-    """A scenario of a pipeline: its run parameters, what its side-effect reads find, and what must come out of it if that
-    is known.
+    """Make a scenario of a pipeline from its run parameters, the data that its side-effect reads find, and, if known, the
+    expected result.
 
-    `tables` says for each connection that is read beside the input what it holds: its tables by name, or a function of read
-    and keys that answers every read, those by a `FunctionRead` too. It is asked again after a crash: say
-    ``deterministic=False`` and give a `judge` if it then answers something else.
+    `tables` says what each connection holds that is read beside the input. Give its tables by name, or a function of read
+    and keys that answers every read, even a `FunctionRead`. The function is called again after a crash. If it may then
+    answer differently, set ``deterministic=False`` and give a `judge`.
 
-    Without `expected`, every schedule is compared with a run without failures. In every eighth one somebody drains the run,
-    unless there is a `judge`: give `drains=True` with one that looks at `Observed.read`, how much of the input was read.
-    Where operators quarantine, what is set aside is retried, and compared regardless of order. Where lineage has a
-    retention, it expires, after some ticks of a clock that has no seconds.
+    Without `expected`, every schedule is compared with a failure-free run. In every eighth schedule the run is drained,
+    unless there is a `judge`. A `judge` that checks `Observed.read`, the part of the input that was read, allows
+    `drains=True`. If operators quarantine, quarantined Input Sets are retried, and results are compared regardless of
+    order. If lineage has a retention, it expires after some ticks of a clock that has no seconds.
 
-    Where groups are replicated, replicas come and go and slots move at any moment, and every schedule is compared, record by
-    record and regardless of order, with the pipeline in which nothing is replicated; what is `expected`, and the `judge`, are
-    about that one. Say ``deterministic=False`` if what is made depends on the order in which events of different keys, or
-    whole events, come: then the judge sees what the replicas have made.
+    If groups are replicated, replicas come and go, and slots move at any moment. Every schedule is then compared, record by
+    record and regardless of order, with the same pipeline without replication; `expected` and `judge` also refer to that
+    one. Set ``deterministic=False`` if the result depends on the order of events of different keys, or of whole events:
+    then the judge sees what the replicas have made.
 
     Raises `PipelineDefinitionError` for an operator that cannot run here, `ConfigurationError` for unusable parameters.
     """
@@ -135,7 +135,7 @@ def pipeline_scenario(
 
 
 def _retention(pipeline: Pipeline) -> tuple[float | None, Sequence[Sweep], frozenset[Port]]:
-    """Ticks until lineage expires, what is swept, and the output ports whose lineage stays; None where nothing expires."""
+    """Ticks until lineage expires, what is swept, and the output ports whose lineage stays. None if nothing expires."""
     swept = [sweep for group in pipeline.groups for sweep in sweeps_of(pipeline, group)]
     expiring = {Port(sweep.operator, sweep.name) for sweep in swept if sweep.kept is Kept.EVENTS}
     captured = {Port(name, port) for name in pipeline.operators for port in pipeline.lineage_ports(name)[1]}
@@ -146,7 +146,7 @@ def _retention(pipeline: Pipeline) -> tuple[float | None, Sequence[Sweep], froze
 
 
 def _refuse_what_needs_more(name: str, operator: Operator) -> None:
-    """A Spark session, a database, or somebody who drives it."""
+    """Refuses an operator that needs a Spark session, a database, or a program that drives it."""
     if operator.mode is not ExecutionMode.DRIVER:
         raise PipelineDefinitionError(
             f"operator {name!r} has mode {operator.mode}, which needs a Spark session; the simulator has none. Give it a "
@@ -154,7 +154,7 @@ def _refuse_what_needs_more(name: str, operator: Operator) -> None:
         )
     if not isinstance(operator, SourceOperator | StatelessOperator | StatefulOperator):
         raise PipelineDefinitionError(
-            f"operator {name!r} is driven by hand; the simulator has nobody who would do that. Give it a pipeline in which a "
+            f"operator {name!r} is driven by hand; the simulator cannot do that. Give it a pipeline in which a "
             "function or a ScriptedSource stands in for it; one by hand is tested by killing its driver (airflow_logio.crash)"
         )
     if isinstance(operator, ConnectedSource):
@@ -192,7 +192,7 @@ def _groups(
 
 
 class _ReadActions:
-    """The read actions of a source operator, each batch read once and kept: replayable is what returns the same again."""
+    """The read actions of a source operator. Each batch is read once and kept: a replayable source returns it again."""
 
     def __init__(self, name: str, operator: SourceOperator, params: Mapping[str, Any]) -> None:
         self._name, self._operator, self._params = name, operator, params

@@ -14,9 +14,9 @@ from airflow_logio.testing.simulator.codec import Codec, PlainCodec
 from airflow_logio.testing.simulator.external_systems import ExternalSystem
 
 Systems = Mapping[str, ExternalSystem]
-"""Connection → external system, of one schedule."""
+"""Connection → external system, for one schedule."""
 Sweep = Callable[[int], Effect]
-"""One batch of so many rows: of retention, or of bodies that several groups share."""
+"""Given a number of rows, one batch of work: retention of lineage, or removal of bodies that groups share."""
 Pair = tuple[str, int, str, int]
 """(input port, event_id, output port, event_id): the input event went into the output event's Input Set."""
 
@@ -30,9 +30,9 @@ class GroupPlan:
     receivers: Mapping[Port, tuple[Port, ...]]
     lineage_in: frozenset[Port] = frozenset()
     weight: float = 1.0
-    """How often its drivers are chosen, against 1: a straggler has little."""
+    """How often its drivers are chosen, relative to 1: a straggler has a small weight."""
     replica_of: str = ""
-    """The replicated group whose operators it runs, those of the slots that it owns; empty for an ordinary group."""
+    """The replicated group that this replica belongs to: it runs the operators of the slots it owns. Else empty."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ class Batch:
 
 
 class SourceScript(Protocol):
-    """What a source reads: read actions one after the other, each a sequence of batches."""
+    """What a source reads: a sequence of read actions, each a sequence of batches."""
 
     @property
     def actions(self) -> Sequence[Mapping[str, Any]]: ...
@@ -54,8 +54,8 @@ class SourceScript(Protocol):
     def batch(self, action: int, offset: int, reading: int) -> Batch | None:
         """The batch behind `offset` of the read action with this index; None at its end.
 
-        Of a replayable source always the same. The effect of another one may depend on `reading`: it is the number of the
-        external system's reading, which is never the same twice.
+        A replayable source always returns the same. The effect of any other source may depend on `reading`, the number of
+        this reading of the external system, which never repeats.
         """
         ...
 
@@ -78,22 +78,22 @@ class ListSource:
 
 
 class UpTo(NamedTuple):
-    """How far a source was read: the read actions before this one, whole, and of it what comes before `offset`."""
+    """How far a source was read: all earlier read actions completely, and this one up to `offset`."""
 
     action: int
     offset: int
 
 
 Read = Mapping[str, UpTo]
-"""Source → how far it was read: to the end, unless the run was drained."""
+"""Source → how far it was read; to the end, unless the run was drained."""
 
 
 @dataclass(frozen=True)
 class Destinations:
     """What the world sees of a run: the events of each port, the writes of each writer, and lineage.
 
-    `ports` maps ``operator.port`` to the payloads of its events, in order; `writes` maps ``operator>connection`` to the
-    payloads of its write actions, in order; what a scenario leaves out is compared with a run without failures alone.
+    `ports` maps ``operator.port`` to the payloads of its events, in order. `writes` maps ``operator>connection`` to the
+    payloads of its write actions, in order. What a scenario leaves out is compared only with a failure-free run.
     """
 
     ports: Mapping[str, Sequence[Any]] = field(default_factory=dict)
@@ -111,24 +111,24 @@ class Observed:
     lineage: frozenset[Pair]
     systems: Systems
     aside: frozenset[tuple[str, str]] = frozenset()
-    """(operator, Input Set) of what is quarantined."""
+    """(operator, Input Set) of each quarantined Input Set."""
     effects: int = 0
-    """Stored effects that are left in the payload store."""
+    """Number of stored effects left in the payload store."""
     expired: Mapping[tuple[str, int], bytes | None] = field(default_factory=dict)
-    """(output port, event_id) of events whose lineage was older than its retention → what they carried."""
+    """(output port, event_id) of events whose lineage has expired → their bodies."""
     read: Read = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Scenario:
-    """A pipeline under the simulator.
+    """A pipeline for the simulator.
 
-    `groups` makes the groups of one schedule from its external systems. A scenario is judged by `expected` where it gives
-    one, by a run without failures for everything else that is deterministic, and by `judge` where nothing is
-    (it returns what is wrong, in sentences).
+    `groups` makes the groups of one schedule from its external systems. Results are compared with `expected`, if given;
+    other deterministic results are compared with a failure-free run. `judge` is for results that are not deterministic; it
+    returns what is wrong, in sentences.
 
-    If it drains, some schedules read only part of their input: `expected_of` says what comes of that, and `judge` finds
-    in `Observed.read` how much it was. What is deterministic is also compared with a run without failures over that part.
+    If the scenario drains, some schedules read only part of their input. `expected_of` says what results from that part,
+    and `judge` finds its size in `Observed.read`. Deterministic results are also compared with a failure-free run over it.
     """
 
     name: str
@@ -141,22 +141,22 @@ class Scenario:
     judge: Callable[[Observed, Codec], Sequence[str]] | None = None
     deterministic: bool = True
     crash_stop: bool = False
-    """Zombies do not reach the external systems: what checkable and idempotent write actions assume."""
+    """Zombies do not reach the external systems, as checkable and idempotent write actions assume."""
     retries: bool = False
-    """Quarantined Input Sets are retried now and then, and when everything has finished; each a few times at most.
+    """Quarantined Input Sets are retried now and then, and when everything has finished; each at most a few times.
 
-    What is deterministic is then compared regardless of order: a retried Input Set comes late.
+    Deterministic results are then compared regardless of order, because a retried Input Set comes late.
     """
     retention: float | None = None
-    """Lineage that is older than so many ticks of the log's clock expires, and shared bodies are swept; None for never."""
+    """Lineage older than this many ticks of the log's clock expires, and shared bodies are swept. None: never."""
     sweeps: Sequence[Sweep] | None = None
-    """Where not everything expires: what does."""
+    """What expires, if not everything does."""
     kept: frozenset[Port] = frozenset()
     """Output ports whose lineage never expires."""
     drains: bool = False
     """In some schedules a person asks groups with sources to drain, at any moment."""
     replicated: Mapping[str, ReplicatedShape] = field(default_factory=dict)
-    """Groups that have replicas: their plans name the operators of all slots. Slots move at any moment."""
+    """Groups with replicas. Their plans name the operators of all slots. Slots may move at any moment."""
     plain: Scenario | None = None
-    """The same pipeline with nothing replicated: what is deterministic is compared with that, record by record."""
+    """The same pipeline without replication. Deterministic results are compared with it, record by record."""
     about: str = ""

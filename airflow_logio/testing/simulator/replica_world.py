@@ -224,7 +224,9 @@ class Scaling:
         if any(not slot.done for group in self.shapes for slot in self._store.slots(self._run_id, group)):
             return False
         if not self.end_run():
-            raise Violation("a_run_without_open_work_finishes", "every group and slot is done, and the run goes on")
+            raise Violation(
+                "a_run_without_open_work_finishes", "every group and slot is done, and the run has not finished"
+            )
         return True
 
     def close(self) -> None:

@@ -34,7 +34,7 @@ def tell(simulator: Simulator, failure: FailedSchedule) -> list[str]:
         return performed
 
     simulator.replay(failure.seed, failure.trace, narrate)
-    sentences.append("From here on nothing fails any more: every driver does what there is to do, until the end.")
+    sentences.append("From here on nothing fails: every driver does its work until the end.")
     return [*sentences, f"Then: {failure.invariant.replace('_', ' ')} — violated: {failure.what}"]
 
 
@@ -45,7 +45,7 @@ def _sentence(world: World, action: Action) -> str:
     if action.age >= len(drivers):
         return ""
     driver = drivers[-1 - action.age]
-    zombie = ", replaced and not knowing it" if driver.is_replaced else ""
+    zombie = ", replaced without knowing it" if driver.is_replaced else ""
     who = f"group {action.group}, incarnation {driver.number}{zombie}"
     return f"{who}: {_TELL[action.verb](driver, action)}"
 
@@ -56,7 +56,7 @@ def _sentence(world: World, action: Action) -> str:
 def _claim(world: World, action: Action) -> str:
     number = world.incarnations[action.group] + 1
     old = [str(driver.number) for driver in world.drivers[action.group] if driver.is_alive]
-    left = f"; incarnation {', '.join(old)} is alive and does not know" if old else ""
+    left = f"; incarnation {', '.join(old)} is alive and does not know it" if old else ""
     return f"group {action.group}: incarnation {number} is claimed{left}"
 
 
@@ -67,7 +67,7 @@ def _crash(world: World, action: Action) -> str:
 
 
 def _suspect(world: World, action: Action) -> str:
-    return f"group {action.group}, incarnation {world.incarnations[action.group]}: is taken for dead, and lives on"
+    return f"group {action.group}, incarnation {world.incarnations[action.group]}: is taken for dead, but is alive"
 
 
 def _decide(_world: World, action: Action) -> str:
@@ -77,9 +77,9 @@ def _decide(_world: World, action: Action) -> str:
 
 def _move(action: Action) -> str:
     assert isinstance(action.about, Move)
-    slots = ", ".join(f"{number} to {owner or 'nobody'}" for number, owner in action.about.placement) or "none"
+    slots = ", ".join(f"{number} to {owner or 'no replica'}" for number, owner in action.about.placement) or "none"
     retired = f", and {', '.join(action.about.retire)} retires" if action.about.retire else ""
-    return f"somebody places slots of {action.group}: {slots}{retired}"
+    return f"slots of {action.group} are placed by hand: {slots}{retired}"
 
 
 def _work(world: World, action: Action) -> str:
@@ -110,7 +110,7 @@ _SUPERVISION: dict[str, Callable[[World, Action], str]] = {
     "decide": _decide,
     "kill": lambda _world, action: f"group {action.group}: an old driver is killed",
     "intrude": lambda _world, action: (
-        f"a driver of an earlier run goes on at {action.about}, up to {action.many} steps"
+        f"a driver of an earlier run keeps writing to {action.about}, up to {action.many} steps"
     ),
     "stop": lambda _world, action: f"a person asks group {action.group} to halt",
     "retry": lambda _world, _action: "a person retries all quarantined Input Sets",
@@ -123,7 +123,7 @@ _SUPERVISION: dict[str, Callable[[World, Action], str]] = {
     "overdue": lambda _world, action: f"replica {action.group} was claimed and never came: it is taken for dead",
     "place": lambda _world, action: _move(action),
     "revive": lambda _world, action: f"a supervisor tries to recover replica {action.group}, which is retired",
-    "end": lambda _world, _action: "somebody asks whether the run has finished",
+    "end": lambda _world, _action: "the log is asked whether the run has finished",
     "sweep": lambda _world, _action: "payloads that no row names and whose driver is fenced are removed",
 }
 

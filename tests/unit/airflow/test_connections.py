@@ -104,7 +104,7 @@ def test_an_sqlite_file(fields: str, monkeypatch: pytest.MonkeyPatch) -> None:
         (connection("postgres", schema="x", password="hush"), "has no host"),
         (connection("postgres", host="db", password="hush"), "has no database"),
         (connection("logio", host="db", extra={"path": "/x"}, password="hush"), "both"),
-        (connection("generic", extra={"sqlalchemy_url": "db:hush@//"}), "no SQLAlchemy URL"),
+        (connection("generic", extra={"sqlalchemy_url": "db:hush@//"}), "not a SQLAlchemy URL"),
     ],
 )
 def test_an_unusable_connection_is_named(fields: str, message: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -150,7 +150,7 @@ def test_the_secrets_of_any_type_are_masked(password: str, monkeypatch: pytest.M
     [
         (connection("", host="api", password="hush"), "has no type"),
         (connection("postgres", schema="x", password="hush"), "has no host"),
-        (connection("generic", extra={"sqlalchemy_url": "db:hush@//"}), "no SQLAlchemy URL"),
+        (connection("generic", extra={"sqlalchemy_url": "db:hush@//"}), "not a SQLAlchemy URL"),
     ],
 )
 def test_what_is_no_url_of_anything_is_named(fields: str, message: str, monkeypatch: pytest.MonkeyPatch) -> None:

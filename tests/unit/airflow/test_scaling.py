@@ -295,7 +295,7 @@ def test_it_waits_for_the_task_of_the_group_and_for_no_longer_than_it_is_told(
     assert looks(waiting.trigger) is None
     assert drivers.launched() == []
     monkeypatch.setattr(scale_module, "time", SimpleNamespace(sleep=lambda _: None, monotonic=iter(range(99)).__next__))
-    with pytest.raises(AirflowFailException, match=r"not done after 3 s.*It stays asked for"):
+    with pytest.raises(AirflowFailException, match=r"not done after 3 s.*The request stands"):
         scaling(2, deferrable=False, timeout=3).execute(context())
     deferred(lambda: task().execute(context()))
     assert found_by(waiting.trigger) == {}
@@ -329,8 +329,8 @@ def test_what_cannot_be_launched_is_refused(log: LogStore, run: Run, monkeypatch
     [
         ({"pipeline": None}, "which run is meant"),
         ({"pipeline": None, "run_uid": "x", "external_dag_id": "y"}, "leave out external_dag_id"),
-        ({"replicas": -1}, "whole number from 0"),
-        ({"replicas": 1.5}, "whole number from 0"),
+        ({"replicas": -1}, "whole number, 0 or more"),
+        ({"replicas": 1.5}, "whole number, 0 or more"),
         ({"replicas": 4, "pipeline": sales_scaled}, "between 0 and 3"),
         ({"group": "totals", "pipeline": sales_scaled}, r"no replicated group 'totals', only \['hourly'\]"),
         ({"timeout": 0}, "timeout is 0"),

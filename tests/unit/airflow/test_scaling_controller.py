@@ -148,7 +148,7 @@ def test_a_run_that_a_process_looks_after_is_left_to_it(log: LogStore, tmp_path:
     run = log.find_run(start.execute(context(params=params)))
     log.register(log.claim(run.run_id, ONE, expected=0, reason="test"), SOMEBODY)
     [told] = control(always(3)).execute(context())
-    assert told["result"] == "left to the process that has started the run"
+    assert told["result"] == "left to the process that started the run"
     assert log.scalings(run.run_id)[0].state is ScalingState.REQUESTED
     assert log.group(run.run_id, TWO).state is GroupState.RETIRED
 

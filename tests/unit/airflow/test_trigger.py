@@ -371,7 +371,7 @@ def test_a_triggerer_that_ends_says_what_it_leaves(
         await asyncio.gather(asking, return_exceptions=True)
 
     asyncio.run(kill())
-    said = f"the triggerer ends. `logio stop {run.uid[:8]} {GROUP}` halts it"
+    said = f"the triggerer is stopping. `logio stop {run.uid[:8]} {GROUP}` halts it"
     assert said in " ".join(capsys.readouterr().out.split())
 
 

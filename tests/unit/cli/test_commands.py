@@ -111,7 +111,7 @@ def test_how_long_external_systems_are_waited_for(
     assert logio(monkeypatch, *command, "--run-id", "mine") == 0
     assert "goes on with" not in capsys.readouterr().err
     assert logio(monkeypatch, *command, "--replay-seconds", "9", "--run-id", "mine") == 0
-    assert "goes on with the replay seconds it was started with: 1.5" in capsys.readouterr().err
+    assert "keeps the replay seconds it was started with: 1.5" in capsys.readouterr().err
     assert supervised == [900.0, 1.5, 1.5, 1.5]
 
 
@@ -146,7 +146,7 @@ def test_stop_drains_a_run_whoever_supervises_it(
 ) -> None:
     assert logio(monkeypatch, "stop", "manual__1", "--drain", "--timeout", "0") == 1
     printed = capsys.readouterr()
-    assert "ingest: new" in printed.out and "it stays asked for" in printed.err
+    assert "ingest: new" in printed.out and "the request stands" in printed.err
     assert logio(monkeypatch, "status", "manual__1") == 0
     assert "new (to be draining)" in capsys.readouterr().out
     assert logio(monkeypatch, "stop", "manual__1", "totals", "--drain") == 1

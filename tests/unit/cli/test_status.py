@@ -225,7 +225,7 @@ def test_plain_lines_until_the_run_has_ended(flow: TwoGroups, store: LogStore) -
     assert lines[0].endswith(" s  ingest 50% 10 events | totals inc 2 35% 7 events")
     assert "ingest: recovery by incarnation 2: test" in lines
     assert any(line.startswith("ingest: recovered, first commit ") for line in lines)
-    away = [line for line in lines if "log away since" in line]
+    away = [line for line in lines if "log unavailable since" in line]
     assert len(away) == 1 and away[0].endswith("UTC: connection refused"), "said once"
     assert any(line.startswith("the log is back after ") for line in lines)
     assert lines[-1] == "finished: ingest finished, totals finished"
@@ -251,9 +251,9 @@ def test_a_page_on_a_terminal(flow: TwoGroups, store: LogStore) -> None:
     watched(TerminalScreen(console), looks)
     text = painted.getvalue()
     assert "read.out → total.in" in text and "totals/2" in text
-    assert "log away since" in text and "connection refused" in text
+    assert "log unavailable since" in text and "connection refused" in text
     final = text.rpartition("run run-1 of sales")[2]
-    assert "finished" in final and "log away" not in final
+    assert "finished" in final and "log unavailable" not in final
 
 
 def test_a_finished_run_that_nobody_marks_is_watched_for_a_while(flow: TwoGroups, store: LogStore) -> None:

@@ -86,7 +86,7 @@ def test_the_state_of_another_campaign_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="another campaign: linear from seed 3"):
         Campaign(["linear"], 5).resume(state)
     state.write_text("[]")
-    with pytest.raises(ConfigurationError, match="no state file"):
+    with pytest.raises(ConfigurationError, match="not a state file"):
         Campaign(["linear"], 5).resume(state)
 
 

@@ -115,7 +115,7 @@ def test_a_right_writer_passes(kind: Any) -> None:
         (WithoutMarker, "write actions 1 and 2 were executed again after a recovery, and have changed something"),
         (WithoutToken, "a driver with token 1 may write although token 3 has written"),
         (AllOrNothing, "write action 3 was lost behind actions that were executed before"),
-        (AskedByNumber, "is_applied says yes of another run's write action"),
+        (AskedByNumber, "is_applied says yes for another run's write action"),
         (Forgetful, "write actions 1 and 2 were executed again after a recovery, and have changed something"),
         (Appended, "write actions 1 and 2 were executed again after a recovery, and have changed something"),
     ],

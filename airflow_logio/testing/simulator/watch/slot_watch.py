@@ -125,7 +125,7 @@ class SlotWatch:
             if owner is not None and owner not in raised:
                 raise Violation(
                     "who_loses_or_gains_a_slot_gets_a_new_epoch",
-                    f"slot {key[2]} of {key[1]} went from {before.owner} to {after.owner}, and {owner} goes on",
+                    f"slot {key[2]} of {key[1]} went from {before.owner} to {after.owner}, and {owner} keeps its epoch",
                 )
 
     def a_slot_is_done_when_its_operators_have_ended(self, key: tuple[int, str, int]) -> None:
