@@ -1,4 +1,4 @@
-"""Payloads as bytes: what the runtime does with Arrow, scenarios of plain Python do with msgpack."""
+"""Payloads as bytes. The runtime uses Arrow for this; scenarios in plain Python use msgpack."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, Protocol
 import msgspec
 
 REMEMBERED = 4_096
-"""Tables, and bodies, at most."""
+"""Most tables, and most bodies, that are cached."""
 
 
 class Codec(Protocol):
@@ -19,11 +19,11 @@ class Codec(Protocol):
     def decode(self, body: bytes) -> Any: ...
 
     def comparable(self, body: bytes) -> Any:
-        """A value by which two bodies that mean the same are equal; asked only for bodies whose bytes differ."""
+        """A value that is equal for two bodies with the same meaning. Needed only for bodies whose bytes differ."""
         ...
 
     def records(self, body: bytes) -> Sequence[str]:
-        """The records of a body, each as a text by which it can be told from others."""
+        """The records of a body, each as text that distinguishes it from others."""
         ...
 
 
@@ -42,9 +42,9 @@ class PlainCodec:
 
 
 class ArrowCodec:
-    """Arrow tables as IPC streams, as in the runtime. The order of records within one event means nothing.
+    """Arrow tables as IPC streams, as in the runtime. The order of records within one event has no meaning.
 
-    Tables and bodies are immutable, and schedules see the same ones again and again: both ways are remembered.
+    Tables and bodies are immutable, and schedules see the same ones repeatedly, so both directions are cached.
     """
 
     def __init__(self) -> None:
@@ -61,7 +61,7 @@ class ArrowCodec:
         if known is None:
             if len(self._bodies) >= REMEMBERED:
                 self._bodies.clear()
-            # The table itself is kept, so that its id is nobody else's.
+            # The table itself is kept, so that no other object gets its id.
             known = self._bodies[id(payload)] = (payload, encode(payload))
         return known[1]
 

@@ -1,7 +1,7 @@
-"""What comes out of replicated groups, as if nothing were replicated: Dispatchers, Mergers and slots are collapsed.
+"""The result of replicated groups as if nothing were replicated: Dispatchers, Mergers and slots are collapsed.
 
-Which slot gets what, and in which order the Merger sends it on, is left to chance, and so are the numbers of events and how
-many there are. What must not depend on it are the records at every destination, and of which records they were made.
+Chance decides which slot gets what, in which order the Merger passes it on, how many events there are, and their numbers.
+The records at every destination, and the records that they were made from, must not depend on that.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from airflow_logio.testing.simulator.plan import Observed, Pair
 Name = tuple[str, int]
 """(output port, event_id)"""
 Made = tuple[str, str, str, str]
-"""(output port, record, output port, record): the first one went into the second one."""
+"""(output port, record, output port, record): the first record went into the second."""
 
 
 class Collapsed:
-    """Of which events of one port those of another were made. `senders` maps input ports to output ports."""
+    """Which events of one port were made from which events of another. `senders` maps input ports to output ports."""
 
     def __init__(self, pairs: Iterable[Pair], senders: Mapping[str, str]) -> None:
         self._made_of: dict[Name, set[Name]] = {}
@@ -30,7 +30,7 @@ class Collapsed:
             self._made_of.setdefault((port, made), set()).add((senders[into], event_id))
 
     def of(self, port: str, event_id: int, start: str) -> set[int]:
-        """Events of output port `start` from which paths lead to the event."""
+        """Events of output port `start` with a path to the event."""
         todo, seen, found = [(port, event_id)], set[Name](), set[int]()
         while todo:
             name = todo.pop()
@@ -44,26 +44,26 @@ class Collapsed:
 
 @dataclass(frozen=True)
 class Records:
-    """A run as its records: per port and per writer as their author named them, how often each record is there."""
+    """A run as its records: how often each record occurs, per port and per writer as their author named them."""
 
     ports: Mapping[str, Counter[str]]
     sent_on: Mapping[str, tuple[str, Counter[str]]]
-    """Dispatcher or Merger → (the port whose records it sends on, what it has sent)."""
+    """Dispatcher or Merger → (the port whose records it passes on, what it has sent)."""
     in_order: Mapping[str, Sequence[Sequence[str]]]
-    """Port or writer → the records of its events, one event after the other: of a replicated pipeline, of ordered Mergers
-    and of writers behind them."""
+    """Port or writer → the records of its events, one event after the other. In a replicated pipeline, only ordered Mergers
+    and the writers behind them."""
     writes: Mapping[str, Counter[str]]
     lineage: frozenset[Made]
     changed: tuple[str, ...]
-    """Dispatchers and Mergers that have sent on what they had not got."""
+    """Dispatchers and Mergers that have sent records that they had not received."""
     aside: frozenset[str]
-    """Operators of which Input Sets are quarantined."""
+    """Operators with quarantined Input Sets."""
     is_whole: bool
     """No lineage has expired."""
 
 
 class _Names:
-    """How ports were called before groups were replicated; `authored` are the names of operators then."""
+    """The names of ports before replication. `authored` are the names of operators before replication."""
 
     def __init__(self, senders: Mapping[str, str], authored: Collection[str]) -> None:
         self._authored = authored
@@ -75,7 +75,7 @@ class _Names:
         return base_operator(operator) in self._authored
 
     def port(self, port: str) -> str:
-        """That of a Dispatcher or Merger is called after the port whose records it sends on."""
+        """The name of a port. That of a Dispatcher or Merger is the name of the port whose records it passes on."""
         operator, _, name = port.rpartition(".")
         if self.is_authored(operator):
             return f"{base_operator(operator)}.{name}"
@@ -90,8 +90,8 @@ def records_of(
     ordered: Collection[str],
     codec: Codec,
 ) -> Records:
-    """`senders` maps input ports to output ports, as they are; `authored` are operators as their author named them,
-    `ordered` those whose events have an order that is to be kept.
+    """`senders` maps the actual input ports to output ports. `authored` are operators as their author named them; `ordered`
+    are those whose events must keep their order.
     """
     names = _Names(senders, authored)
     ports: dict[str, Counter[str]] = {}
@@ -99,7 +99,7 @@ def records_of(
     for port, bodies in observed.ports.items():
         operator = port.rpartition(".")[0]
         if "<" in port:
-            continue  # the effects of side-effect reads: how many there are depends on the events
+            continue  # the effects of side-effect reads: their number depends on the events
         sent = Counter(record for body in bodies if body for record in codec.records(body))
         if names.is_authored(operator):
             ports.setdefault(names.port(port), Counter()).update(sent)
@@ -130,7 +130,7 @@ def _in_order(bodies: Iterable[bytes], codec: Codec) -> list[Sequence[str]]:
 
 
 def _behind(senders: Mapping[str, str], operators: Collection[str]) -> set[str]:
-    """Operators that get all their events from these, on one port: events of a Merger in their group are not logged."""
+    """Operators that get all their events from these, on one port. Events of a Merger in their group are not logged."""
     ports = Counter(receiver.rpartition(".")[0] for receiver in senders)
     return {
         name
@@ -164,8 +164,8 @@ def _lineage(
 def difference(wanted: Records, found: Records) -> str:
     """What is wrong with a run of the replicated pipeline, in one sentence; empty if nothing is.
 
-    An event of the plain pipeline is made of all records of its Input Sets, one of a slot of those of its keys: so its
-    lineage is part of the plain one, and all records have some that had some.
+    An event of the plain pipeline is made from all records of its Input Sets; an event of a slot, only from those of its
+    keys. So the lineage of a slot's event is part of the plain one, and every record that had lineage must still have some.
     """
     for kind, mine, others in (("port", found.ports, wanted.ports), ("writer", found.writes, wanted.writes)):
         for name in sorted(set(others) if kind == "writer" else set(mine) & set(others)):

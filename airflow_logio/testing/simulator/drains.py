@@ -1,4 +1,4 @@
-"""Drained runs under the simulator: who asks when, and the part of the input that was read."""
+"""Drained runs in the simulator: when a drain is requested, and the part of the input that was read."""
 
 from __future__ import annotations
 
@@ -11,26 +11,26 @@ from typing import Any, NamedTuple
 from airflow_logio.testing.simulator.plan import Batch, Read, Scenario, SourceScript, UpTo
 
 DRAIN_EVERY = 8
-"""Of the seeds of a scenario that drains, every so manieth is of a schedule in which somebody asks for it."""
+"""In a scenario that drains, one in so many seeds gives a schedule with a drain."""
 AT_ONCE = 0.1
-"""How often before anybody has read anything."""
+"""How often the request comes before anything was read."""
 LATEST = 0.6
-"""Of the events of a whole run: the last moment."""
+"""The last moment of a request, as a share of the events of a whole run."""
 ALONE, LATER, AGAIN = 0.1, 0.2, 0.3
-"""How often, of several groups with sources, one is not asked at all, or at another moment; how often one is asked twice."""
+"""If several groups have sources: how often one is not asked, or at another moment; and how often one is asked twice."""
 
 
 class Wish(NamedTuple):
-    """A person asks `group` to drain when so many events are logged."""
+    """A person asks `group` to drain when this many events are logged."""
 
     events: int
     group: str
 
 
 def wishes(seed: int, groups: Sequence[str], events: int) -> list[Wish]:
-    """Those of one schedule, the last one first; `events` is how many a whole run has.
+    """The requests of one schedule, the last one first. `events` is the number of events of a whole run.
 
-    A generator of its own: what else happens in a schedule in which nobody asks does not depend on it.
+    They have their own random generator, so a schedule without a request does not depend on them.
     """
     if seed % DRAIN_EVERY != DRAIN_EVERY - 1 or not groups:
         return []
@@ -57,7 +57,7 @@ def wishes(seed: int, groups: Sequence[str], events: int) -> list[Wish]:
 
 @dataclass(frozen=True)
 class Prefix:
-    """A source that ends where a drained run has stopped to read it."""
+    """A source that ends where a drained run stopped reading it."""
 
     script: SourceScript
     up_to: UpTo
@@ -73,7 +73,7 @@ class Prefix:
 
 
 def prefix_of(scenario: Scenario, read: Read) -> Scenario:
-    """The same pipeline over the part of its input that was read, and what is expected of that."""
+    """The same pipeline over the part of its input that was read, with the result expected of it."""
     return replace(
         scenario,
         sources={name: Prefix(script, read[name]) for name, script in scenario.sources.items()},

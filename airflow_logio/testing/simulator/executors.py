@@ -1,7 +1,7 @@
-"""Who carries out requests to scale in a schedule: a supervisor, a task, a person. The code is that of `runtime/scaling`.
+"""Executors carry out requests to scale in a schedule: a supervisor, a task, a person. Their code is `runtime/scaling`.
 
-An executor is paused between any two questions to the log, for as long as the schedule likes, and may die there. Its code
-is the real one and knows nothing of it: paused by an exception, it goes on by running again over the answers it has had.
+The schedule may pause an executor between any two questions to the log, for any time, and may kill it there. The executor
+runs the real code, which knows nothing of this: an exception pauses it, and it resumes by replaying the earlier answers.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 WHOLE = sys.maxsize
-"""Questions: as many as there are."""
+"""Number of questions: as many as it has."""
 
 
 class Paused(BaseException):
@@ -32,7 +32,7 @@ class Paused(BaseException):
 
 
 class Work(NamedTuple):
-    """What an executor is employed for; a supervisor looks after all requests and has none of its own."""
+    """The job of an executor. A supervisor handles all requests and has none of its own."""
 
     who: str
     replicas: int = 0
@@ -40,7 +40,7 @@ class Work(NamedTuple):
 
 
 class Executor:
-    """One process. `go_on` lets it ask the log so many questions; what it asks changes the log as the real one would."""
+    """One process. `go_on` lets it ask the log some questions, which change the log as those of a real process do."""
 
     def __init__(self, world: World, group: str, work: Work) -> None:
         self.world = world
@@ -50,17 +50,17 @@ class Executor:
         self._answers: list[tuple[Any, LogioError | None]] = []
         self._heard = self._left = 0
         self.request: ScalingRequest | None = None
-        """Its own, once it has asked for it."""
+        """Its own request, once it has made it."""
         self.carrying: ScalingRequest | None = None
-        """What it is carrying out."""
+        """The request that it is carrying out."""
 
     @property
     def store(self) -> LogStore:
-        """The log, each question to which is a step."""
+        """The log; each question to it is one step."""
         return cast(LogStore, _Asked(self))
 
     def go_on(self, questions: int) -> bool:
-        """Until the end of its round, at most; False if there is nothing more to do for it."""
+        """Run at most until the end of its round. False if it has nothing more to do."""
         self._heard, self._left, self.carrying = 0, questions, None
         try:
             goes_on = self._round(self)
@@ -72,13 +72,13 @@ class Executor:
             for _, failure in self._answers:
                 if failure is not None:
                     failure.__traceback__ = (
-                        None  # it would hold this executor, and its world, until they are looked for
+                        None  # it would hold this executor, and its world, until the garbage collector runs
                     )
         self._answers.clear()
         return goes_on
 
     def ask(self, question: Callable[[], T]) -> T:
-        """One question to the log, or the answer that it has had."""
+        """Ask the log one question, or replay the answer that it gave."""
         if self._heard == len(self._answers):
             if self._left <= 0:
                 raise Paused
@@ -96,7 +96,7 @@ class Executor:
     def launch(
         self, group: str, *, expected: int, reason: str, by_user: bool = False, request_id: int | None = None
     ) -> Claim:
-        """As `launch_group`: the claim comes first, and nobody may be there to start the driver."""
+        """As `launch_group`: the claim comes first, and the executor may die before it starts the driver."""
         scaling, carrying = self.world.scaling, self.carrying
         claim = self.ask(lambda: scaling.claim(carrying, group, expected, reason, by_user, request_id))
         self.ask(lambda: scaling.begin(claim))
@@ -125,7 +125,7 @@ class _Asked:
 
 
 def _supervise(executor: Executor) -> bool:
-    """As `LocalRun` at every look."""
+    """As `LocalRun` does at every look."""
     store, run = executor.store, executor.world.run
     try:
         for request in look_after(store, run, store.groups(run.run_id)):
@@ -138,7 +138,7 @@ def _supervise(executor: Executor) -> bool:
 
 
 def _task(executor: Executor) -> bool:
-    """As `LogioScaleOperator`, whose trigger waits until the next step can be taken. Its next try has the same key."""
+    """As `LogioScaleOperator` does; its trigger waits until the next step can be taken. Its next try has the same key."""
     if executor.request is None:
         return _ask(executor)
     store, run, request = executor.store, executor.world.run, executor.request
@@ -151,12 +151,12 @@ def _task(executor: Executor) -> bool:
 
 
 def _person(executor: Executor) -> bool:
-    """As `logio scale`."""
+    """As `logio scale` does."""
     return _ask(executor) if executor.request is None else _carries_on(executor, executor.request)
 
 
 def _ask(executor: Executor) -> bool:
-    """A round of its own; False for a run that has ended."""
+    """One round of its own request; False if the run has ended."""
     run_id, work = executor.world.run.run_id, executor.work
     try:
         executor.request = executor.store.request_scaling(

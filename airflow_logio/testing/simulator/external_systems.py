@@ -1,7 +1,7 @@
 """Simulated external systems, each with exactly the promise that docs/design.md makes for its kind ("What is promised").
 
-A system is one object that all drivers of a run share, zombies included. Every method is one atomic step of the system.
-A conditional one is a database: a write is a transaction of several steps (`write_attempts.py`), rows have locks.
+A system is one object that all drivers of a run share, including zombies. Every method is one atomic step of the system.
+A conditional system is a database: a write is a transaction of several steps (`write_attempts.py`), and rows have locks.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from airflow_logio.testing.simulator.write_attempts import EarlierRun
 
 THIS_RUN = Owner("this run", 3.0)
-"""The run that is simulated: earlier ones were started before it."""
+"""The simulated run. Earlier runs were started before it."""
 NO_MARKER = MarkerRow()
 
 
@@ -27,16 +27,16 @@ class Guarantee(StrEnum):
     """What an external system can do about a write action that may have been applied already."""
 
     CONDITIONAL = "conditional"
-    """Applies an action and its marker in one step, refuses what the marker has passed and lower tokens."""
+    """Applies an action and its marker in one step. Refuses actions that the marker has passed, and lower tokens."""
     CHECKABLE = "checkable"
-    """Can be asked which action it has applied last; the answer and a later write are two steps."""
+    """Can say which action it applied last. The answer and a later write are two steps."""
     IDEMPOTENT = "idempotent"
-    """Keyed: applying an action twice is applying it once."""
+    """Keyed: applying an action twice has the effect of applying it once."""
 
 
 @dataclass(frozen=True, slots=True)
 class AppliedWrite:
-    """A write action as the external system got it."""
+    """A write action as the external system received it."""
 
     number: int
     header: Mapping[str, Any]
@@ -45,35 +45,35 @@ class AppliedWrite:
 
 @dataclass(frozen=True, slots=True)
 class TableChange:
-    """What a transaction has done to a table, and nobody else sees before it commits."""
+    """Changes of a transaction to a table. Nothing else sees them before it commits."""
 
     inserted: Sequence[AppliedWrite]
     deleted: Sequence[AppliedWrite] = ()
     owner: Owner | None = None
-    """Who owns it from now on; None for who did."""
+    """The owner from now on; None keeps the present one."""
 
 
 class LockHolder(Protocol):
-    """Who holds locks."""
+    """A holder of locks."""
 
     def is_open(self) -> bool:
-        """Its client lives, and it has neither committed nor rolled back."""
+        """Whether its client is alive, and it has neither committed nor rolled back."""
 
     def end(self) -> None:
-        """The database ends its session, and rolls back."""
+        """The database ends its session and rolls it back."""
 
 
 Resource = tuple[str, ...]
 
 
 class Locks:
-    """Locks of rows; who died inside a transaction holds none."""
+    """Locks of rows. A client that died inside a transaction holds none."""
 
     def __init__(self) -> None:
         self._held: dict[Resource, dict[LockHolder, bool]] = {}
 
     def take(self, resource: Resource, who: LockHolder, *, shared: bool = False) -> bool:
-        """Lock a row, until `release`; False if it has to wait for the lock of another one."""
+        """Lock a row until `release`. False if another client holds the lock."""
         holders = self._held.setdefault(resource, {})
         if any(not (shared and is_shared) for _, is_shared in self._others(resource, who)):
             return False
@@ -87,7 +87,7 @@ class Locks:
         return [(holder, is_shared) for holder, is_shared in holders.items() if holder is not who and holder.is_open()]
 
     def end_others(self, resource: Resource, who: LockHolder) -> None:
-        """Sessions that hold this lock, and that somebody has waited for long enough, are ended."""
+        """End the other sessions that hold this lock, after a client has waited long enough."""
         for holder, _ in self._others(resource, who):
             holder.end()
 
@@ -101,19 +101,19 @@ class Locks:
 
 @dataclass
 class ExternalSystem:
-    """One connection's system: what it has applied, in order, and the marker per writer."""
+    """The system behind one connection: what it has applied, in order, and the marker of each writer."""
 
     guarantee: Guarantee = Guarantee.CONDITIONAL
     applied: dict[WriterKey, list[AppliedWrite]] = field(default_factory=dict)
     markers: dict[tuple[str, WriterKey], MarkerRow] = field(default_factory=dict)
-    """(run, writer) → marker, of a conditional system; another one has none but what it has applied."""
+    """(run, writer) → marker, in a conditional system. Other systems have no markers, only what they have applied."""
     owners: dict[WriterKey, Owner] = field(default_factory=dict)
     """Writer → the run that owns its table."""
     locks: Locks = field(default_factory=Locks)
     earlier: list[EarlierRun] = field(default_factory=list)
-    """Runs before this one, whose drivers go on at the same tables."""
+    """Earlier runs, whose drivers still write to the same tables."""
     reads: int = 0
-    """How often it was read: contents of `lookup` may depend on it."""
+    """How often it was read. Contents of `lookup` may depend on it."""
 
     def marker(self, key: WriterKey) -> int:
         """Number of the last write action that was applied; 0 if none was."""
@@ -128,11 +128,11 @@ class ExternalSystem:
         return self.markers.get((run.run_uid, key), NO_MARKER)
 
     def rows(self, key: WriterKey) -> list[AppliedWrite]:
-        """What is committed in the table of a writer."""
+        """The committed rows in the table of a writer."""
         return self.applied.setdefault(key, [])
 
     def commit(self, run: Owner, key: WriterKey, marker: MarkerRow, change: TableChange) -> None:
-        """One transaction: rows that it deleted go, rows that it inserted come, the marker advances."""
+        """Commit one transaction: apply its deletions and insertions, and advance the marker."""
         if change.owner is not None:
             self.owners[key] = change.owner
         rows = self.rows(key)
@@ -143,18 +143,18 @@ class ExternalSystem:
         self.markers[run.run_uid, key] = marker
 
     def close(self) -> None:
-        """Let go of everything that refers to it."""
+        """Drop all references to it."""
         self.locks.clear()
         self.earlier.clear()
 
     # --- of the other ones --------------------------------------------------------------------------------------------
 
     def write(self, key: WriterKey, writes: Sequence[PendingWrite]) -> None:
-        """Unconditional: of a checkable system, after its `marker` was asked; each action is applied, again or not."""
+        """Write unconditionally. For a checkable system, after its `marker` was read. Applies each action, again or not."""
         self._append(key, writes)
 
     def upsert(self, key: WriterKey, writes: Sequence[PendingWrite]) -> None:
-        """Idempotent: an action replaces what it wrote before, under its key."""
+        """Write idempotently: an action replaces what it wrote before under its key."""
         held = {action.number: index for index, action in enumerate(self.applied.get(key, ()))}
         for write in writes:
             if write.number in held:

@@ -1,4 +1,4 @@
-"""What a schedule asks of a log: the part of `LogStore` that its drivers, supervisors and executors use."""
+"""The part of `LogStore` that the drivers, supervisors and executors of a schedule use."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from airflow_logio.store.records import (
 
 
 class Session(Protocol):
-    """What a simulated driver asks of its session (`GroupSession`)."""
+    """The part of `GroupSession` that a simulated driver uses."""
 
     @property
     def ref(self) -> GroupRef: ...
@@ -41,7 +41,7 @@ class Session(Protocol):
 
 
 class Log(Protocol):
-    """What drivers and their supervisor ask of the log (`LogStore`)."""
+    """The part of `LogStore` that drivers and their supervisor use."""
 
     def start_run(self, spec: RunSpec) -> Run: ...
     def claim(

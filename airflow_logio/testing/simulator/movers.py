@@ -1,8 +1,8 @@
-"""Who scales in a schedule: those who ask, and those who carry it out, a few questions to the log at a time.
+"""Scaling in a schedule: some actors make requests, others carry them out, with a few questions to the log at a time.
 
-Controllers ask and go. A task and a person ask and carry out what they asked for; a supervisor carries out what it finds.
-Each may be delayed anywhere while the others go on, and die anywhere: a task is tried again, a supervisor replaced. And
-somebody places slots by hand as no request would.
+Controllers make a request and leave. A task and a person make a request and carry it out; a supervisor carries out what it
+finds. Each may be delayed anywhere while the others continue, and may die anywhere: a task is tried again, a supervisor is
+replaced. Besides, slots are placed by hand, in ways that no request would.
 """
 
 from __future__ import annotations
@@ -19,42 +19,42 @@ from airflow_logio.testing.simulator.world import Action, World
 
 MIN_REQUESTS, MAX_REQUESTS = 3, 7
 MOST_BY_HAND = 5
-"""Slots are placed anywhere, or nowhere, without a request."""
+"""Most times that slots are placed without a request: anywhere, or nowhere."""
 AT_ONCE = 3
-"""Tasks and persons at a time."""
+"""Most tasks and persons at a time."""
 WAITS_NOT = 0.02
-"""They are when a replica begins, or now and then before."""
+"""Slots are placed when a replica begins, or, with this probability, before."""
 BY_CONTROLLERS = 0.35
-"""Of the requests, and of the moments at which several come at once."""
+"""Share of the moments for requests at which controllers make them, one or several at once."""
 CONTROLLERS = 3
-"""At most so many at once, each with a request of its own, or with that of the last one."""
+"""Most controllers at once. Each makes its own request, or repeats that of the previous one."""
 SAME_KEY = 0.4
 TO_ZERO = 0.15
 TURN = 0.25
-"""Of the choices of a schedule, while a task or person is at work."""
+"""Share of the choices of a schedule for tasks and persons, while one is at work."""
 LOOKS = 0.09
-"""Of all choices: a supervisor goes on."""
+"""Share of all choices in which a supervisor takes a step."""
 QUESTIONS = 9
-"""At most so many before the next choice; a look that finds nothing to do has two."""
+"""Most questions before the next choice. A look that finds nothing to do asks two."""
 DIES = 0.04
-"""An executor, before any choice that it would have."""
+"""How often an executor dies before one of its turns."""
 TRIED_AGAIN = 0.7
-"""A task that died."""
+"""How often a task that died is tried again."""
 FATAL = 0.3
-"""How often a replica dies, or is taken for dead, when slots have moved."""
+"""How often a replica dies, or is considered dead, when slots have moved."""
 OVERDUE = 0.2
-"""Of the choices while a replica is claimed that has no driver."""
+"""Share of choices in which a claimed replica without a driver is found overdue."""
 REVIVED = 0.02
 ENDED = 0.01
 PATIENCE = 40
-"""So many turns a person or a task waits."""
+"""How many turns a person or a task waits."""
 
 Do = Callable[[Action], bool]
 
 
 @dataclass
 class Employed:
-    """An executor, by its number, as the schedule sees it."""
+    """An executor as the schedule sees it, with its number."""
 
     number: int
     group: str
@@ -67,7 +67,7 @@ BEGINNING = (LifeStep.OPEN, LifeStep.ASK_SLOTS, LifeStep.READ)
 
 
 class Movers:
-    """Those of one schedule. A generator of its own: nothing else in a schedule depends on its draws."""
+    """The scaling of one schedule. It has its own random generator: nothing else in the schedule depends on it."""
 
     def __init__(self, world: World, seed: int, events: int, do: Do) -> None:
         self._world = world
@@ -82,7 +82,7 @@ class Movers:
         self._due_by_hand = self._plan(events, self._pick(MOST_BY_HAND + 1))
 
     def _plan(self, events: int, count: int) -> list[tuple[int, str]]:
-        """(events that are logged then, group), the last moment first; the end of everything is worth something, too."""
+        """(number of logged events, group), the last moment first. Some moments come when everything has ended."""
         groups = list(self._world.scaling.shapes)
         due = [(int(self._roll() * 1.15 * events), self._random.choice(groups)) for _ in range(count)]
         return sorted(due, reverse=True)
@@ -91,7 +91,7 @@ class Movers:
         return int(self._roll() * count)
 
     def turn(self) -> None:
-        """Perhaps a step of somebody who has to do with replicas."""
+        """Perhaps take a step that has to do with replicas."""
         world = self._world
         while self._due and self._due[-1][0] <= world.watch.events and len(self._at_work) < AT_ONCE:
             self._begin(self._due.pop()[1])
@@ -111,7 +111,7 @@ class Movers:
             self._do(Action(self._random.choice(sorted(world.scaling.unlaunched)), 0, "overdue"))
 
     def finish(self) -> None:
-        """The run is over: whoever was delayed goes on, and sees it or not."""
+        """The run is over: every delayed executor resumes, whether it sees that or not."""
         for one in [*self._at_work, self._supervisor]:
             for _ in range(4):
                 self._execute(one)
@@ -178,12 +178,12 @@ class Movers:
     # --- who needs no request -----------------------------------------------------------------------------------------
 
     def _begins(self, group: str) -> bool:
-        """A replica may be asking which slots it has."""
+        """Whether a replica may be asking for its slots."""
         newest = (self._world.newest(name) for name in self._world.scaling.shapes[group].replicas)
         return any(one is not None and one.is_alive and one.life.wants in BEGINNING for one in newest)
 
     def _place(self, group: str) -> None:
-        """Every slot that is not done anywhere, or some of them; replicas that are left without retire, or wait."""
+        """Place all open slots anywhere, or some of them. Replicas left without slots retire, or wait."""
         world = self._world
         states = {name: world.scaling.state(name) for name in world.scaling.shapes[group].replicas}
         running = [name for name, state in states.items() if state is GroupState.RUNNING]
@@ -191,8 +191,8 @@ class Movers:
         owners, keeps = {slot.number: slot.owner for slot in slots}, 0.5
         asked = any(one.state in OPEN_SCALING for one in world.store.scalings(world.run.run_id, group))
         if self._roll() < TO_ZERO and not asked:
-            # Of all or of none: who keeps one might finish, and be of no use to the others. All retire, and none is on its
-            # way: nobody is woken while there is one.
+            # All slots or none: a replica that keeps one might finish, and be of no use to the others. All retire, and no
+            # replica is starting, since none is woken while there is one.
             owners, keeps = dict.fromkeys(owners), 0.0
         elif running:
             anybody = self._random.choice

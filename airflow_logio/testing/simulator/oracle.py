@@ -1,4 +1,4 @@
-"""The oracle: what a schedule left behind, against what it must have left."""
+"""The oracle compares what a schedule left behind with what it must have left."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ def lineage_of(tables: Tables) -> frozenset[Pair]:
 
 
 def aside_of(tables: Tables) -> frozenset[tuple[str, str]]:
-    """(operator, Input Set) of what is quarantined."""
+    """(operator, Input Set) of each quarantined Input Set."""
     return frozenset((operator, inset_id) for _, operator, inset_id in tables.quarantine)
 
 
 def unordered(observed: Observed, tables: Tables, senders: Mapping[Port, Port], codec: Codec) -> Observed:
     """The same without what late Input Sets change: the order of events, and the numbers that follow from it.
 
-    Events are numbered by what they carry, so that those that carry the same are one; ends of streams are left out.
+    Events are numbered by their contents, so events with the same contents count as one. Ends of streams are left out.
     """
     by_content = partial(_content, codec)
     ranks = {
@@ -46,7 +46,7 @@ def unordered(observed: Observed, tables: Tables, senders: Mapping[Port, Port], 
     logged = {(f"{key.operator}.{key.channel}", key.event_id): body.body for key, body in tables.bodies.items()}
 
     def number(port: str, event_id: int) -> int:
-        """0 for an event whose body is not in the log any more."""
+        """0 for an event whose body is no longer in the log."""
         body = logged.get((port, event_id)) or observed.expired.get((port, event_id))
         return ranks.get(port, {}).get(by_content(body), 0) if body else 0
 
@@ -71,7 +71,7 @@ def _content(codec: Codec, body: bytes) -> str:
 
 
 def compare(scenario: Scenario, observed: Observed, reference: Observed | None) -> str:
-    """What is wrong, in one sentence; empty if nothing is. Without a reference, only what the scenario itself expects."""
+    """What is wrong, in one sentence; empty if nothing is. Without a reference, checks only what the scenario expects."""
     codec = scenario.codec
     if scenario.expected is not None and reference is None:
         expected = scenario.expected()
@@ -92,7 +92,7 @@ def compare(scenario: Scenario, observed: Observed, reference: Observed | None) 
         wrong = wrong or _lineage(kept, observed.lineage)
         if not wrong and reference.aside != observed.aside:
             wrong = f"quarantined are {sorted(observed.aside)} instead of {sorted(reference.aside)}"
-    judged = scenario.deterministic and reference is not None  # what is equal to what was judged needs no judge
+    judged = scenario.deterministic and reference is not None  # a result equal to one already judged needs no judge
     if not wrong and not judged and scenario.judge is not None:
         wrong = "; ".join(scenario.judge(observed, codec))
     return wrong

@@ -1,4 +1,4 @@
-"""Operators of plain Python for scenarios: payloads are lists. Each is a few lines, and none keeps state of its own."""
+"""Operators in plain Python for scenarios. Payloads are lists; each operator has a few lines, and no hidden state."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ State = dict[str, Any]
 
 
 class PlainLogic:
-    """Every event is an Input Set of its own, used at once; subclasses change what they need."""
+    """Every event is its own Input Set, used at once. Subclasses change what they need."""
 
     stateless = True
 
@@ -50,7 +50,7 @@ class PlainLogic:
 
 
 class Mapped(PlainLogic):
-    """`function` of each record; None drops it, and an event of which nothing is left is used by no Input Set."""
+    """Applies `function` to each record; None drops the record. No Input Set uses an event without remaining records."""
 
     def __init__(self, function: Callable[[Any], Any]) -> None:
         self._function = function
@@ -61,7 +61,7 @@ class Mapped(PlainLogic):
 
 
 class CountWindow(PlainLogic):
-    """Every `size` events that carry anything are an Input Set; the output tells how many events there were so far."""
+    """Every `size` events with records make an Input Set. The output contains the number of events so far."""
 
     stateless = False
 
@@ -87,7 +87,7 @@ class CountWindow(PlainLogic):
 
 
 class Writing(PlainLogic):
-    """Each event is a write action, and goes on as it came; a run begins with an action that clears the table."""
+    """Makes each event a write action, and passes it on unchanged. A run begins with an action that clears the table."""
 
     def __init__(self, connection: str) -> None:
         self._connection = connection
@@ -100,14 +100,14 @@ class Writing(PlainLogic):
 
 
 class Saving(Writing):
-    """Each event is a write action, and goes nowhere else."""
+    """Makes each event a write action, and passes nothing on."""
 
     def generate(self, inset_id: str, held: Any, state: Mapping[str, Any]) -> Iterable[Output]:
         return (Write(self._connection, {"action": "insert"}, held, len(held)),)
 
 
 class Sink(PlainLogic):
-    """Uses every event, and makes nothing of it."""
+    """Uses every event, and makes nothing from it."""
 
     def generate(self, inset_id: str, held: Any, state: Mapping[str, Any]) -> Iterable[Output]:
         return ()

@@ -1,4 +1,4 @@
-"""Replicas of one schedule: which are in use, and what those who scale, supervisors and persons do to them."""
+"""Replicas of one schedule: which are in use, and what executors, supervisors and persons do to them."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ if TYPE_CHECKING:
 
 
 ROUNDS = 5
-"""Looks of a supervisor after the end, at most."""
+"""Most looks of a supervisor after the end."""
 
 
 class Move(NamedTuple):
-    """(slot, new owner), and replicas that retire with the move."""
+    """(slot, new owner) pairs, and replicas that retire with the move."""
 
     placement: tuple[tuple[int, str | None], ...]
     retire: tuple[str, ...] = ()
 
 
 def applications(groups: Mapping[str, GroupPlan], shapes: Mapping[str, ReplicatedShape]) -> dict[str, GroupPlan]:
-    """What is launched by itself: groups, and the replicas of those that have some, which share the plan and its weight."""
+    """The units that are launched separately: groups, or their replicas, which share the plan and its weight."""
     found: dict[str, GroupPlan] = {}
     for name, plan in groups.items():
         if name not in shapes:
@@ -44,7 +44,7 @@ def applications(groups: Mapping[str, GroupPlan], shapes: Mapping[str, Replicate
 
 
 class Scaling:
-    """`retired` are the replicas that are not in use, as the log says it."""
+    """`retired` are the replicas that are not in use according to the log."""
 
     def __init__(self, world: World) -> None:
         self._world = world
@@ -53,10 +53,10 @@ class Scaling:
         self.shapes = world.scenario.replicated
         self.retired = set(world.run.spec.unused_replicas())
         self.moved = 0
-        """Slots that have changed owners."""
+        """Number of slots that have changed owners."""
         self.executors: dict[object, Executor] = {}
         self.unlaunched: dict[str, Claim] = {}
-        """Replicas that are claimed, and have no driver."""
+        """Replicas that are claimed but have no driver."""
         self._of_key: dict[tuple[str, str], int] = {}
         for shape in self.shapes.values():
             self._store.note_launch(self._run_id, shape.replicas[0], LaunchRecipe())
@@ -69,7 +69,7 @@ class Scaling:
     def ask(
         self, run_id: int, group: str, replicas: int, *, by: str, reason: str = "", key: str | None = None
     ) -> ScalingRequest:
-        """A request, or the one that there is of the same key."""
+        """Make a request, or find the one with the same key."""
         made = self._store.request_scaling(run_id, group, replicas, by=by, reason=reason, key=key)
         if key is not None and self._of_key.setdefault((group, key), made.request_id) != made.request_id:
             raise Violation("a_key_names_one_request", f"{key!r} is that of two requests to scale {group}")
@@ -84,7 +84,7 @@ class Scaling:
         by_user: bool,
         request_id: int | None,
     ) -> Claim:
-        """The first half of a launch; it waits for the fence row. Whoever claims may die before the driver is started."""
+        """The first half of a launch; it waits for the fence row. The executor may die before it starts the driver."""
         world = self._world
         if world.is_locked(group):
             raise Paused
@@ -100,7 +100,7 @@ class Scaling:
         return claim
 
     def begin(self, claim: Claim) -> None:
-        """The driver of a claim; one that is late finds itself replaced or retired, and goes before it has done anything."""
+        """Start the driver of a claim. A late driver finds itself replaced or retired, and ends before it does anything."""
         if self.unlaunched.get(claim.group) is claim:
             del self.unlaunched[claim.group]
             self._world.begin(claim.group, claim)
@@ -115,7 +115,7 @@ class Scaling:
         retire: Collection[str] = (),
         request_id: int | None = None,
     ) -> int:
-        """`request` is what the executor is carrying out, whatever it tells the log."""
+        """`request` is the one that the executor is carrying out, whatever it tells the log."""
         if any(self._world.is_locked(name) for name in self.shapes[group].replicas):
             raise ReplicaBusy(f"a commit of a replica of {group!r} is under way")
         moved = self._store.rescale(run_id, group, placement, retire=retire, request_id=request_id)
@@ -140,7 +140,7 @@ class Scaling:
         return True
 
     def execute(self, number: object, questions: int) -> bool:
-        """It goes on; it goes when it has nothing more to do."""
+        """It resumes, and leaves when it has nothing more to do."""
         executor = self.executors.get(number)
         if executor is None:
             return False
@@ -149,11 +149,11 @@ class Scaling:
         return True
 
     def dismiss(self, number: object) -> bool:
-        """It dies where it is."""
+        """The executor dies where it is."""
         return self.executors.pop(number, None) is not None
 
     def request(self, group: str, what: object) -> bool:
-        """Somebody asks, and leaves it to others."""
+        """A request is made and left to others."""
         assert isinstance(what, Work)
         try:
             self.ask(self._run_id, group, what.replicas, by=what.who, key=what.key)
@@ -162,13 +162,13 @@ class Scaling:
         return True
 
     def supervise(self) -> bool:
-        """A supervisor looks, undisturbed, and does what there is to do; False if that was nothing."""
+        """A supervisor looks, undisturbed, and does all there is to do. False if that was nothing."""
         before = self._world.watch.tables.commits
         Executor(self._world, "", Work("supervisor")).go_on(WHOLE)
         return self._world.watch.tables.commits != before
 
     def overdue(self, replica: str) -> bool:
-        """The deadline of a launch has passed: nobody has started the driver."""
+        """The deadline of a launch has passed, and no driver was started."""
         claim = self.unlaunched.get(replica)
         if claim is None or self._world.is_locked(replica):
             return False
@@ -188,7 +188,7 @@ class Scaling:
         return False
 
     def place(self, group: str, what: object) -> bool:
-        """Somebody places slots by hand, in any way. What is refused changes nothing."""
+        """Slots are placed by hand, in any way. A refused placement changes nothing."""
         assert isinstance(what, Move)
         try:
             self.rescale(None, self._run_id, group, dict(what.placement), retire=what.retire)
@@ -197,7 +197,7 @@ class Scaling:
         return True
 
     def revive(self, replica: str) -> bool:
-        """A supervisor that has seen the replica alive, and then dead, recovers it: it is not in use any more."""
+        """A supervisor saw the replica alive, then dead, and tries to recover it; but it is no longer in use."""
         if replica not in self.retired or self._world.is_locked(replica):
             return False
         return self.is_not_recovered(replica)
@@ -212,13 +212,13 @@ class Scaling:
         raise Violation("a_retired_replica_is_launched_by_a_request_alone", f"{replica} was recovered")
 
     def end_run(self) -> bool:
-        """Somebody asks whether the run has finished: the watch says whether the answer is right."""
+        """Ask the log whether the run has finished; the watch checks the answer."""
         return self._store.finish_run(self._run_id)
 
     # --- questions ----------------------------------------------------------------------------------------------------
 
     def is_over(self) -> bool:
-        """All slots are done, and the log knows it. A run that cannot be finished then never can be."""
+        """All slots are done, and the log knows it. If the run cannot be finished now, it never can be."""
         if not self.shapes:
             return True
         if any(not slot.done for group in self.shapes for slot in self._store.slots(self._run_id, group)):
@@ -235,7 +235,7 @@ class Scaling:
         del self._world
 
     def conclude(self) -> None:
-        """At the end there is somebody who lives and looks."""
+        """At the end, an executor that is alive looks."""
         if not self.shapes:
             return
         for _ in range(ROUNDS):

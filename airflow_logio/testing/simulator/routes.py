@@ -1,4 +1,4 @@
-"""What a Dispatcher is told of the replicas behind it: anything that it could be told. A hint: no result depends on it."""
+"""Hints to a Dispatcher about the replicas behind it: anything that it could be told. No result depends on a hint."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ MOST_WAITING = 5
 
 
 class AnyRoutes:
-    """Some of the slots have room, owned by some replicas; and each time it is asked, others do."""
+    """Some slots, owned by some replicas, have room. Each answer names others."""
 
     def __init__(self, slots: int, seed: str) -> None:
         self._slots = list(range(slots))
@@ -30,7 +30,7 @@ class AnyRoutes:
 
 
 def any_routes(pipeline: Pipeline) -> Mapping[str, Routes]:
-    """Those of all Dispatchers, for one schedule."""
+    """The hints for all Dispatchers of one schedule."""
     return {
         name: AnyRoutes(operator.slots, name)
         for name, operator in pipeline.operators.items()

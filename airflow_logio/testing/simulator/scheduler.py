@@ -1,7 +1,7 @@
-"""The scheduler: chooses one action after the other, by a seed, or undisturbed; every choice is recorded.
+"""The scheduler chooses one action after the other, by seed or undisturbed, and records every choice.
 
-A schedule by seed: groups are chosen by weight, drivers by age, steps evenly among those that are possible; at planned
-moments groups crash or are taken for dead. Nothing depends on the clock, on hashes or on the order of sets.
+In a schedule by seed, it chooses groups by weight, drivers by age, and steps evenly among the possible ones. At planned
+moments, groups crash or are considered dead. Nothing depends on the clock, on hashes or on the order of sets.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from airflow_logio.testing.simulator.world import Action, World
 
 MIN_CRASHES, MAX_CRASHES = 3, 5
 COUNTS = {"fetch": 24, "deliver": 5, "read": 16, "emit": 5, "take": 3, "take_writes": 8, "start_job": 6}
-"""At most so many events, batches, steps of a transaction, write actions and Input Sets in one step."""
+"""Most events, batches, steps of a transaction, write actions and Input Sets in one step."""
 STEPS_OF_A_WRITE = 6
-"""At most so many steps of a transaction of an external system at once: three are enough."""
+"""Most steps of an external system's transaction at once; three are enough."""
 PACED = ("take", "deliver", "emit")
 PACE, AHEAD = 52, 4
-"""Commits of a schedule until all events are logged: one that falls behind takes smaller steps, one that is so many ahead
-bigger ones."""
+"""Commits of a schedule until all events are logged. If it falls behind, it takes smaller steps; if it is AHEAD commits
+ahead, bigger ones."""
 FOLLOWS = {
     "register": "open",
     "open": "recover",
@@ -45,39 +45,39 @@ FOLLOWS = {
     "apply": "note_writes",
     "note_writes": "close",
 }
-"""What the same thread, or the one that waits for it, would do next."""
+"""The next step of the same thread, or of the thread that waits for it."""
 OF_THE_SAME = ("deliver", "emit", "run_job", "note_job", "apply", "note_writes")
-"""Follow-ups that are about the same port, source, operator or writer."""
+"""Follow-ups for the same port, source, operator or writer."""
 GOES_ON = 0.6
-"""How often the next step is the follow-up of the last one, whatever else would be possible."""
+"""How often the next step is the follow-up of the last one, whatever else is possible."""
 HURRIED = ("close", "take")
-"""Steps that lead to a commit and could wait until there is more to be committed."""
+"""Steps that lead to a commit, and could wait until there is more to commit."""
 PATIENCE = 0.7
 """How often they wait, if the schedule is ahead with its commits and the driver has something else to do."""
 BURST = 5
-"""At most so many steps of one driver before the next choice."""
+"""Most steps of one driver before the next choice."""
 MAX_STEPS = 50_000
 """A schedule takes less than a thousand."""
 ZOMBIE_SHARE = 0.12
 ODDITY_SHARE = 0.04
-"""Of a driver's steps that are repeats, heartbeats, lost cursors, garbage collection or a rebuild in place."""
+"""Share of a driver's steps that are repeats, heartbeats, lost cursors, garbage collection or a rebuild in place."""
 RETRY_SHARE = 0.03
-"""Of the choices while something is quarantined, in a scenario that retries."""
+"""Share of choices that retry, while something is quarantined in a scenario that retries."""
 SWEEP_SHARE = 0.05
-"""Of the choices, in a scenario whose lineage expires."""
+"""Share of choices that sweep, in a scenario whose lineage expires."""
 HALT_SHARE = 0.004
-"""Of the choices: a person asks a group to halt, and lets it go on later."""
+"""Share of choices in which a person asks a group to halt, to launch it again later."""
 INTRUDER_SHARE = 0.08
-"""Of the choices: a driver of an earlier run goes on at one of the run's tables."""
+"""Share of choices in which a driver of an earlier run keeps writing to one of the run's tables."""
 WISH_KILLS, WISH_IS_FATAL, SHORTLY = 0.25, 0.25, 60
-"""How often a group dies with the wish to drain, or a few steps later; within how many steps the other crashes come."""
+"""How often a group dies when it is asked to drain, or a few steps later; and within how many steps other crashes follow."""
 ODDITIES = ("beat", "again", "collect", "void")
 
 
 class Seeded:
     """Takes actions on a world until everything has finished.
 
-    `events` is how many events there are to be if nothing fails: how far a schedule has come is told by it.
+    `events` is the number of events of a failure-free run; it measures the progress of a schedule.
     """
 
     def __init__(self, world: World, seed: int, events: int) -> None:
@@ -92,9 +92,9 @@ class Seeded:
         self._wishes = wishes(seed, world.with_sources, events) if world.scenario.drains else []
         self._movers = Movers(world, seed, events, self._do) if world.scaling.shapes else None
         self._late: list[int] = []
-        """Of a schedule that ends before its time: after how many steps groups crash, the last moment first."""
+        """For a schedule that ends early: numbers of steps after which groups crash, the last one first."""
         self._soon: dict[str, int] = {}
-        """Group → in how many of its steps it dies again."""
+        """Group → number of its steps until it dies again."""
         self.taken = 0
 
     def _whole_wheel(self) -> list[str]:
@@ -102,10 +102,10 @@ class Seeded:
         return [name for name in plans for _ in range(max(1, round(8 * plans[name].weight)))]
 
     def _plan(self, events: int) -> list[int]:
-        """How many events are logged when groups crash, the last moment first."""
+        """Numbers of logged events at which groups crash, the last one first."""
         crashes = self._pick(MAX_CRASHES - MIN_CRASHES + 1) + MIN_CRASHES
         early = [int(self._roll() * events * 0.8) for _ in range(MIN_CRASHES)]
-        # The others may come when everything is logged, and not everything done: ends of streams are worth a crash.
+        # The others may come when everything is logged, but not done: ends of streams are worth a crash.
         late = [min(events, int(self._roll() * events * 1.2)) for _ in range(crashes - MIN_CRASHES)]
         return sorted(early + late, reverse=True)
 
@@ -138,7 +138,7 @@ class Seeded:
         self._let_zombies_try()
 
     def close(self) -> None:
-        """It is over: what refers to itself would wait for the garbage collector."""
+        """Drop references at the end: cycles would wait for the garbage collector."""
         self._movers = None
 
     def _do(self, action: Action) -> bool:
@@ -146,7 +146,7 @@ class Seeded:
         return self._world.perform(action)
 
     def _turn(self, group: str) -> int:
-        """A few steps of one driver; at least 1 even if there was nothing to do, so that time passes."""
+        """Take a few steps of one driver. Returns at least 1 even if there was nothing to do, so that time passes."""
         world = self._world
         if world.is_locked(group) and self._roll() < 0.3:
             self._do(Action(group, 0, "decide", None, 1, "commit" if self._roll() < 0.5 else "abort"))
@@ -165,7 +165,7 @@ class Seeded:
         return 1
 
     def _perhaps_again(self, group: str, steps: int) -> None:
-        """A group that has died a few steps ago may die again while it recovers."""
+        """A group that died a few steps ago may die again while it recovers."""
         if group in self._soon:
             self._soon[group] -= steps
             if self._soon[group] <= 0:
@@ -173,7 +173,7 @@ class Seeded:
                 self._do(Action(group, 0, "crash"))
 
     def _drive(self, group: str, age: int) -> int:
-        """One step, or a few different ones that were possible before the first: they may not be any more."""
+        """One step, or a few different ones that were possible before the first. They may no longer be possible."""
         driver = self._world.drivers[group][-1 - age]
         roll = self._roll
         if roll() < ODDITY_SHARE:
@@ -200,12 +200,12 @@ class Seeded:
         return max(steps, 1)
 
     def _size(self) -> int:
-        """Of steps now: 0 for one event each, more the more commits there are beyond what the events ask for."""
+        """Size of steps now: 0 means one event each. It grows with commits beyond what the events require."""
         ahead = self._world.commits - PACE * self._world.watch.events / self._events
         return 0 if ahead < 0 else 1 + min(2, int(ahead / AHEAD))
 
     def _take(self, group: str, age: int, verb: str, about: object, size: int) -> bool:
-        """One step of a driver, as big and as successful as chance will have it."""
+        """Take one step of a driver; chance decides its size and outcome."""
         many, outcome = 1, ""
         if verb == "commit":
             outcome = self._outcome()
@@ -243,7 +243,7 @@ class Seeded:
         self._do(Action(names[self._pick(len(names))], 0, "stop"))
 
     def _disturb(self) -> None:
-        """Planned: one group, sometimes several at once; sometimes the same again while it recovers."""
+        """A planned crash of one group, sometimes of several at once, sometimes of the same again while it recovers."""
         world = self._world
         alive = [
             name for name in world.plans if name not in world.finished and (d := world.newest(name)) and d.is_alive
@@ -256,10 +256,10 @@ class Seeded:
             if self._roll() < 0.3:
                 self._soon[group] = 1 + self._pick(8)
         if world.crashes == before:
-            (self._late if world.wished else self._due).append(0)  # as soon as there is somebody
+            (self._late if world.wished else self._due).append(0)  # as soon as a driver is there
 
     def _ask_to_drain(self) -> None:
-        """The driver may die before it hears of it, so that only the next one does; or a little later."""
+        """Ask for a drain. The driver may die before it hears of it, so that only the next one does; or a little later."""
         group = self._wishes[-1].group
         if self._world.is_locked(group):
             return
@@ -271,13 +271,13 @@ class Seeded:
             self._do(Action(group, 0, "crash" if self._roll() < 0.65 else "suspect"))
         elif roll < WISH_KILLS + WISH_IS_FATAL:
             self._soon[group] = 1 + self._pick(8)
-        # What comes now is little: the crashes of this schedule come within it.
+        # Little follows now, so the crashes of this schedule must come within it.
         crashes, self._due = max(len(self._due), MIN_CRASHES - self._world.crashes), []
         self._late += [self.taken + int(self._roll() * SHORTLY) for _ in range(crashes)]
         self._late.sort(reverse=True)
 
     def _others(self) -> None:
-        """Earlier runs, persons who halt a group, and who moves slots."""
+        """Steps of earlier runs, of persons who halt a group, and of scaling."""
         if self._roll() < HALT_SHARE:
             self._ask_to_halt()
         if self._roll() < INTRUDER_SHARE:
@@ -291,7 +291,7 @@ class Seeded:
             self._do(Action("", 0, "intrude", which, 1 + self._pick(STEPS_OF_A_WRITE)))
 
     def _let_zombies_try(self) -> None:
-        """The run is over; who was replaced and has not noticed does what he can."""
+        """The run is over: replaced drivers that have not noticed it do what they can."""
         for group, drivers in self._world.drivers.items():
             for age in range(1, len(drivers)):
                 for _ in range(12):
@@ -306,7 +306,7 @@ class Seeded:
 
 
 class Undisturbed:
-    """Every driver in turn takes the first step that is possible: a run without failures."""
+    """Every driver in turn takes its first possible step: a failure-free run."""
 
     def __init__(self, world: World) -> None:
         self._world = world
@@ -326,7 +326,7 @@ class Undisturbed:
             self._do(Action("", 0, "sweep"))
 
     def _see_to_replicas(self) -> bool:
-        """What a supervisor does when nothing else happens."""
+        """The work of a supervisor when nothing else happens."""
         if not self._world.scaling.shapes:
             return False
         return any(self._do(Action(name, 0, "overdue")) for name in self._world.plans) or self._do(
@@ -353,5 +353,5 @@ class Undisturbed:
 
 
 def last_group(world: World) -> str:
-    """The one that is the last to finish: a replica is none, its slots' events go to a Merger behind."""
+    """The group that finishes last. It is never a replica, since events of its slots go to a Merger downstream."""
     return next(name for name in reversed(world.plans) if not world.plans[name].replica_of)

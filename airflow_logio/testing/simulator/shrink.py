@@ -1,6 +1,6 @@
-"""From a failing schedule to a short one: delta debugging over its recorded choices.
+"""Shrinks a failing schedule by delta debugging over its recorded choices.
 
-Choices are left out as long as what remains, followed by a run to the end without failures, violates the same invariant.
+Choices are left out as long as the rest, followed by a failure-free run to the end, violates the same invariant.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from airflow_logio.testing.simulator.simulation import FailedSchedule, Simulator
 from airflow_logio.testing.simulator.world import Action
 
 MAX_REPLAYS = 600
-"""How often a schedule is tried in all: a second or two per hundred."""
+"""Most replays of a schedule: a hundred take a second or two."""
 
 
 def shrink(simulator: Simulator, failure: FailedSchedule, *, replays: int = MAX_REPLAYS) -> FailedSchedule:
-    """A failure of the same invariant with as few choices as `replays` attempts find; the failure itself if it has none."""
+    """A failure of the same invariant with as few choices as `replays` attempts find; `failure` itself if it has none."""
     search = _Search(simulator, failure, replays)
     search.leave_out(lambda action: action.age > 0)
     search.leave_out(lambda action: action.verb in ("beat", "collect", "void", "sweep") or action.outcome == "again")
@@ -33,7 +33,7 @@ class _Search:
         self.best = failure
 
     def _try(self, actions: Sequence[Action]) -> bool:
-        """Whether these choices fail in the same way; then they are the best so far."""
+        """Whether these choices fail in the same way. If so, they are the best so far."""
         if self._left <= 0 or len(actions) > len(self.best.trace):
             return False
         self._left -= 1
@@ -44,13 +44,13 @@ class _Search:
         return True
 
     def leave_out(self, chosen: Callable[[Action], bool]) -> None:
-        """All of a kind at once."""
+        """Leave out all choices of a kind at once."""
         remaining = [action for action in self.best.trace if not chosen(action)]
         if len(remaining) < len(self.best.trace):
             self._try(remaining)
 
     def halve(self) -> None:
-        """Delta debugging: leave out ever smaller parts, from the end to the beginning, until single ones do not go."""
+        """Delta debugging: leave out ever smaller parts, from the end to the beginning, until no single choice can go."""
         size = max(1, len(self.best.trace) // 2)
         while self._left > 0:
             self._pass(size)
@@ -70,7 +70,7 @@ class _Search:
             end = min(start, len(self.best.trace))
 
     def simplify(self) -> None:
-        """Every action succeeds, unless its failure matters."""
+        """Make every action succeed, unless its failure matters."""
         for index in range(len(self.best.trace)):
             if index < len(self.best.trace) and self.best.trace[index].outcome in ("lost", "fails", "doubt"):
                 trace = list(self.best.trace)
@@ -84,5 +84,5 @@ def replace_outcome(action: Action) -> Action:
 
 
 def without_trace(failure: FailedSchedule) -> FailedSchedule:
-    """What a report keeps of a failure: the seed makes the trace again."""
+    """What a report keeps of a failure. The seed reproduces the trace."""
     return replace(failure, trace=())

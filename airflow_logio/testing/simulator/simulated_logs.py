@@ -1,7 +1,7 @@
-"""The logs that schedules run on: in memory, and SQLite or PostgreSQL beside it, the two held equal at every answer.
+"""The logs that schedules run on: in memory, or SQLite or PostgreSQL beside it, with every answer compared.
 
-A schedule on a database runs on both: every commit goes to both, and whatever a driver is told must be the same, refusals
-included. So the invariants, which look into the tables in memory, hold for the SQL adapter as well.
+A schedule on a database runs on both logs: every commit goes to both, and all answers to drivers must be equal, including
+refusals. So the invariants, which look into the tables in memory, hold for the SQL adapter as well.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ IMPATIENT = Patience(total_seconds=0.0)
 
 
 def memory_log() -> tuple[Log, Tables]:
-    """An empty log in memory, whose clock counts."""
+    """An empty log in memory, with a counter as clock."""
     store = MemoryLogStore(clock=count(1.0).__next__)
     return store, store.tables
 
@@ -51,9 +51,9 @@ POSTGRES = "postgresql"
 
 
 def log_of(name: str) -> MakeLog:
-    """What makes an empty log: ``memory``, ``sqlite``, or the URL of a PostgreSQL database.
+    """A function that makes an empty log, for ``memory``, ``sqlite``, or the URL of a PostgreSQL database.
 
-    Nothing that is in that database is touched: schedules have a schema of their own, which each process makes and drops.
+    Existing contents of that database are not touched: each process creates a schema for its schedules, and drops it.
     Raises `ConfigurationError`.
     """
     if name in LOGS:
@@ -65,7 +65,7 @@ def log_of(name: str) -> MakeLog:
 
 
 def shown_name(name: str) -> str:
-    """For reports and state files: a URL without its password."""
+    """The name for reports and state files: a URL without its password."""
     return shown(parse_url(name)) if name.startswith(POSTGRES) else name.partition("://")[0]
 
 
@@ -97,7 +97,7 @@ class _OnPostgres(SqlLogStore):
         self._schema = f"logio_simulate_{os.getpid()}_{secrets.token_hex(4)}"
         engine = log_engine(url, application="logio simulate", pool_size=1)
         super().__init__(engine, engine, patience=IMPATIENT)
-        path = f"SET search_path TO {self._schema}; SET synchronous_commit TO off"  # nobody recovers a simulated log
+        path = f"SET search_path TO {self._schema}; SET synchronous_commit TO off"  # no one recovers a simulated log
 
         @sa.event.listens_for(engine, "connect")
         def _on_connect(dbapi: Any, _record: object) -> None:
@@ -123,7 +123,7 @@ class _OnPostgres(SqlLogStore):
                 connection.execute(sa.text("SELECT setval(:name, 1, false)"), {"name": name})
 
     def drop(self) -> None:
-        """Leave nothing behind."""
+        """Drop the schema."""
         with self.engine.begin() as connection:
             connection.execute(sa.text(f"DROP SCHEMA IF EXISTS {self._schema} CASCADE"))
         self.dispose()
@@ -145,7 +145,7 @@ _of_thread = threading.local()
 
 
 def _emptied(url: str = "") -> SqlLogStore:
-    """One per thread and database: making the tables takes longer than a schedule."""
+    """One per thread and database, because creating the tables takes longer than a schedule."""
     stores: dict[str, _OnSqlite | _OnPostgres] = _of_thread.__dict__.setdefault("stores", {})
     if url not in stores:
         stores[url] = _OnPostgres(url) if url else _OnSqlite()
@@ -154,7 +154,7 @@ def _emptied(url: str = "") -> SqlLogStore:
 
 
 def close_logs() -> None:
-    """Drop what this thread's schedules have made in databases of others; the end of a process does it as well."""
+    """Drop what this thread's schedules have created in databases. The end of the process does it as well."""
     stores: dict[str, _OnSqlite | _OnPostgres] = _of_thread.__dict__.get("stores", {})
     for store in [store for store in stores.values() if isinstance(store, _OnPostgres)]:
         atexit.unregister(store.drop)

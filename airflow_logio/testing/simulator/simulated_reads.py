@@ -1,4 +1,4 @@
-"""Side-effect reads under the simulator: it reads nothing outside, so its user says what the external systems hold."""
+"""Side-effect reads in the simulator. It reads nothing outside, so its user says what the external systems hold."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from airflow_logio.dataflow.reads import DeclaredRead, TableRead
 from airflow_logio.errors import ConfigurationError, PipelineDefinitionError
 
 Answers = Callable[[DeclaredRead, pa.Array | None], pa.Table]
-"""What stands in for an external system: the effect of a read, of these keys if it has a key."""
+"""Stands in for an external system: returns the effect of a read, for these keys if it has a key."""
 Contents = Mapping[str, pa.Table] | Answers
-"""The tables of a SQL database by name, or a function that answers any read, a `FunctionRead` too."""
+"""The tables of a SQL database by name, or a function that answers any read, even a `FunctionRead`."""
 ExternalTables = Mapping[str, Contents]
 """Connection → what side-effect reads find there."""
 
@@ -32,7 +32,7 @@ class Reads:
         self._tables = tables
 
     def read(self, read: DeclaredRead, keys: pa.Array | None) -> pa.Table:
-        """The effect of a side-effect read. Raises `ConfigurationError` if nobody has said what it is."""
+        """The effect of a side-effect read. Raises `ConfigurationError` if the user has not given it."""
         found = _contents(self._tables, read)
         if found is None:
             raise ConfigurationError(_unknown(str(read), read.connection))
@@ -45,7 +45,7 @@ class Reads:
 
 
 def refuse_unknown_reads(name: str, operator: Operator, tables: ExternalTables) -> None:
-    """Raises `PipelineDefinitionError` if an operator is to read what nobody has told the simulator."""
+    """Raises `PipelineDefinitionError` if an operator reads data that the user has not given to the simulator."""
     if isinstance(operator, SourceOperator):
         return
     declared: Mapping[str, DeclaredRead] = getattr(operator, "reads", {})

@@ -23,9 +23,9 @@ from airflow_logio.testing.simulator.watch.log_watch import LogWatch
 from airflow_logio.testing.simulator.world import Action, World
 
 MIN_EVENTS, MIN_COMMITS, MIN_CRASHES = 200, 50, 3
-"""What a schedule by seed has at least, or it is none; one that is drained is shorter."""
+"""The least that a schedule by seed must have; a drained one is shorter."""
 REMEMBERED = 200
-"""Runs without failures over parts of the input, at most."""
+"""Most failure-free runs over parts of the input that are kept."""
 
 
 Narrate = Callable[[World, Action], Callable[[bool], None]]
@@ -33,7 +33,7 @@ Narrate = Callable[[World, Action], Callable[[bool], None]]
 
 @dataclass(frozen=True)
 class FailedSchedule:
-    """What is wrong, and the choices that led there."""
+    """What is wrong, and the choices that led to it."""
 
     scenario: str
     seed: int
@@ -44,7 +44,7 @@ class FailedSchedule:
 
 @dataclass(frozen=True)
 class ScheduleFigures:
-    """What a schedule consisted of."""
+    """Figures of one schedule."""
 
     steps: int
     events: int
@@ -52,12 +52,12 @@ class ScheduleFigures:
     crashes: int
     sites: Counter[Site]
     drained: bool = False
-    """Somebody asked for it: it is as short as that made it."""
+    """The run was drained, so the schedule may be short."""
 
 
 @dataclass(frozen=True)
 class ReferenceRun:
-    """A run without failures: its size, and what it leaves."""
+    """A failure-free run: its size, and its result."""
 
     events: int
     observed: Observed
@@ -80,12 +80,12 @@ class Simulator:
         self._watch_class = watch_class
         self._reference: ReferenceRun | None = None
         self._parts: dict[tuple[tuple[str, UpTo], ...], Observed] = {}
-        """How far sources were read → what a run without failures leaves over that."""
+        """How far sources were read → the result of a failure-free run over that part."""
         self._records: dict[tuple[tuple[str, UpTo], ...], Records] = {}
-        """The same of the pipeline with nothing replicated; without a key, of the whole input."""
+        """The same for the pipeline without replication; the empty key is for the whole input."""
 
     def reference(self) -> ReferenceRun:
-        """Raises `Violation` if even a run without failures is not what the scenario expects."""
+        """The failure-free run. Raises `Violation` if even that is not what the scenario expects."""
         if self._reference is None:
             plain = Simulator(self.scenario)
             world, watch = plain.world()
@@ -98,13 +98,13 @@ class Simulator:
         return self._reference
 
     def world(self) -> tuple[World, LogWatch]:
-        """A new world, nothing claimed yet."""
+        """A new world, in which nothing is claimed yet."""
         log, tables = self._log()
         watch = self._watch_class(tables)
         return self._world_class(self.scenario, log, watch), watch
 
     def observed(self, world: World, watch: LogWatch) -> Observed:
-        """What the world sees at the end of a schedule."""
+        """What can be observed at the end of a schedule."""
         ports = {_channel(*channel): bodies for channel, bodies in watch.channels.items() if WRITES not in channel[1]}
         writes = {
             f"{operator}>{connection}": [action.body for action in applied]
@@ -123,16 +123,16 @@ class Simulator:
         )
 
     def _settled(self, world: World, watch: LogWatch, observed: Observed) -> Observed:
-        """What can be compared with another run: regardless of order where Input Sets may come late."""
+        """The part that can be compared with another run; regardless of order if Input Sets may come late."""
         if self.scenario.retries and self.scenario.deterministic:
             return unordered(observed, watch.tables, senders_of(world.groups), self.scenario.codec)
         return observed
 
     def run(self, seed: int) -> tuple[ScheduleFigures, FailedSchedule | None]:
-        """One schedule. The same seed is the same schedule."""
+        """Run one schedule. The same seed gives the same schedule."""
         self.reference()
         collects = gc.isenabled()
-        gc.disable()  # a world is let go of at once; looking for cycles while there is one costs a third of the time
+        gc.disable()  # a world is freed at once; looking for cycles while there is one costs a third of the time
         try:
             return self._schedule(seed)
         finally:
@@ -140,7 +140,7 @@ class Simulator:
                 gc.enable()
 
     def _schedule(self, seed: int) -> tuple[ScheduleFigures, FailedSchedule | None]:
-        """Nothing of its world is left when it returns."""
+        """Frees its world before it returns."""
         reference = self.reference()
         world, watch = self.world()
         scheduler = Seeded(world, seed, reference.events)
@@ -164,9 +164,9 @@ class Simulator:
         return tuple(scheduler.trace)
 
     def replay(self, seed: int, actions: Sequence[Action], narrate: Narrate | None = None) -> FailedSchedule | None:
-        """The same choices, or some of them, then a run to the end without failures.
+        """Repeat the same choices, or some of them; then run to the end without failures.
 
-        `narrate` sees every one of these choices before it is taken, and what it returns is told whether it was possible.
+        `narrate` gets every choice before it is taken, and returns a function that is told whether it was possible.
         """
         reference = self.reference()
         world, watch = self.world()
@@ -211,7 +211,7 @@ class Simulator:
             raise Violation("destinations_are_those_of_a_run_without_failures", wrong)
 
     def _over(self, read: Read) -> Observed:
-        """What a run without failures leaves over the part of the input that was read."""
+        """The result of a failure-free run over the part of the input that was read."""
         key = tuple(sorted(read.items()))
         if key not in self._parts:
             if len(self._parts) >= REMEMBERED:
@@ -220,7 +220,7 @@ class Simulator:
         return self._parts[key]
 
     def _plain(self, read: Read | None) -> Records:
-        """What the same pipeline leaves with nothing replicated, over the part of the input that was read."""
+        """The result of the same pipeline without replication, over the part of the input that was read."""
         key = () if read is None else tuple(sorted(read.items()))
         if key not in self._records:
             assert self.scenario.plain is not None
@@ -231,7 +231,7 @@ class Simulator:
         return self._records[key]
 
     def records(self) -> Records:
-        """What a run without failures leaves, record by record. Raises `Violation` if that is not what is expected."""
+        """The result of a failure-free run, record by record. Raises `Violation` if it is not the expected one."""
         world, watch = self.world()
         Undisturbed(world).run()
         observed = self.observed(world, watch)
@@ -267,6 +267,6 @@ def _operators(world: World) -> frozenset[str]:
 
 
 def _ordered(world: World) -> frozenset[str]:
-    """Mergers that keep the order: they have a state."""
+    """Mergers that keep the order; they have a state."""
     specs = [spec for plan in world.groups.values() for spec in plan.operators]
     return frozenset(spec.name for spec in specs if is_merger(spec.name) and not spec.stateless)

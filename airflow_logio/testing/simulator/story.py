@@ -1,4 +1,4 @@
-"""A schedule as a story: one sentence per choice, with what it is about, in the paper's words."""
+"""Tells a schedule as a story: one sentence per choice, in the terms of the paper."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def tell(simulator: Simulator, failure: FailedSchedule) -> list[str]:
             if not done:
                 return
             on = (action.group, action.age) if action.verb in ("read", "emit") else None
-            if on is None or on != reading:  # a source that reads on and on is one sentence
+            if on is None or on != reading:  # repeated reads of a source are one sentence
                 sentences.append(sentence)
             reading = on
 
@@ -227,7 +227,7 @@ _TELL: dict[str, Callable[[SimulatedDriver, Action], str]] = {
 
 
 def _summary(effects: Sequence[fx.Effect]) -> str:
-    """What a transaction is to do, in the order of the paper's steps."""
+    """The contents of a transaction, in the order of the paper's steps."""
     groups: dict[str, list[int]] = {}
     said: list[str] = []
     for effect in effects:

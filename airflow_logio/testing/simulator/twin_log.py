@@ -1,4 +1,4 @@
-"""Two logs that are asked the same: whatever a driver is told must be the same, refusals included."""
+"""Two logs that get the same questions. All answers to a driver must be equal, including refusals."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ T = TypeVar("T")
 
 
 def _both(what: str, first: Callable[[], T], second: Callable[[], T], shown: Callable[[T], Any] = lambda one: one) -> T:
-    """The answer of both; raises what both raise, `Violation` if they differ."""
+    """The answer of both logs. Raises what both raise, or `Violation` if they differ."""
     answers: list[Any] = []
     errors: list[LogioError] = []
     for ask in (first, second):
@@ -59,7 +59,7 @@ class TwinLog:
         self._memory = memory
         self._claims: dict[str, Claim] = {}
         self._uid = ""
-        """Of the run in memory."""
+        """Id of the run in memory."""
 
     def start_run(self, spec: RunSpec) -> Run:
         def in_memory() -> Run:
@@ -249,7 +249,7 @@ class TwinSession:
         return _both("slots of a replica", self._sql.slots, self._memory.slots, dict)
 
     def commit(self, effects: Effects) -> tuple[Collected, ...]:
-        # How much a batch of garbage collection finds is for each store to say.
+        # Each store decides how much a batch of garbage collection finds.
         return _both("commit", lambda: self._sql.commit(effects), lambda: self._memory.commit(effects), len)
 
     def fetch(self, receiver: Port, after: int, *, max_events: int, max_bytes: int) -> Sequence[LoggedEvent]:

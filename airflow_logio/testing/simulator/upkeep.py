@@ -1,4 +1,4 @@
-"""What is done to a simulated run beside its drivers' work: retries of Input Sets, retention of lineage, shared bodies."""
+"""Upkeep of a simulated run beside its drivers' work: retries of Input Sets, retention of lineage, shared bodies."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from airflow_logio.testing.simulator.plan import GroupPlan, Scenario, Sweep
 
 
 def shapes(plans: Mapping[str, GroupPlan]) -> dict[str, OperatorShape]:
-    """The graph as the log keeps it: what a retry asks for the ends of streams behind an Input Set."""
+    """The graph as the log keeps it. A retry looks up the ends of streams behind an Input Set in it."""
     senders = senders_of(plans)
     return {
         spec.name: OperatorShape(
@@ -31,7 +31,7 @@ def senders_of(plans: Mapping[str, GroupPlan]) -> dict[Port, Port]:
 
 
 def sweeps_of(scenario: Scenario, plans: Mapping[str, GroupPlan]) -> Sequence[Sweep]:
-    """As `runtime/driver/sweeps.py`, without an order: every batch is to be harmless at any time."""
+    """As `runtime/driver/sweeps.py`, but without an order: every batch must be harmless at any time."""
     if scenario.retention is None:
         return ()
     if scenario.sweeps is not None:

@@ -1,4 +1,4 @@
-"""The world of one schedule: the log, the external systems, the groups with all their drivers, dead, alive and undead."""
+"""The world of one schedule: the log, the external systems, and the groups with all drivers: dead, alive and undead."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from airflow_logio.testing.simulator.watch.log_watch import LogWatch
 
 MAX_ZOMBIES = 2
 RETRIES = 3
-"""How often an Input Set is retried: one on which its operator always raises stays aside."""
+"""Most retries of an Input Set. If its operator always raises, it stays quarantined."""
 
 
 class Action(NamedTuple):
-    """One choice of a schedule. `age` counts back from the group's newest incarnation: 0 is the newest, 1 its forerunner."""
+    """One choice of a schedule. `age` counts back from the group's newest incarnation: 0 is the newest, 1 its predecessor."""
 
     group: str
     age: int
@@ -40,7 +40,7 @@ class Action(NamedTuple):
 
 
 class StoredEffect(NamedTuple):
-    """The path of a payload says who wrote it (design D6)."""
+    """The path of a payload names the incarnation that wrote it (design D6)."""
 
     group: str
     incarnation: int
@@ -57,9 +57,9 @@ class StoredEffect(NamedTuple):
 
 
 class World:
-    """`perform` takes one action; it returns False, and nothing has happened, if the action is not possible now.
+    """`perform` takes one action. If the action is not possible now, it does nothing and returns False.
 
-    Raises `Violation` if something happened that must not.
+    Raises `Violation` if something happened that must not happen.
     """
 
     driver_class: type[SimulatedDriver] = SimulatedDriver
@@ -70,9 +70,9 @@ class World:
         self.watch = watch
         self.systems: dict[str, ExternalSystem] = {name: make() for name, make in scenario.externals.items()}
         self.groups = {plan.name: plan for plan in scenario.groups(self.systems)}
-        """As the author sees them: a replicated group is one, with the operators of all slots."""
+        """Groups as the author sees them. A replicated group is one, with the operators of all slots."""
         self.plans = applications(self.groups, scenario.replicated)
-        """What is claimed and recovered by itself: groups, and each replica of those that are replicated."""
+        """Units that are claimed and recovered separately: groups, and each replica of a replicated group."""
         self.run = store.start_run(
             RunSpec(
                 RunKey(scenario.name, "simulation", "schedule"),
@@ -95,7 +95,7 @@ class World:
         self.is_bounded = not scenario.replicated and not any(spec.port_order for spec in specs)
         """Senders wait for receivers that lag."""
         self.sweeps = sweeps_of(scenario, self.groups)
-        """Of the last group, which is the last to finish."""
+        """Sweeps of the last group, which finishes last."""
         self.with_sources = [
             name for name, plan in self.plans.items() if any(not spec.inputs for spec in plan.operators)
         ]
@@ -107,11 +107,11 @@ class World:
         self.wished: set[str] = set()
         """Groups that were asked to drain."""
         self._halted: set[str] = set()
-        """Groups that a retry has taken back from their end: a person launches them."""
+        """Groups that a person launches: a retry has taken back their end, or they were asked to halt."""
         self.to_halt: set[str] = set()
         """Groups that were asked to halt, and have not: their drivers die before they hear it, or halt."""
         self.known: dict[Port, int] = {}
-        """Receiver port → greatest event_id that is logged for it: where fetching may find something."""
+        """Receiver port → greatest event_id that is logged for it, so that fetching may find something."""
         self.effects: dict[str, list[Batch]] = {}
         """Payload store: reference → stored effect of a non-replayable read action."""
         self.commits = 0
@@ -125,7 +125,7 @@ class World:
     # --- the scheduler's side -----------------------------------------------------------------------------------------
 
     def is_over(self) -> bool:
-        """Every group has finished, and knows it or is dead; nothing is left to retry."""
+        """Whether every group has finished, and knows it or is dead, and nothing is left to retry."""
         return (
             len(self.finished | self.scaling.retired) == len(self.plans)
             and not any(drivers and drivers[-1].is_alive for drivers in self.drivers.values())
@@ -170,7 +170,7 @@ class World:
     # --- the driver's side --------------------------------------------------------------------------------------------
 
     def commit(self, driver: SimulatedDriver, effects: fx.Effects) -> tuple[Collected, ...]:
-        """The log's part of a commit; then everybody may see it. Returns what its garbage collection has done."""
+        """The log's part of a commit, which then is visible to all. Returns what its garbage collection has done."""
         collected = driver.session.commit(effects)
         self.watch.after_commit(driver, effects)
         self.commits += 1
@@ -184,7 +184,7 @@ class World:
         return collected
 
     def doubt(self, driver: SimulatedDriver, effects: fx.Effects) -> None:
-        """The connection breaks inside the transaction: it holds the fence row until the database has decided."""
+        """The connection breaks inside the transaction, which holds the fence row until the database has decided."""
         driver.session.check()  # the fence statement of the transaction has passed
         self._doubts[driver.plan.name] = (driver, effects)
 
@@ -196,7 +196,7 @@ class World:
         return doubt is not None and doubt[0] is driver
 
     def obtain(self, driver: SimulatedDriver, name: str, action: int) -> tuple[str, int]:
-        """A non-replayable read action: its whole effect, as it is now, goes to the payload store under a new name."""
+        """Obtain a non-replayable read action: its whole present effect goes to the payload store under a new name."""
         script = self.scenario.sources[name]
         if not driver.is_replaced:
             self.watch.a_complete_read_action_is_never_read_again(name, driver.protocol.source(name).action_id)
@@ -212,7 +212,7 @@ class World:
         return ref, len(batches)
 
     def batch(self, driver: SimulatedDriver, name: str, source: Source) -> Batch | None:
-        """The next batch of a source, from outside or from its stored effect."""
+        """The next batch of a source, read from outside or from its stored effect."""
         if source.stored is None:
             return self.scenario.sources[name].batch(source.action, source.offset, 0)
         if source.stored not in self.effects:
@@ -224,7 +224,7 @@ class World:
     # --- supervision --------------------------------------------------------------------------------------------------
 
     def _claim(self, action: Action) -> bool:
-        """Launch the next incarnation. The claim waits for the fence row, as everybody does."""
+        """Launch the next incarnation. The claim waits for the fence row, like any other transaction."""
         group = action.group
         if not self.to_claim[group] or group in self.finished or self.is_locked(group):
             return False
@@ -239,7 +239,7 @@ class World:
         return True
 
     def begin(self, group: str, claim: Claim) -> None:
-        """The process of a claim."""
+        """Start the process of a claim."""
         self.incarnations[group] = claim.incarnation
         self.drivers[group].append(self.driver_class(self, self.plans[group], claim))
         for driver in self.drivers[group][: -1 - MAX_ZOMBIES]:
@@ -256,7 +256,7 @@ class World:
         return True
 
     def _suspect(self, action: Action) -> bool:
-        """A supervisor takes a living driver for dead: from the next claim on it is a zombie."""
+        """A supervisor considers a live driver dead. From the next claim on, it is a zombie."""
         driver = self.newest(action.group)
         if driver is None or not driver.is_alive or driver.is_replaced or self.to_claim[action.group]:
             return False
@@ -268,7 +268,7 @@ class World:
     def _declare_dead(self, driver: SimulatedDriver) -> None:
         group = driver.plan.name
         if driver.is_replaced:
-            return  # by a claim whose driver is not there yet
+            return  # by a claim whose driver has not started yet
         self.store.declare_dead(GroupRef(self.run.run_id, group, driver.number), "simulated")
         self.to_claim[group] = group not in self.finished
 
@@ -280,7 +280,7 @@ class World:
         return True
 
     def _sweep(self, _action: Action) -> bool:
-        """Payloads that the log does not name go, if their incarnation is fenced (or its group has finished)."""
+        """Remove payloads that the log does not name, if their incarnation is fenced or its group has finished."""
         named = self.watch.references()
         for path in list(self.effects):
             effect = StoredEffect.of(path)
@@ -290,19 +290,19 @@ class World:
         return True
 
     def _decide(self, action: Action) -> bool:
-        """The database ends a transaction whose client is gone: one way or the other."""
+        """The database ends a transaction whose client is gone; it commits or rolls back."""
         if action.group not in self._doubts:
             return False
         driver, effects = self._doubts.pop(action.group)
         if action.outcome == "commit":
             try:
                 self.commit(driver, effects)
-            except LogioError as error:  # its statements had passed: it is refused for nothing but a defect
+            except LogioError as error:  # its statements had passed, so only a defect can refuse it
                 raise Violation("no_group_is_parked", f"{action.group}: {error}") from error
         return True
 
     def _intrude(self, action: Action) -> bool:
-        """A driver of an earlier run goes on at a table; `about`: (connection, which of them)."""
+        """A driver of an earlier run keeps writing to a table; `about` is (connection, which of them)."""
         connection, number = action.about if isinstance(action.about, tuple) else ("", 0)
         earlier = self.systems[connection].earlier
         if number >= len(earlier):
@@ -311,7 +311,7 @@ class World:
         return True
 
     def earlier_runs(self) -> list[tuple[str, int]]:
-        """Which drivers of earlier runs there are, as `_intrude` asks for them."""
+        """The drivers of earlier runs, as `_intrude` names them."""
         return [(name, number) for name, system in self.systems.items() for number in range(len(system.earlier))]
 
     def _wish(self, action: Action) -> bool:
@@ -360,10 +360,10 @@ class World:
         return True
 
     def _refused(self, driver: SimulatedDriver, error: Fenced) -> None:
-        """By the log, or by an external system, where the new owner of a slot has written: then its epoch is void."""
+        """Refused by the log, or by an external system that a slot's new owner has written to. The epoch is then void."""
         if driver.slots is not None:
             if driver.is_stopping:
-                return  # a writer that nobody listens to any more
+                return  # a writer whose driver no longer listens
             if driver.is_running and self._is_void(driver):
                 return
         self._fenced(driver, error)
@@ -375,7 +375,7 @@ class World:
         driver.end()
 
     def _failed(self, driver: SimulatedDriver, error: Exception) -> None:
-        """A zombie that reads what others have changed may run into anything, and is refused when it parks its group."""
+        """A zombie that reads what others have changed may fail in any way. When it parks its group, it is refused."""
         if driver.is_replaced and isinstance(error, Park):
             try:
                 driver.session.park(str(error))
@@ -390,7 +390,7 @@ class World:
 
     @staticmethod
     def _is_void(driver: SimulatedDriver) -> bool:
-        """What a replica finds strange may be the work of another one, to which a slot has moved (`GroupEpoch.run`)."""
+        """An inconsistency that a replica finds may be the work of another one that has got a slot (`GroupEpoch.run`)."""
         try:
             driver.session.check()
         except EpochVoid:
@@ -402,7 +402,7 @@ class World:
         return False
 
     def close(self) -> None:
-        """Let go of everything: what refers to itself would wait for the garbage collector."""
+        """Drop all references: cycles would wait for the garbage collector."""
         self.drivers.clear()
         self.scaling.close()
         self._doubts.clear()

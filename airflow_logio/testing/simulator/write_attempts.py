@@ -1,9 +1,9 @@
 """One attempt at a conditional external system: a transaction of several steps, with other ones in between.
 
 The steps are those of `Warehouse.apply`: lock and read the marker; lock and read the owner, and take the table over if
-this is the run's first write action; insert, advance the marker and commit. What is decided in between is decided by
-`protocol/warehouse_rules.py`, here as there. Who waits for a lock long enough has the holder's session ended, as
-`idle_in_transaction_session_timeout` does it: a zombie that is slow holds nobody up for ever.
+this is the run's first write action; insert, advance the marker and commit. As there, `protocol/warehouse_rules.py` makes
+the decisions in between. If a client waits long enough for a lock, the holder's session is ended, like with
+`idle_in_transaction_session_timeout`, so a slow zombie does not block others forever.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from airflow_logio.testing.simulator.external_systems import (
 )
 
 PATIENCE = 8
-"""So often somebody waits for a lock before its holder's session is ended."""
+"""How often a client waits for a lock before its holder's session is ended."""
 
 
 class WritePhase(Enum):
@@ -42,7 +42,7 @@ def always() -> bool:
 
 
 class WriteAttempt:
-    """`writes` are a gapless group; `is_alive` tells whether the client that makes this attempt still does anything."""
+    """`writes` are a gapless group. `is_alive` tells whether the client of this attempt is still alive."""
 
     def __init__(
         self,
@@ -58,7 +58,7 @@ class WriteAttempt:
         self.key = key
         self.token = token
         self.wrote = False
-        """It has changed the table, and the marker."""
+        """Whether it has changed the table and the marker."""
         self._system = system
         self._run = run
         self._writes = writes
@@ -72,9 +72,9 @@ class WriteAttempt:
             _meet_earlier_runs(system, key, writes[0])
 
     def advance(self, steps: int) -> bool:
-        """Take at most so many steps; True when the system has applied all of it, now or before.
+        """Take at most so many steps; True once the system has applied everything, now or before.
 
-        Raises what refuses the writes, with everything rolled back: `Fenced`, `WriteRefused`, `LogInconsistent`.
+        If the writes are refused, rolls back and raises `Fenced`, `WriteRefused` or `LogInconsistent`.
         """
         try:
             for _ in range(steps):
@@ -86,7 +86,7 @@ class WriteAttempt:
         return self._stage is WritePhase.DONE
 
     def end(self) -> None:
-        """Roll back: its client has lost the connection, or the database has ended its session. It may begin again."""
+        """Roll back, as its client has lost the connection, or the database has ended its session. It may begin again."""
         if self._stage is not WritePhase.DONE:
             self._release(WritePhase.MARKER)
 
@@ -107,7 +107,7 @@ class WriteAttempt:
         return True
 
     def _read_owner(self) -> bool:
-        """An author's own conditional writer has no owner: nothing that it writes begins a run."""
+        """An author's own conditional writer has no owner, so nothing that it writes begins a run."""
         begins = self._begins()
         if not (self._lock_to_begin() if begins else self._lock_owner()):
             return False
@@ -173,14 +173,14 @@ _STEPS: dict[WritePhase, Callable[[WriteAttempt], bool]] = {
 
 
 def _mode(opening: PendingWrite) -> str:
-    """Of a table's writer, as it was declared; the scenarios' own writers empty their table."""
+    """The declared value for a table's writer; the scenarios' own writers empty their table."""
     return str(opening.header.get("mode", "replace"))
 
 
 class EarlierRun:
-    """A driver of an earlier run at the table of a writer: taken for dead long ago, and slow.
+    """A driver of an earlier run at the table of a writer. It is slow, and was considered dead long ago.
 
-    One that has `begun` goes on inserting; another one was stopped before the first write action of its run.
+    If it has `begun`, it keeps inserting; otherwise it was stopped before the first write action of its run.
     """
 
     def __init__(
@@ -199,7 +199,7 @@ class EarlierRun:
             self._next = 3
 
     def advance(self, steps: int) -> None:
-        """A few steps of its attempt, or of the next one: what is refused is tried again by a person."""
+        """Take a few steps of its attempt, or of the next one, since a person retries refused writes."""
         if self._attempt is None:
             self._attempt = WriteAttempt(self._system, self.key, 1, [self._write()], run=self._run)
         try:
@@ -215,7 +215,7 @@ class EarlierRun:
 
 
 def _meet_earlier_runs(system: ExternalSystem, key: WriterKey, first: PendingWrite) -> None:
-    """Before a run begins at a table that it is to empty, earlier runs have been there, and are not gone."""
+    """Earlier runs have used a table that this run is to empty, and their drivers are still there."""
     met = (
         first.header.get("action") != BEGIN
         or _mode(first) != "replace"
