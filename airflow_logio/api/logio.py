@@ -51,7 +51,7 @@ class Logio:
         """GetActionID (Table 7): a new identifier for a read action on a connection. Rides."""
         book = self._order.ready("get_action_id()")
         if connection != READ_CONNECTION and connection not in book.station.connections:
-            raise book.refuse(f"it does not declare connection {connection!r}, which it wants to read")
+            raise book.refuse(f"it does not declare connection {connection!r}, which it tries to read")
         action_id = book.context.allocate_action()
         book.new_actions.add((action_id, connection))
         return action_id
