@@ -1,4 +1,4 @@
-"""What a handle knows of its operator, and its one way into the log: a fenced commit of everything that is pending."""
+"""What a handle knows about its operator, and its only way to write to the log: one fenced commit of all pending work."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from airflow_logio.store.port import GroupSession
 
 @dataclass(frozen=True, slots=True)
 class Station:
-    """Where a hand-written operator stands in its pipeline."""
+    """The place of a hand-written operator in its pipeline."""
 
     spec: OperatorSpec
     receivers: Mapping[str, Sequence[Port]]
@@ -44,7 +44,7 @@ class Station:
 
 @dataclass(slots=True)
 class Staged:
-    """What one transaction adds to what is pending."""
+    """What one transaction adds to the pending work."""
 
     outputs: list[tuple[Event, str | None]] = field(default_factory=list)
     """Output events, each with the Input Set it was generated from; None for a source."""
@@ -53,9 +53,9 @@ class Staged:
     closed: list[str] = field(default_factory=list)
     """Input Sets that are done."""
     enriched: set[str] = field(default_factory=set)
-    """Input Sets whose generation has used a side-effect read action."""
+    """Input Sets whose generation used a side-effect read action."""
     reads: list[stored.ReadRecord] = field(default_factory=list)
-    """Read actions as they are afterwards."""
+    """Read actions in their state after the transaction."""
     effects: fx.Effects = field(default_factory=list)
     state: bytes | None = None
     state_id: int = 0
@@ -98,14 +98,14 @@ class Book:
         self.pending_bytes = 0
         self.unsent: set[str] = set()
         self.new_actions: set[tuple[int, str]] = set()
-        """Action ids that were given out and not used, with their connection."""
+        """Action ids that were allocated but not used, with their connection."""
         self._broken: BaseException | None = None
         self._thread = threading.get_ident()
 
     # --- checks -------------------------------------------------------------------------------------------------------
 
     def check_usable(self) -> None:
-        """Raises the error of a failed commit again, and `ApiMisuse` in a foreign thread."""
+        """Raises the error of a failed commit again, and `ApiMisuse` when called from another thread."""
         if self._broken is not None:
             raise self._broken
         if threading.get_ident() != self._thread:
@@ -129,7 +129,7 @@ class Book:
             )
 
     def check_state_id(self, state_info: StateInfo) -> None:
-        """Raises `ApiMisuse` for an id that `get_state_id` has not given, or gave before one that is stored."""
+        """Raises `ApiMisuse` for an id that `get_state_id` did not allocate, or that is older than a stored one."""
         last = self._remembered.last_state_id
         if not max(1, last) <= state_info.state_id < self.context.next_state:
             raise self.refuse(
@@ -138,7 +138,7 @@ class Book:
             )
 
     def use_action_id(self, action: ActionInfo) -> None:
-        """Raises `ApiMisuse` for an id that `get_action_id` has not given, or that is used."""
+        """Raises `ApiMisuse` for an id that `get_action_id` did not allocate, or that is already used."""
         if (action.action_id, action.connection) not in self.new_actions:
             raise self.refuse(f"{action} has an id that get_action_id() has not given for it, or that is used")
         self.new_actions.remove((action.action_id, action.connection))
@@ -183,7 +183,7 @@ class Book:
         """One fenced transaction: what is pending, what is staged, the author's state, the context.
 
         Raises `ApiMisuse` before anything is changed; `Fenced`, `EpochVoid`, `LogInconsistent`, `LogUnavailable` from the
-        log, and again from every later call: after a refused commit the handle is of no use.
+        log, and again from every later call: after a refused commit the handle cannot be used.
         """
         self._check_state(staged)
         if staged.is_empty() and self.pending_since is None:

@@ -1,4 +1,4 @@
-"""In which order the calls of the API may come: a transaction at a time, `send` after it, recovery before anything new."""
+"""The allowed order of API calls: one transaction at a time, then `send`; recovery comes before anything new."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from airflow_logio.api.transaction import Transaction
 
 
 class CallOrder:
-    """Every method that refuses raises `ApiMisuse`, which says what would be right; nothing is changed then."""
+    """A method that refuses a call raises `ApiMisuse`, which names the correct call. It changes nothing."""
 
     def __init__(self, book: Book, *, is_reloaded: bool) -> None:
         self._book = book
@@ -16,7 +16,7 @@ class CallOrder:
         self.is_initialized = False
         """`initialize_context` was called."""
         self.is_reloaded = is_reloaded
-        """There was nothing to give by `fetch_ack_events`, or all of it was given."""
+        """`fetch_ack_events` had nothing to return, or has returned everything."""
 
     def ready(self, what: str) -> Book:
         """The book, if the context is restored."""
@@ -76,7 +76,7 @@ class CallOrder:
             )
 
     def check_finishable(self, *, state_given: bool) -> None:
-        """Whether the stream may end now: nothing is left to do. Raises `ApiMisuse` that names what is."""
+        """Check that the stream may end now. Raises `ApiMisuse` that names the remaining work."""
         book = self._book
         self.refuse_transaction("end_of_stream()")
         self.refuse_unsent("end_of_stream()")

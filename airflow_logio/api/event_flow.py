@@ -1,4 +1,4 @@
-"""The events of a hand-written operator on their way: out of the log, into it, and waiting for either."""
+"""Moves the events of a hand-written operator out of the log and into it, and waits for both."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ FLUSH_BYTES = 8 * 2**20
 
 
 class EventFlow:
-    """Whatever waits here raises `Stopped` as soon as the group is asked to halt."""
+    """Every wait here raises `Stopped` as soon as the group is asked to halt."""
 
     def __init__(self, book: Book, order: CallOrder) -> None:
         self._book = book
@@ -56,7 +56,7 @@ class EventFlow:
         return self._book.context.ended.issuperset(ports or self._book.spec.inputs)
 
     def send(self, port: str) -> None:
-        """Wake the receivers of what is logged on an output port, and wait while the slowest lags too far."""
+        """Wake the receivers of what is logged on an output port, and wait while the slowest receiver lags too far."""
         self._book.unsent.discard(port)
         if groups := self._book.host.groups_behind(port):
             self._book.session.announce(groups)
@@ -115,7 +115,7 @@ class EventFlow:
         return late or book.ledger.received >= FLUSH_EVENTS or book.pending_bytes >= FLUSH_BYTES
 
     def _flush(self, state: Mapping[str, Any] | None) -> None:
-        """Commit what rides, so that its senders and the next incarnation know (design D2)."""
+        """Commit riding rows, so that the senders and the next incarnation see them (design D2)."""
         if self._book.pending_since is None:
             return
         with self._order.begin() as transaction:

@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 
 class Stopped(Exception):
-    """The group was asked to halt. Let it pass: the driver ends, and `logio retry` goes on from the log."""
+    """The group was asked to halt. Do not catch it: the driver ends, and `logio retry` resumes from the log."""
 
 
 class Host(Protocol):
@@ -32,7 +32,7 @@ class Host(Protocol):
         ...
 
     def marker(self, connection: str) -> Marker:
-        """Who writes to a connection: run, operator and fencing token."""
+        """The identity of a writer to a connection: run, operator and fencing token."""
         ...
 
     def commit(self, effects: Effects) -> None:
@@ -40,7 +40,7 @@ class Host(Protocol):
         ...
 
     def idle(self) -> None:
-        """There is nothing to do: collect garbage, learn whether the driver was replaced. Raises `Fenced`, `EpochVoid`."""
+        """Idle call: collects garbage and checks whether the driver was replaced. Raises `Fenced`, `EpochVoid`."""
         ...
 
     def encode(self, table: pa.Table) -> bytes:

@@ -43,6 +43,6 @@ class Ids:
         self._staged.clear()
 
     def discard(self) -> None:
-        """What is staged or allocated is given up: those ids are given out again."""
+        """Give up what is staged or allocated: those ids will be allocated again."""
         self._staged.clear()
         self._allocated.clear()

@@ -1,7 +1,7 @@
 """The Input Sets of a hand-written operator: which events they hold, and which of those rows are in the log.
 
-An id comes from `create`, is stored from then on, and is used once: an event cannot join an Input Set that is triggered or
-done, and nobody has to remember which ones are done.
+An id comes from `create`, is stored from then on, and is used once. An event cannot join an Input Set that is triggered
+or done, so the ids of done Input Sets need not be remembered.
 """
 
 from __future__ import annotations

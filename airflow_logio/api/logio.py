@@ -28,9 +28,9 @@ T = TypeVar("T")
 class Logio:
     """A handle of the log, bound to one operator of one incarnation of a driver: the paper's procInfo is never an argument.
 
-    All methods belong to the thread of `ManualOperator.run`. Each may raise `ApiMisuse`, which says what would be right,
-    and changes nothing then; those that commit raise also what `Transaction.commit` does. "Rides" means: written by the
-    next commit of the handle, whichever it is (design D2).
+    All methods belong to the thread of `ManualOperator.run`. Each may raise `ApiMisuse`, which names the correct call,
+    and then changes nothing. Those that commit also raise what `Transaction.commit` raises. "Rides" means: written by
+    the next commit of the handle, whichever it is (design D2).
     """
 
     def __init__(self, station: Station, session: GroupSession, host: Host, recovered: Recovered) -> None:
@@ -51,7 +51,7 @@ class Logio:
         """GetActionID (Table 7): a new identifier for a read action on a connection. Rides."""
         book = self._order.ready("get_action_id()")
         if connection != READ_CONNECTION and connection not in book.station.connections:
-            raise book.refuse(f"it does not declare connection {connection!r}, which it wants to read")
+            raise book.refuse(f"it does not declare connection {connection!r}, which it tries to read")
         action_id = book.context.allocate_action()
         book.new_actions.add((action_id, connection))
         return action_id
@@ -63,7 +63,8 @@ class Logio:
     def get_event_id(self, port: str | None = None, *, connection: str | None = None) -> int:
         """GetEventID (Listing 2): the next id of an output port, or the next number of a write action on a connection.
 
-        It is used by the transaction that logs the event (Algorithm 3 Step 3); given up if that is dropped.
+        The transaction that logs the event uses it (Algorithm 3 Step 3). If that transaction is dropped, the id is
+        given up.
         """
         book = self._order.ready("get_event_id()")
         if connection is not None and port is None:
@@ -78,8 +79,8 @@ class Logio:
     # --- Table 7: transactions ----------------------------------------------------------------------------------------
 
     def begin_transaction(self) -> Transaction:
-        """BeginTransaction (Table 7): a transaction (Table 8). One at a time, and no transaction before output events of
-        the one before are sent: `send`."""
+        """BeginTransaction (Table 7): a transaction (Table 8). Only one is open at a time. Send the output events of
+        the previous one first: `send`."""
         self._order.ready("begin_transaction()")
         self._order.refuse_unsent("begin_transaction()")
         return self._order.begin()
@@ -98,7 +99,7 @@ class Logio:
         """CompleteReadAction (Table 7): the effect of a non-replayable action is stored at the reference `action_data`;
         event r is logged as undone (Algorithm 1 Step 2.b). A transaction of its own.
 
-        `records` is the size of the effect: an empty one, of which no event is made, is done with this (hole H5).
+        `records` is the size of the effect. An empty effect, which makes no event, is done with this call (hole H5).
         The stored effect must be durable before the call.
         """
         self._order.refuse_not_source("complete_read_action()")
@@ -124,8 +125,8 @@ class Logio:
     def check_event(self, event_info: EventInfo) -> bool:
         """CheckEvent (Table 7): whether an input event is not obsolete (Algorithm 2 Step 1).
 
-        Obsolete is an id *less than or equal* to the mark of its port; the paper's "smaller" lets the last one pass twice
-        (hole H1). Raises `ProtocolViolation` for an event that comes too early. No transaction.
+        An id is obsolete if it is *less than or equal* to the mark of its port. The paper's "smaller" would accept the
+        last event twice (hole H1). Raises `ProtocolViolation` for an event that comes too early. No transaction.
         """
         book = self._order.ready("check_event()")
         return not book.context.is_obsolete(self._order.input_port(event_info), event_info.event_id)
@@ -148,7 +149,7 @@ class Logio:
     def assign_in_sets(self, inset_ids: Sequence[str], event_info: EventInfo) -> None:
         """AssignInSets (Table 7): the Input Sets of a received event, one row each (Algorithm 2 Step 2). Rides.
 
-        An event that no Input Set uses is assigned to ``()``: it is done with its acknowledgement (hole H6).
+        Assign an event that no Input Set uses to ``()``: it is then done with its acknowledgement (hole H6).
         """
         book = self._order.ready("assign_in_sets()")
         key = (self._order.input_port(event_info), event_info.event_id)
@@ -220,7 +221,7 @@ class Logio:
 
     def get_proc_state(self, inset_id: str | None = None) -> dict[str, Any] | None:
         """GetProcState (Table 9): the latest global state, None if none is stored (Algorithm 9 Step 1); with `inset_id`,
-        the one logged for that Input Set by `log_state_event`. A copy of the caller's own. No transaction."""
+        the one logged for that Input Set by `log_state_event`. The caller gets its own copy. No transaction."""
         self._book.check_usable()
         if inset_id is None:
             return None if self._book.packed is None else stored.unpack(self._book.packed)
@@ -230,7 +231,7 @@ class Logio:
 
     def fetch_ack_events(self) -> Iterator[AcknowledgedEvent]:
         """FetchAckEvents (Table 9): undone events that are assigned, once per Input Set (Algorithm 9 Step 2), by turns
-        between the ports. Consume it wholly, once; update only the event state of `inset_id`. No transaction.
+        between the ports. Consume all of it, once, and update only the event state of `inset_id`. No transaction.
 
         Trigger nothing before the last one is back: Listing 3 calls onInput for each, which would generate from a part of
         an Input Set (hole H2). Then generate `triggered_in_sets`, then evaluate the conditions.
@@ -248,11 +249,11 @@ class Logio:
         self._order.is_reloaded = True
 
     def triggered_in_sets(self) -> Sequence[str]:
-        """Input Sets that are triggered and not done, in order (hole H2); beyond the paper's table."""
+        """Input Sets that are triggered and not done, in order (hole H2). Not in the paper's table."""
         return tuple(self._order.ready("triggered_in_sets()").context.triggered)
 
     def last_read_action(self) -> ReadAction | None:
-        """The last read action on record, None before the first (Algorithm 6 Step 2); beyond the paper's table."""
+        """The last read action on record, None before the first (Algorithm 6 Step 2). Not in the paper's table."""
         self._book.check_usable()
         return self._book.reads.last()
 
@@ -302,7 +303,7 @@ class Logio:
 
     def execute_write(self, action: WriteAction, execute: Callable[[WriteAction], T]) -> T:
         """Execute the write action that is due on its connection (Algorithm 5 Steps 1 and 2); again, with back-off, while
-        it raises `ExternalUnavailable`. What makes it exactly once is the external system's marker: `marker`."""
+        it raises `ExternalUnavailable`. The external system's marker makes it exactly once: `marker`."""
         self._book.check_usable()
         self._order.refuse_transaction("execute_write()")
         self._book.writes.check_due(action.connection, action.number)
@@ -314,7 +315,7 @@ class Logio:
     def end_of_stream(self, state: Mapping[str, Any] | None = None) -> None:
         """Log the end of the stream on every output port (design D9), once; a transaction of its own.
 
-        Refused while anything is left to do: inputs that have not ended, Input Sets that hold events, write actions or
+        Refused while work remains: inputs that have not ended, Input Sets that hold events, write actions or
         read actions under way. Called by the driver when `run` returns.
         """
         book = self._order.ready("end_of_stream()")
@@ -342,10 +343,11 @@ class Logio:
 
     @property
     def is_draining(self) -> bool:
-        """The group was asked to drain: a source by hand reads no further. It marks what it has read done, and returns.
+        """The group was asked to drain: a hand-written source must stop reading. It marks what it has read as done, and
+        returns.
 
-        Nothing is raised for it. Ask between two batches and before each read action; a source that never asks reads
-        until its own end. Never true where there are input ports: such an operator ends when they have.
+        No exception announces it. Check between two batches and before each read action; a source that never checks
+        reads to its own end. Never true where there are input ports: such an operator ends when they have.
         """
         return self._book.host.is_draining()
 
@@ -361,7 +363,8 @@ class Logio:
 
     @property
     def token(self) -> int:
-        """The fencing token of this driver: it rises with every recovery. Name with it what a zombie must not touch."""
+        """The fencing token of this driver: it rises with every recovery. Put it into every name that a zombie must not
+        touch."""
         return self.marker("").token
 
     def url(self, connection: str) -> str:
@@ -371,7 +374,7 @@ class Logio:
         return self._book.host.url(connection)
 
     def marker(self, connection: str) -> Marker:
-        """Who writes: the key of the high-water row that a conditional external system keeps, run and fencing token."""
+        """The writer's identity: run, fencing token, and the key of the high-water row of a conditional system."""
         return self._book.host.marker(connection)
 
     def encode(self, table: pa.Table) -> bytes:

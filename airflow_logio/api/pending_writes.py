@@ -1,4 +1,4 @@
-"""Write actions that are logged and not done: in order per connection, one at a time (Algorithms 5 and 8)."""
+"""Write actions that are logged but not done: in order per connection, one at a time (Algorithms 5 and 8)."""
 
 from __future__ import annotations
 

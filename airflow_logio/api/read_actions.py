@@ -1,4 +1,4 @@
-"""The read actions of a hand-written source: one after the other, each through its states (Algorithms 1 and 6)."""
+"""The read actions of a hand-written source: one at a time, each passes through its states (Algorithms 1 and 6)."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class ReadActions:
         )
 
     def moved(self, action: ActionInfo, to: ReadProgress, action_data: str | None = None) -> ReadRecord:
-        """The record after the move, for `put`. Raises `ApiMisuse` if the action is not where the move begins."""
+        """The record after the move, for `put`. Raises `ApiMisuse` if the action is in another state."""
         record = self.find(action)
         if to not in ALLOWED[record.progress]:
             raise ApiMisuse(f"{action} of operator {self._operator!r} is {record.progress}: it cannot become {to} now")

@@ -1,4 +1,4 @@
-"""The stored form of a hand-written operator's state: the author's, beside what the API remembers for him.
+"""The stored form of a hand-written operator's state: the author's state, and the API's own notes.
 
 Both are in the STATE row of the operator with its LOG.io context, and so commit together. msgpack only.
 """
@@ -42,7 +42,7 @@ _encoder = msgspec.msgpack.Encoder(order="deterministic")
 
 
 def pack(operator: str, state: Mapping[str, Any]) -> bytes:
-    """The author's state, serialized now (design D1). Raises `ApiMisuse` if it would not come back as it is."""
+    """The author's state, serialized now (design D1). Raises `ApiMisuse` if reading it back would give another value."""
     kept, reason = dict(state), None
     if is_plain(kept):
         try:

@@ -19,11 +19,11 @@ from airflow_logio.protocol.values import Event, Kind, Port
 
 
 class Transaction:
-    """Made by `Logio.begin_transaction`. Nothing of it is in the log before `commit`, and then all of it.
+    """Made by `Logio.begin_transaction`. Before `commit`, nothing of it is in the log; afterwards, all of it is.
 
     A commit also carries every assignment, trigger and state event that is pending in the handle. Used as a context
     manager it commits at the end of the block; if the block raises, the transaction is dropped and the log unchanged.
-    Its methods raise `ApiMisuse`; one that is left half-way ends the transaction.
+    Its methods raise `ApiMisuse`. A call that stops half-way ends the transaction.
     """
 
     def __init__(self, book: Book) -> None:
@@ -48,7 +48,7 @@ class Transaction:
         """Commit (Table 8): one transaction behind the fence.
 
         Raises `Fenced` (this driver was replaced), `EpochVoid` (its memory is void), `LogInconsistent` (the log does not
-        hold the rows that the step expects), `LogUnavailable`. Let them pass: the handle is of no use afterwards.
+        hold the rows that the step expects), `LogUnavailable`. Do not catch them: the handle cannot be used afterwards.
         """
         self._use("commit()")
         self._book.commit(self._staged)

@@ -238,7 +238,7 @@ def _asks(
         if parameter not in known:
             records = "" if ports else "beside the records "
             raise PipelineDefinitionError(
-                f"function {name!r} takes {parameter!r}, which nobody fills; {records}it may take "
+                f"function {name!r} takes {parameter!r}, which nothing fills; {records}it may take "
                 f"{quoted(known)}.{did_you_mean(parameter, known)}"
             )
     for kind, wanted in (("read", reads), ("input port", ports)):

@@ -81,7 +81,7 @@ def _check_order(definition: Definition, graph: Graph, one: Replicated) -> None:
         if len(operator.inputs) > 1 or operator.on_error != "fail":
             definition.refuse(
                 f"group {one.group!r} is replicated and ordered, but its operator {name!r} has several input ports or sets "
-                "events aside: nobody could say when all that belongs to an event has come"
+                "events aside: nothing tells when all that belongs to an event has come"
             )
 
 

@@ -90,7 +90,7 @@ def _check_connections(definition: Definition, name: str, operator: Operator) ->
         if guarantee not in GUARANTEES:
             definition.refuse(
                 f"the write actions of operator {name!r} on connection {connection!r} are neither conditional, "
-                f"checkable nor idempotent (write_guarantee is {guarantee!r}): after a failure nobody could say "
+                f"checkable nor idempotent (write_guarantee is {guarantee!r}): after a failure nothing tells "
                 "whether to repeat them. Use TableWriter, or a writer that declares one of these"
             )
     if operator.writes() and not isinstance(operator, ManualOperator):
@@ -102,7 +102,7 @@ def _check_writer(definition: Definition, name: str, operator: Operator) -> None
     if not isinstance(operator, ActionWriter):
         definition.refuse(
             f"operator {name!r} declares write actions, but {type(operator).__name__} is no ConditionalWriter, "
-            "CheckableWriter or IdempotentWriter, so nobody would know how to execute them. Derive it from one of these, "
+            "CheckableWriter or IdempotentWriter, so there is no way to execute them. Derive it from one of these, "
             "or let it send the records to a writer in the same group"
         )
     if operator.writes() != {operator.connection: operator.write_guarantee}:

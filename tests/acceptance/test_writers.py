@@ -187,8 +187,8 @@ def test_a_group_whose_system_stays_away_is_parked_and_goes_on_exactly_when_retr
         parked(run, group)
         status = run.status(group)
         assert status.error is not None
-        assert "is still away" in status.error
-        assert "`logio retry` goes on with it" in status.error
+        assert "is still unavailable" in status.error
+        assert "`logio retry` resumes it" in status.error
         assert ("operator 'ledger', connection 'ledger', write action" in status.error) is (name == "ledger")
         systems.come_back(name)
         run.relaunch(group)

@@ -321,7 +321,9 @@ def left_alone(here: Installation) -> None:
 
     def said() -> bool:
         texts = [log.read_text(errors="replace") for log in here.task_logs("sums.all")]
-        return any("nobody looks for failed groups" in text and "recovery DAG is paused" in text for text in texts)
+        return any(
+            "no supervisor looks for failed groups" in text and "recovery DAG is paused" in text for text in texts
+        )
 
     eventually(said, what="the task log says that nobody recovers", timeout=LONG, every=0.5)
     assert "recovery DAG is paused" in str(status(here, here.run(RELYING).uid))

@@ -143,7 +143,9 @@ class ParquetSource(SourceOperator):
                     first, offset = offset, offset + table.num_rows
                     yield SourceBatch(self._transformed(table), offset, {"first": first, "last": offset - 1})
         except FileNotFoundError as error:
-            raise SourceChanged(f"{path} is gone; put the file back, or start a new run on another one") from error
+            raise SourceChanged(
+                f"{path} no longer exists; put the file back, or start a new run on another one"
+            ) from error
         except OSError as error:
             raise ExternalUnavailable(f"cannot read {path}: {error}") from error
 

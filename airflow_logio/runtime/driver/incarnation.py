@@ -134,7 +134,7 @@ class Driver:
             return PARKED
         except Exception as error:
             cause = f"{type(error).__name__}: {error}"
-            log.exception("group %s failed and is to be recovered", ref.group)
+            log.exception("group %s failed and will be recovered", ref.group)
             if not isinstance(error, LogUnavailable):
                 at = error.at if isinstance(error, OperatorFailed) else None
                 crash_here(CrashPoint.BEFORE_REPORT)

@@ -100,11 +100,15 @@ class JobRunner:
             if isinstance(error, LogioError) and not isinstance(error, OperatorFailed):
                 raise
             if self._sessions.is_lost(error):  # no Input Set is to blame
-                raise SparkLost(f"Spark is gone from under operator {self._name!r}: {_first_lines(error)}") from error
+                raise SparkLost(
+                    f"Spark ended while it worked for operator {self._name!r}: {_first_lines(error)}"
+                ) from error
             if len(sets) == 1:
                 yield self._to_blame(sets[0].inset_id, error)
                 return
-            log.warning("%s: a job of %d Input Sets failed, looking for the one: %s", self._name, len(sets), error)
+            log.warning(
+                "%s: a job of %d Input Sets failed, looking for the one at fault: %s", self._name, len(sets), error
+            )
             middle = len(sets) // 2
             yield from self._isolating(sets[:middle])
             yield from self._isolating(sets[middle:])

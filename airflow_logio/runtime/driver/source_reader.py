@@ -169,7 +169,7 @@ class SourceReader:
             self._discarding_thread.join()
         self._reading_thread.join(patience)
         if self._reading_thread.is_alive():
-            log.warning("source %s: a read that does not answer is left behind", self._name)
+            log.warning("source %s: a read that does not answer is abandoned", self._name)
 
     # --- the threads --------------------------------------------------------------------------------------------------
 

@@ -73,7 +73,7 @@ def _table(log: LineageLog, operator: str, channel: str, event_id: int, where: s
     stored = log.body(operator, channel, event_id)
     if stored is None:
         raise LineageUnknown(
-            f"the records of {where} in run {log.run.spec.key} are not in the log: retention has let them go"
+            f"the records of {where} in run {log.run.spec.key} are not in the log: retention has removed them"
         )
     decode_header(where, stored.header, stored.body, stored.ref)
     if stored.ref is None or stored.body:

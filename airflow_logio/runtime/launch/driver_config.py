@@ -43,6 +43,8 @@ def take(path: Path) -> DriverConfig:
         path.unlink(missing_ok=True)
         return msgspec.json.decode(data, type=DriverConfig)
     except FileNotFoundError:
-        raise ConfigurationError(f"{path} is gone: this driver was started twice, or long after its launch") from None
+        raise ConfigurationError(
+            f"{path} no longer exists: this driver was started twice, or long after its launch"
+        ) from None
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         raise ConfigurationError(f"{path} is no driver configuration: {error}") from error

@@ -94,7 +94,7 @@ def check_replay_seconds(seconds: float | None) -> None:
     if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 < seconds < math.inf:
         raise ConfigurationError(
             f"replay_seconds is {seconds!r}; give seconds, more than 0: for so long what an external system is asked is "
-            "asked again while it is away, then the group is parked"
+            "asked again while it is unavailable, then the group is parked"
         )
 
 
@@ -106,11 +106,11 @@ def lease_of(seconds: float | None, launch_seconds: float | None) -> Lease:
     """
     default = Lease()
     given = {
-        "lease_seconds": (seconds, default.seconds, "a driver whose heartbeat stands still for so long is dead"),
+        "lease_seconds": (seconds, default.seconds, "a driver without a heartbeat for that long is dead"),
         "launch_seconds": (
             launch_seconds,
             default.launch_seconds,
-            "a driver that is launched must register within that",
+            "a driver must register within that time after its launch",
         ),
     }
     values = []

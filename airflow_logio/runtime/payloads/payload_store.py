@@ -81,7 +81,7 @@ class Payloads:
         if (checksum, size) != (reference.checksum, reference.size):
             raise LogInconsistent(
                 f"the payload of {where} is damaged: {reference.path} in the {self} has {size:,} bytes with checksum "
-                f"{checksum:08x}, written were {reference.size:,} with {reference.checksum:08x}"
+                f"{checksum:08x}, it was written with {reference.size:,} and {reference.checksum:08x}"
             )
 
     # --- writing and removing -----------------------------------------------------------------------------------------

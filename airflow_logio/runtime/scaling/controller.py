@@ -164,7 +164,7 @@ def _why_nobody_asks(store: LogStore, run: Run, group: str, used: Sequence[Group
         return "all its work is done"
     for status in used:
         if status.state in (GroupState.PARKED, GroupState.HALTED):
-            return f"replica {status.group} is {status.state.value}: that is for a person to mend"
+            return f"replica {status.group} is {status.state.value}: a person must fix that"
         if status.desired is GroupState.HALTED:
             return f"replica {status.group} was asked to halt"
         if status.state is GroupState.NEW:

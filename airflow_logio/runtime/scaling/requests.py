@@ -189,7 +189,7 @@ def _launch(launch: Launch, status: GroupStatus, request: ScalingRequest) -> boo
 
 def _settled(store: LogStore, request: ScalingRequest, state: ScalingState, step: Step) -> Step:
     if not store.settle_scaling(request.request_id, state, step.sentence):
-        log.info("scaling request %d was settled by somebody else", request.request_id)
+        log.info("scaling request %d was settled by another process", request.request_id)
     return step
 
 
@@ -244,7 +244,7 @@ def _wake_up(store: LogStore, run: Run, group: str) -> list[ScalingRequest]:
         return []
     least = max(1, run.spec.replicated[group].least)
     return [
-        store.request_scaling(run.run_id, group, least, by="dispatcher", reason="work waits, and no replica is there")
+        store.request_scaling(run.run_id, group, least, by="dispatcher", reason="work waits, and there is no replica")
     ]
 
 

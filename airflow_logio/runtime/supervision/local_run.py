@@ -103,7 +103,7 @@ class LocalRun:
         try:
             launch_group(self._context, status.group, expected=status.incarnation, reason=reason, by_user=True)
         except Fenced as error:
-            log.info("group %s was launched by somebody else: %s", status.group, error)
+            log.info("group %s was launched by another process: %s", status.group, error)
 
     def _supervise(self, on_snapshot: OnSnapshot) -> Outcome:
         shown = float("-inf")
@@ -140,7 +140,7 @@ class LocalRun:
         store = self._context.store
         if store.patience.call("finishing the run", lambda: store.finish_run(self._run_id)):
             return True
-        statuses = store.patience.call("looking for groups that go on", lambda: store.groups(self._run_id))
+        statuses = store.patience.call("looking for groups that still run", lambda: store.groups(self._run_id))
         unfinished = {status.group for status in statuses if status.state not in CONCLUDED}
         return bool(unfinished) and unfinished.isdisjoint(self._groups)
 

@@ -26,15 +26,15 @@ def missing(run: Run, seen: SupervisorRecord | None) -> str | None:
     """What is wrong if nobody looks after a run, in words for its owner; None if somebody does."""
     if run.spec.supervision is Supervision.PROCESS or (seen is not None and seen.age_seconds < MISSING_SECONDS):
         return None
-    last = "nobody ever has" if seen is None else f"{seen.name} did so {seen.age_seconds:.0f} s ago, and not since"
+    last = "none ever has" if seen is None else f"{seen.name} did so {seen.age_seconds:.0f} s ago, and not since"
     if run.spec.supervision is Supervision.DAG:
         return (
-            f"nobody looks for failed groups of this run ({last}): the recovery DAG is paused, missing or has no triggerer; "
-            "unpause it, or groups that die stay dead"
+            f"no supervisor looks for failed groups of this run ({last}): the recovery DAG is paused, missing or has no "
+            "triggerer; unpause it, or groups that die stay dead"
         )
     return (
-        f"nobody looks for failed groups of this run ({last}): the supervising task of its DAG run has ended, or there is no "
-        "triggerer. A group that dies is recovered by its own task after a while"
+        f"no supervisor looks for failed groups of this run ({last}): the supervising task of its DAG run has ended, or "
+        "there is no triggerer. A group that dies is recovered by its own task after a while"
     )
 
 

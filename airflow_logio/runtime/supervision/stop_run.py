@@ -63,7 +63,7 @@ class StopRun:
             if check_wish(status.group, status.state, status.desired, self._mode.wish, has_sources=sources):
                 asked.append(status.group)
         if self._mode is StopMode.DRAIN and not any(has_sources(self._run.spec, name) for name in self._groups):
-            raise ProtocolViolation(f"run {self._run.spec.key} names no source in the log: it can be halted only")
+            raise ProtocolViolation(f"run {self._run.spec.key} names no source in the log: it can only be halted")
         for name in asked:
             self._store.request(self._run.run_id, name, self._mode.wish)
 

@@ -135,8 +135,8 @@ def replay(what: str, action: Callable[[], T], seconds: float, stopping: threadi
     except ExternalUnavailable as error:
         attempts = retrying.statistics["attempt_number"]
         raise ExternalUnavailable(
-            f"{what} was replayed {attempts} times in {seconds:g} s, and the external system is still away: {error}. What "
-            "is to be done stays in the log: when the system is back, `logio retry` goes on with it"
+            f"{what} was replayed {attempts} times in {seconds:g} s, and the external system is still unavailable: {error}. "
+            "What is to be done stays in the log: when the system is back, `logio retry` resumes it"
         ) from error
 
 

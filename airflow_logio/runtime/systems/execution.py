@@ -169,7 +169,7 @@ def executor_of(operator: str, writer: ActionWriter, connections: Connections, m
             return CheckableExecutor(operator, writer, writer, connections)
         case IdempotentWriter():
             return IdempotentExecutor(operator, writer, writer, connections)
-    raise PipelineDefinitionError(f"nobody knows how to execute the write actions of {operator!r}: {writer!r}")
+    raise PipelineDefinitionError(f"there is no way to execute the write actions of {operator!r}: {writer!r}")
 
 
 def _named(actions: Sequence[WriteAction]) -> str:

@@ -151,7 +151,7 @@ def test_a_driver_that_is_killed_when_nobody_else_looks(
     event = fired(trigger, launcher.kill)
     assert (event["state"], event["incarnation"]) == ("dead", 1)
     assert "has ended without saying so" in event["cause"]
-    assert "nobody looks for failed groups" in capsys.readouterr().out
+    assert "no supervisor looks for failed groups" in capsys.readouterr().out
 
 
 @pytest.mark.usefixtures("nobody_looks")

@@ -192,7 +192,7 @@ def with_id(records: Any, inset_id: str) -> Any: ...
     [
         (lambda: generate(mode="executor")(bare), "mode 'executor' is not one of"),
         (lambda: generate(mode="executor")(bare), "Did you mean 'executors'?"),
-        (lambda: generate(reads={"products": PRODUCTS})(with_extra), "takes 'prodcts', which nobody fills"),
+        (lambda: generate(reads={"products": PRODUCTS})(with_extra), "takes 'prodcts', which nothing fills"),
         (lambda: generate(reads={"products": PRODUCTS})(with_extra), "Did you mean 'products'?"),
         (
             lambda: generate(reads={"products": PRODUCTS})(bare),
@@ -206,8 +206,8 @@ def with_id(records: Any, inset_id: str) -> Any: ...
         (lambda: generate(reads={"products": PRODUCTS}, columns=("a",))(with_read), "key 'product'"),
         (lambda: generate(keywords_only), "'keywords_only' needs a first parameter"),
         (lambda: stateless(lambda: None), "needs a first parameter"),
-        (lambda: stateless(with_id), "takes 'inset_id', which nobody fills"),
-        (lambda: generate(mode="executors")(with_id), "takes 'inset_id', which nobody fills"),
+        (lambda: stateless(with_id), "takes 'inset_id', which nothing fills"),
+        (lambda: generate(mode="executors")(with_id), "takes 'inset_id', which nothing fills"),
         (lambda: generate(mode="executors", accumulate=max)(bare), "no accumulate="),
         (lambda: generate(mode="executors", outputs=("a", "b"))(bare), "one output port"),
         (lambda: generate(finish=max)(bare), "finish= without accumulate="),

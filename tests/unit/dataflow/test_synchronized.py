@@ -147,7 +147,7 @@ def both(a: pa.Table, b: pa.Table) -> pa.Table:
         (lambda: windowed(generate(one_port), Synchronized(a=1, b=1)), r"write @generate\(inputs=\('a', 'b'\)\)"),
         (lambda: windowed(pairs, Synchronized(a=1, c=1)), r"is for ports \['a', 'c'\]"),
         (lambda: windowed(pairs, Tumbling("1h", on="t")), "Tumbling is a window of one port"),
-        (lambda: generate(inputs=("a", "c"))(both), "takes 'b', which nobody fills; it may take 'a', 'c'"),
+        (lambda: generate(inputs=("a", "c"))(both), "takes 'b', which nothing fills; it may take 'a', 'c'"),
         (lambda: generate(inputs=("a",))(lambda: None), "declares the input port 'a' but has no such parameter"),
         (lambda: generate(inputs=("a", "b"), mode="executors")(both), "mode='executors' is for the one table"),
         (lambda: generate(inputs=("a", "b"), accumulate=max)(both), "accumulate= is for the one table"),

@@ -106,7 +106,7 @@ def test_records_that_are_gone() -> None:
     event = sales.origin(2).events("ingest.out")[0]
     for key in [key for key in store.tables.bodies if key.operator == "ingest"]:
         del store.tables.bodies[key]
-    with pytest.raises(LineageUnknown, match=r"the records of ingest\.out 3 in run .* retention has let them go"):
+    with pytest.raises(LineageUnknown, match=r"the records of ingest\.out 3 in run .* retention has removed them"):
         records(store, sales.run, event)
 
 

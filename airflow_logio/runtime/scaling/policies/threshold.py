@@ -75,7 +75,7 @@ class Threshold(Policy):
     def _larger(self, now: int, busy: float, said: str) -> Decision:
         """For its lag, unless the replicas do not work on it: then a receiver holds them up, or one has to be recovered."""
         if busy < self.down_busy:
-            return Decision(now, f"{said}: they wait for something else, which more replicas would not mend")
+            return Decision(now, f"{said}: they wait for something else, which more replicas would not help")
         return Decision(now + self.step, f"{said}: lag above {self.up_lag_seconds:g} s")
 
     def _smaller(self, figures: Figures, busy: float, said: str) -> Decision:

@@ -108,7 +108,7 @@ def test_where_a_person_is_at_work_nothing_is_asked_for(work: Work) -> None:
     work.store.request(work.run.run_id, B, GroupState.HALTED)
     assert f"replica {B} was asked to halt" in work.decide()
     work.store.halted(work.drivers[B].ref)
-    assert f"replica {B} is halted: that is for a person to mend" in work.decide()
+    assert f"replica {B} is halted: a person must fix that" in work.decide()
     assert work.store.scalings(work.run.run_id) == []
 
 

@@ -279,7 +279,7 @@ def test_a_system_that_stays_away_ends_the_replay_with_what_to_do() -> None:
         "write actions 1 to 2 of 'save' was replayed",
         "times in 0.3 s",
         "away",
-        "`logio retry` goes on with it",
+        "`logio retry` resumes it",
     ):
         assert words in str(caught.value)
     assert system.open == 0
