@@ -1,4 +1,4 @@
-"""What holds a group up that sends: the backlogs of its output ports, and the routes of its Dispatchers over them."""
+"""What holds a sending group up: the backlogs of its output ports, and the routes of its Dispatchers over them."""
 
 from __future__ import annotations
 

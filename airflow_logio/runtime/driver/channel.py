@@ -83,7 +83,7 @@ class Channel:
             served = [lane.pull(fetch, self._hand_over) for lane in self._lanes]
         except LogUnavailable:
             return False  # the committer reports an outage that lasts; the channel only waits
-        # Who got nothing comes first: bytes that others have filled are its own the next time.
+        # A lane that got nothing comes first: bytes that others have filled are its own the next time.
         in_turn = sorted(zip(self._lanes, served, strict=True), key=lambda one: one[1])
         self._lanes = [lane for lane, _ in in_turn if not lane.has_ended()]
         return any(served)

@@ -1,6 +1,6 @@
-"""One epoch of a group on its threads: a mailbox, a `protocol.loop.GroupLoop`, and what does its bidding.
+"""One epoch of a group on its threads: a mailbox, a `protocol.loop.GroupLoop`, and the threads that work for it.
 
-What is wanted next, the loop says; here is how it is done: which thread reads, commits, writes, runs a job or waits.
+The loop decides what is done next; this module does it: which thread reads, commits, writes, runs a job or waits.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def operators_of(settings: EpochSettings, slots: Mapping[int, int] | None) -> li
 
 @contextmanager
 def moves_explain(session: GroupSession, slots: Mapping[int, int] | None) -> Iterator[None]:
-    """What a replica finds strange may be the work of another one, to which a slot has moved.
+    """An inconsistency that a replica sees may be the work of another one, to which a slot has moved.
 
     The rows of that slot are missing then, or changed: this epoch is void, and the replica not broken. Raises `EpochVoid`.
     """

@@ -2,7 +2,7 @@
 
 A port by itself is read as fast as the group takes its events. The ports of an operator with a declared order are read
 together, in turn: an event that is not due stays out of the group's mailbox, so that a port that waits for another one
-holds nobody up.
+holds no operator up.
 """
 
 from __future__ import annotations

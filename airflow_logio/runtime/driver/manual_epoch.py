@@ -85,7 +85,7 @@ class ManualEpoch:
             return False
         finally:
             if self._payloads is not None:
-                self._payloads.stop()  # first: nobody waits then for one that cannot be removed
+                self._payloads.stop()  # first: nothing waits then for one that cannot be removed
             self._host.stop()
         return True
 

@@ -310,7 +310,8 @@ class SourceReader:
         return self._payloads
 
     def _replayed(self, what: str, action: Callable[[], T]) -> T:
-        """With back-off while the external system, or the payload store, is away; without end while events come of it.
+        """With back-off while the external system, or the payload store, is unavailable; without limit while it still
+        yields events.
 
         Raises `ExternalUnavailable`.
         """

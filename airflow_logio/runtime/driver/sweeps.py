@@ -77,7 +77,7 @@ def _lineage_of(pipeline: Pipeline, name: str, periods: dict[str, float]) -> Ite
         return
     for connection in operator.connections():
         yield Sweep(name, Kept.READS, connection, retention_seconds=longest)
-    if operator.reads_state or isinstance(operator, ManualOperator):  # by hand, whoever wants to logs a state
+    if operator.reads_state or isinstance(operator, ManualOperator):  # a hand-written operator may log a state
         yield Sweep(name, Kept.STATES)
 
 

@@ -55,7 +55,7 @@ class WriterThread:
             return self._queue.is_idle()
 
     def is_full(self) -> bool:
-        """So much is waiting for the external system that the group should take no more events meanwhile."""
+        """So much waits for the external system that the group should take no more events for now."""
         with self._changed:
             return self._queue.is_full()
 

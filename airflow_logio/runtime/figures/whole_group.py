@@ -12,9 +12,9 @@ from airflow_logio.protocol.states import ALIVE, CONCLUDED, GroupState
 from airflow_logio.store.records import GroupStatus, Run
 
 _DECIDING = (GroupState.PARKED, GroupState.HALTED, GroupState.NEW, GroupState.DEAD)
-"""What one replica is of which somebody has to know, the most pressing first; then come those that work."""
+"""States of a single replica that a person has to know, the most pressing first; then the working ones."""
 AT_WORK = ALIVE | {GroupState.DEAD}
-"""A replica that is dead is in use: somebody recovers it."""
+"""A dead replica is in use: it will be recovered."""
 
 
 def members_of(run: Run, group: str) -> tuple[str, ...]:

@@ -18,7 +18,7 @@ from airflow_logio.store.port import LogStore
 from airflow_logio.store.records import LOAD_SECONDS, GroupStatus, Run, RunSpec, ScalingRequest, senders_of
 
 CONTROLLER = "controller"
-"""Who asks."""
+"""The name under which the Controller asks."""
 LOOK_SECONDS = LOAD_SECONDS
 """Between two looks at counters: as long as the window of the drivers' own figures."""
 

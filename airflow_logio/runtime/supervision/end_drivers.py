@@ -29,7 +29,7 @@ POLL_SECONDS = 0.1
 class DriverEnder:
     """`work_dir` is the launcher's: drivers are found in it that were started and never recorded.
 
-    Works as well as it can while the log does not answer: by the identities that it knew (`remember`).
+    While the log does not answer, it uses the identities that it last knew (`remember`).
     """
 
     store: LogStore

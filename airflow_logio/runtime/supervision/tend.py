@@ -26,9 +26,9 @@ class RecoveryOutcome(StrEnum):
     LAUNCHED = "launched"
     """A new driver is on its way."""
     PARKED = "parked"
-    """The recovery budget is spent: nobody restarts the group without being told."""
+    """The recovery budget is spent: the group is restarted only on request."""
     NOT_NEEDED = "not needed"
-    """Somebody else has recovered it, it was halted, or it finished after all."""
+    """Another process has recovered it, it was halted, or it finished after all."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ AT_REST = 0.95
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """The last time that the number of replicas was changed, whoever asked for it."""
+    """The last change of the number of replicas, by any requester."""
 
     replicas: int
     at: float
