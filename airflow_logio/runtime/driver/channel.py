@@ -20,9 +20,10 @@ from airflow_logio.store.port import GroupSession
 
 POLL_SECONDS = 0.25
 FETCH_EVENTS = 64
-"""Of a port, at once."""
+"""Number of events fetched for a port at once."""
 FETCH_BYTES = 8 * 2**20
-"""Of all ports together, or one event. Ports that an author has put in an order are read one by one, each with as much."""
+"""Bytes fetched for all ports together, or one event. Ports with a declared order are read one by one, each up to this
+size."""
 
 
 class Channel:

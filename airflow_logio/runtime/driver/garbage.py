@@ -30,7 +30,7 @@ SHORTEST_PASS_SECONDS, LONGEST_PASS_SECONDS = 1.0, 60.0
 PASSES_PER_RETENTION = 20
 """Lineage is kept up to this share longer than its retention: a twentieth, and never more than a minute."""
 EXAMINED_PER_SECOND = 2_000
-"""Of rows that a pass looks at: what is old and still needed is looked at in every pass."""
+"""Rows that a pass examines per second. Old rows that are still needed are examined in every pass."""
 
 
 class Collection:

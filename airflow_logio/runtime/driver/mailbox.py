@@ -72,7 +72,7 @@ class Mailbox:
                 self._changed.wait(remaining)
 
     def waiting(self) -> tuple[int, float]:
-        """Inputs that nobody has taken yet, and for how many seconds the oldest one has been here."""
+        """Inputs that are not taken yet, and for how many seconds the oldest one has been here."""
         with self._changed:
             return len(self._inputs), time.monotonic() - self._inputs[0][2] if self._inputs else 0.0
 

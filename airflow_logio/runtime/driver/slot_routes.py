@@ -1,4 +1,4 @@
-"""What a Dispatcher knows of the replicas behind it: who owns which slot, and how much waits there.
+"""What a Dispatcher knows of the replicas behind it: which replica owns which slot, and how much waits there.
 
 It is only a hint, some tenths of a second old: the log alone decides which replica owns a slot when an event is used.
 """

@@ -18,7 +18,7 @@ class Recovery:
 
     group: str
     incarnation: int
-    """The new one."""
+    """The new incarnation."""
     cause: str
     last_beat_at: float | None
     """Last sign of life of the old driver; None if it gave none."""

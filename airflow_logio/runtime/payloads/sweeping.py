@@ -63,6 +63,6 @@ def _sweep(payloads: Payloads, store: LogStore, run: Run, folder: str, paths: li
 
 
 def _incarnation(path: str) -> int:
-    """Of ``<run>/<group>/<incarnation>/...``; 0 for what is not ours."""
+    """The incarnation in ``<run>/<group>/<incarnation>/...``; 0 for paths that are not ours."""
     parts = path.split("/")
     return int(parts[2]) if len(parts) > 3 and parts[2].isdigit() else 0

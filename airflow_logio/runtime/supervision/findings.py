@@ -32,7 +32,7 @@ class FailedGroup:
     dag_run_id: str
     group: str
     incarnation: int
-    """Of the driver that failed: the failure is this one and no later one."""
+    """Incarnation of the driver that failed; a later incarnation is another failure."""
     cause: str
     detected_at: float
     """When the log learned of it: seconds since the epoch by the database's clock."""
