@@ -90,10 +90,10 @@ class Operator(ABC):  # noqa: B024  # abstract by purpose: each role below adds 
     order_insensitive: bool = False
     """Its results do not depend on when an event comes, even after the end of the stream. Quarantine requires this."""
     partitionable: bool = False
-    """What it makes of the records of a key does not depend on records of other keys: it may be replicated by key."""
+    """Its output for one key does not depend on records of other keys, so it may be replicated by key."""
 
     def connections(self) -> tuple[str, ...]:
-        """Names of the external connections this operator reads or writes; never URLs."""
+        """Names of the external connections that this operator reads or writes; never URLs."""
         return tuple(self.writes())
 
     def sql_connections(self) -> frozenset[str]:
@@ -306,6 +306,6 @@ class WriterOperator(StatelessOperator):
 
 
 class SinkOperator(StatefulOperator):
-    """Has no output port."""
+    """An operator without output ports."""
 
     outputs = ()

@@ -59,7 +59,7 @@ def _check_state(definition: Definition, where: str, operator: Operator, partiti
 
 
 def _check_order(definition: Definition, graph: Graph, one: Replicated) -> None:
-    """What is made of an event must be known to be complete, and to be of that event alone."""
+    """The output for an event must be known to be complete, and to come from that event alone."""
     if one.partition.keyed:
         definition.refuse(
             f"group {one.group!r} is replicated by key and ordered: events are split between slots, so there is no order of "

@@ -115,7 +115,7 @@ class GroupEpoch:
         self._sources: dict[str, SourceReader] = {}
         self._channel: Channel | None = None
         self._back_pressure: BackPressure
-        """From the start of the threads on: it depends on what the log says was sent."""
+        """Exists once the threads have started: it depends on what the log says was sent."""
         self._generation = Generation(protocol, settings, self._members, self._mailbox.put)
         first = settings.run.spec.actions
         self._loop = GroupLoop(
@@ -206,7 +206,7 @@ class GroupEpoch:
     def _stop(self, *, for_good: bool) -> None:
         """Join every thread: after this nothing of this epoch can reach the log or an external system.
 
-        Where the process ends, `for_good`, a read that does not answer is not waited for: its process takes it along.
+        If the process ends (`for_good`), a read that does not answer is not waited for: it ends with the process.
         """
         self._mailbox.close()
         self._load.watch(None)
@@ -331,7 +331,7 @@ class GroupEpoch:
         self._mailbox.put(Failure(error))
 
     def _release(self, durable: HandOver) -> None:
-        """On the committer's thread: what may leave the group now that it is durable."""
+        """On the committer's thread: hand out what may leave the group now that it is durable."""
         if durable.drained:
             crash_here(CrashPoint.AFTER_DRAIN)
         self._loop.write(durable.writes)

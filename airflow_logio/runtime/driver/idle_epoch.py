@@ -39,10 +39,11 @@ class IdleEpoch:
         return False
 
     def _retire_if_useless(self) -> None:
-        """Else it would hold up the end of the run: it finishes nothing, and the process that launched it may be gone."""
+        """Otherwise it would hold up the end of the run: it finishes nothing, and the process that launched it may be
+        gone."""
         if not all(slot.done for slot in self._settings.slots_of(replicated_group(self._settings.group))):
             return
         try:
             self._retire()
-        except ProtocolViolation as error:  # the run was ended or given up; its driver is told so otherwise
+        except ProtocolViolation as error:  # the run was ended or given up; its driver learns that another way
             log.info("replica %s is not retired: %s", self._settings.group, error)

@@ -33,11 +33,11 @@ class Lane(Protocol):
         ...
 
     def pull(self, fetch: Fetch, hand_over: HandOver) -> bool:
-        """One round: hand over what is there, but not so much that other lanes starve; False if nothing was."""
+        """One round: hand over what is there, but not so much that other lanes starve. False if there was nothing."""
         ...
 
     def has_ended(self) -> bool:
-        """End of stream was handed over on every port."""
+        """The end of stream was handed over on every port."""
         ...
 
 

@@ -15,14 +15,14 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """At most this much waits in memory (design D5, prefetch); one item always fits."""
+    """At most this much waits in memory (design D5, prefetch). One item always fits."""
 
     events: int = 64
     bytes: int = 16 * 2**20
 
 
 class Closed(Exception):
-    """The loop has ended; threads that bring something should end too."""
+    """The loop has ended; threads that bring input should end, too."""
 
 
 class Mailbox:

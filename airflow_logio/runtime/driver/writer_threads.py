@@ -60,7 +60,7 @@ class WriterThread:
             return self._queue.is_full()
 
     def settle(self, applied: Applied) -> None:
-        """The loop has taken note of it."""
+        """The loop has noted the result."""
         with self._changed:
             self._queue.settle(applied)
 

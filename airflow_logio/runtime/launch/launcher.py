@@ -88,7 +88,7 @@ class LocalProcessLauncher(Launcher):
 
 
 def discard_configurations(folder: Path) -> None:
-    """Remove what drivers below `folder` never came to read: their configurations hold database URLs."""
+    """Remove configurations that drivers below `folder` never read: they hold database URLs."""
     for stale in folder.rglob(CONFIG_NAME):
         stale.unlink(missing_ok=True)
 

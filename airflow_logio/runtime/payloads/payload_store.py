@@ -134,7 +134,7 @@ class Payloads:
             raise ConfigurationError(f"{self}: {redacted(str(error), self._root)}") from None
         except Exception as error:
             if not isinstance(error, OSError) and type(error).__module__ == "builtins":
-                raise  # a defect, and no answer of a file system or its library
+                raise  # a defect, not an answer of a file system or its library
             raise LogUnavailable(f"{self}: {type(error).__name__}: {redacted(str(error), self._root)}") from None
 
 
@@ -165,7 +165,7 @@ class PayloadFile:
         return self.size
 
     def flush(self) -> None:
-        """Durable it is when it is closed."""
+        """The file is durable once it is closed."""
 
     def close(self) -> None:
         """The storage closes the file."""

@@ -46,7 +46,7 @@ def sweep_run(payloads: Payloads, store: LogStore, run: Run) -> int:
 
 
 def clear_away(root: str | None, store: LogStore, run: Run) -> None:
-    """`sweep_run` of a run that has finished. It has, whatever goes wrong here: that is logged."""
+    """`sweep_run` for a run that has finished. It stays finished whatever goes wrong here; errors are logged."""
     if root is None:
         return
     try:

@@ -41,7 +41,7 @@ class Stage(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What a step has found or done, as a sentence for a task log."""
+    """What a step found or did, as a sentence for a task log."""
 
     stage: Stage
     sentence: str
@@ -153,7 +153,7 @@ def why_not(run: Run, slots: Sequence[Slot], request: ScalingRequest) -> str | N
 
 
 def _too_few(chosen: Plan, statuses: Mapping[str, GroupStatus], request: ScalingRequest) -> str | None:
-    """Replicas that a person must see to first are not silently done without."""
+    """Replicas that a person must see to first are never left out silently."""
     stopped = [f"{name} is {status.state.value}" for name, status in statuses.items() if status.state in WAITING]
     if len(chosen.wanted) >= request.replicas or not stopped:
         return None

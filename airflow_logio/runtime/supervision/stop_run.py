@@ -45,7 +45,7 @@ class StopRun:
         self._watchers = {name: GroupWatcher(store, run.run_id, name, run.spec.lease) for name in self._groups}
         self._named = group is not None
         self._is_left = False
-        """Every group has ended, and slots of one that sleeps are not done."""
+        """Every group has ended, but slots of one that sleeps are not done."""
 
     def request(self) -> None:
         """Put the wish into the log; again if it is there already, which changes nothing.
@@ -89,7 +89,7 @@ class StopRun:
         return all(state in ENDED for state in states.values()) and not self._is_left
 
     def has_succeeded(self, states: States) -> bool:
-        """It is over, and as it was asked for."""
+        """The stop is over, and the result is what was asked for."""
         if self._mode is StopMode.DRAIN:
             return CONCLUDED.issuperset(states.values()) and not self._is_left
         return self.is_over(states)

@@ -33,7 +33,7 @@ class RecoveryOutcome(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class RecoveryResult:
-    """What became of one failure."""
+    """The outcome of one failure."""
 
     group: str
     incarnation: int
@@ -74,7 +74,7 @@ def launch_if_new(context: LaunchContext, group: str, observation: Observation) 
 
 
 def recover_if_dead(context: LaunchContext, group: str, observation: Observation) -> bool:
-    """Recover a group that is dead; True if a driver was launched. Nothing is done on what cannot be seen."""
+    """Recover a group that is dead; True if a driver was launched. While the log cannot be read, nothing is done."""
     if not observation.is_dead or observation.status is None:
         return False
     cause = observation.cause or "dead"
