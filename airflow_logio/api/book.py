@@ -1,4 +1,4 @@
-"""What a handle knows about its operator, and its only way to write to the log: one fenced commit of all pending work."""
+"""What a handle knows about its operator, and its only way into the log: one fenced commit of all pending work."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ _FEW_ROWS = 16_384
 
 @dataclass(slots=True)
 class PartialSums:
-    """Tables with the same columns whose sum is wanted; `rows` in all, `settled` of them in already summed tables."""
+    """Tables of the same columns that are to be summed: `rows` in all, `settled` of them in tables that are already sums."""
 
     tables: list[pa.Table] = field(default_factory=list)
     rows: int = 0

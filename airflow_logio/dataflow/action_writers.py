@@ -3,10 +3,11 @@
 A write action is logged with the Output Set, executed after that commit, and replayed until it has succeeded; after a
 crash the pending ones are executed by the next driver (Algorithm 8). What that makes exact depends on the system:
 
-- `ConditionalWriter`: the system applies actions and their marker in one step. Exactly once, whatever happens, also
-  when a driver that was replaced wakes up later and writes on (a zombie): the marker refuses it.
+- `ConditionalWriter`: the system applies actions and their marker in one step. Exactly once, whatever happens, even
+  when a replaced driver wakes up later and keeps writing (a zombie): the marker refuses it.
 - `IdempotentWriter`: repeating an action changes nothing. Exact if drivers only stop (crash-stop), or if the actions
-  commute, for instance because each has a place of its own. Else a zombie may bring an older value back for a while.
+  commute, for instance because each has a place of its own. Otherwise a zombie may bring an older value back for a
+  while.
 - `CheckableWriter`: the system can be asked whether it has applied an action. Exactly once if drivers only stop. A
   question followed by a write is not conditional: a zombie and its successor can both ask, both hear no, and both write.
 
@@ -34,15 +35,15 @@ Client = TypeVar("Client")
 
 
 class ActionWriter(WriterOperator):
-    """What all writers share: an event in, a write action of its records, the event out as it came.
+    """Base of all writers: an event comes in, its records become a write action, the event is sent on unchanged.
 
     Actions of one writer are executed one after the other in the order of their numbers, on a thread of their own; of all
     writers of a group that name the same connection, one at a time. Raises PipelineDefinitionError.
     """
 
     replay_seconds: float | None = None
-    """For how long actions are replayed while the external system is away; None: as the run says. Then the group is
-    parked; nothing is lost, and ``logio retry`` goes on with the same actions."""
+    """How long actions are replayed while the external system is unavailable; None: as the run says. Then the group is
+    parked; nothing is lost, and ``logio retry`` resumes with the same actions."""
     actions_at_once: int = 64
     """How many actions are executed as one group at most. Between two groups the log learns what is done, and a driver
     that is to halt does so."""
@@ -59,7 +60,7 @@ class ActionWriter(WriterOperator):
         return None
 
     def process(self, event: InputEvent, external: External) -> Iterable[PortTable]:
-        """At most one write action; the event goes on to ``out`` as it came."""
+        """At most one write action; the event is sent to ``out`` unchanged."""
         records = self.records(event)
         if records is not None:
             external.write(self.connection, records)
@@ -69,10 +70,10 @@ class ActionWriter(WriterOperator):
 class ClientWriter(ActionWriter, Generic[Client]):
     """A writer of an external system that its author's own code reaches. Derive from one of the three classes below.
 
-    What the methods raise: `ExternalUnavailable`, or one of `unavailable`, says that the external system is away; the
-    client is then closed, and the group of actions replayed with a new one, with back-off. Any other error ends the
-    driver, naming operator, connection and write actions; after the next recovery they are tried again, until the
-    recovery budget is spent and the group parked.
+    What the methods raise: `ExternalUnavailable`, or one of `unavailable`, says that the external system is
+    unavailable. The client is then closed, and the group of actions is replayed with a new one, with back-off. Any
+    other error ends the driver, naming operator, connection and write actions; after the next recovery they are tried
+    again, until the recovery budget is spent and the group parked.
     """
 
     unavailable: tuple[type[Exception], ...] = (ConnectionError, TimeoutError)
@@ -120,7 +121,7 @@ class CheckableWriter(ClientWriter[Client]):
 
     @abstractmethod
     def is_applied(self, client: Client, action: WriteAction) -> bool:
-        """Whether the external system has applied the action, even if nobody heard of its success."""
+        """Whether the external system has applied the action, even if its acknowledgement was lost."""
 
     @abstractmethod
     def write(self, client: Client, action: WriteAction) -> None:
@@ -144,8 +145,8 @@ class CheckableWriter(ClientWriter[Client]):
 class IdempotentWriter(ClientWriter[Client]):
     """Executing actions again, in the same order, leaves the external system as executing them once does.
 
-    That holds of blind writes: put a file, upsert rows by their keys, set a value, send a request with an idempotency key.
-    It does not hold of an action that depends on what it finds, such as "rename a to b" before "create a".
+    That is true of blind writes: put a file, upsert rows by their keys, set a value, send a request with an idempotency
+    key. It is not true of an action that depends on what it finds, such as "rename a to b" before "create a".
     """
 
     write_guarantee = "idempotent"

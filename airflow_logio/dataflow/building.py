@@ -16,7 +16,8 @@ from airflow_logio.protocol.values import Port
 
 
 def made(definition: Definition, name: str, function: object, window: object) -> object:
-    """The operator of a decorated function and its window, or of several; anything else as it is, for `accepted`."""
+    """The operator of a decorated function and its window, or of several functions; anything else unchanged, for
+    `accepted`."""
     if isinstance(function, Mapping):
         each = {part: _one_of_several(definition, f"{name}.{part}", one, window) for part, one in function.items()}
         return SeveralFunctions(each)

@@ -100,7 +100,7 @@ class Definition:
             self.refuse(f"{user} {reference!r}, but {name!r} has no such ports at all")
         only = "only " if len(candidates) == 1 else ""
         close = [f"{name}.{candidate}" for candidate in candidates]
-        # An operator with one such port leaves nothing to guess.
+        # With one such port there is nothing to guess.
         hint = f" Did you mean {close[0]!r}?" if len(close) == 1 else did_you_mean(f"{name}.{port}", close)
         self.refuse(f"{user} {reference!r}, but {name!r} has {only}{quoted(candidates)}.{hint}")
 

@@ -44,7 +44,7 @@ def is_plain(value: object) -> bool:
 
 
 def class_source(cls: type) -> str:
-    """Source text of a class and of its bases outside this package (ours change with every release, to no harm)."""
+    """Source text of a class and of its bases outside this package (ours change with every release, harmlessly)."""
     theirs = [c for c in cls.__mro__ if c is not object and not c.__module__.startswith((_OURS, "abc", "typing"))]
     return "\n".join(source(c) for c in theirs)
 

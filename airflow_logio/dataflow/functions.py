@@ -2,7 +2,7 @@
 
 Both return the function wrapped in a description of how it is to be used; calling the result calls the function, so
 that authors test their functions without a pipeline. What a function asks for is read from its signature once, when it
-is decorated: a parameter nobody can fill is an error at import, not in a driver.
+is decorated: a parameter that nothing can fill is an error at import, not in a driver.
 """
 
 from __future__ import annotations
@@ -90,9 +90,9 @@ def stateless(
     """A deterministic function of each event: ``fn(table)`` returns a table, ``{output port: table}``, or None.
 
     `columns` are the input columns it needs (all by default). A parameter named ``port`` gets the input port. An output
-    without records is not sent. With ``on_error="quarantine"`` an event on which it raises is set aside, with the error,
-    and the others go on (`logio status` shows it, `logio retry` puts it back). Raises PipelineDefinitionError for a
-    signature that cannot be filled.
+    without records is not sent. With ``on_error="quarantine"`` an event on which it raises is set aside with the error,
+    and the other events are processed (`logio status` shows it, `logio retry` puts it back). Raises
+    PipelineDefinitionError for a signature that cannot be filled.
     """
 
     def wrap(function: Function) -> StatelessFunction:
@@ -156,10 +156,10 @@ def generate(
     ``inset_id`` (and ``window_start``), and each declared read; the DataFrame it returns keeps column ``inset_id``.
 
     `columns` are the input columns it needs (all by default): less to hold, less to ship. An output without records is
-    not sent. With ``on_error="quarantine"`` an Input Set on which it raises is set aside with the error, and the others go
-    on; it needs ``order_insensitive=True``, the author's word that it does not matter when an Output Set comes. An error of
-    `accumulate` or of the window fails the group all the same: it comes before the Input Set is complete. Raises
-    PipelineDefinitionError.
+    not sent. With ``on_error="quarantine"`` an Input Set on which it raises is set aside with the error, and the others
+    are generated. This needs ``order_insensitive=True``, the author's word that it does not matter when an Output Set
+    comes. An error of `accumulate` or of the window fails the group all the same: it comes before the Input Set is
+    complete. Raises PipelineDefinitionError.
     """
 
     def wrap(function: Function) -> GenerativeFunction:

@@ -1,4 +1,4 @@
-"""The order of groups: who sends comes before who receives, so that back-pressure never goes round in a circle."""
+"""The order of groups: a sender comes before its receivers, so that back-pressure never runs in a circle."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ Prepare = Callable[[Mapping[str, str]], str | None]
 
 @dataclass(frozen=True, slots=True)
 class LocalDefaults:
-    """How an example runs without options. Deployments ignore it, and it is no part of a pipeline's fingerprint."""
+    """How an example runs without options. Deployments ignore it, and it is not part of a pipeline's fingerprint."""
 
     params: Mapping[str, Callable[[], Any]] = field(default_factory=dict)
     """Run parameter → function that makes its value; called only if the parameter is not given."""

@@ -24,17 +24,17 @@ class ManualOperator(Operator):
         """Recover, then process until every input has ended; on return the end of the stream is logged.
 
         Called by the driver at every start, the first and every recovery alike. Keep what changes in local objects: a
-        rebuild in place calls it again on the same operator. Let errors of `logio` pass; any other error ends the driver,
-        which is recovered within the budget.
+        rebuild in place calls it again on the same operator. Do not catch errors of `logio`. Any other error ends the
+        driver, which is recovered within the budget.
         """
 
 
 _OF_THE_LOOP = ("mode", "reads_state", "port_order", "sends_after_writes", "on_error")
-"""Declarations that the group's loop obeys: by hand there is no loop."""
+"""Declarations that the group's loop obeys; a hand-written operator has no loop."""
 
 
 def check_manual(definition: Definition, name: str, operator: Operator) -> None:
-    """Refuse, of a hand-written operator, declarations that nobody would obey; raises PipelineDefinitionError."""
+    """Refuse declarations of a hand-written operator that would have no effect; raises PipelineDefinitionError."""
     if not isinstance(operator, ManualOperator):
         return
     for declared in _OF_THE_LOOP:

@@ -1,6 +1,6 @@
 """Operator base classes: the contract between what an author writes and the runtime that logs it.
 
-An operator object holds settings only. Everything that changes while a run goes on is handed in: the *global state*
+An operator object holds settings only. Everything that changes during a run is handed in: the *global state*
 (a dict of msgpack-able values, stored in STATE) and the *event state* of an Input Set (`InputSet.held`, rebuilt from
 the logged events on recovery, never stored). Author's code must be deterministic: the same events and states, the same
 results (Section 2).
@@ -35,7 +35,7 @@ class InputEvent:
     event_id: int
     table: pa.Table
     progress: Mapping[str, str] = field(default_factory=dict)
-    """Of an event from a Dispatcher: how far the windows of the whole stream have come (`Window.progress`)."""
+    """Set for an event from a Dispatcher: how far the windows of the whole stream have come (`Window.progress`)."""
     place: tuple[int, bool] | None = None
     """Where a Merger keeps the order: the number of the Dispatcher's event, from 1, and whether nothing more follows for
     it on this port."""
@@ -65,8 +65,8 @@ class Operator(ABC):  # noqa: B024  # abstract by purpose: each role below adds 
     """What all operators share. `inputs` and `outputs` are port names; a name may be used once per operator.
 
     Raise `state_version` when stored state, or the meaning of the graph around it, changes: a run begun under another
-    version is then parked instead of going on with state it would misread. `reads_state` says that the generation
-    reads the global state, so that it is logged as it was at the trigger (Algorithm 3 Step 2).
+    version is then parked instead of continuing with state that it would misread. `reads_state` says that the
+    generation reads the global state, so that it is logged as it was at the trigger (Algorithm 3 Step 2).
     """
 
     inputs: tuple[str, ...] = ("in",)
@@ -76,7 +76,8 @@ class Operator(ABC):  # noqa: B024  # abstract by purpose: each role below adds 
     reads_state: bool = False
     port_order: tuple[str, ...] = ()
     """A cycle of input ports in which events are used, say fifty of ``a`` and then a hundred of ``b``; it makes an
-    operator with several ports deterministic. Empty: events are used as they come (Algorithm 9 Step 2)."""
+    operator with several ports deterministic. Empty: events are used in the order in which they arrive (Algorithm 9
+    Step 2)."""
     sends_after_writes: bool = False
     """Send the events of an Output Set only when its write actions are done (Steps 5 and 6 of Algorithm 3 swapped): for
     downstream readers of what is written."""
@@ -87,16 +88,16 @@ class Operator(ABC):  # noqa: B024  # abstract by purpose: each role below adds 
     have left half changed is shared by all Input Sets, and the event may belong to several.
     """
     order_insensitive: bool = False
-    """Its results do not depend on when an event comes, be it after the end of the stream; quarantine asks for that."""
+    """Its results do not depend on when an event comes, even after the end of the stream. Quarantine requires this."""
     partitionable: bool = False
-    """What it makes of the records of a key does not depend on records of other keys: it may be replicated by key."""
+    """Its output for one key does not depend on records of other keys, so it may be replicated by key."""
 
     def connections(self) -> tuple[str, ...]:
-        """Names of the external connections this operator reads or writes; never URLs."""
+        """Names of the external connections that this operator reads or writes; never URLs."""
         return tuple(self.writes())
 
     def sql_connections(self) -> frozenset[str]:
-        """Those of them whose tables or queries are declared, and which must therefore be SQL databases."""
+        """The connections whose tables or queries are declared, and which must therefore be SQL databases."""
         return frozenset()
 
     def writes(self) -> Mapping[str, str | None]:
@@ -134,7 +135,7 @@ class Operator(ABC):  # noqa: B024  # abstract by purpose: each role below adds 
         }
 
     def code(self) -> str:
-        """Source text of the author's code; a change of it alone warns, it does not park a run."""
+        """Source text of the author's code; a change of it alone causes a warning, it does not park a run."""
         return class_source(type(self))
 
 
@@ -291,8 +292,7 @@ class BatchGenerator(ABC):
 
 
 class WriterOperator(StatelessOperator):
-    """Middle operator with write actions (Algorithm 5); passes what it writes on to ``out``, which may stay
-    unconnected.
+    """Middle operator with write actions (Algorithm 5); sends what it writes on to ``out``, which may stay unconnected.
 
     `write_guarantee` is ``conditional`` (the external system applies action and marker in one step), ``checkable`` (it
     can be asked whether an action was applied) or ``idempotent``. A pipeline refuses None.
@@ -306,6 +306,6 @@ class WriterOperator(StatelessOperator):
 
 
 class SinkOperator(StatefulOperator):
-    """Has no output port."""
+    """An operator without output ports."""
 
     outputs = ()

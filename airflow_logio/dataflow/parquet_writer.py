@@ -15,7 +15,7 @@ from airflow_logio.dataflow.write_actions import WriteAction
 from airflow_logio.errors import ConfigurationError, ExternalUnavailable, PipelineDefinitionError
 
 _WRONG = (FileNotFoundError, NotADirectoryError, IsADirectoryError, PermissionError)
-"""Errors of a file system that waiting does not mend."""
+"""Errors of a file system that waiting does not fix."""
 
 
 COMPRESSIONS = ("zstd", "snappy", "gzip", "none")
@@ -33,7 +33,7 @@ class _Place:
     renames: bool
     """A file is put into place by renaming it; an object store shows it only when it is closed."""
     prepared: set[str] = field(default_factory=set)
-    """Folders that are there, without what earlier drivers left in them."""
+    """Folders that exist and are cleared of what earlier drivers left in them."""
 
 
 class ParquetWriter(IdempotentWriter[_Place]):
@@ -44,8 +44,8 @@ class ParquetWriter(IdempotentWriter[_Place]):
     dot, which readers of Parquet folders pass over, synced, and renamed; an object store puts it in one step. Files of
     different runs never meet.
 
-    Exactly once, also when a driver that was replaced writes on: the number of an action and its records are in the log,
-    so that whoever writes a file writes the same records to the same place. Raises PipelineDefinitionError.
+    Exactly once, even when a replaced driver keeps writing: the number of an action and its records are in the log, so
+    that every driver that writes a file writes the same records to the same place. Raises PipelineDefinitionError.
     """
 
     def __init__(self, connection: str, folder: str = "", *, compression: str = "zstd") -> None:
@@ -108,7 +108,7 @@ class ParquetWriter(IdempotentWriter[_Place]):
             client.prepared.add(folder)
         if not client.is_local and client.system.get_file_info(target).is_file:
             return  # HDFS renames over nothing
-        # The token keeps drivers apart: none renames what another one is still writing.
+        # The token keeps drivers apart: none renames a file that another one is still writing.
         hidden = f"{folder}/.{_file(action)}.{action.token}.tmp"
         self._fill(client, hidden, action)
         if client.is_local:

@@ -134,11 +134,11 @@ class Pipeline:
         ordered: bool = False,
     ) -> Replicated:
         """Let between `min` and `max` replicas share the work of a group, `initial` of them when a run begins (default: 1,
-        or `min`). How many there are is changed while a run goes on (`logio scale`, LogioScaleOperator).
+        or `min`). Their number can be changed during a run (`logio scale`, LogioScaleOperator).
 
         `partition` says which replica gets what: `RoundRobin`, `LeastLoaded`, or `ByKey` where operators have state. With
         `ordered` what comes out has the order of what went in, for whole events and operators without state. Name the
-        group, or an operator that has none of its own. Conditions are checked on first use (`Replicated`).
+        group, or an operator that is in no named group. Conditions are checked on first use (`Replicated`).
         """
         self._open()
         name = group.name if isinstance(group, Group) else self._reference(group)
@@ -196,7 +196,7 @@ class Pipeline:
         return self
 
     def unreplicated(self) -> Pipeline:
-        """The same pipeline with nothing replicated: what it makes is what replicas must make, however many there are."""
+        """The same pipeline with nothing replicated: replicas must produce what it produces, however many there are."""
         plain = Pipeline(self.name, params=self.params, connections=self.connections)
         plain._definition = replace(self._definition, replicated=[])
         return plain.freeze()
@@ -292,7 +292,7 @@ class Pipeline:
         return self._frozen.describe()
 
     def fingerprint(self) -> dict[str, str]:
-        """``graph``: hash of structure, settings and state versions; a run goes on only with the same one.
+        """``graph``: hash of structure, settings and state versions; a run resumes only with the same one.
 
         ``code``: hash of the source text of the author's functions and classes; a change of it alone only warns.
         """

@@ -1,7 +1,7 @@
 """Where an Input Set may be set aside: only where order does not matter, there and behind it.
 
-A quarantined Input Set is generated late, when a person has mended its cause: perhaps after everything else, perhaps after
-the stream had ended. Whatever receives its events must not care when they come.
+A quarantined Input Set is generated late, when a person has fixed its cause: perhaps after everything else, perhaps
+after the stream had ended. The result of every receiver must not depend on when its events come.
 """
 
 from __future__ import annotations

@@ -51,9 +51,9 @@ class FunctionRead:
 
     `fetch(url, keys)` gets the URL of the connection, and the keys to look up, if the read has a `key` (as in `TableRead`;
     else None); it returns an Arrow table. It is called once per generation and its result, the effect, is logged: what it
-    answers need not be the same tomorrow. While the external system is away (it raises ExternalUnavailable, ConnectionError
-    or TimeoutError) it is called again, with back-off. `description` says what is read, JSON-able, for READ_ACTION; no
-    secrets. Raises PipelineDefinitionError.
+    answers need not be the same tomorrow. While the external system is unavailable (it raises ExternalUnavailable,
+    ConnectionError or TimeoutError) it is called again, with back-off. `description` says what is read, JSON-able, for
+    READ_ACTION; no secrets. Raises PipelineDefinitionError.
     """
 
     connection: str

@@ -14,9 +14,9 @@ from airflow_logio.dataflow.replication.replicated import Replicated
 def check_replicated(definition: Definition, graph: Graph, one: Replicated) -> None:
     """Whether the group may be replicated; every operator is in a group. Raises PipelineDefinitionError.
 
-    What replicas do must not depend on which of them does it: operators without state part any way, others by key, if what
-    they make of one key does not depend on records of other keys. The old owner of a slot may still be writing when the new
-    one begins, so that only an external system that knows what it has applied can be written to.
+    What replicas do must not depend on which of them does it: operators without state may be split in any way, others
+    by key, if what they make of one key does not depend on records of other keys. The old owner of a slot may still be
+    writing when the new one begins, so that only an external system that knows what it has applied can be written to.
     """
     if one.group not in definition.groups:
         definition.refuse(
@@ -59,7 +59,7 @@ def _check_state(definition: Definition, where: str, operator: Operator, partiti
 
 
 def _check_order(definition: Definition, graph: Graph, one: Replicated) -> None:
-    """What is made of an event must be known to be complete, and to be of that event alone."""
+    """The output for an event must be known to be complete, and to come from that event alone."""
     if one.partition.keyed:
         definition.refuse(
             f"group {one.group!r} is replicated by key and ordered: events are split between slots, so there is no order of "

@@ -1,4 +1,4 @@
-"""Synchronized inputs (the paper's second use case): so many events of one port with so many of another."""
+"""Synchronized inputs (the paper's second use case): a number of events of one port with a number of another."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from airflow_logio.dataflow.windows import Window
 from airflow_logio.errors import OperatorFailed, PipelineDefinitionError
 
 INCOMPLETE = ("generate", "drop", "error")
-"""What the end of the stream does with Input Sets for which not enough has come."""
+"""What the end of the stream does with Input Sets that are incomplete."""
 
 
 @dataclass(frozen=True, slots=True, init=False)
@@ -87,7 +87,7 @@ class Synchronized(Window):
         return sorted((inset for inset in open_insets if int(inset) <= complete), key=int)
 
     def admits(self, inset_id: str, state: Mapping[str, Any]) -> bool:
-        """Raises OperatorFailed for an incomplete Input Set if the author said so."""
+        """Raises OperatorFailed for an incomplete Input Set if the author asked for that."""
         if self.incomplete == "generate" or int(inset_id) <= self._complete(state):
             return True
         if self.incomplete == "drop":

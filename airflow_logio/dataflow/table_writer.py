@@ -19,13 +19,13 @@ ON_NEW_RUN = ("replace", "append", "error")
 class TableWriter(ActionWriter):
     """Inserts the records of each event into a table, in one transaction with the marker of the write action.
 
-    Exactly once, also when a driver that was replaced writes on: the marker refuses it, and a table belongs to one run.
+    Exactly once, even when a replaced driver keeps writing: the marker refuses it, and a table belongs to one run.
 
     `columns` (name → one of COLUMN_TYPES) lets the runtime create the table when it is missing, with `primary_key`; the
     records must then have exactly these columns. `on_new_run` says what a new run does to rows of earlier runs:
     ``replace`` deletes them as a fenced first write action, ``append`` keeps them, ``error`` refuses a table that has
-    any. With `sends_after_writes` an event goes on only when its records are in the table, for downstream operators that
-    read it. Raises PipelineDefinitionError.
+    any. With `sends_after_writes` an event is sent on only when its records are in the table, for downstream operators
+    that read it. Raises PipelineDefinitionError.
     """
 
     write_guarantee = "conditional"

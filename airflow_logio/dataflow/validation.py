@@ -1,4 +1,4 @@
-"""What must hold of a pipeline. Each check names the culprit, and the next step where it is not obvious.
+"""What must hold for a pipeline. Each check names the culprit, and the next step where it is not obvious.
 
 Checks of one operator run when it is added; checks of the whole run on first use and in ``Pipeline.validate()``.
 Groups may not exchange events in both directions (A → B → A over different operators): back-pressure stops a whole
@@ -23,7 +23,7 @@ from airflow_logio.protocol.values import ExecutionMode
 
 
 def check_operator(definition: Definition, name: str, operator: Operator) -> None:
-    """Everything that can be said of an operator by itself; raises PipelineDefinitionError."""
+    """Checks of an operator by itself; raises PipelineDefinitionError."""
     if name in definition.operators:
         definition.refuse(f"operator name {name!r} is used twice; names are unique within a pipeline")
     _check_ports(definition, name, operator)
@@ -38,7 +38,7 @@ def check_operator(definition: Definition, name: str, operator: Operator) -> Non
 
 
 def check_whole(definition: Definition) -> Graph:
-    """Everything that needs all operators and connections; returns the graph; raises PipelineDefinitionError."""
+    """Checks that need all operators and connections. Returns the graph; raises PipelineDefinitionError."""
     graph = definition.graph()
     if not definition.operators:
         definition.refuse("it has no operators; begin with .source(...)")

@@ -46,7 +46,8 @@ class WriteAction:
 
 @dataclass(frozen=True, slots=True)
 class Marker:
-    """The high-water row of a writer in its external system: whose it is, and the fencing token of who advances it.
+    """The high-water row of a writer in its external system: its owner, and the fencing token of the driver that
+    advances it.
 
     The external system keeps, under `key`, the number of the last action applied and the token it was applied with, and
     changes them in the same atomic step as it applies actions.

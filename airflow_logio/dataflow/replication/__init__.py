@@ -1,4 +1,4 @@
-"""Data parallelization (Section 7.1): how a group is replicated, by whom its events are parted and brought together."""
+"""Data parallelization (Section 7.1): how a group is replicated, and what splits and merges its events."""
 
 from airflow_logio.dataflow.replication.dispatcher import Dispatcher
 from airflow_logio.dataflow.replication.merger import Merger, OrderedMerger

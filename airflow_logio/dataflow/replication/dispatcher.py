@@ -1,4 +1,4 @@
-"""The Dispatcher (Section 7.1): parts a stream between slots, and tells all of them how far time has come."""
+"""The Dispatcher (Section 7.1): splits a stream between slots, and tells all of them how far time has come."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Dispatched:
 class Dispatcher(StatefulOperator):
     """Sends the records of each event on to its output ports ``slot0``, ``slot1``, ..., one per slot.
 
-    `windows` are those of the operators behind it. A slot may get no records for long while others go on: when the whole
+    `windows` are those of the operators behind it. A slot may get no records for long while others do: when the whole
     stream enters a later window, every slot is told, so that each can close the earlier one. `ordered` ones number their
     events for an `OrderedMerger`. Global state: how far each window has come, the event that brought it there, and how many
     events were numbered. Raises PipelineDefinitionError.
@@ -72,7 +72,7 @@ class Dispatcher(StatefulOperator):
                 state["brought_by"] = event.event_id
         if not self.ordered:
             return {str(event.event_id): event}
-        state["events"] += 1  # event ids of a stream that went on after its end have gaps
+        state["events"] += 1  # event ids of a stream that continued after its end have gaps
         return {str(state["events"]): event}
 
     def part(self, event: InputEvent, inset_id: str) -> Any:
@@ -104,7 +104,7 @@ class Dispatcher(StatefulOperator):
 
 
 def _reached(window: Window, event: InputEvent) -> str | None:
-    """Records that the window will refuse are refused there, by the operator whose they are."""
+    """Records that the window will refuse are refused there, by the operator that owns them."""
     try:
         return window.progress(event)
     except OperatorFailed:

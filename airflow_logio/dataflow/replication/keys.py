@@ -48,7 +48,7 @@ def slots_of(table: pa.Table, columns: Sequence[str], slots: int) -> npt.NDArray
 
 
 def _hashes(name: str, column: pa.ChunkedArray) -> _Hashes:
-    """Of each distinct value once: keys repeat."""
+    """Hashes of a column. Each distinct value is hashed once, because keys repeat."""
     plain, unit = _plain(name, column)
     encoded = plain.dictionary_encode(null_encoding="encode")
     values = [value if value is None or unit == 1 else value * unit for value in encoded.dictionary.to_pylist()]

@@ -1,4 +1,4 @@
-"""How a Dispatcher parts events between slots: round robin, least loaded, or by key."""
+"""How a Dispatcher splits events between slots: round robin, least loaded, or by key."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ class LeastLoaded(Partition):
         return _enough(self, self.slots, replicas)
 
     def part(self, event: InputEvent, slots: int, routes: Routes) -> Iterable[tuple[int, pa.Table]]:
-        # A replica works on its slots one after the other: what it has to do before a new event is all that they hold.
+        # A replica works on its slots one after the other: before a new event, it works off everything they hold.
         least = min(routes.replicas(), key=lambda mine: sum(routes.backlog(slot) for slot in mine))
         return ((min(least, key=lambda slot: (routes.backlog(slot), (slot - event.event_id) % slots)), event.table),)
 
@@ -114,9 +114,9 @@ class LeastLoaded(Partition):
 class ByKey(Partition):
     """All records with the same values of `columns` to one of `slots` slots; an event is split by slot.
 
-    The slot of a key is a fixed hash of the values: it is the same in every process, run and version. More slots part
-    skewed keys more evenly between replicas, but each is an event, and an Input Set, of its own. A null is a value like any
-    other. Raises PipelineDefinitionError.
+    The slot of a key is a fixed hash of the values: it is the same in every process, run and version. More slots spread
+    skewed keys more evenly between replicas, but each is an event, and an Input Set, of its own. A null is a value like
+    any other. Raises PipelineDefinitionError.
     """
 
     keyed: ClassVar[bool] = True

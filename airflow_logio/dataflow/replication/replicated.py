@@ -1,4 +1,4 @@
-"""What an author says of a replicated group."""
+"""The author's declaration of a replicated group."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Replicated:
 
     @property
     def slots(self) -> int:
-        """Into how many parts its work is cut."""
+        """The number of parts into which its work is cut."""
         return self.partition.slots_for(self.most)
 
     @property

@@ -18,7 +18,7 @@ class SourceConnection(Protocol):
 
     @property
     def url(self) -> str:
-        """The URL, credentials included. It is known while the run goes on, not when the pipeline is defined."""
+        """The URL, credentials included. It is known during the run, not when the pipeline is defined."""
         ...
 
     def query(
@@ -39,8 +39,8 @@ class SourceConnection(Protocol):
 class ConnectedSource(SourceOperator):
     """A source whose read actions go to one connection of the pipeline: implement `action` and `read_from`.
 
-    While the external system is away (`read_from` raises ExternalUnavailable, ConnectionError or TimeoutError) the read
-    action is replayed with back-off; any other error fails the group.
+    While the external system is unavailable (`read_from` raises ExternalUnavailable, ConnectionError or TimeoutError)
+    the read action is replayed with back-off; any other error fails the group.
     """
 
     def __init__(self, connection: str) -> None:

@@ -102,7 +102,7 @@ class ParquetSource(SourceOperator):
     def next_action(self, params: Mapping[str, Any], previous: Mapping[str, Any]) -> dict[str, Any] | None:
         """As `action`, for the next of the files that were there when the run was started.
 
-        Raises SourceChanged if it is gone or no Parquet file any more, ExternalUnavailable.
+        Raises SourceChanged if it no longer exists or is no longer a Parquet file, ExternalUnavailable.
         """
         part, files = int(previous.get("part", 0)) + 1, previous.get("plan", ())
         if part >= len(files):

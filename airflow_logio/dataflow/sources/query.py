@@ -31,7 +31,7 @@ class QuerySource(ConnectedSource):
     their types (``bigint``, ``double``, ``text``, ``boolean``, ``timestamp``, ``date``); for a `table`, names alone will
     do, or nothing, which means all columns as the database describes them.
 
-    A table is another one tomorrow, so the query is not replayable by default: its whole result is stored in the payload
+    A table changes, so the query is not replayable by default: its whole result is stored in the payload
     store before its first row is used, and the database is not asked again. `replayable=True` saves that where the earlier
     result is always a prefix of the later one, which you say with `append_only=True` (rows are neither changed nor
     deleted, and new ones sort behind all that were ever visible) and `order_by`, columns that together are unique. Rows

@@ -1,4 +1,4 @@
-"""What holds a group up that sends: the backlogs of its output ports, and the routes of its Dispatchers over them."""
+"""What holds a sending group up: the backlogs of its output ports, and the routes of its Dispatchers over them."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from airflow_logio.store.records import BacklogBound
 
 
 class BackPressure:
-    """Of one epoch; belongs to the group's loop. `sent` says which event of a port was the last, and how many ids of it
-    ends have that were taken back."""
+    """Back-pressure of one epoch; belongs to the group's loop. `sent` gives, for each port, its last event and the
+    number of ids that belong to ends that were taken back."""
 
     def __init__(
         self,

@@ -68,7 +68,7 @@ class Backlog:
         return self.is_over()
 
     def is_over(self) -> bool:
-        """Whether it is full as far as is known; asks nobody."""
+        """Whether it is full as far as is known; does not ask the log."""
         return self._last_sent() - self._acknowledged >= self._bound.events or self._bytes >= self._bound.bytes
 
     def _refresh(self) -> None:
@@ -76,7 +76,7 @@ class Backlog:
         try:
             self.learn(self._ask(self.receivers))
         except LogUnavailable:
-            return  # still full as far as anybody knows; the committer waits for the log as well
+            return  # still full as far as is known; the committer waits for the log as well
 
     def learn(self, counters: Mapping[Port, tuple[int, int]]) -> None:
         """Take over the receivers' counters: (events, bytes) acknowledged."""

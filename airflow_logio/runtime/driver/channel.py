@@ -20,9 +20,10 @@ from airflow_logio.store.port import GroupSession
 
 POLL_SECONDS = 0.25
 FETCH_EVENTS = 64
-"""Of a port, at once."""
+"""Number of events fetched for a port at once."""
 FETCH_BYTES = 8 * 2**20
-"""Of all ports together, or one event. Ports that an author has put in an order are read one by one, each with as much."""
+"""Bytes fetched for all ports together, or one event. Ports with a declared order are read one by one, each up to this
+size."""
 
 
 class Channel:
@@ -83,7 +84,7 @@ class Channel:
             served = [lane.pull(fetch, self._hand_over) for lane in self._lanes]
         except LogUnavailable:
             return False  # the committer reports an outage that lasts; the channel only waits
-        # Who got nothing comes first: bytes that others have filled are its own the next time.
+        # A lane that got nothing comes first: bytes that others have filled are its own the next time.
         in_turn = sorted(zip(self._lanes, served, strict=True), key=lambda one: one[1])
         self._lanes = [lane for lane, _ in in_turn if not lane.has_ended()]
         return any(served)

@@ -1,8 +1,8 @@
 """Pipelined group commit (design D3): one thread, one connection, transactions strictly in sequence.
 
-The loop goes on while a commit is under way; whatever it has submitted meanwhile goes into the next transaction. Nothing
-leaves the group before its commit: write actions are handed to their writer threads, and receivers are woken, after it.
-The order is that of `protocol.commit_queue`, which stands here behind a lock.
+The loop keeps running while a commit is under way; everything it submits meanwhile goes into the next transaction.
+Nothing leaves the group before its commit: write actions are handed to their writer threads, and receivers are woken,
+after it. The order is that of `protocol.commit_queue`, which stands here behind a lock.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ IDLE_CHECK_SECONDS = 1.0
 
 
 class Committer:
-    """`release` gets what each transaction lets go, in order, on the committer's thread, when it is durable.
+    """`release` gets what each transaction releases, in order, on the committer's thread, once it is durable.
 
     `collected` gets the effects of each transaction, with what the garbage collection among them has done.
     """
@@ -94,7 +94,7 @@ class Committer:
                 while (step := self._queue.wants) is not None:
                     self._commit() if step is CommitStep.COMMIT else self._hand_over()
         except BaseException as error:
-            self._failed(error)  # first: whoever waits in drain() looks for the failure when it returns
+            self._failed(error)  # first: a thread that waits in drain() looks for the failure when it returns
             with self._changed:
                 self._broken = True
                 self._changed.notify_all()

@@ -1,6 +1,6 @@
-"""One epoch of a group on its threads: a mailbox, a `protocol.loop.GroupLoop`, and what does its bidding.
+"""One epoch of a group on its threads: a mailbox, a `protocol.loop.GroupLoop`, and the threads that work for it.
 
-What is wanted next, the loop says; here is how it is done: which thread reads, commits, writes, runs a job or waits.
+The loop decides what is done next; this module does it: which thread reads, commits, writes, runs a job or waits.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def operators_of(settings: EpochSettings, slots: Mapping[int, int] | None) -> li
 
 @contextmanager
 def moves_explain(session: GroupSession, slots: Mapping[int, int] | None) -> Iterator[None]:
-    """What a replica finds strange may be the work of another one, to which a slot has moved.
+    """An inconsistency that a replica sees may be the work of another one, to which a slot has moved.
 
     The rows of that slot are missing then, or changed: this epoch is void, and the replica not broken. Raises `EpochVoid`.
     """
@@ -115,7 +115,7 @@ class GroupEpoch:
         self._sources: dict[str, SourceReader] = {}
         self._channel: Channel | None = None
         self._back_pressure: BackPressure
-        """From the start of the threads on: it depends on what the log says was sent."""
+        """Exists once the threads have started: it depends on what the log says was sent."""
         self._generation = Generation(protocol, settings, self._members, self._mailbox.put)
         first = settings.run.spec.actions
         self._loop = GroupLoop(
@@ -206,7 +206,7 @@ class GroupEpoch:
     def _stop(self, *, for_good: bool) -> None:
         """Join every thread: after this nothing of this epoch can reach the log or an external system.
 
-        Where the process ends, `for_good`, a read that does not answer is not waited for: its process takes it along.
+        If the process ends (`for_good`), a read that does not answer is not waited for: it ends with the process.
         """
         self._mailbox.close()
         self._load.watch(None)
@@ -331,7 +331,7 @@ class GroupEpoch:
         self._mailbox.put(Failure(error))
 
     def _release(self, durable: HandOver) -> None:
-        """On the committer's thread: what may leave the group now that it is durable."""
+        """On the committer's thread: hand out what may leave the group now that it is durable."""
         if durable.drained:
             crash_here(CrashPoint.AFTER_DRAIN)
         self._loop.write(durable.writes)

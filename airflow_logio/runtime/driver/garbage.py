@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 
 COLLECT_SECONDS = 1.0
 COLLECT_ROWS = 500
-"""Collect when this many rows are done, or when some are and the last time is so long ago."""
+"""Collect when this many rows are done, or when some are and the last collection was this long ago."""
 BATCH_ROWS = 1_000
 MAX_BATCH_ROWS = 10_000
 """A batch is as large as what was done since the last one, and as much again, between these bounds."""
@@ -30,7 +30,7 @@ SHORTEST_PASS_SECONDS, LONGEST_PASS_SECONDS = 1.0, 60.0
 PASSES_PER_RETENTION = 20
 """Lineage is kept up to this share longer than its retention: a twentieth, and never more than a minute."""
 EXAMINED_PER_SECOND = 2_000
-"""Of rows that a pass looks at: what is old and still needed is looked at in every pass."""
+"""Rows that a pass examines per second. Old rows that are still needed are examined in every pass."""
 
 
 class Collection:
@@ -131,7 +131,7 @@ class Collection:
     def _discard_now(self, refs: Sequence[str]) -> None:
         try:
             self._discard(refs)
-        except Exception as error:  # nobody waits for it, and the sweep of the run finds the files again
+        except Exception as error:  # nothing waits for it, and the sweep of the run finds the files again
             log.warning("%d payload(s) are not removed: %s", len(refs), error)
 
     def stop(self) -> None:

@@ -64,7 +64,7 @@ class Generation:
         self._runners[operator].finished()
 
     def _origin(self, name: str, inset_id: str) -> str:
-        """Of an Input Set that is in a job: no event joins it any more, and it stays triggered until the job is noted."""
+        """Whether an Input Set is in a job: no event can join it, and it stays triggered until the job is noted."""
         return self._protocol.operators[name].triggered[inset_id].origin()
 
     def join(self) -> None:

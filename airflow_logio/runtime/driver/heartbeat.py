@@ -1,7 +1,7 @@
 """The heartbeat of a driver: a row of its own, conditional on the incarnation, written by a thread of its own.
 
-It also brings news: the desired state of the group, and that the driver was replaced. It ends the process if the JVM that
-started it is gone, because nobody else tells Python.
+It also brings news: the desired state of the group, and that the driver was replaced. It ends the process if the JVM
+that started it is gone, because nothing else tells Python.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ log = logging.getLogger(__name__)
 class Heartbeat:
     """`replaced` is called once when the incarnation is void, or the parent process is gone.
 
-    `wishes`: desired state of the group → the event to set when it is asked for. `load` is what it says of itself.
+    `wishes`: desired state of the group → the event to set when it is asked for. `load` is what the driver reports
+    about itself.
     """
 
     def __init__(

@@ -16,7 +16,7 @@ log = logging.getLogger(__name__)
 
 
 class IdleEpoch:
-    """`retire` takes the replica out of use: called when nobody can give it a slot any more, because all are done."""
+    """`retire` takes the replica out of use: called when it can get no slot any more, because all are done."""
 
     def __init__(self, settings: EpochSettings, session: GroupSession, retire: Callable[[], None]) -> None:
         self._settings = settings
@@ -39,10 +39,11 @@ class IdleEpoch:
         return False
 
     def _retire_if_useless(self) -> None:
-        """Else it would hold up the end of the run: it finishes nothing, and whoever launched it may be gone."""
+        """Otherwise it would hold up the end of the run: it finishes nothing, and the process that launched it may be
+        gone."""
         if not all(slot.done for slot in self._settings.slots_of(replicated_group(self._settings.group))):
             return
         try:
             self._retire()
-        except ProtocolViolation as error:  # the run was ended or given up; its driver is told so otherwise
+        except ProtocolViolation as error:  # the run was ended or given up; its driver learns that another way
             log.info("replica %s is not retired: %s", self._settings.group, error)

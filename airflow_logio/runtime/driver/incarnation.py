@@ -122,7 +122,7 @@ class Driver:
                 self._sweep(run, ref, below=ref.incarnation + 1)
         except Fenced as error:
             log.warning("%s", error)
-            if run is not None:  # what it wrote since it was replaced is its own to clear away
+            if run is not None:  # it must clear away what it wrote since it was replaced
                 self._sweep(run, ref, below=ref.incarnation + 1)
             return REPLACED
         except (Park, ExternalUnavailable, ConfigurationError) as error:
@@ -234,7 +234,7 @@ class Driver:
         return self._ready.is_set() or self._sessions.is_ready()
 
     def _hold_sources(self, run: Run, stopping: threading.Event) -> None:
-        """A benchmark's sources wait until every group is ready; a recovered one has nobody to wait for."""
+        """A benchmark's sources wait until every group is ready; a recovered one waits for no one."""
         held = run.spec.hold_sources and self._config.claim.incarnation == 1
         while held and not stopping.is_set() and not self._drain.is_set():
             try:
@@ -252,7 +252,7 @@ class Driver:
 
 
 def _check_fingerprint(pipeline: Pipeline, run: Run) -> None:
-    """A run goes on with the pipeline it was started with (design D13); changed code alone only warns."""
+    """A run resumes with the pipeline it was started with (design D13); changed code alone only warns."""
     found = pipeline.fingerprint()
     if found["graph"] != run.spec.graph_fingerprint:
         raise IncompatibleRun(

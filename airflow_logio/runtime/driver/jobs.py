@@ -93,7 +93,7 @@ class JobRunner:
             self._failed(error)
 
     def _isolating(self, sets: Sequence[InputSet]) -> Iterator[Generated]:
-        """The job; halved where it fails, until the Input Set is alone that is to blame: it is named, or set aside."""
+        """Run the job. Where it fails, halve it until the Input Set to blame is alone: that one is named, or set aside."""
         try:
             yield self._generate(sets)
         except Exception as error:

@@ -2,7 +2,7 @@
 
 A port by itself is read as fast as the group takes its events. The ports of an operator with a declared order are read
 together, in turn: an event that is not due stays out of the group's mailbox, so that a port that waits for another one
-holds nobody up.
+holds no operator up.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ class Lane(Protocol):
         ...
 
     def pull(self, fetch: Fetch, hand_over: HandOver) -> bool:
-        """One round: hand over what is there, but not so much that other lanes starve; False if nothing was."""
+        """One round: hand over what is there, but not so much that other lanes starve. False if there was nothing."""
         ...
 
     def has_ended(self) -> bool:
-        """End of stream was handed over on every port."""
+        """The end of stream was handed over on every port."""
         ...
 
 

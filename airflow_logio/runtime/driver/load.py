@@ -1,4 +1,4 @@
-"""How a driver spends its time, and what passes through it: the figures by which a group is scaled (design D10)."""
+"""How a driver spends its time, and how much passes through it: the figures that scaling uses (design D10)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Doing(Enum):
     IDLE = 1
     """It waits for input."""
     BLOCKED = 2
-    """It has input and may not take it: a receiver, an external system or the log holds it up."""
+    """It has input but may not take it: a receiver, an external system or the log holds it up."""
 
 
 _Totals = tuple[float, ...]
@@ -32,7 +32,7 @@ def _nothing() -> tuple[int, float]:
 
 
 class LoadMeter:
-    """The loop says what it does and what it took and sent; the heartbeat reads the figures. Thread-safe."""
+    """The loop reports what it does, takes and sends; the heartbeat reads the figures. Thread-safe."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic, window: float = LOAD_SECONDS) -> None:
         self._clock = clock

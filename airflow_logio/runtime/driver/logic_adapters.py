@@ -29,7 +29,7 @@ PLACE = "place"
 """In `Event.about`, where a Merger keeps the order: `InputEvent.place`."""
 _NO_PROGRESS: Mapping[str, str] = {}
 NAMED_INSETS = 5
-"""So many of the open Input Sets an error names."""
+"""An error message names at most this many open Input Sets."""
 
 
 class _Adapter:

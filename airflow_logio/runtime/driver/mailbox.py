@@ -15,14 +15,14 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """At most this much waits in memory (design D5, prefetch); one item always fits."""
+    """At most this much waits in memory (design D5, prefetch). One item always fits."""
 
     events: int = 64
     bytes: int = 16 * 2**20
 
 
 class Closed(Exception):
-    """The loop has ended; threads that bring something should end too."""
+    """The loop has ended; threads that bring input should end, too."""
 
 
 class Mailbox:
@@ -72,7 +72,7 @@ class Mailbox:
                 self._changed.wait(remaining)
 
     def waiting(self) -> tuple[int, float]:
-        """Inputs that nobody has taken yet, and for how many seconds the oldest one has been here."""
+        """Inputs that are not taken yet, and for how many seconds the oldest one has been here."""
         with self._changed:
             return len(self._inputs), time.monotonic() - self._inputs[0][2] if self._inputs else 0.0
 

@@ -43,7 +43,7 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 CHECK_SECONDS = 1.0
-"""How long a driver that commits nothing may not know that it was replaced."""
+"""How long a driver that commits nothing may be unaware that it was replaced."""
 
 
 def manual_operator(pipeline: Pipeline, group: str) -> ManualOperator | None:
@@ -85,7 +85,7 @@ class ManualEpoch:
             return False
         finally:
             if self._payloads is not None:
-                self._payloads.stop()  # first: nobody waits then for one that cannot be removed
+                self._payloads.stop()  # first: nothing waits then for one that cannot be removed
             self._host.stop()
         return True
 

@@ -1,7 +1,7 @@
 """The entry point of a driver: its configuration, its Spark session, then everything else.
 
 The JVM needs seconds for a Spark session and the rest of a driver's start needs Python, so the session is begun before
-the other modules are imported: on two cores they go on side by side.
+the other modules are imported: on two cores they proceed side by side.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def main() -> NoReturn:
         log.exception("the driver failed")
     sys.stdout.flush()
     sys.stderr.flush()
-    # Threads may still wait for a database or for Spark; whatever they would do is fenced, so nobody waits for them.
+    # Threads may still wait for a database or for Spark; all they could do is fenced, so the process does not wait for them.
     os._exit(code)
 
 

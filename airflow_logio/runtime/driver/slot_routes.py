@@ -1,6 +1,6 @@
-"""What a Dispatcher knows of the replicas behind it: who owns which slot, and how much waits there.
+"""What a Dispatcher knows of the replicas behind it: which replica owns which slot, and how much waits there.
 
-A hint, some tenths of a second old, and no more: which replica owns a slot when an event is used, the log alone decides.
+It is only a hint, some tenths of a second old: the log alone decides which replica owns a slot when an event is used.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class SlotRoutes:
         self._by_owner: dict[str | None, list[int]] = {None: list(range(len(self._backlogs)))}
 
     def replicas(self) -> Sequence[Sequence[int]]:
-        """Slots with room, by the replica that owns them; all slots if none has room or nobody owns any."""
+        """Slots with room, by the replica that owns them; all slots if none has room or none has an owner."""
         self._refresh()
         with_room = [
             mine
@@ -71,7 +71,7 @@ class SlotRoutes:
             counters = self._ask([receiver for backlog in self._backlogs for receiver in backlog.receivers])
             slots = self._owners()
         except LogUnavailable:
-            return  # as far as anybody knows, nothing has changed
+            return  # as far as is known, nothing has changed
         for backlog in self._backlogs:
             backlog.learn(counters)
         self._by_owner = {}

@@ -43,7 +43,7 @@ PLAN = "plan"
 
 POLL_SECONDS = 0.25
 LEAST_ATTEMPTS = 3
-"""A read that fails after a long time has used up the time for replays at once; it gets these attempts anyway."""
+"""A read that fails after a long time has used up the time for replays. It still gets this many attempts."""
 
 
 # --- what the thread brings -------------------------------------------------------------------------------------------
@@ -86,7 +86,7 @@ class Stored:
 
 @dataclass(frozen=True, slots=True)
 class Discarded:
-    """The store of a read action is discarded."""
+    """The store of a read action was discarded."""
 
     operator: str
     action_id: int
@@ -130,7 +130,7 @@ class SourceReader:
         self._reads: queue.SimpleQueue[tuple[ReadOrder, threading.Event] | None] = queue.SimpleQueue()
         self._used_up: queue.SimpleQueue[tuple[DiscardOrder, threading.Event] | None] = queue.SimpleQueue()
         self._last_discard = threading.Event()
-        """Set when the last store that is to be discarded so far is gone."""
+        """Set when every store that had to be discarded so far is gone."""
         self._last_discard.set()
         self._stopping = threading.Event()
         self._draining = threading.Event()
@@ -310,7 +310,8 @@ class SourceReader:
         return self._payloads
 
     def _replayed(self, what: str, action: Callable[[], T]) -> T:
-        """With back-off while the external system, or the payload store, is away; without end while events come of it.
+        """With back-off while the external system, or the payload store, is unavailable; without limit while it still
+        yields events.
 
         Raises `ExternalUnavailable`.
         """

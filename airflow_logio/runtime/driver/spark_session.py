@@ -30,7 +30,7 @@ class SparkSessions:
         self._error: BaseException | None = None
         self._thread: threading.Thread | None = None
         self._wanted = threading.Event()
-        """Somebody waits for the session: his job warms it."""
+        """A job waits for the session, and will warm it."""
 
     def begin(self) -> None:
         """Start making the session; returns when Python's part is done, which would only compete with the caller's."""
@@ -48,7 +48,8 @@ class SparkSessions:
         self._thread.start()
 
     def get(self) -> Any:
-        """The session. Whoever asks while it is made gets it without a warm-up: his job pays for classes and code instead."""
+        """The session. A caller that asks while it is made gets it without a warm-up: its job pays for loading classes
+        and code."""
         self._wanted.set()
         self.begin()
         assert self._thread is not None

@@ -1,6 +1,6 @@
 """Which group sweeps what (Section 3.6): lineage that is older than its retention, and bodies that two groups have left.
 
-Everything is swept by one group, the last one that has to do with it: the owner of the last target operator of the scopes
+Each item is swept by one group, the last one that uses it: the owner of the last target operator of the scopes
 concerned, or of the last receiver of a port. It is the last to finish.
 """
 
@@ -77,7 +77,7 @@ def _lineage_of(pipeline: Pipeline, name: str, periods: dict[str, float]) -> Ite
         return
     for connection in operator.connections():
         yield Sweep(name, Kept.READS, connection, retention_seconds=longest)
-    if operator.reads_state or isinstance(operator, ManualOperator):  # by hand, whoever wants to logs a state
+    if operator.reads_state or isinstance(operator, ManualOperator):  # a hand-written operator may log a state
         yield Sweep(name, Kept.STATES)
 
 

@@ -55,12 +55,12 @@ class WriterThread:
             return self._queue.is_idle()
 
     def is_full(self) -> bool:
-        """So much is waiting for the external system that the group should take no more events meanwhile."""
+        """So much waits for the external system that the group should take no more events for now."""
         with self._changed:
             return self._queue.is_full()
 
     def settle(self, applied: Applied) -> None:
-        """The loop has taken note of it."""
+        """The loop has noted the result."""
         with self._changed:
             self._queue.settle(applied)
 

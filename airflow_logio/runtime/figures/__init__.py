@@ -1,1 +1,1 @@
-"""What people and programs are told of a run: snapshots, progress, recoveries, summaries, the records behind lineage."""
+"""What people and programs are told about a run: snapshots, progress, recoveries, summaries, the records behind lineage."""

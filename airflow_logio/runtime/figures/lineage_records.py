@@ -24,8 +24,8 @@ Load = Callable[[str, str], bytes]
 def records(store: LogStore, run: Run, event: EventNode, load: Load | None = None) -> pa.Table:
     """The records of an event of a lineage result.
 
-    Raises `LineageUnknown` if retention has let them go, `LogInconsistent` if they are damaged, `ConfigurationError` if they
-    are in the payload store and `load` is not given.
+    Raises `LineageUnknown` if retention has removed them, `LogInconsistent` if they are damaged, `ConfigurationError`
+    if they are in the payload store and `load` is not given.
     """
     port = AuthoredPorts(run.spec.operators).in_log(event.port)
     with store.lineage(run) as log:

@@ -1,4 +1,4 @@
-"""What a group does, on one line for a task log; and when such a line is due."""
+"""The progress of a group, on one line for a task log, and when such a line is due."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Recoveries as the drivers' records tell them: what happened when, and how long each step took.
 
-A recovery is the claim of a dead group's next incarnation, at the cost of its budget. A person's retry is none: between the
-end of the old driver and the new claim lies the time that the person took.
+A recovery is the claim of a dead group's next incarnation, at the cost of its budget. A person's retry is not a
+recovery: between the end of the old driver and the new claim lies the time that the person took.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ class Recovery:
 
     group: str
     incarnation: int
-    """The new one."""
+    """The new incarnation."""
     cause: str
     last_beat_at: float | None
     """Last sign of life of the old driver; None if it gave none."""
@@ -95,7 +95,7 @@ def _recovery(old: DriverRecord, new: DriverRecord) -> Recovery:
 
 
 class RecoveryNews:
-    """Says of every recovery once that it was begun, and once that it has made its first commit.
+    """Reports each recovery twice: when it begins, and when it has made its first commit.
 
     Shown the drivers' records again and again. What the first look finds is old, except for incarnations above `after`
     of the groups that it names: a watcher that begins behind a launch names the incarnation before. Forgets everything

@@ -1,4 +1,4 @@
-"""How a run ended, as one value: from the log, whoever supervised it."""
+"""How a run ended, as one value: from the log, under any supervisor."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class RunSummary:
     ports: tuple[PortProgress, ...]
     drivers: tuple[DriverRecord, ...]
     records: int
-    """Sent by the sources."""
+    """Records sent by the sources."""
     quarantined: tuple[QuarantinedInputSet, ...]
     """Input Sets that are set aside."""
     peak_rss: Mapping[str, int]
@@ -39,7 +39,7 @@ class RunSummary:
 
     @property
     def event_seconds(self) -> float | None:
-        """From the first event sent to the last thing done with one; None if there was none."""
+        """Time from the first event sent to the last action on any event; None if there was no event."""
         sent = [row.first_at for row in self.ports if row.direction == "out" and row.events]
         return max(row.last_at for row in self.ports) - min(sent) if sent else None
 

@@ -1,4 +1,4 @@
-"""What a run looks like at one moment: for displays, task logs and metrics, whoever launched the drivers.
+"""What a run looks like at one moment: for displays, task logs and metrics, however the drivers were launched.
 
 All figures come from the log's counters and from the graph that the run's description holds: neither the author's code
 is needed for them, nor is anything counted in the log.
@@ -76,11 +76,11 @@ class GroupView:
     done: float | None
     """Share of the whole input, 0 to 1; None if the size of a source is not known."""
     total_records: int | None
-    """Of the sources of this group; None for groups with input from other groups, and if it is not known."""
+    """Records in the sources of this group; None for groups with input from other groups, or if it is not known."""
     received: Amount
-    """Acknowledged, of what other groups have sent."""
+    """What this group has acknowledged of the events that other groups sent."""
     sent: Amount
-    """To other groups; an event counts once for each output port."""
+    """Sent to other groups; an event counts once for each output port."""
     writes: int
     """Write actions applied at external systems."""
     pending_writes: int
@@ -92,7 +92,7 @@ class GroupView:
     lag_seconds: float | None
     """How long the lag would take at the present rate; None for a source, and while nothing moves."""
     recovered_seconds_ago: float | None
-    """Since the driver of the present incarnation registered; None for the first incarnation."""
+    """Seconds since the driver of the present incarnation registered; None for the first incarnation."""
     replicas: int | None = None
     """How many replicas of a replicated group are in use; None for any other group, and for a replica."""
 
@@ -144,12 +144,12 @@ class Snapshot:
         return tuple(row for row in self.ports if self._is_of(group, row.port))
 
     def pending_of(self, group: str) -> Mapping[Port, int]:
-        """Of each writer's connection that has applied a write action, or is to."""
+        """Pending write actions for each writer connection that has applied a write action, or will."""
         applied = {row.port: 0 for row in self.ports_of(group) if row.direction == "write"}
         return applied | {port: count for port, count in self.pending.items() if self._is_of(group, port)}
 
     def connections_to(self, group: str) -> tuple[ConnectionView, ...]:
-        """Those inside the group among them."""
+        """Connections to the group, including those inside it."""
         return tuple(one for one in self.connections if one.to_group == group)
 
     def _is_of(self, group: str, port: Port) -> bool:
@@ -271,7 +271,7 @@ class _Graph:
         return [name for name, shape in shapes if shape.group == group and not shape.inputs]
 
     def total_records(self, sources: Sequence[str]) -> int | None:
-        """Of the sources that could tell when the run was started; None if one could not."""
+        """Total of the sources' sizes at the start of the run; None if one of them was not known."""
         totals = []
         for name in sources:
             action = self._spec.actions.get(name, {})

@@ -12,9 +12,9 @@ from airflow_logio.protocol.states import ALIVE, CONCLUDED, GroupState
 from airflow_logio.store.records import GroupStatus, Run
 
 _DECIDING = (GroupState.PARKED, GroupState.HALTED, GroupState.NEW, GroupState.DEAD)
-"""What one replica is of which somebody has to know, the most pressing first; then come those that work."""
+"""States of a single replica that a person has to know, the most pressing first; then the working ones."""
 AT_WORK = ALIVE | {GroupState.DEAD}
-"""A replica that is dead is in use: somebody recovers it."""
+"""A dead replica is in use: it will be recovered."""
 
 
 def members_of(run: Run, group: str) -> tuple[str, ...]:
@@ -24,7 +24,7 @@ def members_of(run: Run, group: str) -> tuple[str, ...]:
 
 
 def deciding(statuses: Iterable[GroupStatus]) -> GroupStatus:
-    """The status by which all of them are told of as one."""
+    """The one status that stands for all of them."""
     rest = list(statuses)
     for state in _DECIDING:
         for status in rest:
@@ -34,14 +34,14 @@ def deciding(statuses: Iterable[GroupStatus]) -> GroupStatus:
 
 
 def in_use(statuses: Iterable[GroupStatus]) -> int:
-    """How many replicas are at work, or dead and to be recovered."""
+    """How many replicas are working, or dead and about to be recovered."""
     return sum(status.state in AT_WORK for status in statuses)
 
 
 def as_one(group: str, statuses: Sequence[GroupStatus]) -> GroupStatus:
     """The statuses of all replicas of a group as one: figures are sums, the state is that of the one that decides.
 
-    Drivers and errors are those of replicas, and are told there.
+    Drivers and errors belong to replicas, and are reported there.
     """
     one = deciding(statuses)
     if any(status.state is GroupState.FINISHED for status in statuses) and one.state in CONCLUDED:

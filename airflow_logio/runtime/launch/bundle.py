@@ -56,7 +56,7 @@ def _of_file(path: Path, attr: str) -> PipelineRef:
 
 
 def locate(pipeline_module: str) -> Path:
-    """The bundle root of a module that is imported already (a DAG file imports its pipeline)."""
+    """The bundle root of a module that is already imported (a DAG file imports its pipeline)."""
     module = sys.modules.get(pipeline_module)
     file = getattr(module, "__file__", None)
     if file is None:

@@ -1,4 +1,4 @@
-"""What a driver is told, in a file of mode 0600 that it removes when it has read it (no secret on a command line)."""
+"""A driver's configuration: a file of mode 0600 that the driver removes after reading it (no secret on a command line)."""
 
 from __future__ import annotations
 

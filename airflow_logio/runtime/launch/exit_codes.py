@@ -1,10 +1,10 @@
-"""What a driver answers by its exit code; for people: supervisors believe the log only."""
+"""The exit codes of a driver. They are for people: supervisors believe only the log."""
 
 FINISHED = 0
 """Finished or halted."""
 FAILED = 1
-"""Failed, and to be recovered."""
+"""Failed, and will be recovered."""
 REPLACED = 3
 """Another incarnation has taken its place."""
 PARKED = 4
-"""A person has to mend something first."""
+"""A person has to fix something first."""

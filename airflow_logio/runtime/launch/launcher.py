@@ -50,7 +50,7 @@ class Launcher(ABC):
 
 @dataclass(frozen=True, slots=True)
 class LocalProcessLauncher(Launcher):
-    """The driver is a process of this machine, in a session of its own: it survives whoever launched it.
+    """The driver is a process of this machine, in a session of its own: it survives the process that launched it.
 
     `work_dir` gets a private folder per incarnation: the bundle, the driver's log, and for a moment its configuration.
     """
@@ -88,7 +88,7 @@ class LocalProcessLauncher(Launcher):
 
 
 def discard_configurations(folder: Path) -> None:
-    """Remove what drivers below `folder` never came to read: their configurations hold database URLs."""
+    """Remove configurations that drivers below `folder` never read: they hold database URLs."""
     for stale in folder.rglob(CONFIG_NAME):
         stale.unlink(missing_ok=True)
 
@@ -97,7 +97,7 @@ _children: list[subprocess.Popen[bytes]] = []
 
 
 def _reap() -> None:
-    """A launcher that lives on collects what has ended of what it started; nobody waits for the others."""
+    """A launcher that keeps running collects its ended processes; nothing waits for the others."""
     _children[:] = [child for child in _children if child.poll() is None]
 
 
@@ -131,13 +131,13 @@ def launch_group(
 ) -> Claim:
     """Claim incarnation ``expected + 1`` of a group, end what is left of the old driver, and launch the new one.
 
-    `request_id` names the request to scale for which it is launched. Raises `Fenced` (somebody else claimed), `BudgetSpent`
-    (parked), `ProtocolViolation` (also: that request is settled), `ConfigurationError`.
+    `request_id` names the request to scale for which it is launched. Raises `Fenced` (another process claimed it),
+    `BudgetSpent` (parked), `ProtocolViolation` (also: that request is settled), `ConfigurationError`.
     """
     spark_submit.check(context.settings)
     status = context.store.group(context.run.run_id, group)
     if status.incarnation != expected:
-        # Before anything is ended: what runs now is somebody else's driver.
+        # Before anything is ended: what runs now is the driver of another launcher.
         raise Fenced(
             f"group {group!r} was claimed by somebody else: incarnation {status.incarnation}, expected {expected}"
         )

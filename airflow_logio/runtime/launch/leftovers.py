@@ -1,7 +1,8 @@
 """Driver processes that no log knows of: their launcher was ended between starting them and recording them.
 
 Every local driver works in the private folder of its incarnation, ``work_dir/<run>/<group>/<incarnation>``, and so do
-its children: that tells whose they are. Somebody's shell that stands there is none of them: a driver names its application.
+its children: that tells whose they are. A person's shell in that folder is not one of them: a driver names its
+application.
 """
 
 from __future__ import annotations

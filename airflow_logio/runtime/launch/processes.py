@@ -96,7 +96,7 @@ def is_gone(identity: DriverIdentity) -> bool | None:
 
 
 def is_stopped(identity: DriverIdentity) -> bool:
-    """Whether a driver on this machine is stopped (SIGSTOP, a debugger): it answers nobody until it is continued."""
+    """Whether a driver on this machine is stopped (SIGSTOP, a debugger): it does not answer until it is continued."""
     try:
         return any(process.status() in _STOPPED for process in driver_processes(identity))
     except psutil.NoSuchProcess:

@@ -36,7 +36,8 @@ INHERITED = (
     "USER",
     "YARN_CONF_DIR",
 )
-"""The environment of a driver: this, and what a launch adds. Nothing of Airflow's, whose settings hold secrets."""
+"""The environment of a driver: these variables, and those that a launch adds. None are Airflow's, whose settings hold
+secrets."""
 
 LOCAL_JAVA_OPTIONS = (
     "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Xms96m -Xmn64m -XX:MinHeapFreeRatio=10 -XX:MaxHeapFreeRatio=20"
@@ -194,7 +195,7 @@ def find_spark_submit(binary: str | None) -> str:
 def find_java() -> Path | None:
     """``java`` by JAVA_HOME or PATH."""
     home = os.environ.get("JAVA_HOME")
-    if home:  # spark-submit believes JAVA_HOME alone
+    if home:  # spark-submit looks only at JAVA_HOME
         java = Path(home) / "bin" / "java"
         if not java.is_file():
             raise ConfigurationError(f"JAVA_HOME is {home}, but there is no {java}; correct it, or unset it")

@@ -101,8 +101,8 @@ def check_replay_seconds(seconds: float | None) -> None:
 def lease_of(seconds: float | None, launch_seconds: float | None) -> Lease:
     """The lease of a run's drivers; None is the default of `Lease`. Raises `ConfigurationError`.
 
-    A watcher looks about once per second, and a busy machine delays heartbeats: a lease of a few of them would be the end
-    of drivers that live.
+    A watcher looks about once per second, and a busy machine delays heartbeats: a lease of only a few heartbeats would
+    end drivers that are alive.
     """
     default = Lease()
     given = {

@@ -49,7 +49,7 @@ class LocalStorage(Storage):
 
     def prune(self, folder: str) -> None:
         for where, _, _ in os.walk(self._root / folder, topdown=False):
-            with contextlib.suppress(OSError):  # not empty, or removed by somebody else
+            with contextlib.suppress(OSError):  # not empty, or removed by another process
                 os.rmdir(where)
 
 
@@ -58,7 +58,7 @@ def _create(target: Path) -> int:
     _make(target.parent)
     try:
         return os.open(target, flags, 0o600)
-    except FileNotFoundError:  # somebody has pruned the folder, which was still empty
+    except FileNotFoundError:  # another process has pruned the folder, which was still empty
         _make(target.parent)
         return os.open(target, flags, 0o600)
 

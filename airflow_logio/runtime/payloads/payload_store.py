@@ -1,4 +1,4 @@
-"""Payloads as a driver sees them: written under its incarnation and epoch, read by reference, whoever wrote them."""
+"""Payloads as a driver sees them: written under its incarnation and epoch, read by reference, whichever driver wrote them."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ class Payloads:
     def remove(self, refs: Iterable[str]) -> None:
         """Remove payloads that the log does not name any more; those that are gone already are no error.
 
-        References of an author's own making (operators written by hand) are his to remove.
+        The author removes references of their own making (operators written by hand).
         """
         with self._translated():
             self._storage.remove(own.path for ref in refs if (own := Reference.own(ref)) is not None)
@@ -134,7 +134,7 @@ class Payloads:
             raise ConfigurationError(f"{self}: {redacted(str(error), self._root)}") from None
         except Exception as error:
             if not isinstance(error, OSError) and type(error).__module__ == "builtins":
-                raise  # a defect, and no answer of a file system or its library
+                raise  # a defect, not an answer of a file system or its library
             raise LogUnavailable(f"{self}: {type(error).__name__}: {redacted(str(error), self._root)}") from None
 
 
@@ -165,7 +165,7 @@ class PayloadFile:
         return self.size
 
     def flush(self) -> None:
-        """Durable it is when it is closed."""
+        """The file is durable once it is closed."""
 
     def close(self) -> None:
         """The storage closes the file."""
@@ -181,7 +181,7 @@ class PayloadFile:
 
 
 class EpochPayloads:
-    """What one epoch of one incarnation writes, and reads; patient while the store is away, until `stop`."""
+    """What one epoch of one incarnation writes, and reads; patient while the store is unavailable, until `stop`."""
 
     def __init__(self, payloads: Payloads, folder: str) -> None:
         self._payloads = payloads
@@ -193,7 +193,7 @@ class EpochPayloads:
         return str(self._payloads)
 
     def stop(self) -> None:
-        """Nobody waits for the store any more."""
+        """Stop waiting for the store."""
         self._stopping.set()
 
     def store(self, purpose: str, body: bytes) -> Reference:

@@ -62,5 +62,5 @@ def secrets_of(root: str) -> list[str]:
         return []
     parts = urlsplit(root)
     user, _, password = parts.netloc.rpartition("@")[0].partition(":")
-    alone = [] if password else [user]  # a token, or a name: nobody can tell
+    alone = [] if password else [user]  # a token, or a name: there is no telling
     return [secret for secret in (password, unquote(password), *alone, parts.query, unquote(parts.query)) if secret]

@@ -46,7 +46,7 @@ def sweep_run(payloads: Payloads, store: LogStore, run: Run) -> int:
 
 
 def clear_away(root: str | None, store: LogStore, run: Run) -> None:
-    """`sweep_run` of a run that has finished. It has, whatever goes wrong here: that is logged."""
+    """`sweep_run` for a run that has finished. It stays finished whatever goes wrong here; errors are logged."""
     if root is None:
         return
     try:
@@ -63,6 +63,6 @@ def _sweep(payloads: Payloads, store: LogStore, run: Run, folder: str, paths: li
 
 
 def _incarnation(path: str) -> int:
-    """Of ``<run>/<group>/<incarnation>/...``; 0 for what is not ours."""
+    """The incarnation in ``<run>/<group>/<incarnation>/...``; 0 for paths that are not ours."""
     parts = path.split("/")
     return int(parts[2]) if len(parts) > 3 and parts[2].isdigit() else 0

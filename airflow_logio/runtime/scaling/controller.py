@@ -18,7 +18,7 @@ from airflow_logio.store.port import LogStore
 from airflow_logio.store.records import LOAD_SECONDS, GroupStatus, Run, RunSpec, ScalingRequest, senders_of
 
 CONTROLLER = "controller"
-"""Who asks."""
+"""The name under which the Controller asks."""
 LOOK_SECONDS = LOAD_SECONDS
 """Between two looks at counters: as long as the window of the drivers' own figures."""
 
@@ -37,14 +37,14 @@ class Look:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What a look at a group came to."""
+    """The outcome of one look at a group."""
 
     group: str
     replicas: int
     """In use now."""
     decision: Decision
     request: ScalingRequest | None = None
-    """The one that was made, or was open already."""
+    """The request that was made, or was already open."""
 
     def __str__(self) -> str:
         if self.decision.replicas == self.replicas:
@@ -157,7 +157,7 @@ def _last_change(requests: Sequence[ScalingRequest]) -> Change | None:
 
 
 def _why_nobody_asks(store: LogStore, run: Run, group: str, used: Sequence[GroupStatus]) -> str | None:
-    """Why no policy is asked, as a sentence; None if one is."""
+    """Why no policy is asked, as a sentence; None if one is asked."""
     if (state := store.find_run(run.uid).state) is not RunState.RUNNING:
         return f"the run is {state.value}"
     if all(slot.done for slot in store.slots(run.run_id, group)):

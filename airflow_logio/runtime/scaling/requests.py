@@ -1,8 +1,9 @@
 """Carrying out a scaling request (Algorithms 12 and 13, design D11), one step at a time.
 
-Every step is found from what the log says, so that whoever carries a request out may die anywhere, and the next one goes on;
-two at once do no harm: launches are compare-and-set, and slots move in one transaction under the locks of all replicas
-concerned. The Dispatcher and the Merger need not be asked: a slot keeps its ports whoever owns it (protocol/replicas.py).
+Every step is found from what the log says, so a process that carries a request out may die anywhere, and the next one
+continues. Two at once do no harm: launches are compare-and-set, and slots move in one transaction under the locks of
+all replicas concerned. The Dispatcher and the Merger need not be asked: a slot keeps its ports under any owner
+(protocol/replicas.py).
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ class Stage(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What a step has found or done, as a sentence for a task log."""
+    """What a step found or did, as a sentence for a task log."""
 
     stage: Stage
     sentence: str
@@ -96,7 +97,7 @@ def carry_out(context: LaunchContext, request: ScalingRequest) -> Step:
 
 
 def next_step(store: LogStore, run: Run, request: ScalingRequest, launch: Launch) -> Step:
-    """As `carry_out`, whoever launches. Between any two of its transactions anything may happen, or nothing follow."""
+    """As `carry_out`, for any launcher. Between any two of its transactions anything may happen, or nothing follow."""
     request = _as_it_is(store, request)  # it may have been carried out, or superseded, since it was read
     if request.state not in OPEN_SCALING:
         return Step(Stage(request.state.value), request.note)
@@ -114,7 +115,7 @@ def next_step(store: LogStore, run: Run, request: ScalingRequest, launch: Launch
     if waiting or launched:
         return Step(Stage.LAUNCHING, f"waiting for {', '.join(waiting)} to be ready", launched)
     if request.replicas and not plan_.wanted:
-        # A retry may have given them work again since: nobody is to take it from them.
+        # A retry may have given them work again since: nothing may take it from them.
         return Step(Stage.LAUNCHING, f"all replicas of {request.group} had finished; looking again")
     return _move(store, run, request, slots, plan_)
 
@@ -152,7 +153,7 @@ def why_not(run: Run, slots: Sequence[Slot], request: ScalingRequest) -> str | N
 
 
 def _too_few(chosen: Plan, statuses: Mapping[str, GroupStatus], request: ScalingRequest) -> str | None:
-    """Replicas that a person must see to first are not silently done without."""
+    """Replicas that a person must see to first are never left out silently."""
     stopped = [f"{name} is {status.state.value}" for name, status in statuses.items() if status.state in WAITING]
     if len(chosen.wanted) >= request.replicas or not stopped:
         return None
@@ -177,7 +178,7 @@ def _works(status: GroupStatus) -> bool:
 
 
 def _launch(launch: Launch, status: GroupStatus, request: ScalingRequest) -> bool:
-    """False if somebody else was faster: then it is on its way. Or another number of replicas has been asked for since."""
+    """False if another process was faster: then it is on its way. Or another number of replicas has been asked for since."""
     reason = f"scaling to {request.replicas} (request {request.request_id})"
     try:
         launch(status.group, expected=status.incarnation, reason=reason, by_user=True, request_id=request.request_id)
@@ -194,7 +195,8 @@ def _settled(store: LogStore, request: ScalingRequest, state: ScalingState, step
 
 
 def is_due(store: LogStore, request: ScalingRequest, statuses: Sequence[GroupStatus]) -> bool:
-    """Whether the next step of an open request can be taken now, by somebody who launches what the log says how to launch.
+    """Whether the next step of an open request can be taken now, by a process that launches what the log says how to
+    launch.
 
     `statuses` are those of all replicas of the group. Not while drivers are on their way: nothing but time is needed then.
     """
@@ -206,7 +208,7 @@ def is_due(store: LogStore, request: ScalingRequest, statuses: Sequence[GroupSta
 
 
 def look_after(store: LogStore, run: Run, statuses: Sequence[GroupStatus]) -> list[ScalingRequest]:
-    """What there is to do for whoever supervises a run: requests that are open, the oldest first.
+    """What the supervisor of a run has to do: requests that are open, the oldest first.
 
     `statuses` are those of all groups of the run. A group that sleeps and has work gets a request; replicas that are left
     when all work of their group is done are retired. Launches nothing. One query, but where a group sleeps or is at its end.
@@ -249,5 +251,5 @@ def _wake_up(store: LogStore, run: Run, group: str) -> list[ScalingRequest]:
 
 
 def _is_halted(status: GroupStatus) -> bool:
-    """A person has stopped it: then nobody wants more of the run to run."""
+    """Whether a person has stopped it: then no more of the run is launched."""
     return status.state not in CONCLUDED and GroupState.HALTED in (status.state, status.desired)

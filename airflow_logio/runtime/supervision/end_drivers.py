@@ -29,7 +29,7 @@ POLL_SECONDS = 0.1
 class DriverEnder:
     """`work_dir` is the launcher's: drivers are found in it that were started and never recorded.
 
-    Works as well as it can while the log does not answer: by the identities that it knew (`remember`).
+    While the log does not answer, it uses the identities that it last knew (`remember`).
     """
 
     store: LogStore
@@ -49,7 +49,7 @@ class DriverEnder:
             self.forget(status.group)
 
     def forget(self, group: str) -> None:
-        """It is about to be launched again: however that ends, the new driver is ours."""
+        """The group is about to be launched again: whatever the outcome, the new driver is ours."""
         self._last.pop(group, None)
 
     def end(self, patient: Callable[[], bool] = lambda: True) -> None:
@@ -100,7 +100,7 @@ class DriverEnder:
         return not any(processes.driver_processes(status.identity) for status in registered if status.identity)
 
     def _statuses(self) -> list[GroupStatus]:
-        """As the log says; as it last said, if it cannot be asked."""
+        """As the log says, or as it last said if it cannot be asked."""
         try:
             self._known |= {status.group: status for status in self.store.groups(self.run.run_id)}
         except LogioError as error:

@@ -1,10 +1,11 @@
-"""Finding failed groups: many runs, one look (design D10). Whoever recovers them is told here what failed and why.
+"""Finding failed groups: many runs, one look (design D10). Recovery tasks learn here what failed and why.
 
-The same look finds requests to scale a group of which the next step can be taken: whoever recovers also launches replicas.
+The same look finds requests to scale a group of which the next step can be taken: the recovery task also launches
+replicas.
 
 A group has failed when it is *dead*, in the words of design D8: its driver's process has ended without the log
-saying that it finished, its lease has run out, or it is stuck in a launch state. A log that does not answer says nothing
-of anybody.
+saying that it finished, its lease has run out, or it is stuck in a launch state. While the log database is unreachable,
+no group is considered dead.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ class FailedGroup:
     dag_run_id: str
     group: str
     incarnation: int
-    """Of the driver that failed: the failure is this one and no later one."""
+    """Incarnation of the driver that failed; a later incarnation is another failure."""
     cause: str
     detected_at: float
     """When the log learned of it: seconds since the epoch by the database's clock."""
@@ -98,12 +99,12 @@ class Findings:
 
     failed: tuple[FailedGroup, ...] | None
     going_on: int = 0
-    """Groups that have not ended, and requests that are open: while there are any, somebody has to look again."""
+    """Groups that have not ended, and requests that are open: while there are any, another look is needed."""
     due: tuple[DueScaling, ...] = ()
 
     @property
     def items(self) -> list[FailedGroup | DueScaling]:
-        """What somebody has to do something about."""
+        """What needs action."""
         return [*(self.failed or ()), *self.due]
 
 

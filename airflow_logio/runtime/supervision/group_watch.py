@@ -1,6 +1,7 @@
 """Watching a group over its incarnations: what the log and this machine's processes say (design D8 and D10).
 
-Three answers: it goes on, it has ended, it is dead; and *unknown* when the log cannot be asked, on which nobody acts.
+Three answers: it is running, it has ended, it is dead. When the log cannot be asked the answer is *unknown*, and no
+process acts on that.
 """
 
 from __future__ import annotations

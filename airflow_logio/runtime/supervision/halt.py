@@ -1,4 +1,5 @@
-"""Halting a group so that nothing of it goes on: asked first, then fenced in the log, its process ended where it can be.
+"""Halting a group so that nothing of it keeps running: asked first, then fenced in the log, its process ended where it
+can be.
 
 A driver that is stopped, hung or cut off does not obey. Whether it is reached or not, the log refuses its commits from the
 halt on (`LogStore.halted` voids its epoch, and it cannot begin another).
@@ -70,8 +71,8 @@ def halt_all_for_good(
 ) -> dict[str, Halt]:
     """`halt_for_good` of a group with all its replicas (name in the log → incarnation), at the same time.
 
-    Replicas are asked before any is waited for, and share the grace. What was asked for by way of scaling is refused: nobody
-    shall launch other replicas instead. Raises as `halt_for_good`.
+    Replicas are asked before any is waited for, and share the grace. What was asked for by way of scaling is refused:
+    no other replicas may be launched instead. Raises as `halt_for_good`.
     """
     deadline = time.monotonic() + grace_seconds
     try:
@@ -123,7 +124,7 @@ def end_process(status: GroupStatus) -> None:
 def _wait_for_obedience(
     store: LogStore, run_id: int, status: GroupStatus, deadline: float, clock: Callable[[], float]
 ) -> None:
-    """Ask the driver to halt, and wait until it has ended; nobody is waited for who cannot obey."""
+    """Ask the driver to halt, and wait until it has ended; do not wait for a driver that cannot obey."""
     asked = False
     while not _cannot_obey(status) and clock() < deadline:
         try:

@@ -4,8 +4,9 @@ The loop launches what is new, relaunches what is dead, and ends when every grou
 stopped or fails, it leaves no driver process behind, but for what `logio retry` in another terminal has launched since.
 
 The log says whether a run has finished: a group that has finished is reopened by a retry of its quarantined Input Sets, in
-one transaction that `finish_run` comes before or after. A finish that is refused means going on. What was reopened and not
-launched (the retry may have died there) is launched here; if the retry launches it, too, one of the two claims fails.
+one transaction that `finish_run` comes before or after. If the finish is refused, the loop continues. What was reopened
+and not launched (the retry may have died there) is launched here; if the retry launches it, too, one of the two claims
+fails.
 """
 
 from __future__ import annotations
@@ -98,7 +99,7 @@ class LocalRun:
                 self._launch_again(status, "resumed")
 
     def _launch_again(self, status: GroupStatus, reason: str) -> None:
-        """What only a person asks for. Somebody who was faster is watched as if the driver were ours."""
+        """What only a person asks for. If another process was faster, its driver is watched like ours."""
         self._ender.forget(status.group)
         try:
             launch_group(self._context, status.group, expected=status.incarnation, reason=reason, by_user=True)
@@ -124,7 +125,7 @@ class LocalRun:
         return Outcome.HALTED
 
     def _scale(self) -> None:
-        """Carry out what was asked for, here or elsewhere: somebody else who does the same does no harm."""
+        """Carry out what was asked for, here or elsewhere: another process that does the same does no harm."""
         if not self._context.run.spec.replicated:
             return
         store, run = self._context.store, self._context.run
@@ -136,7 +137,8 @@ class LocalRun:
             log.warning("scaling waits: %s", error)
 
     def _is_finished(self) -> bool:
-        """Whether nothing is left to supervise: the log has finished the run, or only groups of other supervisors go on."""
+        """Whether nothing is left to supervise: the log has finished the run, or only groups of other supervisors keep
+        running."""
         store = self._context.store
         if store.patience.call("finishing the run", lambda: store.finish_run(self._run_id)):
             return True

@@ -1,4 +1,4 @@
-"""Whether anybody looks for the failed groups of a run: whoever relies on a supervisor can see that he has one."""
+"""Whether a supervisor looks for the failed groups of a run: the owner of a run can see that it has one."""
 
 from __future__ import annotations
 
@@ -11,30 +11,30 @@ from airflow_logio.store.records import Run, Supervision, SupervisorRecord
 
 ASK_SECONDS = 10.0
 MISSING_SECONDS = 60.0
-"""Without a look for so long a supervisor is missing: he notes his looks every few seconds, and a recovery takes some."""
+"""After this long without a look a supervisor is missing: it notes its looks every few seconds, and a recovery takes some."""
 WARN_SECONDS = 120.0
 LEFT_SECONDS = 10.0
 """A group that has been dead for so long under a supervisor that is missing is left to its own task."""
 
 
 def last_look(supervisors: Sequence[SupervisorRecord], run: Run) -> SupervisorRecord | None:
-    """The latest look of anybody who looks after this run."""
+    """The latest look of any supervisor of this run."""
     return next((one for one in supervisors if one.covers(run)), None)
 
 
 def missing(run: Run, seen: SupervisorRecord | None) -> str | None:
-    """What is wrong if nobody looks after a run, in words for its owner; None if somebody does."""
+    """What is wrong if no supervisor looks after a run, in words for its owner; None if one does."""
     if run.spec.supervision is Supervision.PROCESS or (seen is not None and seen.age_seconds < MISSING_SECONDS):
         return None
     last = "none ever has" if seen is None else f"{seen.name} did so {seen.age_seconds:.0f} s ago, and not since"
     if run.spec.supervision is Supervision.DAG:
         return (
-            f"no supervisor looks for failed groups of this run ({last}): the recovery DAG is paused, missing or has no "
-            "triggerer; unpause it, or groups that die stay dead"
+            f"no supervisor looks for failed groups of this run ({last}): the recovery DAG is paused, missing or has "
+            "no triggerer; unpause it, or groups that die stay dead"
         )
     return (
-        f"no supervisor looks for failed groups of this run ({last}): the supervising task of its DAG run has ended, or "
-        "there is no triggerer. A group that dies is recovered by its own task after a while"
+        f"no supervisor looks for failed groups of this run ({last}): the supervising task of its DAG run has ended, "
+        "or there is no triggerer. A group that dies is recovered by its own task after a while"
     )
 
 

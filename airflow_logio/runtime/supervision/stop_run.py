@@ -1,7 +1,7 @@
-"""Stopping a run, or a group of it, on request: what is asked of whom, and when it has happened.
+"""Stopping a run, or a group of it, on request: what each group is asked to do, and when it has done it.
 
-Drained, sources read no further and everything behind them comes to its normal end; halted, drivers commit what they have
-and end, to go on later.
+Drained, sources read no further and everything behind them comes to its normal end; halted, drivers commit what they
+have and end, to be resumed later.
 """
 
 from __future__ import annotations
@@ -45,12 +45,12 @@ class StopRun:
         self._watchers = {name: GroupWatcher(store, run.run_id, name, run.spec.lease) for name in self._groups}
         self._named = group is not None
         self._is_left = False
-        """Every group has ended, and slots of one that sleeps are not done."""
+        """Every group has ended, but slots of one that sleeps are not done."""
 
     def request(self) -> None:
         """Put the wish into the log; again if it is there already, which changes nothing.
 
-        Raises `ProtocolViolation` if it cannot be obeyed; then nobody is asked.
+        Raises `ProtocolViolation` if it cannot be obeyed; then no group is asked.
         """
         if self._mode is StopMode.HALT:
             for name in {replicated_group(one) for one in self._groups}:
@@ -70,7 +70,7 @@ class StopRun:
     def look(self) -> States | None:
         """The states of the groups, or None if the log cannot be asked. Halting, a group without a driver is marked so.
 
-        Launches nothing: a source that is dead while it drains is recovered by whoever supervises the run.
+        Launches nothing: a source that is dead while it drains is recovered by the supervisor of the run.
         """
         try:
             if self._mode is StopMode.HALT:
@@ -89,13 +89,13 @@ class StopRun:
         return all(state in ENDED for state in states.values()) and not self._is_left
 
     def has_succeeded(self, states: States) -> bool:
-        """It is over, and as it was asked for."""
+        """The stop is over, and the result is what was asked for."""
         if self._mode is StopMode.DRAIN:
             return CONCLUDED.issuperset(states.values()) and not self._is_left
         return self.is_over(states)
 
     def _has_open_slots(self) -> bool:
-        """A group that sleeps has work left: it is woken by whoever supervises the run."""
+        """A group that sleeps has work left: the supervisor of the run wakes it."""
         run_id, groups = self._run.run_id, [replicated_group(name) for name in self._groups]
         replicated = [name for name in self._run.spec.replicated if name in groups]
         return any(not slot.done for name in replicated for slot in self._store.slots(run_id, name))

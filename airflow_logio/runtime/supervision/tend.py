@@ -26,14 +26,14 @@ class RecoveryOutcome(StrEnum):
     LAUNCHED = "launched"
     """A new driver is on its way."""
     PARKED = "parked"
-    """The recovery budget is spent: nobody restarts the group without being told."""
+    """The recovery budget is spent: the group is restarted only on request."""
     NOT_NEEDED = "not needed"
-    """Somebody else has recovered it, it was halted, or it finished after all."""
+    """Another process has recovered it, it was halted, or it finished after all."""
 
 
 @dataclass(frozen=True, slots=True)
 class RecoveryResult:
-    """What became of one failure."""
+    """The outcome of one failure."""
 
     group: str
     incarnation: int
@@ -74,7 +74,7 @@ def launch_if_new(context: LaunchContext, group: str, observation: Observation) 
 
 
 def recover_if_dead(context: LaunchContext, group: str, observation: Observation) -> bool:
-    """Recover a group that is dead; True if a driver was launched. Nothing is done on what cannot be seen."""
+    """Recover a group that is dead; True if a driver was launched. While the log cannot be read, nothing is done."""
     if not observation.is_dead or observation.status is None:
         return False
     cause = observation.cause or "dead"

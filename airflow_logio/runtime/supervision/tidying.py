@@ -17,13 +17,14 @@ log = logging.getLogger(__name__)
 BATCH_ROWS = 5_000
 
 Progress = Callable[[int], None]
-"""Told the number of rows that each batch has removed."""
+"""Called with the number of rows that each batch has removed."""
 
 
 def clear_up(root: str | None, store: LogStore, run: Run) -> None:
     """At the end of a run: rows that its groups have left, and payloads that no row names.
 
-    `root` is where the payload store is, if there is one. The run has finished, whatever goes wrong here: that is logged.
+    `root` is where the payload store is, if there is one. The run stays finished whatever goes wrong here; errors are
+    logged.
     """
     try:
         rows = tidy(store, run.run_id, _discard_at(root))

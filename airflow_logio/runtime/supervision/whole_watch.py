@@ -40,7 +40,7 @@ class Sighting:
 
     @property
     def state(self) -> GroupState | None:
-        """Of the group as a whole: `FINISHED` if all its work is done, `RETIRED` while it is scaled to zero."""
+        """State of the group as a whole: `FINISHED` if all its work is done, `RETIRED` while it is scaled to zero."""
         one = self.decides
         if one is None or one.state not in CONCLUDED:
             return None if one is None else one.state

@@ -31,7 +31,7 @@ MOVE_BITS = 32
 
 @dataclass(frozen=True, slots=True)
 class WriterIdentity:
-    """Who writes: part of the marker of every write action of a group (docs/design.md, "What is promised")."""
+    """The identity of a writer: part of the marker of every write action of a group (docs/design.md, "What is promised")."""
 
     run_uid: str
     token: int
@@ -82,7 +82,7 @@ class Connections:
             return self._one_at_a_time[name]
 
     def read(self, read: DeclaredRead, keys: pa.Array | None) -> pa.Table:
-        """The effect of a side-effect read action (Algorithm 4); replayed with back-off while the system is away."""
+        """The effect of a side-effect read action (Algorithm 4); replayed with back-off while the system is unavailable."""
         action = self._table_read(read, keys) if isinstance(read, TableRead) else self._function_read(read, keys)
         crash_here(CrashPoint.BEFORE_READ)
         effect = replay(f"reading {read}", action, self.replay_seconds, threading.Event())
@@ -135,8 +135,8 @@ def replay(what: str, action: Callable[[], T], seconds: float, stopping: threadi
     except ExternalUnavailable as error:
         attempts = retrying.statistics["attempt_number"]
         raise ExternalUnavailable(
-            f"{what} was replayed {attempts} times in {seconds:g} s, and the external system is still unavailable: {error}. "
-            "What is to be done stays in the log: when the system is back, `logio retry` resumes it"
+            f"{what} was replayed {attempts} times in {seconds:g} s, and the external system is still unavailable: "
+            f"{error}. What is to be done stays in the log: when the system is back, `logio retry` resumes it"
         ) from error
 
 

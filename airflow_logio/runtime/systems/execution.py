@@ -44,9 +44,10 @@ class WriteExecutor(ABC):
     def execute(self, writes: Sequence[PendingWrite], recovered: int, stopping: threading.Event) -> None:
         """Execute a gapless group of write actions; returns when the external system has applied all of them.
 
-        Those numbered up to `recovered` were pending when this driver began: another one may have executed them. Replayed
-        with back-off while the system is away, until `stopping`. Raises `ExternalUnavailable` if it stays away,
-        `OperatorFailed` for an error of the author's code, and what the external system refuses for good.
+        Those numbered up to `recovered` were pending when this driver began: another one may have executed them.
+        Replayed with back-off while the system is unavailable, until `stopping`. Raises `ExternalUnavailable` if it
+        stays unavailable, `OperatorFailed` for an error of the author's code, and what the external system refuses for
+        good.
         """
         check_gapless(writes)
         actions = [self._action(write) for write in writes]
@@ -54,7 +55,7 @@ class WriteExecutor(ABC):
 
         def attempt() -> None:
             nonlocal doubtful
-            asked, doubtful = doubtful, actions  # if this attempt fails, nobody knows how far it came
+            asked, doubtful = doubtful, actions  # if this attempt fails, it is unknown how far it came
             with self._lock, self._translated(actions):
                 self._attempt(self._connected(), actions, asked)
 
@@ -121,7 +122,7 @@ class WriteExecutor(ABC):
 
 
 class ConditionalExecutor(WriteExecutor):
-    """The external system itself tells what it has applied: nobody needs to ask before."""
+    """The external system itself tells what it has applied: there is no need to ask before."""
 
     def _attempt(self, client: Any, actions: Sequence[WriteAction], doubtful: Sequence[WriteAction]) -> None:
         identity = self._connections.identity

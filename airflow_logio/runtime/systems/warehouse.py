@@ -118,7 +118,7 @@ class Warehouse:
 
     @staticmethod
     def _lock_marker(connection: Connection, marker: Marker) -> tuple[int, int]:
-        """Last number applied and its token, with the row locked: whoever else writes here waits, then finds this token."""
+        """Last number applied and its token, with the row locked: any other writer waits here, then finds this token."""
         query = sa.select(marker_table.c.last_write, marker_table.c.token).where(_row(marker)).with_for_update()
         row = connection.execute(query).one_or_none()
         if row is None:
@@ -136,7 +136,7 @@ class Warehouse:
         if connection.dialect.name == "postgresql":  # two runs, or two writers of one table, begin one after the other
             key = sa.text("SELECT pg_advisory_xact_lock(hashtext('logio table'), hashtext(:name))")
             connection.execute(key, {"name": writer.table})
-        # Locked before anything is looked at or deleted: whoever writes as the owner has committed, or will be refused.
+        # Locked before anything is looked at or deleted: any writer that is the owner has committed, or will be refused.
         row = owner_table.c.table_name == writer.table
         found = connection.execute(sa.select(owner_table).where(row).with_for_update()).one_or_none()
         owner = None if found is None else Owner(found.run_uid, found.started_at)
@@ -196,7 +196,7 @@ class TableTarget:
     unavailable: tuple[type[Exception], ...] = ()
 
     def connect(self, _url: str) -> AbstractContextManager[Warehouse]:
-        """The run's one pool of connections to the database, which mends itself."""
+        """The run's one pool of connections to the database, which reconnects by itself."""
         return nullcontext(self.warehouse)
 
     def apply(self, client: Warehouse, marker: Marker, actions: Sequence[WriteAction]) -> None:
@@ -214,7 +214,7 @@ def _row(marker: Marker) -> sa.ColumnElement[bool]:
 
 
 def _insert_marker(connection: Connection, marker: Marker) -> None:
-    """Two drivers may come here at once (the older one is about to be refused): whoever is first makes the row."""
+    """Two drivers may come here at once (the older one is about to be refused): the first one makes the row."""
     dialects: dict[str, Any] = {"postgresql": postgresql.insert, "sqlite": sqlite.insert}
     values = {
         "run_uid": marker.run_uid,

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from airflow_logio.runtime.scaling.policies.policy import Decision, Figures, Policy, above_zero, at_least_zero
 
 HARDLY_BUSY = 0.5
-"""Of the time of one replica: a group without a backlog that is busy for less needs no second one."""
+"""A share of one replica's time: a group without a backlog that is busy for less needs no second replica."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

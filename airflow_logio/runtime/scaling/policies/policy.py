@@ -15,7 +15,7 @@ AT_REST = 0.95
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """The last time that the number of replicas was changed, whoever asked for it."""
+    """The last change of the number of replicas, by any requester."""
 
     replicas: int
     at: float
@@ -30,12 +30,12 @@ class Figures:
     at: float
     """When it was looked at, in seconds since the epoch, by the same clock as `last`."""
     replicas: int
-    """In use: they own slots, or are to get some."""
+    """Replicas in use: they own slots, or will get some."""
     least: int
     most: int
     """The author's bounds."""
     loads: Mapping[str, Load | None] = field(default_factory=dict)
-    """Of each replica in use; None for one whose driver has said nothing yet."""
+    """Load of each replica in use; None for one whose driver has not reported yet."""
     arrivals: float | None = None
     """Records per second that were sent to the slots of the group; None if that is not known."""
     backlog: int = 0
@@ -43,7 +43,7 @@ class Figures:
     events: int = 0
     """The events that hold them; some have no records, and are work nevertheless."""
     ended: bool = False
-    """Its senders have finished: a group that has not takes what is left, and the end of its streams."""
+    """The senders of the group have finished. If the group has not, it takes what is left, and the end of its streams."""
     last: Change | None = None
 
     @property

@@ -1,4 +1,4 @@
-"""`Schedule`: as many replicas as the time of day says."""
+"""`Schedule`: the number of replicas depends on the time of day."""
 
 from __future__ import annotations
 
