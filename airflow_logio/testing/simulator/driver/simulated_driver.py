@@ -1,7 +1,7 @@
 """One simulated incarnation of a group: the protocol's loop and state machines, one step at a time.
 
-Every method named by a verb is one step, which the scheduler may take in any order that the threads of a real driver
-could; it returns False, and does nothing, if it is not possible now. The loop, the protocol and the store are the real ones.
+Every method named by a verb is one step. The scheduler may take steps in any order that the threads of a real driver
+allow. A step that is not possible now does nothing and returns False. The loop, the protocol and the store are the real ones.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ if TYPE_CHECKING:
 READING = ("read", "note_effect", "emit", "end_source", "discard")
 """Verbs of the readers of sources."""
 STEP_SECONDS = 0.001
-"""Of simulated time, per step; a driver that waits for something lets as much pass as it takes."""
+"""Simulated time per step. A driver that waits for something lets as much time pass as it takes."""
 COLLECTED_ROWS = 12
-"""A batch of garbage collection: small, so that one often leaves something for the next."""
+"""Rows in a batch of garbage collection: few, so that one batch often leaves some for the next."""
 SMALL_JOBS = JobBounds(target_records=4, first_records=2, linger_seconds=0.5, most_records=6)
 """An Input Set counts as one record."""
 
@@ -59,14 +59,14 @@ class SimulatedDriver:
         self.is_registered = False
         self.fence: FenceRow
         self.slots: Mapping[int, int] | None = None
-        """Of a replica: the slots that it believes to own, with their moves."""
+        """For a replica: the slots that it believes to own, with their moves."""
         self.operators = plan.operators
-        """What it runs: of a replica, the operators of its slots."""
+        """The operators that it runs; for a replica, those of its slots."""
         self.recovered: Recovered
         self.loop: GroupLoop
         self.committer = CommitQueue()
         self.attempt: CommitAttempt
-        """Of the transaction that is taken."""
+        """The attempt to commit the transaction that is taken."""
         self.collection: Collection
         self.writers = SimulatedWriters()
         self.reading: Reading
@@ -76,14 +76,14 @@ class SimulatedDriver:
         self.inbox: dict[Port, deque[Event]] = {}
         self.delivered: dict[Port, Event] = {}
         self.fresh = False
-        """Rebuilt, and the step that begins this epoch is not committed yet."""
+        """True if it is rebuilt, but the step that begins this epoch is not yet committed."""
         self.heard = False
-        """It knows that its group is to drain."""
+        """True if it knows that its group is to drain."""
         self.drained = False
-        """The log says so."""
+        """True if the log says so."""
         self.beats = 0
         self.ready = False
-        """Its heartbeat says that it works, or that it waits for slots."""
+        """True if its heartbeat says that it works, or that it waits for slots."""
         self.epochs = 0
         self.now = 0.0
         """Seconds of its own clock."""
@@ -102,21 +102,21 @@ class SimulatedDriver:
 
     @property
     def is_stopping(self) -> bool:
-        """Its epoch is void: threads end what they are doing, then it rebuilds itself."""
+        """Whether its epoch is void: threads end their work, then it rebuilds itself."""
         return self.is_alive and self.life.wants is LifeStep.STOP
 
     @property
     def is_beginning(self) -> bool:
-        """It is about to read its fence, its slots or the log."""
+        """Whether it is about to read its fence, its slots or the log."""
         return self.is_alive and self.life.wants in (LifeStep.OPEN, LifeStep.ASK_SLOTS, LifeStep.READ)
 
     @property
     def must_drain(self) -> bool:
-        """It has heard that it is to drain: the loop does that before it observes anything more."""
+        """Whether it has heard that it is to drain. The loop drains before it observes anything more."""
         return self.heard and not self.loop.draining
 
     def end(self) -> None:
-        """Whatever it was doing, it does nothing any more."""
+        """Stop it; it does nothing any more."""
         self.is_alive = False
 
     def options(self) -> list[Option]:
@@ -146,7 +146,7 @@ class SimulatedDriver:
         return True
 
     def _hear_wish(self) -> None:
-        """Before anything is read: a driver that recovers a draining group reads nothing further."""
+        """Register before anything is read: a driver that recovers a draining group reads nothing further."""
         if self.plan.name in self.world.wished:
             status = self.world.store.group(self.claim.run_id, self.plan.name)
             self.heard = status.desired is GroupState.DRAINING
@@ -162,7 +162,7 @@ class SimulatedDriver:
         return True
 
     def _ask(self, _about: object, _many: int, _outcome: str) -> bool:
-        """A replica asks for its slots behind the fence: whoever moves one later voids this epoch."""
+        """A replica reads its slots behind the fence. A later move of one of them makes this epoch void."""
         if not self._wants(LifeStep.ASK_SLOTS):
             return False
         self.slots = self.session.slots()
@@ -225,7 +225,7 @@ class SimulatedDriver:
         self.drained = False
 
     def void(self) -> None:
-        """Its memory is void (a commit was refused by the epoch, or a thread failed): stop, raise the epoch, rebuild."""
+        """Its memory is void, since a commit was refused or a thread failed: stop, raise the epoch, rebuild."""
         self.life.void()
         self.committer.drop()
 
@@ -236,7 +236,7 @@ class SimulatedDriver:
         return True
 
     def _join(self, _about: object, _many: int, _outcome: str) -> bool:
-        """Threads are joined: what one of them had not begun never happens."""
+        """Join the threads. Work that a thread had not begun never happens."""
         if not self.is_stopping or self.world.is_in_doubt(self):
             return False
         self.life.stopped()
@@ -246,7 +246,7 @@ class SimulatedDriver:
     # --- events -------------------------------------------------------------------------------------------------------
 
     def _fetch(self, about: object, many: int, outcome: str) -> bool:
-        """The channel's thread. Outcome ``again``: its cursor is lost, and it begins at the first unassigned row."""
+        """A step of the channel's thread. Outcome ``again``: its cursor is lost; it restarts at the first unassigned row."""
         port = about
         assert isinstance(port, Port)
         if not self.is_running or port not in self.cursors:
@@ -266,7 +266,7 @@ class SimulatedDriver:
         return True
 
     def _deliver(self, about: object, many: int, outcome: str) -> bool:
-        """Some events of a port, in order; outcome ``again``: first the last one once more."""
+        """Deliver some events of a port, in order. Outcome ``again``: repeat the last one first."""
         port = about
         assert isinstance(port, Port)
         waiting = self.inbox.get(port)
@@ -282,7 +282,7 @@ class SimulatedDriver:
         return True
 
     def has_its_turn(self, port: Port) -> bool:
-        """Whether the operator's declared order, if it has one, wants an event of this port next."""
+        """Whether the operator's declared order, if any, wants an event of this port next."""
         operator = self.protocol.operators[port.operator]
         return operator.order is None or operator.next_port() == port.name
 
@@ -291,7 +291,7 @@ class SimulatedDriver:
         return self.is_running and not self.must_drain and self.loop.accepts_inputs(held_up=False)
 
     def _drain(self, _about: object, _many: int, _outcome: str) -> bool:
-        """Stop reading, once per epoch. What is read and in no step is not read either."""
+        """Stop reading, once per epoch. Data that is read but in no step counts as unread."""
         if not self.is_running or not self.must_drain or self.loop.finishing:
             return False
         for name, cut_short in self.loop.drain(self.now).items():
@@ -335,7 +335,7 @@ class SimulatedDriver:
     # --- steps and commits --------------------------------------------------------------------------------------------
 
     def _close(self, _about: object, _many: int, _outcome: str) -> bool:
-        """The step is closed when it is due; if it is not, the driver waits until it is."""
+        """Close the step when it is due. If it is not, the driver waits until it is."""
         if not self.is_running or not self.loop.has_step:
             return False
         if not self.loop.is_due(self.now):
@@ -356,7 +356,7 @@ class SimulatedDriver:
         if not self.is_running or self.committer.wants is not None or not steps:
             return False
         expires = [any(type(effect) is fx.ExpireLineage for effect in step) for step in steps][:many]
-        if True in expires:  # the clock has a tick for every row: what this transaction logs would be old in it
+        if True in expires:  # the clock ticks for every row, so what this transaction logs would already be old in it
             many = max(1, expires.index(True))
         self.committer.take(lambda _: 0, most_steps=many)
         self.committer.taken = serialized(self.committer.taken, self.world.scenario.codec)
@@ -364,7 +364,7 @@ class SimulatedDriver:
         return True
 
     def _commit(self, _about: object, _many: int, outcome: str) -> bool:
-        """Outcomes: committed; ``lost``: committed, but nobody says so; ``fails``; ``doubt``: decided later."""
+        """Outcomes: committed; ``lost``: committed, but the acknowledgement is lost; ``fails``; ``doubt``: decided later."""
         committer = self.committer
         if committer.wants is not CommitStep.COMMIT or self.attempt.is_in_doubt or self.world.is_locked(self.plan.name):
             return False
@@ -379,7 +379,7 @@ class SimulatedDriver:
         return True
 
     def _resolve(self, _about: object, _many: int, _outcome: str) -> bool:
-        """Read-back: the fence row, under its lock, says what became of the transaction (design D3)."""
+        """Read back: the fence row, under its lock, tells the outcome of the transaction (design D3)."""
         if not self.is_in_doubt or not self.may_read_back():
             return False
         row = self.session.open()
@@ -389,11 +389,11 @@ class SimulatedDriver:
 
     @property
     def is_in_doubt(self) -> bool:
-        """The transaction under way was sent, and no answer came."""
+        """Whether the transaction under way was sent, and no answer came."""
         return self.committer.wants is CommitStep.COMMIT and self.attempt.is_in_doubt
 
     def may_read_back(self) -> bool:
-        """The fence row's lock is free."""
+        """Whether the lock of the fence row is free."""
         return not self.world.is_locked(self.plan.name)
 
     def _committed(self, collected: tuple[Collected, ...]) -> None:
@@ -407,7 +407,7 @@ class SimulatedDriver:
             self.reading.dropped -= said
 
     def _hand_over(self, _about: object, _many: int, _outcome: str) -> bool:
-        """After the commit: what may leave the group now that it is durable."""
+        """After the commit: send out what is durable now."""
         if self.committer.wants is not CommitStep.HAND_OVER:
             return False
         durable = self.committer.peek()
@@ -420,7 +420,7 @@ class SimulatedDriver:
         return True
 
     def _collect(self, _about: object, _many: int, _outcome: str) -> bool:
-        """Time passes until garbage is due, and is collected through the committer as everything else (Section 3.6)."""
+        """Let time pass until garbage is due. The committer collects it, like everything else (Section 3.6)."""
         if not self.is_running or self.loop.finishing:
             return False
         self.now += COLLECT_SECONDS
@@ -430,7 +430,7 @@ class SimulatedDriver:
         return True
 
     def _expire(self, about: object, many: int, _outcome: str) -> bool:
-        """A batch of retention or of shared bodies, by the group that is the last to finish."""
+        """A batch of retention or of shared bodies; the group that finishes last does it."""
         sweeps = self.world.sweeps
         if not self.is_running or self.loop.finishing or not isinstance(about, int) or about >= len(sweeps):
             return False
@@ -452,7 +452,7 @@ class SimulatedDriver:
     def _apply(self, about: object, many: int, outcome: str) -> bool:
         """Up to `many` steps of an attempt at the external system.
 
-        Outcomes: applied, if they were enough; ``lost``: then the answer is lost; ``fails``: the connection breaks.
+        Outcomes: applied, if the steps suffice; ``lost``: applied, but the answer is lost; ``fails``: the connection breaks.
         """
         writer = self._writer(about)
         if writer is None or writer.wants is not WriteStep.APPLY:
@@ -464,7 +464,7 @@ class SimulatedDriver:
         return True
 
     def token(self, operator: str) -> int:
-        """Of the writes of an operator."""
+        """The token for writes of an operator."""
         slot = slot_of(operator)
         moves = 0 if slot is None or self.slots is None else self.slots[slot]
         return WriterIdentity("", self.number, 0.0).token_after(moves)
@@ -489,9 +489,9 @@ class SimulatedDriver:
         return True
 
     def _check(self, _about: object, _many: int, _outcome: str) -> bool:
-        """A driver without anything to commit looks at its fence; nothing changes unless it raises.
+        """A driver with nothing to commit looks at its fence. Nothing changes unless that raises.
 
-        One without slots leaves when there will never be any for it.
+        A driver without slots ends when it can never get any.
         """
         waits = self.is_registered and self.life.wants is LifeStep.WAIT
         if not (self.is_running or waits) or not self.committer.is_idle() or self.world.is_locked(self.plan.name):

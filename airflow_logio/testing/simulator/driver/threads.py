@@ -1,7 +1,7 @@
-"""What a simulated driver's threads hold: each step that a thread of the runtime takes is a step of its own here.
+"""The state of a simulated driver's threads. Each step that a thread of the runtime takes is a separate step here.
 
-In what order a committer, a writer, a job or an epoch takes its steps is said by the protocol's state machines, which the
-threads of `runtime/driver/` run as well. What is one call there, and could be cut off or overtaken in between, is two here.
+The protocol's state machines order the steps of a committer, a writer, a job or an epoch; the threads of `runtime/driver/`
+run the same ones. A call there that could be cut off or overtaken in the middle is two steps here.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ class SimulatedWriter(WriteQueue):
     """A writer, and what it knows of its last attempt."""
 
     tried = False
-    """It has tried to apply what it has taken, and knows no outcome."""
+    """True if it has tried to apply what it took, and does not know the outcome."""
     todo: Sequence[PendingWrite] = ()
-    """Of a checkable system: what its answer said is still to be applied."""
+    """For a checkable system: the writes that are still to be applied according to its answer."""
     attempt: WriteAttempt | None = None
-    """Of a conditional system: the transaction under way."""
+    """For a conditional system: the transaction under way."""
 
     def begin(self, actions: int) -> None:
         """Take the next group of actions."""
@@ -42,7 +42,7 @@ class SimulatedWriter(WriteQueue):
         self.tried, self.todo, self.attempt = False, (), None
 
     def act(self, driver: SimulatedDriver, many: int) -> bool:
-        """Up to `many` steps of an attempt; True if the system has now applied all that was taken.
+        """Take up to `many` steps of an attempt. True if the system has now applied all that was taken.
 
         A checkable system is asked first, and written to in another step.
         """
@@ -74,7 +74,7 @@ class SimulatedWriter(WriteQueue):
         return True
 
     def _client_of(self, driver: SimulatedDriver) -> Callable[[], bool]:
-        """Whether this thread lives: its driver does, and has not joined it. The locks of a database hold no driver."""
+        """Whether this thread is alive: its driver is, and has not joined it. Locks of a database do not keep it alive."""
         of_driver, of_writer = ref(driver), ref(self)
 
         def is_alive() -> bool:
@@ -84,7 +84,7 @@ class SimulatedWriter(WriteQueue):
         return is_alive
 
     def lose_answer(self) -> None:
-        """All of it is applied, and the answer is lost: it tries again."""
+        """Everything is applied, but the answer is lost, so it tries again."""
         self.tried, self.todo, self.attempt = True, (), None
 
     def give_up(self) -> None:
@@ -95,7 +95,7 @@ class SimulatedWriter(WriteQueue):
 
 
 class SimulatedWriters(dict[WriterKey, SimulatedWriter]):
-    """A plan does not say which connections its operators write to: a writer is there when it is asked for."""
+    """A plan does not say which connections its operators write to, so a writer is made on first use."""
 
     def __missing__(self, key: WriterKey) -> SimulatedWriter:
         self[key] = SimulatedWriter(*key)
@@ -104,7 +104,7 @@ class SimulatedWriters(dict[WriterKey, SimulatedWriter]):
 
 @dataclass(slots=True)
 class Source:
-    """A reading thread: how far it has read, and what the group has not used yet."""
+    """A reading thread: how far it has read, and what the group has not yet used."""
 
     action: int
     offset: int
@@ -112,13 +112,13 @@ class Source:
     stored: str | None = None
     """Reference of the stored effect of a non-replayable read action; from the log, or just obtained."""
     obtained: tuple[str, int] | None = None
-    """The effect is stored, and the group has not noted it: (reference, records)."""
+    """(reference, records) of an effect that is stored, but not yet noted by the group."""
     exhausted: bool = False
     handed_over: bool = False
-    """The group knows that the stored effect is used whole; what follows is not asked yet."""
+    """True if the group knows that the stored effect is used up, but has not yet asked for what follows."""
 
     def read(self, driver: SimulatedDriver, name: str, many: int) -> None:
-        """Read on, from outside or from the stored effect."""
+        """Read more, from outside or from the stored effect."""
         if not driver.protocol.source(name).spec.replayable and self.stored is None:
             self.obtained = driver.world.obtain(driver, name, self.action)
             return
@@ -140,7 +140,7 @@ class Job:
 
 
 def serialized(effects: fx.Effects, codec: Codec) -> fx.Effects:
-    """Bodies for payloads, before the transaction (as `runtime/driver/committer.py` does it with Arrow)."""
+    """Encode payloads as bodies before the transaction, as `runtime/driver/committer.py` does with Arrow."""
     done: fx.Effects = []
     for effect in effects:
         kind = type(effect)
