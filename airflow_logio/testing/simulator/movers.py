@@ -116,7 +116,7 @@ class Movers:
             for _ in range(4):
                 self._execute(one)
 
-    # --- who asks -----------------------------------------------------------------------------------------------------
+    # --- making requests ----------------------------------------------------------------------------------------------
 
     def _begin(self, group: str) -> None:
         if self._roll() < BY_CONTROLLERS:
@@ -136,7 +136,7 @@ class Movers:
         self._keys += 1
         return f"try of task {self._keys}"
 
-    # --- who carries out ----------------------------------------------------------------------------------------------
+    # --- carrying them out --------------------------------------------------------------------------------------------
 
     def _employ(self, group: str, work: Work) -> Employed:
         self._number += 1
@@ -175,7 +175,7 @@ class Movers:
         if self._roll() < 0.3:
             self._do(Action("", 0, "end"))
 
-    # --- who needs no request -----------------------------------------------------------------------------------------
+    # --- without a request --------------------------------------------------------------------------------------------
 
     def _begins(self, group: str) -> bool:
         """Whether a replica may be asking for its slots."""

@@ -1,4 +1,4 @@
-"""What a simulated driver could do next, and where it would die now."""
+"""What a simulated driver can do next, and where it would die now."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def _writing(driver: SimulatedDriver) -> Iterator[Option]:
 
 
 def _wishes(driver: SimulatedDriver, out: list[Option]) -> None:
-    """Before anything else, in a driver that nobody disturbs; it hears a wish with its next heartbeat."""
+    """What an undisturbed driver does before anything else. It hears a wish with its next heartbeat."""
     if driver.heard:
         if not driver.loop.finishing:
             out.insert(0, ("drain", None))
@@ -104,7 +104,7 @@ def _transaction(driver: SimulatedDriver) -> list[Option]:
 
 
 def _acting(driver: SimulatedDriver) -> list[Option]:
-    """What is on its way to external systems when the group stops."""
+    """What is still on its way to external systems when the group stops."""
     if driver.is_replaced and driver.world.scenario.crash_stop:
         return []
     return [("apply", key) for key, writer in driver.writers.items() if writer.wants is WriteStep.APPLY]

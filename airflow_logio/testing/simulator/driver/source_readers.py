@@ -1,4 +1,4 @@
-"""The readers of a simulated driver's sources: what they are told, what they bring, what they discard."""
+"""The readers of a simulated driver's sources: their orders, what they deliver, and what they discard."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class Reading:
-    """Of one epoch. Every method named by a verb is a step, as those of `SimulatedDriver`."""
+    """The readers of one epoch. Every method named by a verb is a step, as in `SimulatedDriver`."""
 
     def __init__(self, driver: SimulatedDriver) -> None:
         self._driver = driver
@@ -22,10 +22,10 @@ class Reading:
         self.drops: list[tuple[str, int, str]] = []
         """(source, action, reference): stored effects to discard."""
         self.dropped: set[tuple[str, int]] = set()
-        """(source, action) of those that are discarded, which no commit has said yet."""
+        """(source, action) of discarded effects that no commit has reported yet."""
 
     def order(self, orders: Iterable[SourceOrder]) -> None:
-        """What the readers of sources are to do. A stream that has ended meanwhile is read no further."""
+        """Give the readers their orders. A stream that has ended meanwhile is read no further."""
         for order in orders:
             name = order.operator
             if isinstance(order, DiscardOrder):
@@ -35,7 +35,7 @@ class Reading:
                 self.sources[name] = Source(order.action_id - 1, order.offset, stored=order.stored)
 
     def read(self, about: object, many: int, _outcome: str) -> bool:
-        """The source's thread reads on, from outside or from the stored effect of its read action."""
+        """The source's thread reads more, from outside or from the stored effect of its read action."""
         name = str(about)
         source = self.sources.get(name)
         if not self._driver.is_running or source is None or source.exhausted or source.obtained is not None:
@@ -66,7 +66,7 @@ class Reading:
         return True
 
     def end_source(self, about: object, _many: int, _outcome: str) -> bool:
-        """The reader has no more records; of a stored effect it says so first, and then what follows."""
+        """The reader has no more records. For a stored effect it reports that first, and then what follows."""
         name = str(about)
         source = self.sources.get(name)
         if not self._driver.observes() or source is None or source.inbox or not source.exhausted:
@@ -83,7 +83,7 @@ class Reading:
         return True
 
     def discard(self, about: object, _many: int, _outcome: str) -> bool:
-        """The stored effect goes, after the commit that logged its last event; then event r."""
+        """Discard the stored effect, after the commit that logged its last event; then comes event r."""
         if not self._driver.is_running or about not in self.drops:
             return False
         name, action_id, ref = drop = next(drop for drop in self.drops if drop == about)

@@ -1,4 +1,4 @@
-"""Invariants of what operators store of themselves: marks, ids, ends, closed Input Sets."""
+"""Invariants of the contexts that operators store: marks, ids, ends, closed Input Sets."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from airflow_logio.testing.simulator.violation import Violation
 
 
 class ContextWatch:
-    """The stored context of each operator, as it was last; `begin` says what feeds its ports."""
+    """The last stored context of each operator. `begin` says what feeds its ports."""
 
     def __init__(self) -> None:
         self._contexts: dict[str, Context] = {}
         self._acknowledged: dict[tuple[str, str], int] = {}
-        """Input port → last event that was acknowledged."""
+        """Input port → last acknowledged event."""
         self._stale: set[str] = set()
-        """Operators whose marks are to be looked at when the transaction is over."""
+        """Operators whose marks are checked when the transaction is over."""
         self.ended: set[tuple[str, str]] = set()
         """Channels whose end is logged."""
         self._receives: Mapping[Port, Port] = {}
         self.taken_back: set[tuple[str, str]] | None = None
-        """While a retry of quarantined Input Sets is under way: channels whose end it has taken back."""
+        """During a retry of quarantined Input Sets: channels whose end it has taken back."""
 
     def begin(self, receives: Mapping[Port, Port]) -> None:
         """`receives` maps an input port to the output port that feeds it."""
@@ -35,7 +35,7 @@ class ContextWatch:
 
     @contextmanager
     def retrying(self) -> Iterator[None]:
-        """Inside, ends of streams may be taken back."""
+        """Within this context, ends of streams may be taken back."""
         self.taken_back = set()
         try:
             yield
@@ -43,7 +43,7 @@ class ContextWatch:
             self.taken_back = None
 
     def of(self, operator: str) -> Context | None:
-        """What the operator has stored last, None before the first time."""
+        """What the operator stored last; None before the first time."""
         return self._contexts.get(operator)
 
     def has_finished(self, operator: str) -> bool:
@@ -78,7 +78,7 @@ class ContextWatch:
         self.closed_input_sets_stay_closed(operator, old, new)
 
     def _ended_of(self, operator: str, old: Context, new: Context) -> set[str]:
-        """The input ports that must have ended still. A retry takes an end back, and with it those that followed."""
+        """The input ports that must still have ended. A retry takes an end back, and with it all ends that followed."""
         taken_back = self.taken_back
         if taken_back is None:
             return old.ended

@@ -10,7 +10,7 @@ from airflow_logio.testing.simulator.violation import Violation
 
 
 class SourceProgress(NamedTuple):
-    """What the log says of a source: 0 if it has begun no read action; of a stored effect, its reference."""
+    """What the log says of a source. 0 if it has begun no read action; with the reference of a stored effect, if any."""
 
     action_id: int
     offset: int
@@ -25,15 +25,15 @@ NOTHING = SourceProgress(0, 0, None)
 
 
 class DrainWatch:
-    """How far each source is by its stored state, and which drivers must have heard that it is to drain."""
+    """How far each source has read by its stored state, and which drivers must have heard that it is to drain."""
 
     def __init__(self) -> None:
         self._progress: dict[str, SourceProgress] = {}
         self._obeys: dict[str, int] = {}
-        """Group → its first incarnation that registered, or will, after it was asked to drain."""
+        """Group → its first incarnation that registers after it was asked to drain."""
 
     def asked_to_drain(self, group: str, incarnation: int) -> None:
-        """From this incarnation on, drivers of the group know it before they read."""
+        """From this incarnation on, drivers of the group know the wish before they read."""
         self._obeys.setdefault(group, incarnation)
 
     def read(self, sources: Sequence[str]) -> Read:
@@ -44,7 +44,7 @@ class DrainWatch:
     def what_is_to_drain_reads_no_further(
         self, group: str, incarnation: int, operator: str, state: Mapping[str, Any]
     ) -> None:
-        """A driver that was there before the wish may not have heard; any later one uses what is stored, and nothing else."""
+        """A driver from before the wish may not have heard of it. Any later one uses what is stored, and nothing else."""
         before, now = self._progress.get(operator, NOTHING), SourceProgress.of(state)
         self._progress[operator] = now
         if incarnation < self._obeys.get(group, incarnation + 1):

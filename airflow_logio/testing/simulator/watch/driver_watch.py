@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class DriverWatch:
-    """What drivers report of themselves, held against events and slots of the log."""
+    """What drivers report about themselves, compared with events and slots of the log."""
 
     def __init__(self, events: EventWatch, slots: SlotWatch) -> None:
         self._events = events
@@ -27,7 +27,7 @@ class DriverWatch:
         self._tokens: dict[WriterKey, int] = {}
 
     def before_write(self, key: WriterKey, writes: Sequence[PendingWrite]) -> None:
-        """A driver is about to apply these."""
+        """A driver is about to apply these writes."""
         self.a_write_action_is_logged_before_it_is_applied(key, writes)
 
     def a_write_action_is_logged_before_it_is_applied(self, key: WriterKey, writes: Sequence[PendingWrite]) -> None:
@@ -40,7 +40,7 @@ class DriverWatch:
             )
 
     def a_lower_token_writes_nothing(self, key: WriterKey, token: int) -> None:
-        """Asked when an external system has accepted a conditional write."""
+        """Checked when an external system has accepted a conditional write."""
         highest = self._tokens.get(key, 0)
         if token < highest:
             raise Violation(

@@ -18,7 +18,7 @@ END_HEADER = encode_header(Kind.END, 0, b"")
 
 
 class EventWatch:
-    """What was ever logged, of which the tables may have lost a part by now."""
+    """Everything that was ever logged. The tables may have lost a part of it by now."""
 
     def __init__(self, tables: Tables, contexts: ContextWatch) -> None:
         self._tables = tables
@@ -29,16 +29,16 @@ class EventWatch:
         self.last: dict[tuple[str, str], int] = {}
         """(operator, port or channel) → the last event_id on it."""
         self.channels: dict[tuple[str, str], list[bytes]] = {}
-        """(operator, port or channel) → bodies of what was logged on it."""
+        """(operator, port or channel) → bodies logged on it."""
         self.count = 0
-        """Events of all ports, write actions and state events: what has an event_id in the log."""
+        """Number of events of all ports, write actions and state events: all that have an event_id in the log."""
         self._assigned: set[Any] = set()
         self.expired: dict[tuple[str, int], bytes | None] = {}
-        """(output port, event_id) of what retention has removed → its body."""
+        """(output port, event_id) of each event that retention has removed → its body."""
         self._kept: frozenset[Port] = frozenset()
         self._retention: float | None = None
         self._logics: Mapping[str, Logic] = {}
-        """Of operators with a state."""
+        """Those of operators with a state."""
         self._closing: set[tuple[str, str]] = set()
 
     def begin(
@@ -181,7 +181,7 @@ class EventWatch:
             raise Violation("done_never_becomes_undone", f"{row}")
 
     def nothing_undone_is_removed(self, before: LogRow) -> None:
-        """A waiting row goes when its event is assigned; that one is checked as part of a prefix."""
+        """A waiting row disappears when its event is assigned, which is checked as part of a prefix."""
         if before.status is not Status.DONE and before.inset_id is not None:
             raise Violation("nothing_undone_is_removed", f"{before}")
 

@@ -22,7 +22,7 @@ class GroupRowWatch:
         self._plans: Mapping[str, GroupPlan] = {}
 
     def begin(self, plans: Mapping[str, GroupPlan]) -> None:
-        """`plans` have replicated groups as one."""
+        """In `plans`, a replicated group is one."""
         self._plans = plans
 
     def fences_only_rise(self, key: GroupKey, before: Any, after: FenceRow) -> None:

@@ -1,4 +1,4 @@
-"""All invariants of the log: each is a method of a watch, and its name is the sentence that holds."""
+"""All invariants of the log. Each is a method of a watch, and its name is the sentence that holds."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""The log's invariants, checked on what each transaction has changed, as soon as it has.
+"""The log's invariants, checked on the changes of each transaction as soon as it commits.
 
 Each invariant is a method of one of the watches here, and its name is the sentence that holds (`invariants.py` lists them).
-They see the tables of a log in memory (`Tables.observer`), and remember what may have been collected since.
+The watches see the tables of a log in memory (`Tables.observer`), and remember what was collected since.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ if TYPE_CHECKING:
 
 
 class LogWatch:
-    """One schedule's eye on its log: gives each change of the tables, and each report of the world, to the watch of it.
+    """The watch of one schedule over its log: passes each change of the tables, and each report of the world, to its watch.
 
-    Whatever is wrong raises `Violation`.
+    Raises `Violation` if anything is wrong.
     """
 
     def __init__(self, tables: Tables) -> None:
@@ -61,10 +61,10 @@ class LogWatch:
         kept: frozenset[Port] = frozenset(),
         replicated: Mapping[str, ReplicatedShape] = MappingProxyType({}),
     ) -> None:
-        """`plans` have replicated groups as one. `from_log` are the input ports whose events come from the log: all their
-        events have rows.
+        """In `plans`, a replicated group is one. `from_log` are the input ports whose events come from the log, so that all
+        of them have rows.
 
-        Lineage of the output ports `kept` never expires, that of others after `retention`, in seconds of the log's clock.
+        Lineage of the output ports `kept` never expires; other lineage expires after `retention` seconds of the log's clock.
         """
         self._contexts.begin(senders_of(plans))
         self._events.begin(plans, systems, from_log, retention, kept)
@@ -77,24 +77,24 @@ class LogWatch:
         }
 
     def close(self) -> None:
-        """See no more: tables and watch, which refer to each other, are let go of without the garbage collector."""
+        """Stop watching. Tables and watch refer to each other; this frees them without the garbage collector."""
         self.tables.observer = None
 
     # --- what the oracle asks -----------------------------------------------------------------------------------------
 
     @property
     def events(self) -> int:
-        """Events of all ports, write actions and state events: what has an event_id in the log."""
+        """Number of events of all ports, write actions and state events: all that have an event_id in the log."""
         return self._events.count
 
     @property
     def channels(self) -> Mapping[tuple[str, str], list[bytes]]:
-        """(operator, port or channel) → bodies of what was logged on it."""
+        """(operator, port or channel) → bodies logged on it."""
         return self._events.channels
 
     @property
     def expired(self) -> Mapping[tuple[str, int], bytes | None]:
-        """(output port, event_id) of what retention has removed → its body."""
+        """(output port, event_id) of each event that retention has removed → its body."""
         return self._events.expired
 
     def references(self) -> set[str]:
@@ -112,7 +112,7 @@ class LogWatch:
         self._drivers.after_commit(driver, effects)
 
     def before_write(self, key: WriterKey, writes: Sequence[PendingWrite]) -> None:
-        """A driver is about to apply these."""
+        """A driver is about to apply these writes."""
         self._drivers.a_write_action_is_logged_before_it_is_applied(key, writes)
 
     def a_lower_token_writes_nothing(self, key: WriterKey, token: int) -> None:
@@ -128,32 +128,32 @@ class LogWatch:
         self._drivers.a_complete_read_action_is_never_read_again(operator, action_id)
 
     def asked_to_drain(self, group: str, incarnation: int) -> None:
-        """From this incarnation on, drivers of the group know it before they read."""
+        """From this incarnation on, drivers of the group know the wish before they read."""
         self._drains.asked_to_drain(group, incarnation)
 
     def retrying(self) -> AbstractContextManager[None]:
-        """Inside, quarantined Input Sets are retried: ends of streams may be taken back."""
+        """Within this context, quarantined Input Sets are retried, so ends of streams may be taken back."""
         return self._contexts.retrying()
 
     @property
     def reopened(self) -> set[str]:
-        """Replicas that had finished, and that a retry has given work again; the world adds to it."""
+        """Replicas that had finished, and got work again by a retry. The world adds to it."""
         return self._requests.reopened
 
     def launching(self) -> AbstractContextManager[None]:
-        """Inside, a retired replica may be claimed."""
+        """Within this context, a retired replica may be claimed."""
         return self._slots.launching()
 
     def carried_out(self, request: ScalingRequest) -> None:
-        """An executor has placed the slots for it, just now."""
+        """An executor has just placed the slots for this request."""
         self._requests.carried_out(request)
 
     def a_replica_is_launched_for_an_open_request(self, request: ScalingRequest | None, replica: str) -> None:
-        """An executor has launched a replica for it, just now."""
+        """An executor has just launched a replica for this request."""
         self._requests.a_replica_is_launched_for_an_open_request(request, replica)
 
     def no_request_stays_open(self) -> None:
-        """The end: an executor that lives has looked."""
+        """At the end: a live executor has looked."""
         self._requests.no_request_stays_open()
 
     # --- what a transaction changed -----------------------------------------------------------------------------------
@@ -197,7 +197,7 @@ class LogWatch:
             self._run(before, table[key])
 
     def _state(self, key: tuple[int, str, int], before: Any) -> None:
-        """State 0 of an operator is its current one, the others belong to state events."""
+        """State 0 of an operator is its current one; the others belong to state events."""
         if key[2]:
             self._events.count += before is ABSENT
             return

@@ -1,4 +1,4 @@
-"""Invariants of requests to scale a group: what becomes of one, and what was done when it is called done."""
+"""Invariants of requests to scale a group: how one ends, and what must have been done when it is called done."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _ORDER = (ScalingState.REQUESTED, ScalingState.ACCEPTED, ScalingState.DONE)
 
 
 class ScalingWatch:
-    """Requests to scale, and for which of them slots were placed."""
+    """Requests to scale, and those for which slots were placed."""
 
     def __init__(self, tables: Tables) -> None:
         self._tables = tables
@@ -23,7 +23,7 @@ class ScalingWatch:
         self._met: set[int] = set()
         """Requests for which slots are placed as they ask."""
         self.reopened: set[str] = set()
-        """Replicas that had finished, and that a retry has given work again, maybe behind an executor's back."""
+        """Replicas that had finished, and got work again by a retry, perhaps unnoticed by an executor."""
 
     def begin(self, shapes: Mapping[str, ReplicatedShape]) -> None:
         self._shapes = shapes
@@ -31,7 +31,7 @@ class ScalingWatch:
     # --- what an executor does ----------------------------------------------------------------------------------------
 
     def carried_out(self, request: ScalingRequest) -> None:
-        """An executor has placed the slots for it, just now."""
+        """An executor has just placed the slots for this request."""
         self.nothing_moves_for_a_settled_request(request)
         self.slots_are_placed_as_was_asked(request)
         self._met.add(request.request_id)
@@ -44,7 +44,7 @@ class ScalingWatch:
             )
 
     def slots_are_placed_as_was_asked(self, request: ScalingRequest) -> None:
-        """Evenly over as many replicas as it asks for, of those that have not finished; with nobody if it asks for none."""
+        """Evenly over as many unfinished replicas as the request names; without owners if it names 0."""
         slots = [
             slot.owner
             for (run_id, group, _), slot in self._tables.slots.items()
@@ -64,7 +64,7 @@ class ScalingWatch:
             raise Violation("slots_are_placed_as_was_asked", f"{_named(request)}, and the owners are {slots}")
 
     def a_replica_is_launched_for_an_open_request(self, request: ScalingRequest | None, replica: str) -> None:
-        """Just now."""
+        """Checked right after the launch."""
         if request is None or self._as_it_is(request).state not in OPEN_SCALING:
             which = "no request" if request is None else _named(self._as_it_is(request))
             raise Violation("a_replica_is_launched_for_an_open_request", f"{replica} was launched for {which}")
@@ -97,7 +97,7 @@ class ScalingWatch:
             raise Violation("a_request_is_settled_once", f"{before} became {after}")
 
     def one_request_of_a_group_is_open(self, made: ScalingRequest) -> None:
-        """At the end of every transaction: a newer request has refused the others."""
+        """At the end of every transaction: a newer request has caused all others to be refused."""
         mine = [
             one
             for one in self._tables.scalings.values()
@@ -113,7 +113,7 @@ class ScalingWatch:
             )
 
     def no_request_stays_open(self) -> None:
-        """After the end, when an executor that lives has looked."""
+        """After the end, when a live executor has looked."""
         for request in self._tables.scalings.values():
             if request.state in OPEN_SCALING:
                 raise Violation("no_request_stays_open", _named(request))

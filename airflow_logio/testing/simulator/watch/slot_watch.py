@@ -1,4 +1,4 @@
-"""Invariants of slots: who owns them, what a move must do with it, and what may be committed for them."""
+"""Invariants of slots: their owners, the effects of a move, and what may be committed for them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SlotName = tuple[str, int]
 
 
 class SlotWatch:
-    """Slots as they were before the transaction that is looked at, and which of them are done since earlier."""
+    """Slots as they were before the present transaction, and those that earlier ones finished."""
 
     def __init__(self, tables: Tables, contexts: ContextWatch) -> None:
         self._tables = tables
@@ -31,15 +31,15 @@ class SlotWatch:
         self._operators_of: Mapping[SlotName, Collection[str]] = {}
         self._group_of_operator: Mapping[str, str] = {}
         self._done: set[SlotName] = set()
-        """Slots that are done since an earlier transaction."""
+        """Slots that an earlier transaction has finished."""
         self._changed: list[tuple[tuple[int, str, int], Slot]] = []
-        """Slots that the transaction has changed, as they were before."""
+        """Slots that the transaction has changed, in their former state."""
         self._raised: set[str] = set()
-        """Groups whose epoch it has raised."""
+        """Groups whose epoch the transaction has raised."""
         self._launching = False
 
     def begin(self, operators: Mapping[str, Sequence[str]]) -> None:
-        """`operators` are those of each replicated group."""
+        """`operators` are the operators of each replicated group."""
         self._group_of_operator = {name: group for group, names in operators.items() for name in names}
         found: dict[SlotName, list[str]] = {}
         for name, group in self._group_of_operator.items():
@@ -50,7 +50,7 @@ class SlotWatch:
 
     @contextmanager
     def launching(self) -> Iterator[None]:
-        """Inside, a retired replica may be claimed."""
+        """Within this context, a retired replica may be claimed."""
         self._launching = True
         try:
             yield
@@ -60,7 +60,7 @@ class SlotWatch:
     # --- what a driver does -------------------------------------------------------------------------------------------
 
     def only_its_owner_commits_for_a_slot(self, driver: SimulatedDriver, effects: fx.Effects) -> None:
-        """An owner's commit changes no owner, so it can be looked at afterwards."""
+        """An owner's commit changes no owner, so it can be checked afterwards."""
         replica, run_id = driver.plan.name, driver.claim.run_id
         for effect in effects:
             for operator in _operators(effect):
@@ -95,7 +95,7 @@ class SlotWatch:
             self._changed.append((key, before))
 
     def see(self, *, reopened: bool) -> None:
-        """When a transaction is over; `reopened` if a retry of quarantined Input Sets has taken ends back."""
+        """Check at the end of a transaction. `reopened` if a retry of quarantined Input Sets has taken ends back."""
         if not self._changed and not self._raised:
             return
         changed, self._changed = self._changed, []
@@ -160,7 +160,7 @@ class SlotWatch:
 
 
 def _operators(effect: fx.Effect) -> Sequence[str]:
-    """Whose rows an effect changes."""
+    """The operators whose rows an effect changes."""
     match effect:
         case fx.LogEvent(event=event):
             return (event.sender.operator,)
