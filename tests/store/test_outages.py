@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
+from airflow_logio import databases
 from airflow_logio.errors import LogUnavailable
 from airflow_logio.store.rules.patience import Patience
-from airflow_logio.store.sql import engines
 from airflow_logio.store.sql.store import SqlLogStore
 from tests.conftest import QUICK
 from tests.store.small_disk import small_disk
@@ -133,7 +133,7 @@ connection.execute("ROLLBACK")
 
 
 def test_sqlite_is_locked_for_longer_than_the_busy_timeout(sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engines, "BUSY_TIMEOUT_SECONDS", 0.05)
+    monkeypatch.setattr(databases, "BUSY_TIMEOUT_SECONDS", 0.05)
     store = open_sql_store(sqlite_url, patience=QUICK)
     driver = start_driver(store)
     seen = failures(store)

@@ -231,6 +231,7 @@ class GroupEpoch:
             self._load.now(self._waiting(accepts=accepts))
             item = self._mailbox.get(self._loop.patience(time.monotonic()), inputs=accepts)
             self._load.now(Doing.BUSY)
+            self._drain_if_asked()  # what was read since the group was asked is not read further
             taken = 0
             while item is not None:
                 self._observe(item)

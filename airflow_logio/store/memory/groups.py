@@ -18,6 +18,7 @@ from airflow_logio.protocol.states import (
     check_wish,
     wish_after_claim,
 )
+from airflow_logio.store.memory import scaling_requests
 from airflow_logio.store.memory.budget import budget_spent
 from airflow_logio.store.memory.tables import DriverRow, GroupKey, Tables
 from airflow_logio.store.records import Claim, DriverIdentity, FenceRow, GroupRef, Refused, has_sources
@@ -25,7 +26,9 @@ from airflow_logio.store.rules.endings import superseded
 from airflow_logio.store.rules.scaling_rules import check_going_on
 
 
-def claim(tables: Tables, key: GroupKey, expected: int, reason: str, *, by_user: bool) -> Claim | Refused:
+def claim(
+    tables: Tables, key: GroupKey, expected: int, reason: str, *, by_user: bool, request_id: int | None = None
+) -> Claim | Refused:
     """Raise the incarnation, or move the group to where it belongs instead."""
     group = key.group
     if key.run_id not in tables.runs:
@@ -41,6 +44,8 @@ def claim(tables: Tables, key: GroupKey, expected: int, reason: str, *, by_user:
         raise ProtocolViolation(superseded(run.as_run()))
     if row.state is GroupState.RETIRED:
         check_going_on(run.as_run(), run.state)
+    if request_id is not None:
+        scaling_requests.check_is_open(tables, request_id)
     check_claim(group, row.state, by_user=by_user)
     spends = expected > 0 and not by_user
     ref = GroupRef(key.run_id, group, expected)

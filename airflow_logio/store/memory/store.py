@@ -136,9 +136,8 @@ class MemoryLogStore(LogStore):
         request_id: int | None = None,
     ) -> Claim:
         with self.tables.transaction():
-            if request_id is not None:
-                scaling_requests.check_is_open(self.tables, request_id)
-            made = groups.claim(self.tables, GroupKey(run_id, group), expected, reason, by_user=by_user)
+            key = GroupKey(run_id, group)
+            made = groups.claim(self.tables, key, expected, reason, by_user=by_user, request_id=request_id)
         if isinstance(made, Refused):
             raise made.error
         return made

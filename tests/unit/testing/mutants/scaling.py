@@ -125,9 +125,11 @@ def recovery_of_a_retired_replica(patch: pytest.MonkeyPatch) -> None:
     """A supervisor that has seen a replica die claims it, though it has retired since."""
     claim = groups.claim
 
-    def whoever(tables: Tables, key: GroupKey, expected: int, reason: str, *, by_user: bool) -> Any:
+    def whoever(
+        tables: Tables, key: GroupKey, expected: int, reason: str, *, by_user: bool, request_id: int | None = None
+    ) -> Any:
         retired = tables.groups[key].state is GroupState.RETIRED
-        return claim(tables, key, expected, reason, by_user=by_user or retired)
+        return claim(tables, key, expected, reason, by_user=by_user or retired, request_id=request_id)
 
     patch.setattr(groups, "claim", whoever)
 
