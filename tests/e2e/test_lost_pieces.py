@@ -247,6 +247,8 @@ def all_drivers(here: Installation) -> None:
 
 def everything(here: Installation) -> None:
     """As if the machine had lost power."""
+    for name in GROUPS:
+        here.running(name)
     following = {name: here.group(name).incarnation + 1 for name in GROUPS}
     here.airflow.kill_all()
     for process in here.drivers():
