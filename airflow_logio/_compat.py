@@ -1,4 +1,4 @@
-"""The parts of Airflow that we use and that are not public: one place to mend when Airflow moves them."""
+"""The parts of Airflow that we use and that are not public: one place to fix when Airflow moves them."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def work_dir() -> Path:
 def pods_end_with_their_task(executor: str | None) -> str | None:
     """The name of the executor if what a task starts ends with the task; `executor` is the task's own, if it has one.
 
-    A pod of the Kubernetes executor is told that it runs another executor inside; an environment variable tells.
+    A pod of the Kubernetes executor is configured with another executor inside; an environment variable identifies it.
     """
     if os.environ.get("AIRFLOW_IS_K8S_EXECUTOR_POD"):
         return "KubernetesExecutor"

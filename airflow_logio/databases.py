@@ -2,7 +2,7 @@
 
 A URL is checked, and shown without its password. A session is durable (SQLite `synchronous=FULL`, PostgreSQL
 `synchronous_commit=on`), and a process that stops inside a transaction loses it (`idle_in_transaction_session_timeout`, TCP
-timeouts), below the lease. TLS and all else that libpq takes is said by the URL's query (``?sslmode=verify-full``).
+timeouts), before its lease ends. TLS, and whatever else libpq takes, is set in the URL's query (``?sslmode=verify-full``).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def read_url(url: str) -> URL:
     """The parts of a URL of any kind of database. Raises `ConfigurationError`, which never repeats the URL."""
     try:
         return make_url(url)
-    except (sa.exc.ArgumentError, ValueError):  # their texts repeat parts of the URL: not even as a cause
+    except (sa.exc.ArgumentError, ValueError):  # their texts repeat parts of the URL: chain none of them
         raise ConfigurationError(
             "the database URL cannot be parsed; expected e.g. postgresql://user@host/name, with special characters of "
             "the password written as %XX"
@@ -38,7 +38,7 @@ def read_url(url: str) -> URL:
 
 
 def parse_url(url: str) -> URL:
-    """The parts of a URL that names a database of a kind that keeps all guarantees: PostgreSQL, or SQLite in a file.
+    """The parts of the URL of a database that keeps all guarantees: PostgreSQL, or SQLite in a file.
 
     Raises `ConfigurationError`, whose message never repeats the password.
     """
@@ -83,7 +83,7 @@ def shown(url: URL) -> str:
 def postgres_arguments(url: URL, application: str, *, lock_timeout: float) -> dict[str, Any]:
     """libpq arguments of a durable session that cannot outlive its client for long; `lock_timeout` is in seconds.
 
-    Settings that the URL itself asks for (``?options=-csearch_path%3Dlogio``) hold as well, but for those that are set here.
+    Settings in the URL itself (``?options=-csearch_path%3Dlogio``) apply as well, except those that are set here.
     """
     settings = {
         "synchronous_commit": "on",
@@ -103,7 +103,7 @@ def postgres_arguments(url: URL, application: str, *, lock_timeout: float) -> di
 
 
 def _asked_for(url: URL) -> tuple[str, ...]:
-    """In the order of the URL; of two values of a setting the server takes the last one."""
+    """The URL's options, in order. If a setting has two values, the server takes the last one."""
     options = url.query.get("options", ())
     return (options,) if isinstance(options, str) else options
 
@@ -136,7 +136,7 @@ def sqlite_engine(url: URL, *, durable: bool = True) -> Engine:
 
 
 def _set_wal(cursor: sqlite3.Cursor) -> None:
-    """SQLite does not wait by itself where another process makes the same new file a WAL database at the same moment."""
+    """Retries: SQLite itself does not wait if another process makes the same new file a WAL database at the same moment."""
     again = tenacity.Retrying(
         retry=tenacity.retry_if_exception_message(match=".*locked"),
         wait=tenacity.wait_random(0.01, 0.05),
@@ -168,7 +168,7 @@ def snapshot_options(engine: Engine) -> dict[str, Any]:
 # --- errors -----------------------------------------------------------------------------------------------------------
 
 RETRYABLE = ("08", "53", "57", "25P03", "25006")
-"""Beginnings of SQLSTATE codes after which asking again may help: connection, resources, shutdown, read-only for now."""
+"""Prefixes of SQLSTATE codes after which a retry may help: connection, resources, shutdown, read-only for now."""
 
 _MISCONFIGURED = (
     "password authentication failed",
@@ -179,19 +179,19 @@ _MISCONFIGURED = (
 
 
 def is_misconfigured(error: Exception) -> bool:
-    """A connection that was refused for what its URL says; a server that is starting, full or gone says something else."""
+    """Whether a connection was refused because of its URL; a server that is starting, full or gone answers differently."""
     text = cause_of(error)
     return "connection to server" in text and any(phrase in text for phrase in _MISCONFIGURED)
 
 
 def cause_of(error: Exception) -> str:
-    """What the database itself says of an error of SQLAlchemy, without the statement."""
+    """What the database itself says about an error of SQLAlchemy, without the statement."""
     return str(getattr(error, "orig", None) or error).strip()
 
 
 @contextmanager
 def told(what: str) -> Iterator[None]:
-    """Tell whatever a database refuses as a `ConfigurationError`: `what`, and the database's own words."""
+    """Raise `ConfigurationError` for whatever a database refuses: `what`, and the database's own words."""
     try:
         yield
     except sa.exc.DBAPIError as error:

@@ -1,8 +1,8 @@
 """Every error this package raises on purpose, sorted by what the reader should do about it.
 
 One root (`LogioError`). Below it: fix what you wrote (`PipelineDefinitionError`, `ConfigurationError`), wait and retry
-(`LogUnavailable`), restart the group within its budget (`OperatorFailed`), stop because somebody replaced you (`Fenced`),
-park the group because going on would lose or double data (`Park` and below).
+(`LogUnavailable`), restart the group within its budget (`OperatorFailed`), stop because another driver took over (`Fenced`),
+park the group because continuing would lose or duplicate data (`Park` and below).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class ConfigurationError(LogioError):
 
 
 class SchemaMismatch(ConfigurationError):
-    """The log database has tables of another version than this code expects."""
+    """The tables of the log database are not of the version that this code expects."""
 
 
 class UnknownRun(ConfigurationError):
@@ -49,8 +49,8 @@ class ExternalUnavailable(LogioError):
 
 
 class ReplicaBusy(LogioError):
-    """A replica stands still inside a transaction, so that its slots cannot be moved now. Nothing was changed: try again,
-    once it has been recovered."""
+    """A replica is stopped inside a transaction, so its slots cannot be moved now. Nothing was changed: try again once it
+    has been recovered."""
 
 
 class OtherRunUnfinished(LogioError):
@@ -62,7 +62,7 @@ class OtherRunUnfinished(LogioError):
 
 @dataclass(frozen=True, slots=True)
 class FailurePoint:
-    """Where in its input an operator's code raised. Equal points of two drivers mean that recovery ran into it again."""
+    """Where in its input an operator's code raised. Equal points of two drivers mean that recovery hit the same error."""
 
     operator: str
     port: str | None = None
@@ -81,7 +81,7 @@ class FailurePoint:
 class OperatorFailed(LogioError):
     """An operator's own code raised; `place` names pipeline and operator, and port, event and Input Set where they are known.
 
-    `at` is where recovery would run into it again, if that can be said.
+    `at` is where recovery would run into it again, if that is known.
     """
 
     def __init__(self, cause: str, at: FailurePoint | None = None, *, place: str = "") -> None:
@@ -91,15 +91,15 @@ class OperatorFailed(LogioError):
         self._cause = cause
 
     def further(self, place: str, at: FailurePoint | None = None) -> OperatorFailed:
-        """The same error, from somebody who knows more of where it was."""
+        """The same error, with more known about its place."""
         return OperatorFailed(self._cause, at or self.at, place=", ".join(filter(None, [self._place, place])))
 
 
 class SparkLost(LogioError):
-    """The JVM of this driver is gone; the driver ends, and is recovered."""
+    """The JVM of this driver is gone. The driver ends, and is recovered."""
 
 
-# --- stop: this process is not the one any more ----------------------------------------------------------------------
+# --- stop: this process was replaced ---------------------------------------------------------------------------------
 
 
 class Fenced(LogioError):
@@ -110,15 +110,15 @@ class EpochVoid(LogioError):
     """The group's in-memory state is void: rebuild it from the log under a new epoch."""
 
 
-# --- park: going on would lose or double data ------------------------------------------------------------------------
+# --- park: continuing would lose or duplicate data -------------------------------------------------------------------
 
 
 class Park(LogioError):
-    """The group must stop until a person has looked: restarting it would run into the same wall."""
+    """The group must stop until a person has looked: after a restart it would fail again."""
 
 
 class LogInconsistent(Park):
-    """The log does not hold the rows that this step expects. A defect in LOG.io or rows changed by hand."""
+    """The log does not hold the rows that this step expects. A defect in LOG.io, or rows changed by hand."""
 
 
 class ProtocolViolation(Park):

@@ -84,7 +84,7 @@ def _connection_type() -> dict[str, Any]:
                 "label": "Payload store",
                 "description": "Where large bodies and the effects of reads that cannot be replayed go: an absolute path of "
                 "a folder that all drivers reach, or a URL that fsspec can open (s3://bucket/folder). By default beside an "
-                "SQLite file; for a PostgreSQL server there is none.",
+                "SQLite file; a PostgreSQL server has none.",
                 "schema": {"type": ["string", "null"]},
             },
             "sslmode": {
@@ -105,7 +105,7 @@ def _connection_type() -> dict[str, Any]:
 def _options() -> dict[str, Any]:
     return {
         "poll_interval": {
-            "description": "Seconds between two looks of a watcher at the state of its group in the log.",
+            "description": "Seconds between two checks of a group's state in the log by its watcher.",
             "version_added": "0.1.0",
             "type": "float",
             "example": "0.5",

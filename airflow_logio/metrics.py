@@ -1,7 +1,7 @@
 """Metrics through Airflow's own `Stats`, to wherever Airflow is configured to send them (docs/metrics.md).
 
-To be called from tasks and triggers. Tags are names that authors gave, never ids of runs or events: the number of series
-stays as small as the pipelines are. A metric that cannot be sent is logged once, and fails nothing.
+Tasks and triggers call these functions. Tags are names that authors gave, never ids of runs or events, so that the number
+of series stays small. If a metric cannot be sent, that is logged once, and nothing fails.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ _failed: set[str] = set()
 
 
 def report_recovery_begun(pipeline: str, recovery: Recovery) -> None:
-    """A dead group was claimed: counts the recovery, and times how long its death took to be seen."""
+    """A dead group was claimed: counts the recovery, and reports how long it took to notice the death."""
     tags = {"pipeline": pipeline, "group": replicated_group(recovery.group)}
     _send(RECOVERIES, lambda: Stats.incr(RECOVERIES, tags=tags))
     _time(DETECTION, recovery.detection_seconds, tags)
 
 
 def report_recovered(pipeline: str, recovery: Recovery) -> None:
-    """The new driver has made its first commit: times the recovery from the detected death on."""
+    """The new driver has made its first commit: reports the time since the death was detected."""
     _time(RECOVERY, recovery.seconds, {"pipeline": pipeline, "group": replicated_group(recovery.group)})
 
 
@@ -92,4 +92,4 @@ def _send(name: str, send: Callable[[], None]) -> None:
     except Exception as error:  # whatever a backend raises: it must not fail a recovery
         if name not in _failed:
             _failed.add(name)
-            log.warning("metric %s cannot be sent: %s: %s (said once)", name, type(error).__name__, error)
+            log.warning("metric %s cannot be sent: %s: %s (logged once)", name, type(error).__name__, error)

@@ -41,7 +41,7 @@ class LogioHook(BaseHook):
         configured = BaseHook.get_connection(self.logio_conn_id).extra_dejson.get(PAYLOADS)
         if configured is not None and not isinstance(configured, str):
             raise ConfigurationError(
-                f"connection {self.logio_conn_id!r}: {PAYLOADS!r} in its extra is no text; give a folder or a URL"
+                f"connection {self.logio_conn_id!r}: {PAYLOADS!r} in its extra is not text; give a folder or a URL"
             )
         for secret in secrets_of(configured or ""):
             mask_secret(secret)

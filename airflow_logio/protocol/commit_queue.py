@@ -1,4 +1,4 @@
-"""Group commit as a state machine (design D3): what goes into a transaction, what became of it, what it lets go.
+"""Group commit as a state machine (design D3): what goes into a transaction, what became of it, what it releases.
 
 Pure. The committer's thread of a driver and the simulator take the steps that `CommitQueue.wants` names. A transaction is
 committed before anything of it leaves the group: its write actions, its events, the read actions that it starts.
@@ -26,7 +26,7 @@ class CommitStep(Enum):
 
     COMMIT = auto()
     HAND_OVER = auto()
-    """Let go what is durable now."""
+    """Release what is durable now."""
 
 
 ORDER = (CommitStep.COMMIT, CommitStep.HAND_OVER)
@@ -46,11 +46,11 @@ class CommitAttempt:
         return self._sent
 
     def send(self) -> None:
-        """It is on its way to the log; until an answer comes, nobody knows its outcome."""
+        """It is on its way to the log; its outcome is unknown until an answer comes."""
         self._sent = True
 
     def was_committed(self, epoch: int, commit_no: int) -> bool:
-        """What the fence row says of it. False: nothing of it is in the log, and the same effects are sent again.
+        """What the fence row says about it. False: nothing of it is in the log, so the same effects are sent again.
 
         Raises `EpochVoid` if the epoch was raised meanwhile, and `LogInconsistent` if the numbers do not fit.
         """
@@ -66,14 +66,14 @@ class CommitAttempt:
 
 @dataclass(frozen=True, slots=True)
 class ReadOrder:
-    """Execute a read action that is in the log, from behind its first `offset` records (Algorithms 1 and 6)."""
+    """Execute a read action that is in the log, starting after its first `offset` records (Algorithms 1 and 6)."""
 
     operator: str
     action_id: int
     action: Mapping[str, Any]
     offset: int = 0
     stored: str | None = None
-    """Reference of its stored effect, if there is one: the external system is not read then."""
+    """Reference of its stored effect, if there is one: then the external system is not read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +83,7 @@ class DiscardOrder:
     operator: str
     action_id: int
     ref: str | None = None
-    """Of the stored effect; None if the reader that is asked has stored it itself."""
+    """Reference of the stored effect; None if the reader that gets this order has stored it itself."""
 
 
 SourceOrder = ReadOrder | DiscardOrder
@@ -96,7 +96,7 @@ class HandOver:
     writes: list[PendingWrite] = field(default_factory=list)
     """Write actions for the writers (Algorithm 5 Step 2), in order."""
     sources: list[SourceOrder] = field(default_factory=list)
-    """For the readers of sources, in order."""
+    """Orders for the readers of sources, in sequence."""
     sent: list[Port] = field(default_factory=list)
     """Receivers of events, which may be asleep."""
     released: list[Port] = field(default_factory=list)
@@ -106,7 +106,7 @@ class HandOver:
 
 
 def hand_over(effects: fx.Effects) -> HandOver:
-    """What a committed transaction lets go."""
+    """What a committed transaction releases."""
     found = HandOver()
     for effect in effects:
         match effect:
@@ -138,7 +138,7 @@ class CommitQueue:
     def __init__(self) -> None:
         self._steps: deque[fx.Effects] = deque()
         self._left: list[CommitStep] = []
-        """What is still to be done with what was taken, in order."""
+        """The remaining steps of the transaction under way, in order."""
         self.taken: fx.Effects = []
         """The effects of the transaction under way; the committer replaces them by their serialized form."""
 
@@ -149,7 +149,7 @@ class CommitQueue:
 
     @property
     def wants(self) -> CommitStep | None:
-        """What is to be done next with the transaction under way; None if there is none."""
+        """The next step of the transaction under way; None if there is none."""
         return self._left[0] if self._left else None
 
     def add(self, effects: fx.Effects) -> None:
@@ -168,7 +168,7 @@ class CommitQueue:
     def take(self, size: Callable[[fx.Effect], int], *, most_steps: int = MAX_STEPS_WAITING) -> fx.Effects:
         """Put the next steps into one transaction: as many as there are, within `MAX_BYTES_PER_COMMIT`, at least one."""
         if self._left or not self._steps:
-            raise ProtocolViolation("a transaction is taken while another one is under way, or without a step")
+            raise ProtocolViolation("a transaction is taken while another one is under way, or while no step waits")
         taken: fx.Effects = []
         total = 0
         while self._steps and most_steps > 0 and total < MAX_BYTES_PER_COMMIT:
@@ -185,17 +185,17 @@ class CommitQueue:
         self._done(CommitStep.COMMIT)
 
     def peek(self) -> HandOver:
-        """What the transaction lets go, when its turn has come."""
+        """What the transaction releases, once it is durable."""
         self._expect(CommitStep.HAND_OVER)
         return hand_over(self.taken)
 
     def handed_over(self) -> None:
-        """What was let go has left the group."""
+        """What was released has left the group."""
         self._done(CommitStep.HAND_OVER)
 
     def _expect(self, step: CommitStep) -> None:
         if self.wants is not step:
-            raise ProtocolViolation(f"{step.name} is not what the committer has to do next, but {self.wants}")
+            raise ProtocolViolation(f"{step.name} is not the committer's next step; that is {self.wants}")
 
     def _done(self, step: CommitStep) -> None:
         self._expect(step)

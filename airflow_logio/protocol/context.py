@@ -1,7 +1,7 @@
 """The LOG.io context (Section 3.4) and the stored form of an operator's state.
 
 Nothing here can be recomputed from EVENT_LOG once done rows have been collected, so all of it is stored (hole H1):
-the mark per input port, the next ids, the Input Sets that are triggered and not generated, and the closed ones.
+the mark per input port, the next ids, the Input Sets that are triggered but not generated, and the closed ones.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class ClosedInputSets(msgspec.Struct):
 
 
 class HeldOutput(msgspec.Struct):
-    """An Output Set that is logged and not sent: it waits for its write actions, and for the Output Sets before it."""
+    """An Output Set that is logged but not sent: it waits for its write actions, and for the Output Sets before it."""
 
     writes: dict[str, int] = msgspec.field(default_factory=dict)
     """Connection → number of the last of its write actions."""
@@ -75,7 +75,7 @@ class Context(msgspec.Struct):
     finished: bool = False
     """End of stream is logged on every output port."""
     taken_back: int = 0
-    """How many ends retries have taken back: on every output port, so many ids are of no data event."""
+    """How many ends retries have taken back: on every output port, that many ids belong to no data event."""
 
     def mark(self, port: str) -> int:
         return self.marks.get(port, FIRST_EVENT_ID - 1)
@@ -116,7 +116,7 @@ class StoredState(msgspec.Struct):
 
 
 class _ContextAlone(msgspec.Struct):
-    """Of a stored state whose other part, which may be large, is passed over."""
+    """A stored state without its other part, which may be large."""
 
     context: Context
 
@@ -135,14 +135,14 @@ def decode_state(operator: str, data: bytes) -> StoredState:
     """The stored state, validated against its schema; raises `LogInconsistent` for anything else."""
     try:
         return _decoder.decode(data)
-    except (msgspec.MsgspecError, ValueError, RecursionError) as error:  # also text that is no UTF-8, and depth
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:  # also text that is not UTF-8, and depth
         if (older := _of_version_1(data)) is not None:
             return older
         raise LogInconsistent(f"the stored state of operator {operator!r} cannot be read: {error}") from error
 
 
 def decode_context(operator: str, data: bytes) -> Context:
-    """As `decode_state`, for a look at many states."""
+    """As `decode_state`, but only the context: for a look at many states."""
     try:
         return _context_decoder.decode(data).context
     except (msgspec.MsgspecError, ValueError, RecursionError):
@@ -150,7 +150,7 @@ def decode_context(operator: str, data: bytes) -> Context:
 
 
 def _of_version_1(data: bytes) -> StoredState | None:
-    """Written before operators had several generative functions: one low-water mark, of the only function there was."""
+    """A state from before operators had several generative functions: one low-water mark, that of the only function."""
     try:
         stored = msgspec.msgpack.decode(data)
         closed = stored["context"]["closed"]

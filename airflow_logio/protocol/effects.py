@@ -42,7 +42,7 @@ class LogEvent(Value, frozen=True):
 
 
 class Acknowledge(Value, frozen=True):
-    """Algorithm 2 Step 2: the Input Sets of a received event; none means used by no Input Set: done at once (hole H6)."""
+    """Algorithm 2 Step 2: the Input Sets of a received event. Without any, the event is done at once (hole H6)."""
 
     sender: Port
     receiver: Port
@@ -74,7 +74,7 @@ class LogWrite(Value, frozen=True, eq=False):
     hidden: ClassVar[tuple[str, ...]] = ("payload", "body")
 
     def __eq__(self, other: object) -> bool:
-        """What it carries is not compared, as in `Event`."""
+        """Contents are not compared, as in `Event`."""
         return type(other) is LogWrite and self._identity() == other._identity()
 
     __hash__ = None  # type: ignore[assignment]  # a header is a dict
@@ -160,7 +160,7 @@ class DropRead(Value, frozen=True):
 
 
 class Release(Value, frozen=True):
-    """Steps 5 and 6 of Algorithm 3 swapped: the writes are done, so events `first` to `last` are sent: `rows` rows."""
+    """Steps 5 and 6 of Algorithm 3 swapped: the writes are done, so events `first` to `last` are sent, `rows` rows."""
 
     sender: Port
     first: int
@@ -180,8 +180,8 @@ class SetAside(Value, frozen=True):
 class Collect(Value, frozen=True):
     """Section 3.6, for what these operators of the group have received or logged for themselves.
 
-    Done rows that no lineage scope needs, their bodies if nobody else needs them, used states and read actions; at most
-    `limit` rows of EVENT_LOG. What is done stays done: nothing that recovery could ask for.
+    Removes done rows that no lineage scope needs, their bodies if nothing else needs them, used states and read actions; at
+    most `limit` rows of EVENT_LOG. What is done stays done, so recovery never asks for any of this.
     """
 
     operators: tuple[str, ...]
@@ -191,8 +191,8 @@ class Collect(Value, frozen=True):
 class SweepShared(Value, frozen=True):
     """Section 3.6: bodies of an output port with receivers in several groups that no row of EVENT_LOG needs any more.
 
-    Two groups that collect the last two rows of an event at once both leave its body, because neither sees that the other
-    has deleted its row. At most `limit` bodies behind `after` are looked at.
+    If two groups collect the last two rows of an event at once, both leave its body, because neither sees that the other
+    has deleted its row. At most `limit` bodies behind `after` are examined.
     """
 
     sender: Port
@@ -204,7 +204,7 @@ class Kept(StrEnum):
     """What is kept for lineage."""
 
     EVENTS = "events"
-    """Events of an output port in OUT, the rows by which their receivers used them, their lineage relationships."""
+    """Events of an output port in OUT, the rows by which their receivers used them, and their lineage relationships."""
     READS = "reads"
     """Side-effect read actions on a connection, with their stored effects."""
     STATES = "states"
@@ -214,10 +214,10 @@ class Kept(StrEnum):
 
 
 class ExpireLineage(Value, frozen=True):
-    """Section 3.6, retention period: what is older than `retention_seconds` and not reached from a kept target event.
+    """Section 3.6, retention period: removes what is older than `retention_seconds` and not reached from a kept target event.
 
-    One batch for one kind of things of one operator: of at most `limit` that are looked at, behind `after`. What is
-    upstream becomes unreachable when what is downstream is gone: batches go in reverse topological order.
+    One batch concerns one operator and one kind of item; it examines at most `limit` items behind `after`. Upstream items
+    become unreachable when downstream items are gone, so batches go in reverse topological order.
     """
 
     operator: str
@@ -228,7 +228,7 @@ class ExpireLineage(Value, frozen=True):
     name: str = ""
     """The output port of events, the connection of reads."""
     ports: tuple[str, ...] = ()
-    """Of the read actions of a source: its output ports in OUT, whose events say what they come from."""
+    """For the read actions of a source: its output ports in OUT, whose events say which read action they come from."""
 
 
 class LogRead(Value, frozen=True, eq=False):
@@ -246,7 +246,7 @@ class LogRead(Value, frozen=True, eq=False):
     hidden: ClassVar[tuple[str, ...]] = ("payload", "body")
 
     def __eq__(self, other: object) -> bool:
-        """What it carries is not compared, as in `Event`."""
+        """Contents are not compared, as in `Event`."""
         return type(other) is LogRead and self._identity() == other._identity()
 
     __hash__ = None  # type: ignore[assignment]  # a description is a dict

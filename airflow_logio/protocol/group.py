@@ -1,7 +1,7 @@
 """The operators of one group as one unit of failure (design D4): routing, generation, end of stream.
 
-An event for an operator of the same group is handed over in memory, in the same step; what of it must be in the log is
-decided by the ledger when the step is closed. All effects of a step commit in one transaction.
+An event for an operator of the same group is handed over in memory, in the same step. When the step is closed, the ledger
+decides what of it must be in the log. All effects of a step commit in one transaction.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ from airflow_logio.protocol.values import Event, Kind, Port
 class GroupProtocol:
     """Drives the operators of a group; the runtime brings observations and takes effects.
 
-    `operators` are in topological order; `receivers` maps every output port of the group to its receiver ports, those in
-    other groups included.
+    `operators` are in topological order; `receivers` maps every output port of the group to its receiver ports,
+    including those in other groups.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class GroupProtocol:
         self.ledger = Ledger(frozenset(lineage_in) | mine)
 
     def _is_fused(self, sender: Port, receiver: Port) -> bool:
-        """Whether an event goes from hand to hand. The chain is cut where it must wait: for write actions, for a turn."""
+        """Whether events are handed over in memory. The chain is cut where they must wait: for write actions, for a turn."""
         if receiver.operator not in self.operators:
             return False
         waits = self.operators[sender.operator].spec.sends_after_writes
@@ -106,7 +106,7 @@ class GroupProtocol:
             self._after_update(operator)
 
     def deliver(self, receiver: Port, event: Event) -> bool:
-        """An event of the log reached an input port (Algorithm 2). False if it is obsolete."""
+        """An event from the log has reached an input port (Algorithm 2). False if it is obsolete."""
         return self._receive(receiver, event, in_log=True)
 
     def generated(
@@ -215,7 +215,7 @@ class GroupProtocol:
         return protocol
 
     def is_finished(self) -> bool:
-        """Every operator has ended and sent what it held, every stored effect is discarded."""
+        """Every operator has ended and sent what it held, and every stored effect is discarded."""
         return all(
             operator.context.finished
             and not operator.context.outbox
@@ -224,7 +224,7 @@ class GroupProtocol:
         )
 
     def start_job(self, operator: str, inset_ids: Sequence[str]) -> list[tuple[str, Any]]:
-        """Hand triggered Input Sets to a job: their event states; they are not offered again in this epoch."""
+        """Hand triggered Input Sets to a job; returns their event states. They are not offered again in this epoch."""
         protocol = self.operators[operator]
         protocol.in_flight.update(inset_ids)
         return [(inset_id, protocol.triggered[inset_id].held) for inset_id in inset_ids]
@@ -283,7 +283,7 @@ class GroupProtocol:
 
     @staticmethod
     def _hold_back(operator: OperatorProtocol, writes: bool) -> HeldOutput | None:
-        """Where an operator sends after its writes, an Output Set waits for its own and for those before it."""
+        """If an operator sends after its writes, an Output Set waits for its own writes and for the Output Sets before it."""
         context = operator.context
         if not operator.spec.sends_after_writes or not (writes or context.outbox):
             return None

@@ -11,18 +11,18 @@ from airflow_logio.protocol.group import GroupProtocol
 
 @dataclass(frozen=True, slots=True)
 class JobBounds:
-    """In records, bytes and seconds."""
+    """Bounds of jobs, in records, bytes and seconds."""
 
     target_records: int = 300_000
-    """A job starts at once when this many records wait: bounded memory, and the start-up of a job is paid for."""
+    """A job starts at once when this many records wait: memory stays bounded, and they are worth the start-up of a job."""
     first_records: int = 20_000
-    """The first job of a driver is small: a recovered group shows its next Output Set before it works off what has waited."""
+    """The first job of a driver is small: a recovered group shows its next Output Set before it works through its backlog."""
     linger_seconds: float = 1.0
     """Otherwise it starts when the oldest triggered Input Set has waited this long, or nothing more can come."""
     most_records: int = 400_000
-    """In one job."""
+    """Most records in one job."""
     waiting_bytes: int = 256 * 2**20
-    """More of this is not taken into memory; nor more records than two jobs take."""
+    """At most this much waits in memory, and no more records than two jobs take."""
 
 
 class JobQueue:
@@ -44,7 +44,7 @@ class JobQueue:
         """Operators that have had their first job."""
 
     def is_full(self) -> bool:
-        """Enough is triggered for the next job and the one after it: take no more events into memory meanwhile."""
+        """Enough is triggered for the next job and the one after it: take no more events into memory for now."""
         for waiting in self._waiting.values():
             records = sum(count for count, _ in waiting.values())
             size = sum(size for _, size in waiting.values())
@@ -62,7 +62,7 @@ class JobQueue:
                 self._oldest.setdefault(operator, now)
 
     def is_due(self, operator: str, now: float) -> bool:
-        """Whether a job is to start now, if none of the operator is running."""
+        """Whether the next job of the operator should start now, if none is running."""
         waiting = self._waiting[operator]
         if not waiting:
             return False
@@ -73,7 +73,7 @@ class JobQueue:
         return records >= target or now - self._oldest[operator] >= self._bounds.linger_seconds
 
     def due_at(self, operator: str, now: float) -> float | None:
-        """When a job is to start at the latest; None if nothing waits."""
+        """The latest time for a job to start; None if nothing waits."""
         if not self._waiting[operator]:
             return None
         return now if self.is_due(operator, now) else self._oldest[operator] + self._bounds.linger_seconds

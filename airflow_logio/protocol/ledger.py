@@ -1,8 +1,8 @@
 """The ledger of one step: what it touched, folded into effects when the step is closed.
 
-An event that arrived from the log and one that a fused operator has just produced differ in one thing: the first has a
-row in EVENT_LOG, the second needs one only if it outlives the step in an event state or lies on a data lineage path
-(design D4). That is decided here, at the end of the step, when it is known.
+An event that arrived from the log and one that a fused operator has just produced differ in one respect: the first has
+a row in EVENT_LOG, the second needs one only if it outlives the step in an event state or lies on a data lineage path
+(design D4). This is decided here at the end of the step, when it is known.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class _Produced:
 class Ledger:
     """Collects what the operators of a group did since the last `close`.
 
-    `lineage_in` are the receiver ports for which lineage is captured, those in other groups included: their rows are kept.
+    `lineage_in` are the receiver ports for which lineage is captured, including those in other groups: their rows are kept.
     """
 
     def __init__(self, lineage_in: Collection[Port] = frozenset()) -> None:
@@ -91,7 +91,7 @@ class Ledger:
     def set_aside(
         self, operator: str, inset_id: str, pending: list[tuple[str, int]], logged_rows: int, error: str
     ) -> None:
-        """Quarantine: rows of this step are born set aside, rows of earlier steps become it, and are counted."""
+        """Quarantine: rows of this step are born set aside; rows of earlier steps are marked, and counted."""
         for port, event_id in pending:
             self._receipts[Port(operator, port), event_id].insets[inset_id] = Status.ASIDE
         if (effect := self._state_events.get((operator, inset_id))) is not None:
@@ -117,7 +117,7 @@ class Ledger:
         self._state_events[effect.operator, effect.inset_id] = effect
 
     def finish_state(self, operator: str, inset_id: str, *, keep: bool) -> None:
-        """A state event of this step that is done already is nothing to recover; only lineage wants to keep it."""
+        """A state event of this step that is already done is not needed for recovery; it is kept only for lineage."""
         effect = self._state_events.pop((operator, inset_id), None)
         if effect is not None and keep:
             self.add(replace(effect, status=Status.DONE))

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 BEAT_SECONDS = 0.5
-"""Between two heartbeats of a driver."""
+"""Time between two heartbeats of a driver."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,8 +22,8 @@ class LeaseObserver:
     """One observer's view of one driver.
 
     Dead by lease means: the *same* heartbeat number for a whole lease while every poll in between succeeded. A failed
-    poll starts the observation again, so that a log outage does not look like the death of every driver; and between two
-    polls at most a quarter of the lease counts, so that an observer that was itself stopped for a while accuses nobody.
+    poll restarts the observation, so a log outage does not look like the death of every driver. Between two polls, at most
+    a quarter of the lease counts, so an observer that was itself stopped for a while does not declare drivers dead.
     Times are the observer's own monotonic seconds, taken before each question.
     """
 
@@ -35,7 +35,7 @@ class LeaseObserver:
     _fresh: bool = True
 
     def observe(self, incarnation: int, beat: int, now: float) -> float:
-        """A poll succeeded; returns for how many seconds this heartbeat has been seen to stand still."""
+        """A poll succeeded. Returns for how many seconds this heartbeat has been seen unchanged."""
         if self._fresh or incarnation != self._incarnation or beat != self._beat:
             self._incarnation, self._beat, self._still, self._fresh = incarnation, beat, 0.0, False
         else:
@@ -52,10 +52,10 @@ class LeaseObserver:
 
 @dataclass(frozen=True, slots=True)
 class RecoveryBudget:
-    """At most `recoveries` claims after the first within `window_seconds`; spent by the claim, whoever recovers.
+    """At most `recoveries` claims after the first within `window_seconds`. Claims count, whatever process makes them.
 
     At most `same_event` of them may run into an error of an operator's code at the same event or Input Set: an error that
-    comes back there is no accident of the machine, and more recoveries would not mend it.
+    recurs there is not an accident of the machine, and more recoveries would not fix it.
     """
 
     recoveries: int = 5

@@ -80,7 +80,7 @@ class Logic(Protocol):
         ...
 
     def order(self, inset_id: str) -> int | str | None:
-        """A sortable place in the order in which Input Sets of its function close; None if they close in no order."""
+        """A sortable place in the order in which the Input Sets of a function close; None if they have no order."""
         ...
 
     def generate(self, inset_id: str, held: Any, state: Mapping[str, Any]) -> Iterable[Output]:
@@ -101,14 +101,14 @@ class OperatorSpec:
     lineage_out: frozenset[str] = frozenset()
     """Output ports on a data lineage path: their events are kept."""
     lineage_starts: frozenset[str] = frozenset()
-    """Those of them at which paths only start (Section 3.1): nothing is recorded of how their events were made."""
+    """Those `lineage_out` ports at which paths only start (Section 3.1): how their events were made is not recorded."""
     asynchronous: bool = False
-    """Generation is a step of its own, of many Input Sets (mode ``executors``)."""
+    """Generation is a separate step, for many Input Sets at once (mode ``executors``)."""
     reads_state: bool = False
     stateless: bool = False
     """Every event is an Input Set of its own: the marks already tell which ones are closed."""
     replayable: bool = True
-    """Of a source: its read actions return the same records again (Algorithm 1 Step 3 instead of Step 2)."""
+    """The read actions of a source return the same records again (Algorithm 1 Step 3 instead of Step 2)."""
     port_order: tuple[str, ...] = ()
     """The cyclic order in which events of the input ports are used; empty if there is none."""
     sends_after_writes: bool = False
@@ -124,11 +124,11 @@ class OperatorSpec:
 
 @dataclass(slots=True)
 class InputSetState:
-    """An open or triggered Input Set in memory: the event state and what of it is in the log."""
+    """An open or triggered Input Set in memory: the event state, and how much of it is in the log."""
 
     held: Any = None
     logged_rows: int = 0
-    """Undone rows of it in EVENT_LOG, earlier steps of this incarnation included."""
+    """Its undone rows in EVENT_LOG, including those from earlier steps of this incarnation."""
     lineage: bool = False
     """It holds an event of a port in IN (Section 3.1)."""
     state_pending: bool = False
@@ -136,7 +136,7 @@ class InputSetState:
     pending: list[tuple[str, int]] = field(default_factory=list)
     """(input port, event_id) assigned in the step that is not closed yet."""
     spans: dict[str, list[int]] = field(default_factory=dict)
-    """Input port → the first and the last event of it that the Input Set holds something of. Only errors name them."""
+    """Input port → the first and the last of its events that are in the Input Set, even in part. Only errors name them."""
 
     def note(self, port: str, event_id: int) -> None:
         """Events of a port come in the order of their ids."""

@@ -1,4 +1,4 @@
-"""The loop of a group: what one epoch wants next, from what it observes and the time that it is told (Section 4).
+"""The loop of a group: what one epoch does next, given its observations and the time (Section 4).
 
 Pure: no thread, no clock, no database. The driver's main thread runs a `GroupLoop` over its mailbox. The simulator runs the
 same object one step at a time, so what a schedule shows is true of the code that ships. The state machines of the other
@@ -59,8 +59,8 @@ class Garbage(Protocol):
 class GroupLoop:
     """One epoch of a group. Times are seconds of the caller's monotonic clock.
 
-    `first_actions` gives the first read action of each source. Every method that a thread's news leads to is called an
-    observation here; observations gather in a step, until `close` hands its effects to the committer.
+    `first_actions` gives the first read action of each source. A call with news from a thread is an *observation*.
+    Observations gather in a step until `close` hands its effects to the committer.
     """
 
     def __init__(
@@ -80,25 +80,25 @@ class GroupLoop:
         self._first_actions = first_actions
         self._open_since: float | None = None
         self._handed_over: set[str] = set()
-        """Sources whose stored effect is used whole: only what follows their read action is open."""
+        """Sources whose stored effect is used up: only what follows their read action is still unknown."""
         self.draining = False
-        """The sources have been told, in this epoch."""
+        """The sources were told to drain in this epoch."""
         self.finishing = False
         """The step that finishes the group is closed."""
 
     # --- beginning: Algorithms 6 to 9 ---------------------------------------------------------------------------------
 
     def rebuild(self, recovered: Recovered, unpack: Callable[[Event], Event]) -> None:
-        """Memory from the log, without triggering (Algorithm 9 Steps 1 and 2); pending write actions go to their writers
-        (Algorithm 8)."""
+        """Rebuild memory from the log, without triggering (Algorithm 9 Steps 1 and 2). Pending write actions go to their
+        writers (Algorithm 8)."""
         self.protocol.rebuild(recovered, unpack)
         self.write(recovered.writes, recovered=True)
 
     def begin(self, *, drains: bool) -> list[SourceOrder]:
         """The first step of an epoch: what was triggered is generated, and sources begin (Algorithm 6). `close` comes next.
 
-        Returns what the readers of sources are to do at once; a read action that is new is executed when the log has it
-        (`HandOver`). With `drains` only what is stored already is read.
+        Returns what the readers of sources must do at once. A new read action is executed once the log has it (`HandOver`).
+        With `drains`, only what is already stored is read.
         """
         self.protocol.resume()
         return [order for name in self.sources for order in self._begin_source(name, drains=drains)]
@@ -119,23 +119,24 @@ class GroupLoop:
             yield ReadOrder(name, source.action_id, source.action, source.offset, source.stored)
 
     def last_sent(self, sender: Port) -> tuple[int, int]:
-        """Id of the last event of an output port, and how many ids ends have that were taken back."""
+        """The id of the last event of an output port, and how many ids belong to ends that were taken back."""
         context = self.protocol.operators[sender.operator].context
         return context.next_event.get(sender.name, FIRST_EVENT_ID) - 1, context.taken_back
 
     # --- observations -------------------------------------------------------------------------------------------------
 
     def accepts_inputs(self, *, held_up: bool) -> bool:
-        """Memory stays bounded however far a job or an external system lags; `held_up`: a receiver lags by its bound."""
+        """Whether to take inputs now. Memory stays bounded, however far a job or an external system lags. `held_up`: a
+        receiver lags by its bound."""
         return not (self._jobs.is_full() or any(writer.is_full() for writer in self._writers.values()) or held_up)
 
     def deliver(self, receiver: Port, event: Event, now: float) -> bool:
-        """An event of the log; False if it was used before (Algorithm 2 Step 1)."""
+        """An event has come from the log. False if it was used before (Algorithm 2 Step 1)."""
         self.note(now)
         return self.protocol.deliver(receiver, event)
 
     def emit(self, operator: str, emits: Iterable[Emit], offset: int, now: float) -> None:
-        """A source has brought the records of one event per port, and the offset behind them (Algorithm 1)."""
+        """A source has delivered the records of one event per port, and the offset after them (Algorithm 1)."""
         if self.reads_on(operator):
             self.note(now)
             self.protocol.emit(operator, emits, offset)
@@ -147,7 +148,7 @@ class GroupLoop:
             self.protocol.store_effect(operator, ref, records)
 
     def used_whole(self, operator: str, now: float) -> None:
-        """The stored effect of a read action is handed over whole; what follows is asked of the external system."""
+        """The stored effect of a read action is used up; the external system is asked what follows."""
         if not self.reads_on(operator):
             return
         self.note(now)
@@ -164,7 +165,7 @@ class GroupLoop:
             self.protocol.end_source(operator, next_action)
 
     def reads_on(self, operator: str) -> bool:
-        """Whether anything that its reader brings is still wanted: a stream that has ended takes nothing more."""
+        """Whether anything from its reader is still wanted: a stream that has ended takes nothing more."""
         return not self.protocol.source(operator).has_ended
 
     def discarded(self, operator: str, action_id: int, now: float) -> None:
@@ -192,10 +193,10 @@ class GroupLoop:
         self.protocol.set_aside(operator, inset_id, error)
 
     def drain(self, now: float) -> Mapping[str, bool]:
-        """The group is to drain (design D9): stop reading, once per epoch. What is in no step yet is not read either.
+        """Drain the group (design D9): stop reading, once per epoch. What is not in a step yet counts as not read.
 
-        Returns the sources whose readers are to stop: whether the read action under way is cut short. Of a stored effect
-        the rest comes first, because it has been read.
+        Returns, for each source, whether its reader stops at once. If not, the rest of a stored effect comes first, because
+        it has been read.
         """
         if self.draining:
             return {}
@@ -228,11 +229,11 @@ class GroupLoop:
 
     @property
     def has_step(self) -> bool:
-        """Something was observed that is not closed."""
+        """Something was observed, and the step is not closed."""
         return self._open_since is not None
 
     def wants_to_commit(self) -> bool:
-        """An Output Set is in the step, and the committer is free: no more observations before it is closed."""
+        """The step has an Output Set, and the committer is free: close the step before observing more."""
         return self.protocol.ledger.has_output and self._commits.is_idle()
 
     def is_due(self, now: float) -> bool:
@@ -245,7 +246,7 @@ class GroupLoop:
         return late or self.protocol.ledger.received >= FLUSH_EVENTS or self.protocol.is_finished()
 
     def patience(self, now: float) -> float:
-        """How many seconds to wait for news; an Output Set that waits for the committer is not left lying for a flush."""
+        """How many seconds to wait for news: less than until a flush if an Output Set waits for the committer."""
         if self._open_since is None:
             return FLUSH_SECONDS
         if self.protocol.ledger.has_output:
@@ -253,8 +254,8 @@ class GroupLoop:
         return max(0.0, min(FLUSH_SECONDS, self._open_since + FLUSH_SECONDS - now))
 
     def close(self) -> fx.Effects:
-        """End the step: its effects, and what garbage collection adds, go to the committer as one. Returns those of the
-        step; `Commits.add` may wait."""
+        """End the step: its effects, and what garbage collection adds, go to the committer together. Returns the effects of
+        the step. `Commits.add` may wait."""
         effects = self.protocol.close_step()
         self._open_since = None
         self._commits.add(effects + self._garbage.due(effects))

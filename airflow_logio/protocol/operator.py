@@ -1,8 +1,8 @@
 """One operator: Algorithms 2 (State Update), 3 (Generation) and 9 (recovery of processing).
 
-Differences from the paper's text, and why: the filter is *less than or equal* (hole H1); triggers are stored, so that
-reloading emits none (hole H2); assignments are not written per event but with the operator's next transaction
-(design D2), which is what `Ledger` gathers.
+Differences from the paper's text, and why: The filter is *less than or equal* (hole H1). Triggers are stored, so that
+reloading emits none (hole H2). Assignments are not written per event but with the operator's next transaction (design D2);
+`Ledger` gathers them.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class OperatorProtocol:
         self.open: dict[str, InputSetState] = {}
         """Input Sets that events may still join."""
         self.triggered: dict[str, InputSetState] = {}
-        """Complete ones, not generated yet, in the order of `context.triggered`."""
+        """Complete Input Sets that are not generated yet, in the order of `context.triggered`."""
         self.in_flight: set[str] = set()
         self.dirty = False
         self.receivers = {port: Port(spec.name, port) for port in spec.inputs}
@@ -60,7 +60,7 @@ class OperatorProtocol:
         self._hold(port, event, inset_id, self.logic.part(port, event, inset_id)).logged_rows += 1
 
     def serialized(self) -> bytes:
-        """Raises `OperatorFailed` for a state that would not come back as it is."""
+        """The state as bytes. Raises `OperatorFailed` for one that would not come back unchanged."""
         if not is_plain(self.state):
             raise self._unstorable(None)
         try:
@@ -133,7 +133,7 @@ class OperatorProtocol:
         return found
 
     def _refuse_unstorable(self, inset_id: str, receiver: Port, event: Event) -> None:
-        """Now, with event and port at hand; the commit would be refused by one database, and cut short by another."""
+        """Refuse the id now, while event and port are known: one database would refuse the commit, another cut the id."""
         if (reason := unstorable(inset_id)) is not None:
             shown = ascii(inset_id)[:60]
             raise ProtocolViolation(f"{receiver} event {event.event_id} was assigned to Input Set {shown}: {reason}")
@@ -193,7 +193,7 @@ class OperatorProtocol:
     # --- Algorithm 3 --------------------------------------------------------------------------------------------------
 
     def next_triggered(self) -> list[str]:
-        """Input Sets to generate, in order, without those that a job has already been given."""
+        """Input Sets to generate, in order, except those that a job already has."""
         return [inset for inset in self.triggered if inset not in self.in_flight]
 
     def generate(self, inset_id: str) -> Sequence[Output]:

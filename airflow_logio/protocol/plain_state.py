@@ -1,8 +1,8 @@
 """Which states come back from the log as they were stored: equal, and of equal types.
 
-msgpack knows fewer types than Python, and what it does not know it changes without a word: a tuple comes back as a list, a
-set too, a date as text, a `defaultdict` without its default. An operator would behave differently after a recovery only. So
-such a state is refused when it is first stored. What a container holds is looked at by type, in C; values are not.
+msgpack knows fewer types than Python, and silently changes those that it does not know: tuples and sets come back as
+lists, a date as text, a `defaultdict` without its default. The operator would behave differently, but only after a recovery.
+So such a state is refused when it is first stored. The contents of containers are checked by type, in C; values are not.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ _INSTEAD: tuple[tuple[tuple[type, ...], str], ...] = (
     ((float,), "keep a float"),
     ((str,), "keep a str"),
 )
-"""Types, their subclasses included → what to keep in place of one; the first that fits."""
+"""Types, including subclasses → what to keep instead; the first match counts."""
 
 
 def is_plain(state: Any) -> bool:
-    """Whether it is made of types that come back as they are. Says nothing of numbers and texts that do not fit.
+    """Whether the state consists of types that come back unchanged. Does not check for numbers and text that do not fit.
 
-    Level by level, so that no container costs a call; each of them once, wherever it is held.
+    Goes level by level, so that no container costs a call. Looks at each container of a level once.
     """
     level: list[Any] = [state]
     for _ in range(MAX_DEPTH + 2):
@@ -65,7 +65,7 @@ def is_plain(state: Any) -> bool:
 
 
 def fault(value: Any, path: str = "state", depth: int = MAX_DEPTH) -> str | None:
-    """The first thing in it that does not come back as it is: where, what, and what to keep in place of it."""
+    """The first value in the state that does not come back unchanged: where it is, what it is, and what to keep instead."""
     if depth < 0:
         return f"it is nested more than {MAX_DEPTH} levels deep, or holds itself"
     kind = type(value)

@@ -26,15 +26,15 @@ class Recovered:
     snapshots: tuple[tuple[str, str, bytes], ...]
     """(operator, Input Set, serialized state at the trigger)"""
     acknowledged: tuple[LoggedEvent, ...]
-    """In event_id order per port."""
+    """Acknowledged undone events, in event_id order per port."""
     writes: tuple[PendingWrite, ...]
-    """In order per (operator, connection)."""
+    """Pending write actions, in order per (operator, connection)."""
 
 
 def reload_order(acknowledged: Iterable[LoggedEvent], orders: Mapping[str, PortOrder]) -> Sequence[LoggedEvent]:
     """Algorithm 9 Step 2: each operator's declared order over its ports, else round robin between them.
 
-    `acknowledged` comes in increasing event_id per port, as it stays. `orders` maps operators to their order.
+    `acknowledged` is in order of event_id per port, and so is the result. `orders` maps operators to their order.
     """
     by_operator: dict[str, dict[str, list[LoggedEvent]]] = {}
     for logged in acknowledged:

@@ -1,8 +1,9 @@
 """Retrying quarantined Input Sets: what changes in the stored states of the operators (pure).
 
-An operator that has ended logs new events behind its end of stream when an Input Set of it is retried. So that end is taken
-back first, and with it the ends that followed downstream: an operator that has received it forgets that the port has
-ended, one that has not will receive a `Kind.RESUMED` in its place. Event ids go on; nothing that was sent changes.
+When an Input Set of an operator that has ended is retried, the operator logs new events behind its end of stream. So that
+end is taken back first, and with it the ends that followed downstream. An operator that has received the end forgets that
+the port has ended; one that has not will receive a `Kind.RESUMED` in its place. Event ids continue; nothing that was sent
+changes.
 """
 
 from __future__ import annotations
@@ -21,8 +22,8 @@ class Reopening:
     states: dict[str, bytes] = field(default_factory=dict)
     ends: list[tuple[Port, int]] = field(default_factory=list)
     concerned: set[str] = field(default_factory=set)
-    """Operators whose drivers must not go on with what they have in memory: those above, and every receiver of an end
-    that is taken back, which may hold it in memory and not have logged its receipt."""
+    """Operators whose drivers must not continue with what they have in memory: those above, and every receiver of an end
+    that is taken back. A receiver may hold the end in memory without having logged its receipt."""
 
 
 def reopen(

@@ -1,9 +1,9 @@
-"""Replicas of a group and the slots between which its events are parted (Section 7.1, design D11).
+"""Replicas of a group and the slots between which its events are split (Section 7.1, design D11).
 
 A replicated group is cut into a fixed number of *slots*. Each slot has operators of its own, ``enrich[3]``: their ports,
-event ids, marks, Input Sets, states and write actions belong to the slot, whoever works on it. A replica is a group of
-the log, ``enrich.2``, that works on the slots it owns. Scaling changes owners and nothing else: no event gets another id,
-and no state is split. Pure.
+event ids, marks, Input Sets, states and write actions belong to the slot, whichever replica works on it. A replica is a
+group of the log, ``enrich.2``, that works on the slots it owns. Scaling changes owners and nothing else: no event gets
+another id, and no state is split. Pure.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def replica_name(group: str, number: int) -> str:
 
 
 def replicated_group(name: str) -> str:
-    """The group of which `name` is a replica; `name` itself if it is none. Authors' names have no dot."""
+    """The group of which `name` is a replica; `name` itself if it is not a replica. Authors' names have no dot."""
     return name.partition(".")[0]
 
 
@@ -79,8 +79,8 @@ def is_merger(name: str) -> bool:
 def balanced(slots: Iterable[Slot], replicas: Sequence[str]) -> dict[int, str | None]:
     """Owners of all slots that are not done, spread evenly over `replicas` (in this order) with the fewest moves.
 
-    Shares differ by one at most; the first replicas get the larger ones, unless that moved a slot. Slots that are done
-    keep their owners and are not in the result. Without replicas every slot is owned by nobody.
+    Shares differ by at most one; the first replicas get the larger ones, unless that would move a slot. Slots that are done
+    keep their owners and are not in the result. Without replicas, no slot has an owner.
     """
     open_slots = [slot for slot in slots if not slot.done]
     if not replicas:

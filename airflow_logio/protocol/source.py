@@ -2,7 +2,7 @@
 
 The global state is ``{"action_id", "action", "offset", "stored", "done", "ended", "to_drop"}``: the read action on
 record, the number of its records whose events are logged, the reference of its stored effect, and the stored effects
-that are used up and not discarded yet. It commits with each event, so that recovery needs nothing else.
+that are used up but not discarded yet. It commits with each event, so that recovery needs nothing else.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ READ_CONNECTION = "source"
 """The connection id under which READ_ACTION keeps the read actions of a source."""
 
 READ_ACTION_ID = "read_action"
-"""In `Event.about` of a source's event on a data lineage path: the action id of the read action that it comes from."""
+"""Key in `Event.about`, on a data lineage path: the action id of the read action that a source's event comes from."""
 
 
 class SourceProtocol(OperatorProtocol):
     """A source operator. One read action is under way at a time; the next one begins when the last has ended."""
 
     def restore(self, data: bytes) -> None:
-        """Algorithm 6 Step 2. Sources of schema 0001 had one, replayable read action, and said when it was complete."""
+        """Algorithm 6 Step 2. Sources of schema 0001 had one read action, a replayable one, and stored if it was complete."""
         super().restore(data)
         if "complete" in self.state:
             ended = bool(self.state.pop("complete"))
             self.state |= {"stored": None, "done": ended, "ended": ended, "to_drop": []}
 
     def begin(self, action: Mapping[str, Any], ledger: Ledger) -> None:
-        """Algorithm 1 Step 1: log a read action as incomplete, once. Nothing happens if one is under way or all ended."""
+        """Algorithm 1 Step 1: log a read action as incomplete, once. Does nothing if one is under way, or at the end."""
         if self.state and (not self.state["done"] or self.state["ended"]):
             return
         action_id = self.context.allocate_action()
@@ -81,7 +81,7 @@ class SourceProtocol(OperatorProtocol):
         return list(self.state.get("to_drop", ()))
 
     def store_effect(self, ref: str, records: int, ledger: Ledger) -> None:
-        """Algorithm 1 Step 2.b: the whole effect is stored at `ref`; from now on it is never read again outside."""
+        """Algorithm 1 Step 2.b: the whole effect is stored at `ref`. From now on, the external system is not read for it."""
         self._refuse_unless_under_way()
         if self.spec.replayable or self.stored is not None:
             why = "can be replayed" if self.spec.replayable else f"has its effect stored at {self.stored!r}"
@@ -94,7 +94,7 @@ class SourceProtocol(OperatorProtocol):
         ledger.add(CompleteReadAction(self.spec.name, READ_CONNECTION, self.action_id, ref, records))
 
     def advance(self, offset: int) -> None:
-        """Algorithm 1 Step 2.c (2): the offset of the batch end, stored with the event."""
+        """Algorithm 1 Step 2.c (2): the offset at the end of the batch, stored with the event."""
         self._refuse_unless_under_way()
         if offset < self.offset:
             raise ProtocolViolation(f"source {self.spec.name!r} went back from offset {self.offset} to {offset}")
@@ -132,8 +132,8 @@ class SourceProtocol(OperatorProtocol):
         ledger.add(DropRead(self.spec.name, READ_CONNECTION, action_id))
 
     def cut_short(self, ledger: Ledger) -> None:
-        """The group drains (design D9): of the read action under way no more is read than the log has, and none
-        follows. One that cannot be replayed is not read at all while its effect is not stored. May come before the first.
+        """The group drains (design D9): the read action under way ends with what the log has, and no other follows. One
+        that cannot be replayed counts as not read unless its effect is stored. May come before the first read action.
         """
         if not self.state:
             self.state = {"action_id": 0, "offset": 0, "stored": None, "done": True, "ended": False, "to_drop": []}

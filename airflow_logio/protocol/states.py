@@ -1,7 +1,7 @@
 """States of a group and of a run, as tables (design D8). An illegal move raises and changes nothing.
 
-"Failed" is no state: a supervisor looks for *dead* groups. Launch states (claimed, submitted, restarted) have deadlines,
-past which the group is dead. `parked` is left only by a person: an explicit retry claims the group again.
+"Failed" is not a state: a supervisor looks for *dead* groups. Launch states (claimed, submitted, restarted) have deadlines,
+after which the group is dead. Only a person ends `parked`: an explicit retry claims the group again.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ class GroupState(StrEnum):
     DEAD = "dead"
     """The driver is gone, or its lease has run out; recoverable."""
     PARKED = "parked"
-    """By budget, error or user: only a person restarts it."""
+    """Stopped by budget, error or user; only a person restarts it."""
     HALTED = "halted"
     """Stopped on request."""
     DRAINING = "draining"
     """Ending on request: end of stream at its sources."""
     FINISHED = "finished"
-    """Every operator of the group has ended, no write action is pending."""
+    """Every operator of the group has ended, and no write action is pending."""
     RETIRED = "retired"
-    """A replica that is not in use: it owns no slot that is not done. The ones beyond the first of a run begin so."""
+    """A replica that is not in use: it owns no slot that is not done. Those that a run does not use at first begin here."""
 
 
 class RunState(StrEnum):
@@ -61,7 +61,7 @@ GROUP_TRANSITIONS: Mapping[GroupState, frozenset[GroupState]] = {
     _S.RESTARTED: frozenset({_S.RUNNING, _S.DEAD, _S.PARKED, _S.HALTED, _S.RETIRED}),
     _S.RUNNING: frozenset({_S.DRAINING, _S.FINISHED, _S.DEAD, _S.PARKED, _S.HALTED, _S.RETIRED}),
     _S.DRAINING: frozenset({_S.FINISHED, _S.DEAD, _S.PARKED, _S.HALTED}),
-    # A driver that was taken for dead and not replaced may still finish: its commit passes the fence.
+    # A driver that was considered dead but not replaced may still finish: its commit passes the fence.
     _S.DEAD: frozenset({_S.CLAIMED, _S.FINISHED, _S.PARKED, _S.HALTED, _S.RETIRED}),
     _S.PARKED: frozenset({_S.CLAIMED, _S.HALTED, _S.RETIRED}),
     _S.HALTED: frozenset({_S.CLAIMED, _S.RETIRED}),
@@ -74,9 +74,9 @@ LAUNCHING = frozenset({_S.CLAIMED, _S.SUBMITTED, _S.RESTARTED})
 ENDED = frozenset({_S.PARKED, _S.HALTED, _S.FINISHED, _S.RETIRED})
 """States that a group leaves only when a person, or a request to scale, asks for it."""
 WAITING = frozenset({_S.PARKED, _S.HALTED})
-"""Ended before the end, by a person, by budget or by an error: only a person launches them again."""
+"""States of a group that a person, its budget or an error stopped early: only a person launches it again."""
 STOPPED = WAITING | {_S.RETIRED}
-"""A driver that still runs must not commit."""
+"""States in which a driver that still runs must not commit."""
 CONCLUDED = frozenset({_S.FINISHED, _S.RETIRED})
 """States that every group has in a finished run (all slots are done, too)."""
 ALIVE = _ALIVE
@@ -84,14 +84,14 @@ ALIVE = _ALIVE
 
 
 WISHES = frozenset({_S.RUNNING, _S.DRAINING, _S.HALTED})
-"""What a group can be asked for."""
+"""What a group can be asked to do."""
 
 
 def check_wish(group: str, state: GroupState, desired: GroupState, wish: GroupState, *, has_sources: bool) -> bool:
     """Whether a wish changes anything, for a group in `state` that was asked for `desired` before.
 
-    A halt can be asked for at any time. A group drains once: its streams have ended, so that it cannot be asked to run
-    again. Raises `ProtocolViolation` for a wish that nobody would obey.
+    A halt can be asked for at any time. A group drains only once: its streams have then ended, so it cannot be asked to
+    run again. Raises `ProtocolViolation` for a wish that no driver would obey.
     """
     if wish not in WISHES:
         raise ProtocolViolation(f"a group can be asked to run, to drain or to halt, not to be {wish.value!r}")
@@ -113,8 +113,8 @@ def check_wish(group: str, state: GroupState, desired: GroupState, wish: GroupSt
 
 
 def wish_after_claim(desired: GroupState) -> GroupState:
-    """What a new incarnation is asked for: to drain, if the last one was; else to run (a person who claims a group that
-    was asked to halt takes that back)."""
+    """What a new incarnation is asked to do: drain, if the last one was asked to; otherwise run (a person who claims a
+    group that was asked to halt cancels the halt)."""
     return _S.DRAINING if desired is _S.DRAINING else _S.RUNNING
 
 
@@ -124,7 +124,7 @@ def allowed_from(target: GroupState) -> frozenset[GroupState]:
 
 
 def check_claim(group: str, state: GroupState, *, by_user: bool) -> None:
-    """Whether a group may be claimed: what a person stopped, or what was given up, only a person starts again.
+    """Check that a group may be claimed: only a person restarts what a person stopped, or what was given up.
 
     Raises `ProtocolViolation`.
     """
@@ -142,14 +142,14 @@ def check_transition(source: GroupState, target: GroupState) -> None:
 
 
 class ScalingState(StrEnum):
-    """What has become of a request to scale a replicated group."""
+    """The state of a request to scale a replicated group."""
 
     REQUESTED = "requested"
     ACCEPTED = "accepted"
-    """Somebody is carrying it out."""
+    """It is being carried out."""
     DONE = "done"
     REFUSED = "refused"
-    """It is not, or no longer, carried out; its note says why."""
+    """It is not carried out, or not to the end; its note says why."""
 
 
 _R = ScalingState

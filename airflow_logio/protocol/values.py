@@ -19,23 +19,23 @@ MAX_NAME = 250
 def unstorable(name: object) -> str | None:
     """Why the log cannot hold `name` in a column of names, on any database; None if it can."""
     if not isinstance(name, str):
-        return f"it is no text but {type(name).__name__}"
+        return f"it is not text but {type(name).__name__}"
     if not 0 < len(name) <= MAX_NAME:
-        return f"it has {len(name):,} characters, allowed are 1 to {MAX_NAME}"
+        return f"it has {len(name):,} characters; allowed are 1 to {MAX_NAME}"
     if "\0" in name:
         return "it contains the character NUL"
     if not name.isascii():
         try:
             name.encode()
         except UnicodeEncodeError:
-            return "it contains half a surrogate pair, which is no character"
+            return "it contains half a surrogate pair, which is not a character"
     return None
 
 
 def storable(text: str | None) -> str | None:
-    """Text of an error, as every database takes it: what is no character, and NUL, becomes the replacement character.
+    """The text of an error as every database accepts it: NUL, and what is not a character, becomes the replacement character.
 
-    An error must be reported whatever it holds; names are refused instead (`unstorable`).
+    An error must be reported whatever it contains; names are refused instead (`unstorable`).
     """
     if text is None or (text.isascii() and "\0" not in text):
         return text
@@ -88,8 +88,8 @@ class ExecutionMode(StrEnum):
 
 
 class Value(msgspec.Struct, frozen=True):
-    """A frozen value with fields, like a frozen dataclass, and made in a fraction of its time: most of what a step makes are
-    these. `hidden` are fields that are left out where it is shown."""
+    """A frozen value with fields, like a frozen dataclass, but created in a fraction of the time: a step creates many of
+    them. `hidden` names the fields that its repr leaves out."""
 
     hidden: ClassVar[tuple[str, ...]] = ()
 
@@ -101,8 +101,8 @@ class Value(msgspec.Struct, frozen=True):
 class Event(Value, frozen=True, eq=False):
     """One event on its way to a receiver port.
 
-    `payload` is opaque to the protocol (an Arrow table in the runtime, anything in tests); `body` is its serialized form
-    if somebody has already paid for it; `records` is the number of records it carries.
+    `payload` is opaque to the protocol (an Arrow table in the runtime, anything in tests). `body` is its serialized form, if
+    it was already serialized. `records` is the number of records it carries.
     """
 
     sender: Port
@@ -112,13 +112,13 @@ class Event(Value, frozen=True, eq=False):
     payload: Any = None
     body: bytes | None = None
     about: Mapping[str, Any] = msgspec.field(default_factory=dict)
-    """What the sender says of the event, JSON-able and small: a source says which part of its read action it is."""
+    """What the sender says about the event, JSON-able and small: a source says which part of its read action it is."""
     ref: str | None = None
-    """Reference into the payload store, where the body is too large for the log; read back, `body` is empty then."""
+    """Reference into the payload store, if the body is too large for the log. Such an event is read back without `body`."""
     hidden: ClassVar[tuple[str, ...]] = ("body",)
 
     def __eq__(self, other: object) -> bool:
-        """What it carries is not compared: it may be there as a payload, as a body, or elsewhere."""
+        """Contents are not compared: they may be present as a payload, as a body, or elsewhere."""
         return type(other) is Event and self._identity() == other._identity()
 
     def __hash__(self) -> int:

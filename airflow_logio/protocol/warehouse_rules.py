@@ -1,8 +1,8 @@
-"""What a marker and an owner, read under their rows' locks, allow a writer (Algorithm 8 Step 2).
+"""What a writer may do, given a marker and an owner that were read under their rows' locks (Algorithm 8 Step 2).
 
-An atomically conditional system keeps two rows. The *marker* of a writer: the last write action that was applied, and the
-fencing token it was applied with. The *owner* of a table: the run that writes to it, which the first write action of a
-run makes its own. `runtime/systems/warehouse.py` reads them with SQL and acts on what is decided here; the simulator's
+An atomically conditional system keeps two rows. The *marker* of a writer is the last write action that was applied, and
+the fencing token it was applied with. The *owner* of a table is the run that writes to it; the first write action of a run
+takes the table over. `runtime/systems/warehouse.py` reads them with SQL and acts on what is decided here; the simulator's
 external systems (`testing/simulator/write_attempts.py`) run the same functions.
 """
 
@@ -17,7 +17,7 @@ from airflow_logio.protocol.writes import Action, unapplied
 
 
 class MarkerRow(NamedTuple):
-    """The high-water row of a writer; without one nothing was applied."""
+    """The high-water row of a writer. Without one, nothing was applied."""
 
     number: int = 0
     token: int = 0
@@ -35,13 +35,13 @@ def check_token(operator: str, connection: str, token: int, row: MarkerRow) -> N
     """Refuse a driver that was replaced: its successor, with a higher token, has written."""
     if row.token > token:
         raise Fenced(
-            f"write actions of {operator!r} on {connection!r}: token {row.token} has written, this driver holds {token}; it "
-            "was replaced"
+            f"write actions of {operator!r} on {connection!r}: token {row.token} has written, but this driver holds {token}: "
+            "it was replaced"
         )
 
 
 def to_apply(operator: str, connection: str, token: int, actions: Sequence[Action], row: MarkerRow) -> Sequence[Action]:
-    """Which of the actions the row's state leaves to be applied, by a driver with this token.
+    """The actions that a driver with this token still has to apply, by the state of the row.
 
     Raises `Fenced` if a higher token wrote, `LogInconsistent` if the row is behind the log.
     """
@@ -72,7 +72,7 @@ class Contender:
         return owner.run_uid != self.mine.run_uid
 
     def empties(self, *, is_filled: bool) -> bool:
-        """Whether a table that it takes over is emptied. Raises `WriteRefused` if it may not have any rows, and has."""
+        """Whether a table that it takes over is emptied. Raises `WriteRefused` if it must be empty and is not."""
         if self.on_new_run == "error" and is_filled:
             raise WriteRefused(
                 f"table {self.table!r} of connection {self.connection!r} is not empty, and its writer {self.operator!r} says "

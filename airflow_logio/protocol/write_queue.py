@@ -26,7 +26,7 @@ class WriteStep(Enum):
     """What a writer does with the actions that it has taken."""
 
     APPLY = auto()
-    """Until the external system has applied all of them."""
+    """Keep trying until the external system has applied all of them."""
     REPORT = auto()
     """Tell the loop, which logs their success (Algorithm 5 Step 3)."""
 
@@ -53,14 +53,14 @@ class WriteQueue:
         self.pending: deque[PendingWrite] = deque()
         self.taken: list[PendingWrite] = []
         self.recovered = 0
-        """Actions up to this number were pending when the group was rebuilt: a driver before may have applied them."""
+        """Actions up to this number were pending when the group was rebuilt: an earlier driver may have applied them."""
         self._bytes = 0
         self._outstanding = 0
         self._left: list[WriteStep] = []
 
     @property
     def wants(self) -> WriteStep | None:
-        """What is to be done next with the actions taken; None if none are."""
+        """The next step for the actions taken; None if none are."""
         return self._left[0] if self._left else None
 
     def add(self, writes: Sequence[PendingWrite], *, recovered: bool = False) -> None:
@@ -72,7 +72,7 @@ class WriteQueue:
             self.recovered = writes[-1].number
 
     def is_full(self) -> bool:
-        """So much waits for the external system that the group should take no more events meanwhile."""
+        """So much waits for the external system that the group should take no more events for now."""
         return len(self.pending) >= MAX_ACTIONS_WAITING or self._bytes >= MAX_BYTES_WAITING
 
     def is_idle(self) -> bool:
@@ -82,7 +82,7 @@ class WriteQueue:
     def take(self, most_actions: int) -> list[PendingWrite]:
         """The next group of actions, in order; empty if none is pending. A large body is taken alone, to spare memory."""
         if self._left:
-            raise ProtocolViolation(f"writer {self.key} takes actions while it has not reported the last ones")
+            raise ProtocolViolation(f"writer {self.key} takes actions before it has reported the last ones")
         self.taken = []
         records = 0
         while self.pending and len(self.taken) < most_actions and records < GROUP_RECORDS:
@@ -100,16 +100,16 @@ class WriteQueue:
         self._done(WriteStep.APPLY)
 
     def report(self) -> Applied:
-        """What the loop is to be told."""
+        """The report to the loop."""
         self._done(WriteStep.REPORT)
         first, last = self.taken[0], self.taken[-1]
         return Applied(*self.key, first.number, last.number, sum(write.records for write in self.taken))
 
     def _done(self, step: WriteStep) -> None:
         if self.wants is not step:
-            raise ProtocolViolation(f"writer {self.key}: {step.name} is not next, but {self.wants}")
+            raise ProtocolViolation(f"writer {self.key}: {step.name} is not the next step; that is {self.wants}")
         self._left.pop(0)
 
     def settle(self, applied: Applied) -> None:
-        """The loop has taken note."""
+        """The loop has noted the result."""
         self._outstanding -= applied.last - applied.first + 1

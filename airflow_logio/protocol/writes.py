@@ -1,6 +1,7 @@
 """Write actions of one connection: Algorithms 5 and 8 for groups of actions.
 
-One at a time and in order: a group is a gapless run of numbers, applied and marked by one step of the external system.
+Groups are applied one at a time and in order. The numbers in a group have no gaps; the external system applies and marks
+the group in one step.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ Action = TypeVar("Action", bound=Numbered)
 
 
 def check_gapless(writes: Sequence[Numbered]) -> None:
-    """Refuse a group with a hole: the marker would pass an action that was never applied."""
+    """Refuse a group with a gap: the marker would pass an action that was never applied."""
     for before, after in pairwise(writes):
         if after.number != before.number + 1:
             raise LogInconsistent(
@@ -56,6 +57,6 @@ def unapplied(writes: Sequence[Action], marker: int) -> Sequence[Action]:
         first = writes[0]
         raise LogInconsistent(
             f"connection {first.connection!r} has applied write actions of {first.operator!r} up to {marker}, but the log "
-            f"holds {first.number} as the next one: the external system was restored from an older copy?"
+            f"holds {first.number} as the next one: was the external system restored from an older copy?"
         )
     return [write for write in writes if write.number > marker]

@@ -2,7 +2,7 @@
 
 readings ── days ── publish ── done     totals by day and place → day_totals (by hand), published_days
 
-`readings` reads a file that others may replace at any time: its one read action is not replayable. `days` is a Middle
+`readings` reads a file that may be replaced at any time, so its one read action is not replayable. `days` is a Middle
 Writer with a global state (how many readings it has seen) and windows: an Input Set per day, closed by a later day.
 """
 
@@ -45,12 +45,12 @@ class Readings(ManualOperator):
         if (read := logio.last_read_action()) and read.progress is ReadProgress.COMPLETE:
             self.generate_output_events(logio, read.info, str(read.action_data), state)  # Step 2.c
         if (read := logio.last_read_action()) and read.progress is ReadProgress.DONE:
-            # Step 2.d: behind the loop. The listing has it inside, and loses the effect after the first event.
+            # Step 2.d: after the loop. The listing has it inside, and loses the effect after the first event.
             logio.drop_read_action(read.info, lambda path: Path(path).unlink(missing_ok=True))
 
     def store_read_action(self, logio: Logio, action: ActionInfo) -> tuple[str, int]:
-        """Stored under the driver's own token; what earlier ones left unfinished is discarded (Algorithm 6 Step 4.a).
-        One that was replaced and has not heard of it may leave a file behind: the log never names it."""
+        """Stores the effect under the driver's own token, and discards what earlier drivers left unfinished (Algorithm 6
+        Step 4.a). A replaced driver that does not know it may leave a file behind: the log never names it."""
         folder = Path(logio.params["store"]) / logio.run_uid
         folder.mkdir(parents=True, exist_ok=True)
         for earlier in folder.glob("*.parquet"):
@@ -87,7 +87,7 @@ def make_durable(path: Path) -> None:
 
 # [START middle]
 class Days(ManualOperator):
-    """A Middle Writer: `DayWindows` keeps what changes."""
+    """A Middle Writer; `DayWindows` holds its changing state."""
 
     def writes(self) -> Mapping[str, str | None]:
         return {"warehouse": "conditional"}
@@ -125,7 +125,7 @@ class DayWindows:
         self.generate()
 
     def inset_of(self, day: int) -> str:
-        """The open Input Set of a day, a new one if there is none."""
+        """The open Input Set of a day, or a new one if there is none."""
         triggered = self.logio.triggered_in_sets()
         for inset_id, known in self.state["days"].items():
             if known == day and inset_id not in triggered:
@@ -135,8 +135,8 @@ class DayWindows:
         return inset_id
 
     def trigger(self, *, at_end: bool = False) -> None:
-        """Every window that is complete; each trigger commits with the assignment that caused it, and with the state that
-        its generation will read."""
+        """Triggers every window that is complete. Each trigger commits with the assignment that caused it, and with the state
+        that its generation will read."""
         triggered = self.logio.triggered_in_sets()
         for inset_id, day in sorted(self.state["days"].items(), key=lambda window: window[1]):
             if inset_id not in triggered and (at_end or day < self.state["latest"]):
@@ -161,7 +161,7 @@ class DayWindows:
             self.logio.done_event(action)
 
     def on_recovery(self) -> None:
-        """Listing 3 (Algorithms 7, 8, 9): nothing is triggered before every event is back."""
+        """Listing 3 (Algorithms 7, 8, 9): nothing is triggered before every event is reloaded."""
         for event in self.logio.fetch_resend_events():
             self.logio.send(event.port)
         self.process_write_actions()

@@ -128,8 +128,10 @@ def _load_products(urls: Mapping[str, str]) -> str | None:
 
 
 # So that `logio run dags/pipelines/sales.py:sales` needs no options.
+# [START local]
 sales.local_defaults(
     params={"transactions": _transactions},
     connections={"warehouse": ".logio/warehouse.db"},
     prepare=_load_products,
 )
+# [END local]

@@ -135,7 +135,7 @@ class Collection:
             log.warning("%d payload(s) are not removed: %s", len(refs), error)
 
     def stop(self) -> None:
-        """What is not removed yet stays for the sweep of the run."""
+        """Stop removing. What is not removed yet stays for the sweep of the run."""
         if self._discarding is not None:
             self._discarding.shutdown(wait=True, cancel_futures=True)
 

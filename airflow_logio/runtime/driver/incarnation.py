@@ -149,7 +149,7 @@ class Driver:
         return FINISHED
 
     def _hear_wish(self, ref: GroupRef) -> None:
-        """Before anything is read: a driver that recovers a draining group reads nothing further."""
+        """Called before anything is read: a driver that recovers a draining group reads nothing further."""
         status = self._store.patience.call("reading the wish", lambda: self._store.group(ref.run_id, ref.group))
         if status.desired in self._wishes:
             self._wishes[status.desired].set()

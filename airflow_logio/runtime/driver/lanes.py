@@ -29,7 +29,7 @@ class Lane(Protocol):
     """Ports that are read together. Belongs to the channel's thread."""
 
     def wanted(self) -> tuple[Port, int] | None:
-        """What the next round fetches first: so the channel can ask for all lanes at once. None if it has something."""
+        """What the next round fetches first, so that the channel can ask for all lanes at once. None if it has some."""
         ...
 
     def pull(self, fetch: Fetch, hand_over: HandOver) -> bool:

@@ -15,7 +15,7 @@ class Doing(Enum):
     """What the loop of a group does; every moment is one of these."""
 
     BUSY = 0
-    """Steps, generation, a Spark job."""
+    """It works: steps, generation, a Spark job."""
     IDLE = 1
     """It waits for input."""
     BLOCKED = 2
@@ -54,7 +54,7 @@ class LoadMeter:
             self._doing = doing
 
     def watch(self, waiting: Waiting | None) -> None:
-        """From now on `waiting` is asked with every reading; None: nothing is in memory."""
+        """From now on, every reading calls `waiting`. None: nothing is in memory."""
         self._waiting = waiting or _nothing
 
     def took(self, events: int, records: int) -> None:

@@ -24,9 +24,9 @@ from airflow_logio.runtime.systems.arrow import decode
 from airflow_logio.runtime.systems.connections import Connections, StepExternal
 
 PROGRESS = "progress"
-"""In `Event.about` of a Dispatcher's event: how far the windows of the whole stream have come."""
+"""Key in `Event.about` of a Dispatcher's event: how far the windows of the whole stream have come."""
 PLACE = "place"
-"""In `Event.about`, where a Merger keeps the order: `InputEvent.place`."""
+"""Key in `Event.about`, if a Merger keeps the order: `InputEvent.place`."""
 _NO_PROGRESS: Mapping[str, str] = {}
 NAMED_INSETS = 5
 """An error message names at most this many open Input Sets."""
@@ -127,8 +127,8 @@ class StatelessLogic(_Adapter):
     def _told(
         self, given: InputEvent, outputs: Sequence[tuple[str, pa.Table]]
     ) -> Iterator[tuple[str, pa.Table, Mapping[str, Any]]]:
-        """What is sent, with its place where a Merger keeps the order: an event without records where a port would not
-        learn that nothing more comes."""
+        """What is sent. If a Merger keeps the order, each event has its place. With the last one, a silent port gets an event
+        without records, so that the Merger learns that nothing more comes."""
         if given.place is None:
             yield from ((name, table, {}) for name, table in outputs)
             return
@@ -184,7 +184,7 @@ class StatefulLogic(_Adapter):
             self._fail_to_trigger(error, open_insets)
 
     def _fail_to_trigger(self, error: Exception, open_insets: Sequence[str]) -> NoReturn:
-        """At the event that was used last, if a recovery uses that one last, too: not if ports just take turns."""
+        """Blame the event that was used last, if a recovery uses that one last, too: not if ports just take turns."""
         one_order = len(self._operator.inputs) == 1 or bool(self._operator.port_order)
         at = FailurePoint(self._name, action="the trigger")
         after = "a recovery"
@@ -234,7 +234,7 @@ RoutesOf = Callable[[str], Routes]
 
 
 def no_routes(dispatcher: str) -> Routes:
-    """For groups that have no Dispatcher."""
+    """The routes of a group that has no Dispatcher: none."""
     raise LookupError(f"operator {dispatcher!r} is no Dispatcher of this group")
 
 

@@ -253,7 +253,7 @@ class SourceReader:
             self._mailbox.put_input(self._end(read.action), 0)
 
     def _bring(self, batches: Iterator[SourceBatch]) -> None:
-        """From behind the last batch that was handed over: what is replayed resumes there."""
+        """Hand over the batches, starting after the last one that was handed over: a replay resumes there."""
         for batch in batches:
             self._mailbox.put_input(
                 ReadBatch(self._name, batch.table, batch.next_offset, batch.about), batch.table.nbytes
@@ -310,8 +310,8 @@ class SourceReader:
         return self._payloads
 
     def _replayed(self, what: str, action: Callable[[], T]) -> T:
-        """With back-off while the external system, or the payload store, is unavailable; without limit while it still
-        yields events.
+        """Replay an action with back-off while the external system or the payload store is unavailable. There is no limit
+        while the action still yields events.
 
         Raises `ExternalUnavailable`.
         """

@@ -13,7 +13,7 @@ from airflow_logio.store.rules.authored_ports import AuthoredPorts
 
 
 def connections_seen(snapshot: Snapshot) -> Sequence[ConnectionView]:
-    """Those into a replicated group, out of it and inside of it are sums over its slots."""
+    """Connections as the author sees them. Those into, out of and inside a replicated group are sums over its slots."""
     if not snapshot.run.spec.replicated:
         return snapshot.connections
     ports = AuthoredPorts(snapshot.run.spec.operators)
@@ -27,7 +27,7 @@ def connections_seen(snapshot: Snapshot) -> Sequence[ConnectionView]:
 
 
 def _seen(one: ConnectionView, ports: AuthoredPorts, homes: dict[str, str]) -> Iterator[ConnectionView]:
-    """What a connection of the log is for its author."""
+    """The author's connections that a connection of the log stands for."""
     if is_dispatcher(one.receiver.operator) or (is_merger(one.sender.operator) and one.inside_group):
         # Inside a group, where events are handed on in one step: the connections of the slots have all counts but this one.
         one = replace(one, sent=Amount(), acknowledged=Amount(), rate=0.0)

@@ -110,9 +110,9 @@ class GroupView:
 class Snapshot:
     run: Run
     seconds: float
-    """Since the observer began."""
+    """Time since the observer began."""
     groups: tuple[GroupView, ...]
-    """In the order of the data."""
+    """The groups, in the order of the data."""
     connections: tuple[ConnectionView, ...]
     ports: tuple[PortProgress, ...]
     pending: Mapping[Port, int]

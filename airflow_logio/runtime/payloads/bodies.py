@@ -46,7 +46,7 @@ class Bodies:
         return replace(write, body=self._body(where, write.body, write.ref))
 
     def remove(self, refs: Iterable[str]) -> None:
-        """Those that garbage collection has taken out of the log."""
+        """Remove the bodies that garbage collection has taken out of the log."""
         if self._payloads is not None:
             crash_here(CrashPoint.BEFORE_REMOVAL)
             self._payloads.remove(refs)

@@ -24,7 +24,7 @@ class Storage(ABC):
 
     @abstractmethod
     def remove(self, paths: Iterable[str]) -> None:
-        """Those that are there."""
+        """Remove the files that exist."""
 
     @abstractmethod
     def find(self, folder: str) -> list[str]:

@@ -20,7 +20,7 @@ from airflow_logio.store.records import LOAD_SECONDS, GroupStatus, Run, RunSpec,
 CONTROLLER = "controller"
 """The name under which the Controller asks."""
 LOOK_SECONDS = LOAD_SECONDS
-"""Between two looks at counters: as long as the window of the drivers' own figures."""
+"""Time between two looks at counters: as long as the window of the drivers' own figures."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +28,7 @@ class Look:
     """Counters of the connections into a group, at one moment."""
 
     at: float
-    """By this machine's monotonic clock."""
+    """Time of the look, by this machine's monotonic clock."""
     sent_records: int
     taken_records: int
     sent_events: int
@@ -41,7 +41,7 @@ class Verdict:
 
     group: str
     replicas: int
-    """In use now."""
+    """Replicas in use now."""
     decision: Decision
     request: ScalingRequest | None = None
     """The request that was made, or was already open."""
@@ -70,7 +70,7 @@ def look(store: LogStore, run: Run, group: str, clock: Callable[[], float] = tim
 def observe(
     store: LogStore, run: Run, group: str, earlier: Look, clock: Callable[[], float] = time.monotonic
 ) -> Figures:
-    """What a policy goes by: the drivers' own windows, and how the counters have changed since `earlier`.
+    """The figures for a policy: the drivers' own windows, and how the counters have changed since `earlier`.
 
     Raises `LogUnavailable`.
     """
@@ -131,12 +131,12 @@ def _entries(spec: RunSpec, group: str) -> Mapping[Port, Port]:
 
 
 def _in_use(statuses: Sequence[GroupStatus]) -> list[GroupStatus]:
-    """Those that own slots or are to get some; one that has finished has nothing left to do."""
+    """Replicas that own slots or will get some; one that has finished has nothing left to do."""
     return [status for status in statuses if status.state not in CONCLUDED]
 
 
 def _now(statuses: Collection[GroupStatus]) -> float:
-    """By the clock of the log's database, which stamps requests, while any driver tells it; else by this machine's."""
+    """The time by the clock of the log's database, which stamps requests, while a driver reports it; else this machine's."""
     beats = [status.beat_at for status in statuses if status.state is GroupState.RUNNING and status.beat_at]
     return max(beats, default=time.time())
 

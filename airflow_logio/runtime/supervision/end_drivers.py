@@ -53,7 +53,7 @@ class DriverEnder:
         self._last.pop(group, None)
 
     def end(self, patient: Callable[[], bool] = lambda: True) -> None:
-        """Returns when no driver process of ours is left here; kills at once when `patient` says no."""
+        """Returns when no driver process of ours is left here. Kills at once when `patient` returns False."""
         deadline = time.monotonic() + self.grace_seconds
         asked = False
         while patient() and time.monotonic() < deadline:
@@ -70,7 +70,7 @@ class DriverEnder:
         leftovers.end_under(*folders)
 
     def _folders(self) -> list[Path]:
-        """Where drivers of ours work that the log may not know of."""
+        """Folders of our drivers, including drivers that the log may not know."""
         if self.work_dir is None:
             return []
         found = []

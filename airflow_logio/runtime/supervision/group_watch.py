@@ -71,7 +71,7 @@ class GroupWatcher:
         return Observation(None)
 
     def judge(self, status: GroupStatus, asked_at: float) -> Observation:
-        """What follows from a status that was asked for at `asked_at` on this watcher's clock; as `poll`.
+        """As `poll`, for a status that was asked for at `asked_at` on this watcher's clock.
 
         Raises `LogUnavailable`.
         """

@@ -99,7 +99,7 @@ class LocalRun:
                 self._launch_again(status, "resumed")
 
     def _launch_again(self, status: GroupStatus, reason: str) -> None:
-        """What only a person asks for. If another process was faster, its driver is watched like ours."""
+        """Launch a group that only a person restarts. If another process was faster, its driver is watched like ours."""
         self._ender.forget(status.group)
         try:
             launch_group(self._context, status.group, expected=status.incarnation, reason=reason, by_user=True)

@@ -67,7 +67,7 @@ def _crash(world: World, action: Action) -> str:
 
 
 def _suspect(world: World, action: Action) -> str:
-    return f"group {action.group}, incarnation {world.incarnations[action.group]}: is taken for dead, but is alive"
+    return f"group {action.group}, incarnation {world.incarnations[action.group]}: is considered dead, but is alive"
 
 
 def _decide(_world: World, action: Action) -> str:
@@ -120,7 +120,7 @@ _SUPERVISION: dict[str, Callable[[World, Action], str]] = {
     "execute": lambda world, action: f"{_executor(world, action)}: asks the log up to {action.many} times, then waits",
     "dismiss": lambda world, action: f"{_executor(world, action)}: DIES",
     "supervise": lambda _world, _action: "a supervisor looks, and does what there is to do",
-    "overdue": lambda _world, action: f"replica {action.group} was claimed and never came: it is taken for dead",
+    "overdue": lambda _world, action: f"replica {action.group} was claimed and never came: it is considered dead",
     "place": lambda _world, action: _move(action),
     "revive": lambda _world, action: f"a supervisor tries to recover replica {action.group}, which is retired",
     "end": lambda _world, _action: "the log is asked whether the run has finished",
@@ -216,7 +216,7 @@ _TELL: dict[str, Callable[[SimulatedDriver, Action], str]] = {
     "take": _take,
     "commit": _commit,
     "resolve": lambda driver, _: f"asks the log what became of commit {driver.fence.commit_no + 1}",
-    "hand_over": _about("lets go what is durable now: write actions to their writers"),
+    "hand_over": _about("releases what is durable now: write actions to their writers"),
     "take_writes": _about("hands up to {many} write actions to the writer {about}"),
     "apply": _apply,
     "note_writes": _note_writes,

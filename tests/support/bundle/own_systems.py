@@ -106,7 +106,7 @@ class Journal(ConditionalWriter[sqlite3.Connection]):
 def regions(url: str, keys: pa.Array | None) -> pa.Table:
     """The regions of some stores, from a JSON file."""
     if os.path.exists(f"{url}.away"):
-        raise ExternalUnavailable("the atlas is away")
+        raise ExternalUnavailable("the atlas is unreachable")
     assert keys is not None
     with open(url) as file:
         known = json.load(file)

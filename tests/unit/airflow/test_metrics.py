@@ -140,4 +140,4 @@ def test_a_backend_that_fails_is_logged_once_and_fails_nothing(monkeypatch: pyte
     recovery = Recovery("totals", 2, "killed", None, 100.0, 100.5, None, None, None, None)
     metrics.report_recovery_begun("sales", recovery)
     metrics.report_recovery_begun("sales", recovery)
-    assert said == ["metric logio.group.recoveries cannot be sent: OSError: the backend is gone (said once)"]
+    assert said == ["metric logio.group.recoveries cannot be sent: OSError: the backend is gone (logged once)"]

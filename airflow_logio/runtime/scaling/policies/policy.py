@@ -48,7 +48,7 @@ class Figures:
 
     @property
     def has_work(self) -> bool:
-        """Whether anything arrives, waits, or is being worked on; also if it is not known of a replica in use."""
+        """Whether anything arrives, waits, or is being worked on. True if that is unknown for a replica in use."""
         return bool(self.backlog or self.events or self.arrivals or self.ended) or not self.at_rest
 
     @property
@@ -118,7 +118,7 @@ class Policy(ABC):
 
     @abstractmethod
     def wanted(self, figures: Figures) -> Decision:
-        """As `decide`, before the bounds."""
+        """The decision before the bounds are applied."""
 
     def refuse(self, sentence: str) -> None:
         """Raises `ConfigurationError`."""

@@ -73,7 +73,7 @@ class Threshold(Policy):
         return f"nothing is known yet of the load of {', '.join(missing)}" if missing else None
 
     def _larger(self, now: int, busy: float, said: str) -> Decision:
-        """For its lag, unless the replicas do not work on it: then a receiver holds them up, or one has to be recovered."""
+        """More replicas for a lag, unless those in use do not work on it: then a receiver holds them up, or one is dead."""
         if busy < self.down_busy:
             return Decision(now, f"{said}: they wait for something else, which more replicas would not help")
         return Decision(now + self.step, f"{said}: lag above {self.up_lag_seconds:g} s")

@@ -1,7 +1,7 @@
-"""What holds a simulated group up that sends: the backlogs of its output ports (design D5), with a bound that is soon met.
+"""What holds up a simulated group that sends: the backlogs of its output ports (design D5), with a bound that is soon met.
 
-Groups with Dispatchers, and pipelines in which an operator waits for the turn of a port, have no bound here: which of
-their connections have one is for `runtime/driver/backlog.py` to say, from a pipeline that a scenario does not have.
+Groups with Dispatchers, and pipelines in which an operator waits for the turn of a port, have no bound here.
+`runtime/driver/backlog.py` decides which of their connections have one. It needs a pipeline for that; a scenario has none.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ BOUND = BacklogBound(events=12)
 
 
 class HeldUp:
-    """Of one epoch, behind its rebuild: it depends on what the log says was sent."""
+    """The back-pressure of one epoch. It exists only after the rebuild: it depends on what the log says was sent."""
 
     def __init__(self, driver: SimulatedDriver) -> None:
         self._driver = driver

@@ -1,7 +1,7 @@
 """One simulated incarnation of a group: the protocol's loop and state machines, one step at a time.
 
-Every method named by a verb is one step, which the scheduler may take in any order that the threads of a real driver
-could; it returns False, and does nothing, if it is not possible now. The loop, the protocol and the store are the real ones.
+Every method named by a verb is one step. The scheduler may take the steps in any order that the threads of a real driver
+could. A step that is not possible now does nothing and returns False. The loop, the protocol and the store are the real ones.
 """
 
 from __future__ import annotations
@@ -40,15 +40,15 @@ PARTS = dict.fromkeys(("read", "note_effect", "emit", "end_source", "discard"), 
 )
 """Verbs of the readers of sources, and of the writers."""
 STEP_SECONDS = 0.001
-"""Of simulated time, per step; a driver that waits for something lets as much pass as it takes."""
+"""Simulated time per step. If a driver waits for something, its clock advances by as much as that takes."""
 COLLECTED_ROWS = 12
-"""A batch of garbage collection: small, so that one often leaves something for the next."""
+"""Size of a batch of garbage collection: small, so that a batch often leaves something for the next."""
 SMALL_JOBS = JobBounds(target_records=4, first_records=2, linger_seconds=0.5, most_records=6)
-"""An Input Set counts as one record."""
+"""Bounds of jobs; an Input Set counts as one record."""
 
 
 class SimulatedDriver:
-    """`number` counts the incarnations of the group; `fence` is what this driver believes of its fence row."""
+    """`number` is the incarnation; `fence` is the fence row as far as this driver knows."""
 
     def __init__(self, world: World, plan: GroupPlan, claim: Claim) -> None:
         self.world = world
@@ -61,14 +61,14 @@ class SimulatedDriver:
         self.is_registered = False
         self.fence: FenceRow
         self.slots: Mapping[int, int] | None = None
-        """Of a replica: the slots that it believes to own, with their moves."""
+        """Slot → its moves, for the slots that a replica believes it owns; None for any other group."""
         self.operators = plan.operators
-        """What it runs: of a replica, the operators of its slots."""
+        """The operators that it runs; for a replica, those of its slots."""
         self.recovered: Recovered
         self.loop: GroupLoop
         self.committer = CommitQueue()
         self.attempt: CommitAttempt
-        """Of the transaction that is taken."""
+        """The attempt to commit the transaction that is taken."""
         self.collection: Collection
         self.writers = SimulatedWriters(self)
         self.reading: Reading
@@ -79,13 +79,13 @@ class SimulatedDriver:
         self.inbox: dict[Port, deque[Event]] = {}
         self.delivered: dict[Port, Event] = {}
         self.fresh = False
-        """Rebuilt, and the step that begins this epoch is not committed yet."""
+        """It is rebuilt, but the step that begins this epoch is not committed yet."""
         self.heard = False
         """It knows that its group is to drain."""
         self.halts = False
         """It knows that its group is to halt."""
         self.drained = False
-        """The log says so."""
+        """The log says that the group drains."""
         self.beats = 0
         self.ready = False
         """Its heartbeat says that it works, or that it waits for slots."""
@@ -107,16 +107,16 @@ class SimulatedDriver:
 
     @property
     def is_stopping(self) -> bool:
-        """Its epoch is void: threads end what they are doing, then it rebuilds itself."""
+        """Its epoch is void, or it halts: its threads finish what they are doing, then it rebuilds itself or ends."""
         return self.is_alive and self.life.wants in (LifeStep.STOP, LifeStep.HALT)
 
     @property
     def must_drain(self) -> bool:
-        """It has heard that it is to drain: the loop does that before it observes anything more."""
+        """It has heard that it is to drain. The loop does that before it observes anything else."""
         return self.heard and not self.loop.draining
 
     def end(self) -> None:
-        """Whatever it was doing, it does nothing any more."""
+        """Stop: whatever it was doing, it does nothing more."""
         self.is_alive = False
 
     def options(self) -> list[Option]:
@@ -146,7 +146,7 @@ class SimulatedDriver:
         return True
 
     def _hear_wish(self) -> None:
-        """Before anything is read: a driver that recovers a draining group reads nothing further."""
+        """Called before anything is read: a driver that recovers a draining group reads nothing further."""
         if self.plan.name in self.world.wished:
             status = self.world.store.group(self.claim.run_id, self.plan.name)
             self.heard = status.desired is GroupState.DRAINING
@@ -162,7 +162,7 @@ class SimulatedDriver:
         return True
 
     def _ask(self, _about: object, _many: int, _outcome: str) -> bool:
-        """A replica asks for its slots behind the fence: whoever moves one later voids this epoch."""
+        """A replica asks for its slots after the fence, so a later move voids this epoch."""
         if not self._wants(LifeStep.ASK_SLOTS):
             return False
         self.slots = self.session.slots()
@@ -194,7 +194,7 @@ class SimulatedDriver:
         return True
 
     def _new_memory(self) -> None:
-        """Nothing of an earlier epoch is left."""
+        """Start with an empty memory: nothing is left of an earlier epoch."""
         protocol = GroupProtocol(self.operators, self._receivers(), self.plan.lineage_in)
         names = [spec.name for spec in self.operators]
         self.committer, self.writers = CommitQueue(), SimulatedWriters(self)
@@ -226,7 +226,7 @@ class SimulatedDriver:
         self.drained = False
 
     def void(self) -> None:
-        """Its memory is void (a commit was refused by the epoch, or a thread failed): stop, raise the epoch, rebuild."""
+        """Its memory is void (a commit was refused for its epoch, or a thread failed): stop, raise the epoch, rebuild."""
         self.life.void()
         self.committer.drop()
 
@@ -244,7 +244,7 @@ class SimulatedDriver:
         return True
 
     def _join(self, _about: object, _many: int, _outcome: str) -> bool:
-        """Threads are joined: what one of them had not begun never happens."""
+        """The threads are joined: what they have not begun never happens."""
         if not self.is_stopping or self.world.is_in_doubt(self):
             return False
         self.committer.drop(joined=True)
@@ -258,7 +258,7 @@ class SimulatedDriver:
     # --- events -------------------------------------------------------------------------------------------------------
 
     def _fetch(self, about: object, many: int, outcome: str) -> bool:
-        """The channel's thread. Outcome ``again``: its cursor is lost, and it begins at the first unassigned row."""
+        """A step of the channel's thread. Outcome ``again``: its cursor is lost; it starts at the first unassigned row."""
         port = about
         assert isinstance(port, Port)
         if not self.is_running or port not in self.cursors:
@@ -278,7 +278,7 @@ class SimulatedDriver:
         return True
 
     def _deliver(self, about: object, many: int, outcome: str) -> bool:
-        """Some events of a port, in order; outcome ``again``: first the last one once more."""
+        """Deliver some events of a port, in order. With outcome ``again``, first repeat the last one."""
         port = about
         assert isinstance(port, Port)
         waiting = self.inbox.get(port)
@@ -306,7 +306,7 @@ class SimulatedDriver:
         return self.is_running and self.held_up.wait()
 
     def _drain(self, _about: object, _many: int, _outcome: str) -> bool:
-        """Stop reading, once per epoch. What is read and in no step is not read either."""
+        """Stop reading, once per epoch. What was read but is not in a step counts as not read."""
         if not self.is_running or not self.must_drain or self.loop.finishing:
             return False
         for name, cut_short in self.loop.drain(self.now).items():
@@ -371,7 +371,7 @@ class SimulatedDriver:
         if not self.is_running or self.committer.wants is not None or not steps:
             return False
         expires = [any(type(effect) is fx.ExpireLineage for effect in step) for step in steps][:many]
-        if True in expires:  # the clock has a tick for every row: what this transaction logs would be old in it
+        if True in expires:  # the clock ticks for every row: what this transaction logs would already be old in it
             many = max(1, expires.index(True))
         self.committer.take(lambda _: 0, most_steps=many)
         self.committer.taken = serialized(self.committer.taken, self.world.scenario.codec)
@@ -379,7 +379,7 @@ class SimulatedDriver:
         return True
 
     def _commit(self, _about: object, _many: int, outcome: str) -> bool:
-        """Outcomes: committed; ``lost``: committed, but nobody says so; ``fails``; ``doubt``: decided later."""
+        """It commits. ``lost``: and the acknowledgement is lost; ``fails``: nothing commits; ``doubt``: decided later."""
         committer = self.committer
         if committer.wants is not CommitStep.COMMIT or self.attempt.is_in_doubt or self.world.is_locked(self.plan.name):
             return False
@@ -422,7 +422,7 @@ class SimulatedDriver:
             self.reading.dropped -= said
 
     def _hand_over(self, _about: object, _many: int, _outcome: str) -> bool:
-        """After the commit: what may leave the group now that it is durable."""
+        """After the commit: release what is durable now."""
         if self.committer.wants is not CommitStep.HAND_OVER:
             return False
         durable = self.committer.peek()
@@ -435,7 +435,7 @@ class SimulatedDriver:
         return True
 
     def _collect(self, _about: object, _many: int, _outcome: str) -> bool:
-        """Time passes until garbage is due, and is collected through the committer as everything else (Section 3.6)."""
+        """Time passes until garbage collection is due. It goes through the committer, like everything else (Section 3.6)."""
         if not self.is_running or self.loop.finishing:
             return False
         self.now += COLLECT_SECONDS
@@ -445,7 +445,7 @@ class SimulatedDriver:
         return True
 
     def _expire(self, about: object, many: int, _outcome: str) -> bool:
-        """A batch of retention or of shared bodies, by the group that is the last to finish."""
+        """The group that finishes last takes a batch of retention, or of shared bodies."""
         sweeps = self.world.sweeps
         if not self.is_running or self.loop.finishing or not isinstance(about, int) or about >= len(sweeps):
             return False
@@ -453,7 +453,7 @@ class SimulatedDriver:
         return True
 
     def token(self, operator: str) -> int:
-        """Of the writes of an operator."""
+        """The fencing token for the writes of an operator."""
         slot = slot_of(operator)
         moves = 0 if slot is None or self.slots is None else self.slots[slot]
         return WriterIdentity("", self.number, 0.0).token_after(moves)
@@ -472,9 +472,9 @@ class SimulatedDriver:
         return True
 
     def _check(self, _about: object, _many: int, _outcome: str) -> bool:
-        """A driver without anything to commit looks at its fence; nothing changes unless it raises.
+        """A driver with nothing to commit looks at its fence. Nothing changes unless that raises.
 
-        One without slots leaves when there will never be any for it.
+        A driver without slots leaves once it can never get any.
         """
         waits = self.is_registered and self.life.wants is LifeStep.WAIT
         looks = waits or (self.is_running and self.committer.is_idle())

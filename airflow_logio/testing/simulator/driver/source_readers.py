@@ -35,7 +35,7 @@ class Reading:
                 self.sources[name] = Source(order.action_id - 1, order.offset, stored=order.stored)
 
     def read(self, about: object, many: int, _outcome: str) -> bool:
-        """The source's thread reads more, from outside or from the stored effect of its read action."""
+        """The source's thread reads more, from the external system or from the stored effect of its read action."""
         name = str(about)
         source = self.sources.get(name)
         if not self._driver.is_running or source is None or source.exhausted or source.obtained is not None:
@@ -83,7 +83,7 @@ class Reading:
         return True
 
     def discard(self, about: object, _many: int, _outcome: str) -> bool:
-        """Discard the stored effect, after the commit that logged its last event; then comes event r."""
+        """Discard the stored effect, after the commit that logged its last event. Then event r is removed."""
         if not self._driver.is_running or about not in self.drops:
             return False
         name, action_id, ref = drop = next(drop for drop in self.drops if drop == about)

@@ -1,7 +1,7 @@
-"""What a simulated driver's threads hold: each step that a thread of the runtime takes is a step of its own here.
+"""The state of a simulated driver's threads. Each step that a thread of the runtime takes is a separate step here.
 
-In what order a committer, a writer, a job or an epoch takes its steps is said by the protocol's state machines, which the
-threads of `runtime/driver/` run as well. What is one call there, and could be cut off or overtaken in between, is two here.
+The protocol's state machines decide in which order a committer, a writer, a job or an epoch takes its steps. The threads of
+`runtime/driver/` run the same machines. A call that could be cut off or overtaken in the middle is two steps here.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ if TYPE_CHECKING:
 
 
 class SimulatedWriter(WriteQueue):
-    """A writer, and what it knows of its last attempt."""
+    """A writer, and what it knows about its last attempt."""
 
     tried = False
-    """It has tried to apply what it has taken, and knows no outcome."""
+    """It has tried to apply what it has taken, but does not know the outcome."""
     todo: Sequence[PendingWrite] = ()
-    """Of a checkable system: what its answer said is still to be applied."""
+    """For a checkable system: what is still to be applied, according to its answer."""
     attempt: WriteAttempt | None = None
-    """Of a conditional system: the transaction under way."""
+    """For a conditional system: the transaction under way."""
 
     def begin(self, actions: int) -> None:
         """Take the next group of actions."""
@@ -42,9 +42,9 @@ class SimulatedWriter(WriteQueue):
         self.tried, self.todo, self.attempt = False, (), None
 
     def act(self, driver: SimulatedDriver, many: int) -> bool:
-        """Up to `many` steps of an attempt; True if the system has now applied all that was taken.
+        """Take up to `many` steps of an attempt. True if the system has now applied everything that was taken.
 
-        A checkable system is asked first, and written to in another step.
+        A checkable system is asked in one step, and written to in another.
         """
         system, watch = driver.world.systems[self.key[1]], driver.world.watch
         if system.guarantee is Guarantee.CONDITIONAL:
@@ -74,7 +74,8 @@ class SimulatedWriter(WriteQueue):
         return True
 
     def _client_of(self, driver: SimulatedDriver) -> Callable[[], bool]:
-        """Whether this thread lives: its driver does, and has not joined it. The locks of a database hold no driver."""
+        """A function that says whether this thread is alive. It is if its driver is, and has not joined it. Weak references:
+        the locks of a database must not keep a driver in memory."""
         of_driver, of_writer = ref(driver), ref(self)
 
         def is_alive() -> bool:
@@ -84,7 +85,7 @@ class SimulatedWriter(WriteQueue):
         return is_alive
 
     def lose_answer(self) -> None:
-        """All of it is applied, and the answer is lost: it tries again."""
+        """Everything is applied, but the answer is lost: the writer tries again."""
         self.tried, self.todo, self.attempt = True, (), None
 
     def give_up(self) -> None:
@@ -95,9 +96,9 @@ class SimulatedWriter(WriteQueue):
 
 
 class SimulatedWriters(dict[WriterKey, SimulatedWriter]):
-    """Of one epoch. A plan does not say which connections its operators write to: a writer is there when it is asked for.
+    """The writers of one epoch. A plan does not name the connections that its operators write to: a lookup makes the writer.
 
-    Every method named by a verb is a step, as those of `SimulatedDriver`.
+    Every method named by a verb is a step, as in `SimulatedDriver`.
     """
 
     def __init__(self, driver: SimulatedDriver) -> None:
@@ -119,9 +120,10 @@ class SimulatedWriters(dict[WriterKey, SimulatedWriter]):
         return True
 
     def apply(self, about: object, many: int, outcome: str) -> bool:
-        """Up to `many` steps of an attempt at the external system.
+        """Take up to `many` steps of an attempt at the external system.
 
-        Outcomes: applied, if they were enough; ``lost``: then the answer is lost; ``fails``: the connection breaks.
+        If the steps are enough, everything is applied; with outcome ``lost``, the answer is then lost. With outcome
+        ``fails``, the connection breaks.
         """
         writer = self._of(about)
         if writer is None or writer.wants is not WriteStep.APPLY:
@@ -150,13 +152,13 @@ class Source:
     stored: str | None = None
     """Reference of the stored effect of a non-replayable read action; from the log, or just obtained."""
     obtained: tuple[str, int] | None = None
-    """The effect is stored, and the group has not noted it: (reference, records)."""
+    """The effect is stored, but the group has not noted it: (reference, records)."""
     exhausted: bool = False
     handed_over: bool = False
-    """The group knows that the stored effect is used whole; what follows is not asked yet."""
+    """The group knows that the stored effect is used up, but not yet what follows."""
 
     def read(self, driver: SimulatedDriver, name: str, many: int) -> None:
-        """Read on, from outside or from the stored effect."""
+        """Continue to read, from the external system or from the stored effect."""
         if not driver.protocol.source(name).spec.replayable and self.stored is None:
             self.obtained = driver.world.obtain(driver, name, self.action)
             return
@@ -178,7 +180,7 @@ class Job:
 
 
 def serialized(effects: fx.Effects, codec: Codec) -> fx.Effects:
-    """Bodies for payloads, before the transaction (as `runtime/driver/committer.py` does it with Arrow)."""
+    """Replaces payloads by bodies before the transaction, as `runtime/driver/committer.py` does with Arrow."""
     done: fx.Effects = []
     for effect in effects:
         kind = type(effect)

@@ -38,7 +38,7 @@ class EventWatch:
         self._kept: frozenset[Port] = frozenset()
         self._retention: float | None = None
         self._logics: Mapping[str, Logic] = {}
-        """Those of operators with a state."""
+        """Operator → its logic, for operators with a state."""
         self._closing: set[tuple[str, str]] = set()
 
     def begin(

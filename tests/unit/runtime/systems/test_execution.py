@@ -196,7 +196,7 @@ def test_a_conditional_system_applies_what_it_has_not_seen() -> None:
 
 def test_a_conditional_system_refuses_who_was_replaced_and_notices_a_restored_copy() -> None:
     system: dict[str, Any] = {"run/save/crm/0": (3, 2)}
-    with pytest.raises(Fenced, match="token 2 has written, this driver holds 1"):
+    with pytest.raises(Fenced, match="token 2 has written, but this driver holds 1"):
         execute(Conditional(system), 4, token=1)
     with pytest.raises(LogInconsistent, match="restored from an older copy"):
         execute(Conditional(system), 5, token=2)

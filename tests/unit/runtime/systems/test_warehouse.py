@@ -64,7 +64,7 @@ def test_what_was_applied_is_not_applied_again(warehouse: Warehouse) -> None:
 
 def test_a_lower_token_is_refused(warehouse: Warehouse) -> None:
     apply(warehouse, NEW, 1, 2, token=2)
-    with pytest.raises(Fenced, match="token 2 has written, this driver holds 1"):
+    with pytest.raises(Fenced, match="token 2 has written, but this driver holds 1"):
         apply(warehouse, NEW, 3, token=1)
     assert contents(warehouse) == [(2, "new")]
 
