@@ -215,15 +215,23 @@ def look_after(store: LogStore, run: Run, statuses: Sequence[GroupStatus]) -> li
     """
     if not run.spec.replicated:
         return []
-    requests = [one for one in reversed(store.scalings(run.run_id)) if one.state in OPEN_SCALING]
+    known = store.scalings(run.run_id)
+    requests = [one for one in reversed(known) if one.state in OPEN_SCALING]
     for group, shape in run.spec.replicated.items():
         replicas = [status for status in statuses if status.group in shape.replicas]
         if any(status.state is GroupState.FINISHED for status in replicas):
             _retire_idle(store, run, group, replicas)
         asked = any(one.group == group for one in requests)
-        if not asked and all(status.state in CONCLUDED for status in replicas) and not any(map(_is_halted, statuses)):
-            requests += _wake_up(store, run, group)
+        sleeps = all(status.state in CONCLUDED for status in replicas) or _was_refused(known, group)
+        if not asked and sleeps and not any(map(_is_halted, statuses)):
+            requests += _wake_up(store, run, group, replicas)
     return requests
+
+
+def _was_refused(known: Sequence[ScalingRequest], group: str) -> bool:
+    """Whether the latest request was refused. It may have superseded one whose replica lives and never got a slot."""
+    latest = next((one for one in known if one.group == group), None)
+    return latest is not None and latest.state is ScalingState.REFUSED
 
 
 def _retire_idle(store: LogStore, run: Run, group: str, replicas: Sequence[GroupStatus]) -> None:
@@ -237,14 +245,19 @@ def _retire_idle(store: LogStore, run: Run, group: str, replicas: Sequence[Group
         log.info("replicas %s are not retired yet: %s", ", ".join(idle), error)  # they are looked at again
 
 
-def _wake_up(store: LogStore, run: Run, group: str) -> list[ScalingRequest]:
-    """Ask for a replica of a group that is scaled to zero and has work (`LogStore.has_work`)."""
+def _wake_up(store: LogStore, run: Run, group: str, replicas: Sequence[GroupStatus]) -> list[ScalingRequest]:
+    """Ask for a replica of a group in which no replica owns a slot, and that has work (`LogStore.has_work`).
+
+    Not for more than there are: each look would ask again, and be refused again.
+    """
+    least = max(1, run.spec.replicated[group].least)
+    if len(plan(replicas, least).wanted) < least:
+        return []
     slots = [slot for slot in store.slots(run.run_id, group) if not slot.done]
     if not slots or any(slot.owner is not None for slot in slots):
         return []
     if not store.has_work(run.run_id, group):
         return []
-    least = max(1, run.spec.replicated[group].least)
     return [
         store.request_scaling(run.run_id, group, least, by="dispatcher", reason="work waits, and there is no replica")
     ]

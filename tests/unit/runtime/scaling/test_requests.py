@@ -92,6 +92,46 @@ def test_a_group_that_sleeps_is_woken_with_as_many_replicas_as_its_author_wants_
     assert look_after(store, run, store.groups(run.run_id)) == [request]
 
 
+def test_a_replica_that_was_launched_for_a_superseded_request_gets_the_slots_that_nobody_has(store: MemoryLogStore) -> None:
+    run = begun(store, initial=2, least=0)
+    halting = launch(store, run, B)
+    store.rescale(run.run_id, GROUP, {0: None, 1: B, 2: None, 3: None}, retire=[A])
+    store.request(run.run_id, B, GroupState.HALTED)
+    store.halted(halting.ref)
+    feeder(store, run).session.commit([to_slot(1, 0)])
+    store.request_scaling(run.run_id, GROUP, 1, by="dispatcher")
+    woken = launch(store, run, A)
+    store.heartbeat(woken.ref, 1, ready=True, rss_bytes=0)
+    too_many = store.request_scaling(run.run_id, GROUP, 3, by="a person")
+    assert next_step(store, run, too_many, nobody).stage is Stage.REFUSED
+    assert look_after(store, run, store.groups(run.run_id)) == [], "a person has halted a replica"
+
+    store.request(run.run_id, B, RUNNING)
+    resumed = launch(store, run, B)
+    store.heartbeat(resumed.ref, 1, ready=True, rss_bytes=0)
+    store.rescale(run.run_id, GROUP, {1: None}, retire=[B])
+    (request,) = look_after(store, run, store.groups(run.run_id))
+    assert (request.replicas, request.by) == (1, "dispatcher")
+    assert next_step(store, run, request, nobody).stage is Stage.DONE
+    assert {slot.owner for slot in store.slots(run.run_id, GROUP)} == {A}
+    assert look_after(store, run, store.groups(run.run_id)) == []
+
+
+def test_a_group_that_lacks_replicas_is_asked_for_once(store: MemoryLogStore) -> None:
+    """The others are parked: a person must see to them, and each look would only be refused again."""
+    run = begun(store, initial=3, least=2)
+    drivers = {name: launch(store, run, name) for name in REPLICAS}
+    for name, driver in drivers.items():
+        store.heartbeat(driver.ref, 1, ready=True, rss_bytes=0)
+        if name != A:
+            driver.session.park("a fault")
+    store.rescale(run.run_id, GROUP, dict.fromkeys(range(4)))
+    feeder(store, run).session.commit([to_slot(1, 0)])
+    asked = store.request_scaling(run.run_id, GROUP, 2, by="test")
+    assert next_step(store, run, asked, nobody).stage is Stage.REFUSED
+    assert look_after(store, run, store.groups(run.run_id)) == []
+
+
 def test_a_drain_is_not_over_while_the_last_group_sleeps_with_work_left(store: MemoryLogStore) -> None:
     spec = replicated_spec(slots=2, initial=1)
     ends_with_replicas = replace(
