@@ -93,7 +93,7 @@ class GroupEpoch:
     ) -> None:
         self._settings = settings
         self._session = session
-        self._recovered = recovered
+        self._recovered: Recovered | None = recovered
         self._load = settings.load
         self._pipeline = settings.pipeline
         self._slots = slots
@@ -153,7 +153,10 @@ class GroupEpoch:
 
     def _begin(self) -> None:
         started = time.monotonic()
-        recovered, drains = self._recovered, self._settings.drain_requested.is_set()
+        # Nothing keeps it once memory is rebuilt: it has the bodies of all that is undone.
+        recovered, self._recovered = self._recovered, None
+        assert recovered is not None
+        drains = self._settings.drain_requested.is_set()
         self._committer.start()
         self._loop.rebuild(recovered, self._bodies.unpacked)
         self._start_threads()

@@ -190,6 +190,7 @@ class Driver:
                     life.done(LifeStep.READ)
                 case LifeStep.REBUILD:
                     group = GroupEpoch(settings, session, epoch, recovered, slots)
+                    del recovered  # the epoch lets go of it as well
                     life.done(LifeStep.REBUILD)
                 case LifeStep.WAIT:
                     return IdleEpoch(settings, session, partial(self._retire, session.ref)).run()

@@ -62,7 +62,8 @@ def test_a_story_says_who_did_what_and_what_is_wrong(monkeypatch: pytest.MonkeyP
     simulator = broken("trigger_not_committed", monkeypatch)
     story = tell(simulator, shrink(simulator, first_failure(simulator)))
     assert story[0] in {f"group {name}: incarnation 1 is claimed" for name in ("ingest", "window", "store")}
-    assert any("CRASHES" in sentence or "considered dead" in sentence for sentence in story)
+    losses = ("CRASHES", "considered dead", "declares its memory void")
+    assert any(loss in sentence for sentence in story for loss in losses)
     assert any("at window.in assigned to Input Sets" in sentence for sentence in story)
     assert story[-1].startswith("Then: destinations are those of a run without failures — violated: port window.out")
 
