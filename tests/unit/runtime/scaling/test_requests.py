@@ -92,7 +92,9 @@ def test_a_group_that_sleeps_is_woken_with_as_many_replicas_as_its_author_wants_
     assert look_after(store, run, store.groups(run.run_id)) == [request]
 
 
-def test_a_replica_that_was_launched_for_a_superseded_request_gets_the_slots_that_nobody_has(store: MemoryLogStore) -> None:
+def test_a_replica_that_was_launched_for_a_superseded_request_gets_the_slots_that_nobody_has(
+    store: MemoryLogStore,
+) -> None:
     run = begun(store, initial=2, least=0)
     halting = launch(store, run, B)
     store.rescale(run.run_id, GROUP, {0: None, 1: B, 2: None, 3: None}, retire=[A])
