@@ -171,7 +171,7 @@ def a_claim(store: SqlLogStore, dag_run: str) -> Asked:
         try:
             store.claim(run.run_id, "g", expected=0, reason="test")
         except Fenced as error:
-            assert "claimed by somebody else: incarnation 1" in str(error)
+            assert "claimed by another process: incarnation 1" in str(error)
 
     def outcome() -> tuple[Any, ...]:
         found = store.group(run.run_id, "g")

@@ -139,7 +139,7 @@ def launch_group(
     if status.incarnation != expected:
         # Before anything is ended: what runs now is the driver of another launcher.
         raise Fenced(
-            f"group {group!r} was claimed by somebody else: incarnation {status.incarnation}, expected {expected}"
+            f"group {group!r} was claimed by another process: incarnation {status.incarnation}, expected {expected}"
         )
     check_claim(group, status.state, by_user=by_user)
     if context.store.ends_old_driver_first:

@@ -38,7 +38,7 @@ def claim(
     row, fence = tables.groups[key], tables.fences[key]
     if fence.incarnation != expected:
         raise Fenced(
-            f"group {group!r} was claimed by somebody else: incarnation {fence.incarnation}, expected {expected}"
+            f"group {group!r} was claimed by another process: incarnation {fence.incarnation}, expected {expected}"
         )
     if (run := tables.runs[key.run_id]).state is RunState.SUPERSEDED:
         raise ProtocolViolation(superseded(run.as_run()))

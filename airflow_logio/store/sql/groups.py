@@ -112,7 +112,7 @@ def claim(
     """Raise the incarnation, or move the group to where it belongs instead."""
     state, incarnation = lock_group(connection, run.run_id, group)
     if incarnation != expected:
-        raise Fenced(f"group {group!r} was claimed by somebody else: incarnation {incarnation}, expected {expected}")
+        raise Fenced(f"group {group!r} was claimed by another process: incarnation {incarnation}, expected {expected}")
     _check_current(connection, run, state, request_id)
     check_claim(group, state, by_user=by_user)
     recovery = expected > 0

@@ -67,7 +67,7 @@ def test_a_second_supervisor_does_not_end_the_new_driver(store: LogStore, sleepe
     identity = processes.identity_of(child.pid)
     assert identity is not None
     store.register(claim, identity)
-    with pytest.raises(Fenced, match="claimed by somebody else"):
+    with pytest.raises(Fenced, match="claimed by another process"):
         launch_group(context(store, old.run), "g", expected=1, reason="the second")
     assert child.poll() is None
     assert processes.is_gone(identity) is False
