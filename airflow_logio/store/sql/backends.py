@@ -14,7 +14,7 @@ MAX_APPLICATION_NAME = 63
 
 
 def driver_application(run_id: int, group: str, incarnation: int) -> str:
-    """The application name of a driver's sessions: by it a stopped driver's backends are found and ended."""
+    """The application name of a driver's sessions, by which a stopped driver's backends are found and ended."""
     name = f"logio driver {run_id}/{incarnation} {group}"
     if len(name) <= MAX_APPLICATION_NAME:
         return name
