@@ -14,17 +14,26 @@ from contextlib import contextmanager
 import psutil
 import pytest
 
-from airflow_logio import databases
+from airflow_logio import databases, postgres_sessions
 from airflow_logio.errors import Fenced, LogUnavailable
 from airflow_logio.store.records import Collected, GroupRef
 from airflow_logio.store.rules.patience import Patience
 from airflow_logio.store.sql import engines
-from airflow_logio.store.sql.backends import driver_application
 from airflow_logio.store.sql.store import SqlLogStore
 from tests.conftest import QUICK
 from tests.store.conftest import OpenStore
 from tests.support.faults import Pause, before_statement
-from tests.support.logs import Driver, assigned, contents, fetched, open_sql_store, sent, spec, start_driver
+from tests.support.logs import (
+    Driver,
+    assigned,
+    contents,
+    driver_name,
+    fetched,
+    open_sql_store,
+    sent,
+    spec,
+    start_driver,
+)
 from tests.support.waiting import eventually
 
 
@@ -36,8 +45,9 @@ def short_lock_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def zombie(open_another: OpenStore) -> Driver:
     """A driver whose sessions are named as its launcher names them."""
-    run = open_another().start_run(spec())
-    store = open_another(application=driver_application(run.run_id, "g", 1))
+    launcher = open_another()
+    run = launcher.start_run(spec())
+    store = open_another(application=driver_name(launcher, run.run_id, "g"))
     driver = start_driver(store, run=run)
     driver.session.commit([sent(1), sent(2)])
     return driver
@@ -79,10 +89,11 @@ from airflow_logio.errors import Fenced
 from airflow_logio.store import open_store
 from airflow_logio.store.records import GroupRef
 from airflow_logio.store.sql.backends import driver_application
+from airflow_logio.store.sql.revision import check
 from tests.support.logs import assigned, sent
 
 url, run_id, number = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
-store = open_store(url, application=driver_application(run_id, "g", 1))
+store = open_store(url, application=driver_application(check(url), run_id, "g", 1))
 session = store.session(GroupRef(run_id, "g", 1))
 session.open()
 seen = []
@@ -143,7 +154,9 @@ def test_a_stopped_driver_holds_no_claim_up(postgres_url: str, statement: int) -
         assert not store.ends_old_driver_first
         began = time.monotonic()
         successor = replace(store, driver)
-        assert time.monotonic() - began < databases.IDLE_IN_TRANSACTION_SECONDS, "it did not wait for the idle timeout"
+        assert time.monotonic() - began < postgres_sessions.IDLE_IN_TRANSACTION_SECONDS, (
+            "it did not wait for the idle timeout"
+        )
         assert fetched(successor.session) == [1, 2], "what the zombie had in hand was not committed"
         successor.session.commit([assigned(1, "B"), sent(3)])
         before = contents(store)

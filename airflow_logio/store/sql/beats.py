@@ -30,8 +30,6 @@ def wish(connection: Connection, ref: GroupRef) -> GroupState:
 
 def write(connection: Connection, ref: GroupRef, beat: int, *, ready: bool, rss_bytes: int, load: Load | None) -> None:
     """One row per incarnation, and one for what it says of its load."""
-    if connection.dialect.name == "postgresql":  # a slow disk must not look like the death of every driver
-        connection.execute(sa.text("SET LOCAL synchronous_commit = off"))
     values = {"beat": beat, "at": now(connection.dialect.name), "ready": ready, "rss_bytes": rss_bytes}
     keys = {"run_id": ref.run_id, "group_name": ref.group, "incarnation": ref.incarnation}
     beats = upserting(connection, schema.heartbeat).values(**keys, **values)
