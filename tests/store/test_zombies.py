@@ -12,13 +12,14 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 
 import psutil
+import psycopg2
 import pytest
 
 from airflow_logio import databases, postgres_sessions
 from airflow_logio.errors import Fenced, LogUnavailable
 from airflow_logio.store.records import Collected, GroupRef
 from airflow_logio.store.rules.patience import Patience
-from airflow_logio.store.sql import engines
+from airflow_logio.store.sql import engines, migrate
 from airflow_logio.store.sql.store import SqlLogStore
 from tests.conftest import QUICK
 from tests.store.conftest import OpenStore
@@ -56,6 +57,33 @@ def zombie(open_another: OpenStore) -> Driver:
 def replace(supervisor: SqlLogStore, driver: Driver) -> Driver:
     assert supervisor.declare_dead(driver.ref, "no heartbeat")
     return start_driver(supervisor, run=driver.run, expected=driver.ref.incarnation)
+
+
+@pytest.mark.postgres
+def test_drivers_of_another_log_in_the_same_database_keep_their_sessions(postgres_url: str) -> None:
+    """Two schemas, each with a run 1: a recovery in one of them ends no session of the other."""
+    with psycopg2.connect(postgres_url) as connection, connection.cursor() as cursor:
+        cursor.execute("CREATE SCHEMA other")
+    connection.close()
+    other_url = f"{postgres_url}?options=-csearch_path%3Dother"
+    migrate.upgrade(other_url)
+    ours, theirs = (open_sql_store(url, patience=QUICK) for url in (postgres_url, other_url))
+    claims = [start_driver(store).claim for store in (ours, theirs)]
+    drivers = [
+        open_sql_store(url, driver=claim, patience=QUICK)
+        for url, claim in zip((postgres_url, other_url), claims, strict=True)
+    ]
+    before = [backend(driver) for driver in drivers]
+    assert {(claim.run_id, claim.group, claim.incarnation) for claim in claims} == {(1, "g", 1)}
+    assert theirs.end_backends(1, "g", 1) == 1
+    assert backend(drivers[0]) == before[0], "the same session as before"
+    for store in (ours, theirs, *drivers):
+        store.dispose()
+
+
+def backend(store: SqlLogStore) -> int:
+    with store.engine.connect() as session:
+        return int(session.exec_driver_sql("SELECT pg_backend_pid()").scalar_one())
 
 
 @pytest.mark.postgres
