@@ -16,7 +16,7 @@ from pathlib import Path
 import psycopg2
 
 from airflow_logio.store.sql import migrate
-from tests.support.postgres import PostgresServer, _unprivileged
+from tests.support.postgres import PostgresServer, unprivileged
 
 MEBIBYTES = 64
 
@@ -81,7 +81,7 @@ def _mounted() -> Iterator[Path | None]:
         if is_mounted:
             folder.chmod(0o755)
             (folder / "space").mkdir()
-            user = _unprivileged()
+            user = unprivileged()
             shutil.chown(folder / "space", user["user"], user["group"])
         yield folder if is_mounted else None
     finally:

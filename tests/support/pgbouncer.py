@@ -14,7 +14,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 import psycopg2
 import sqlalchemy as sa
@@ -119,5 +118,4 @@ def _libraries() -> list[str]:
 
 
 def _run(command: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
-    arguments: dict[str, Any] = {"capture_output": True, "text": True, "check": False, "cwd": folder}
-    return subprocess.run(command, **arguments)
+    return subprocess.run(command, capture_output=True, text=True, check=False, cwd=folder)
