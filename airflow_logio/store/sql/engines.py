@@ -21,6 +21,7 @@ from airflow_logio.databases import (
 )
 from airflow_logio.errors import ConfigurationError, LogInconsistent, LogUnavailable
 from airflow_logio.postgres_sessions import SETTINGS, postgres_engine
+from airflow_logio.store.sql.beat_file import beat_file_engine
 
 LOCK_TIMEOUT_SECONDS = 3
 NOT_DURABLE = {SETTINGS: {"synchronous_commit": "off"}}
@@ -56,7 +57,7 @@ def beat_engine(url: str, log: Engine) -> Engine:
     parsed = parse_url(url)
     if parsed.get_backend_name() != "sqlite":
         return log
-    return sqlite_engine(parsed.set(database=f"{parsed.database}.heartbeat"), durable=False)
+    return beat_file_engine(parsed.set(database=f"{parsed.database}.heartbeat"))
 
 
 @contextmanager
@@ -105,7 +106,7 @@ def _translate(engine: Engine, error: sa.exc.DBAPIError) -> Exception:
         return LockTimeout(f"{where}: {cause}")
     if code in _CONFLICTS:
         return TransactionConflict(f"{where}: {cause}")
-    if code == "42P01" or "no such table" in cause:
+    if code == "42P01" or ("no such table" in cause and not error.connection_invalidated):
         return ConfigurationError(f"{where} has no LOG.io tables; create them with `logio db upgrade`")
     if is_misconfigured(error):
         return ConfigurationError(f"{where}: {cause}")
