@@ -24,18 +24,18 @@ def open_store(
 ) -> LogStore:
     """Open the log at `url`, with its schema checked.
 
-    `application` names the database sessions (PostgreSQL); those of a `driver` are named for its claim instead, because by
-    that name they are found and ended if it stops inside a transaction. `create` makes the tables if there are none;
-    older ones are never migrated here, because other runs may be active.
+    `application` names the database sessions (PostgreSQL). The sessions of a `driver` are named for its claim instead:
+    if it stops inside a transaction, they are found and ended by that name. `create` makes the tables if there are
+    none. Older tables are never migrated here, because other runs may be active.
 
-    Raises `ConfigurationError` for an unusable URL, `SchemaMismatch` for a schema of another version, `LogUnavailable` if
-    the database does not answer.
+    Raises `ConfigurationError` for an unusable URL, `SchemaMismatch` for a schema of another version, `LogUnavailable`
+    if the database does not answer.
     """
     from airflow_logio.store.sql import backends, revision
     from airflow_logio.store.sql.store import SqlLogStore
 
     if create and revision.is_empty(url):
-        from airflow_logio.store.sql import migrate  # the migration tool is loaded by those who migrate only
+        from airflow_logio.store.sql import migrate  # only a migration loads the migration tool
 
         migrate.upgrade(url)
     log_id = revision.check(url)

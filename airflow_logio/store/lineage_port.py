@@ -38,7 +38,7 @@ class LineageLog(ABC):
 
     @abstractmethod
     def events_in(self, operator: str, inset_ids: Collection[str]) -> Iterable[tuple[str, str, Port, int]]:
-        """EVENT_LOG of Input Sets: (Input Set, input port, sender, event_id), for events of whatever port."""
+        """EVENT_LOG of Input Sets: (Input Set, input port, sender, event_id), for events of any port."""
 
     @abstractmethod
     def uses_of(self, sender: Port, event_ids: Collection[int]) -> Iterable[tuple[int, Port, str]]:

@@ -1,7 +1,7 @@
 """The store port: what drivers and supervisors ask of the log. Adapters: `sql` (SQLite, PostgreSQL) and `memory`.
 
-Every method is one transaction, but for `listen`. All may raise `LogUnavailable`, which means: nothing is known to be lost,
-try again.
+Every method except `listen` is one transaction. Any method may raise `LogUnavailable`, which means: nothing is known to
+be lost, try again.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from airflow_logio.store.rules.patience import Patience
 
 
 def stopped(ref: GroupRef, state: str) -> str:
-    """Why a driver may not go on whose group was halted or parked by somebody else."""
+    """The error of a driver that must stop because its group was halted or parked from outside."""
     return (
         f"group {ref.group!r} is {state}: the driver of incarnation {ref.incarnation} commits nothing more, and exits"
     )
@@ -60,19 +60,20 @@ class GroupSession(ABC):
 
     @abstractmethod
     def slots(self) -> Mapping[int, int]:
-        """Slot → how often it has moved, of the slots that this replica owns and that are not done; to be asked after `open`.
+        """Slot → number of moves, for the slots that this replica owns and that are not done. Call it after `open`.
 
-        A move that comes later raises the epoch: while commits pass, the answer holds. Nothing for a group that is no
-        replica.
+        A later move raises the epoch, so the answer holds as long as commits succeed. It is empty for a group that is
+        not a replica.
         """
 
     @abstractmethod
     def commit(self, effects: Effects) -> tuple[Collected, ...]:
         """Apply effects in one transaction behind the fence (design D8), with LogEvent bodies serialized.
 
-        Returns what its effects of garbage collection did, in their order; nothing if the acknowledgement was lost.
+        Returns the results of its garbage-collection effects, in their order, or nothing if the acknowledgement was
+        lost.
 
-        Raises `Fenced`, `EpochVoid`, `LogInconsistent`; an unknown outcome is resolved by a read-back that takes the
+        Raises `Fenced`, `EpochVoid`, `LogInconsistent`. An unknown outcome is resolved by a read-back that takes the
         fence row's lock on a new connection, patiently.
         """
 
@@ -84,12 +85,13 @@ class GroupSession(ABC):
     def fetch_all(
         self, cursors: Mapping[Port, int], *, max_events: int, max_bytes: int
     ) -> Mapping[Port, Sequence[LoggedEvent]]:
-        """Undone, unassigned events of receiver ports, each beyond its cursor, in event_id order; something, if there is any.
+        """Undone, unassigned events of receiver ports, each beyond its cursor, in event_id order; at least one, if
+        there is any.
 
-        At most `max_events` of a port, and `max_bytes` of all: the ports take turns in the order of `cursors`, an event each,
-        and the first event always fits; a port whose next event does not fit gets no more. So a port that got nothing is
-        served if it comes first the next time. Ports that get nothing are left out. This is delivery, and the Resend step of
-        Algorithms 6 and 7 (design D5).
+        The result has at most `max_events` of each port, and at most `max_bytes` in total. The ports take turns in the
+        order of `cursors`, one event each. The first event always fits; a port whose next event does not fit gets no
+        more. So a port that got nothing is served if it comes first the next time. Ports that get nothing are left out.
+        This is delivery, and the Resend step of Algorithms 6 and 7 (design D5).
         """
 
     def fetch(self, receiver: Port, after: int, *, max_events: int, max_bytes: int) -> Sequence[LoggedEvent]:
@@ -121,18 +123,19 @@ class GroupSession(ABC):
 
 
 class Hearing(ABC):
-    """One listener's share in what a log announces, until it is closed (`LogStore.listen`)."""
+    """One listener to the announcements of a log, until it is closed (`LogStore.listen`)."""
 
     @abstractmethod
     def close(self) -> None:
-        """Ring no more. Waits for nothing; harmless when repeated."""
+        """Stop ringing. Never blocks, and is harmless when repeated."""
 
 
 class LogStore(ABC):
     """The log as launchers, supervisors and displays see it."""
 
     patience: Patience
-    """How long to wait for this log while it is unavailable; for callers, as no method but those of sessions waits itself."""
+    """How long callers should wait for this log while it is unavailable. Only the methods of sessions wait by
+    themselves."""
 
     @property
     def ends_old_driver_first(self) -> bool:
@@ -143,27 +146,29 @@ class LogStore(ABC):
 
     @abstractmethod
     def start_run(self, spec: RunSpec, *, alone: bool = False) -> Run:
-        """Get the newest run of `spec.key`, or create it: the first, or the next generation if the newest is superseded.
+        """Get the newest run of `spec.key`. If there is none, or it is superseded, create the next generation.
 
-        The log says which generation it is, not `spec`. Raises `IncompatibleRun` if the run exists with another graph
-        fingerprint and, `alone`, `OtherRunUnfinished` instead of creating one while another of its pipeline is unfinished.
+        The log determines the generation, not `spec`. Raises `IncompatibleRun` if the run exists with another graph
+        fingerprint. With `alone`, raises `OtherRunUnfinished` instead of creating a run while another run of its
+        pipeline is unfinished.
         """
 
     @abstractmethod
     def supersede(self, run_id: int) -> bool:
-        """Give a run up for good, so that the next start of its key begins a fresh one; its rows stay. False if it was.
+        """Give a run up for good, so that the next start of its key begins a fresh one. Its rows stay. False if it
+        already was.
 
-        Groups that are dead or new are halted with it. Raises `ProtocolViolation`, naming them, while groups are alive, and
-        `UnknownRun`.
+        Groups that are dead or new are halted with it. Raises `UnknownRun`, and `ProtocolViolation` while groups are
+        alive; the error names them.
         """
 
     @abstractmethod
     def find_run(self, uid: str) -> Run:
-        """Raises `UnknownRun`."""
+        """Find a run by its uid, a unique beginning of it, or its DAG run id. Raises `UnknownRun`."""
 
     @abstractmethod
     def list_runs(self, *, pipeline: str | None = None, limit: int = 50) -> Sequence[Run]:
-        """Newest first."""
+        """Runs, newest first."""
 
     @abstractmethod
     def finish_run(self, run_id: int) -> bool:
@@ -175,16 +180,17 @@ class LogStore(ABC):
 
     @abstractmethod
     def retry_quarantined(self, run_id: int, group: str | None = None) -> Retried:
-        """Put them back among the triggered ones, in one transaction that voids the epochs of all drivers concerned.
+        """Put them back among the triggered ones, in one transaction that voids the epochs of all affected drivers.
 
-        Ends of streams behind them are taken back; groups that had finished become halted, to be launched by a person.
+        Ends of streams behind them are taken back. Groups that had finished become halted; a person launches them.
         """
 
     # --- garbage ------------------------------------------------------------------------------------------------------
 
     @abstractmethod
     def collect(self, run_id: int, limit: int) -> Collected:
-        """One batch of what the finished groups of a run have left (Section 3.6); again while there is `more`."""
+        """Collect one batch of what the finished groups of a run have left (Section 3.6). Call it again while there is
+        `more`."""
 
     @abstractmethod
     def garbage(self, run_id: int) -> int:
@@ -192,14 +198,14 @@ class LogStore(ABC):
 
     @abstractmethod
     def removable(self, older_than_seconds: float, *, unfinished: bool = False) -> Sequence[Run]:
-        """Runs that ended so long ago, the oldest first, and those whose removal was interrupted.
+        """Runs that ended at least that long ago, the oldest first, and runs whose removal was interrupted.
 
-        With `unfinished` also runs that nobody has gone on with for so long: halted, parked or never launched.
+        With `unfinished`, also runs that have been idle for that long: halted, parked or never launched.
         """
 
     @abstractmethod
     def remove_run(self, run_id: int, limit: int, *, unfinished: bool = False) -> Collected:
-        """One batch of an ended run's removal from all tables; again while there is `more`.
+        """Remove one batch of an ended run's rows from all tables. Call it again while there is `more`.
 
         Raises `ProtocolViolation` if the run has not ended, `UnknownRun`.
         """
@@ -225,31 +231,33 @@ class LogStore(ABC):
     ) -> Claim:
         """Raise the incarnation from `expected` to `expected + 1` and commit: from then on the old driver is fenced.
 
-        Compare-and-set: raises `Fenced` if somebody else claimed meanwhile, `ProtocolViolation` if the state table
-        forbids it, `BudgetSpent` (and parks the group) if the recovery budget is spent; `by_user` claims spend none.
-        With `request_id`, `ProtocolViolation` if that request to scale has given way to a newer one, or is settled: a
-        replica that is launched for it now would be in nobody's plan.
-        Whatever holds the fence row's lock for long is a stopped driver inside a transaction: its backend is ended
-        (PostgreSQL).
+        Compare-and-set: raises `Fenced` if another process claimed meanwhile, `ProtocolViolation` if the state table
+        forbids it, `BudgetSpent` (and parks the group) if the recovery budget is spent. Claims `by_user` spend none of
+        the budget. With `request_id`, raises `ProtocolViolation` if that request to scale was superseded or settled: a
+        replica that is launched for it now would be in no plan.
+
+        If the fence row's lock is held for long, the holder is a driver that was stopped inside a transaction: its
+        backend is ended (PostgreSQL).
         """
 
     @abstractmethod
     def submitted(self, claim: Claim, *, log_path: str | None, launcher: DriverIdentity | None) -> bool:
-        """spark-submit was started for the claim; False if the driver was quicker or the claim is void."""
+        """Note that spark-submit was started for the claim. False if the driver was quicker or the claim is void."""
 
     @abstractmethod
     def register(self, claim: Claim, identity: DriverIdentity) -> GroupRef:
-        """The driver takes its incarnation (nonce compared, once). Raises `Fenced` for everybody else."""
+        """The driver takes its incarnation (nonce compared, once). Raises `Fenced` for any other process."""
 
     @abstractmethod
     def heartbeat(
         self, ref: GroupRef, beat: int, *, ready: bool, rss_bytes: int, load: Load | None = None
     ) -> GroupState:
-        """Write the heartbeat row of this incarnation; returns the desired state. Raises `Fenced` if replaced."""
+        """Write the heartbeat row of this incarnation and return the desired state. Raises `Fenced` if replaced."""
 
     @abstractmethod
     def declare_dead(self, ref: GroupRef, cause: str, *, failed_at: FailurePoint | None = None) -> bool:
-        """A supervisor saw this incarnation dead, or it says so itself; False if it was replaced or has ended.
+        """Declare this incarnation dead, for a supervisor or for the driver itself. False if it was replaced or has
+        ended.
 
         `failed_at` is where an operator's code raised: a claim that finds the same point too often parks the group.
         """
@@ -262,15 +270,16 @@ class LogStore(ABC):
     def request(self, run_id: int, group: str, desired: GroupState, *, incarnation: int | None = None) -> bool:
         """Set the desired state (running, draining or halted); the driver obeys with its next heartbeat.
 
-        With `incarnation` only while that one holds; False if it was replaced. Raises `ProtocolViolation` for a wish that
-        nobody would obey: of a group that the run does not have, to drain of one without sources or one that is halted.
+        With `incarnation`, only while that one is current; False if it was replaced. Raises `ProtocolViolation` for a
+        request that no driver would obey: for a group that the run does not have, or to drain a group that has no
+        sources or is halted.
         """
 
     @abstractmethod
     def halted(self, ref: GroupRef) -> bool:
-        """The driver of this incarnation has been stopped on request; False if it was replaced or has ended.
+        """Note that the driver of this incarnation was stopped on request. False if it was replaced or has ended.
 
-        Raises the epoch: what a driver that still runs would commit is refused, and it cannot rebuild itself.
+        Raises the epoch: a driver that still runs is refused when it commits, and cannot rebuild itself.
         """
 
     # --- replicas -----------------------------------------------------------------------------------------------------
@@ -289,34 +298,34 @@ class LogStore(ABC):
         retire: Collection[str] = (),
         request_id: int | None = None,
     ) -> int:
-        """Give slots to other replicas, and retire replicas, in one transaction; returns how many slots have moved.
+        """Give slots to other replicas and retire replicas, in one transaction. Returns how many slots have moved.
 
-        Slots that are not named stay. The epochs of all replicas concerned are raised: what they have in memory is void, and
-        what they would commit is refused. Their fences are locked as their commits lock them, so that a step of a replica
-        is either in the log before its slot moves, or never.
+        Slots that are not named stay. The epochs of all affected replicas are raised: what they have in memory is void,
+        and their next commit is refused. Their fences are locked in the same way as by their commits, so that a step of
+        a replica is either in the log before its slot moves, or never.
 
-        Raises `ProtocolViolation` if a slot is done or unknown, if a replica that is to get one does not run or was asked to
-        halt, if one that is to retire would keep a slot that is not done, or if the run has ended; `UnknownRun`;
-        with `request_id`, `ProtocolViolation` if that request is no longer open: somebody who went by it is late;
-        `ReplicaBusy` if a replica is stopped inside a transaction (on SQLite that shuts everyone out: `LogUnavailable`).
-        Nothing is changed then.
+        Raises `ProtocolViolation` if a slot is done or unknown, if a replica that would get one does not run or was
+        asked to halt, if a replica to retire would keep a slot that is not done, or if the run has ended. With
+        `request_id`, raises it also if that request is no longer open: the caller is late. Raises `UnknownRun`, and
+        `ReplicaBusy` if a replica is stopped inside a transaction (on SQLite that shuts every process out:
+        `LogUnavailable`). When it raises, nothing is changed.
         """
 
     @abstractmethod
     def has_work(self, run_id: int, group: str) -> bool:
-        """Whether anything of a replicated group waits for a replica: an event, an end of stream, a write action, an Input
-        Set that is triggered (or was quarantined, and is retried), an Output Set that is not sent.
+        """Whether a replicated group has work for a replica: an event, an end of stream, a write action, an Input Set
+        that is triggered (or was quarantined, and is retried), or an Output Set that is not sent.
 
-        What is in Input Sets that wait for more is no such work: a group may sleep with windows open.
+        Input Sets that wait for more events are not such work: a group may sleep with windows open.
         """
 
     @abstractmethod
     def request_scaling(
         self, run_id: int, group: str, replicas: int, *, by: str, reason: str = "", key: str | None = None
     ) -> ScalingRequest:
-        """Ask for a number of replicas; older requests for the group that are open are refused with that.
+        """Ask for a number of replicas. Older open requests for the group are refused because of it.
 
-        The request of the same `key` is returned if there is one, whatever has become of it. Raises `UnknownRun`, and
+        If there is a request with the same `key`, it is returned, whatever its state. Raises `UnknownRun`, and
         `ProtocolViolation` for a number that the group cannot have or a run that has ended.
         """
 
@@ -326,43 +335,46 @@ class LogStore(ABC):
 
     @abstractmethod
     def settle_scaling(self, request_id: int, state: ScalingState, note: str = "") -> bool:
-        """Accept, conclude or refuse a request (compare-and-set): False if that was settled otherwise.
+        """Accept, conclude or refuse a request (compare-and-set). False if it was settled otherwise.
 
-        True as well if it is in that state already: then nothing changes. Raises `ProtocolViolation` if there is none.
+        If it is already in that state, nothing changes and the answer is True. Raises `ProtocolViolation` if there is
+        no such request.
         """
 
     # --- supervision --------------------------------------------------------------------------------------------------
 
     @abstractmethod
     def note_launch(self, run_id: int, group: str, recipe: LaunchRecipe) -> None:
-        """How the group is to be launched from now on, whoever recovers it."""
+        """Note how every supervisor launches the group from now on."""
 
     @abstractmethod
     def launch_recipe(self, run_id: int, group: str) -> LaunchRecipe | None:
-        """None if nobody has said: such a group is launched only by the process that started its run."""
+        """The noted recipe, or None. A group without one is launched only by the process that started its run."""
 
     @abstractmethod
     def note_supervisor(self, name: str, *, pipeline: str | None = None, run_uid: str | None = None) -> None:
-        """Somebody of this name is about to look for failed groups of this run, of this pipeline, or of all."""
+        """Note that the supervisor of this name is about to look for failed groups of this run, of this pipeline, or of
+        all runs."""
 
     @abstractmethod
     def supervisors(self) -> Sequence[SupervisorRecord]:
-        """Everybody who has looked for failed groups, the latest first."""
+        """All supervisors that have looked for failed groups, the latest first."""
 
     @abstractmethod
     def unfinished(
         self, *, pipeline: str | None = None, run_uid: str | None = None
     ) -> Sequence[tuple[Run, Sequence[GroupStatus]]]:
-        """Runs that go on, oldest first, with their groups: what a supervisor looks at, in one snapshot."""
+        """Unfinished runs, oldest first, with their groups: what a supervisor looks at, in one snapshot."""
 
     @abstractmethod
     def listen(self, ring: Callable[[], None]) -> Hearing | None:
-        """Have `ring` called when a driver is declared dead in this log, by whatever process; None where that cannot be.
+        """Have `ring` called when any process declares a driver dead in this log. None if this log cannot announce
+        that.
 
-        It is also called when listening begins, or has begun: what was announced before that must be looked for. A hint, as
-        every wake-up: an announcement may be lost, and whoever listens polls as well. `ring` is called in any thread, and
-        must neither wait nor ask the log. The store may be disposed of before the hearing is closed. Waits for nothing,
-        and raises nothing if the log is unavailable.
+        `ring` is also called when listening begins, or has begun already: the listener has to look for what was
+        announced before. Like every wake-up, this is a hint: an announcement may be lost, so listeners poll as well.
+        `ring` is called in any thread, and must neither block nor query the log. The store may be disposed of before
+        the hearing is closed. `listen` never blocks, and raises nothing if the log is unavailable.
         """
 
     # --- lineage ------------------------------------------------------------------------------------------------------

@@ -20,9 +20,9 @@ REPLAY_SECONDS = 900.0
 
 @dataclass(frozen=True, slots=True)
 class RunKey:
-    """What identifies a run: one execution of a pipeline; `generation` counts explicit fresh starts of one DAG run.
+    """The identity of a run, one execution of a pipeline. `generation` counts explicit fresh starts of one DAG run.
 
-    Which one is current, the log knows: `LogStore.start_run` fills it in.
+    Only the log knows which generation is current: `LogStore.start_run` fills it in.
     """
 
     pipeline: str
@@ -58,7 +58,7 @@ class OperatorShape:
     lineage_in: tuple[str, ...] = ()
     lineage_out: tuple[str, ...] = ()
     lineage_starts: tuple[str, ...] = ()
-    """Those of `lineage_out` at which paths only start: nothing is recorded of how their events were made."""
+    """The ports of `lineage_out` at which paths only start: how their events were made is not recorded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,16 +75,16 @@ class ReplicatedShape:
     """A replicated group of a run: its operators are those of its slots, its replicas are groups of the log."""
 
     replicas: tuple[str, ...]
-    """All that it may ever have, in order; those that are not in use are retired."""
+    """All replicas that the group may ever have, in order. Those that are not in use are retired."""
     slots: int
     initial: int
-    """With how many of them a run begins."""
+    """The number of replicas with which a run begins."""
     least: int = 0
-    """A request for fewer is refused."""
+    """The least number of replicas: a request for fewer is refused."""
 
 
 class Supervision(StrEnum):
-    """Who finds the failed groups of a run and recovers them (design D10)."""
+    """What finds the failed groups of a run and recovers them (design D10)."""
 
     PROCESS = "process"
     """The process that started the run: `logio run`."""
@@ -114,23 +114,25 @@ class RunSpec:
     """Source → description of its read action, as it was when the run was started (paths made absolute there)."""
     backlog: BacklogBound = field(default_factory=BacklogBound)
     hold_sources: bool = False
-    """Sources wait until the drivers of all groups are ready, Spark warm: for benchmarks."""
+    """Sources wait until the drivers of all groups are ready and Spark is warm. For benchmarks."""
     replay_seconds: float = REPLAY_SECONDS
-    """How long actions on an external system that is away are replayed before the group is parked (Algorithm 5 Step 2)."""
+    """How long actions on an unavailable external system are replayed before the group is parked
+    (Algorithm 5 Step 2)."""
     operators: Mapping[str, OperatorShape] = field(default_factory=dict)
     """The graph, in topological order."""
     scopes: tuple[ScopeShape, ...] = ()
     supervision: Supervision = Supervision.PROCESS
-    """Who looks for failed groups and recovers them."""
+    """What looks for failed groups and recovers them."""
     replicated: Mapping[str, ReplicatedShape] = field(default_factory=dict)
-    """Replicated groups by name. `groups` has their replicas, shapes of `operators` name the replicated group."""
+    """Replicated groups by name. `groups` has their replicas; the shapes in `operators` name the replicated group."""
 
     def unused_replicas(self) -> frozenset[str]:
         """Replicas beyond those with which the run begins."""
         return frozenset(name for shape in self.replicated.values() for name in shape.replicas[shape.initial :])
 
     def operators_that_ended(self, unfinished: Collection[str], done: Collection[tuple[str, int]]) -> tuple[str, ...]:
-        """Those of groups that have finished; of a replicated group those of slots (group, slot) that are done."""
+        """Operators of groups that have finished. In a replicated group, operators of slots (group, slot) that are
+        done."""
 
         def ended(name: str, group: str) -> bool:
             return (group, slot_of(name)) in done if group in self.replicated else group not in unfinished
@@ -160,7 +162,7 @@ def encode_spec(spec: RunSpec) -> str:
         raise ConfigurationError(f"the description of run {str(spec.key)!a} cannot be stored: {error}") from error
     if not same:
         raise ConfigurationError(
-            f"the parameters of run {spec.key} cannot be stored as they are (a number that is none, such as nan or inf?): "
+            f"the parameters of run {spec.key} cannot be stored as they are (a number such as nan or inf?): "
             f"{dict(spec.params)}"
         )
     return text
@@ -180,7 +182,7 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class DriverIdentity:
-    """Where a driver process is. pid alone is not an identity: start time and boot id tell a reused one."""
+    """Where a driver process is. A pid alone is not an identity: start time and boot id tell a reused one."""
 
     host: str
     boot_id: str
@@ -193,29 +195,29 @@ class DriverIdentity:
 
 @dataclass(frozen=True, slots=True)
 class LaunchRecipe:
-    """How a group is launched by whoever recovers it: names of connections, never URLs or passwords."""
+    """How a supervisor launches a group: names of connections, never URLs or passwords."""
 
     spark_conn_id: str | None = None
     connections: Mapping[str, str] = field(default_factory=dict)
     """The pipeline's connection name → connection id, where it differs from the run's."""
     arguments: Mapping[str, Any] = field(default_factory=dict)
-    """Arguments of spark-submit, under the names that `LogioSparkOperator` gives them; those that were given."""
+    """The arguments of spark-submit that were given, under the names that `LogioSparkOperator` gives them."""
 
 
 @dataclass(frozen=True, slots=True)
 class SupervisorRecord:
-    """Somebody who looks for failed groups, and when he looked last."""
+    """A process that looks for failed groups, and when it last looked."""
 
     name: str
     pipeline: str | None
-    """The only pipeline whose runs he looks after; None for all."""
+    """The only pipeline whose runs it looks after; None for all."""
     run_uid: str | None
-    """The only run he looks after; None for all."""
+    """The only run it looks after; None for all."""
     age_seconds: float
-    """Since his last look, by the database's clock."""
+    """Seconds since its last look, by the database's clock."""
 
     def covers(self, run: Run) -> bool:
-        """Whether he looks after this run."""
+        """Whether it looks after this run."""
         return self.run_uid in (None, run.uid) and self.pipeline in (None, run.spec.key.pipeline)
 
 
@@ -234,7 +236,7 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """A claim that was not made: the group was parked or halted instead, which is committed; then `error` is raised."""
+    """A claim that was not made. The group was parked or halted instead, which is committed; then `error` is raised."""
 
     error: LogioError
 
@@ -254,20 +256,21 @@ class FenceRow:
 
 
 LOAD_SECONDS = 10.0
-"""The figures of a driver's load cover this time, or the time since it began."""
+"""The load of a driver covers this many seconds, or the time since it began."""
 
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """How a driver has spent the last seconds, and what passed through it in them. Fractions are of the time, 0 to 1."""
+    """How a driver has spent the last seconds, and what passed through it meanwhile. Fractions are of the time, 0 to
+    1."""
 
     seconds: float
     """How long the window is."""
     busy: float
     idle: float
-    """It waited for input."""
+    """The share of the time in which it waited for input."""
     blocked: float
-    """It was held up: by a receiver, an external system or the log."""
+    """The share of the time in which a receiver, an external system or the log held it up."""
     events_in: int
     records_in: int
     events_out: int
@@ -275,7 +278,7 @@ class Load:
     queued: int = 0
     """Events in its memory that no step has used yet."""
     lag_seconds: float = 0.0
-    """How long the oldest of these has been there."""
+    """How long the oldest of these events has been there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -287,7 +290,7 @@ class DriverRecord:
     reason: str
     """Why it was launched."""
     is_recovery: bool
-    """It replaced a dead driver, at the cost of the recovery budget; a person's retry does not."""
+    """Whether it replaced a dead driver, which spends recovery budget. A person's retry does not."""
     claimed_at: float
     submitted_at: float | None
     registered_at: float | None
@@ -324,7 +327,7 @@ class GroupStatus:
     commits: int = 0
     """Commits of the group, all incarnations together (the fence row's number of the last one)."""
     load: Load | None = None
-    """What the driver of this incarnation said with its last heartbeat."""
+    """The load that the driver of this incarnation reported with its last heartbeat."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -342,9 +345,9 @@ class PortProgress:
 
 @dataclass(frozen=True, slots=True)
 class UnderWay:
-    """What of a run is not done yet, as numbers of rows of EVENT_LOG; what is missing is 0.
+    """The work of a run that is not done yet, as numbers of rows of EVENT_LOG. A missing key means 0.
 
-    An event that was assigned to two open Input Sets is two rows. Quarantined ones are set aside, and not among them.
+    An event that was assigned to two open Input Sets counts as two rows. Rows of quarantined Input Sets do not count.
     """
 
     open: dict[Port, int]
@@ -380,16 +383,16 @@ class ScalingRequest:
     run_id: int
     group: str
     replicas: int
-    """How many are asked for."""
+    """The number of replicas asked for."""
     state: ScalingState
     by: str
     """Who asks."""
     reason: str
     """Why: the figures that a policy went by."""
     note: str
-    """What has become of it, in words."""
+    """The outcome, in words."""
     key: str | None
-    """Of two requests with the same key the second one is the first."""
+    """A second request with the same key returns the first one."""
     requested_at: float
     accepted_at: float | None = None
     ended_at: float | None = None
@@ -406,7 +409,7 @@ class Collected:
     more: bool = False
     """The batch was full: there may be more."""
     after: int = 0
-    """Where a sweep goes on: behind this event_id, or from the beginning."""
+    """Where a sweep resumes: behind this event_id, or at the beginning if it is 0."""
     refs: tuple[str, ...] = ()
     """Payloads that no row names any more. Remove them after the commit; the sweep of the run finds what is forgotten."""
 

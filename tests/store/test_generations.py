@@ -127,7 +127,7 @@ def test_nothing_of_it_is_launched_again(log_store: LogStore, state: GroupState,
         assert end[state]()
     assert log_store.supersede(run.run_id)
     before = rows_of(log_store)
-    with pytest.raises(ProtocolViolation, match="given up for a fresh run: nothing of it goes on"):
+    with pytest.raises(ProtocolViolation, match="given up for a fresh run: it does not resume"):
         log_store.claim(run.run_id, "g", expected=incarnation, reason="test", by_user=by_user)
     with pytest.raises(ProtocolViolation, match="given up for a fresh run"):
         log_store.finish_run(run.run_id)

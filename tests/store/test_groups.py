@@ -166,7 +166,7 @@ def test_a_wrong_nonce_is_refused_and_changes_nothing(log_store: LogStore) -> No
     run = log_store.start_run(spec())
     claim = log_store.claim(run.run_id, "g", expected=0, reason="start")
     before = contents(log_store)
-    with pytest.raises(Fenced, match="not to be had"):
+    with pytest.raises(Fenced, match="cannot be registered"):
         log_store.register(replace(claim, nonce="guessed"), SOMEBODY)
     assert contents(log_store) == before
 

@@ -310,7 +310,7 @@ def test_nothing_of_a_run_that_is_being_removed_is_retried(pipeline: Pipeline) -
     finish_feeder(pipeline)
     assert pipeline.store.finish_run(pipeline.run.run_id)
     assert pipeline.store.remove_run(pipeline.run.run_id, 1).more, "interrupted after its first batch"
-    with pytest.raises(UnknownRun, match="being removed from the log; nothing of it can be retried"):
+    with pytest.raises(UnknownRun, match="being removed from the log; it cannot be retried"):
         pipeline.store.retry_quarantined(pipeline.run.run_id)
     assert pipeline.store.find_run(pipeline.run.uid).state is RunState.REMOVING
 

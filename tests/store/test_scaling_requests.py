@@ -134,7 +134,7 @@ def test_requests_that_cannot_be_kept(log_store: LogStore) -> None:
         log_store.request_scaling(run.run_id + 1, GROUP, 1, by="test")
     with pytest.raises(ConfigurationError, match="the key of a request to scale cannot be"):
         log_store.request_scaling(run.run_id, GROUP, 1, by="test", key="a\0b")
-    with pytest.raises(ConfigurationError, match="who asks to scale cannot be ''"):
+    with pytest.raises(ConfigurationError, match="the name of the requester cannot be ''"):
         log_store.request_scaling(run.run_id, GROUP, 1, by="")
     with pytest.raises(ProtocolViolation, match="no request 99"):
         log_store.settle_scaling(99, DONE)

@@ -236,7 +236,7 @@ def test_a_replica_that_finishes_concludes_its_slots(log_store: LogStore) -> Non
     for placement in ({0: B}, {1: None}):
         with pytest.raises(ProtocolViolation, match=r"slot \d of group 'work' is done: it stays with 'work.1'"):
             log_store.rescale(run.run_id, GROUP, placement)
-    with pytest.raises(ProtocolViolation, match=r"'work\.1' is finished: it does not retire"):
+    with pytest.raises(ProtocolViolation, match=r"'work\.1' is finished: it cannot retire"):
         log_store.rescale(run.run_id, GROUP, {}, retire=[A])
     assert log_store.rescale(run.run_id, GROUP, {0: A}) == 0
     assert contents(log_store) == before

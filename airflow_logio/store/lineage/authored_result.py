@@ -14,9 +14,10 @@ from airflow_logio.store.rules.authored_ports import AuthoredPorts
 def as_authored(result: Lineage, run: Run) -> Lineage:
     """The same relationships between the author's ports.
 
-    An event that a Merger has passed on is one with the event of a slot that it came from, and bears the author's name of
-    the port: ``hourly.out``. The parts that a Dispatcher has made of an event are one with it. Input Sets keep the names of
-    their slots, ``hourly[3]``, by which they are different; so do events that no Merger has taken yet.
+    An event that a Merger has passed on counts as one with the event of the slot that it came from, and has the
+    author's name of the port: ``hourly.out``. The parts that a Dispatcher has made of an event count as one with that
+    event. Input Sets keep the names of their slots, ``hourly[3]``, which tell them apart. So do events that no Merger
+    has taken yet.
     """
     if not run.spec.replicated:
         return result
@@ -40,7 +41,7 @@ def as_authored(result: Lineage, run: Run) -> Lineage:
 
 
 def _passes(node: Node) -> bool:
-    """Whether it is an Input Set that only passes its event on, in parts or as it is."""
+    """Whether it is an Input Set that only passes its event on, in parts or unchanged."""
     return isinstance(node, InputSetNode) and (is_dispatcher(node.operator) or is_merger(node.operator))
 
 
@@ -49,7 +50,8 @@ def _stays(node: Node) -> bool:
 
 
 def _same(result: Lineage) -> Mapping[Node, Node]:
-    """Event → the event that it is one with, over the Input Sets of Dispatchers and Mergers: each of them has one event."""
+    """Event → the event that it counts as one with, over the Input Sets of Dispatchers and Mergers, which have one
+    event each."""
     towards: dict[Node, list[Node]] = {}
     for node, ends in result.edges.items():
         for end in filter(_passes, ends):

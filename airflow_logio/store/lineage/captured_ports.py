@@ -1,4 +1,4 @@
-"""Between which ports of a run lineage was captured, from the graph that the run remembers (Section 3.1)."""
+"""The ports of a run between which lineage was captured, from the graph that the log has of the run (Section 3.1)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class CapturedPorts:
         self._run = run
         self._shapes = run.spec.operators
         self.operators = tuple(self._shapes)
-        """In topological order."""
+        """The operators, in topological order."""
         self.authored = AuthoredPorts(self._shapes)
         self._next: dict[Port, list[Port]] = defaultdict(list)
         self._before: dict[Port, list[Port]] = defaultdict(list)
@@ -38,7 +38,7 @@ class CapturedPorts:
         return [Port(operator, name) for name in self._shapes[operator].lineage_out]
 
     def recorded_outputs(self, operator: str) -> list[Port]:
-        """OUT of an operator: those of its outputs at which paths do not only start."""
+        """OUT of an operator: its outputs, except those at which paths only start."""
         shape = self._shapes[operator]
         return [Port(operator, name) for name in shape.lineage_out if name not in shape.lineage_starts]
 
@@ -46,7 +46,8 @@ class CapturedPorts:
         return not self._shapes[operator].inputs
 
     def checked(self, port: Port | str) -> Port:
-        """An output port in a scope, as the log names it. Raises `LineageUnknown` for any other, saying which are."""
+        """An output port in a scope, as the log names it. Raises `LineageUnknown` for any other, and names those in a
+        scope."""
         found = self.authored.in_log(_port(str(port)))
         every = [output for name in self.operators for output in self.outputs(name)]
         if found in every:

@@ -16,8 +16,8 @@ Event 4711 of port ``hourly.out``, back to the events of the source, and on to w
 
 The records of an event and the effect of a read action, as Arrow tables: `airflow_logio.runtime.figures.lineage_records`.
 
-The graph of a run is in the log, so that no code of its author is needed. The number of statements depends on the number of
-ports, and not on how many events there are (a statement takes thousands of them) or on the ways between them.
+The graph of a run is in the log, so no code of its author is needed. The number of statements depends on the number of
+ports, not on how many events there are (one statement takes thousands of them) or on the paths between them.
 """
 
 from __future__ import annotations
@@ -45,15 +45,15 @@ AnyPort = Port | str
 def backward(store: LogStore, run: Run | str, port: AnyPort, event_id: EventIds, to: AnyPort | None = None) -> Lineage:
     """What one event of an output port, or several, were made from, recursively along the lineage paths.
 
-    With `to` only along the paths that come from that port; without, as far as lineage was captured. `run` is given as for
-    `LogStore.find_run`. Raises `LineageUnknown` for a port outside every scope, for an event that is not in the log (any
-    more) and for ports without a path; `UnknownRun`; `LogUnavailable`.
+    With `to`, only along the paths that come from that port; without, as far as lineage was captured. `run` is given as
+    for `LogStore.find_run`. Raises `LineageUnknown` for a port outside every scope, for an event that is not in the log
+    (any more) and for ports without a path. Also raises `UnknownRun` and `LogUnavailable`.
     """
     return _query(store, run, Direction.BACKWARD, port, event_id, to)
 
 
 def forward(store: LogStore, run: Run | str, port: AnyPort, event_id: EventIds, to: AnyPort | None = None) -> Lineage:
-    """What was made from one event of an output port, or from several, so far: as `backward`, the other way."""
+    """What was made so far from one event of an output port, or from several: `backward` in the other direction."""
     return _query(store, run, Direction.FORWARD, port, event_id, to)
 
 
@@ -80,15 +80,15 @@ def _check_events(log: LineageLog, port: Port, ids: Collection[int]) -> None:
     port = AuthoredPorts(log.run.spec.operators).seen(port)
     if 1 <= missing <= sent:
         raise LineageUnknown(
-            f"event {missing} of {port} in run {key} is not in the log any more: retention has let it go, with its lineage. "
-            "How long a scope keeps them is said where it is declared"
+            f"event {missing} of {port} in run {key} is not in the log any more: retention has removed it, with its "
+            "lineage. A scope's declaration says how long it keeps events"
         )
     extent = f"its events so far are 1 to {sent:,}" if sent else "the port has sent none so far"
     raise LineageUnknown(f"run {key} has no event {missing} of {port}; {extent}")
 
 
 def _described(log: LineageLog, direction: Direction, roots: Iterable[EventNode], edges: Edges) -> Lineage:
-    """The result, its nodes with what the log says of them."""
+    """The result: its nodes, with what the log says about them."""
     bare = dict.fromkeys([*roots, *edges, *(end for ends in edges.values() for end in ends)])
     full: dict[Node, Node] = {node: node for node in bare}
     full |= _events(log, [node for node in bare if isinstance(node, EventNode)])
@@ -102,7 +102,7 @@ def _described(log: LineageLog, direction: Direction, roots: Iterable[EventNode]
 
 
 def _place(node: Node) -> tuple[int, str, str, int]:
-    """The order of what is beside each other: the same on every store."""
+    """The sort key of nodes that are beside each other: the same order on every store."""
     match node:
         case EventNode(port, event_id):
             return 0, port.operator, port.name, event_id

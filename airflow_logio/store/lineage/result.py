@@ -1,4 +1,4 @@
-"""What a lineage query returns: a graph of events, Input Sets and read actions, each of them there once."""
+"""What a lineage query returns: a graph in which every event, Input Set and read action appears once."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ class Direction(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class EventNode:
-    """An event. `records` is None, and `about` empty, once retention has let its data go."""
+    """An event. `records` is None, and `about` empty, once retention has removed its data."""
 
     port: Port
     event_id: int
     records: int | None = field(default=None, compare=False)
     about: Mapping[str, Any] = field(default_factory=dict, compare=False)
-    """What its sender says of it; of a Parquet source: ``first`` and ``last`` row of the file, counted from 0."""
+    """What its sender says about it. For a Parquet source: ``first`` and ``last`` row of the file, counted from 0."""
 
     def __str__(self) -> str:
         return f"{self.port} {self.event_id}"
@@ -44,14 +44,14 @@ class InputSetNode:
 
 @dataclass(frozen=True, slots=True)
 class ReadNode:
-    """A read action: of a source, or side-effect of a generation (`is_source` tells)."""
+    """A read action of a source, or a side-effect read action of a generation (`is_source` tells)."""
 
     operator: str
     connection: str
     action_id: int
     is_source: bool = field(default=False, compare=False)
     records: int | None = field(default=None, compare=False)
-    """Of its stored effect; None if that is not kept."""
+    """The number of records in its stored effect; None if that is not kept."""
     description: Mapping[str, Any] = field(default_factory=dict, compare=False)
 
     def __str__(self) -> str:
@@ -73,9 +73,9 @@ class LineageStep(NamedTuple):
 class Lineage:
     """The answer to a query. `edges` lead away from `roots`, in the direction of the query.
 
-    Backward: event → Input Sets it was made from → their events on captured ports, and their read actions; an event of a
-    source → its read action. Forward: event → Input Sets that used it → events made from them. A node is there once, however
-    many ways lead to it: paths can be exponentially many.
+    Backward: event → Input Sets it was made from → their events on captured ports, and their read actions; an event of
+    a source → its read action. Forward: event → Input Sets that used it → events made from them. Each node appears
+    once, however many paths lead to it: there can be exponentially many.
     """
 
     direction: Direction
@@ -95,7 +95,8 @@ class Lineage:
         yield from seen
 
     def events(self, port: Port | str | None = None) -> list[EventNode]:
-        """The events of a port (``operator.port``), or all of them, in the order of event ids per port; with the roots."""
+        """The events of a port (``operator.port``), or of all, the roots included; in the order of event ids per
+        port."""
         wanted = None if port is None else str(port)
         found = (node for node in self.nodes() if isinstance(node, EventNode))
         return sorted((e for e in found if wanted in (None, str(e.port))), key=lambda e: (e.port, e.event_id))
@@ -126,7 +127,7 @@ class Lineage:
         }
 
     def walk(self) -> Iterator[LineageStep]:
-        """Depth first from the roots, as a tree is printed; below a node that comes again nothing is repeated."""
+        """Depth first from the roots, as a tree is printed. Below a node that appears again, nothing is repeated."""
         seen: set[Node] = set()
         todo: list[tuple[int, Node]] = [(0, node) for node in reversed(self.roots)]
         while todo:

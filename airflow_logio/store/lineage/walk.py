@@ -12,7 +12,7 @@ from airflow_logio.store.lineage.result import Direction, EventNode, InputSetNod
 from airflow_logio.store.lineage_port import LineageLog
 
 Edges = dict[Node, dict[Node, None]]
-"""Ends of the edges of each node, in the order in which they were found; the nodes say nothing of themselves yet."""
+"""The nodes to which the edges of each node lead, in the order in which they were found; without descriptions yet."""
 
 _Uses = dict[str, dict[str, list[EventNode]]]
 """Operator → Input Set → events assigned to it."""
@@ -59,7 +59,8 @@ class _Walk:
             yield inset_id
 
     def _inputs(self, operator: str, insets: Collection[str]) -> None:
-        """Events on ports in IN only: the Input Set may hold others (the paper's c_1 was made from such alone)."""
+        """Only events on ports in IN: the Input Set may hold others (the paper's c_1 was made from such events
+        alone)."""
         captured = self._ports.inputs(operator)
         for inset_id, name, sender, event_id in self._log.events_in(operator, insets):
             if name in captured and sender in self._allowed:
@@ -95,7 +96,7 @@ class _Walk:
                 used.append(EventNode(port, event_id))
 
     def _outputs(self, operator: str, used: dict[str, list[EventNode]]) -> None:
-        """An Input Set from which nothing was made on a port in OUT is no relationship, and left out."""
+        """Leaves out an Input Set from which nothing was made on a port in OUT: it is not a relationship."""
         for inset_id, port, event_id in self._log.outputs_of(operator, used):
             if port in self._allowed:
                 inset = InputSetNode(operator, inset_id)
@@ -108,7 +109,7 @@ class _Walk:
         self.edges.setdefault(node, {})[end] = None
 
     def _keep_ways_to_the_end(self) -> None:
-        """With an end port: only what leads to its events, and the read actions of the Input Sets on the way."""
+        """With an end port: keep only what leads to its events, and the read actions of the Input Sets on the way."""
         if self._end is None:
             return
         before: dict[Node, list[Node]] = defaultdict(list)

@@ -1,4 +1,4 @@
-"""Effects applied to the tables in memory: in the order and with the refusals of the SQL adapter (`sql/apply.py`)."""
+"""Applies effects to the tables in memory, in the order and with the refusals of the SQL adapter (`sql/apply.py`)."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from airflow_logio.store.rules.header import encode_header
 
 
 def apply_effects(tables: Tables, ref: GroupRef, effects: Sequence[fx.Effect]) -> tuple[Collected, ...]:
-    """Rows first, then assignments, done marks, what concludes, states: any concatenation of steps can be applied.
+    """Rows first, then assignments, done marks, conclusions, states: so any concatenation of steps can be applied.
 
-    Returns what the effects of garbage collection did.
+    Returns the results of the garbage-collection effects.
     """
     writer = _Writer(tables, ref)
     waiting: tuple[list[fx.Effect], ...] = ([], [], [], [])
@@ -215,7 +215,7 @@ class _Writer:
         self.collected.append(expiry.expire(self._tables, self._run, effect))
 
     def _drain_group(self, _effect: fx.DrainGroup) -> None:
-        """A group that is draining already, after a rebuild, or was taken for dead, keeps its state."""
+        """A group that is already draining after a rebuild, or that was declared dead, keeps its state."""
         key = GroupKey(self._run, self._ref.group)
         row = self._tables.groups[key]
         if row.state in allowed_from(GroupState.DRAINING):
@@ -283,7 +283,7 @@ _BESIDE: Mapping[type, int] = {fx.Acknowledge: 0, fx.MarkDone: 1, fx.StoreState:
 _TURN: Mapping[type, int] = {kind: _BESIDE.get(kind, 2) for kind in _CONCLUDE}
 """Assignments, then done marks, then what concludes, then rows that are replaced."""
 _PARTS = {kind: (_INSERT.get(kind), _TURN.get(kind)) for kind in (*_INSERT, *_CONCLUDE)}
-"""What is done with an effect at once, and in which turn the rest follows."""
+"""What is done at once for an effect, and in which turn the rest follows."""
 
 
 def _expect(found: int, expected: int, what: str) -> None:

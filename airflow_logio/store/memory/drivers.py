@@ -9,7 +9,7 @@ from airflow_logio.store.records import DriverRecord
 
 
 def driver_records(tables: Tables, run_id: int) -> Sequence[DriverRecord]:
-    """In the order in which they were claimed."""
+    """All drivers of the run, in the order in which they were claimed."""
     found = [_record(tables, key, row) for key, row in tables.drivers.items() if key[0].run_id == run_id]
     return sorted(found, key=lambda record: (record.claimed_at, record.group))
 

@@ -16,7 +16,7 @@ from airflow_logio.store.rules.header import decode_about
 
 
 def expire(tables: Tables, run_id: int, effect: fx.ExpireLineage) -> Collected:
-    """One batch; `Collected.after` is where the next one begins."""
+    """Expire one batch; `Collected.after` is where the next one begins."""
     match effect.kept:
         case Kept.EVENTS:
             return _bodies(tables, run_id, effect, effect.name)
@@ -58,7 +58,7 @@ def _old_bodies(tables: Tables, run_id: int, effect: fx.ExpireLineage, channel: 
 
 
 def _drop_used_rows(tables: Tables, run_id: int, bodies: Sequence[BodyKey]) -> list[LogRow]:
-    """Delete rows by which these events were used, where nothing is left that was made with them."""
+    """Delete rows in which these events were used, where nothing that was made with them is left."""
     with_lineage = {(port.operator, inset_id) for run, port, _, inset_id in tables.lineage if run == run_id}
     used = [
         row
@@ -83,7 +83,8 @@ def _states(tables: Tables, run_id: int, effect: fx.ExpireLineage) -> Collected:
 
 
 def _source_reads(tables: Tables, run_id: int, effect: fx.ExpireLineage) -> Collected:
-    """Read actions before the ones that the oldest kept events say they come from; without events, all but the last."""
+    """Remove read actions before those that the oldest kept events say they come from. Without events, all but the
+    last."""
     mine = sorted(key for key in tables.reads if key[:3] == (run_id, effect.operator, READ_CONNECTION))
     needed = [key[3] for key in mine[-1:]]
     for port in effect.ports:

@@ -16,7 +16,7 @@ from airflow_logio.store.rules.endings import GroupStates, check_alone, check_gr
 
 
 def start(tables: Tables, spec: RunSpec, *, alone: bool) -> Run:
-    """On an open transaction, like the others."""
+    """Runs in an open transaction, like the others."""
     newest = _newest(tables, spec.key)
     if newest is None or newest.state is RunState.SUPERSEDED:
         if alone:
@@ -79,7 +79,7 @@ def group_states(tables: Tables, run_id: int) -> GroupStates:
 
 def _create(tables: Tables, spec: RunSpec) -> RunRow:
     run_id, clock = next(tables.run_ids), tables.now()
-    # Through its stored form, as in a database: what cannot be stored is found out here.
+    # Goes through its stored form, as in a database: what cannot be stored is found here.
     stored = msgspec.json.decode(encode_spec(spec), type=RunSpec)
     row = RunRow(run_id, uuid.uuid4().hex, stored, clock)
     tables.put(tables.runs, run_id, row)

@@ -1,6 +1,6 @@
 """Groups of the log in memory: claimed, launched, registered, ended (`store/sql/groups.py` does so in a database).
 
-All of it on an open transaction.
+All functions run in an open transaction.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from airflow_logio.store.rules.scaling_rules import check_going_on
 def claim(
     tables: Tables, key: GroupKey, expected: int, reason: str, *, by_user: bool, request_id: int | None = None
 ) -> Claim | Refused:
-    """Raise the incarnation, or move the group to where it belongs instead."""
+    """Raise the incarnation, or move the group to the state where it belongs instead."""
     group = key.group
     if key.run_id not in tables.runs:
         raise UnknownRun(f"no run {key.run_id} is in the log")
@@ -38,7 +38,7 @@ def claim(
     row, fence = tables.groups[key], tables.fences[key]
     if fence.incarnation != expected:
         raise Fenced(
-            f"group {group!r} was claimed by somebody else: incarnation {fence.incarnation}, expected {expected}"
+            f"group {group!r} was claimed by another process: incarnation {fence.incarnation}, expected {expected}"
         )
     if (run := tables.runs[key.run_id]).state is RunState.SUPERSEDED:
         raise ProtocolViolation(superseded(run.as_run()))
@@ -103,7 +103,7 @@ def register(tables: Tables, claim: Claim, identity: DriverIdentity) -> GroupRef
     free = driver is not None and driver.nonce == claim.nonce and driver.registered_at is None
     if driver is None or not free or not _move(tables, claim, GroupState.RUNNING, None):
         raise Fenced(
-            f"incarnation {claim.incarnation} of group {claim.group!r} is not to be had: it was replaced, "
+            f"incarnation {claim.incarnation} of group {claim.group!r} cannot be registered: it was replaced, "
             "ended, or another process holds it; this driver exits before its first read"
         )
     registered = replace(driver, registered_at=tables.now(), identity=identity)
@@ -112,7 +112,7 @@ def register(tables: Tables, claim: Claim, identity: DriverIdentity) -> GroupRef
 
 
 def _is_same(tables: Tables, driver: DriverRow, claim: Claim, identity: DriverIdentity) -> bool:
-    """The driver asks again because its acknowledgement was lost."""
+    """The same driver asks again because its acknowledgement was lost."""
     fence = tables.fences[GroupKey(claim.run_id, claim.group)]
     return (driver.nonce, driver.identity, fence.incarnation) == (claim.nonce, identity, claim.incarnation)
 
@@ -136,7 +136,7 @@ def _move(tables: Tables, ref: Claim | GroupRef, target: GroupState, error: str 
         return False
     desired = target if target is GroupState.HALTED else row.desired
     tables.put(tables.groups, key, replace(row, state=target, desired=desired, since=tables.now(), error=error))
-    if target in STOPPED:  # its driver may be alive, or come back: it commits nothing any more
+    if target in STOPPED:  # its driver may be alive, or come back: it commits nothing more
         tables.put(tables.fences, key, replace(tables.fences[key], epoch=tables.fences[key].epoch + 1))
     return True
 

@@ -1,4 +1,4 @@
-"""Who hears of the failures in a log in memory: they are told in the thread that declares a driver dead."""
+"""Listeners to the failures in a log in memory. They are called in the thread that declares a driver dead."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ log = logging.getLogger(__name__)
 
 
 class MemoryHearing(Hearing):
-    """One share in what a log announces."""
+    """One listener to the announcements of a log."""
 
     def __init__(self, hearings: Hearings, ring: Callable[[], None]) -> None:
         self._hearings = hearings
@@ -23,14 +23,14 @@ class MemoryHearing(Hearing):
 
 
 class Hearings:
-    """All who hear of one log's failures. Thread-safe."""
+    """All listeners to one log's failures. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._all: set[MemoryHearing] = set()
 
     def join(self, ring: Callable[[], None]) -> MemoryHearing:
-        """Rings once, for listening has begun."""
+        """Rings once, because listening has begun."""
         hearing = MemoryHearing(self, ring)
         with self._lock:
             self._all.add(hearing)
@@ -42,11 +42,11 @@ class Hearings:
             self._all.discard(hearing)
 
     def announce(self) -> None:
-        """To be called after the commit: whoever is rung reads the log."""
+        """Call it after the commit: the listeners then read the log."""
         with self._lock:
             heard_by = tuple(self._all)
         for hearing in heard_by:
             try:
                 hearing.ring()
             except Exception as error:  # an event loop that has ended
-                log.debug("nobody was rung: %s", error)
+                log.debug("a listener was not rung: %s", error)

@@ -1,4 +1,4 @@
-"""`LineageLog` in memory: the rows of one run, sorted by what is asked of them."""
+"""`LineageLog` in memory: the rows of one run, indexed by what queries ask for."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ READS = read_channel("")
 
 
 class MemoryLineageLog(LineageLog):
-    """A snapshot is taken when it is made, inside a transaction; rows are frozen, so that it needs no lock afterwards."""
+    """Takes a snapshot when it is made, inside a transaction. Rows are frozen, so it needs no lock afterwards."""
 
     def __init__(self, tables: Tables, run: Run) -> None:
         self.run = run

@@ -1,4 +1,4 @@
-"""What groups leave behind, and whole runs, in memory: as in `sql/maintenance.py`."""
+"""Collects what groups leave behind, and removes whole runs, in memory: as in `sql/maintenance.py`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from airflow_logio.store.rules.endings import check_ended, has_ended, shared_por
 
 
 def collect(tables: Tables, run_id: int, limit: int) -> Collected:
-    """One batch of what the finished groups of a run have left."""
+    """Collect one batch of what the finished groups of a run have left."""
     spec, operators = _found(tables, run_id).spec, _operators_of_finished_groups(tables, run_id)
     done = retention.collect(tables, run_id, fx.Collect(operators, limit))
     if done.more:
@@ -42,7 +42,7 @@ def _operators_of_finished_groups(tables: Tables, run_id: int) -> tuple[str, ...
 
 
 def removable(tables: Tables, older_than_seconds: float, *, unfinished: bool) -> Sequence[Run]:
-    """Runs that ended so long ago, the oldest first, and those whose removal was interrupted."""
+    """Runs that ended at least that long ago, the oldest first, and runs whose removal was interrupted."""
     found = []
     for row in tables.runs.values():
         groups = [group for key, group in tables.groups.items() if key.run_id == row.run_id]
@@ -54,7 +54,7 @@ def removable(tables: Tables, older_than_seconds: float, *, unfinished: bool) ->
 
 
 def remove(tables: Tables, run_id: int, limit: int, *, unfinished: bool) -> Collected:
-    """One batch of a run's removal. Raises `ProtocolViolation` if it has not ended."""
+    """Remove one batch of a run. Raises `ProtocolViolation` if it has not ended."""
     row = _found(tables, run_id)
     if row.state is not RunState.REMOVING:
         return _begin_removal(tables, row, unfinished=unfinished)

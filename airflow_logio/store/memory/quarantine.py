@@ -18,7 +18,7 @@ from airflow_logio.store.rules.header import encode_header
 
 
 def quarantined(tables: Tables, run_id: int, group: str | None = None) -> Sequence[QuarantinedInputSet]:
-    """The oldest first."""
+    """Quarantined Input Sets, the oldest first."""
     found = [
         QuarantinedInputSet(row.group, operator, inset_id, row.error, row.since)
         for (run, operator, inset_id), row in tables.quarantine.items()
@@ -28,9 +28,9 @@ def quarantined(tables: Tables, run_id: int, group: str | None = None) -> Sequen
 
 
 def retry(tables: Tables, run_id: int, group: str | None) -> Retried:
-    """On an open transaction."""
+    """Runs in an open transaction."""
     if run_id not in tables.runs or tables.runs[run_id].state is RunState.REMOVING:
-        raise UnknownRun(f"run {run_id} is being removed from the log; nothing of it can be retried")
+        raise UnknownRun(f"run {run_id} is being removed from the log; it cannot be retried")
     if tables.runs[run_id].state is RunState.SUPERSEDED:
         raise ProtocolViolation(superseded(tables.runs[run_id].as_run()))
     found = quarantined(tables, run_id, group)
@@ -64,7 +64,7 @@ def retry(tables: Tables, run_id: int, group: str | None) -> Retried:
 
 
 def _reopen_group(tables: Tables, key: GroupKey) -> bool:
-    """Raise the epoch; whether the group waits for a launch now."""
+    """Raise the epoch. Returns whether the group now waits for a launch."""
     fence, row = tables.fences[key], tables.groups[key]
     tables.put(tables.fences, key, replace(fence, epoch=fence.epoch + 1))
     if row.state in CONCLUDED:  # one that retired may have finished slots

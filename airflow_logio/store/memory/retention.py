@@ -13,7 +13,7 @@ from airflow_logio.store.rules.channels import READS, STATE_CHANNEL, read_channe
 
 
 def collect(tables: Tables, run_id: int, effect: fx.Collect) -> Collected:
-    """One batch for what `effect.operators` have received or logged for themselves."""
+    """Collect one batch of what `effect.operators` have received or logged for themselves."""
     found = (row for name in effect.operators for row in tables.events.garbage(run_id, name) if not _is_event_r(row))
     rows = list(islice(found, effect.limit))
     for row in rows:
@@ -30,7 +30,7 @@ def collect(tables: Tables, run_id: int, effect: fx.Collect) -> Collected:
 
 
 def sweep_shared(tables: Tables, run_id: int, effect: fx.SweepShared) -> Collected:
-    """Bodies that no row of EVENT_LOG needs, among the next `effect.limit` of the port."""
+    """Delete bodies that no row of EVENT_LOG needs, among the next `effect.limit` of the port."""
     sender = effect.sender
     bodies = channel_bodies(tables, run_id, sender.operator, sender.name, effect.after)[: effect.limit]
     dropped, refs = drop_bodies(tables, bodies, kept=False)
@@ -45,7 +45,7 @@ def channel_bodies(tables: Tables, run_id: int, operator: str, channel: str, aft
 
 
 def drop_bodies(tables: Tables, bodies: Iterable[BodyKey], *, kept: bool) -> tuple[list[BodyKey], list[str]]:
-    """Delete those bodies that no row of EVENT_LOG needs, and the references that were in them."""
+    """Delete those bodies that no row of EVENT_LOG needs. Returns their keys, and the references that were in them."""
     dropped, refs = [], []
     for key in bodies:
         body = tables.bodies.get(key)
@@ -64,7 +64,7 @@ def _is_event_r(row: LogRow) -> bool:
 
 
 def _drop_reads(tables: Tables, run_id: int, effect: fx.Collect) -> int:
-    """Read actions that are complete, but for the current one of an operator, and those whose event r is in the log."""
+    """Delete complete read actions, except the current one of an operator and those whose event r is in the log."""
     mine = [key for key in tables.reads if key[0] == run_id and key[1] in effect.operators]
     current = {key[:3]: key[3] for key in sorted(mine)}
     garbage = [

@@ -1,4 +1,4 @@
-"""Requests to scale a replicated group, in memory: as in `sql/scaling.py`."""
+"""Requests to scale a replicated group, in memory: as in `sql/scaling_requests.py`."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from airflow_logio.store.rules.scaling_rules import (
 def request(
     tables: Tables, run_id: int, group: str, replicas: int, *, by: str, reason: str, key: str | None
 ) -> ScalingRequest:
-    """On an open transaction, like the others."""
+    """Runs in an open transaction, like the others."""
     run = found_run(tables, run_id)
     shape_of(run, group)
     of_group = requests(tables, run_id, group)
@@ -49,7 +49,7 @@ def request(
 
 
 def requests(tables: Tables, run_id: int, group: str | None) -> Sequence[ScalingRequest]:
-    """The newest first."""
+    """Requests, the newest first."""
     found = [one for one in tables.scalings.values() if one.run_id == run_id and group in (None, one.group)]
     return sorted(found, key=lambda one: -one.request_id)
 

@@ -181,14 +181,14 @@ class MemoryGroupSession(GroupSession):
     # --- waking -------------------------------------------------------------------------------------------------------
 
     def wait(self, timeout: float) -> None:
-        """Anybody's commit wakes everybody: that is cheap here."""
+        """Every commit wakes every waiting session: that is cheap here."""
         changed = self._tables.changed
         with changed:
             changed.wait_for(lambda: self._tables.commits != self._seen, timeout)
             self._seen = self._tables.commits
 
     def announce(self, groups: Sequence[str]) -> None:
-        """Nothing to send: the commit has notified."""
+        """There is nothing to send: the commit has notified already."""
 
     def close(self) -> None:
-        """Nothing is held."""
+        """There is nothing to close."""

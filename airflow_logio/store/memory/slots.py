@@ -1,4 +1,4 @@
-"""Slots of replicated groups in memory: as in `sql/slots.py` and `sql/rescaling.py`."""
+"""Slots of replicated groups in memory: as in `sql/slots.py` and `sql/slot_moves.py`."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ def of_group(tables: Tables, run_id: int, group: str) -> list[Slot]:
 
 
 def owned(tables: Tables, ref: GroupRef) -> Mapping[int, int]:
-    """Slot → moves, of those that a replica owns and that are not done."""
+    """Slot → number of moves, for the slots that a replica owns and that are not done."""
     mine = [tables.slots[key] for key in _open_of(tables, ref)]
     return {slot.number: slot.moves for slot in sorted(mine, key=lambda one: one.number)}
 
 
 def finish(tables: Tables, ref: GroupRef) -> None:
-    """The slots of a replica are done, as its group has finished."""
+    """Mark the slots of a replica done, because its group has finished."""
     base = replicated_group(ref.group)
     mine = _open_of(tables, ref)
     for key in mine:
@@ -71,7 +71,7 @@ def done(tables: Tables, run_id: int) -> frozenset[tuple[str, int]]:
 
 
 def reopen(tables: Tables, run_id: int, reopened: Mapping[str, Sequence[int]]) -> frozenset[str]:
-    """Slots of each replicated group are no longer done; returns the replicas that own them."""
+    """Reopen slots of each replicated group. Returns the replicas that own them."""
     owners: set[str] = set()
     for group, numbers in reopened.items():
         for number in numbers:
@@ -84,14 +84,14 @@ def reopen(tables: Tables, run_id: int, reopened: Mapping[str, Sequence[int]]) -
 
 
 def rescale(tables: Tables, run_id: int, group: str, placement: Placement, retire: Collection[str]) -> int:
-    """On an open transaction."""
+    """Runs in an open transaction."""
     run = found_run(tables, run_id)
     rescaling = plan(run, group, of_group(tables, run_id, group), placement, retire)
     if not rescaling.concerned:
         return 0
     keys = {name: GroupKey(run_id, name) for name in sorted(rescaling.concerned)}
     if any(key not in tables.groups for key in keys.values()):
-        raise UnknownRun(f"run {run.spec.key} is being removed from the log; nothing of it can be scaled")
+        raise UnknownRun(f"run {run.spec.key} is being removed from the log; it cannot be scaled")
     check_going_on(run, run.state)
     rows = {name: tables.groups[key] for name, key in keys.items()}
     retiring = check_states(rescaling, {name: (row.state, row.desired) for name, row in rows.items()})

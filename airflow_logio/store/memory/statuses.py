@@ -1,4 +1,4 @@
-"""A group of the log in memory as an observer sees it, and what of a run is under way."""
+"""A group of the log in memory as an observer sees it, and the work of a run that is under way."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def status_of(tables: Tables, key: GroupKey) -> GroupStatus:
 
 
 def under_way(tables: Tables, run_id: int) -> UnderWay:
-    """Counted: the other adapters' counters are compared with this."""
+    """Counts the rows: the other adapters' counters are compared with this."""
     found = UnderWay({}, {})
     for row in tables.events.rows.values():
         if row.body.run_id != run_id or row.status is not Status.UNDONE or row.rec_port is None:

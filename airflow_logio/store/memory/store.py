@@ -158,7 +158,7 @@ class MemoryLogStore(LogStore):
             fence = tables.fences.get(key)
             if fence is None or fence.incarnation != ref.incarnation:
                 raise Fenced(f"group {ref.group!r}: incarnation {ref.incarnation} was replaced")
-            tables.beats[key, ref.incarnation] = BeatRow(beat, tables.now(), ready, rss_bytes, load)  # wakes nobody
+            tables.beats[key, ref.incarnation] = BeatRow(beat, tables.now(), ready, rss_bytes, load)  # wakes no session
             return tables.groups[key].desired
 
     def declare_dead(self, ref: GroupRef, cause: str, *, failed_at: FailurePoint | None = None) -> bool:
@@ -301,4 +301,4 @@ class MemoryLogStore(LogStore):
         return MemoryGroupSession(self.tables, ref)
 
     def dispose(self) -> None:
-        """Nothing is held."""
+        """There is nothing to close."""

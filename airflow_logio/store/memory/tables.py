@@ -1,8 +1,8 @@
 """The tables of the log as dicts, with transactions: all of a transaction's changes, or none of them.
 
-Every change goes through `put`, `log` and `unlog`, which write down how to undo it; a transaction that fails is undone
-backwards. Rows are frozen values, so that what a reader holds never changes under it. What a transaction has changed is
-shown to `observer`, if there is one: the simulator checks the log's invariants there.
+Every change goes through `put`, `log` and `unlog`, which record how to undo it. A transaction that fails is undone
+backwards. Rows are frozen values, so what a reader holds never changes under it. `observer`, if there is one, is shown
+what a transaction has changed: there the simulator checks the log's invariants.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class LogRow(NamedTuple):
 
 LogKey = tuple[BodyKey, str, str, str]
 ABSENT: Any = object()
-"""What a change of a table names as the row before, where there was none."""
+"""Stands for the row before a change, if there was none."""
 Change = tuple[dict[Any, Any], Any, Any]
 """(table, key, row before)"""
 
@@ -290,15 +290,15 @@ class Tables:
         self._changes: list[Change] = []
 
     def transaction(self) -> TablesTransaction:
-        """All of what is changed inside, or nothing if it raises."""
+        """Keeps all changes made inside, or none if it raises."""
         return TablesTransaction(self)
 
     def begin(self) -> None:
-        """Under the lock, as what follows."""
+        """Called under the lock, as are `commit` and `rollback`."""
         self._changes = []
 
     def commit(self) -> None:
-        """Tell whoever waits for news, and the observer."""
+        """Notify the sessions that wait, and the observer."""
         if self._changes:
             self.commits += 1
             self.changed.notify_all()

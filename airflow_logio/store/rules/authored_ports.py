@@ -1,7 +1,7 @@
 """The ports of a run as its author named them: without the slots, Dispatchers and Mergers of replicated groups.
 
-``hourly.out`` of a replicated group is, in the log, the Merger's ``merge(hourly).out``; there its events have one number
-each. What a Dispatcher sends are parts of the events that it gets.
+In the log, ``hourly.out`` of a replicated group is the Merger's ``merge(hourly).out``; there each of its events has one
+number. A Dispatcher sends parts of the events that it gets.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from airflow_logio.store.records import OperatorShape
 
 
 class AuthoredPorts:
-    """Of the operators of one run."""
+    """The ports of one run's operators, under the author's names."""
 
     def __init__(self, shapes: Mapping[str, OperatorShape]) -> None:
         self._shapes = shapes
@@ -31,7 +31,8 @@ class AuthoredPorts:
         return Port(base_operator(port.operator), port.name)
 
     def seen_receivers(self, port: Port) -> list[Port]:
-        """The input ports that an input port of the log stands for: of a Merger those that it sends to."""
+        """The input ports that an input port of the log stands for. A Merger's input stands for those that the Merger
+        sends to."""
         if is_dispatcher(port.operator):
             slots = (
                 receiver for output in self._shapes[port.operator].outputs[:1] for receiver in self._to(port, output)
@@ -47,11 +48,13 @@ class AuthoredPorts:
         return [Port(base_operator(port.operator), port.name)]
 
     def as_seen(self, ports: Iterable[Port]) -> list[Port]:
-        """Output ports as their author named them, each once; without those whose events do not leave their slots."""
+        """Output ports as their author named them, each once. Ports whose events do not leave their slots are left
+        out."""
         return list(dict.fromkeys(self.seen(port) for port in ports if slot_of(port.operator) is None))
 
     def in_log(self, port: Port) -> Port:
-        """The other way: the output port of the log at which the events of an author's port have one number each."""
+        """The reverse of `seen`: the output port of the log at which the events of an author's port have one number
+        each."""
         return self._merged.get(port, port)
 
     def slots_of(self, port: Port) -> list[Port]:

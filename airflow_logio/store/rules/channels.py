@@ -1,6 +1,7 @@
 """The sender side of a row of EVENT_LOG as one name that is never null (see `store/sql/schema.py`).
 
-A port's own name for its events; for actions and state events, whose sender port is null in the paper, these.
+Events have the name of their port. Actions and state events, whose sender port is null in the paper, have the names
+below.
 """
 
 from __future__ import annotations

@@ -10,8 +10,9 @@ from airflow_logio.protocol.values import Port
 def share(waiting: Mapping[Port, Sequence[tuple[int, int]]], max_bytes: int) -> dict[Port, int]:
     """Receiver port → id of the last event that is delivered now, such that all of them fit into `max_bytes`.
 
-    `waiting` has (event id, size) of each port, in order. The ports take turns, an event each; the first one always fits. A
-    port whose next event does not fit is out of the turn: large events of one do not set the pace of the others.
+    `waiting` has (event id, size) of each port, in order. The ports take turns, one event each. The first event always
+    fits. A port whose next event does not fit gets no more turns: large events of one port do not set the pace of the
+    others.
     """
     last: dict[Port, int] = {}
     total = 0

@@ -1,4 +1,4 @@
-"""When a run has ended, when another may begin, and what may be left of one: the same for every adapter of the log."""
+"""When a run has ended, when another may begin, and what may remain of one: the same for every adapter of the log."""
 
 from __future__ import annotations
 
@@ -19,13 +19,14 @@ class GroupStates:
     open_slots: Mapping[str, int] = field(default_factory=dict)
 
     def left(self) -> list[str]:
-        """What a run still has to do, in words: nothing if it can finish."""
+        """What a run still has to do, in words. Empty if it can finish."""
         groups = [f"{name} is {state.value}" for name, state in self.states.items() if state not in CONCLUDED]
         return groups + [f"{count} slot(s) of {name} are not done" for name, count in self.open_slots.items()]
 
 
 def has_ended(run: Run, groups: GroupStates, *, unfinished: bool) -> bool:
-    """Whether nothing is left of it; with `unfinished`, also if groups were halted, parked or never launched."""
+    """Whether the run has nothing left to do; with `unfinished`, also if groups were halted, parked or never
+    launched."""
     if run.state in (RunState.REMOVING, RunState.SUPERSEDED):
         return True
     if unfinished:
@@ -34,7 +35,7 @@ def has_ended(run: Run, groups: GroupStates, *, unfinished: bool) -> bool:
 
 
 def check_ended(run: Run, groups: GroupStates, *, unfinished: bool) -> None:
-    """Raises `ProtocolViolation`, naming the groups."""
+    """Raises `ProtocolViolation`, naming the groups, if the run has not ended."""
     if has_ended(run, groups, unfinished=unfinished):
         return
     left = groups.left()
@@ -44,13 +45,13 @@ def check_ended(run: Run, groups: GroupStates, *, unfinished: bool) -> None:
         ]
     raise ProtocolViolation(
         f"run {run.spec.key} has not ended: {', '.join(left)}; "
-        + ("`logio stop` halts it" if unfinished else "`logio retry` goes on with it, --unfinished gives it up")
+        + ("`logio stop` halts it" if unfinished else "`logio retry` resumes it, --unfinished gives it up")
     )
 
 
 def superseded(run: Run) -> str:
-    """Why nothing of a superseded run goes on, and what does instead."""
-    what = f"run {run.spec.key}, uid {run.uid[:8]}, was given up for a fresh run: nothing of it goes on"
+    """Why a superseded run does not resume, and how to begin the fresh one."""
+    what = f"run {run.spec.key}, uid {run.uid[:8]}, was given up for a fresh run: it does not resume"
     return f"{what}. {how_to_begin_anew(run)}"
 
 
@@ -60,7 +61,8 @@ def how_to_begin_anew(run: Run) -> str:
     if run.spec.supervision is Supervision.PROCESS:
         return f"`logio run` with --run-id {key.dag_run_id} begins the fresh one"
     return (
-        f"Clear DAG run {key.dag_run_id} of {key.dag_id} from the task that starts the run on: it begins the fresh one"
+        f"Clear DAG run {key.dag_run_id} of {key.dag_id} from the task that starts the run onwards: that task begins the "
+        "fresh one"
     )
 
 
@@ -75,7 +77,7 @@ def check_superseding(run: Run, state: RunState, groups: GroupStates) -> bool:
         return False
     if alive := [f"{name} is {group.value}" for name, group in groups.states.items() if group in ALIVE]:
         raise ProtocolViolation(
-            f"run {run.spec.key} cannot give way to a fresh one while it goes on: {', '.join(alive)}; "
+            f"run {run.spec.key} cannot give way to a fresh one while it is active: {', '.join(alive)}; "
             f"`logio stop {run.uid[:8]}` halts it"
         )
     return True
@@ -94,7 +96,8 @@ def check_graph(run: Run, spec: RunSpec) -> None:
 def check_alone(spec: RunSpec, others: Iterable[tuple[Run, GroupStates]]) -> None:
     """Raises `OtherRunUnfinished` if one of these runs of the same pipeline has a group that has not finished.
 
-    One that is halted or parked counts, too: what it has not written it can never write once another run owns its tables.
+    A run that is halted or parked counts, too: once another run owns its tables, it can never write what is still
+    missing.
     """
     for run, groups in others:
         if left := ", ".join(groups.left()):
@@ -108,7 +111,8 @@ def check_alone(spec: RunSpec, others: Iterable[tuple[Run, GroupStates]]) -> Non
 
 
 def shared_ports(spec: RunSpec) -> list[Port]:
-    """Output ports with receivers in several groups, and no lineage: two groups may both have left a body of them."""
+    """Output ports with receivers in several groups and without lineage: two groups may both have left a body of such a
+    port."""
     groups: dict[Port, set[str]] = {}
     for receiver, sender in senders_of(spec).items():
         groups.setdefault(sender, set()).add(spec.operators[receiver.operator].group)

@@ -37,14 +37,14 @@ def read_header(where: str, header: bytes) -> Header:
     """A header without its body. Raises `LogInconsistent`, naming the event, if it is not one."""
     try:
         return _decoder.decode(header)
-    except (msgspec.MsgspecError, ValueError, RecursionError) as error:  # also text that is no UTF-8, and depth
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:  # also invalid UTF-8, and too deep nesting
         raise LogInconsistent(f"the header of {where} cannot be read: {error}") from error
 
 
 def decode_header(where: str, header: bytes, body: bytes, ref: str | None = None) -> Header:
-    """Raises `LogInconsistent`, naming the event, if the header is not one or the body is not the one it describes.
+    """Raises `LogInconsistent`, naming the event, if the header is invalid or describes another body.
 
-    A body at `ref`, in the payload store, is checked by whoever loads it.
+    A body at `ref`, in the payload store, is checked when it is loaded.
     """
     decoded = read_header(where, header)
     if ref is None and zlib.crc32(body) != decoded.checksum:
@@ -53,7 +53,7 @@ def decode_header(where: str, header: bytes, body: bytes, ref: str | None = None
 
 
 def decode_about(where: str, header: bytes) -> dict[str, Any]:
-    """What a header says of its event, without the body. Raises `LogInconsistent` if it is not a header."""
+    """What a header says about its event, without the body. Raises `LogInconsistent` if it is not a header."""
     return _decoded(where, header).about
 
 

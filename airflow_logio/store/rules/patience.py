@@ -1,4 +1,4 @@
-"""Waiting for a log database that is away (hole H10): bounded retries with back-off, then the last error."""
+"""Waiting for a log database that is unavailable (hole H10): bounded retries with back-off, then the last error."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ class Patience:
     longest_wait_seconds: float = 2.0
 
     def call(self, what: str, action: Callable[[], T], *, still_wanted: Callable[[], bool] = lambda: True) -> T:
-        """Run `action` until it does not raise `LogUnavailable`; raise the last one when patience or interest ends."""
+        """Run `action` until it does not raise `LogUnavailable`. When patience or interest ends, raise the last
+        error."""
         patience_ends = tenacity.stop_after_delay(self.total_seconds)
         retrying = tenacity.Retrying(
             retry=tenacity.retry_if_exception_type(LogUnavailable),

@@ -14,7 +14,7 @@ _FORM = re.compile(r"(?P<path>[^#]+)#(?P<checksum>[0-9a-f]{8})-(?P<size>[0-9]+)"
 class Reference:
     """A file of the payload store: its path below the root, the CRC-32 and the number of its bytes.
 
-    Written ``path#checksum-size``. It does not say where the root is: that may hold credentials, and may move.
+    Written ``path#checksum-size``. It does not say where the root is: the root may hold credentials, and may move.
     """
 
     path: str
@@ -29,12 +29,12 @@ class Reference:
         """Raises `LogInconsistent`, naming `where` it was found."""
         own = cls.own(text)
         if own is None:
-            raise LogInconsistent(f"the reference {text!r} of {where} is none into a payload store")
+            raise LogInconsistent(f"the reference {text!r} of {where} does not point into a payload store")
         return own
 
     @classmethod
     def own(cls, text: str) -> Reference | None:
-        """None for what is no reference of ours."""
+        """The reference that `text` is; None if it is not one of ours."""
         form = _FORM.fullmatch(text)
         if form is None or ".." in form["path"].split("/") or form["path"].startswith("/"):
             return None

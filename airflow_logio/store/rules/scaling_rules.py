@@ -38,15 +38,15 @@ def check_going_on(run: Run, state: RunState) -> None:
     if state is RunState.SUPERSEDED:
         raise ProtocolViolation(superseded(run))
     if state is RunState.REMOVING:
-        raise UnknownRun(f"run {run.spec.key} is being removed from the log; nothing of it can be scaled")
+        raise UnknownRun(f"run {run.spec.key} is being removed from the log; it cannot be scaled")
     if state is not RunState.RUNNING:
-        raise ProtocolViolation(f"run {run.spec.key} has ended, it is {state.value}: nothing of it can be scaled")
+        raise ProtocolViolation(f"run {run.spec.key} has ended, it is {state.value}: it cannot be scaled")
 
 
 def check_request(run: Run, state: RunState, group: str, replicas: int, by: str) -> None:
     """Raises `ProtocolViolation` for a request that could never be carried out."""
     shape = shape_of(run, group)
-    check_name("who asks to scale", by)
+    check_name("the name of the requester", by)
     check_going_on(run, state)
     if not shape.least <= replicas <= len(shape.replicas):
         raise ProtocolViolation(
@@ -82,7 +82,7 @@ class Rescaling:
 
     @property
     def concerned(self) -> frozenset[str]:
-        """Replicas whose drivers must not go on with what they have in memory."""
+        """Replicas whose drivers must not keep using what they have in memory."""
         return self.gaining | self.losing | self.retire
 
     @property
@@ -132,9 +132,10 @@ def _check_names(
 def has_left(spec: RunSpec, group: str, over: Collection[int], states: Mapping[str, bytes]) -> bool:
     """Whether a replicated group has something to do before its next event; `over` are its slots that are done.
 
-    `states` are the stored ones of its operators. One of them has Input Sets to generate, Output Sets to send when their
-    writes are done, or its end to pass on when all its streams have ended; or all operators of a slot have ended, which is
-    the end of the slot. A state that cannot be read counts: its replica says so when it recovers, and is parked with that.
+    `states` are the stored states of its operators. It has something to do if an operator has Input Sets to generate,
+    Output Sets to send when their writes are done, or its end to pass on when all its streams have ended. It also has
+    if all operators of a slot have ended, which ends the slot. A state that cannot be read counts as well: its replica
+    reports that when it recovers, and is parked.
     """
     contexts: dict[int | None, list[Context | None]] = {}
     for name, shape in spec.operators.items():
@@ -159,10 +160,10 @@ _CAN_RETIRE = allowed_from(GroupState.RETIRED) | {GroupState.RETIRED}
 
 
 def check_states(rescaling: Rescaling, states: Mapping[str, tuple[GroupState, GroupState]]) -> frozenset[str]:
-    """`states` are (state, desired) of all replicas concerned, as they are under their locks.
+    """`states` are (state, desired) of all affected replicas, as they are under their locks.
 
-    Returns those of `retire` that are not retired yet. Raises `ProtocolViolation` for a slot that would come to a replica
-    that does not run, or was asked to halt, and for a replica that has finished and is to retire.
+    Returns those of `retire` that are not retired yet. Raises `ProtocolViolation` for a slot that would go to a replica
+    that does not run or was asked to halt, and for a replica to retire that has finished.
     """
     for name in sorted(rescaling.gaining):
         state, desired = states[name]
@@ -171,7 +172,7 @@ def check_states(rescaling: Rescaling, states: Mapping[str, tuple[GroupState, Gr
             raise ProtocolViolation(f"replica {name!r} is {how}: it cannot be given slots; launch it first")
     for name in sorted(rescaling.retire):
         if (state := states[name][0]) not in _CAN_RETIRE:
-            raise ProtocolViolation(f"replica {name!r} is {state.value}: it does not retire")
+            raise ProtocolViolation(f"replica {name!r} is {state.value}: it cannot retire")
     return frozenset(name for name in rescaling.retire if states[name][0] is not GroupState.RETIRED)
 
 
@@ -183,7 +184,7 @@ def check_open(request_id: int, state: ScalingState | None) -> None:
 
 
 def came_from(state: ScalingState) -> frozenset[ScalingState]:
-    """The states in which a request may be settled so. Raises `ProtocolViolation` for what is no way to settle one."""
+    """The states from which a request may be settled as `state`. Raises `ProtocolViolation` if there are none."""
     sources = frozenset(source for source, targets in SCALING_TRANSITIONS.items() if state in targets)
     if not sources:
         raise ProtocolViolation(f"a request to scale a group is accepted, done or refused, not {state.value!r}")

@@ -1,8 +1,8 @@
 """Effects as SQL statements: one batch of effects, a handful of statements.
 
-Effects of many steps are applied by kind, not one by one: rows first, then assignments, then Input Sets that are done or
-set aside, then states. That order is safe for any concatenation of steps, because an Input Set that is done or set aside
-can be assigned no more, and of several states of one operator the last one holds.
+Effects of many steps are applied by kind, not one by one: rows first, then assignments, then Input Sets that are done
+or set aside, then states. That order is safe for any concatenation of steps: nothing more can be assigned to an Input
+Set that is done or set aside, and the last of several states of one operator is the one that counts.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class EffectWriter:
     # --- statements ---------------------------------------------------------------------------------------------------
 
     def _stamped(self, rows: list[Row]) -> list[Row]:
-        """Retention goes by the age of what lineage keeps, by the database's clock."""
+        """Note the database's time in rows that lineage keeps: retention goes by their age."""
         if any(row["kept"] for row in rows):
             clock = self._connection.execute(sa.select(now(self._connection.dialect.name))).scalar_one()
             for row in rows:
@@ -113,7 +113,7 @@ class EffectWriter:
         return self._connection.execute(update, parameters).rowcount
 
     def _conclude(self, effects: Sequence[fx.MarkDone | fx.SetAside], status: Status) -> None:
-        """Done, or set aside: all undone rows of these Input Sets, in one statement per operator."""
+        """Mark all undone rows of these Input Sets done or set aside, in one statement per operator."""
         by_operator: dict[str, list[fx.MarkDone | fx.SetAside]] = {}
         for effect in effects:
             by_operator.setdefault(effect.operator, []).append(effect)
@@ -122,17 +122,18 @@ class EffectWriter:
             moved = self._rows_moved(operator, [effect.inset_id for effect in concluded], status)
             for inset_id, port, count in moved:
                 found[inset_id] += count
-                if port is not None:  # of an event; a state event has none
+                if port is not None:  # the row of an event; a state event has no port
                     self._rows.under_way(Port(operator, port), schema.OPEN, -count)
             for effect in concluded:
-                # Each Input Set by itself: a row too many here and one too few there must not cancel out.
+                # Each Input Set is checked by itself: a row too many here and one too few there must not cancel out.
                 what = f"operator {operator!r}: undone rows of Input Set {effect.inset_id!r}"
                 expect(found[effect.inset_id], effect.rows, what)
 
     def _rows_moved(
         self, operator: str, insets: Sequence[str], status: Status
     ) -> Iterable[tuple[str, str | None, int]]:
-        """Give all undone rows of these Input Sets this status; how many there were of each Input Set and input port."""
+        """Give all undone rows of these Input Sets this status. Returns how many there were, per Input Set and input
+        port."""
         table = schema.event_log
         update = (
             sa.update(table)

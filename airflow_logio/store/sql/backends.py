@@ -23,7 +23,7 @@ def identity(connection: Connection) -> str:
 
 
 def driver_application(log_id: str, run_id: int, group: str, incarnation: int) -> str:
-    """The application name of a driver's sessions: by it a stopped driver's backends are found and ended.
+    """The application name of a driver's sessions, by which a stopped driver's backends are found and ended.
 
     `log_id` is the log's `identity`.
     """

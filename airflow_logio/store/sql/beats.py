@@ -29,7 +29,7 @@ def wish(connection: Connection, ref: GroupRef) -> GroupState:
 
 
 def write(connection: Connection, ref: GroupRef, beat: int, *, ready: bool, rss_bytes: int, load: Load | None) -> None:
-    """One row per incarnation, and one for what it says of its load."""
+    """Write one row per incarnation, and one with the load that it reports."""
     values = {"beat": beat, "at": now(connection.dialect.name), "ready": ready, "rss_bytes": rss_bytes}
     keys = {"run_id": ref.run_id, "group_name": ref.group, "incarnation": ref.incarnation}
     beats = upserting(connection, schema.heartbeat).values(**keys, **values)

@@ -25,7 +25,7 @@ class ConcludingWriter:
         self._ref = ref
         self._run = ref.run_id
         self.collected: list[Collected] = []
-        """What effects of garbage collection have done."""
+        """Results of the garbage-collection effects."""
 
     def apply(self, effect: Late) -> None:
         match effect:
@@ -135,7 +135,7 @@ class ConcludingWriter:
                 return expiry.expire(self._connection, self._run, effect)
 
     def _enter(self, state: GroupState) -> int:
-        """Rows changed: 0 if the table of states does not allow the move."""
+        """Returns the number of rows changed: 0 if the table of states does not allow the move."""
         table, ref = schema.group, self._ref
         entered = (
             sa.update(table)
@@ -149,7 +149,7 @@ class ConcludingWriter:
         return self._connection.execute(entered).rowcount
 
     def _drain_group(self) -> None:
-        """A group that is draining already, after a rebuild, or was taken for dead, keeps its state."""
+        """A group that is already draining after a rebuild, or that was declared dead, keeps its state."""
         self._enter(GroupState.DRAINING)
         crash_here(CrashPoint.IN_DRAIN)
 

@@ -1,4 +1,4 @@
-"""Counter rows of ports: what figures are read from, so that nothing is counted by reading events."""
+"""Counter rows of ports. Figures are read from them, so that nothing is counted by reading events."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from airflow_logio.store.sql.engines import now
 
 
 def add_to_counters(connection: Connection, run_id: int, counts: Mapping[tuple[Port, str], Sequence[int]]) -> None:
-    """(port, direction) → events, records and bytes more, or less; in the transaction that makes it so."""
+    """Add events, records and bytes, or subtract them, by (port, direction), in the transaction that changes the
+    numbers."""
     changed = {key: total for key, total in counts.items() if any(total)}
     if not changed:
         return

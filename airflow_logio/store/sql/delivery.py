@@ -1,9 +1,9 @@
 """Delivery: what waits in the log for input ports, for all ports of a group at once (design D5).
 
-Two statements, however many ports there are: what waits, with sizes, and then the events that fit. Each port is looked up in
-the index by itself, beyond its cursor and bounded, so that neither depends on how much of the log is done or far behind:
-PostgreSQL is told so by LATERAL and LIMIT, whatever its statistics say; SQLite, which has no LATERAL, by an outer join, since
-it would begin an inner one with all rows of the run.
+It takes two statements, however many ports there are: first what waits, with sizes, and then the events that fit. Each
+port is looked up in the index by itself, beyond its cursor and bounded, so that neither statement depends on how much
+of the log is done, or lies far beyond the cursor. In PostgreSQL, LATERAL and LIMIT ensure that, whatever its statistics
+say. SQLite has no LATERAL; there an outer join ensures it, since an inner one would begin with all rows of the run.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from airflow_logio.store.rules.header import decode_header
 from airflow_logio.store.sql import schema
 
 _NAMES = ("op", "port", "after", "last")
-"""What is asked of each port: its two names, its cursor, and for the events themselves the id of the last one."""
+"""The parameters of each port: its two names, its cursor and, for the events themselves, the id of the last one."""
 _LAST_ID = 2**63 - 1
 
 
@@ -44,7 +44,7 @@ def waiting_events(
         receiver = Port(row.op, row.port)
         event = event_of(Port(row.send_op, row.send_port), row.event_id, row)
         found[receiver].append(LoggedEvent(receiver, event, None))
-    for of_port in found.values():  # here, and not in the database, which would copy every body to sort
+    for of_port in found.values():  # sorted here: the database would copy every body to sort
         of_port.sort(key=lambda one: one.event.event_id)
     return found
 
@@ -52,7 +52,8 @@ def waiting_events(
 def _sizes(
     connection: Connection, bounds: dict[str, Any], cursors: Mapping[Port, int]
 ) -> Mapping[Port, Sequence[tuple[int, int]]]:
-    """Receiver port → (event id, size) of what waits first, in order. One port alone is asked for without detours."""
+    """Receiver port → (event id, size) of the first events that wait, in order. A single port has a simpler
+    statement."""
     if len(cursors) == 1:
         ((port, after),) = cursors.items()
         asked = dict(zip(_NAMES, (*port, after), strict=False))
@@ -67,7 +68,8 @@ def _sizes(
 
 
 def event_of(sender: Port, event_id: int, stored: Any) -> Event:
-    """From its row of EVENT_DATA; raises `LogInconsistent` if there is none (`stored` is None), or it is damaged."""
+    """The event in a row of EVENT_DATA. Raises `LogInconsistent` if there is none (`stored` is None), or it is
+    damaged."""
     header_bytes, body, ref = (stored.header, stored.body, stored.ref) if stored is not None else (None, None, None)
     body = bytes(body or b"")
     header = decode_header(f"event {event_id} of {sender}", bytes(header_bytes or b""), body, ref)
@@ -79,7 +81,7 @@ def event_of(sender: Port, event_id: int, stored: Any) -> Event:
 
 @dataclass(frozen=True)
 class _Statements:
-    """Built once: `asked` makes parameters of a row per port."""
+    """Built once. `asked` turns rows, one per port, into parameters."""
 
     sizes: sa.Select[Any]
     events: sa.Select[Any]
@@ -149,10 +151,11 @@ _STATEMENTS = {"postgresql": _postgresql, "sqlite": _sqlite}
 
 
 def _waits(table: Any, operator: Any, port: Any, after: Any) -> Sequence[sa.ColumnElement[bool]]:
-    """Undone, in no Input Set, and no write action.
+    """The row is undone, in no Input Set, and no write action.
 
-    That there is no Input Set is said such that the index of Input Sets is of no use: it has all that waits for an operator
-    in no order, and seems cheaper to PostgreSQL while its statistics are older than what waits.
+    The condition that it is in no Input Set is worded so that the index of Input Sets is of no use. That index has
+    everything that waits for an operator, in no order, and seems cheaper to PostgreSQL while its statistics are older
+    than what waits.
     """
     return (
         table.c.run_id == sa.bindparam("run"),
@@ -166,7 +169,7 @@ def _waits(table: Any, operator: Any, port: Any, after: Any) -> Sequence[sa.Colu
 
 
 def body_of(row: Any) -> Sequence[sa.ColumnElement[bool]]:
-    """Where the body of a row of EVENT_LOG is in EVENT_DATA. Joined from outside: it may be missing."""
+    """Where the body of a row of EVENT_LOG is in EVENT_DATA. Use it in an outer join: the body may be missing."""
     data = schema.event_data
     return (
         data.c.run_id == row.c.run_id,

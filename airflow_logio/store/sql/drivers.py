@@ -14,7 +14,8 @@ from airflow_logio.store.sql.engines import reading
 
 
 def driver_records(log: Engine, beats: Engine, run_id: int) -> Sequence[DriverRecord]:
-    """In the order in which they were claimed; in one snapshot where the log and its heartbeats are one database."""
+    """All drivers of the run, in the order in which they were claimed; one snapshot if log and heartbeats share a
+    database."""
     table = schema.driver
     query = sa.select(table).where(table.c.run_id == run_id).order_by(table.c.claimed_at, table.c.group_name)
     with reading(log) as connection:

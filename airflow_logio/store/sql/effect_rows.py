@@ -1,4 +1,4 @@
-"""Effects as rows: what a batch of effects adds to each table, and what is left to do on rows that are there."""
+"""Effects as rows: what a batch of effects adds to each table, and what remains to be done to existing rows."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Late = (
     | fx.DrainGroup
     | fx.FinishGroup
 )
-"""What changes rows that are there, in the order of the steps, after everything that adds rows."""
+"""Effects that change existing rows, applied in the order of the steps after everything that adds rows."""
 
 
 class EffectRows:
@@ -44,7 +44,7 @@ class EffectRows:
         self.done: list[fx.MarkDone] = []
         self.aside: list[fx.SetAside] = []
         self.states: dict[str, Row] = {}
-        """Current states; the last one of an operator holds."""
+        """Current states; the last one of an operator counts."""
         self.snapshots: list[Row] = []
         self.counts: dict[tuple[Port, str], list[int]] = {}
         self.late: list[Late] = []
@@ -86,7 +86,7 @@ class EffectRows:
                 self._add(effect)
 
     def under_way(self, port: Port, direction: str, rows: int) -> None:
-        """So many rows more, or less, are not done."""
+        """Count that many rows more, or fewer, as not done."""
         self.counts.setdefault((port, direction), [0, 0, 0])[0] += rows
 
     def _add(

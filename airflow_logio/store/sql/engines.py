@@ -33,7 +33,7 @@ class TransactionConflict(LogUnavailable):
 
 
 class LockTimeout(TransactionConflict):
-    """Somebody holds a lock for longer than any transaction of a living driver takes."""
+    """A lock was held for longer than any transaction of a living driver takes."""
 
 
 def log_engine(url: str, *, application: str = "logio", pool_size: int = 5) -> Engine:
@@ -89,7 +89,8 @@ _LOCK_TIMEOUT = "55P03"
 
 @contextmanager
 def translated(engine: Engine) -> Iterator[None]:
-    """Translate driver errors once, at the boundary. The text of the error is kept, the URL's password is not in it."""
+    """Translate driver errors once, at the boundary. The error's text is kept; it does not contain the URL's
+    password."""
     try:
         yield
     except sa.exc.DBAPIError as error:

@@ -1,8 +1,9 @@
-"""Retention of lineage (Section 3.6): what no retained target event is made from goes, batch by batch.
+"""Retention of lineage (Section 3.6): removes, batch by batch, what no retained target event is made from.
 
-Nothing is marked. An event goes when it is old enough and no row of EVENT_LOG is left of it. Such a row goes when it is
-done and its Input Set has made no event of which a lineage relationship is left. Both are so only when what is
-downstream of them has gone, whatever scope that belongs to; and an Input Set whose rows are done never gets another event.
+Nothing is marked. An event is removed when it is old enough and has no row of EVENT_LOG left. Such a row is removed
+when it is done and no event that its Input Set has made has a lineage relationship left. Both hold only after
+everything downstream has been removed, whatever scope that belongs to. And an Input Set whose rows are done never gets
+another event.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from airflow_logio.store.sql.value_lists import among
 
 
 def expire(connection: Connection, run_id: int, effect: fx.ExpireLineage) -> Collected:
-    """One batch; `Collected.after` is where the next one begins."""
+    """Expire one batch; `Collected.after` is where the next one begins."""
     match effect.kept:
         case Kept.EVENTS:
             return _events(connection, run_id, effect)
@@ -74,7 +75,7 @@ def _reads(connection: Connection, run_id: int, effect: fx.ExpireLineage) -> Col
 def _old_bodies(
     connection: Connection, run_id: int, channel: Channel, effect: fx.ExpireLineage
 ) -> tuple[Sequence[int], bool]:
-    """The next kept bodies that are old enough, in the order of their ids; whether there may be more of them."""
+    """The next kept bodies that are old enough, in the order of their ids, and whether there may be more of them."""
     data = schema.event_data
     age = now(connection.dialect.name) - sa.func.coalesce(data.c.logged_at, 0.0)
     query = (
@@ -85,14 +86,15 @@ def _old_bodies(
     )
     old: list[int] = []
     for row in connection.execute(query):
-        if not row.old:  # nor is any behind it: they were logged in this order
+        if not row.old:  # nor is any later one: they were logged in this order
             return old, False
         old.append(row.event_id)
     return old, len(old) == effect.limit
 
 
 def _drop_used_rows(connection: Connection, run_id: int, channel: Channel, event_ids: Sequence[int]) -> Sequence[int]:
-    """Delete rows by which these events were used, where nothing is left that was made with them; their event ids."""
+    """Delete rows in which these events were used, where nothing that was made with them is left. Returns their event
+    ids."""
     if not event_ids:
         return ()
     table = schema.event_log
@@ -133,7 +135,8 @@ def _states(connection: Connection, run_id: int, effect: fx.ExpireLineage) -> Co
 
 
 def _source_reads(connection: Connection, run_id: int, effect: fx.ExpireLineage) -> Collected:
-    """Read actions before the ones that the oldest kept events say they come from; without events, all but the last."""
+    """Remove read actions before those that the oldest kept events say they come from. Without events, all but the
+    last."""
     table = schema.read_action
     of_source = (table.c.run_id == run_id, table.c.op == effect.operator, table.c.conn_id == READ_CONNECTION)
     needed = _read_actions_of_oldest_events(connection, run_id, effect)
@@ -147,7 +150,7 @@ def _source_reads(connection: Connection, run_id: int, effect: fx.ExpireLineage)
 
 
 def _read_actions_of_oldest_events(connection: Connection, run_id: int, effect: fx.ExpireLineage) -> list[int]:
-    """One of every output port of a source that has kept events."""
+    """The read actions of the oldest kept events, one for every output port of a source that has kept events."""
     data, found = schema.event_data, []
     for port in effect.ports:
         oldest = (

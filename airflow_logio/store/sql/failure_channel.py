@@ -1,6 +1,6 @@
-"""Announcing failures to whoever recovers groups (PostgreSQL): NOTIFY after the commit that declares a group dead.
+"""Announcing failures to supervisors (PostgreSQL): NOTIFY after the commit that declares a group dead.
 
-A hint, as every wake-up of this package: whoever misses it polls.
+Like every wake-up of this package, it is a hint: a supervisor that misses it polls.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def ring(engine: Engine) -> None:
         with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
             connection.execute(sa.select(sa.func.pg_notify(CHANNEL, "")))
     except Exception as error:
-        log.debug("nobody was told of the failure: %s", error)
+        log.debug("no listener was told of the failure: %s", error)
 
 
 class FailureListener:
@@ -37,9 +37,10 @@ class FailureListener:
 
     @classmethod
     def open(cls, engine: Engine) -> FailureListener | None:
-        """None if the log cannot be listened to: in a file, or behind a connection pooler.
+        """A listener, or None if the log cannot be listened to: in a file, or behind a connection pooler.
 
-        A new connection, as `engine` makes them: one of its pool may have lain idle while the server restarted.
+        Its connection is a new one, as `engine` makes them: one of the pool may have lain idle while the server
+        restarted.
         """
         if engine.dialect.name != "postgresql":
             return None
@@ -62,7 +63,7 @@ class FailureListener:
         return int(self._connection.fileno())
 
     def heard(self) -> bool:
-        """Whether a failure was announced since the last question; reads what has arrived, and waits for nothing."""
+        """Whether a failure was announced since the last call. Reads what has arrived, and never blocks."""
         self._connection.poll()
         heard = bool(self._connection.notifies)
         self._connection.notifies.clear()

@@ -19,12 +19,12 @@ from airflow_logio.store.sql.runs import known, to_run
 
 
 def start(connection: Connection, spec: RunSpec, *, alone: bool) -> Run:
-    """The newest run of the key; one of the next generation if that is superseded, or there is none.
+    """The newest run of the key. If there is none, or it is superseded, one of the next generation is created.
 
-    Starters of one pipeline are let in one after the other before they make a run, so that each sees what the others have
-    made. That a run exists needs no lock: it is found.
+    Processes that start runs of one pipeline take turns before they create a run, so that each sees the runs of the
+    others. Finding a run that exists needs no lock.
     """
-    encode_spec(spec)  # what cannot be stored is refused before the log is asked for it
+    encode_spec(spec)  # what cannot be stored is refused before the log is read
     run = _newest(connection, spec.key)
     if run is None or run.state is RunState.SUPERSEDED:
         _lock_starts(connection, spec.key.pipeline)
@@ -39,11 +39,11 @@ def start(connection: Connection, spec: RunSpec, *, alone: bool) -> Run:
 
 
 def supersede(connection: Connection, run: Run) -> bool:
-    """Mark the run superseded; False if it is. Groups without a driver are halted, under raised epochs.
+    """Mark the run superseded; False if it already is. Groups without a driver are halted, under raised epochs.
 
-    Locks all fences in key order, then the groups, then the run, as everywhere. A claim that comes first makes its group
-    alive, which is refused; one that comes later finds the run superseded. The driver of a dead group, should it not be dead
-    after all, commits nothing more.
+    Locks all fences in key order, then the groups, then the run, as everywhere. If a claim comes first, its group is
+    alive, and superseding is refused. A claim that comes later finds the run superseded. If the driver of a dead group
+    turns out to be alive, it commits nothing more.
     """
     fences, groups, runs = schema.fence, schema.group, schema.run
     for table in (fences, groups):
@@ -82,7 +82,7 @@ def group_states(connection: Connection, run: Run) -> GroupStates:
 
 
 def _lock_starts(connection: Connection, pipeline: str) -> None:
-    """Until the end of the transaction. On SQLite a transaction that writes is alone anyway."""
+    """Lock until the end of the transaction. On SQLite a transaction that writes is alone anyway."""
     if connection.dialect.name == "postgresql":
         lock = sa.text("SELECT pg_advisory_xact_lock(hashtext('logio start'), hashtext(:pipeline))")
         connection.execute(lock, {"pipeline": pipeline})

@@ -61,7 +61,7 @@ def move(connection: Connection, ref: Claim | GroupRef, target: GroupState, *, e
     if target in (GroupState.HALTED, GroupState.RETIRED):
         values["desired"] = GroupState.HALTED.value
     connection.execute(sa.update(groups).where(*_of(groups, ref.run_id, ref.group)).values(**values))
-    if target in STOPPED:  # its driver may be alive, or come back: it commits nothing any more
+    if target in STOPPED:  # its driver may be alive, or come back: it commits nothing more
         fence = schema.fence
         raised = sa.update(fence).where(*_of(fence, ref.run_id, ref.group))
         connection.execute(raised.values(epoch=fence.c.epoch + 1))
@@ -69,9 +69,9 @@ def move(connection: Connection, ref: Claim | GroupRef, target: GroupState, *, e
 
 
 def request(connection: Connection, run: Run, group: str, wish: GroupState, incarnation: int | None) -> bool:
-    """Note a wish; False if it is for an incarnation that was replaced."""
+    """Note a desired state; False if it is for an incarnation that was replaced."""
     fence, groups = schema.fence, schema.group
-    if incarnation is not None:  # the fence first, as everywhere: a claim either sees the wish, or was before it
+    if incarnation is not None:  # the fence first, as everywhere: a claim either sees the wish, or came before it
         held = sa.select(fence.c.incarnation).where(*_of(fence, run.run_id, group)).with_for_update()
         if connection.execute(held).scalar_one_or_none() != incarnation:
             return False
@@ -109,10 +109,10 @@ def claim(
     by_user: bool,
     request_id: int | None = None,
 ) -> Claim | Refused:
-    """Raise the incarnation, or move the group to where it belongs instead."""
+    """Raise the incarnation, or move the group to the state where it belongs instead."""
     state, incarnation = lock_group(connection, run.run_id, group)
     if incarnation != expected:
-        raise Fenced(f"group {group!r} was claimed by somebody else: incarnation {incarnation}, expected {expected}")
+        raise Fenced(f"group {group!r} was claimed by another process: incarnation {incarnation}, expected {expected}")
     _check_current(connection, run, state, request_id)
     check_claim(group, state, by_user=by_user)
     recovery = expected > 0
@@ -131,11 +131,11 @@ def claim(
 
 
 def _check_current(connection: Connection, run: Run, state: GroupState, request_id: int | None) -> None:
-    """Under the group's lock: who gives the run up holds all of them.
+    """Runs under the group's lock. To give the run up, a process must hold the locks of all groups.
 
-    Who finishes the run takes no notice of replicas that are retired, and holds the run's row: it sees that one of them is
-    claimed, or the claim sees that the run has finished. A driver would wait for slots for ever then.
-    Who asks for other replicas holds the run's row as well: a claim for an older request is before that, or sees it.
+    To finish a run, a process ignores retired replicas and holds the run's row. Either it sees that one of them is
+    claimed, or the claim sees that the run has finished; otherwise a driver would wait for slots for ever. To ask for
+    other replicas, a process holds the run's row as well: a claim for an older request comes before that, or sees it.
     """
     table = schema.run
     query = sa.select(table.c.state).where(table.c.run_id == run.run_id)
@@ -183,7 +183,7 @@ def _raise_incarnation(
 
 
 def _last_by_user(run: Run, group: str) -> sa.ScalarSelect[int]:
-    """The newest incarnation that a person started: what was before it is forgiven."""
+    """The newest incarnation that a person started: what happened before it is forgiven."""
     driver = schema.driver.alias()
     return (
         sa.select(sa.func.max(driver.c.incarnation))
@@ -224,9 +224,9 @@ def _budget_spent(connection: Connection, run: Run, group: str, budget: Recovery
 
 
 def failed_again(group: str, budget: RecoveryBudget, point: str) -> str:
-    """Why a group is parked whose recoveries always end at the same place."""
+    """The error of a group that is parked because its recoveries always end at the same place."""
     return (
-        f"group {group!r} failed at {point} again after {budget.same_event} recoveries; it is parked. Mend the operator, "
+        f"group {group!r} failed at {point} again after {budget.same_event} recoveries; it is parked. Fix the operator, "
         "or the data it cannot use, and `logio retry` the group"
     )
 
@@ -234,8 +234,8 @@ def failed_again(group: str, budget: RecoveryBudget, point: str) -> str:
 def register(connection: Connection, claim: Claim, identity: DriverIdentity) -> bool:
     """Compare-and-set on nonce and on not being registered: two processes cannot hold one incarnation.
 
-    The same process may ask again (its acknowledgement was lost). False means that nothing may stay of it: the caller
-    rolls back.
+    The same process may ask again, because its acknowledgement was lost. After False, the caller must roll back:
+    nothing of the attempt may stay.
     """
     if _holds(connection, claim, identity):
         return True

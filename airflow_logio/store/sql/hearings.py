@@ -1,8 +1,8 @@
 """One LISTEN per log for all triggers of a process that look for failed groups (PostgreSQL).
 
-The connection belongs to a thread, and not to an event loop or to a trigger: whoever comes first starts it, whoever leaves
-last ends it, and those between do not notice. A connection that is lost is made again; meanwhile nothing rings, and
-triggers poll as they always do (ADR-34 of docs/decisions.md).
+The connection belongs to a thread, not to an event loop or to a trigger. The first trigger starts the thread, the last
+one that leaves ends it, and those in between do not notice. A connection that is lost is made again. Meanwhile nothing
+rings, and triggers poll as they always do (ADR-34 of docs/decisions.md).
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ log = logging.getLogger(__name__)
 THREAD = "logio failures"
 FIRST_WAIT_SECONDS = 1.0
 LONGEST_WAIT_SECONDS = 30.0
-"""After a loss, and between attempts to listen again."""
+"""The longest wait after a loss, and between attempts to listen again."""
 
 Ring = Callable[[], None]
 
 
 class SqlHearing(Hearing):
-    """One share in the listener of a log; the last one that is closed ends the listener."""
+    """One share in the listener of a log. Closing the last one ends the listener."""
 
     def __init__(self, listener: _SharedListener, ring: Ring) -> None:
         self._listener = listener
@@ -41,10 +41,11 @@ class SqlHearing(Hearing):
 
 
 def hear(engine: Engine, ring: Ring) -> SqlHearing | None:
-    """`LogStore.listen`: `ring` is called in the listener's thread, and once in this one if it listens already.
+    """`LogStore.listen`: `ring` is called in the listener's thread, and once in this one if the listener already
+    listens.
 
-    None if no database server announces anything (SQLite), or for want of files or threads. `engine` may be disposed of
-    before the hearing is closed: it makes a connection whenever it is asked to.
+    None if no database server announces anything (SQLite), or if there are no files or threads left. `engine` may be
+    disposed of before the hearing is closed: it makes a connection whenever it is asked to.
     """
     if engine.dialect.name != "postgresql":
         return None
@@ -63,12 +64,12 @@ def hear(engine: Engine, ring: Ring) -> SqlHearing | None:
 
 
 _lock = threading.Lock()
-"""Guards `_listeners`, and who hears what."""
+"""Guards `_listeners` and their hearings."""
 _listeners: dict[URL, _SharedListener] = {}
 
 
 class _SharedListener:
-    """Joined and left under `_lock`; the thread alone touches the connection."""
+    """Joined and left under `_lock`. Only the thread touches the connection."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
@@ -93,7 +94,7 @@ class _SharedListener:
                 return
             self._hearings.remove(hearing)
             if not self._hearings:
-                del _listeners[self._engine.url]  # who comes now starts another one
+                del _listeners[self._engine.url]  # the next one to join starts another
                 os.close(self._wake_write)
 
     # --- in the thread ------------------------------------------------------------------------------------------------
@@ -108,7 +109,7 @@ class _SharedListener:
             os.close(self._wake_read)
 
     def _listen(self) -> bool:
-        """Until it is over, or the connection is lost; whether there was one."""
+        """Listen until it is over or the connection is lost. Returns whether there was a connection."""
         listener: FailureListener | None = None
         try:
             listener = FailureListener.open(self._engine)
@@ -127,7 +128,8 @@ class _SharedListener:
         return listener is not None
 
     def _is_over(self, seconds: float | None, listener: FailureListener | None = None) -> bool:
-        """Wait until there is something to hear or the last hearing is closed, at most so long; whether it is closed."""
+        """Wait, at most so long, until there is something to hear or the last hearing is closed. Returns whether it is
+        closed."""
         with selectors.DefaultSelector() as selector:
             selector.register(self._wake_read, selectors.EVENT_READ)
             if listener is not None:
@@ -141,7 +143,7 @@ class _SharedListener:
             try:
                 ring()
             except Exception as error:  # an event loop that has ended: its trigger has, too
-                log.debug("nobody was rung: %s", error)
+                log.debug("a listener was not rung: %s", error)
 
 
 def _close(listener: Any) -> None:

@@ -135,7 +135,7 @@ class SqlLineageLog(LineageLog):
             yield from self._connection.execute(query.where(self._among(column, chunk)).order_by(column)).all()
 
     def _among(self, column: sa.ColumnElement[Any], keys: list[Any]) -> sa.ColumnElement[bool]:
-        """`keys` as one parameter: thousands of them are one statement, always with the same text."""
+        """`keys` as one parameter: a single statement takes thousands of them, always with the same text."""
         if self._connection.dialect.name == "postgresql":
             kind: Any = sa.Text if isinstance(keys[0], str) else sa.BigInteger
             array = sa.cast(sa.literal(keys, postgresql.ARRAY(kind)), postgresql.ARRAY(kind))

@@ -1,4 +1,4 @@
-"""What groups leave behind, and whole runs that have ended: collected and removed in batches, by nobody's driver."""
+"""Collects what groups leave behind, and removes whole runs that have ended: in batches, outside any driver."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ ROWS = (
     schema.scaling,
     schema.driver,
 )
-"""Tables with rows of a run, the large ones first; its groups go before them, and its own row last."""
+"""Tables with rows of a run, the large ones first. The run's groups go before them, and its own row last."""
 
 
 def collect(connection: Connection, run_id: int, limit: int) -> Collected:
-    """One batch of what the finished groups of a run have left."""
+    """Collect one batch of what the finished groups of a run have left."""
     run = find(connection, run_id)
     operators = _operators_of_finished_groups(connection, run)
     done = Collected()
@@ -88,7 +88,7 @@ def _orphans(connection: Connection, run_id: int, port: Port, limit: int) -> Seq
 
 
 def removable(connection: Connection, older_than_seconds: float, *, unfinished: bool) -> Sequence[Run]:
-    """Runs that ended so long ago, the oldest first, and those whose removal was interrupted."""
+    """Runs that ended at least that long ago, the oldest first, and runs whose removal was interrupted."""
     runs, groups = schema.run, schema.group
     clock = connection.execute(sa.select(now(connection.dialect.name))).scalar_one()
     states: dict[int, dict[str, tuple[GroupState, float]]] = {}
@@ -108,9 +108,9 @@ def removable(connection: Connection, older_than_seconds: float, *, unfinished: 
 
 
 def remove(connection: Connection, run_id: int, limit: int, *, unfinished: bool) -> Collected:
-    """One batch of a run's removal. Raises `ProtocolViolation` if it has not ended.
+    """Remove one batch of a run. Raises `ProtocolViolation` if it has not ended.
 
-    The first one takes its groups and its key away: nobody can claim, retry or go on with a run that is half removed.
+    The first batch removes its groups and its key: a run that is half removed cannot be claimed, retried or resumed.
     """
     run = find(connection, run_id)
     if run.state is not RunState.REMOVING:
@@ -122,7 +122,7 @@ def remove(connection: Connection, run_id: int, limit: int, *, unfinished: bool)
     runs = schema.run
     delete = sa.delete(runs).where(runs.c.run_id == run_id)
     if connection.dialect.name == "sqlite":
-        # The greatest id would be given to the next run, and a driver of this one may still be about.
+        # The greatest id would be given to the next run, and a driver of this one may still be alive.
         newest = sa.select(sa.func.max(runs.alias().c.run_id)).scalar_subquery()
         delete = delete.where(runs.c.run_id < newest)
     return Collected(connection.execute(delete).rowcount)
@@ -154,7 +154,7 @@ def _remove_rows(connection: Connection, table: sa.Table, run_id: int, limit: in
 
 
 def remove_beats(connection: Connection, run_id: int) -> None:
-    """Of a run whose removal has begun: on SQLite they are in another file."""
+    """Remove the heartbeats of a run whose removal has begun: on SQLite they are in another file."""
     for table in (schema.heartbeat, schema.load, schema.waiting):
         connection.execute(sa.delete(table).where(table.c.run_id == run_id))
 

@@ -34,8 +34,8 @@ def head() -> str:
 def upgrade(url: str) -> str:
     """Create or migrate the tables; safe to call twice and by two processes at once. Returns the revision.
 
-    The tables of heartbeats come first where they are in a file of their own: whoever dies in between leaves a log that is
-    still refused with the command to run.
+    If the tables of heartbeats are in a file of their own, they come first. A process that dies in between leaves a log
+    that is still refused, with the command to run.
     """
     engine = log_engine(url)
     beats = beat_engine(url, engine)
@@ -57,10 +57,10 @@ def upgrade(url: str) -> str:
 
 
 def _upgrade_beats(connection: Connection) -> None:
-    """Make the tables of heartbeats what the schema declares. They have no revision: what they hold is soon replaced.
+    """Make the tables of heartbeats match the schema. They have no revision: what they hold is soon replaced.
 
-    New tables are made, and columns that are not declared any more are dropped. Under the lock of the log: two processes
-    would both find the same to do.
+    New tables are made, and columns that are no longer declared are dropped. This happens under the lock of the log:
+    otherwise two processes would find the same work to do.
     """
     beat_metadata.create_all(connection, checkfirst=True)
     operations = Operations(MigrationContext.configure(connection))

@@ -1,4 +1,4 @@
-"""Quarantined Input Sets in SQL: which there are, and putting them back (`protocol/reopening.py`)."""
+"""Quarantined Input Sets in SQL: listing them, and putting them back (`protocol/reopening.py`)."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from airflow_logio.store.sql.value_lists import among
 
 
 def quarantined(connection: Connection, run_id: int, group: str | None = None) -> Sequence[QuarantinedInputSet]:
-    """The oldest first."""
+    """Quarantined Input Sets, the oldest first."""
     table = schema.quarantine
     query = sa.select(table).where(table.c.run_id == run_id).order_by(table.c.since, table.c.op, table.c.inset_id)
     if group is not None:
@@ -38,8 +38,8 @@ def quarantined(connection: Connection, run_id: int, group: str | None = None) -
 def retry(connection: Connection, run: Run, group: str | None) -> Retried:
     """Put Input Sets back among the triggered ones, and reopen what has ended behind them, under raised epochs.
 
-    All fences of the run are locked first, in key order: no driver can commit in between, and none can go on with what
-    it has in memory. Groups that had finished are left halted, for a launch.
+    All fences of the run are locked first, in key order: no driver can commit in between, and none can keep using what
+    it has in memory. Groups that had finished are left halted, ready for a launch.
     """
     runs, fences = schema.run, schema.fence
     locked = sa.select(fences.c.group_name).where(fences.c.run_id == run.run_id)
@@ -48,7 +48,7 @@ def retry(connection: Connection, run: Run, group: str | None) -> Retried:
         sa.select(runs.c.state).where(runs.c.run_id == run.run_id).with_for_update()
     ).scalar_one_or_none()
     if state in (None, RunState.REMOVING.value):
-        raise UnknownRun(f"run {run.spec.key} is being removed from the log; nothing of it can be retried")
+        raise UnknownRun(f"run {run.spec.key} is being removed from the log; it cannot be retried")
     if state == RunState.SUPERSEDED.value:
         raise ProtocolViolation(superseded(run))
     found = quarantined(connection, run.run_id, group)
@@ -122,7 +122,8 @@ def _store(connection: Connection, run_id: int, reopened: Reopening) -> None:
 
 
 def _reopen_groups(connection: Connection, run_id: int, touched: Sequence[str]) -> list[str]:
-    """Reopening is the one way out of `finished`; a group that has a driver, or is to be recovered, goes on by itself."""
+    """Reopening is the only way out of `finished`. A group that has a driver, or is to be recovered, resumes by
+    itself."""
     groups, runs = schema.group, schema.run
     clock = now(connection.dialect.name)
     finished = (

@@ -1,8 +1,8 @@
-"""Garbage collection (Section 3.6): what is done, and needed neither by recovery nor by a lineage scope.
+"""Garbage collection (Section 3.6): removes what is done, and needed neither by recovery nor by a lineage scope.
 
-Everything that recovery asks for is in rows that are not done, in the current states and in the bodies of such rows
-(marks, ids and closed Input Sets are in the stored contexts): none of it is found here. No statement looks at more rows
-than it may delete, however many have passed and however many are kept: `EXPLAIN` is part of the tests.
+Everything that recovery reads is in rows that are not done, in the bodies of such rows, and in the current states (the
+stored contexts hold marks, ids and closed Input Sets). Nothing here touches any of that. No statement looks at more
+rows than it may delete, however many have passed and however many are kept: `EXPLAIN` is part of the tests.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from airflow_logio.store.sql import schema
 from airflow_logio.store.sql.value_lists import among
 
 Channel = tuple[str, str]
-"""(operator, channel): what event ids are unique in."""
+"""(operator, channel): event ids are unique within it."""
 
 
 def collect(connection: Connection, run_id: int, effect: fx.Collect) -> Collected:
-    """One batch for what `effect.operators` have received or logged for themselves."""
+    """Collect one batch of what `effect.operators` have received or logged for themselves."""
     events = _drop_done_rows(connection, run_id, effect)
     rows = sum(map(len, events.values()))
     refs: list[str] = []
@@ -38,7 +38,7 @@ def collect(connection: Connection, run_id: int, effect: fx.Collect) -> Collecte
 
 
 def sweep_shared(connection: Connection, run_id: int, effect: fx.SweepShared) -> Collected:
-    """Bodies that no row of EVENT_LOG needs, among the next `effect.limit` of the port."""
+    """Delete bodies that no row of EVENT_LOG needs, among the next `effect.limit` of the port."""
     data, sender = schema.event_data, effect.sender
     query = (
         sa.select(data.c.event_id)
@@ -55,7 +55,8 @@ def sweep_shared(connection: Connection, run_id: int, effect: fx.SweepShared) ->
 def drop_bodies(
     connection: Connection, run_id: int, channel: Channel, event_ids: Sequence[int], *, kept: bool
 ) -> tuple[Sequence[int], list[str]]:
-    """Delete those bodies that no row of EVENT_LOG needs; their event ids, and the references that were in them."""
+    """Delete those bodies that no row of EVENT_LOG needs. Returns their event ids, and the references that were in
+    them."""
     if not event_ids:
         return (), []
     data, rows = schema.event_data, schema.event_log
@@ -86,7 +87,7 @@ def drop_states(connection: Connection, run_id: int, operator: str, state_ids: S
 
 
 def _drop_done_rows(connection: Connection, run_id: int, effect: fx.Collect) -> Mapping[Channel, list[int]]:
-    """(operator, channel) → event ids of the rows that are deleted."""
+    """Delete done rows. Returns (operator, channel) → their event ids."""
     table = schema.event_log
     chosen = (
         sa.select(table.c.row_id)
@@ -103,7 +104,7 @@ def _drop_done_rows(connection: Connection, run_id: int, effect: fx.Collect) -> 
 
 
 def _drop_reads(connection: Connection, run_id: int, effect: fx.Collect) -> int:
-    """Read actions that are complete, but for the current one of an operator, and those whose event r is in the log."""
+    """Delete complete read actions, except the current one of an operator and those whose event r is in the log."""
     table, rows = schema.read_action, schema.event_log
     same = table.alias("same")
     current = sa.select(sa.func.max(same.c.action_id)).where(
@@ -149,9 +150,9 @@ def drop_read_actions(
 def there_is_no(*where: sa.ColumnElement[bool]) -> sa.ColumnElement[bool]:
     """NOT EXISTS as one look into an index per row, on both databases: few rows are counted, and mostly none.
 
-    PostgreSQL makes a join of NOT EXISTS: one that reads the table, or for every row all rows that this transaction has
-    just deleted; with LIMIT 1 it reads the table where it expects to find one soon. SQLite takes the index with all
-    columns for `SELECT *`, and not the one that fits.
+    PostgreSQL makes NOT EXISTS a join that reads the table, or, for every row, all rows that this transaction has just
+    deleted. With LIMIT 1 it reads the table if it expects to find a row soon. For `SELECT *`, SQLite takes the index
+    with all columns, and not the one that fits.
     """
     return sa.select(sa.func.count()).where(*where).scalar_subquery() == 0
 

@@ -67,7 +67,7 @@ def is_empty(url: str) -> bool:
 
 
 def refuse_newer(where: str, found: str | None) -> None:
-    """Revisions are numbered: a greater one was made by a later version of this package."""
+    """Revisions are numbered: a later version of this package made a greater one."""
     if found is not None and found > REVISION:
         raise SchemaMismatch(
             f"{where} is at schema {found}, which is newer than this version of airflow_logio (it knows "

@@ -67,7 +67,7 @@ def find(connection: Connection, uid: str) -> Run:
 
 def finish(connection: Connection, run_id: int) -> bool:
     groups, runs = schema.group, schema.run
-    # Locked by a statement of its own: what the next one sees is as it is when nobody reopens the run any more.
+    # Locked by a statement of its own: the next one sees the state in which the run can no longer be reopened.
     row = connection.execute(sa.select(runs).where(runs.c.run_id == run_id).with_for_update()).one_or_none()
     if row is None or row.state == RunState.REMOVING.value:
         return False
@@ -173,7 +173,7 @@ def _status(row: sa.RowMapping, recoveries: dict[_Key, int], beats: dict[tuple[_
 
 
 def _load(beat: sa.Row[Any] | None) -> Load | None:
-    """Figures that this version cannot read say nothing; they are of no use to the protocol."""
+    """Figures that this version cannot read are ignored: the protocol does not use them."""
     if beat is None or beat.figures is None:
         return None
     try:
@@ -198,7 +198,7 @@ def progress(connection: Connection, run_id: int) -> Sequence[PortProgress]:
 
 
 def under_way(connection: Connection, run_id: int) -> UnderWay:
-    """Never below zero: what a driver of an earlier version has logged was not counted when it was."""
+    """Never below zero: rows that a driver of an earlier version logged were not counted at the time."""
     table = schema.port_counter
     query = sa.select(table.c.op, table.c.port, table.c.direction, table.c.events).where(
         table.c.run_id == run_id, table.c.direction.in_([schema.OPEN, schema.PENDING])

@@ -1,4 +1,4 @@
-"""Requests to scale a replicated group, as rows: who asked for what and why, and what has become of it."""
+"""Requests to scale a replicated group, as rows: who asked for what and why, and the outcome."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ table = schema.scaling
 def request(
     connection: Connection, run: Run, group: str, replicas: int, *, by: str, reason: str, key: str | None
 ) -> ScalingRequest:
-    """The run's row is locked: of two who ask at once one comes first."""
+    """The run's row is locked, so that of two simultaneous requests one comes first."""
     runs = schema.run
     state = connection.execute(
         sa.select(runs.c.state).where(runs.c.run_id == run.run_id).with_for_update()
@@ -59,7 +59,7 @@ def request(
 
 
 def requests(connection: Connection, run_id: int, group: str | None) -> Sequence[ScalingRequest]:
-    """The newest first."""
+    """Requests, the newest first."""
     query = sa.select(table).where(table.c.run_id == run_id).order_by(table.c.request_id.desc())
     if group is not None:
         query = query.where(table.c.group_name == group)
@@ -67,13 +67,14 @@ def requests(connection: Connection, run_id: int, group: str | None) -> Sequence
 
 
 def check_open(connection: Connection, request_id: int) -> None:
-    """Until the end of the transaction: whoever supersedes the request comes before this, or after all of it."""
+    """Holds until the end of the transaction: another one supersedes the request before this, or after all of it."""
     connection.execute(sa.select(table.c.state).where(table.c.request_id == request_id).with_for_update()).all()
     check_is_open(connection, request_id)
 
 
 def check_is_open(connection: Connection, request_id: int) -> None:
-    """Until the end of the transaction nobody settles it. Whoever holds its row waits for no fence, so there is no circle."""
+    """Until the end of the transaction the request cannot be settled. A transaction that holds its row waits for no
+    fence, so there is no deadlock."""
     query = sa.select(table.c.state).where(table.c.request_id == request_id).with_for_update(read=True)
     state = connection.execute(query).scalar_one_or_none()
     what = f"the state of request {request_id}"

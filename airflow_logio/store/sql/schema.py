@@ -73,7 +73,7 @@ Index(
 Index("ix_logio_event_log_delivery", event_log.c.run_id, event_log.c.rec_op, event_log.c.rec_port, event_log.c.event_id)
 Index("ix_logio_event_log_inset", event_log.c.run_id, event_log.c.rec_op, event_log.c.inset_id)
 
-# Conditions of partial indexes. Queries repeat them word by word: SQLite sees no index through a bound parameter.
+# Conditions of partial indexes. Queries repeat them word for word: SQLite sees no index through a bound parameter.
 GARBAGE = "status = 'done' AND NOT kept"
 READ_GARBAGE = "status = 'complete' AND NOT kept"
 KEPT = "kept"
@@ -97,7 +97,7 @@ event_data = Table(
     Column("body", LargeBinary),
     Column("ref", Text),  # into the payload store, if the body is there
     Column("kept", Boolean, nullable=False, server_default=false()),  # the sender port is in a lineage scope
-    Column("logged_at", Double),  # of kept ones, for retention
+    Column("logged_at", Double),  # set for kept bodies, for retention
 )
 Index(
     "ix_logio_event_data_kept",
@@ -178,7 +178,7 @@ group = Table(
     Column("desired", String(16), nullable=False),
     Column("since", Double, nullable=False),
     Column("error", Text),
-    Column("launch", Text),  # how whoever recovers the group launches it
+    Column("launch", Text),  # how supervisors launch the group
 )
 
 fence = Table(
@@ -218,10 +218,11 @@ driver = Table(
 )
 
 SENT, ACKNOWLEDGED, APPLIED = "out", "in", "write"
-"""Directions of counters that are totals of the run: of an output port, of an input port, of a writer's connection."""
+"""Directions of counters that are totals of the run, for an output port, an input port or a writer's connection."""
 OPEN, PENDING = "open", "pending"
-"""Directions of counters of what is under way, which fall again: rows of EVENT_LOG that an input port has assigned and that
-are not done; write actions of a writer's connection that are not. Kept by the commits that change these rows."""
+"""Directions of counters of what is under way. They fall again: rows of EVENT_LOG that an input port has assigned and
+that are not done; write actions of a writer's connection that are not. The commits that change these rows keep the
+counters."""
 
 port_counter = Table(
     "logio_port_counter",
@@ -279,7 +280,7 @@ scaling = Table(
     Column("accepted_at", Double),
     Column("ended_at", Double),
     UniqueConstraint("run_id", "group_name", "request_key"),
-    sqlite_autoincrement=True,  # who carries out a request of a removed run must not settle another one
+    sqlite_autoincrement=True,  # a process that carries out a request of a removed run must not settle another
     comment="requests to scale a replicated group, and what has become of them",
 )
 
@@ -306,7 +307,7 @@ load = Table(
     Column("group_name", _Name, primary_key=True),
     Column("incarnation", Integer, primary_key=True, autoincrement=False),
     Column("figures", Text, nullable=False),
-    comment="what drivers say with their heartbeats of how busy they are",
+    comment="how busy drivers are, as they report with their heartbeats",
 )
 
 waiting = Table(
@@ -315,7 +316,7 @@ waiting = Table(
     Column("run_id", _Id, primary_key=True, autoincrement=False),
     Column("group_name", _Name, primary_key=True),
     Column("parked", Boolean, nullable=False),
-    comment="who wants to be notified; a hint, written without waiting for the disk",
+    comment="which groups want to be notified; a hint, written without waiting for the disk",
 )
 
 supervisor = Table(
@@ -325,5 +326,5 @@ supervisor = Table(
     Column("pipeline", _Name),
     Column("run_uid", String(32)),
     Column("at", Double, nullable=False),
-    comment="who looks for failed groups, and when he looked last",
+    comment="which processes look for failed groups, and when each last looked",
 )

@@ -34,7 +34,7 @@ log = logging.getLogger(__name__)
 
 
 class SqlGroupSession(GroupSession):
-    """`patience` bounds how long a commit or a recovery waits for a database that is away before it gives up."""
+    """`patience` bounds how long a commit or a recovery waits for a database that is unavailable before it gives up."""
 
     def __init__(self, engine: Engine, ref: GroupRef, waker: Waker, patience: Patience) -> None:
         self.ref = ref
@@ -59,7 +59,8 @@ class SqlGroupSession(GroupSession):
         return row
 
     def _refuse_stopped(self, connection: Connection) -> None:
-        """Under the fence row's lock: whoever stops a group voids its epoch, and a driver must not just begin the next."""
+        """Runs under the fence row's lock: stopping a group voids its epoch, and a driver must not simply begin the
+        next one."""
         table = schema.group
         state = connection.execute(
             sa.select(table.c.state).where(
@@ -79,7 +80,7 @@ class SqlGroupSession(GroupSession):
         )
 
     def _lock_fence(self, connection: Connection) -> FenceRow:
-        """Read the fence under its row's lock: whoever was about to commit has done so, or will not."""
+        """Read the fence under its row's lock: a commit that was under way has happened, or never will."""
         table = schema.fence
         query = sa.select(table.c.incarnation, table.c.epoch, table.c.commit_no).where(
             table.c.run_id == self.ref.run_id,

@@ -1,7 +1,7 @@
-"""Moving slots between replicas in one transaction (Section 7.2): behind the fences of all replicas concerned.
+"""Moving slots between replicas in one transaction (Section 7.2): behind the fences of all affected replicas.
 
-A step of a replica and a move of its slots both change the replica's fence row. So whichever comes first holds the other one
-up: a step that comes later finds a raised epoch and is refused, a move that comes later finds the step in the log.
+A step of a replica and a move of its slots both change the replica's fence row, so whichever comes first holds up the
+other. A step that comes later finds a raised epoch and is refused. A move that comes later finds the step in the log.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from airflow_logio.store.sql.engines import LockTimeout, translated
 from airflow_logio.store.sql.runs import known
 
 BUSY_SECONDS = 1.0
-"""How long a commit of a replica is waited for, while those that are locked already are held up."""
+"""How long to wait for a commit of a replica; replicas that are locked already are held up meanwhile."""
 
 
 def rescale(
     connection: Connection, run: Run, group: str, placement: Placement, retire: Collection[str], request_id: int | None
 ) -> Rescaling:
-    """On an open transaction. Returns what it has changed."""
+    """Runs in an open transaction. Returns what it has changed."""
     _lock_rescaling(connection, run.run_id, group)
     # Owners change only here, one after the other. What is done may change until the fences are locked.
     wanted = plan(run, group, slots.of_group(connection, run.run_id, group), placement, retire)
-    # The fences before the request: who launches for it holds one, and may wait for somebody who supersedes it.
+    # The fences before the request: a launch for it holds one, and may wait for a process that supersedes it.
     locked = _lock_fences(connection, run, wanted) if wanted.concerned else {}
     if request_id is not None:
         scaling_requests.check_open(connection, request_id)
@@ -53,7 +53,7 @@ def rescale(
 
 
 def _lock_rescaling(connection: Connection, run_id: int, group: str) -> None:
-    """Until the end of the transaction. On SQLite a transaction that writes is alone anyway."""
+    """Lock until the end of the transaction. On SQLite a transaction that writes is alone anyway."""
     if connection.dialect.name == "postgresql":
         connection.execute(sa.text(f"SET LOCAL lock_timeout = '{int(BUSY_SECONDS * 1000)}ms'"))
         lock = sa.text("SELECT pg_advisory_xact_lock(hashtext('logio rescale'), hashtext(:what))")
@@ -61,7 +61,8 @@ def _lock_rescaling(connection: Connection, run_id: int, group: str) -> None:
 
 
 def _lock_fences(connection: Connection, run: Run, rescaling: Rescaling) -> dict[str, int]:
-    """Replica → incarnation; one by one, in the order in which everybody locks them, so that who holds one is known."""
+    """Lock the fences. Returns replica → incarnation. They are locked one by one, in the order that every transaction
+    uses, so that the replica that holds one is known."""
     fence = schema.fence
     mine = (fence.c.run_id == run.run_id, fence.c.group_name.in_(rescaling.concerned))
     in_order = connection.execute(sa.select(fence.c.group_name).where(*mine).order_by(fence.c.group_name)).scalars()
@@ -73,7 +74,7 @@ def _lock_fences(connection: Connection, run: Run, rescaling: Rescaling) -> dict
         if incarnation is not None:
             locked[name] = incarnation
     if set(locked) != rescaling.concerned:
-        raise UnknownRun(f"run {run.spec.key} is being removed from the log; nothing of it can be scaled")
+        raise UnknownRun(f"run {run.spec.key} is being removed from the log; it cannot be scaled")
     return locked
 
 
@@ -90,14 +91,14 @@ def _busy(engine: Engine, name: str) -> Iterator[None]:
 
 
 def _check_run(connection: Connection, run: Run) -> None:
-    """Under fences of the run: who gives it up, or removes it, holds all of them."""
+    """Runs under fences of the run. A process that gives the run up, or removes it, holds all of them."""
     table = schema.run
     state = connection.execute(sa.select(table.c.state).where(table.c.run_id == run.run_id)).scalar_one()
     check_going_on(run, known(RunState, state, f"the state of run {run.uid}"))
 
 
 def _lock_groups(connection: Connection, run: Run, names: Collection[str]) -> dict[str, tuple[GroupState, GroupState]]:
-    """Replica → (state, desired): a wish to halt either is seen, or comes later and is heard by the driver."""
+    """Replica → (state, desired). A request to halt is either seen here, or comes later and is heard by the driver."""
     table = schema.group
     query = sa.select(table.c.group_name, table.c.state, table.c.desired).where(
         table.c.run_id == run.run_id, table.c.group_name.in_(names)

@@ -1,4 +1,4 @@
-"""Slots of replicated groups as rows: how they begin, who owns them, which are done. Moves are in `rescaling`."""
+"""Slots of replicated groups as rows: how they begin, their owners, and which are done. Moves are in `slot_moves`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ slot = schema.slot
 
 
 def create(connection: Connection, run_id: int, spec: RunSpec) -> None:
-    """Spread over the replicas with which the run begins."""
+    """Spread the slots over the replicas with which the run begins."""
     rows = [
         {"run_id": run_id, "group_name": group, "slot": number, "owner": owner, "moves": 0, "done": False}
         for group, shape in spec.replicated.items()
@@ -33,19 +33,19 @@ def create(connection: Connection, run_id: int, spec: RunSpec) -> None:
 
 
 def of_group(connection: Connection, run_id: int, group: str) -> list[Slot]:
-    """By number."""
+    """The slots of a group, by number."""
     query = sa.select(slot).where(slot.c.run_id == run_id, slot.c.group_name == group).order_by(slot.c.slot)
     return [Slot(row.slot, row.owner, row.moves, bool(row.done)) for row in connection.execute(query)]
 
 
 def owned(connection: Connection, ref: GroupRef) -> Mapping[int, int]:
-    """Slot → moves, of those that a replica owns and that are not done."""
+    """Slot → number of moves, for the slots that a replica owns and that are not done."""
     query = sa.select(slot.c.slot, slot.c.moves).where(*_open_of(ref)).order_by(slot.c.slot)
     return {row.slot: row.moves for row in connection.execute(query)}
 
 
 def finish(connection: Connection, ref: GroupRef) -> None:
-    """The slots of a replica are done, as its group has finished: both or neither. Behind the replica's fence.
+    """Mark the slots of a replica done, because its group has finished: both or neither. Behind the replica's fence.
 
     Raises `LogInconsistent` for a replica without a slot: it is retired, and never finishes.
     """
@@ -60,7 +60,7 @@ def finish(connection: Connection, ref: GroupRef) -> None:
 
 
 def open_slots(connection: Connection, run_ids: Sequence[int] | None = None) -> dict[int, dict[str, int]]:
-    """Run id → replicated group → how many of its slots are not done; of all runs without `run_ids`."""
+    """Run id → replicated group → how many of its slots are not done. Without `run_ids`, for all runs."""
     query = (
         sa.select(slot.c.run_id, slot.c.group_name, sa.func.count())
         .where(~slot.c.done)
@@ -76,7 +76,8 @@ def open_slots(connection: Connection, run_ids: Sequence[int] | None = None) -> 
 
 
 def has_work(connection: Connection, run: Run, group: str) -> bool:
-    """Rows that no Input Set has: events that nobody has taken, and write actions; else what the stored states say."""
+    """Whether rows are in no Input Set: events that no replica has taken, or write actions. If none are, the stored
+    states decide."""
     log, states = schema.event_log, schema.state
     operators = [name for name, shape in run.spec.operators.items() if shape.group == group]
     waiting = sa.exists().where(
@@ -103,7 +104,7 @@ def done(connection: Connection, run_id: int) -> frozenset[tuple[str, int]]:
 
 
 def reopen(connection: Connection, run_id: int, reopened: Mapping[str, Sequence[int]]) -> frozenset[str]:
-    """Slots of each replicated group are no longer done; returns the replicas that own them. Under all fences of the run."""
+    """Reopen slots of each replicated group. Returns the replicas that own them. Runs under all fences of the run."""
     owners: set[str] = set()
     for group, numbers in reopened.items():
         update = (

@@ -90,7 +90,8 @@ class SqlLogStore(LogStore):
 
     @property
     def ends_old_driver_first(self) -> bool:
-        """A stopped writer shuts everyone out of an SQLite file: its process must go before the fence can be raised."""
+        """A stopped writer shuts every process out of an SQLite file: its process must end before the fence can be
+        raised."""
         return self.engine.dialect.name == "sqlite"
 
     # --- runs ---------------------------------------------------------------------------------------------------------
@@ -102,12 +103,12 @@ class SqlLogStore(LogStore):
     def supersede(self, run_id: int) -> bool:
         try:
             return self._supersede(run_id)
-        except LockTimeout:  # a driver that was taken for dead, stopped inside a transaction
+        except LockTimeout:  # a driver that was declared dead was stopped inside a transaction
             for status in self.groups(run_id):
                 if status.state is GroupState.DEAD:
                     self.end_backends(run_id, status.group, status.incarnation)
         except TransactionConflict as error:
-            log.info("once more: %s", error)
+            log.info("retrying: %s", error)
         return self._supersede(run_id)
 
     def _supersede(self, run_id: int) -> bool:
@@ -203,13 +204,13 @@ class SqlLogStore(LogStore):
         return made
 
     def _past_stopped_driver(self, ref: GroupRef, attempt: Callable[[], T]) -> T:
-        """Whoever holds the fence row's lock for longer than a transaction takes is a driver stopped inside one."""
+        """A driver that holds the fence row's lock for longer than a transaction takes was stopped inside one."""
         try:
             return attempt()
         except LockTimeout:
             self.end_backends(ref.run_id, ref.group, ref.incarnation)
         except TransactionConflict as error:
-            log.info("once more: %s", error)
+            log.info("retrying: %s", error)
         return attempt()
 
     def _claim(
@@ -236,7 +237,7 @@ class SqlLogStore(LogStore):
         with writing(self.engine) as connection:
             if not groups.register(connection, claim, identity):
                 raise Fenced(
-                    f"incarnation {claim.incarnation} of group {claim.group!r} is not to be had: it was replaced, "
+                    f"incarnation {claim.incarnation} of group {claim.group!r} cannot be registered: it was replaced, "
                     "ended, or another process holds it; this driver exits before its first read"
                 )
         return GroupRef(claim.run_id, claim.group, claim.incarnation)
@@ -303,7 +304,7 @@ class SqlLogStore(LogStore):
         except LockTimeout:
             raise
         except TransactionConflict as error:
-            log.info("once more: %s", error)
+            log.info("retrying: %s", error)
             done = attempt()
         wake.announce(self.engine, run_id, sorted(done.concerned))
         return done.count

@@ -1,4 +1,4 @@
-"""What supervisors write and read: who looks for failed groups, at which runs, and how a group is launched."""
+"""What supervisors write and read: which ones look for failed groups, in which runs, and how a group is launched."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def note_launch(connection: Connection, run_id: int, group: str, recipe: LaunchR
 
 
 def launch_recipe(connection: Connection, run_id: int, group: str) -> LaunchRecipe | None:
-    """Raises `LogInconsistent` for one that cannot be read."""
+    """Raises `LogInconsistent` for a recipe that cannot be read."""
     table = schema.group
     text = connection.execute(
         sa.select(table.c.launch).where(table.c.run_id == run_id, table.c.group_name == group)
@@ -36,7 +36,9 @@ def launch_recipe(connection: Connection, run_id: int, group: str) -> LaunchReci
     try:
         return None if text is None else msgspec.json.decode(text, type=LaunchRecipe)
     except msgspec.MsgspecError as error:
-        raise LogInconsistent(f"how group {group!r} of run {run_id} is launched cannot be read: {error}") from error
+        raise LogInconsistent(
+            f"the launch recipe of group {group!r} of run {run_id} cannot be read: {error}"
+        ) from error
 
 
 def note_supervisor(connection: Connection, name: str, pipeline: str | None, run_uid: str | None) -> None:

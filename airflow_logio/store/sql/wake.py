@@ -1,9 +1,9 @@
 """Wake-ups for receivers that have nothing to do (design D5). A lost one costs a poll interval, never an event.
 
 PostgreSQL: LISTEN and NOTIFY on autocommit connections of their own. A NOTIFY inside a commit would take a global lock,
-so it is sent after it, and only to groups that have said that they are parked. The receiver says so, *then* polls, then
-waits: a commit in between finds it parked. Behind a connection pooler nothing can be heard, so receivers poll. SQLite has no
-such thing; a pragma tells cheaply that another process has committed.
+so it is sent after the commit, and only to groups that have said that they are parked. The receiver says so, *then*
+polls, then waits: a commit in between finds it parked. Behind a connection pooler nothing can be heard, so receivers poll.
+SQLite has no such thing; a pragma tells cheaply that another connection has committed.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ class SqliteWaker(Waker):
 
 
 def announce(engine: Engine, run_id: int, groups: Sequence[str]) -> None:
-    """Tell these groups that something is new: for whoever is no driver. Best effort."""
+    """Tell these groups that something is new, from a process that is not a driver. Best effort."""
     if engine.dialect.name != "postgresql":
         return
     try:
@@ -118,7 +118,8 @@ def channel_of(run_id: int, group: str) -> str:
 class PostgresWaker(Waker):
     """LISTEN on one connection, the parked flag and NOTIFY on another; both autocommit, neither waits for the disk.
 
-    Neither goes back to the pool, whose sessions have transactions and commit durably, not even if nobody closes this.
+    Neither goes back to the pool, even if this is never closed: sessions of the pool have transactions and commit
+    durably.
     """
 
     def __init__(self, engine: Engine, ref: GroupRef) -> None:

@@ -94,7 +94,7 @@ def test_the_tasks_of_a_run_that_was_given_up_say_so_and_launch_nothing(
     cleared = context(attempt=2, max_tries=4)
     for task in (group, LogioFinishRunOperator(task_id="finish_run", pipeline=REF, run_uid=run.uid)):
         with pytest.raises(
-            AirflowFailException, match=f"Clear DAG run {RUN_ID} of .* from the task that starts the run on"
+            AirflowFailException, match=f"Clear DAG run {RUN_ID} of .* from the task that starts the run onwards"
         ):
             task.execute(cleared)
     assert (

@@ -81,7 +81,7 @@ def test_a_run_is_given_up_and_begins_anew(store: LogStore, logio: Logio, start:
     assert (code, store.find_run(run.uid).state) == (0, RunState.SUPERSEDED)
     assert "is given up. `logio run` with --run-id nightly begins the fresh one" in said
     code, said = logio("retry", run.uid)
-    assert code == 1 and "was given up for a fresh run: nothing of it goes on" in said
+    assert code == 1 and "was given up for a fresh run: it does not resume" in said
 
     fresh = start("nightly")
     assert (fresh.spec.key.generation, fresh.uid != run.uid) == (2, True)

@@ -1,6 +1,6 @@
-"""Garbage collection, payload references, points of failure, quarantine, launches by whoever recovers.
+"""Garbage collection, payload references, points of failure, quarantine, launch recipes.
 
-Rows of earlier runs count as kept: nobody can say any more which of them a lineage scope needs.
+Rows of earlier runs count as kept: it is no longer known which of them a lineage scope needs.
 """
 
 from __future__ import annotations

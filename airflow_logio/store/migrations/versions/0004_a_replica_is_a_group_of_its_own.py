@@ -1,8 +1,10 @@
-"""A replica is a group of its own (`hourly.2`), and a slot has operators of its own: columns that are 0 in every row go.
+"""A replica is a group of its own (`hourly.2`), and a slot has operators of its own: drops columns that are 0 in every
+row.
 
-They were part of primary keys. SQLite copies these tables, which hold a few rows per group or operator; PostgreSQL drops the
-key with the column. Fences first, as everywhere: a driver that still runs is waited for where it cannot wait for what is
-locked here. The tables of heartbeats are no business of revisions (`sql/migrate.py`).
+They were part of primary keys. SQLite copies these tables, which hold a few rows per group or operator; PostgreSQL
+drops the key with the column. Fences come first, as everywhere: if the migration has to wait for a driver that still
+runs, that driver cannot be waiting for what is locked here. Revisions do not cover the tables of heartbeats
+(`sql/migrate.py`).
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ _GONE = {
     "logio_driver": ("replica", ["run_id", "group_name", "incarnation"]),
     "logio_state": ("slot", ["run_id", "op", "state_id"]),
 }
-"""Table → column that goes, primary key that is left."""
+"""Table → column to drop, primary key that remains."""
 
 
 def upgrade() -> None:
