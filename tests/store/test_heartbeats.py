@@ -19,11 +19,14 @@ from airflow_logio.errors import LogUnavailable
 from airflow_logio.protocol.liveness import BEAT_SECONDS, Lease
 from airflow_logio.protocol.states import GroupState
 from airflow_logio.runtime.driver.heartbeat import Heartbeat
+from airflow_logio.runtime.supervision.findings import FailureFinder
 from airflow_logio.runtime.supervision.group_watch import GroupWatcher
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records import GroupRef, Load
+from airflow_logio.store.sql import migrate
 from tests.conftest import QUICK
 from tests.store.conftest import OpenStore
+from tests.store.small_disk import small_folder
 from tests.support.logs import Driver, open_sql_store, sent, start_driver
 from tests.support.postgres import PostgresServer
 from tests.support.waiting import eventually
@@ -232,3 +235,37 @@ def test_many_processes_make_one_file_anew(sqlite_url: str) -> None:
     assert len(stores[0].supervisors()) == len(stores)
     for store in stores:
         store.dispose()
+
+
+def test_on_a_full_disk_nobody_dies_and_it_is_said_why(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """No driver can say that it is alive; so the log is unavailable, for drivers and for those who look after them."""
+    with small_folder(tmp_path) as disk:
+        url = f"sqlite:///{disk.path}/log.db"
+        migrate.upgrade(url)
+        store, watching = (open_sql_store(url, patience=QUICK) for _ in range(2))
+        driver = start_driver(store)
+        # The log's own file still has room for a declaration of death: pages that are written again.
+        driver.session.commit([sent(1, b"x" * 300_000)])
+        with store.engine.connect().execution_options(isolation_level="AUTOCOMMIT", logio_writes=False) as connection:
+            connection.connection.driver_connection.execute("PRAGMA wal_checkpoint(RESTART)")  # type: ignore[union-attr]
+        finder = FailureFinder(watching)
+        watcher = GroupWatcher(watching, driver.run.run_id, "g", Lease(seconds=3.0))
+        with beating(driver, store):
+            eventually(lambda: watcher.poll().status, what="the driver is watched", timeout=10)
+            disk.fill()
+            began, said = time.monotonic(), set[str | None]()
+            while time.monotonic() - began < 5.0:
+                seen, found = watcher.poll(), finder.look()
+                said |= {seen.unavailable, found.unavailable} - {None}
+                assert not seen.is_dead, seen.cause
+                assert not found.failed
+                time.sleep(0.1)
+            assert said and all("full" in str(why) or "disk I/O" in str(why) for why in said), said
+            disk.make_room()
+            beat = store.group(driver.run.run_id, "g").beat
+            eventually(lambda: store.group(driver.run.run_id, "g").beat > beat, what="it beats again", timeout=10)
+        told = [record.message for record in caplog.records if "takes no heartbeat" in record.message]
+        assert len(told) == 1 and "keeps running" in told[0]
+        driver.session.commit([sent(2)])
+        for opened in (store, watching):
+            opened.dispose()

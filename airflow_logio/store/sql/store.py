@@ -252,6 +252,10 @@ class SqlLogStore(LogStore):
             beats.write(connection, ref, beat, ready=ready, rss_bytes=rss_bytes, load=load)
         return desired
 
+    def check_heartbeats(self) -> None:
+        with writing(self.beats, durable=False) as connection:
+            beats.check(connection)
+
     def declare_dead(self, ref: GroupRef, cause: str, *, failed_at: FailurePoint | None = None) -> bool:
         declared = self._end(ref, GroupState.DEAD, cause, failed_at)
         if declared:
