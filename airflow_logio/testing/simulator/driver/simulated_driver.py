@@ -397,8 +397,7 @@ class SimulatedDriver:
         """Read-back: the fence row, under its lock, says what became of the transaction (design D3)."""
         if not self.is_in_doubt or not self.may_read_back():
             return False
-        row = self.session.open()
-        if self.attempt.was_committed(row.epoch, row.commit_no):
+        if self.session.resolve(self.attempt):
             self._committed(())
         return True
 
