@@ -300,7 +300,7 @@ class SimulatedDriver:
 
     def observes(self) -> bool:
         """Whether the loop takes inputs now."""
-        return self.is_running and not self.must_drain and self.loop.accepts_inputs(held_up=self.held_up.is_full())
+        return self.is_running and not self.must_drain and self.loop.accepts_inputs(self.held_up.is_full)
 
     def _wait(self, _about: object, _many: int, _outcome: str) -> bool:
         return self.is_running and self.held_up.wait()
