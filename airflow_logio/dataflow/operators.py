@@ -159,6 +159,9 @@ class SourceOperator(Operator):
 
     inputs = ()
     replayable: bool = True
+    unavailable: tuple[type[Exception], ...] = ()
+    """More errors that mean that the external system is unavailable, beside those of `unavailability.is_outage`: the read
+    action is then replayed with back-off. Any other error fails the group."""
 
     @abstractmethod
     def action(self, params: Mapping[str, Any]) -> dict[str, Any]:

@@ -19,6 +19,7 @@ import pyarrow as pa
 from airflow_logio.crash import CrashPoint, crash_here
 from airflow_logio.dataflow.operators import SourceBatch, SourceOperator
 from airflow_logio.dataflow.sources import ConnectedSource
+from airflow_logio.dataflow.unavailability import advice
 from airflow_logio.errors import (
     ConfigurationError,
     ExternalUnavailable,
@@ -214,7 +215,8 @@ class SourceReader:
         except LogioError as error:
             self._failed(error)
         except Exception as error:
-            failure = OperatorFailed(f"{type(error).__name__}: {error}", self._point(), place=self._where())
+            cause = f"{type(error).__name__}: {error}{advice(error, f'source {self._name!r}')}"
+            failure = OperatorFailed(cause, self._point(), place=self._where())
             failure.__cause__ = error
             self._failed(failure)
 
@@ -324,12 +326,12 @@ class SourceReader:
                 return action()
             except LogUnavailable as error:
                 raise ExternalUnavailable(str(error)) from error
-            except (ConnectionError, TimeoutError) as error:
-                raise ExternalUnavailable(f"source {self._name!r}: {type(error).__name__}: {error}") from error
 
         while True:
             try:
-                return replay(what, attempt, self._connections.replay_seconds, self._interrupted)
+                return replay(
+                    what, attempt, self._connections.replay_seconds, self._interrupted, self._operator.unavailable
+                )
             except ExternalUnavailable:
                 self._check_wanted()
                 if self._offset > reached:
