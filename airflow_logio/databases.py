@@ -1,8 +1,8 @@
 """What the log and warehouses share: how a database is named, reached and made durable, and what its errors mean.
 
-A URL is checked, and shown without its password. A session is durable (SQLite `synchronous=FULL`, PostgreSQL
-`synchronous_commit=on`), and a process that stops inside a transaction loses it (`idle_in_transaction_session_timeout`, TCP
-timeouts), before its lease ends. TLS, and whatever else libpq takes, is set in the URL's query (``?sslmode=verify-full``).
+A URL is checked, and shown without its password. Transactions are durable (SQLite `synchronous=FULL`; for PostgreSQL see
+`airflow_logio/postgres_sessions.py`). TLS, and whatever else libpq takes, is set in the URL's query
+(``?sslmode=verify-full``).
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ from sqlalchemy.engine import URL, Connection, Engine, make_url
 
 from airflow_logio.errors import ConfigurationError
 
-IDLE_IN_TRANSACTION_SECONDS = 5
 BUSY_TIMEOUT_SECONDS = 20
 
 
@@ -78,34 +77,6 @@ def shown(url: URL) -> str:
 
 
 # --- sessions ---------------------------------------------------------------------------------------------------------
-
-
-def postgres_arguments(url: URL, application: str, *, lock_timeout: float) -> dict[str, Any]:
-    """libpq arguments of a durable session that cannot outlive its client for long; `lock_timeout` is in seconds.
-
-    Settings in the URL itself (``?options=-csearch_path%3Dlogio``) apply as well, except those that are set here.
-    """
-    settings = {
-        "synchronous_commit": "on",
-        "timezone": "UTC",
-        "idle_in_transaction_session_timeout": f"{IDLE_IN_TRANSACTION_SECONDS}s",
-        "lock_timeout": f"{int(lock_timeout * 1000)}ms",
-    }
-    return {
-        "application_name": application,
-        "connect_timeout": 5,
-        "keepalives_idle": 5,
-        "keepalives_interval": 2,
-        "keepalives_count": 3,
-        "tcp_user_timeout": 8000,
-        "options": " ".join([*_asked_for(url), *(f"-c {name}={value}" for name, value in settings.items())]),
-    }
-
-
-def _asked_for(url: URL) -> tuple[str, ...]:
-    """The URL's options, in order. If a setting has two values, the server takes the last one."""
-    options = url.query.get("options", ())
-    return (options,) if isinstance(options, str) else options
 
 
 def sqlite_engine(url: URL, *, durable: bool = True) -> Engine:
@@ -175,6 +146,7 @@ _MISCONFIGURED = (
     "no password supplied",
     "no pg_hba.conf entry",
     '" does not exist',
+    "unsupported startup parameter",
 )
 
 

@@ -45,8 +45,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 @pytest.hookimpl(trylast=True, specname="pytest_collection_modifyitems")
-def long_ones_first(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """When `-m` and `-k` have chosen."""
+def pytest_long_ones_first(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """When `-m` and `-k` have chosen. (pytest overlooks hooks whose names do not begin with its own.)"""
     workers = getattr(config, "workerinput", {}).get("workercount", 1)
     if workers > 1:
         items[:] = tiers.dealt(items, workers)

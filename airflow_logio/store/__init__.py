@@ -38,8 +38,7 @@ def open_store(
         from airflow_logio.store.sql import migrate  # only a migration loads the migration tool
 
         migrate.upgrade(url)
-    else:
-        revision.check(url)
+    log_id = revision.check(url)
     if driver is not None:
-        application = backends.driver_application(driver.run_id, driver.group, driver.incarnation)
+        application = backends.driver_application(log_id, driver.run_id, driver.group, driver.incarnation)
     return SqlLogStore.at(url, application=application, patience=patience)

@@ -255,6 +255,11 @@ class LogStore(ABC):
         """Write the heartbeat row of this incarnation and return the desired state. Raises `Fenced` if replaced."""
 
     @abstractmethod
+    def check_heartbeats(self) -> None:
+        """Write where heartbeats are written, and take it back. Raises `LogUnavailable` if that is refused: then no driver
+        can say that it is alive (a full disk)."""
+
+    @abstractmethod
     def declare_dead(self, ref: GroupRef, cause: str, *, failed_at: FailurePoint | None = None) -> bool:
         """Declare this incarnation dead, for a supervisor or for the driver itself. False if it was replaced or has
         ended.

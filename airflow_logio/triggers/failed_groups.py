@@ -83,13 +83,15 @@ class LogioFailedGroupTrigger(LogTrigger):
         try:
             findings = self._open().look()
             self._note()
-        except LogUnavailable:
-            findings = Findings(None)
+        except LogUnavailable as error:
+            findings = Findings(None, unavailable=str(error))
         if findings.failed is not None:
             self._silent = 0
         else:
             if self._silent % _SILENT_LOOKS == 0:
-                self.log.warning("The log cannot be reached, so the state of the groups is unknown; retrying")
+                self.log.warning(
+                    "The log is unavailable, so the state of the groups is unknown; retrying: %s", findings.unavailable
+                )
             self._silent += 1
         return findings
 

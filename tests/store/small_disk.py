@@ -1,22 +1,25 @@
-"""A PostgreSQL database on a disk that can be filled: a small file system of its own, mounted by root.
+"""Databases on a disk that can be filled: a small file system of its own, mounted by root.
 
-Who may not mount one gets the same refusals from a trigger, with the SQLSTATE of a full disk.
+Without the right to mount one there are refusals instead: PostgreSQL gives them from a trigger, with the SQLSTATE of a full
+disk, SQLite by a limit on the size of files, which holds for this whole process.
 """
 
 from __future__ import annotations
 
 import os
+import resource
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import psycopg2
 
 from airflow_logio.store.sql import migrate
-from tests.support.postgres import PostgresServer, _unprivileged
+from tests.support.postgres import PostgresServer, unprivileged
 
 MEBIBYTES = 64
 
@@ -54,9 +57,37 @@ _REFUSALS = (
 )
 
 
+class SmallFolder:
+    """As `SmallDisk`, for files."""
+
+    def __init__(self, path: Path, *, is_mounted: bool) -> None:
+        self.path = path
+        self._is_mounted = is_mounted
+
+    def fill(self) -> None:
+        if self._is_mounted:
+            SmallDisk("", self.path).fill()
+            return
+        resource.setrlimit(resource.RLIMIT_FSIZE, (0, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
+
+    def make_room(self) -> None:
+        if self._is_mounted:
+            SmallDisk("", self.path).make_room()
+            return
+        hard = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
+        resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
+
+
+@contextmanager
+def small_folder(otherwise: Path) -> Iterator[SmallFolder]:
+    """A folder on a small disk; `otherwise` where none can be mounted."""
+    with _mounted(owner=None) as folder:
+        yield SmallFolder(folder or otherwise, is_mounted=folder is not None)
+
+
 @contextmanager
 def small_disk(server: PostgresServer) -> Iterator[SmallDisk]:
-    with _mounted() as folder:
+    with _mounted(unprivileged()) as folder:
         space = ""
         if folder is not None:
             _execute(server.url("postgres"), f"CREATE TABLESPACE small_disk LOCATION '{folder}/space'")
@@ -73,7 +104,7 @@ def small_disk(server: PostgresServer) -> Iterator[SmallDisk]:
 
 
 @contextmanager
-def _mounted() -> Iterator[Path | None]:
+def _mounted(owner: Mapping[str, Any] | None) -> Iterator[Path | None]:
     folder = Path(tempfile.mkdtemp(prefix="logio-small-disk-"))
     command = ["mount", "-t", "tmpfs", "-o", f"size={MEBIBYTES}m,mode=755", "tmpfs", str(folder)]
     is_mounted = os.geteuid() == 0 and subprocess.run(command, check=False, capture_output=True).returncode == 0
@@ -81,8 +112,8 @@ def _mounted() -> Iterator[Path | None]:
         if is_mounted:
             folder.chmod(0o755)
             (folder / "space").mkdir()
-            user = _unprivileged()
-            shutil.chown(folder / "space", user["user"], user["group"])
+            if owner is not None:
+                shutil.chown(folder / "space", owner["user"], owner["group"])
         yield folder if is_mounted else None
     finally:
         if is_mounted:

@@ -7,6 +7,9 @@ import sqlalchemy as sa
 
 from airflow_logio.errors import Fenced, LogInconsistent
 from airflow_logio.protocol import effects as fx
+from airflow_logio.protocol.context import Context, encode_state
+from airflow_logio.protocol.values import Status
+from airflow_logio.store.sql import schema
 from airflow_logio.store.sql.store import SqlLogStore
 from tests.support.logs import Driver, assigned, fetched, sent, start_driver
 
@@ -55,6 +58,27 @@ def test_a_damaged_write_action_is_named(sql_store: SqlLogStore, driver: Driver,
     damage(sql_store, what, 1, "write:wh")
     with pytest.raises(LogInconsistent, match="write action 1 of receiver on wh"):
         driver.session.recover(["receiver"])
+
+
+@pytest.mark.parametrize("state_id", [0, 7])
+def test_no_bit_of_a_state_changes_unnoticed(sql_store: SqlLogStore, driver: Driver, state_id: int) -> None:
+    """The current state, and one as it was at a trigger. Decoding alone notices six of seven."""
+    context = Context(marks={"in": 3}, triggered=["A"], state_events={"A": 7})
+    state = fx.StoreState("receiver", encode_state(context, {"sum": 5}))
+    driver.session.commit([state, fx.LogStateEvent("receiver", 7, "A", state.data, Status.UNDONE)])
+    row = (schema.state.c.op == "receiver", schema.state.c.state_id == state_id)
+    with sql_store.engine.begin() as connection:
+        sealed = bytes(connection.execute(sa.select(schema.state.c.sealed).where(*row)).scalar_one())
+    for bit in range(8 * len(sealed)):
+        flipped = bytearray(sealed)
+        flipped[bit // 8] ^= 1 << bit % 8
+        with sql_store.engine.begin() as connection:
+            connection.execute(sa.update(schema.state).where(*row).values(sealed=bytes(flipped)))
+        with pytest.raises(LogInconsistent, match="the state of operator 'receiver' is damaged"):
+            driver.session.recover(["receiver"])
+    with sql_store.engine.begin() as connection:
+        connection.execute(sa.update(schema.state).where(*row).values(sealed=sealed))
+    assert driver.session.recover(["receiver"]).states == {"receiver": state.data}
 
 
 def test_a_lost_snapshot_is_named(sql_store: SqlLogStore, driver: Driver) -> None:

@@ -114,9 +114,10 @@ def test_a_fused_event_that_is_held_is_reloaded_from_the_log(log_store: LogStore
     assert (row.receiver, row.inset_id, row.event.body) == (Port("next", "in"), "A", b"fused")
 
 
-def test_a_commit_wakes_a_waiting_receiver(log_store: LogStore) -> None:
+@pytest.mark.parametrize("group", ["g", "a group with a long name " * 8, "a" * 200 + "é"])
+def test_a_commit_wakes_a_waiting_receiver(log_store: LogStore, group: str) -> None:
     """The receiver polls, then waits; what is committed meanwhile ends the wait long before its timeout."""
-    sender = start_driver(log_store)
+    sender = start_driver(log_store, group=group)
     receiver = log_store.session(sender.ref)
     receiver.open()
     found = threading.Event()
@@ -129,7 +130,7 @@ def test_a_commit_wakes_a_waiting_receiver(log_store: LogStore) -> None:
     thread = threading.Thread(target=receive, daemon=True)
     thread.start()
     sender.session.commit([sent(1)])
-    sender.session.announce(["g"])
+    sender.session.announce([group])
     assert found.wait(10), "the receiver slept through the commit"
     thread.join()
     receiver.close()

@@ -2,24 +2,31 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
 
 from airflow_logio.errors import LogUnavailable
-from airflow_logio.protocol.liveness import BEAT_SECONDS
+from airflow_logio.protocol.liveness import BEAT_SECONDS, Lease
 from airflow_logio.protocol.states import GroupState
 from airflow_logio.runtime.driver.heartbeat import Heartbeat
+from airflow_logio.runtime.supervision.findings import FailureFinder
+from airflow_logio.runtime.supervision.group_watch import GroupWatcher
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records import GroupRef, Load
+from airflow_logio.store.sql import migrate
 from tests.conftest import QUICK
 from tests.store.conftest import OpenStore
+from tests.store.small_disk import small_folder
 from tests.support.logs import Driver, open_sql_store, sent, start_driver
 from tests.support.postgres import PostgresServer
 from tests.support.waiting import eventually
@@ -170,3 +177,95 @@ def test_a_lost_heartbeat_file_is_no_death(open_another: OpenStore) -> None:
     assert store.group(driver.run.run_id, "g").beat_at is None
     store.heartbeat(driver.ref, 2, ready=True, rss_bytes=1)
     assert store.group(driver.run.run_id, "g").beat == 2
+
+
+def damage_in_the_middle(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[100 : len(content)] = os.urandom(len(content) - 100)
+    path.write_bytes(content)
+
+
+DAMAGES: dict[str, Callable[[Path], object]] = {
+    "garbage": lambda path: path.write_bytes(b"no database" * 100),
+    "in the middle": damage_in_the_middle,
+    "cut short": lambda path: os.truncate(path, 5000),
+    "empty": lambda path: os.truncate(path, 0),
+    "gone": Path.unlink,
+}
+
+
+@pytest.mark.parametrize("how", DAMAGES)
+def test_a_damaged_file_of_heartbeats_is_made_anew_and_nobody_dies(sqlite_url: str, how: str) -> None:
+    """The log itself is sound: no driver is declared dead, no supervisor stops, and the next heartbeats are seen."""
+    store, watching = (open_sql_store(sqlite_url, patience=QUICK) for _ in range(2))
+    path = Path(f"{watching.engine.url.database}.heartbeat")
+    driver = start_driver(store)
+    watcher = GroupWatcher(watching, driver.run.run_id, "g", Lease(seconds=5.0))
+    with beating(driver, store):
+        eventually(lambda: watcher.poll().status, what="the driver is watched", timeout=10)
+        before = store.group(driver.run.run_id, "g").beat
+        for left in ("-wal", "-shm"):
+            Path(f"{path}{left}").unlink(missing_ok=True)
+        DAMAGES[how](path)
+
+        def beats_again() -> bool:
+            seen = watcher.poll()
+            assert not seen.is_dead, seen.cause
+            return seen.status is not None and seen.status.beat > before
+
+        eventually(beats_again, what="heartbeats are seen again", timeout=15)
+    watching.note_supervisor("me")
+    assert [one.name for one in store.supervisors()] == ["me"]
+    assert {file.name for file in path.parent.iterdir() if file.name.startswith(".")} == set(), "nothing is left behind"
+    for opened in (store, watching):
+        opened.dispose()
+
+
+def test_many_processes_make_one_file_anew(sqlite_url: str) -> None:
+    stores = [open_sql_store(sqlite_url, patience=QUICK) for _ in range(8)]
+    path = Path(f"{stores[0].engine.url.database}.heartbeat")
+    path.write_bytes(b"no database" * 100)
+
+    def note(number: int) -> None:
+        eventually_noted = QUICK.call("noting", lambda: stores[number].note_supervisor(f"number {number}"))
+        assert eventually_noted is None
+
+    with ThreadPoolExecutor(len(stores)) as pool:
+        list(pool.map(note, range(len(stores))))
+    assert len(stores[0].supervisors()) == len(stores)
+    for store in stores:
+        store.dispose()
+
+
+def test_on_a_full_disk_nobody_dies_and_it_is_said_why(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """No driver can say that it is alive; so the log is unavailable, for drivers and for those who look after them."""
+    with small_folder(tmp_path) as disk:
+        url = f"sqlite:///{disk.path}/log.db"
+        migrate.upgrade(url)
+        store, watching = (open_sql_store(url, patience=QUICK) for _ in range(2))
+        driver = start_driver(store)
+        # The log's own file still has room for a declaration of death: pages that are written again.
+        driver.session.commit([sent(1, b"x" * 300_000)])
+        with store.engine.connect().execution_options(isolation_level="AUTOCOMMIT", logio_writes=False) as connection:
+            connection.connection.driver_connection.execute("PRAGMA wal_checkpoint(RESTART)")  # type: ignore[union-attr]
+        finder = FailureFinder(watching)
+        watcher = GroupWatcher(watching, driver.run.run_id, "g", Lease(seconds=3.0))
+        with beating(driver, store):
+            eventually(lambda: watcher.poll().status, what="the driver is watched", timeout=10)
+            disk.fill()
+            began, said = time.monotonic(), set[str | None]()
+            while time.monotonic() - began < 5.0:
+                seen, found = watcher.poll(), finder.look()
+                said |= {seen.unavailable, found.unavailable} - {None}
+                assert not seen.is_dead, seen.cause
+                assert not found.failed
+                time.sleep(0.1)
+            assert said and all("full" in str(why) or "disk I/O" in str(why) for why in said), said
+            disk.make_room()
+            beat = store.group(driver.run.run_id, "g").beat
+            eventually(lambda: store.group(driver.run.run_id, "g").beat > beat, what="it beats again", timeout=10)
+        told = [record.message for record in caplog.records if "takes no heartbeat" in record.message]
+        assert len(told) == 1 and "keeps running" in told[0]
+        driver.session.commit([sent(2)])
+        for opened in (store, watching):
+            opened.dispose()

@@ -17,12 +17,11 @@ import pytest
 from airflow_logio import databases
 from airflow_logio.errors import Fenced, LogUnavailable
 from airflow_logio.store.sql import engines
-from airflow_logio.store.sql.backends import driver_application
 from airflow_logio.store.sql.store import SqlLogStore
 from tests.conftest import QUICK
 from tests.store.every_effect import EVERY_KIND, picture, prepared, undone
 from tests.support.faults import STANDS_SECONDS, Pause, place
-from tests.support.logs import SOMEBODY, Driver, sent, spec, start_driver
+from tests.support.logs import SOMEBODY, Driver, driver_name, sent, spec, start_driver
 
 OF_ITS_OWN = ("logio_driver", "logio_group", "logio_fence")
 """Tables in which a log with a replaced driver differs from one without."""
@@ -69,7 +68,7 @@ def test_a_driver_stands_still_anywhere_in_a_commit_while_it_is_replaced(
     index, reached = 0, True
     while reached:
         run = supervisor.start_run(spec(dag_run=f"run {index}"))
-        store = open_named(driver_application(run.run_id, "g", 1))
+        store = open_named(driver_name(supervisor, run.run_id, "g"))
         driver = prepared(store, f"run {index}")
         pause = Pause()
         where, standing = place(store, index, pause)
@@ -142,7 +141,7 @@ def test_somebody_else_stands_still_anywhere_while_a_driver_commits(open_named: 
     while reached:
         store = open_named()
         run = store.start_run(spec(dag_run=f"run {index}"))
-        driver = start_driver(open_named(driver_application(run.run_id, "g", 1)), run=run)
+        driver = start_driver(open_named(driver_name(store, run.run_id, "g")), run=run)
         if name == "claim":
             assert store.declare_dead(driver.ref, "test")
         pause = Pause()

@@ -24,7 +24,6 @@ from airflow_logio.protocol import effects as fx
 from airflow_logio.protocol.states import GroupState
 from airflow_logio.store.records import Run
 from airflow_logio.store.sql import engines, slot_moves
-from airflow_logio.store.sql.backends import driver_application
 from airflow_logio.store.sql.store import SqlLogStore
 from tests.conftest import QUICK
 from tests.store.test_pauses import OpenNamed
@@ -38,7 +37,7 @@ from tests.support.faults import (
     place,
     places,
 )
-from tests.support.logs import Driver, contents, fetched, held
+from tests.support.logs import Driver, contents, driver_name, fetched, held
 from tests.support.replicated import (
     GROUP,
     A,
@@ -92,7 +91,7 @@ class Scene:
         self.scaler = open_named()
         self.run: Run = replicated_run(self.scaler, slots=slots, initial=1)
         feeder(self.scaler, self.run).session.commit([to_slot(1, slot) for slot in range(slots)])
-        self.old_store = open_named(driver_application(self.run.run_id, A, 1))
+        self.old_store = open_named(driver_name(self.scaler, self.run.run_id, A))
         self.old: Driver = launch(self.old_store, self.run, A)
         self.new: Driver = launch(open_named(), self.run, B)
 
@@ -266,10 +265,11 @@ from airflow_logio.errors import EpochVoid
 from airflow_logio.store import open_store
 from airflow_logio.store.records import GroupRef
 from airflow_logio.store.sql.backends import driver_application
+from airflow_logio.store.sql.revision import check
 from tests.store.test_slot_pauses import step_of
 
 url, run_id, group = sys.argv[1], int(sys.argv[2]), sys.argv[3]
-store = open_store(url, application=driver_application(run_id, group, 1))
+store = open_store(url, application=driver_application(check(url), run_id, group, 1))
 session = store.session(GroupRef(run_id, group, 1))
 session.open()
 seen = []

@@ -50,7 +50,7 @@ def test_a_damaged_recipe_is_refused_by_name(sql_store: SqlLogStore) -> None:
     run = sql_store.start_run(spec("g")).run_id
     with writing(sql_store.engine) as connection:
         connection.execute(sa.update(schema.group).values(launch='{"connections": 3}'))
-    with pytest.raises(LogInconsistent, match="how group 'g' of run"):
+    with pytest.raises(LogInconsistent, match="the launch recipe of group 'g' of run"):
         sql_store.launch_recipe(run, "g")
 
 

@@ -12,19 +12,29 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 
 import psutil
+import psycopg2
 import pytest
 
-from airflow_logio import databases
+from airflow_logio import databases, postgres_sessions
 from airflow_logio.errors import Fenced, LogUnavailable
 from airflow_logio.store.records import Collected, GroupRef
 from airflow_logio.store.rules.patience import Patience
-from airflow_logio.store.sql import engines
-from airflow_logio.store.sql.backends import driver_application
+from airflow_logio.store.sql import engines, migrate
 from airflow_logio.store.sql.store import SqlLogStore
 from tests.conftest import QUICK
 from tests.store.conftest import OpenStore
 from tests.support.faults import Pause, before_statement
-from tests.support.logs import Driver, assigned, contents, fetched, open_sql_store, sent, spec, start_driver
+from tests.support.logs import (
+    Driver,
+    assigned,
+    contents,
+    driver_name,
+    fetched,
+    open_sql_store,
+    sent,
+    spec,
+    start_driver,
+)
 from tests.support.waiting import eventually
 
 
@@ -36,8 +46,9 @@ def short_lock_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def zombie(open_another: OpenStore) -> Driver:
     """A driver whose sessions are named as its launcher names them."""
-    run = open_another().start_run(spec())
-    store = open_another(application=driver_application(run.run_id, "g", 1))
+    launcher = open_another()
+    run = launcher.start_run(spec())
+    store = open_another(application=driver_name(launcher, run.run_id, "g"))
     driver = start_driver(store, run=run)
     driver.session.commit([sent(1), sent(2)])
     return driver
@@ -46,6 +57,33 @@ def zombie(open_another: OpenStore) -> Driver:
 def replace(supervisor: SqlLogStore, driver: Driver) -> Driver:
     assert supervisor.declare_dead(driver.ref, "no heartbeat")
     return start_driver(supervisor, run=driver.run, expected=driver.ref.incarnation)
+
+
+@pytest.mark.postgres
+def test_drivers_of_another_log_in_the_same_database_keep_their_sessions(postgres_url: str) -> None:
+    """Two schemas, each with a run 1: a recovery in one of them ends no session of the other."""
+    with psycopg2.connect(postgres_url) as connection, connection.cursor() as cursor:
+        cursor.execute("CREATE SCHEMA other")
+    connection.close()
+    other_url = f"{postgres_url}?options=-csearch_path%3Dother"
+    migrate.upgrade(other_url)
+    ours, theirs = (open_sql_store(url, patience=QUICK) for url in (postgres_url, other_url))
+    claims = [start_driver(store).claim for store in (ours, theirs)]
+    drivers = [
+        open_sql_store(url, driver=claim, patience=QUICK)
+        for url, claim in zip((postgres_url, other_url), claims, strict=True)
+    ]
+    before = [backend(driver) for driver in drivers]
+    assert {(claim.run_id, claim.group, claim.incarnation) for claim in claims} == {(1, "g", 1)}
+    assert theirs.end_backends(1, "g", 1) == 1
+    assert backend(drivers[0]) == before[0], "the same session as before"
+    for store in (ours, theirs, *drivers):
+        store.dispose()
+
+
+def backend(store: SqlLogStore) -> int:
+    with store.engine.connect() as session:
+        return int(session.exec_driver_sql("SELECT pg_backend_pid()").scalar_one())
 
 
 @pytest.mark.postgres
@@ -79,10 +117,11 @@ from airflow_logio.errors import Fenced
 from airflow_logio.store import open_store
 from airflow_logio.store.records import GroupRef
 from airflow_logio.store.sql.backends import driver_application
+from airflow_logio.store.sql.revision import check
 from tests.support.logs import assigned, sent
 
 url, run_id, number = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
-store = open_store(url, application=driver_application(run_id, "g", 1))
+store = open_store(url, application=driver_application(check(url), run_id, "g", 1))
 session = store.session(GroupRef(run_id, "g", 1))
 session.open()
 seen = []
@@ -143,7 +182,9 @@ def test_a_stopped_driver_holds_no_claim_up(postgres_url: str, statement: int) -
         assert not store.ends_old_driver_first
         began = time.monotonic()
         successor = replace(store, driver)
-        assert time.monotonic() - began < databases.IDLE_IN_TRANSACTION_SECONDS, "it did not wait for the idle timeout"
+        assert time.monotonic() - began < postgres_sessions.IDLE_IN_TRANSACTION_SECONDS, (
+            "it did not wait for the idle timeout"
+        )
         assert fetched(successor.session) == [1, 2], "what the zombie had in hand was not committed"
         successor.session.commit([assigned(1, "B"), sent(3)])
         before = contents(store)

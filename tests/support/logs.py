@@ -16,6 +16,8 @@ from airflow_logio.store.memory import MemoryLogStore
 from airflow_logio.store.port import GroupSession, LogStore
 from airflow_logio.store.records import Claim, DriverIdentity, GroupRef, Run, RunKey, RunSpec, UnderWay
 from airflow_logio.store.sql import schema
+from airflow_logio.store.sql.backends import driver_application, identity
+from airflow_logio.store.sql.engines import reading
 from airflow_logio.store.sql.store import SqlLogStore
 
 OUT = Port("sender", "out")
@@ -68,6 +70,12 @@ def start_driver(store: LogStore, *, group: str = "g", expected: int = 0, run: R
     session = store.session(ref)
     session.open()
     return Driver(store, run, claim, ref, session)
+
+
+def driver_name(store: SqlLogStore, run_id: int, group: str) -> str:
+    """What the sessions of the group's first driver are called, if its launcher names them."""
+    with reading(store.engine) as connection:
+        return driver_application(identity(connection), run_id, group, 1)
 
 
 def replace_driver(driver: Driver) -> Driver:

@@ -47,7 +47,7 @@ class PostgresServer:
         self._guardian: subprocess.Popen[bytes] | None = None
         self._names = itertools.count(1)
         self._templates: set[str] = set()
-        self._as_user = _unprivileged()
+        self._as_user = unprivileged()
         if self._as_user:
             shutil.chown(self._folder, self._as_user["user"], self._as_user["group"])
         self._programs = self._runnable(_installed())
@@ -187,7 +187,7 @@ def _installed() -> Path:
     return candidates[-1].parents[1]
 
 
-def _unprivileged() -> dict[str, Any]:
+def unprivileged() -> dict[str, Any]:
     """Arguments of `subprocess` for another user, if we are root."""
     if os.geteuid() != 0:
         return {}

@@ -23,6 +23,9 @@ from airflow_logio.store.records import GroupRef, Load
 log = logging.getLogger(__name__)
 
 
+_SILENT_BEATS = 120
+
+
 class Heartbeat:
     """`replaced` is called once when the incarnation is void, or the parent process is gone.
 
@@ -48,6 +51,7 @@ class Heartbeat:
         self._parent = os.getppid()
         self._process = psutil.Process()
         self._stopping = threading.Event()
+        self._failures = 0
         self._thread = threading.Thread(target=self._run, name="logio-heartbeat", daemon=True)
 
     def start(self) -> None:
@@ -78,9 +82,12 @@ class Heartbeat:
             self._replaced(str(error))
             return False
         except LogioError as error:
-            # An outage of the log is not this driver's death; observers whose polls fail as well do not count it.
-            log.debug("heartbeat: %s", error)
+            # An outage of the log is not this driver's death; observers that meet it as well do not count it.
+            if self._failures % _SILENT_BEATS == 0:
+                log.warning("the log takes no heartbeat; the driver keeps running: %s", error)
+            self._failures += 1
             return True
+        self._failures = 0
         if desired in self._wishes:
             self._wishes[desired].set()
         return True

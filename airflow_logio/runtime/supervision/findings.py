@@ -101,6 +101,8 @@ class Findings:
     going_on: int = 0
     """Groups that have not ended, and requests that are open: while there are any, another look is needed."""
     due: tuple[DueScaling, ...] = ()
+    unavailable: str | None = None
+    """Why the log could not be asked."""
 
     @property
     def items(self) -> list[FailedGroup | DueScaling]:
@@ -149,10 +151,10 @@ class FailureFinder:
                 requests = self._requests(run, groups)
                 going_on += len(requests)
                 due += [_due(run, one) for one in requests if self._is_due(run, groups, one)]
-        except LogUnavailable:
+        except LogUnavailable as error:
             for watcher in self._watchers.values():
-                watcher.not_answered()
-            return Findings(None)
+                watcher.not_answered(str(error))
+            return Findings(None, unavailable=str(error))
         return Findings(tuple(failed), going_on, tuple(due))
 
     def _unfinished(self) -> Sequence[tuple[Run, Sequence[GroupStatus]]]:

@@ -11,19 +11,23 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from airflow_logio.errors import LogUnavailable
-from airflow_logio.protocol.liveness import Lease, LeaseObserver
+from airflow_logio.protocol.liveness import BEAT_SECONDS, Lease, LeaseObserver
 from airflow_logio.protocol.states import ALIVE, LAUNCHING, GroupState
 from airflow_logio.runtime.launch import processes
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records import GroupRef, GroupStatus
 
+_LATE_SECONDS = 3 * BEAT_SECONDS
+
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """`status` is None if the log could not be asked; `cause` is set if the group is dead."""
+    """`status` is None if the log could not be asked, for the reason that is in `unavailable`; `cause` is set if the group is
+    dead."""
 
     status: GroupStatus | None
     cause: str | None = None
+    unavailable: str | None = None
 
     @property
     def is_dead(self) -> bool:
@@ -62,13 +66,13 @@ class GroupWatcher:
         asked_at = self._clock()  # what the answer says held then, however late it comes
         try:
             return self.judge(self._store.group(self._run_id, self._group), asked_at)
-        except LogUnavailable:
-            return self.not_answered()
+        except LogUnavailable as error:
+            return self.not_answered(str(error))
 
-    def not_answered(self) -> Observation:
-        """The log could not be asked."""
+    def not_answered(self, why: str) -> Observation:
+        """The log could not be asked, or takes no heartbeats."""
         self._observer.poll_failed()
-        return Observation(None)
+        return Observation(None, unavailable=why)
 
     def judge(self, status: GroupStatus, asked_at: float) -> Observation:
         """As `poll`, for a status that was asked for at `asked_at` on this watcher's clock.
@@ -98,6 +102,9 @@ class GroupWatcher:
         # A driver that has just registered has a whole lease for its first heartbeat: launching counts separately.
         beat = -1 if launching else status.beat
         stood_still = self._observer.observe(status.incarnation, beat, asked_at)
+        if stood_still > _LATE_SECONDS and not launching:
+            # Drivers cannot say that they live if the log takes no heartbeats; then nothing is known of any of them.
+            self._store.check_heartbeats()
         if self._observer.is_expired(stood_still, launching=launching):
             what = (
                 f"did not register within {stood_still:.0f} s"

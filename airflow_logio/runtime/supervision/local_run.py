@@ -30,6 +30,8 @@ from airflow_logio.store.records import GroupStatus
 
 log = logging.getLogger(__name__)
 
+_SILENT_SECONDS = 30.0
+
 OnSnapshot = Callable[[Snapshot], None]
 
 
@@ -64,6 +66,7 @@ class LocalRun:
         """Group → incarnation that was seen finished: halted under the same one, it was reopened."""
         self._peak: dict[str, int] = {}
         self._halts = 0
+        self._said_unavailable = float("-inf")
 
     def halt(self) -> None:
         """End the run: the first call asks the drivers to halt, the second kills them. Safe in a signal handler."""
@@ -150,11 +153,13 @@ class LocalRun:
         if self._halts:
             return None
         try:
-            status = tend(self._context, self._watchers[name], name).status
+            observation = tend(self._context, self._watchers[name], name)
         except LogUnavailable as error:
-            log.warning("group %s: %s", name, error)
+            self._say_unavailable(str(error))
             return None
+        status = observation.status
         if status is None:
+            self._say_unavailable(observation.unavailable)
             return None
         if status.state is GroupState.HALTED and self._finished.get(name) == status.incarnation:
             self._launch_again(status, "reopened")
@@ -163,6 +168,12 @@ class LocalRun:
             self._finished[name] = status.incarnation
         self._ender.remember(status)
         return status.state
+
+    def _say_unavailable(self, why: str | None) -> None:
+        """Seldom: every look at every group meets it."""
+        if time.monotonic() - self._said_unavailable >= _SILENT_SECONDS:
+            self._said_unavailable = time.monotonic()
+            log.warning("the log is unavailable, so the state of the groups is unknown; drivers keep trying: %s", why)
 
     def _show(self, on_snapshot: OnSnapshot) -> None:
         try:

@@ -79,9 +79,9 @@ class WholeWatcher:
             return Sighting() if observation.status is None else Sighting({self._group: observation})
         try:
             return self._look()
-        except LogUnavailable:
+        except LogUnavailable as error:
             for watcher in self._watchers.values():
-                watcher.not_answered()
+                watcher.not_answered(str(error))
             return Sighting()
 
     def _look(self) -> Sighting:

@@ -25,7 +25,6 @@ from airflow_logio.databases import (
     is_misconfigured,
     parse_url,
     plain_engine,
-    postgres_arguments,
     snapshot_options,
     sqlite_engine,
 )
@@ -33,6 +32,7 @@ from airflow_logio.dataflow.reads import TableRead
 from airflow_logio.dataflow.table_writer import TableWriter
 from airflow_logio.dataflow.write_actions import Marker, WriteAction
 from airflow_logio.errors import ConfigurationError, ExternalUnavailable, WriteRefused
+from airflow_logio.postgres_sessions import postgres_engine
 from airflow_logio.protocol.warehouse_rules import Contender, Owner
 from airflow_logio.runtime.systems import sql_rows
 
@@ -239,5 +239,4 @@ def _engine(name: str, url: str) -> Engine:
         raise ConfigurationError(f"connection {name!r}: {error}") from None
     if parsed.get_backend_name() == "sqlite":
         return sqlite_engine(parsed)
-    arguments = postgres_arguments(parsed, f"logio {name}", lock_timeout=LOCK_TIMEOUT_SECONDS)
-    return sa.create_engine(parsed, connect_args=arguments, pool_size=2, pool_pre_ping=True, hide_parameters=True)
+    return postgres_engine(parsed, f"logio {name}", lock_timeout=LOCK_TIMEOUT_SECONDS, pool_size=2, pool_pre_ping=True)

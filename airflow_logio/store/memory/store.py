@@ -161,6 +161,9 @@ class MemoryLogStore(LogStore):
             tables.beats[key, ref.incarnation] = BeatRow(beat, tables.now(), ready, rss_bytes, load)  # wakes no session
             return tables.groups[key].desired
 
+    def check_heartbeats(self) -> None:
+        pass
+
     def declare_dead(self, ref: GroupRef, cause: str, *, failed_at: FailurePoint | None = None) -> bool:
         with self.tables.transaction():
             declared = groups.end(self.tables, ref, GroupState.DEAD, cause, failed_at)

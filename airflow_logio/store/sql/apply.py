@@ -175,7 +175,7 @@ class EffectWriter:
             return
         insert = self._upserting(schema.state)
         statement = insert.on_conflict_do_update(
-            index_elements=["run_id", "op", "state_id"], set_={"state": insert.excluded.state}
+            index_elements=["run_id", "op", "state_id"], set_={"sealed": insert.excluded.sealed}
         )
         self._connection.execute(statement, list(self._rows.states.values()))
 

@@ -8,14 +8,26 @@ import logging
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
+from airflow_logio.store.sql import schema
+
 log = logging.getLogger(__name__)
 
 MAX_APPLICATION_NAME = 63
 
 
-def driver_application(run_id: int, group: str, incarnation: int) -> str:
-    """The application name of a driver's sessions, by which a stopped driver's backends are found and ended."""
-    name = f"logio driver {run_id}/{incarnation} {group}"
+def identity(connection: Connection) -> str:
+    """What tells a log apart from others in the same database, which may have runs of the same number."""
+    if connection.dialect.name != "postgresql":
+        return ""
+    return str(connection.execute(sa.text(f"SELECT '{schema.fence.name}'::regclass::oid")).scalar_one())
+
+
+def driver_application(log_id: str, run_id: int, group: str, incarnation: int) -> str:
+    """The application name of a driver's sessions, by which a stopped driver's backends are found and ended.
+
+    `log_id` is the log's `identity`.
+    """
+    name = f"logio driver {log_id}/{run_id}/{incarnation} {group}"
     if len(name) <= MAX_APPLICATION_NAME:
         return name
     return name[: MAX_APPLICATION_NAME - 9] + "~" + hashlib.blake2s(group.encode(), digest_size=4).hexdigest()
@@ -27,6 +39,7 @@ def end(connection: Connection, run_id: int, group: str, incarnation: int) -> in
         "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE application_name = :name "
         "AND datname = current_database()"
     )
-    ended = connection.execute(query, {"name": driver_application(run_id, group, incarnation)}).scalar_one()
+    name = driver_application(identity(connection), run_id, group, incarnation)
+    ended = connection.execute(query, {"name": name}).scalar_one()
     log.warning("ended %d database session(s) of group %s, incarnation %d", ended, group, incarnation)
     return int(ended)

@@ -11,6 +11,7 @@ from airflow_logio.protocol import effects as fx
 from airflow_logio.protocol.values import Kind, Port, ReadStatus, Status
 from airflow_logio.store.rules.channels import STATE_CHANNEL, read_channel, write_channel
 from airflow_logio.store.rules.header import encode_header
+from airflow_logio.store.rules.seal import seal
 from airflow_logio.store.sql.schema import OPEN, PENDING
 
 Row = dict[str, Any]
@@ -244,4 +245,4 @@ class EffectRows:
         self.snapshots.append(self._state_row(effect.operator, effect.state_id, effect.data))
 
     def _state_row(self, operator: str, state_id: int, data: bytes) -> Row:
-        return {"run_id": self._run, "op": operator, "state_id": state_id, "state": data}
+        return {"run_id": self._run, "op": operator, "state_id": state_id, "sealed": seal(data)}

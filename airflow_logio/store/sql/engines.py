@@ -15,14 +15,17 @@ from airflow_logio.databases import (
     RETRYABLE,
     is_misconfigured,
     parse_url,
-    postgres_arguments,
     shown,
     snapshot_options,
     sqlite_engine,
 )
 from airflow_logio.errors import ConfigurationError, LogInconsistent, LogUnavailable
+from airflow_logio.postgres_sessions import SETTINGS, postgres_engine
+from airflow_logio.store.sql.beat_file import beat_file_engine
 
 LOCK_TIMEOUT_SECONDS = 3
+NOT_DURABLE = {SETTINGS: {"synchronous_commit": "off"}}
+"""Execution options of a connection whose transactions may be lost when the server stops."""
 
 
 class TransactionConflict(LogUnavailable):
@@ -38,15 +41,14 @@ def log_engine(url: str, *, application: str = "logio", pool_size: int = 5) -> E
     parsed = parse_url(url)
     if parsed.get_backend_name() == "sqlite":
         return sqlite_engine(parsed)
-    return sa.create_engine(
+    return postgres_engine(
         parsed,
+        application,
+        lock_timeout=LOCK_TIMEOUT_SECONDS,
         pool_size=pool_size,
         max_overflow=5,
         pool_pre_ping=False,
-        isolation_level="READ COMMITTED",
         executemany_mode="values_plus_batch",
-        hide_parameters=True,
-        connect_args=postgres_arguments(parsed, application, lock_timeout=LOCK_TIMEOUT_SECONDS),
     )
 
 
@@ -55,13 +57,17 @@ def beat_engine(url: str, log: Engine) -> Engine:
     parsed = parse_url(url)
     if parsed.get_backend_name() != "sqlite":
         return log
-    return sqlite_engine(parsed.set(database=f"{parsed.database}.heartbeat"), durable=False)
+    return beat_file_engine(parsed.set(database=f"{parsed.database}.heartbeat"))
 
 
 @contextmanager
-def writing(engine: Engine) -> Iterator[Connection]:
-    """One writing transaction, committed at the end; driver errors come out as errors of this package."""
-    with translated(engine), engine.begin() as connection:
+def writing(engine: Engine, *, durable: bool = True) -> Iterator[Connection]:
+    """One writing transaction, committed at the end; driver errors come out as errors of this package.
+
+    One that need not be `durable` does not wait for the disk of a server.
+    """
+    options = {} if durable else NOT_DURABLE
+    with translated(engine), engine.connect() as connection, connection.execution_options(**options).begin():
         yield connection
 
 
@@ -101,7 +107,7 @@ def _translate(engine: Engine, error: sa.exc.DBAPIError) -> Exception:
         return LockTimeout(f"{where}: {cause}")
     if code in _CONFLICTS:
         return TransactionConflict(f"{where}: {cause}")
-    if code == "42P01" or "no such table" in cause:
+    if code == "42P01" or ("no such table" in cause and not error.connection_invalidated):
         return ConfigurationError(f"{where} has no LOG.io tables; create them with `logio db upgrade`")
     if is_misconfigured(error):
         return ConfigurationError(f"{where}: {cause}")

@@ -11,6 +11,8 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import Engine
 
+from airflow_logio.postgres_sessions import is_pooled
+
 log = logging.getLogger(__name__)
 
 CHANNEL = "logio_failures"
@@ -35,7 +37,7 @@ class FailureListener:
 
     @classmethod
     def open(cls, engine: Engine) -> FailureListener | None:
-        """A listener, or None if the log is in a database that cannot be listened to.
+        """A listener, or None if the log cannot be listened to: in a file, or behind a connection pooler.
 
         Its connection is a new one, as `engine` makes them: one of the pool may have lain idle while the server
         restarted.
@@ -47,6 +49,9 @@ class FailureListener:
         pooled.detach()
         try:
             connection.autocommit = True
+            if is_pooled(connection):
+                connection.close()
+                return None
             with connection.cursor() as cursor:
                 cursor.execute(f"LISTEN {CHANNEL}")
         except BaseException:

@@ -113,7 +113,8 @@ class _SharedListener:
         listener: FailureListener | None = None
         try:
             listener = FailureListener.open(self._engine)
-            assert listener is not None
+            if listener is None:  # behind a connection pooler
+                return False
             self.is_listening = True
             self._ring()
             while not self._is_over(None, listener):

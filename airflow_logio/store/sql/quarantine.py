@@ -16,6 +16,7 @@ from airflow_logio.protocol.values import Kind, Port, Status
 from airflow_logio.store.records import QuarantinedInputSet, Retried, Run, senders_of
 from airflow_logio.store.rules.endings import superseded
 from airflow_logio.store.rules.header import encode_header
+from airflow_logio.store.rules.seal import seal, unseal
 from airflow_logio.store.sql import schema, slots
 from airflow_logio.store.sql.counting import add_to_counters
 from airflow_logio.store.sql.engines import now
@@ -72,8 +73,8 @@ def retry(connection: Connection, run: Run, group: str | None) -> Retried:
 
 def _states(connection: Connection, run: Run) -> dict[str, bytes]:
     table = schema.state
-    query = sa.select(table.c.op, table.c.state).where(table.c.run_id == run.run_id, table.c.state_id == 0)
-    stored = {row.op: bytes(row.state) for row in connection.execute(query)}
+    query = sa.select(table.c.op, table.c.sealed).where(table.c.run_id == run.run_id, table.c.state_id == 0)
+    stored = {row.op: unseal(row.op, bytes(row.sealed)) for row in connection.execute(query)}
     return {operator: stored[operator] for operator in run.spec.operators if operator in stored}
 
 
@@ -106,7 +107,7 @@ def _store(connection: Connection, run_id: int, reopened: Reopening) -> None:
     states, data = schema.state, schema.event_data
     for operator, state in reopened.states.items():
         where = (states.c.run_id == run_id, states.c.op == operator, states.c.state_id == 0)
-        connection.execute(sa.update(states).where(*where).values(state=state))
+        connection.execute(sa.update(states).where(*where).values(sealed=seal(state)))
     for port, event_id in reopened.ends:
         connection.execute(
             sa.update(data)

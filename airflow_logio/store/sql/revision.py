@@ -8,7 +8,9 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from airflow_logio.databases import parse_url
-from airflow_logio.errors import ConfigurationError, SchemaMismatch
+from airflow_logio.errors import ConfigurationError, LogUnavailable, SchemaMismatch
+from airflow_logio.postgres_sessions import check_settings, check_transactions
+from airflow_logio.store.sql.backends import identity
 from airflow_logio.store.sql.engines import describe, log_engine, reading
 from airflow_logio.store.sql.schema import REVISION, VERSION_TABLE
 
@@ -22,8 +24,11 @@ def current(connection: Connection) -> str | None:
     ).scalar_one_or_none()
 
 
-def check(url: str) -> None:
-    """Raise `SchemaMismatch` unless the database is at this code's revision."""
+def check(url: str) -> str:
+    """Raise `SchemaMismatch` unless the database is at this code's revision; returns the log's `backends.identity`.
+
+    Raises `ConfigurationError` if the database does not keep what a transaction asks for.
+    """
     parsed = parse_url(url)
     if parsed.get_backend_name() == "sqlite" and not Path(str(parsed.database)).is_file():
         raise ConfigurationError(
@@ -32,7 +37,14 @@ def check(url: str) -> None:
     engine = log_engine(url)
     try:
         with reading(engine) as connection:
+            if connection.dialect.name == "postgresql":
+                check_settings(connection, describe(engine))
             found = current(connection)
+            log_id = identity(connection) if found == REVISION else ""
+    except LogUnavailable:
+        if engine.dialect.name == "postgresql":
+            check_transactions(engine, describe(engine))
+        raise
     finally:
         engine.dispose()
     refuse_newer(describe(engine), found)
@@ -41,6 +53,7 @@ def check(url: str) -> None:
             f"{describe(engine)} is at schema {found or 'none'}, this version of airflow_logio needs {REVISION}; "
             "run `logio db upgrade` while no run is active"
         )
+    return log_id
 
 
 def is_empty(url: str) -> bool:

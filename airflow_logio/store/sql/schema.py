@@ -25,7 +25,7 @@ from sqlalchemy import (
     text,
 )
 
-REVISION = "0004"
+REVISION = "0005"
 """The Alembic revision that creates what this module declares."""
 
 VERSION_TABLE = "logio_alembic_version"
@@ -136,7 +136,7 @@ state = Table(
     Column("run_id", _Id, primary_key=True, autoincrement=False),
     Column("op", _Name, primary_key=True),
     Column("state_id", BigInteger, primary_key=True),
-    Column("state", LargeBinary, nullable=False),
+    Column("sealed", LargeBinary, nullable=False),  # a checksum and the state (store/rules/seal.py)
     comment="state_id 0 is the current state of the operator; others are states as they were at a trigger",
 )
 

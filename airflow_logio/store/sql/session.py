@@ -23,6 +23,7 @@ from airflow_logio.store.records import Collected, FenceRow, GroupRef
 from airflow_logio.store.rules.channels import STATE_CHANNEL, WRITES
 from airflow_logio.store.rules.header import decode_header
 from airflow_logio.store.rules.patience import Patience
+from airflow_logio.store.rules.seal import unseal
 from airflow_logio.store.sql import schema, slots
 from airflow_logio.store.sql.apply import EffectWriter
 from airflow_logio.store.sql.delivery import body_of, event_of, waiting_events
@@ -237,15 +238,15 @@ class SqlGroupSession(GroupSession):
 
     def _states(self, connection: Connection, operators: Sequence[str]) -> dict[str, bytes]:
         table = schema.state
-        query = sa.select(table.c.op, table.c.state).where(
+        query = sa.select(table.c.op, table.c.sealed).where(
             table.c.run_id == self.ref.run_id, table.c.op.in_(operators), table.c.state_id == 0
         )
-        return {row.op: bytes(row.state) for row in connection.execute(query)}
+        return {row.op: unseal(row.op, bytes(row.sealed)) for row in connection.execute(query)}
 
     def _snapshots(self, connection: Connection, operators: Sequence[str]) -> tuple[tuple[str, str, bytes], ...]:
         table, states = schema.event_log, schema.state
         query = (
-            sa.select(table.c.send_op, table.c.event_id, table.c.inset_id, states.c.state)
+            sa.select(table.c.send_op, table.c.event_id, table.c.inset_id, states.c.sealed)
             .outerjoin(
                 states,
                 sa.and_(
@@ -264,9 +265,9 @@ class SqlGroupSession(GroupSession):
         )
         rows = connection.execute(query).all()
         for row in rows:
-            if row.state is None:
+            if row.sealed is None:
                 raise LogInconsistent(f"the state of state event {row.event_id} of {row.send_op} is not in the log")
-        return tuple((row.send_op, row.inset_id, bytes(row.state)) for row in rows)
+        return tuple((row.send_op, row.inset_id, unseal(row.send_op, bytes(row.sealed))) for row in rows)
 
     def _acknowledged_events(self, connection: Connection, operators: Sequence[str]) -> tuple[LoggedEvent, ...]:
         """Rows first, then each body once, however many Input Sets and receivers hold the event."""

@@ -13,6 +13,7 @@ from airflow_logio.protocol.replicas import Slot, balanced, replicated_group, sl
 from airflow_logio.protocol.values import Status
 from airflow_logio.store.records import GroupRef, Run, RunSpec
 from airflow_logio.store.rules.scaling_rules import has_left
+from airflow_logio.store.rules.seal import unseal
 from airflow_logio.store.sql import schema
 
 slot = schema.slot
@@ -88,10 +89,11 @@ def has_work(connection: Connection, run: Run, group: str) -> bool:
     if connection.execute(sa.select(waiting)).scalar_one():
         return True
     over = {number for name, number in done(connection, run.run_id) if name == group}
-    query = sa.select(states.c.op, states.c.state).where(
+    query = sa.select(states.c.op, states.c.sealed).where(
         states.c.run_id == run.run_id, states.c.op.in_(operators), states.c.state_id == 0
     )
-    stored = {row.op: bytes(row.state) for row in connection.execute(query) if slot_of(row.op) not in over}
+    rows = [row for row in connection.execute(query) if slot_of(row.op) not in over]
+    stored = {row.op: unseal(row.op, bytes(row.sealed)) for row in rows}
     return has_left(run.spec, group, over, stored)
 
 

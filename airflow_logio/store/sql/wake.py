@@ -2,12 +2,13 @@
 
 PostgreSQL: LISTEN and NOTIFY on autocommit connections of their own. A NOTIFY inside a commit would take a global lock,
 so it is sent after the commit, and only to groups that have said that they are parked. The receiver says so, *then*
-polls, then waits: a commit in between finds it parked. SQLite has no such thing; a pragma tells cheaply that another
-connection has committed.
+polls, then waits: a commit in between finds it parked. Behind a connection pooler nothing can be heard, so receivers poll.
+SQLite has no such thing; a pragma tells cheaply that another connection has committed.
 """
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import select
 import threading
@@ -20,12 +21,16 @@ import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql
 from sqlalchemy.engine import Engine
 
+from airflow_logio.postgres_sessions import is_pooled
 from airflow_logio.store.records import GroupRef
 from airflow_logio.store.sql import schema
+from airflow_logio.store.sql.engines import NOT_DURABLE
 
 log = logging.getLogger(__name__)
 
 SQLITE_POLL_SECONDS = 0.004
+POOLED_POLL_SECONDS = 0.05
+"""How often a receiver asks a log that it cannot listen to."""
 
 
 class Waker(ABC):
@@ -95,10 +100,19 @@ def announce(engine: Engine, run_id: int, groups: Sequence[str]) -> None:
 
 def _notify_parked(run_id: int, groups: Sequence[str]) -> sa.Select[Any]:
     table = schema.waiting
-    channel = sa.literal(f"logio_{run_id}_") + table.c.group_name
+    channel = sa.literal(_prefix(run_id)) + sa.func.md5(table.c.group_name)
     return sa.select(sa.func.pg_notify(channel, "")).where(
         table.c.run_id == run_id, table.c.group_name.in_(groups), table.c.parked
     )
+
+
+def _prefix(run_id: int) -> str:
+    return f"logio_{run_id}_"
+
+
+def channel_of(run_id: int, group: str) -> str:
+    """A group's channel. PostgreSQL allows 63 bytes, and one name too long silences all of a statement: names are hashed."""
+    return _prefix(run_id) + hashlib.md5(group.encode(), usedforsecurity=False).hexdigest()
 
 
 class PostgresWaker(Waker):
@@ -115,16 +129,16 @@ class PostgresWaker(Waker):
         self._sending: Any = None
         self._lock = threading.Lock()
         self._parked = False
-
-    @staticmethod
-    def channel(run_id: int, group: str) -> str:
-        return f"logio_{run_id}_{group}"
+        self._only_polls = False
 
     def wait(self, timeout: float) -> None:
         started = time.monotonic()
         try:
             if not self._parked:
                 self._listen()
+                if self._only_polls:
+                    time.sleep(min(timeout, POOLED_POLL_SECONDS))
+                    return
                 self._set_parked(True)
                 return  # poll once more: what was committed before the flag was seen
             if self._notified(timeout):
@@ -135,11 +149,17 @@ class PostgresWaker(Waker):
             time.sleep(max(0.0, timeout - (time.monotonic() - started)))
 
     def _listen(self) -> None:
-        if self._listening is None:
-            connection = self._autocommit()
-            with connection.cursor() as cursor:
-                cursor.execute(f'LISTEN "{self.channel(self._ref.run_id, self._ref.group)}"')
-            self._listening = connection
+        if self._listening is not None or self._only_polls:
+            return
+        connection = self._autocommit()
+        if is_pooled(connection):
+            log.info("the log is behind a connection pooler: group %s polls it", self._ref.group)
+            self._only_polls = True
+            connection.close()
+            return
+        with connection.cursor() as cursor:
+            cursor.execute(f'LISTEN "{channel_of(self._ref.run_id, self._ref.group)}"')
+        self._listening = connection
 
     def _notified(self, timeout: float) -> bool:
         connection = self._listening
@@ -167,11 +187,11 @@ class PostgresWaker(Waker):
     def _send(self, statement: sa.Executable) -> None:
         with self._lock:
             if self._sending is None:
-                connection = self._engine.connect().execution_options(isolation_level="AUTOCOMMIT")
+                connection = self._engine.connect()
+                self._sending = connection.execution_options(isolation_level="AUTOCOMMIT", **NOT_DURABLE)
                 connection.detach()
-                connection.exec_driver_sql("SET synchronous_commit = off")
-                self._sending = connection
-            self._sending.execute(statement)
+            with self._sending.begin():  # in one message with its settings: no transaction is begun on the server
+                self._sending.execute(statement)
 
     def _autocommit(self) -> Any:
         pooled = self._engine.raw_connection()

@@ -1,0 +1,150 @@
+"""Sessions on PostgreSQL whose settings hold in every transaction, whatever stands between client and server.
+
+A connection pooler gives one server session to many clients in turn: it refuses or drops settings that are asked for when
+a connection is made, and what one client sets for its session, the next one gets. So nothing is set for a session. Every
+transaction sets what it relies on, in the same message as its first statement, and the server forgets it with the
+transaction. What no transaction can have (LISTEN) is not used behind a pooler (`is_pooled`).
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Mapping
+from contextlib import closing
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.engine import URL, Connection, Engine, ExecutionContext
+
+from airflow_logio.errors import ConfigurationError
+
+IDLE_IN_TRANSACTION_SECONDS = 5
+SETTINGS = "logio_settings"
+"""Execution option: a mapping of settings that hold, beside those of the engine, in the transactions of a connection."""
+
+_REMEDY = (
+    "connect to the server itself, or through a pooler that keeps a transaction on one session (PgBouncer: pool_mode = "
+    "session or transaction)"
+)
+_UNSET = "logio_unset"
+_NAME = re.compile(r"[a-z_][a-z0-9_.]*", re.IGNORECASE)
+
+
+def postgres_engine(url: URL, application: str, *, lock_timeout: float, **options: Any) -> Engine:
+    """An engine with durable transactions that cannot outlive their client for long; `lock_timeout` is in seconds.
+
+    Settings in the URL itself (``?options=-csearch_path%3Dlogio``) apply as well, except those that are set here.
+    `options` are SQLAlchemy's. Raises `ConfigurationError` for options that are no settings.
+    """
+    settings = {
+        **_asked_for(url),
+        "synchronous_commit": "on",
+        "timezone": "UTC",
+        "idle_in_transaction_session_timeout": f"{IDLE_IN_TRANSACTION_SECONDS}s",
+        "lock_timeout": f"{int(lock_timeout * 1000)}ms",
+    }
+    arguments = {
+        "application_name": application,
+        "connect_timeout": 5,
+        "keepalives_idle": 5,
+        "keepalives_interval": 2,
+        "keepalives_count": 3,
+        "tcp_user_timeout": 8000,
+    }
+    engine = sa.create_engine(
+        url.difference_update_query(["options"]),
+        isolation_level="READ COMMITTED",
+        hide_parameters=True,
+        connect_args=arguments,
+        **options,
+    )
+    _set_in_every_transaction(engine, settings)
+    return engine
+
+
+def check_settings(connection: Connection, where: str) -> None:
+    """Raise `ConfigurationError`, naming setting and remedy, unless this transaction has what it relies on."""
+    wanted = {"synchronous_commit": "on", "idle_in_transaction_session_timeout": f"{IDLE_IN_TRANSACTION_SECONDS}s"}
+    found = connection.execute(sa.select(*(sa.func.current_setting(name).label(name) for name in wanted))).one()
+    for name, value in wanted.items():
+        if getattr(found, name) != value:
+            raise ConfigurationError(
+                f"{where}: {name} is {getattr(found, name)!r} in a transaction that has set it to {value!r}, so commits "
+                f"would not be safe; {_REMEDY}"
+            )
+
+
+def check_transactions(engine: Engine, where: str) -> None:
+    """Raise `ConfigurationError` if there is a pooler that answers single statements, but allows no transaction.
+
+    To be asked when a transaction has failed: such a pooler just closes the connection.
+    """
+    import psycopg2  # SQLAlchemy begins a transaction as soon as it has connected
+
+    try:
+        connection = psycopg2.connect(
+            engine.url.set(drivername="postgresql").render_as_string(hide_password=False), connect_timeout=5
+        )
+    except psycopg2.Error:  # nothing answers: what failed has told why
+        return
+    with closing(connection):
+        connection.autocommit = True
+        try:
+            pooled = is_pooled(connection)
+        except psycopg2.Error:
+            return
+        try:
+            connection.cursor().execute("BEGIN")
+        except psycopg2.Error:
+            if pooled:
+                raise ConfigurationError(
+                    f"{where}: the pooler in front of it allows no transactions; {_REMEDY}"
+                ) from None
+
+
+def is_pooled(connection: Any) -> bool:
+    """Whether a connection of psycopg2 ends at a pooler: the process that answers is not the one that was promised."""
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT pg_backend_pid()")
+        (answers,) = cursor.fetchone()
+    return bool(answers != connection.info.backend_pid)
+
+
+def _set_in_every_transaction(engine: Engine, settings: Mapping[str, str]) -> None:
+    @sa.event.listens_for(engine, "begin")
+    def _on_begin(connection: Connection) -> None:
+        connection.info[_UNSET] = True
+
+    @sa.event.listens_for(engine, "before_cursor_execute", retval=True)
+    def _on_first_statement(
+        connection: Connection, _cursor: Any, statement: str, parameters: Any, _context: ExecutionContext, _many: bool
+    ) -> tuple[str, Any]:
+        if connection.info.pop(_UNSET, False):
+            statement = _setting({**settings, **connection.get_execution_options().get(SETTINGS, {})}) + statement
+        return statement, parameters
+
+
+def _setting(settings: Mapping[str, str]) -> str:
+    """One statement, in front of another one. Values have neither quotes nor per cent signs (`_asked_for`)."""
+    calls = ", ".join(f"set_config('{name}', '{value}', true)" for name, value in settings.items())
+    return f"SELECT {calls}; "
+
+
+def _asked_for(url: URL) -> dict[str, str]:
+    """The settings in the URL's options. If one has two values, the last one counts, as it does for the server."""
+    options = url.query.get("options", ())
+    words = shlex.split(" ".join((options,) if isinstance(options, str) else options))
+    found: dict[str, str] = {}
+    while words:
+        word = words.pop(0)
+        if word == "-c" and words:
+            word += words.pop(0)
+        name, is_setting, value = word.removeprefix("-c").removeprefix("--").partition("=")
+        name = name.replace("-", "_")
+        if not word.startswith(("-c", "--")) or not is_setting or not _NAME.fullmatch(name) or set(value) & set("'%\\"):
+            raise ConfigurationError(
+                f"the options of a database URL must be settings (options=-csearch_path%3Dlogio); {word!r} is none"
+            )
+        found[name.lower()] = value
+    return found

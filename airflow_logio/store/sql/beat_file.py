@@ -1,0 +1,107 @@
+"""The file of heartbeats of an SQLite log, which is made anew when it is damaged or gone.
+
+It holds nothing that is not soon said again: every driver and every supervisor writes its row once per second or so. So a
+damaged file must not stop anybody from looking after the runs of a log that is sound.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import logging
+import os
+import sqlite3
+import tempfile
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.engine import URL, Engine, ExceptionContext
+
+from airflow_logio.databases import sqlite_engine
+from airflow_logio.store.sql.schema import beat_metadata
+
+log = logging.getLogger(__name__)
+
+_DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+_INODE = "logio_inode"
+
+
+def beat_file_engine(url: URL) -> Engine:
+    """An engine that never waits for the disk. A damaged file, or one without tables, is one more lost connection: it is
+    made anew before the next attempt, and processes that have the old file open notice it when they take a connection.
+    """
+    engine = sqlite_engine(url, durable=False)
+    path = Path(str(url.database))
+
+    @sa.event.listens_for(engine, "connect")
+    def _on_connect(_connection: sqlite3.Connection, record: Any) -> None:
+        record.info[_INODE] = _inode(path)
+
+    @sa.event.listens_for(engine, "checkout")
+    def _on_checkout(_connection: sqlite3.Connection, record: Any, _proxy: object) -> None:
+        if record.info[_INODE] != _inode(path):
+            raise sa.exc.DisconnectionError(f"{path} was made anew")
+
+    @sa.event.listens_for(engine, "handle_error")
+    def _on_error(context: ExceptionContext) -> None:
+        if _is_damage(context.original_exception):
+            make_anew(path)
+            context.is_disconnect = True
+
+    return engine
+
+
+def make_anew(path: Path) -> None:
+    """Replace the file by one with empty tables, unless it is sound: another process may have been faster."""
+    with _one_at_a_time(path.parent):
+        if _is_sound(path):
+            return
+        log.warning("the file of heartbeats %s is damaged or has no tables; it is made anew, and nothing is lost", path)
+        with tempfile.TemporaryDirectory(prefix=".logio-", dir=path.parent) as folder:
+            new = Path(folder) / "heartbeat"
+            engine = sqlite_engine(sa.URL.create("sqlite", database=str(new)), durable=False)
+            beat_metadata.create_all(engine)
+            engine.dispose()
+            if path.exists():
+                new.chmod(path.stat().st_mode & 0o777)
+            for left in ("-wal", "-shm"):
+                Path(f"{path}{left}").unlink(missing_ok=True)
+            new.replace(path)
+
+
+def _is_damage(error: BaseException | None) -> bool:
+    if not isinstance(error, sqlite3.Error):
+        return False
+    return getattr(error, "sqlite_errorcode", 0) & 0xFF in _DAMAGED or "no such table" in str(error)
+
+
+def _is_sound(path: Path) -> bool:
+    if not path.is_file():
+        return False
+    try:
+        with closing(sqlite3.connect(path, timeout=5)) as connection:
+            (answer,) = connection.execute("PRAGMA quick_check(1)").fetchone()
+            found = {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+    except sqlite3.DatabaseError as error:
+        return not _is_damage(error)
+    return bool(answer == "ok") and found >= beat_metadata.tables.keys()
+
+
+def _inode(path: Path) -> int:
+    try:
+        return path.stat().st_ino
+    except FileNotFoundError:
+        return 0
+
+
+@contextmanager
+def _one_at_a_time(folder: Path) -> Iterator[None]:
+    """The folder itself is locked, so that no further file is left behind."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
