@@ -20,6 +20,7 @@ from airflow_logio.dataflow.write_actions import BEGIN
 from airflow_logio.errors import FailurePoint, LogioError, OperatorFailed
 from airflow_logio.protocol.logic import Emit, Logic, OperatorSpec, Output, Write
 from airflow_logio.protocol.values import Event, ExecutionMode, Port
+from airflow_logio.runtime.driver.part_check import is_due, may_be_equal
 from airflow_logio.runtime.systems.arrow import decode
 from airflow_logio.runtime.systems.connections import Connections, StepExternal
 
@@ -151,6 +152,8 @@ def _with_body(action: Any, serialized: Mapping[int, bytes | None]) -> Output:
 class StatefulLogic(_Adapter):
     _last: tuple[str, int] | None = None
     """Port and id of the event that was assigned last, in this epoch."""
+    _assigned = 0
+    """Events assigned in this epoch."""
 
     def initial_state(self) -> dict[str, Any]:
         try:
@@ -160,10 +163,27 @@ class StatefulLogic(_Adapter):
 
     def assign(self, port: str, event: Event, state: dict[str, Any]) -> Mapping[str, Any]:
         self._last = (port, event.event_id)
+        given = self._input(port, event)
         try:
-            return dict(self._operator.assign(self._input(port, event), state))
+            parts = dict(self._operator.assign(given, state))
         except Exception as error:
             self._fail_at(error, port, event)
+        self._assigned += 1
+        if is_due(self._assigned):
+            for inset_id, part in parts.items():
+                self._check_part(given, event, inset_id, part)
+        return parts
+
+    def _check_part(self, given: InputEvent, event: Event, inset_id: str, part: Any) -> None:
+        try:
+            if not may_be_equal(part, self._operator.part(given, inset_id)):
+                raise OperatorFailed(
+                    "part() returned for this event and Input Set what is not what assign() returned. A recovery rebuilds "
+                    "event states with part(), so both must depend on the event and the name of the Input Set alone: on no "
+                    "clock, no random number, nothing that the process remembers"
+                )
+        except Exception as error:
+            self._fail_at(error, given.port, event, inset_id)
 
     def part(self, port: str, event: Event, inset_id: str) -> Any:
         try:
