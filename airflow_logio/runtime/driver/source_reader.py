@@ -156,11 +156,11 @@ class SourceReader:
         if cut_short:
             self._interrupted.set()
 
-    def stop(self, *, patience: float | None = None) -> None:
+    def stop(self, *, patience: float) -> FailurePoint | None:
         """The mailbox must be closed first: the threads may wait for room in it.
 
-        With `patience`, a read that is blocked in the external system is waited for so many seconds: for a process that
-        ends anyway. Without, until it has ended: before a rebuild, which would read a second time beside it.
+        A read that is blocked in the external system is waited for `patience` seconds. If it does not answer, returns where
+        it is: the process must end then, because a rebuild would read a second time beside it.
         """
         self._stopping.set()
         self._interrupted.set()
@@ -169,8 +169,10 @@ class SourceReader:
         if self._discarding_thread is not None:
             self._discarding_thread.join()
         self._reading_thread.join(patience)
-        if self._reading_thread.is_alive():
-            log.warning("source %s: a read that does not answer is abandoned", self._name)
+        if not self._reading_thread.is_alive():
+            return None
+        log.warning("source %s: a read that does not answer is abandoned", self._name)
+        return self._point()
 
     # --- the threads --------------------------------------------------------------------------------------------------
 
@@ -265,11 +267,18 @@ class SourceReader:
     def _read(self, action: Mapping[str, Any], offset: int) -> Iterator[SourceBatch]:
         """Step 2.a or 3: the batches of the external system, until this thread is to end."""
         crash_here(CrashPoint.BEFORE_READ)
-        for batch in self._batches(action, offset):
+        with self._connections.calls.call("read", self._point()):
+            batches = iter(self._batches(action, offset))
+        while (batch := self._next(batches)) is not None:
             crash_here(CrashPoint.AFTER_READ)
             self._check_wanted()
             yield batch
             crash_here(CrashPoint.BEFORE_READ)
+
+    def _next(self, batches: Iterator[SourceBatch]) -> SourceBatch | None:
+        """The next batch; None at the end."""
+        with self._connections.calls.call("read", self._point()):
+            return next(batches, None)
 
     def _check_wanted(self) -> None:
         if self._stopping.is_set():
@@ -289,10 +298,14 @@ class SourceReader:
         crash_here(CrashPoint.BEFORE_NEXT_ACTION)
         following = self._replayed(
             f"the next read action of source {self._name}",
-            lambda: self._operator.next_action(self._params, previous),
+            lambda: self._next_action(previous),
         )
         crash_here(CrashPoint.AFTER_NEXT_ACTION)
         return Exhausted(self._name, None if following is None else without_plan(following))
+
+    def _next_action(self, previous: Mapping[str, Any]) -> Mapping[str, Any] | None:
+        with self._connections.calls.call("next_action", self._point()):
+            return self._operator.next_action(self._params, previous)
 
     def _discard(self, used_up: DiscardOrder) -> None:
         ref = self._refs.pop(used_up.action_id, None) if used_up.ref is None else used_up.ref

@@ -19,6 +19,7 @@ from airflow_logio.dataflow.unavailability import advice, is_outage
 from airflow_logio.dataflow.write_actions import INSERT
 from airflow_logio.errors import ConfigurationError, ExternalUnavailable, LogioError, OperatorFailed
 from airflow_logio.protocol.logic import Read, Write
+from airflow_logio.runtime.systems.call_watch import CallWatch
 from airflow_logio.runtime.systems.source_queries import DeclaredConnection
 from airflow_logio.runtime.systems.warehouse import Warehouse
 
@@ -48,8 +49,17 @@ class WriterIdentity:
 class Connections:
     """The external systems of a run, by the names that its pipeline gives them; opened when first used."""
 
-    def __init__(self, pipeline: str, urls: Mapping[str, str], identity: WriterIdentity, replay_seconds: float) -> None:
+    def __init__(
+        self,
+        pipeline: str,
+        urls: Mapping[str, str],
+        identity: WriterIdentity,
+        replay_seconds: float,
+        calls: CallWatch | None = None,
+    ) -> None:
         self.pipeline = pipeline
+        self.calls = calls or CallWatch()
+        """The calls of author's code that may ask an external system."""
         self.identity = identity
         self.replay_seconds = replay_seconds
         self._urls = urls
@@ -88,7 +98,13 @@ class Connections:
         crash_here(CrashPoint.BEFORE_READ)
         what = f"reading {read} of connection {read.connection!r}"
         more = read.unavailable if isinstance(read, FunctionRead) else ()
-        effect = replay(what, action, self.replay_seconds, threading.Event(), more)
+
+        def attempt() -> pa.Table:
+            with self.calls.inner("fetch"):
+                return action()
+
+        with self.calls.inner("read", limited=False):
+            effect = replay(what, attempt, self.replay_seconds, threading.Event(), more)
         crash_here(CrashPoint.AFTER_READ)
         return effect
 

@@ -57,7 +57,7 @@ class WriteExecutor(ABC):
         def attempt() -> None:
             nonlocal doubtful
             asked, doubtful = doubtful, actions  # if this attempt fails, it is unknown how far it came
-            with self._lock, self._translated(actions):
+            with self._lock, self._translated(actions), self._connections.calls.call("write", self._point(actions)):
                 self._attempt(self._connected(), actions, asked)
 
         crash_here(CrashPoint.BEFORE_WRITE)
