@@ -14,7 +14,7 @@ from airflow_logio.errors import FailurePoint
 from airflow_logio.protocol.effects import Effects
 from airflow_logio.protocol.recovery import LoggedEvent, Recovered
 from airflow_logio.protocol.replicas import Placement, Slot
-from airflow_logio.protocol.states import GroupState, ScalingState
+from airflow_logio.protocol.states import GroupState, RunState, ScalingState
 from airflow_logio.protocol.values import Port
 from airflow_logio.store.lineage_port import LineageLog
 from airflow_logio.store.records import (
@@ -31,8 +31,11 @@ from airflow_logio.store.records import (
     QuarantinedInputSet,
     Retried,
     Run,
+    RunFigures,
+    RunSight,
     RunSpec,
     ScalingRequest,
+    SupervisorNote,
     SupervisorRecord,
     UnderWay,
 )
@@ -341,19 +344,36 @@ class LogStore(ABC):
     def launch_recipe(self, run_id: int, group: str) -> LaunchRecipe | None:
         """None if nobody has said: such a group is launched only by the process that started its run."""
 
-    @abstractmethod
     def note_supervisor(self, name: str, *, pipeline: str | None = None, run_uid: str | None = None) -> None:
-        """Somebody of this name is about to look for failed groups of this run, of this pipeline, or of all."""
+        """`note_supervisors` of one."""
+        self.note_supervisors([SupervisorNote(name, pipeline, run_uid)])
+
+    @abstractmethod
+    def note_supervisors(self, notes: Sequence[SupervisorNote]) -> None:
+        """Supervisors of these names are about to look for failed groups. Of two notes of one name the last one counts."""
 
     @abstractmethod
     def supervisors(self) -> Sequence[SupervisorRecord]:
         """Everybody who has looked for failed groups, the latest first."""
 
     @abstractmethod
+    def sight(self, uids: Collection[str] | None) -> Sequence[RunSight]:
+        """The runs of these uids, whatever their state, or all that go on (None): oldest first, in one snapshot.
+
+        Uids that the log does not have are left out. One statement on PostgreSQL, however many runs are asked for; one more
+        for runs that this store sees for the first time, and one more if a run among them has replicated groups.
+        """
+
     def unfinished(
         self, *, pipeline: str | None = None, run_uid: str | None = None
     ) -> Sequence[tuple[Run, Sequence[GroupStatus]]]:
-        """Runs that go on, oldest first, with their groups: what a supervisor looks at, in one snapshot."""
+        """Runs that go on, oldest first, with their groups, in one snapshot: all, of one pipeline, or this one."""
+        seen = self.sight(None if run_uid is None else [run_uid])
+        return [
+            (one.run, one.groups)
+            for one in seen
+            if one.run.state is RunState.RUNNING and pipeline in (None, one.run.spec.key.pipeline)
+        ]
 
     @abstractmethod
     def listen(self, ring: Callable[[], None]) -> Hearing | None:
@@ -383,6 +403,10 @@ class LogStore(ABC):
     @abstractmethod
     def under_way(self, run_id: int) -> UnderWay:
         """What is acknowledged or logged, and not done yet. Reads counters, not events."""
+
+    @abstractmethod
+    def figures(self, run_ids: Collection[int]) -> Mapping[int, RunFigures]:
+        """`progress`, `under_way` and `drivers` of several runs, in as many statements as of one."""
 
     @abstractmethod
     def references(self, run_id: int, prefix: str) -> Collection[str]:

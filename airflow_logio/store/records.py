@@ -411,6 +411,35 @@ class Collected:
     """Payloads that no row names any more. Remove them after the commit; the sweep of the run finds what is forgotten."""
 
 
+@dataclass(frozen=True, slots=True)
+class RunSight:
+    """One run as a watcher sees it, at one moment."""
+
+    run: Run
+    groups: Sequence[GroupStatus]
+    """All of them, by name."""
+    requests: Sequence[ScalingRequest] = ()
+    """Requests to scale a group of it that are open, the oldest first."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunFigures:
+    """Counters and drivers of a run: what displays and metrics are made of."""
+
+    ports: Sequence[PortProgress]
+    under_way: UnderWay
+    drivers: Sequence[DriverRecord]
+
+
+@dataclass(frozen=True, slots=True)
+class SupervisorNote:
+    """What a supervisor says when it looks: its name, and the only pipeline or run that it looks after, if it is only one."""
+
+    name: str
+    pipeline: str | None = None
+    run_uid: str | None = None
+
+
 def has_sources(spec: RunSpec, group: str) -> bool:
     """Whether a group of the run has a source."""
     return any(shape.group == group and not shape.inputs for shape in spec.operators.values())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import sqlalchemy as sa
@@ -64,6 +64,16 @@ def requests(connection: Connection, run_id: int, group: str | None) -> Sequence
     if group is not None:
         query = query.where(table.c.group_name == group)
     return [_to_request(row) for row in connection.execute(query)]
+
+
+def open_requests(connection: Connection, run_ids: Collection[int]) -> dict[int, list[ScalingRequest]]:
+    """Run id → its open requests, the oldest first; runs without one are left out."""
+    states = [one.value for one in OPEN_SCALING]
+    query = sa.select(table).where(table.c.run_id.in_(run_ids), table.c.state.in_(states)).order_by(table.c.request_id)
+    found: dict[int, list[ScalingRequest]] = {}
+    for row in connection.execute(query):
+        found.setdefault(row.run_id, []).append(_to_request(row))
+    return found
 
 
 def check_open(connection: Connection, request_id: int) -> None:
