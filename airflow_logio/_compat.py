@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +48,11 @@ def pods_end_with_their_task(executor: str | None) -> str | None:
     return name if name in _ENDING_EXECUTORS else None
 
 
+_asking = ThreadPoolExecutor(1, thread_name_prefix="logio asks Airflow")
+"""Airflow answers one question at a time, the first one late. Those that wait must not fill the event loop's own executor:
+Airflow's logging needs it, and so do other triggers."""
+
+
 async def aget_task_state(task_instance: Any) -> str | None:
     """State of a task instance as the scheduler has it, for code in the triggerer; ``removed`` if it is gone.
 
@@ -62,7 +68,7 @@ async def aget_task_state(task_instance: Any) -> str | None:
             dag_id=task_instance.dag_id, task_ids=[task_id], run_ids=[run_id], map_index=map_index
         )
 
-    states = (await asyncio.to_thread(ask)).get(run_id, {})
+    states = (await asyncio.get_running_loop().run_in_executor(_asking, ask)).get(run_id, {})
     key = task_id if map_index is None else f"{task_id}_{map_index}"
     if key not in states:
         return "removed"

@@ -21,12 +21,13 @@ def open_store(
     driver: Claim | None = None,
     patience: Patience | None = None,
     create: bool = False,
+    connections: int | None = None,
 ) -> LogStore:
     """Open the log at `url`, with its schema checked.
 
     `application` names the database sessions (PostgreSQL); those of a `driver` are named for its claim instead, because by
     that name they are found and ended if it stops inside a transaction. `create` makes the tables if there are none;
-    older ones are never migrated here, because other runs may be active.
+    older ones are never migrated here, because other runs may be active. `connections` bounds those that are open at a time.
 
     Raises `ConfigurationError` for an unusable URL, `SchemaMismatch` for a schema of another version, `LogUnavailable` if
     the database does not answer.
@@ -42,4 +43,4 @@ def open_store(
         revision.check(url)
     if driver is not None:
         application = backends.driver_application(driver.run_id, driver.group, driver.incarnation)
-    return SqlLogStore.at(url, application=application, patience=patience)
+    return SqlLogStore.at(url, application=application, patience=patience, connections=connections)

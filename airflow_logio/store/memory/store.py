@@ -248,7 +248,9 @@ class MemoryLogStore(LogStore):
         tables = self.tables
         with tables.transaction():
             seen = [
-                row for row in tables.runs.values() if (row.state is RunState.RUNNING if uids is None else row.uid in uids)
+                row
+                for row in tables.runs.values()
+                if (row.state is RunState.RUNNING if uids is None else row.uid in uids)
             ]
             return [
                 RunSight(

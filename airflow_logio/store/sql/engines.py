@@ -23,6 +23,7 @@ from airflow_logio.databases import (
 from airflow_logio.errors import ConfigurationError, LogInconsistent, LogUnavailable
 
 LOCK_TIMEOUT_SECONDS = 3
+MOST_CONNECTIONS = 10
 
 
 class TransactionConflict(LogUnavailable):
@@ -33,15 +34,19 @@ class LockTimeout(TransactionConflict):
     """Somebody holds a lock for longer than any transaction of a living driver takes."""
 
 
-def log_engine(url: str, *, application: str = "logio", pool_size: int = 5) -> Engine:
-    """An engine for the log itself. Transactions are begun by `writing` and `reading` below."""
+def log_engine(url: str, *, application: str = "logio", connections: int | None = None, kept: int = 5) -> Engine:
+    """An engine for the log itself. Transactions are begun by `writing` and `reading` below.
+
+    At most so many `connections` are open at a time, by default ten; so many are `kept` while they are idle.
+    """
     parsed = parse_url(url)
     if parsed.get_backend_name() == "sqlite":
         return sqlite_engine(parsed)
+    most = connections or MOST_CONNECTIONS
     return sa.create_engine(
         parsed,
-        pool_size=pool_size,
-        max_overflow=5,
+        pool_size=min(kept, most),
+        max_overflow=most - min(kept, most),
         pool_pre_ping=False,
         isolation_level="READ COMMITTED",
         executemany_mode="values_plus_batch",

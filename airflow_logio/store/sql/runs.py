@@ -118,9 +118,7 @@ def status_query(connection: Connection, beats: Engine) -> sa.Select[Any]:
     )
 
 
-def statuses_of(
-    connection: Connection, beats: Engine, rows: Sequence[sa.RowMapping]
-) -> list[tuple[int, GroupStatus]]:
+def statuses_of(connection: Connection, beats: Engine, rows: Sequence[sa.RowMapping]) -> list[tuple[int, GroupStatus]]:
     """(run id, status) of each row of `status_query`, in their order."""
     group, fence, beat = schema.group.c, schema.fence.c, schema.heartbeat.c
     if beats is connection.engine:
@@ -130,7 +128,7 @@ def statuses_of(
     return [(key[0], _status(row, beating.get(key))) for key, row in zip(keys, rows, strict=True)]
 
 
-def _same(one: sa.Table, other: sa.Table) -> list[sa.ColumnElement[bool]]:
+def _same(one: sa.FromClause, other: sa.FromClause) -> list[sa.ColumnElement[bool]]:
     return [one.c[name] == other.c[name] for name in ("run_id", "group_name")]
 
 
@@ -195,9 +193,7 @@ def _load(beat: sa.RowMapping | None) -> Load | None:
         return None
 
 
-def counters(
-    connection: Connection, run_ids: Collection[int]
-) -> dict[int, tuple[Sequence[PortProgress], UnderWay]]:
+def counters(connection: Connection, run_ids: Collection[int]) -> dict[int, tuple[Sequence[PortProgress], UnderWay]]:
     """Run id → the counters of its ports, and what is under way, from one statement.
 
     What is under way is never below zero: what a driver of an earlier version has logged was not counted when it was.

@@ -87,9 +87,11 @@ class SqlLogStore(LogStore):
         self._sessions: WeakSet[SqlGroupSession] = WeakSet()
 
     @classmethod
-    def at(cls, url: str, *, application: str = "logio", patience: Patience | None = None) -> SqlLogStore:
-        """The log at `url`; `application` names the sessions on PostgreSQL."""
-        engine = log_engine(url, application=application)
+    def at(
+        cls, url: str, *, application: str = "logio", patience: Patience | None = None, connections: int | None = None
+    ) -> SqlLogStore:
+        """The log at `url`; `application` names the sessions on PostgreSQL, of which there are at most `connections`."""
+        engine = log_engine(url, application=application, connections=connections)
         return cls(engine, beat_engine(url, engine), patience=patience)
 
     @property

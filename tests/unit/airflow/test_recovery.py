@@ -29,6 +29,7 @@ from airflow_logio.store.port import LogStore
 from airflow_logio.store.records import GroupRef, GroupStatus, Run
 from airflow_logio.store.sql.store import SqlLogStore
 from airflow_logio.triggers.failed_groups import LogioFailedGroupTrigger
+from tests.support.waiting import eventually
 from tests.unit.airflow.support import DAG_ID, FakeLauncher, connection, context, finish, register, write_transactions
 
 REF = "pipelines.sales:sales"
@@ -129,7 +130,9 @@ def test_what_a_sensor_returns(log: LogStore, run: Run, totals: GroupStatus, lau
 
 def test_a_supervisor_is_seen_to_look(log: LogStore, trigger: LogioFailedGroupTrigger, run: Run) -> None:
     async def look() -> None:
-        await asyncio.to_thread(trigger._look)
+        looking = asyncio.ensure_future(anext(aiter(trigger.run())))
+        await asyncio.to_thread(eventually, log.supervisors, what="it is seen to look")
+        looking.cancel()
         await trigger.cleanup()
 
     asyncio.run(look())
@@ -148,7 +151,7 @@ def test_it_waits_no_longer_than_it_is_told(run: Run, totals: GroupStatus) -> No
 def test_a_log_that_is_away_says_nothing(
     trigger: LogioFailedGroupTrigger, launcher: FakeLauncher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real, asked = SqlLogStore.unfinished, list[int]()
+    real, asked = SqlLogStore.sight, list[int]()
 
     def away(*arguments: Any, **named: Any) -> Any:
         asked.append(1)
@@ -157,7 +160,7 @@ def test_a_log_that_is_away_says_nothing(
         return real(*arguments, **named)
 
     launcher.kill()
-    monkeypatch.setattr(SqlLogStore, "unfinished", away)
+    monkeypatch.setattr(SqlLogStore, "sight", away)
     assert len(fired(trigger)["findings"]) == 1
     assert len(asked) == 10
 

@@ -85,11 +85,11 @@ def test_replicas_that_a_person_must_see_to_are_not_silently_done_without(store:
 def test_a_group_that_sleeps_is_woken_with_as_many_replicas_as_its_author_wants_at_least(store: MemoryLogStore) -> None:
     run = begun(store, initial=2, least=2)
     store.rescale(run.run_id, GROUP, dict.fromkeys(range(4)), retire=[A, B])
-    assert look_after(store, run, store.groups(run.run_id)) == []
+    assert look_after(store, *store.sight([run.uid])) == []
     feeder(store, run).session.commit([to_slot(1, 0)])
-    (request,) = look_after(store, run, store.groups(run.run_id))
+    (request,) = look_after(store, *store.sight([run.uid]))
     assert (request.replicas, request.by) == (2, "dispatcher")
-    assert look_after(store, run, store.groups(run.run_id)) == [request]
+    assert look_after(store, *store.sight([run.uid])) == [request]
 
 
 def test_a_drain_is_not_over_while_the_last_group_sleeps_with_work_left(store: MemoryLogStore) -> None:
@@ -112,7 +112,7 @@ def test_a_drain_is_not_over_while_the_last_group_sleeps_with_work_left(store: M
     assert states == {"feed": FINISHED, A: RETIRED, B: RETIRED, C: RETIRED}
     assert not drain.is_over(states) and not drain.has_succeeded(states)
 
-    (request,) = look_after(store, run, store.groups(run.run_id))
+    (request,) = look_after(store, *store.sight([run.uid]))
     assert request.replicas == 1, "whoever supervises the run wakes the group"
     replica = launch(store, run, A)
     store.rescale(run.run_id, GROUP, {0: A, 1: A})
