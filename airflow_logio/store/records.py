@@ -325,6 +325,8 @@ class GroupStatus:
     """Commits of the group, all incarnations together (the fence row's number of the last one)."""
     load: Load | None = None
     """What the driver of this incarnation said with its last heartbeat."""
+    beat_age_seconds: float | None = field(default=None, compare=False)
+    """Since its last heartbeat, by the database's clock; None if it has given none."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -114,7 +114,7 @@ def status_query(connection: Connection, beats: Engine) -> sa.Select[Any]:
     return (
         query.outerjoin(beat, sa.and_(*_same(beat, fence), beat.c.incarnation == fence.c.incarnation))
         .outerjoin(load, sa.and_(*_same(load, fence), load.c.incarnation == fence.c.incarnation))
-        .add_columns(beat, load.c.figures)
+        .add_columns(beat, load.c.figures, _age(connection))
     )
 
 
@@ -132,6 +132,11 @@ def _same(one: sa.FromClause, other: sa.FromClause) -> list[sa.ColumnElement[boo
     return [one.c[name] == other.c[name] for name in ("run_id", "group_name")]
 
 
+def _age(connection: Connection) -> sa.Label[float]:
+    """Seconds since the heartbeat, by the database's clock."""
+    return (now(connection.dialect.name) - schema.heartbeat.c.at).label("beat_age")
+
+
 def _recoveries() -> sa.Label[int]:
     """How many drivers of the group have replaced a dead one."""
     driver = schema.driver.alias()
@@ -143,9 +148,9 @@ def _beats(beats: Engine, run_ids: Collection[int]) -> dict[tuple[int, str, int]
     """(run id, group, incarnation) → its last heartbeat, from a file of their own."""
     table, load = schema.heartbeat, schema.load
     mine = sa.and_(*_same(load, table), load.c.incarnation == table.c.incarnation)
-    query = sa.select(table, load.c.figures).outerjoin(load, mine).where(table.c.run_id.in_(run_ids))
     with beats.connect().execution_options(logio_writes=False) as other:
-        rows = other.execute(query).mappings().all()
+        query = sa.select(table, load.c.figures, _age(other)).outerjoin(load, mine)
+        rows = other.execute(query.where(table.c.run_id.in_(run_ids))).mappings().all()
     return {(row[table.c.run_id], row[table.c.group_name], row[table.c.incarnation]): row for row in rows}
 
 
@@ -179,6 +184,7 @@ def _status(row: sa.RowMapping, beat: sa.RowMapping | None) -> GroupStatus:
         rss_bytes=beat[beats.rss_bytes] if beat else 0,
         commits=row[fence.commit_no],
         load=_load(beat),
+        beat_age_seconds=max(0.0, beat["beat_age"]) if beat else None,
     )
 
 
