@@ -16,9 +16,9 @@ from airflow_logio.operators._task.group_task import GroupTask, asked_by_person
 from airflow_logio.operators._task.launches import Launching
 from airflow_logio.operators._task.pipeline_reference import reference, resolve
 from airflow_logio.operators._task.run_lookup import check_current, opened_log, run_of
-from airflow_logio.operators._task.spark_arguments import SparkArguments
 from airflow_logio.protocol.states import WAITING, GroupState
 from airflow_logio.runtime.launch.launcher import Launcher, LocalProcessLauncher
+from airflow_logio.runtime.launch.spark_arguments import SparkArguments
 from airflow_logio.runtime.supervision.whole_watch import Sighting, WholeWatcher
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records import LaunchRecipe, Run

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, TypeVar
 from airflow_logio._compat import BaseTrigger
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records import SupervisorNote
-from airflow_logio.triggers.log_poller import Look, Share, Watch, join
+from airflow_logio.triggers.log_poller import LogLook, Share, Watch, join
 
 _T = TypeVar("_T")
 
@@ -41,7 +41,7 @@ class LogTrigger(BaseTrigger):
 
     async def _seen(
         self,
-        see: Callable[[Look], _T | None],
+        see: Callable[[LogLook], _T | None],
         *,
         uid: str | None = None,
         all_runs: bool = False,

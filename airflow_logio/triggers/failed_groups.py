@@ -18,7 +18,7 @@ from airflow_logio.runtime.supervision.findings import FailureFinder, Findings
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records import SupervisorNote
 from airflow_logio.triggers.base import LogTrigger
-from airflow_logio.triggers.log_poller import Look
+from airflow_logio.triggers.log_poller import LogLook
 
 _SILENT_LOOKS = 60
 
@@ -65,14 +65,14 @@ class LogioFailedGroupTrigger(LogTrigger):
 
     # --- in a thread -------------------------------------------------------------------------------------------------
 
-    def _see(self, look: Look) -> dict[str, Any] | None:
+    def _see(self, look: LogLook) -> dict[str, Any] | None:
         """The event, if there is one."""
         findings = self._judge(look)
         if findings.items or self._is_over(findings, time.monotonic() - self._began):
             return {"findings": [one.as_dict() for one in findings.items]}
         return None
 
-    def _judge(self, look: Look) -> Findings:
+    def _judge(self, look: LogLook) -> Findings:
         try:
             findings = self._not_answered() if look.store is None else self._find(look.store, look)
         except LogUnavailable:
@@ -85,7 +85,7 @@ class LogioFailedGroupTrigger(LogTrigger):
             self._silent += 1
         return findings
 
-    def _find(self, store: LogStore, look: Look) -> Findings:
+    def _find(self, store: LogStore, look: LogLook) -> Findings:
         if self._finder is None or self._store is not store:
             self._store, self._finder = store, FailureFinder(store, pipeline=self.pipeline, run_uid=self.run_uid)
         mine = look.runs.get(self.run_uid) if self.run_uid is not None else None

@@ -25,7 +25,7 @@ from airflow_logio.runtime.supervision.whole_watch import WholeWatcher
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records import Run, RunSight
 from airflow_logio.triggers.base import LogTrigger
-from airflow_logio.triggers.log_poller import Look
+from airflow_logio.triggers.log_poller import LogLook
 from airflow_logio.triggers.reporting import GroupReporter
 
 WAKING = WAITING | {GroupState.FINISHED, GroupState.NEW}
@@ -142,7 +142,7 @@ class LogioGroupTrigger(LogTrigger):
 
     # --- in a thread -------------------------------------------------------------------------------------------------
 
-    def _see(self, look: Look) -> dict[str, Any] | None:
+    def _see(self, look: LogLook) -> dict[str, Any] | None:
         """The event, if there is one."""
         if look.store is None:
             self._not_answered()
@@ -165,7 +165,7 @@ class LogioGroupTrigger(LogTrigger):
             self.log.warning("Group %s: the log cannot be reached, so its state is unknown; retrying", self.group)
         self._failed_looks += 1
 
-    def _judge(self, store: LogStore, sight: RunSight, look: Look) -> dict[str, Any] | None:
+    def _judge(self, store: LogStore, sight: RunSight, look: LogLook) -> dict[str, Any] | None:
         if self._observers is None or self._observers.store is not store:
             self._observers = _Observers.of(store, sight.run, self.group, self.log.info)
         observers = self._observers

@@ -45,7 +45,7 @@ _T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class LogLook:
     """What one look has found. `error` says why the log could not be asked: then nothing is known."""
 
     asked_at: float
@@ -65,7 +65,7 @@ class Look:
 class Watch:
     """What one trigger wants to see. `see` is called in a thread with each look, never twice at a time, until it answers."""
 
-    see: Callable[[Look], Any]
+    see: Callable[[LogLook], Any]
     """Returns None, or the answer. What it raises is the answer, too."""
     interval: float
     """Seconds between two looks."""
@@ -84,7 +84,7 @@ class Watch:
     context: contextvars.Context = field(default_factory=contextvars.copy_context)
     """Of the trigger: Airflow tells by it to which task's log a line belongs."""
 
-    def show(self, look: Look) -> None:
+    def show(self, look: LogLook) -> None:
         try:
             found = self.context.run(self.see, look)
         except BaseException as error:
@@ -260,7 +260,7 @@ class _LogPoller:
                 watch.is_busy = True
                 self._looking.submit(watch.show, look)
 
-    def _look(self, due: Sequence[Watch]) -> Look:
+    def _look(self, due: Sequence[Watch]) -> LogLook:
         asked_at = time.monotonic()
         try:
             look = self._ask(self._opened(), due, asked_at)
@@ -272,17 +272,17 @@ class _LogPoller:
             if asked_at - self._away_since >= REOPEN_SECONDS:
                 self._away_since = None
                 self._close()
-            return Look(asked_at, error=error)
+            return LogLook(asked_at, error=error)
         self._away_since = None
         if self._hearing is None and look.store is not None and any(watch.note for watch in due):
             self._hearing = look.store.listen(self._ring)
         return look
 
-    def _is_elsewhere(self, due: Sequence[Watch], look: Look) -> bool:
+    def _is_elsewhere(self, due: Sequence[Watch], look: LogLook) -> bool:
         """Whether a run is not in this log: its connection may name another database by now."""
         return any(watch.uid is not None and watch.uid not in look.runs for watch in due)
 
-    def _ask(self, store: LogStore, due: Sequence[Watch], asked_at: float) -> Look:
+    def _ask(self, store: LogStore, due: Sequence[Watch], asked_at: float) -> LogLook:
         going_on = store.sight(None) if any(watch.all_runs for watch in due) else ()
         runs = {one.run.uid: one for one in going_on}
         wanted = {watch.uid for watch in due if watch.uid is not None}
@@ -293,7 +293,7 @@ class _LogPoller:
         if any(watch.figures for watch in due) and asked_at - self._asked_at >= NOTE_SECONDS:
             self._asked_at = asked_at
             self._supervisors = store.supervisors()
-        return Look(asked_at, store, runs, going_on, figures, self._supervisors)
+        return LogLook(asked_at, store, runs, going_on, figures, self._supervisors)
 
     def _ask_for_figures(
         self, store: LogStore, due: Sequence[Watch], runs: Mapping[str, RunSight], now: float

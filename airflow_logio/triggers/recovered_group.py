@@ -14,7 +14,7 @@ from airflow_logio.runtime.figures.recoveries import recoveries
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records import RunSight
 from airflow_logio.triggers.base import LogTrigger
-from airflow_logio.triggers.log_poller import Look
+from airflow_logio.triggers.log_poller import LogLook
 
 
 class LogioRecoveredGroupTrigger(LogTrigger):
@@ -44,7 +44,7 @@ class LogioRecoveredGroupTrigger(LogTrigger):
 
     # --- in a thread -------------------------------------------------------------------------------------------------
 
-    def _see(self, look: Look) -> dict[str, Any] | None:
+    def _see(self, look: LogLook) -> dict[str, Any] | None:
         try:
             return None if look.store is None else self._judge(look.store, look.runs.get(self.run_uid))
         except LogUnavailable as error:

@@ -14,7 +14,7 @@ from airflow_logio.runtime.scaling.requests import is_due
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records import RunSight
 from airflow_logio.triggers.base import LogTrigger
-from airflow_logio.triggers.log_poller import Look
+from airflow_logio.triggers.log_poller import LogLook
 
 
 class LogioScaleTrigger(LogTrigger):
@@ -41,7 +41,7 @@ class LogioScaleTrigger(LogTrigger):
             event = {"error": f"{type(error).__name__}: {error}"}
         yield TriggerEvent(event)
 
-    def _see(self, look: Look) -> dict[str, Any] | None:
+    def _see(self, look: LogLook) -> dict[str, Any] | None:
         """The event if the task has something to do; None also if that cannot be seen. Runs in a thread."""
         try:
             if look.store is None:

@@ -11,7 +11,7 @@ from airflow_logio.errors import LogioError, LogUnavailable
 from airflow_logio.runtime.supervision.stop_run import States, StopMode, StopRun
 from airflow_logio.store.port import LogStore
 from airflow_logio.triggers.base import LogTrigger
-from airflow_logio.triggers.log_poller import Look
+from airflow_logio.triggers.log_poller import LogLook
 
 
 class LogioStopTrigger(LogTrigger):
@@ -41,7 +41,7 @@ class LogioStopTrigger(LogTrigger):
         else:
             yield TriggerEvent({"states": {name: state.value for name, state in states.items()}})
 
-    def _see(self, look: Look) -> States | None:
+    def _see(self, look: LogLook) -> States | None:
         """The states when the stop is over; None while it is not, or cannot be seen. Runs in a thread."""
         try:
             if look.store is None:

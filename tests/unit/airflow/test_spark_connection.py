@@ -8,8 +8,9 @@ import pytest
 
 from airflow_logio import _compat
 from airflow_logio.errors import ConfigurationError
-from airflow_logio.hooks.spark import SparkTarget, spark_target
-from airflow_logio.operators._task.spark_arguments import SparkArguments, check_place
+from airflow_logio.hooks.spark import spark_target
+from airflow_logio.operators._task.launches import check_place
+from airflow_logio.runtime.launch.spark_arguments import SparkArguments, SparkTarget
 from airflow_logio.runtime.launch.spark_submit import SparkSettings
 from tests.unit.airflow.support import connection
 
@@ -66,7 +67,7 @@ def test_extras(monkeypatch: pytest.MonkeyPatch) -> None:
         "principal": "etl@R",
     }
     monkeypatch.setenv("AIRFLOW_CONN_SPARK_X", connection("spark", host="yarn", extra=extra))
-    settings = SparkArguments(yarn_queue="root.mine").settings("spark_x")
+    settings = SparkArguments(yarn_queue="root.mine").settings(spark_target("spark_x"))
     assert (settings.master, settings.queue, settings.deploy_mode) == ("yarn", "root.mine", "client")
     assert (settings.spark_binary, settings.principal) == ("spark3-submit", "etl@R")
     assert settings.conf == {"spark.kubernetes.namespace": "etl"}
@@ -75,11 +76,11 @@ def test_extras(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_forms_default_binary_means_that_of_pyspark(monkeypatch: pytest.MonkeyPatch) -> None:
     fields = connection("spark", host="local", extra={"spark-binary": "spark-submit", "deploy-mode": "", "queue": None})
     monkeypatch.setenv("AIRFLOW_CONN_SPARK_X", fields)
-    assert SparkArguments().settings("spark_x") == SparkSettings(master="local", driver_memory="512m")
+    assert SparkArguments().settings(spark_target("spark_x")) == SparkSettings(master="local", driver_memory="512m")
 
 
 def test_arguments_override_the_group() -> None:
-    settings = SparkArguments(driver_memory="2g", conf={"spark.x": 1, "spark.y": True}).settings(None)
+    settings = SparkArguments(driver_memory="2g", conf={"spark.x": 1, "spark.y": True}).settings(spark_target(None))
     conf = settings.effective_conf({"spark.driver.memory": "512m", "spark.x": "0", "spark.z": "kept"})
     assert {key: conf[key] for key in ("spark.driver.memory", "spark.x", "spark.y", "spark.z")} == {
         "spark.driver.memory": "2g",
@@ -91,7 +92,7 @@ def test_arguments_override_the_group() -> None:
 
 def test_a_property_without_value_is_refused() -> None:
     with pytest.raises(ConfigurationError, match="None"):
-        SparkArguments(env_vars={"TOKEN": None}).settings(None)
+        SparkArguments(env_vars={"TOKEN": None}).settings(spark_target(None))
 
 
 def test_they_come_from_an_operators_attributes() -> None:

@@ -28,7 +28,7 @@ from airflow_logio.store.records import GroupRef, Run, Supervision
 from airflow_logio.store.sql.store import SqlLogStore
 from airflow_logio.triggers import group as group_module
 from airflow_logio.triggers.group import LogioGroupTrigger
-from airflow_logio.triggers.log_poller import Look
+from airflow_logio.triggers.log_poller import LogLook
 from tests.support.connections import connections_made, is_open
 from tests.support.waiting import eventually
 from tests.unit.airflow.support import DAG_ID, RUN_ID, FakeLauncher, finish, write_transactions
@@ -101,7 +101,7 @@ def test_one_that_is_cancelled_while_it_looks_leaves_no_connection(
     """Its thread goes on, and asks the log."""
     see, began, may_look = trigger._see, threading.Event(), threading.Event()
 
-    def slow(look: Look) -> Any:
+    def slow(look: LogLook) -> Any:
         began.set()
         assert may_look.wait(10)
         return see(look)
