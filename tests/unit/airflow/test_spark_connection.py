@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from types import SimpleNamespace
 
 import pytest
@@ -122,3 +124,51 @@ def test_a_pod_that_ends_with_its_task_is_refused(monkeypatch: pytest.MonkeyPatc
 )
 def test_executors(executor: str | None, ends: bool) -> None:
     assert (_compat.pods_end_with_their_task(executor) is not None) == ends
+
+
+ECS = "airflow.providers.amazon.aws.executors.ecs.ecs_executor.AwsEcsExecutor"
+
+
+@pytest.mark.parametrize(
+    ("configured", "executor", "ends"),
+    [
+        (f"LocalExecutor,ecs:{ECS}", None, False),
+        (f"LocalExecutor,ecs:{ECS}", "ecs", True),
+        (f"LocalExecutor,ecs:{ECS}", ECS, True),
+        (f"LocalExecutor,ecs:{ECS}", "AwsEcsExecutor", True),
+        (f"LocalExecutor,ecs:{ECS}", "LocalExecutor", False),
+        (f"ecs:{ECS},LocalExecutor", None, True),
+        ("pods:KubernetesExecutor;research=CeleryExecutor,pods:LocalExecutor", "CeleryExecutor", False),
+        (f"KubernetesExecutor;research={ECS}", None, True),
+    ],
+)
+def test_executors_are_known_by_aliases_and_of_teams(
+    configured: str, executor: str | None, ends: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AIRFLOW__CORE__EXECUTOR", configured)
+    assert (_compat.pods_end_with_their_task(executor) is not None) == ends
+
+
+@pytest.mark.parametrize("executor", [None, "fast"])
+def test_where_teams_differ_the_process_tells(executor: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The task does not know its team: a machine for one task runs `execute_workload`."""
+    configured = f"fast:airflow.executors.local_executor.LocalExecutor;research=fast:{ECS}"
+    monkeypatch.setenv("AIRFLOW__CORE__EXECUTOR", configured)
+    assert _compat.pods_end_with_their_task(executor) is None
+    asked = f"from airflow_logio import _compat; print(_compat.pods_end_with_their_task({executor!r}))"
+    above = "import subprocess, sys; subprocess.run([sys.executable, '-c', sys.argv[1]], check=True)"
+    done = subprocess.run(
+        [sys.executable, "-c", above, asked, "airflow.sdk.execution_time.execute_workload"],
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert done.stdout.split()[-1] == "AwsEcsExecutor"
+
+
+@pytest.mark.parametrize(("said", "deferrable"), [(None, True), ("False", False), ("True", True)])
+def test_waiting_is_deferred_unless_somebody_says_otherwise(
+    said: str | None, deferrable: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Airflow's own default is not to defer: it says nothing, because nobody has chosen it."""
+    if said is not None:
+        monkeypatch.setenv("AIRFLOW__OPERATORS__DEFAULT_DEFERRABLE", said)
+    assert _compat.default_deferrable() is deferrable
