@@ -9,8 +9,7 @@ from airflow.providers.common.compat.sdk import AirflowException
 
 from airflow_logio._compat import TriggerEvent
 from airflow_logio.errors import LogioError, LogUnavailable
-from airflow_logio.protocol.states import ENDED
-from airflow_logio.runtime.figures.recoveries import recoveries
+from airflow_logio.runtime.supervision.recovery_outcome import end_of_recovery
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records import RunSight
 from airflow_logio.triggers.base import LogTrigger
@@ -57,17 +56,7 @@ class LogioRecoveredGroupTrigger(LogTrigger):
             return None  # it has begun since the look
         run_id = sight.run.run_id
         status = next((one for one in sight.groups if one.group == self.group), None) or store.group(run_id, self.group)
-        found = [
-            one
-            for one in recoveries(store.drivers(run_id))
-            if (one.group, one.incarnation) == (self.group, self.incarnation)
-        ]
-        if found and found[0].first_commit_at is not None:
-            return {"state": "recovered", "why": found[0].cause, "seconds": found[0].seconds}
-        if status.incarnation > self.incarnation:
-            why = f"incarnation {self.incarnation} was replaced before it had committed anything"
-        elif status.state in ENDED:
-            why = f"the group is {status.state.value}: {status.error or 'no error'}"
-        else:
+        end = end_of_recovery(store, run_id, status, self.incarnation)
+        if end is None:
             return None
-        return {"state": "failed", "why": why, "seconds": None}
+        return {"state": "failed" if end.seconds is None else "recovered", "why": end.why, "seconds": end.seconds}

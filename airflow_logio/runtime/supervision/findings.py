@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from airflow_logio.errors import ConfigurationError, LogUnavailable, ProtocolViolation, UnknownRun
-from airflow_logio.protocol.states import ENDED, RunState
+from airflow_logio.protocol.states import ALIVE, ENDED, RunState
 from airflow_logio.runtime.scaling.requests import is_due, look_after
 from airflow_logio.runtime.supervision.group_watch import GroupWatcher
 from airflow_logio.store.port import LogStore
@@ -130,6 +130,7 @@ class FailureFinder:
         self._clock = clock
         self._end_old_drivers = end_old_drivers
         self._watchers: dict[tuple[int, str], GroupWatcher] = {}
+        self._suspects = False
 
     def look(self) -> Findings:
         """Look once at every group; those that are dead are declared so in the log (compare-and-set)."""
@@ -145,6 +146,10 @@ class FailureFinder:
             watcher.not_answered()
         return Findings(None)
 
+    def suspects(self) -> bool:
+        """Whether a driver was silent at the last look for longer than its lease, and may be found dead by looking on."""
+        return self._suspects
+
     def judge(self, sights: Sequence[RunSight], asked_at: float) -> Findings:
         """What follows from runs that were asked for at `asked_at` on this finder's clock; as `look`.
 
@@ -152,6 +157,11 @@ class FailureFinder:
         """
         sights = [one for one in sights if self._is_ours(one.run)]
         self._forget_ended(sights)
+        self._suspects = any(
+            status.state in ALIVE and (status.beat_age_seconds or 0.0) > sight.run.spec.lease.seconds
+            for sight in sights
+            for status in sight.groups
+        )
         failed: list[FailedGroup] = []
         due: list[DueScaling] = []
         going_on = 0
