@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import os
+from concurrent.futures import ThreadPoolExecutor
+from configparser import RawConfigParser
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import psutil
 from airflow.providers.common.compat.sdk import conf
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
@@ -14,6 +18,7 @@ __all__ = [
     "BaseTrigger",
     "TriggerEvent",
     "aget_task_state",
+    "default_deferrable",
     "pods_end_with_their_task",
     "poll_interval",
     "work_dir",
@@ -35,16 +40,62 @@ def work_dir() -> Path:
     return Path(os.environ.get("AIRFLOW_HOME", "~/airflow")).expanduser() / "logio"
 
 
+def default_deferrable() -> bool:
+    """Option ``[operators] default_deferrable``, where somebody has set it; True otherwise (ADR-67)."""
+    name = "AIRFLOW__OPERATORS__DEFAULT_DEFERRABLE"
+    said = any(name + suffix in os.environ for suffix in ("", "_CMD", "_SECRET"))
+    if not said and not RawConfigParser.has_option(
+        conf, "operators", "default_deferrable"
+    ):  # defaults are kept elsewhere
+        return True
+    return bool(conf.getboolean("operators", "default_deferrable", fallback=True))
+
+
 def pods_end_with_their_task(executor: str | None) -> str | None:
     """The name of the executor if what a task starts ends with the task; `executor` is the task's own, if it has one.
 
     A pod of the Kubernetes executor is configured with another executor inside; an environment variable identifies it.
+    If each team has an executor of its own, the process that runs the task tells which one it is.
     """
     if os.environ.get("AIRFLOW_IS_K8S_EXECUTOR_POD"):
         return "KubernetesExecutor"
-    configured = executor or conf.get("core", "executor", fallback="").split(",")[0]
-    name = configured.strip().rpartition(".")[2].rpartition(":")[2]
-    return name if name in _ENDING_EXECUTORS else None
+    possible = _executors(executor.strip() if executor else None)
+    ending = [name for name in possible if name in _ENDING_EXECUTORS]
+    if ending and (len(ending) == len(possible) or _machine_has_one_task()):
+        return ending[0]
+    return None
+
+
+def _executors(named: str | None) -> list[str]:
+    """Class names of the executors that a task may have: the default of each team, or those that the task's own name means.
+
+    As Airflow writes them: ``LocalExecutor,ecs:path.of.AwsEcsExecutor;team=CeleryExecutor``.
+    """
+    found = []
+    for part in conf.get("core", "executor", fallback="").split(";"):
+        configured = [one.strip() for one in part.rpartition("=")[2].split(",") if one.strip()]
+        for number, one in enumerate(configured):
+            alias, _, path = one.rpartition(":")
+            names = (one, alias, path, path.rpartition(".")[2])
+            if (named is None and number == 0) or (named is not None and named in names):
+                found.append(path.rpartition(".")[2])
+    if found or named is None:
+        return found
+    return [named.rpartition(":")[2].rpartition(".")[2]]
+
+
+def _machine_has_one_task() -> bool:
+    """Whether a program above this one was started for one task only, as executors do whose machines end with the task."""
+    commands = []
+    for process in psutil.Process().parents():
+        with suppress(psutil.Error):
+            commands.append(" ".join(process.cmdline()))
+    return any("execution_time.execute_workload" in command for command in commands)
+
+
+_asking = ThreadPoolExecutor(1, thread_name_prefix="logio asks Airflow")
+"""Airflow answers one question at a time, the first one late. Those that wait must not fill the event loop's own executor:
+Airflow's logging needs it, and so do other triggers."""
 
 
 async def aget_task_state(task_instance: Any) -> str | None:
@@ -62,7 +113,7 @@ async def aget_task_state(task_instance: Any) -> str | None:
             dag_id=task_instance.dag_id, task_ids=[task_id], run_ids=[run_id], map_index=map_index
         )
 
-    states = (await asyncio.to_thread(ask)).get(run_id, {})
+    states = (await asyncio.get_running_loop().run_in_executor(_asking, ask)).get(run_id, {})
     key = task_id if map_index is None else f"{task_id}_{map_index}"
     if key not in states:
         return "removed"

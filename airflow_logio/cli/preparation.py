@@ -105,8 +105,10 @@ def reopen(
     run: Run,
     known: ConnectionUrls,
     settings: SparkSettings,
+    connection_ids: Mapping[str, str] | None = None,
+    work_dir: Path = WORK_DIR,
 ) -> LaunchContext:
-    """The context of a run in the log. Raises as `prepare` does."""
+    """The context of a run in the log, with its own connection ids unless others are given. Raises as `prepare` does."""
     spark_submit.check(settings)
     ref = bundle.parse_ref(run.spec.pipeline_ref, Path(run.spec.bundle_root))
     pipeline = bundle.load(ref)
@@ -117,8 +119,8 @@ def reopen(
             f"{run.spec.graph_fingerprint}, now {found}); restore that version, or start a fresh run "
             f"(`logio fresh {run.uid[:8]}`)"
         )
-    urls, _ = _urls(run.spec.connections, known, pipeline)
-    return _context(store, log_url, payloads, run, pipeline, ref, urls, settings)
+    urls, _ = _urls(connection_ids or run.spec.connections, known, pipeline)
+    return _context(store, log_url, payloads, run, pipeline, ref, urls, settings, work_dir)
 
 
 def _absolute(pipeline: Pipeline, params: Mapping[str, Any]) -> dict[str, Any]:
@@ -159,6 +161,7 @@ def _context(
     ref: PipelineRef,
     urls: Mapping[str, str],
     settings: SparkSettings,
+    work_dir: Path = WORK_DIR,
 ) -> LaunchContext:
     return LaunchContext(
         store=store,
@@ -167,7 +170,7 @@ def _context(
         pipeline=pipeline,
         ref=ref,
         connections=urls,
-        launcher=LocalProcessLauncher(WORK_DIR.absolute()),
+        launcher=LocalProcessLauncher(work_dir.absolute()),
         settings=settings,
         payloads=payloads,
     )

@@ -25,7 +25,7 @@ class LogioFreshRunOperator(LogioStopOperator):
 
     :param run_uid: uid of the run to give up, or at least its first eight digits (templated).
     :param logio_conn_id: the connection of the log.
-    :param deferrable: wait for the halt in the triggerer.
+    :param deferrable: wait for the halt in the triggerer; default as for `LogioSparkOperator`.
     :param timeout: how long to wait for the halt, in seconds or as a timedelta; default: forever. Then the task fails.
     :param poll_interval: seconds between two polls; default: option ``[logio] poll_interval``.
     """
@@ -37,7 +37,7 @@ class LogioFreshRunOperator(LogioStopOperator):
         *,
         run_uid: str,
         logio_conn_id: str = LogioHook.default_conn_name,
-        deferrable: bool = True,
+        deferrable: bool | None = None,
         timeout: timedelta | float | None = None,
         poll_interval: float | None = None,
         **kwargs: Any,

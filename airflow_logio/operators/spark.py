@@ -16,9 +16,9 @@ from airflow_logio.operators._task.group_task import GroupTask, asked_by_person
 from airflow_logio.operators._task.launches import Launching
 from airflow_logio.operators._task.pipeline_reference import reference, resolve
 from airflow_logio.operators._task.run_lookup import check_current, opened_log, run_of
-from airflow_logio.operators._task.spark_arguments import SparkArguments
 from airflow_logio.protocol.states import WAITING, GroupState
 from airflow_logio.runtime.launch.launcher import Launcher, LocalProcessLauncher
+from airflow_logio.runtime.launch.spark_arguments import SparkArguments
 from airflow_logio.runtime.supervision.whole_watch import Sighting, WholeWatcher
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records import LaunchRecipe, Run
@@ -42,7 +42,8 @@ class LogioSparkOperator(BaseOperator):
     :param logio_conn_id: the connection of the log.
     :param conn_id: connection of type ``spark``; None means a driver with master ``local[1]``.
     :param connections: the pipeline's connection names → Airflow connection ids, where they differ from the run's.
-    :param deferrable: False: watch from the worker instead of the triggerer.
+    :param deferrable: watch from the triggerer, where watching holds no worker slot; False: from the worker. By default as
+        ``[operators] default_deferrable`` says, and True where nobody has set it.
     :param poll_interval: seconds between two polls; by default ``[logio] poll_interval``.
 
     The other parameters are those of Airflow's SparkSubmitOperator. They override the group's settings in the pipeline.
@@ -75,7 +76,7 @@ class LogioSparkOperator(BaseOperator):
         logio_conn_id: str = LogioHook.default_conn_name,
         conn_id: str | None = "spark_default",
         connections: Mapping[str, str] | None = None,
-        deferrable: bool = True,
+        deferrable: bool | None = None,
         poll_interval: float | None = None,
         conf: Mapping[str, Any] | None = None,
         deploy_mode: str | None = None,
@@ -111,7 +112,7 @@ class LogioSparkOperator(BaseOperator):
         self.logio_conn_id = logio_conn_id
         self.conn_id = conn_id
         self.connections = dict(connections or {})
-        self.deferrable = deferrable
+        self.deferrable = _compat.default_deferrable() if deferrable is None else deferrable
         self.poll_interval = poll_interval
         self.conf = conf
         self.deploy_mode = deploy_mode

@@ -79,6 +79,7 @@ def _status(group: GroupStatus) -> dict[str, Any]:
         "pid": group.identity.pid if group.identity else None,
         "host": group.identity.host if group.identity else None,
         "heartbeat_at": group.beat_at,
+        "heartbeat_seconds_ago": group.beat_age_seconds,
         "commits": group.commits,
         "rss_bytes": group.rss_bytes,
         "call": None if group.load is None or not group.load.call else _call(group.load),

@@ -16,11 +16,11 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from airflow_logio.errors import ConfigurationError, LogUnavailable, ProtocolViolation, UnknownRun
-from airflow_logio.protocol.states import ENDED
+from airflow_logio.protocol.states import ALIVE, ENDED, RunState
 from airflow_logio.runtime.scaling.requests import is_due, look_after
 from airflow_logio.runtime.supervision.group_watch import GroupWatcher
 from airflow_logio.store.port import LogStore
-from airflow_logio.store.records import GroupStatus, Run, ScalingRequest, Supervision
+from airflow_logio.store.records import GroupStatus, Run, RunSight, ScalingRequest, Supervision
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,40 +132,62 @@ class FailureFinder:
         self._clock = clock
         self._end_old_drivers = end_old_drivers
         self._watchers: dict[tuple[int, str], GroupWatcher] = {}
+        self._suspects = False
 
     def look(self) -> Findings:
         """Look once at every group; those that are dead are declared so in the log (compare-and-set)."""
         asked_at = self._clock()
         try:
-            runs = [found for found in self._unfinished() if self._is_ours(found[0])]
-            self._forget_ended(runs)
-            failed: list[FailedGroup] = []
-            due: list[DueScaling] = []
-            going_on = 0
-            for run, groups in runs:
-                for status in groups:
-                    found = self._judge(run, status, asked_at)
-                    going_on += status.state not in ENDED
-                    if found is not None:
-                        failed.append(found)
-                requests = self._requests(run, groups)
-                going_on += len(requests)
-                due += [_due(run, one) for one in requests if self._is_due(run, groups, one)]
+            return self.judge(self._store.sight(None if self._run_uid is None else [self._run_uid]), asked_at)
         except LogUnavailable as error:
-            for watcher in self._watchers.values():
-                watcher.not_answered(str(error))
-            return Findings(None, unavailable=str(error))
+            return self.not_answered(str(error))
+
+    def not_answered(self, why: str) -> Findings:
+        """The log could not be asked."""
+        for watcher in self._watchers.values():
+            watcher.not_answered(why)
+        return Findings(None, unavailable=why)
+
+    def suspects(self) -> bool:
+        """Whether a driver was silent at the last look for longer than its lease, and may be found dead by looking on."""
+        return self._suspects
+
+    def judge(self, sights: Sequence[RunSight], asked_at: float) -> Findings:
+        """What follows from runs that were asked for at `asked_at` on this finder's clock; as `look`.
+
+        It takes no notice of runs that it does not look after. Raises `LogUnavailable`.
+        """
+        sights = [one for one in sights if self._is_ours(one.run)]
+        self._forget_ended(sights)
+        self._suspects = any(
+            status.state in ALIVE and (status.beat_age_seconds or 0.0) > sight.run.spec.lease.seconds
+            for sight in sights
+            for status in sight.groups
+        )
+        failed: list[FailedGroup] = []
+        due: list[DueScaling] = []
+        going_on = 0
+        for sight in sights:
+            for status in sight.groups:
+                found = self._judge(sight.run, status, asked_at)
+                going_on += status.state not in ENDED
+                if found is not None:
+                    failed.append(found)
+            requests = self._requests(sight)
+            going_on += len(requests)
+            due += [_due(sight.run, one) for one in requests if self._is_due(sight.run, sight.groups, one)]
         return Findings(tuple(failed), going_on, tuple(due))
 
-    def _unfinished(self) -> Sequence[tuple[Run, Sequence[GroupStatus]]]:
-        return self._store.unfinished(pipeline=self._pipeline, run_uid=self._run_uid)
-
     def _is_ours(self, run: Run) -> bool:
-        return self._run_uid is not None or run.spec.supervision is not Supervision.PROCESS
+        if run.state is not RunState.RUNNING or self._pipeline not in (None, run.spec.key.pipeline):
+            return False
+        if self._run_uid is not None:
+            return run.uid == self._run_uid
+        return run.spec.supervision is not Supervision.PROCESS
 
-    def _requests(self, run: Run, groups: Sequence[GroupStatus]) -> Sequence[ScalingRequest]:
+    def _requests(self, sight: RunSight) -> Sequence[ScalingRequest]:
         try:
-            return look_after(self._store, run, groups)
+            return look_after(self._store, sight)
         except (ProtocolViolation, UnknownRun):
             return ()  # it has ended since it was looked for
 
@@ -193,8 +215,8 @@ class FailureFinder:
             run.uid, named.pipeline, named.dag_run_id, dead.group, dead.incarnation, cause, detected_at=dead.since
         )
 
-    def _forget_ended(self, runs: Sequence[tuple[Run, Sequence[GroupStatus]]]) -> None:
-        known = {(run.run_id, status.group) for run, groups in runs for status in groups}
+    def _forget_ended(self, sights: Sequence[RunSight]) -> None:
+        known = {(one.run.run_id, status.group) for one in sights for status in one.groups}
         for key in [key for key in self._watchers if key not in known]:
             del self._watchers[key]
 
