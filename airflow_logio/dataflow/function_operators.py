@@ -10,6 +10,7 @@ import pyarrow.compute as pc
 
 from airflow_logio.dataflow import batches
 from airflow_logio.dataflow.describing import source, stable_name
+from airflow_logio.dataflow.frames import as_table, library_of, type_name
 from airflow_logio.dataflow.functions import ONE_INPUT, GenerativeFunction, StatelessFunction, name_of
 from airflow_logio.dataflow.names import did_you_mean
 from airflow_logio.dataflow.operators import (
@@ -28,6 +29,7 @@ from airflow_logio.errors import OperatorFailed, PipelineDefinitionError
 from airflow_logio.protocol.values import ExecutionMode
 
 SCHEMAS = "schemas"
+_HAVE_COLUMNS = ("pyarrow", "pandas", "polars", "numpy")
 
 
 class FunctionOperator(StatelessOperator):
@@ -223,17 +225,19 @@ def keys_of(records: Any, read: DeclaredRead) -> pa.Array | None:
 def outputs_of(result: Any, ports: Sequence[str], function: str) -> list[PortTable]:
     """Output events of what a function returned, without the empty ones: of a mapping, in the order of `ports`.
 
-    Raises OperatorFailed for anything but a table (where there is one port), a mapping of ports to tables or iterables of
-    tables, an iterable of (port, table) or (where there is one port) of tables, or None.
+    Frames of pandas and polars count as tables. Raises OperatorFailed for anything but a table (where there is one port), a
+    mapping of ports to tables or iterables of tables, an iterable of (port, table) or (where there is one port) of tables, or
+    None.
     """
     pairs = _pairs(result, ports)
     if pairs is None:
-        raise OperatorFailed(f"function {function!r} returned {type(result).__name__}; return {_expected(ports)}")
+        raise OperatorFailed(f"function {function!r} returned {type_name(result)}; return {_expected(ports)}")
     outputs = []
-    for port, table in pairs:
-        if port not in ports or not (table is None or isinstance(table, pa.Table)):
+    for port, value in pairs:
+        table = as_table(value)
+        if port not in ports or (table is None and value is not None):
             raise OperatorFailed(
-                f"function {function!r} returned {type(table).__name__} for port {port!r}; return {_expected(ports)}"
+                f"function {function!r} returned {type_name(value)} for port {port!r}; return {_expected(ports)}"
             )
         if table is not None and table.num_rows:
             outputs.append((port, table))
@@ -244,24 +248,30 @@ def _pairs(result: Any, ports: Sequence[str]) -> list[tuple[Any, Any]] | None:
     """(port, table), unchecked; None if `result` is nothing that could have them."""
     if result is None:
         return []
-    if isinstance(result, pa.Table) and len(ports) == 1:
-        return [(ports[0], result)]
+    if len(ports) == 1 and (table := as_table(result)) is not None:
+        return [(ports[0], table)]
     if isinstance(result, Mapping):
         unknown = [port for port in result if port not in ports]
         return [(port, table) for port in [*ports, *unknown] for table in _several(result.get(port))]
-    if isinstance(result, Iterable) and not isinstance(result, pa.Table | str | bytes):
+    if _is_iterable_of_tables(result):
         alone = ports[0] if len(ports) == 1 else None
         return [one if isinstance(one, tuple) and len(one) == 2 else (alone, one) for one in result]
     return None
 
 
 def _several(value: Any) -> Iterable[Any]:
-    return value if isinstance(value, Iterable) and not isinstance(value, pa.Table | str | bytes) else (value,)
+    return value if _is_iterable_of_tables(value) else (value,)
+
+
+def _is_iterable_of_tables(value: Any) -> bool:
+    """Not a table, a frame, a column or a text, which can be iterated over, too."""
+    return isinstance(value, Iterable) and not isinstance(value, str | bytes) and library_of(value) not in _HAVE_COLUMNS
 
 
 def _expected(ports: Sequence[str]) -> str:
-    mapping = f"a dict of Arrow tables for ports {list(ports)}"
-    return f"an Arrow table, or {mapping}" if len(ports) == 1 else mapping
+    table = "an Arrow table (or a pandas or polars DataFrame)"
+    mapping = f"a dict of port to table for ports {list(ports)}"
+    return f"{table}, or {mapping}" if len(ports) == 1 else f"{mapping}, each {table}"
 
 
 def _check_ports(function: GenerativeFunction, window: Window) -> None:

@@ -89,6 +89,8 @@ def stateless(
 ) -> StatelessFunction | Callable[[Function], StatelessFunction]:
     """A deterministic function of each event: ``fn(table)`` returns a table, ``{output port: table}``, or None.
 
+    It gets an Arrow table, and may return frames of pandas or polars instead (`frames.as_table`).
+
     `columns` are the input columns it needs (all by default). A parameter named ``port`` gets the input port. An output
     without records is not sent. With ``on_error="quarantine"`` an event on which it raises is set aside with the error,
     and the other events are processed (`logio status` shows it, `logio retry` puts it back). Raises

@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from airflow_logio.dataflow import batches
 from airflow_logio.dataflow.describing import class_source, plain_settings, stable_name
+from airflow_logio.dataflow.frames import needed_table
 from airflow_logio.dataflow.reads import DeclaredRead
 from airflow_logio.protocol.values import ExecutionMode
 
@@ -147,6 +148,10 @@ class SourceBatch:
     next_offset: int
     about: Mapping[str, Any] = field(default_factory=dict)
     """Which part of the read action it is, small and JSON-able; lineage shows it. ``first`` and ``last`` are row numbers."""
+
+    def __post_init__(self) -> None:
+        """A frame of pandas or polars becomes a table. Raises OperatorFailed for anything else."""
+        object.__setattr__(self, "table", needed_table(self.table, "the source"))
 
 
 class SourceOperator(Operator):

@@ -12,6 +12,7 @@ import pyarrow as pa
 from airflow_logio.dataflow.describing import source, stable_name
 from airflow_logio.dataflow.event_stream import OrderCheck, regroup, uniform
 from airflow_logio.dataflow.fingerprints import parquet_fingerprint
+from airflow_logio.dataflow.frames import needed_table
 from airflow_logio.dataflow.names import check_column, check_count, check_name, did_you_mean
 from airflow_logio.dataflow.operators import SourceBatch, SourceOperator
 from airflow_logio.dataflow.sources.files import OpenFile, matching, opened, parquet, row_count
@@ -191,11 +192,11 @@ class ParquetSource(SourceOperator):
     def _transformed(self, table: pa.Table) -> pa.Table:
         if self._transform is None:
             return table
-        changed = self._transform(table)
-        if not isinstance(changed, pa.Table) or changed.num_rows != table.num_rows:
-            got = f"{changed.num_rows} rows" if isinstance(changed, pa.Table) else type(changed).__name__
+        name = f"transform {stable_name(self._transform)!r}"
+        changed = needed_table(self._transform(table), name)
+        if changed.num_rows != table.num_rows:
             raise OperatorFailed(
-                f"transform {stable_name(self._transform)!r} made {got} of a table of {table.num_rows} rows; the "
+                f"{name} made {changed.num_rows} rows of a table of {table.num_rows} rows; the "
                 "offset of a source counts rows, so a transform must keep them all (filter in an operator behind it)"
             )
         return changed

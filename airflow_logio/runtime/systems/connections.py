@@ -13,6 +13,7 @@ import pyarrow as pa
 import tenacity
 
 from airflow_logio.crash import CrashPoint, crash_here
+from airflow_logio.dataflow.frames import needed_table
 from airflow_logio.dataflow.operators import Operator
 from airflow_logio.dataflow.reads import DeclaredRead, FunctionRead, TableRead
 from airflow_logio.dataflow.unavailability import advice, is_outage
@@ -123,9 +124,7 @@ class Connections:
                     raise
                 cause = f"{type(error).__name__}: {error}{advice(error, 'FunctionRead')}"
                 raise OperatorFailed(f"the read by {read} of connection {read.connection!r}: {cause}") from error
-            if not isinstance(table, pa.Table):
-                raise OperatorFailed(f"the read by {read} returned {type(table).__name__}; return an Arrow table")
-            return table
+            return needed_table(table, f"the read by {read}")
 
         return fetch
 
@@ -207,7 +206,8 @@ class StepExternal:
                 f"operator {self._name!r} writes to connection {connection!r}, but does not say so in writes(); declare it "
                 "there or use Pipeline.writer, so that the guarantee of its write actions is known"
             )
-        self.collected.append(Write(connection, {"action": INSERT}, table, table.num_rows))
+        records = needed_table(table, f"the code that writes to connection {connection!r}")
+        self.collected.append(Write(connection, {"action": INSERT}, records, records.num_rows))
 
 
 def describe_read(read: DeclaredRead, keys: pa.Array | None) -> dict[str, Any]:

@@ -58,12 +58,12 @@ def test_stateless_with_ports_and_columns() -> None:
 @pytest.mark.parametrize(
     ("result", "words"),
     [
-        (1, "returned int; return an Arrow table, or a dict"),
+        (1, "returned int; return an Arrow table"),
         ([1], "returned int for port 'out'"),
-        ("out", "returned str; return an Arrow table, or a dict"),
-        ([("ouz", pa.table({}))], "returned Table for port 'ouz'"),
+        ("out", "returned str; return an Arrow table"),
+        ([("ouz", pa.table({}))], "returned pyarrow.Table for port 'ouz'"),
         ({"out": [pa.table({}), 3]}, "returned int for port 'out'"),
-        ({"ouz": pa.table({})}, "returned Table for port 'ouz'"),
+        ({"ouz": pa.table({})}, "returned pyarrow.Table for port 'ouz'"),
         ({"out": 3}, "returned int for port 'out'"),
     ],
 )
