@@ -23,6 +23,7 @@ from airflow_logio.dataflow.operators import (
     StatefulOperator,
     StatelessOperator,
 )
+from airflow_logio.dataflow.parameters import PARAMS
 from airflow_logio.dataflow.reads import DeclaredRead, TableRead
 from airflow_logio.dataflow.windows import WINDOW_START, Window
 from airflow_logio.errors import OperatorFailed, PipelineDefinitionError
@@ -43,7 +44,9 @@ class FunctionOperator(StatelessOperator):
         self.on_error = function.on_error
 
     def process(self, event: InputEvent, external: External) -> Iterable[PortTable]:
-        asked = {"port": event.port} if "port" in self._function.asks else {}
+        asked: dict[str, Any] = {"port": event.port} if "port" in self._function.asks else {}
+        if PARAMS in self._function.asks:
+            asked[PARAMS] = external.params
         result = self._function.fn(project(event.table, self._function.columns), **asked)
         return outputs_of(result, self.outputs, name_of(self._function.fn))
 
@@ -133,6 +136,8 @@ class WindowedOperator(StatefulOperator):
         records = self._tables(input_set.held, state) if self._has_ports else self._records(input_set.held)
         facts = {"inset_id": input_set.inset_id, "state": state}
         asked = {name: facts[name] for name in self._function.asks if name in facts}
+        if PARAMS in self._function.asks:
+            asked[PARAMS] = external.params
         if WINDOW_START in self._function.asks:
             asked[WINDOW_START] = self._window.tags([input_set.inset_id])[WINDOW_START][0].as_py()
         for name, read in self.reads.items():
@@ -183,7 +188,11 @@ class BatchOperator(WindowedOperator, BatchGenerator):
         return batches.tagged([input_set.held for input_set in input_sets], tags)
 
     def run(self, tagged: SparkFrame, reads: Mapping[str, SparkFrame]) -> SparkFrame:
-        return self._function.fn(tagged, **{name: reads[name] for name in self.reads})
+        return self.run_with(tagged, reads, {})
+
+    def run_with(self, tagged: SparkFrame, reads: Mapping[str, SparkFrame], params: Mapping[str, Any]) -> SparkFrame:
+        asked = {PARAMS: params} if PARAMS in self._function.asks else {}
+        return self._function.fn(tagged, **{name: reads[name] for name in self.reads}, **asked)
 
     def generate(self, input_set: InputSet, state: Mapping[str, Any], external: External) -> Iterable[PortTable]:
         raise OperatorFailed(f"function {name_of(self._function.fn)!r} runs in Spark jobs, not in the driver")

@@ -51,7 +51,12 @@ class InputSet:
 
 
 class External(Protocol):
-    """The external systems, as the runtime gives them to `process` and `generate`."""
+    """The external systems, and what else comes from outside, as the runtime gives them to `process` and `generate`."""
+
+    @property
+    def params(self) -> Mapping[str, Any]:
+        """The run's parameters, read-only."""
+        ...
 
     def read(self, read: DeclaredRead, keys: pa.Array | None = None) -> pa.Table:
         """Side-effect read action (Algorithm 4): the rows of `read`, restricted to `keys` of its key column."""
@@ -290,6 +295,10 @@ class BatchGenerator(ABC):
     @abstractmethod
     def run(self, tagged: SparkFrame, reads: Mapping[str, SparkFrame]) -> SparkFrame:
         """The author's Spark function; its result keeps column ``inset_id``."""
+
+    def run_with(self, tagged: SparkFrame, reads: Mapping[str, SparkFrame], params: Mapping[str, Any]) -> SparkFrame:
+        """As `run`, with the run's parameters: override this one if the function needs them."""
+        return self.run(tagged, reads)
 
     def split(self, result: pa.Table, count: int) -> list[list[PortTable]]:
         """The Output Set of each of the `count` Input Sets, without column ``inset_id``; [] where it has no rows.

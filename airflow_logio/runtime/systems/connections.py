@@ -7,6 +7,7 @@ import threading
 from collections import defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 import pyarrow as pa
@@ -15,6 +16,7 @@ import tenacity
 from airflow_logio.crash import CrashPoint, crash_here
 from airflow_logio.dataflow.frames import needed_table
 from airflow_logio.dataflow.operators import Operator
+from airflow_logio.dataflow.parameters import for_function
 from airflow_logio.dataflow.reads import DeclaredRead, FunctionRead, TableRead
 from airflow_logio.dataflow.unavailability import advice, is_outage
 from airflow_logio.dataflow.write_actions import INSERT
@@ -57,10 +59,13 @@ class Connections:
         identity: WriterIdentity,
         replay_seconds: float,
         calls: CallWatch | None = None,
+        params: Mapping[str, Any] | None = None,
     ) -> None:
         self.pipeline = pipeline
         self.calls = calls or CallWatch()
         """The calls of author's code that may ask an external system."""
+        self.params: Mapping[str, Any] = MappingProxyType(dict(params or {}))
+        """The run's parameters, for operators that ask for them."""
         self.identity = identity
         self.replay_seconds = replay_seconds
         self._urls = urls
@@ -115,10 +120,11 @@ class Connections:
 
     def _function_read(self, read: FunctionRead, keys: pa.Array | None) -> Callable[[], pa.Table]:
         url = self.url(read.connection)
+        asked = for_function(read.fetch, self.params)
 
         def fetch() -> pa.Table:
             try:
-                table = read.fetch(url, keys)
+                table = read.fetch(url, keys, **asked)
             except Exception as error:
                 if isinstance(error, LogioError) or is_outage(error, read.unavailable):
                     raise
@@ -182,6 +188,11 @@ class StepExternal:
         self._operator = operator
         self._connections = connections
         self.collected: list[Read | Write] = []
+
+    @property
+    def params(self) -> Mapping[str, Any]:
+        """The run's parameters."""
+        return self._connections.params
 
     def read(self, read: DeclaredRead, keys: pa.Array | None = None) -> pa.Table:
         """A side-effect read action: its effect is obtained once, here."""
