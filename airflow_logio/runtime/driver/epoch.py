@@ -14,7 +14,7 @@ from typing import Any
 from airflow_logio.crash import CrashPoint, crash_here
 from airflow_logio.dataflow.operators import SourceOperator
 from airflow_logio.dataflow.replication import Routes
-from airflow_logio.errors import EpochVoid, OperatorFailed
+from airflow_logio.errors import EpochVoid, Fenced, LogInconsistent, OperatorFailed
 from airflow_logio.protocol.commit_queue import HandOver, SourceOrder
 from airflow_logio.protocol.group import GroupProtocol
 from airflow_logio.protocol.logic import Emit
@@ -104,6 +104,8 @@ class GroupEpoch:
         protocol = GroupProtocol(specs, receivers, captured_inputs(self._pipeline))
         self._members = {name: self._pipeline.operators[name] for name in names}
         self._mailbox = Mailbox(settings.prefetch)
+        self._failure: BaseException | None = None
+        """What the first thread that failed has raised."""
         self._load.watch(self._mailbox.waiting)
         self._payloads = self._open_payloads(epoch)
         self._bodies = Bodies(self._payloads)
@@ -146,12 +148,22 @@ class GroupEpoch:
         try:
             with moves_explain(self._session, self._slots):
                 self._begin()
-                return self._drive()
+                crash_here(CrashPoint.AFTER_RECOVERY)
+                finished = self._drive()
         except EpochVoid:
             for_good = False
             raise
         finally:
             self._stop(for_good=for_good)
+        if not finished:
+            with moves_explain(self._session, self._slots):
+                self._raise_refusal()
+        return finished
+
+    def _raise_refusal(self) -> None:
+        """A commit under way may be refused while the group is about to halt: what the log said must not be hidden."""
+        if isinstance(self._failure, EpochVoid | Fenced | LogInconsistent):
+            raise self._failure
 
     def _begin(self) -> None:
         started = time.monotonic()
@@ -175,7 +187,6 @@ class GroupEpoch:
             len(recovered.acknowledged),
             len(recovered.writes),
         )
-        crash_here(CrashPoint.AFTER_RECOVERY)
 
     def _start_threads(self) -> None:
         self._back_pressure = BackPressure(
@@ -275,7 +286,7 @@ class GroupEpoch:
         return Doing.IDLE if accepts else Doing.BLOCKED
 
     def _accepts_inputs(self) -> bool:
-        return self._loop.accepts_inputs(held_up=self._back_pressure.is_full())
+        return self._loop.accepts_inputs(self._back_pressure.is_full)
 
     def _observe(self, item: Any) -> None:
         loop, now = self._loop, time.monotonic()
@@ -341,6 +352,7 @@ class GroupEpoch:
     # --- called by threads --------------------------------------------------------------------------------------------
 
     def _fail(self, error: BaseException) -> None:
+        self._failure = self._failure or error
         self._mailbox.put(Failure(error))
 
     def _release(self, durable: HandOver) -> None:

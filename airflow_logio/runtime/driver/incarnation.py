@@ -151,11 +151,6 @@ class Driver:
                 self._store.patience.call("reporting", lambda: self._store.declare_dead(ref, cause, failed_at=at))
                 crash_here(CrashPoint.AFTER_REPORT)
             return FAILED
-        if not finished:
-            log.info("group %s halts on request", ref.group)
-            crash_here(CrashPoint.BEFORE_HALT)
-            self._store.patience.call("halting", lambda: self._store.halted(ref))
-            crash_here(CrashPoint.AFTER_HALT)
         return FINISHED
 
     def _hear_wish(self, ref: GroupRef) -> None:
@@ -181,15 +176,25 @@ class Driver:
             life.stopped()  # `GroupEpoch.run` has joined its threads
 
     def _live(self, life: Life, settings: EpochSettings, session: GroupSession) -> bool:
-        """One epoch, in the order of `Life`. True if the group has finished. Raises `EpochVoid`."""
-        epoch, slots, group = 0, None, None
+        """One epoch. True if the group has finished, False if it has halted. Raises `EpochVoid`."""
+        if self._begun(life, settings, session).run():
+            return True
+        life.halt()
+        self._halted(session.ref)
+        return False
+
+    def _begun(
+        self, life: Life, settings: EpochSettings, session: GroupSession
+    ) -> GroupEpoch | IdleEpoch | ManualEpoch:
+        """Take the steps of `Life` that begin an epoch."""
+        epoch, slots = 0, None
         recovered: Recovered
-        while (step := life.wants) is not LifeStep.STOP:
-            match step:
+        while True:
+            match life.wants:
                 case LifeStep.OPEN:
                     epoch = self._open(session, raise_epoch=life.raises_epoch)
                     if (by_hand := manual_operator(settings.pipeline, settings.group)) is not None:
-                        return ManualEpoch(settings, session, epoch, by_hand).run()
+                        return ManualEpoch(settings, session, epoch, by_hand)
                     life.done(LifeStep.OPEN)
                 case LifeStep.ASK_SLOTS:
                     slots = self._ask_slots(life, session)
@@ -199,17 +204,19 @@ class Driver:
                         recovered = session.recover(operators_of(settings, slots))
                     life.done(LifeStep.READ)
                 case LifeStep.REBUILD:
-                    group = GroupEpoch(settings, session, epoch, recovered, slots)
-                    del recovered  # the epoch lets go of it as well
                     life.done(LifeStep.REBUILD)
+                    return GroupEpoch(settings, session, epoch, recovered, slots)
                 case LifeStep.WAIT:
-                    return IdleEpoch(settings, session, partial(self._retire, session.ref)).run()
-                case LifeStep.RUN:
-                    assert group is not None
-                    if not (finished := group.run()):
-                        life.halt()
-                    return finished
-        raise ProtocolViolation("a void epoch is stopped before the next one begins")
+                    return IdleEpoch(settings, session, partial(self._retire, session.ref))
+                case _:
+                    raise ProtocolViolation("a void epoch is stopped before the next one begins")
+
+    def _halted(self, ref: GroupRef) -> None:
+        """The threads of the epoch are joined, and none of them has failed."""
+        log.info("group %s halts on request", ref.group)
+        crash_here(CrashPoint.BEFORE_HALT)
+        self._store.patience.call("halting", lambda: self._store.halted(ref))
+        crash_here(CrashPoint.AFTER_HALT)
 
     def _ask_slots(self, life: Life, session: GroupSession) -> Mapping[int, int]:
         slots = self._store.patience.call("asking for its slots", session.slots)
