@@ -16,7 +16,7 @@ from airflow_logio.errors import IncompatibleRun
 from airflow_logio.protocol.states import CONCLUDED
 from airflow_logio.runtime.launch import bundle, spark_submit
 from airflow_logio.runtime.launch.bundle import PipelineRef
-from airflow_logio.runtime.launch.launcher import LaunchContext, LocalProcessLauncher
+from airflow_logio.runtime.launch.launcher import LaunchContext, LocalProcessLauncher, environment_of
 from airflow_logio.runtime.launch.spark_submit import SparkSettings
 from airflow_logio.runtime.launch.start_run import run_spec
 from airflow_logio.runtime.systems.sqlite_files import sqlite_url
@@ -60,6 +60,7 @@ def prepare(
     spark_submit.check(wanted.settings)
     ref = bundle.parse_ref(wanted.pipeline_ref)
     pipeline = bundle.load(ref)
+    environment_of(pipeline, wanted.settings)  # refused now, not when the first group is launched
     ids = {name: name for name in pipeline.connections} | dict(wanted.connection_ids)
     assumed = {name: make() for name, make in pipeline.local.params.items() if name not in wanted.params}
     params = _absolute(pipeline, {**assumed, **wanted.params})

@@ -111,7 +111,7 @@ class Driver:
             self._hear_wish(ref)
             identity = WriterIdentity(run.uid, ref.incarnation, run.created_at)
             connections = Connections(
-                pipeline.name, self._config.connections, identity, run.spec.replay_seconds, self._calls
+                pipeline.name, self._config.connections, identity, run.spec.replay_seconds, self._calls, run.spec.params
             )
             settings = EpochSettings(
                 pipeline,

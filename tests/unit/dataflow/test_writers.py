@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import pyarrow as pa
@@ -130,6 +131,8 @@ def test_an_event_whose_records_are_none_of_the_writers_business_is_passed_on() 
     written: list[pa.Table] = []
 
     class External:
+        params: Mapping[str, Any] = MappingProxyType({})
+
         def read(self, read: Any, keys: Any = None) -> pa.Table:
             raise AssertionError
 
