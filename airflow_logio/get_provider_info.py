@@ -27,7 +27,6 @@ def get_provider_info() -> dict[str, Any]:
                     "airflow_logio.operators.finish_run",
                     "airflow_logio.operators.fresh_run",
                     "airflow_logio.operators.pipeline_group",
-                    "airflow_logio.operators.ready_dags",
                     "airflow_logio.operators.recover_group",
                     "airflow_logio.operators.scale",
                     "airflow_logio.operators.scaling_controller",

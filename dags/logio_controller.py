@@ -7,7 +7,7 @@ contradict each other. Examples are ``Threshold(up_lag_seconds=10)`` and ``Sched
 from __future__ import annotations
 
 # [START dag]
-from airflow_logio.operators.ready_dags import build_controller_dag
+from airflow_logio.ready_dags import build_controller_dag
 from airflow_logio.runtime.scaling.policies import DS2
 
 dag = build_controller_dag(policy=DS2())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 # [START dag]
-from airflow_logio.operators.ready_dags import build_fresh_dag
+from airflow_logio.ready_dags import build_fresh_dag
 
 dag = build_fresh_dag()
 # [END dag]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 # [START dag]
-from airflow_logio.operators.ready_dags import build_recovery_dag
+from airflow_logio.ready_dags import build_recovery_dag
 
 dag = build_recovery_dag()
 # [END dag]

@@ -16,13 +16,13 @@ import logio_fresh
 import logio_recovery
 from airflow_logio.errors import ConfigurationError
 from airflow_logio.operators.fresh_run import LogioFreshRunOperator
-from airflow_logio.operators.ready_dags import (
+from airflow_logio.operators.start_run import LogioStartRunOperator
+from airflow_logio.ready_dags import (
     build_controller_dag,
     build_fresh_dag,
     build_recovery_dag,
     run_in_words,
 )
-from airflow_logio.operators.start_run import LogioStartRunOperator
 from airflow_logio.runtime.scaling.policies import DS2, Schedule
 from airflow_logio.sensors.failed_group import LogioFailedGroupSensor
 from airflow_logio.store.port import LogStore

@@ -1,6 +1,6 @@
 """DAGs that a deployment has once: recovery, scaling by policy, and giving a run up. A DAG file only calls them.
 
-from airflow_logio.operators.ready_dags import build_recovery_dag
+from airflow_logio.ready_dags import build_recovery_dag
 
 dag = build_recovery_dag()
 """
