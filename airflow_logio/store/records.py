@@ -192,6 +192,18 @@ class DriverIdentity:
 
 
 @dataclass(frozen=True, slots=True)
+class KilledTask:
+    """An Airflow task that was killed while it watched a group, before it knew why (ADR-66)."""
+
+    dag_id: str
+    dag_run_id: str
+    task_id: str
+    map_index: int = -1
+    last_try: bool = False
+    """Whether Airflow would not have tried it again: then it may have failed by itself."""
+
+
+@dataclass(frozen=True, slots=True)
 class LaunchRecipe:
     """How a group is launched by whoever recovers it: names of connections, never URLs or passwords."""
 
@@ -200,6 +212,8 @@ class LaunchRecipe:
     """The pipeline's connection name → connection id, where it differs from the run's."""
     arguments: Mapping[str, Any] = field(default_factory=dict)
     """Arguments of spark-submit, under the names that `LogioSparkOperator` gives them; those that were given."""
+    killed: KilledTask | None = None
+    """The task that has said so was killed since, and nobody knows why yet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -325,6 +339,8 @@ class GroupStatus:
     """Commits of the group, all incarnations together (the fence row's number of the last one)."""
     load: Load | None = None
     """What the driver of this incarnation said with its last heartbeat."""
+    killed: KilledTask | None = None
+    """The task that watched the group, if it was killed and nobody has found out why yet."""
     beat_age_seconds: float | None = field(default=None, compare=False)
     """Since its last heartbeat, by the database's clock; None if it has given none."""
 
