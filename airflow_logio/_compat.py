@@ -14,11 +14,14 @@ import psutil
 from airflow.providers.common.compat.sdk import conf
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
+from airflow_logio.store.records import KilledTask
+
 __all__ = [
     "BaseTrigger",
     "TriggerEvent",
     "aget_task_state",
     "default_deferrable",
+    "get_task_state",
     "pods_end_with_their_task",
     "poll_interval",
     "work_dir",
@@ -103,18 +106,22 @@ async def aget_task_state(task_instance: Any) -> str | None:
 
     None means no state: a cleared task that waits for its next attempt.
     """
+    names = (task_instance.dag_id, task_instance.run_id, task_instance.task_id, task_instance.map_index)
+    return await asyncio.get_running_loop().run_in_executor(_asking, _ask_for_state, *names)
+
+
+def get_task_state(task: KilledTask) -> str | None:
+    """As `aget_task_state`, for code in a task. Raises whatever Airflow raises."""
+    return _ask_for_state(task.dag_id, task.dag_run_id, task.task_id, task.map_index)
+
+
+def _ask_for_state(dag_id: str, run_id: str, task_id: str, map_index: int) -> str | None:
     from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
 
-    task_id, run_id = task_instance.task_id, task_instance.run_id
-    map_index = task_instance.map_index if task_instance.map_index >= 0 else None
-
-    def ask() -> Any:
-        return RuntimeTaskInstance.get_task_states(
-            dag_id=task_instance.dag_id, task_ids=[task_id], run_ids=[run_id], map_index=map_index
-        )
-
-    states = (await asyncio.get_running_loop().run_in_executor(_asking, ask)).get(run_id, {})
-    key = task_id if map_index is None else f"{task_id}_{map_index}"
+    mapped = map_index if map_index >= 0 else None
+    found = RuntimeTaskInstance.get_task_states(dag_id=dag_id, task_ids=[task_id], run_ids=[run_id], map_index=mapped)
+    states = found.get(run_id, {})
+    key = task_id if mapped is None else f"{task_id}_{mapped}"
     if key not in states:
         return "removed"
     return None if states[key] is None else str(getattr(states[key], "value", states[key]))

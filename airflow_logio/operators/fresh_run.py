@@ -20,7 +20,7 @@ from airflow_logio.store.rules.endings import how_to_begin_anew
 class LogioFreshRunOperator(LogioStopOperator):
     """Halt a run and give it up for good. Clear its DAG run from the first task on, and it starts over from scratch.
 
-    Put it into a DAG of its own that a person triggers (`dags/logio_fresh.py`). The run is named by its uid and never taken
+    Put it into a DAG of its own that a person triggers (`build_fresh_dag`). The run is named by its uid and never taken
     from this task's own DAG run. So a retry or a clear of this task finds the old run given up, and spares the fresh one.
 
     :param run_uid: uid of the run to give up, or at least its first eight digits (templated).

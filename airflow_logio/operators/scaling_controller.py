@@ -37,7 +37,7 @@ Target = tuple[Run, str]
 class LogioScalingController(BaseOperator):
     """Look at each replicated group, request the number of replicas that the policy wants, and carry the request out.
 
-    Use it in a DAG that is scheduled every minute or so (`dags/logio_controller.py`). The task log explains every decision
+    Use it in a DAG that is scheduled every minute or so (`build_controller_dag`). The task log explains every decision
     with its figures, even the decision to change nothing. The log keeps each change with its reason (`logio status`). The
     task waits only for drivers, in the triggerer. Several controllers, tasks and people may make requests at once: the
     newest counts. An open request is continued, whatever made it, and no other is made beside it.

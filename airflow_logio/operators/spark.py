@@ -13,6 +13,7 @@ from airflow_logio import _compat
 from airflow_logio.dataflow.pipeline import Pipeline
 from airflow_logio.hooks.logio import LogioHook
 from airflow_logio.operators._task.group_task import GroupTask, asked_by_person
+from airflow_logio.operators._task.kills import KillGuard, killed_task
 from airflow_logio.operators._task.launches import Launching
 from airflow_logio.operators._task.pipeline_reference import reference, resolve
 from airflow_logio.operators._task.run_lookup import check_current, opened_log, run_of
@@ -137,6 +138,7 @@ class LogioSparkOperator(BaseOperator):
         self.env_vars = env_vars
         self.verbose = verbose
         self.spark_binary = spark_binary
+        self._guard: KillGuard | None = None
 
     def execute(self, context: Mapping[str, Any]) -> dict[str, Any]:
         """A first attempt, a retry, or the first attempt after a clear."""
@@ -149,6 +151,13 @@ class LogioSparkOperator(BaseOperator):
             raise AirflowException(f"the triggerer cannot watch group {self.group!r}: {cause}")
         self.log.info("Group %s, incarnation %s: %s", event["group"], event["incarnation"], cause or event["state"])
         return self._work(context, asked=False, recovers=event["state"] == GroupState.DEAD.value)
+
+    def on_kill(self) -> None:
+        """SIGTERM, or `execution_timeout`: the group halts if a person has ended the task. If that cannot be known, it keeps
+        running, and a note in the log lets the next attempt or the supervisor of the run find out."""
+        guard, self._guard = self._guard, None
+        if guard is not None:
+            guard.act()
 
     def make_launcher(self) -> Launcher:
         """The launcher, which starts claimed drivers as processes on the worker's machine."""
@@ -190,6 +199,7 @@ class LogioSparkOperator(BaseOperator):
         launch = launching.context(run, self.group, recipe, self.pipeline)
         watcher = WholeWatcher(store, run, self.group)
         store.patience.call("noting the launch", lambda: self._note_launches(store, run, watcher.members, recipe))
+        self._guard = KillGuard(launch.log_url, run, self.group, killed_task(context, self.task_id))
         task = GroupTask(launch, self.group, watcher, asked)
         task.log_settings()
         return task
@@ -200,6 +210,7 @@ class LogioSparkOperator(BaseOperator):
             store.note_launch(run.run_id, name, recipe)
 
     def _watch(self, run_uid: str, incarnations: Mapping[str, int], interval: float) -> NoReturn:
+        self._guard = None  # from here on the trigger is told
         trigger = LogioGroupTrigger(
             logio_conn_id=self.logio_conn_id,
             run_uid=run_uid,

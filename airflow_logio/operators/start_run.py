@@ -25,7 +25,7 @@ def supervision_of(recovery: str) -> Supervision:
     if recovery not in known:
         raise PipelineDefinitionError(
             f'recovery is {recovery!r}; give "supervise" (a task of the same DAG run recovers failed groups) or "dag" (a '
-            "recovery DAG does, such as dags/logio_recovery.py)"
+            "recovery DAG does, as `build_recovery_dag` makes it)"
         )
     return known[recovery]
 

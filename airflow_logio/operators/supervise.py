@@ -16,11 +16,18 @@ from airflow_logio.errors import ConfigurationError
 from airflow_logio.hooks.logio import LogioHook
 from airflow_logio.operators._task.launches import Launching
 from airflow_logio.operators._task.pipeline_reference import reference, resolve
-from airflow_logio.operators._task.recovery_round import Callback, GroupRecovery, as_callbacks, notify
+from airflow_logio.operators._task.recovery_round import Callback, GroupRecovery, as_callbacks, explain_kill, notify
 from airflow_logio.operators._task.run_lookup import identity, opened_log, run_of
 from airflow_logio.operators._task.scaling_round import GroupScaling
 from airflow_logio.runtime.launch.launcher import Launcher, LocalProcessLauncher
-from airflow_logio.runtime.supervision.findings import DueScaling, FailedGroup, FailureFinder, finding_of
+from airflow_logio.runtime.supervision.findings import (
+    DueScaling,
+    FailedGroup,
+    FailureFinder,
+    Finding,
+    UnexplainedKill,
+    finding_of,
+)
 from airflow_logio.runtime.supervision.tend import RecoveryOutcome
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records import Run
@@ -90,13 +97,13 @@ class LogioSuperviseOperator(BaseOperator):
 
     # --- inside ------------------------------------------------------------------------------------------------------
 
-    def _work(self, context: Mapping[str, Any], items: Sequence[FailedGroup | DueScaling]) -> dict[str, Any]:
+    def _work(self, context: Mapping[str, Any], items: Sequence[Finding]) -> dict[str, Any]:
         try:
             return self._look_after(context, items)
         except ConfigurationError as error:  # many retries would not help
             raise AirflowFailException(f"the run is not supervised: {error}") from error
 
-    def _look_after(self, context: Mapping[str, Any], items: Sequence[FailedGroup | DueScaling]) -> dict[str, Any]:
+    def _look_after(self, context: Mapping[str, Any], items: Sequence[Finding]) -> dict[str, Any]:
         with opened_log(self.logio_conn_id) as store:
             run = self._run(store, context)
             launching = Launching(store, self.logio_conn_id, self.make_launcher(), self.executor)
@@ -119,9 +126,11 @@ class LogioSuperviseOperator(BaseOperator):
             return summary
         self._wait(context, run)
 
-    def _act(self, launching: Launching, context: Mapping[str, Any], one: FailedGroup | DueScaling) -> None:
+    def _act(self, launching: Launching, context: Mapping[str, Any], one: Finding) -> None:
         if isinstance(one, FailedGroup):
             self._recover(launching, context, one)
+        elif isinstance(one, UnexplainedKill):
+            explain_kill(launching.store, one)
         else:
             self._scale(launching, one)
 

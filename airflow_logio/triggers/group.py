@@ -20,6 +20,7 @@ from airflow_logio.errors import LogioError, LogUnavailable
 from airflow_logio.protocol.states import WAITING, GroupState
 from airflow_logio.runtime.figures.whole_group import members_of
 from airflow_logio.runtime.supervision.halt import Halt, halt_all_for_good
+from airflow_logio.runtime.supervision.killed_task import STOPPING
 from airflow_logio.runtime.supervision.presence import SupervisionWatch
 from airflow_logio.runtime.supervision.whole_watch import WholeWatcher
 from airflow_logio.store.port import LogStore
@@ -30,8 +31,6 @@ from airflow_logio.triggers.reporting import GroupReporter
 
 WAKING = WAITING | {GroupState.FINISHED, GroupState.NEW}
 """States of a group that wake its task. A group that is scaled to zero wakes up by itself."""
-STOPPING = frozenset({"failed", "success", "skipped", "removed"})
-"""States of the task instance if a person stopped it, rather than cleared it to resume the group."""
 HALT_GRACE_SECONDS = 10.0
 """How long a driver may take to halt by itself."""
 LOG_AWAY_SECONDS = 900.0

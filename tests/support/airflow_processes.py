@@ -6,6 +6,7 @@ import contextlib
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -13,6 +14,7 @@ import psutil
 
 from airflow_logio.demo.places import Places
 from airflow_logio.demo.standalone import environment, free_port
+from tests.support.stacks.sitecustomize import SHOW
 
 COMPONENTS = ("api-server", "scheduler", "dag-processor", "triggerer")
 SETTINGS = {
@@ -37,7 +39,8 @@ class AirflowProcesses:
     def __init__(self, places: Places, settings: Mapping[str, str]) -> None:
         self._places = places
         self.port = free_port()
-        ours = {"PYTHONPATH": str(Path(__file__).parents[2])}
+        paths = [str(Path(__file__).parent / "stacks"), str(Path(__file__).parents[2])]
+        ours = {"PYTHONPATH": os.pathsep.join(paths), "LOGIO_STACKS": str(places.folder / "stacks.txt")}
         self._environment = environment(places, self.port) | SETTINGS | ours | dict(settings)
         self._running: dict[str, subprocess.Popen[bytes]] = {}
         self._sessions: set[int] = set()
@@ -107,13 +110,28 @@ class AirflowProcesses:
         return self._places.folder / f"{name}.log"
 
     def last_words(self, *names: str, lines: int = 25) -> str:
-        """The ends of the components' outputs: what a failed test is explained by."""
+        """The ends of the components' outputs, and what the triggerer does now: what a failed test is explained by."""
         texts = [(name, self.log(name)) for name in names or COMPONENTS]
-        return "\n".join(
+        ends = [
             f"--- {name}\n" + "\n".join(log.read_text(errors="replace").splitlines()[-lines:])
             for name, log in texts
             if log.exists()
-        )
+        ]
+        return "\n".join([*ends, *(["--- stacks of the triggerer", self.stacks("triggerer")] if not names else [])])
+
+    def stacks(self, name: str) -> str:
+        """What the threads and tasks of a component's processes do now, even if they hang."""
+        if name not in self._running or self._running[name].poll() is not None:
+            return f"{name} does not run"
+        shown = Path(self._environment["LOGIO_STACKS"])
+        before = shown.stat().st_size if shown.exists() else 0
+        main = psutil.Process(self._running[name].pid)
+        for process in (main, *main.children(recursive=True)):
+            with contextlib.suppress(psutil.Error):
+                if "python" in process.exe():
+                    process.send_signal(SHOW)
+                    time.sleep(0.5)
+        return shown.read_text(errors="replace")[before:]
 
     def _members(self) -> list[psutil.Process]:
         return [process for process in psutil.process_iter() if _is_of(process, self._sessions)]

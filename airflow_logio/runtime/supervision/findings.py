@@ -16,11 +16,12 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from airflow_logio.errors import ConfigurationError, LogUnavailable, ProtocolViolation, UnknownRun
+from airflow_logio.protocol.replicas import replicated_group
 from airflow_logio.protocol.states import ALIVE, ENDED, RunState
 from airflow_logio.runtime.scaling.requests import is_due, look_after
 from airflow_logio.runtime.supervision.group_watch import GroupWatcher
 from airflow_logio.store.port import LogStore
-from airflow_logio.store.records import GroupStatus, Run, RunSight, ScalingRequest, Supervision
+from airflow_logio.store.records import GroupStatus, KilledTask, Run, RunSight, ScalingRequest, Supervision
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,8 +86,46 @@ class DueScaling:
         return f"group {self.group} of {self.dag_run_id} ({self.pipeline}), scaling to {self.replicas}"
 
 
-def finding_of(data: Any) -> FailedGroup | DueScaling:
+@dataclass(frozen=True, slots=True)
+class UnexplainedKill:
+    """A task was killed that watched a group, and it is not known why: plain data, for a task that can ask Airflow."""
+
+    run_uid: str
+    pipeline: str
+    dag_run_id: str
+    group: str
+    killed: Mapping[str, Any]
+    """As of `KilledTask`."""
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @property
+    def task(self) -> KilledTask:
+        return KilledTask(**self.killed)
+
+    @classmethod
+    def of(cls, data: Any) -> UnexplainedKill:
+        """From `as_dict`, which may have gone through JSON. Raises `ConfigurationError`."""
+        try:
+            values = {name: str(data[name]) for name in ("run_uid", "pipeline", "dag_run_id", "group")}
+            return cls(**values, killed=asdict(KilledTask(**data["killed"])))
+        except (KeyError, TypeError, ValueError) as error:
+            raise ConfigurationError(
+                f"a killed task is expected as LogioFailedGroupSensor returns it, got {data!r:.200}"
+            ) from error
+
+    def __str__(self) -> str:
+        return f"group {self.group} of {self.dag_run_id} ({self.pipeline}), whose task was killed"
+
+
+Finding = FailedGroup | DueScaling | UnexplainedKill
+
+
+def finding_of(data: Any) -> Finding:
     """One item of what a look has found, from its `as_dict`. Raises `ConfigurationError`."""
+    if isinstance(data, Mapping) and "killed" in data:
+        return UnexplainedKill.of(data)
     return DueScaling.of(data) if isinstance(data, Mapping) and "request_id" in data else FailedGroup.of(data)
 
 
@@ -101,12 +140,19 @@ class Findings:
     going_on: int = 0
     """Groups that have not ended, and requests that are open: while there are any, another look is needed."""
     due: tuple[DueScaling, ...] = ()
+    killed: tuple[UnexplainedKill, ...] = ()
+    """Tasks that were killed, of groups that have not ended."""
     unavailable: str | None = None
     """Why the log could not be asked."""
 
     @property
-    def items(self) -> list[FailedGroup | DueScaling]:
-        """What needs action."""
+    def items(self) -> list[Finding]:
+        """What needs action, by a task of Airflow."""
+        return [*self.work, *self.killed]
+
+    @property
+    def work(self) -> list[FailedGroup | DueScaling]:
+        """What needs action that any supervisor can take."""
         return [*(self.failed or ()), *self.due]
 
 
@@ -166,17 +212,20 @@ class FailureFinder:
         )
         failed: list[FailedGroup] = []
         due: list[DueScaling] = []
+        killed: list[UnexplainedKill] = []
         going_on = 0
         for sight in sights:
             for status in sight.groups:
                 found = self._judge(sight.run, status, asked_at)
                 going_on += status.state not in ENDED
+                if status.killed is not None and status.state not in ENDED:
+                    killed.append(_kill(sight.run, status.group, status.killed))
                 if found is not None:
                     failed.append(found)
             requests = self._requests(sight)
             going_on += len(requests)
             due += [_due(sight.run, one) for one in requests if self._is_due(sight.run, sight.groups, one)]
-        return Findings(tuple(failed), going_on, tuple(due))
+        return Findings(tuple(failed), going_on, tuple(due), tuple(killed))
 
     def _is_ours(self, run: Run) -> bool:
         if run.state is not RunState.RUNNING or self._pipeline not in (None, run.spec.key.pipeline):
@@ -219,6 +268,11 @@ class FailureFinder:
         known = {(one.run.run_id, status.group) for one in sights for status in one.groups}
         for key in [key for key in self._watchers if key not in known]:
             del self._watchers[key]
+
+
+def _kill(run: Run, group: str, task: KilledTask) -> UnexplainedKill:
+    key = run.spec.key
+    return UnexplainedKill(run.uid, key.pipeline, key.dag_run_id, replicated_group(group), asdict(task))
 
 
 def _due(run: Run, request: ScalingRequest) -> DueScaling:

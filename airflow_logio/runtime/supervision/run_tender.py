@@ -78,7 +78,7 @@ class RunTender:
         """Look once, begin rounds where something is to be done, and end drivers that are void. Waits for nothing."""
         findings = self._finder.look()
         self._collect()
-        wanted = {one.run_uid: one for one in findings.items}
+        wanted = {one.run_uid: one for one in findings.work}
         if findings.failed is not None:
             self._failed = {uid: at for uid, at in self._failed.items() if uid in wanted}
         for uid, one in wanted.items():
@@ -138,7 +138,7 @@ def tend_once(store: LogStore, run: Run, context_of: ContextOf) -> int:
     if findings.failed is None:
         raise LogUnavailable("the log does not answer")
     done, refused = 0, list[LogioError]()
-    for one in findings.items:
+    for one in findings.work:
         try:
             context = context_of(run, one.group)
         except (ConfigurationError, PipelineDefinitionError, IncompatibleRun) as error:

@@ -14,7 +14,17 @@ from sqlalchemy.engine import Connection, Engine
 from airflow_logio.errors import LogInconsistent, ProtocolViolation, UnknownRun
 from airflow_logio.protocol.states import CONCLUDED, GroupState, RunState
 from airflow_logio.protocol.values import Port
-from airflow_logio.store.records import DriverIdentity, GroupStatus, Load, PortProgress, Run, RunSpec, UnderWay
+from airflow_logio.store.records import (
+    DriverIdentity,
+    GroupStatus,
+    KilledTask,
+    LaunchRecipe,
+    Load,
+    PortProgress,
+    Run,
+    RunSpec,
+    UnderWay,
+)
 from airflow_logio.store.rules.endings import superseded
 from airflow_logio.store.sql import schema
 from airflow_logio.store.sql.engines import now
@@ -184,8 +194,19 @@ def _status(row: sa.RowMapping, beat: sa.RowMapping | None) -> GroupStatus:
         rss_bytes=beat[beats.rss_bytes] if beat else 0,
         commits=row[fence.commit_no],
         load=_load(beat),
+        killed=_killed(row[groups.launch]),
         beat_age_seconds=max(0.0, beat["beat_age"]) if beat else None,
     )
+
+
+def _killed(launch: str | None) -> KilledTask | None:
+    """Of a recipe that cannot be read nothing is known here; it is refused where it is used."""
+    if launch is None or '"killed":{' not in launch:
+        return None
+    try:
+        return msgspec.json.decode(launch, type=LaunchRecipe).killed
+    except (msgspec.MsgspecError, ValueError):
+        return None
 
 
 def _load(beat: sa.RowMapping | None) -> Load | None:
