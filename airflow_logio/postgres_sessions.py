@@ -118,10 +118,14 @@ def _set_in_every_transaction(engine: Engine, settings: Mapping[str, str]) -> No
 
     @sa.event.listens_for(engine, "before_cursor_execute", retval=True)
     def _on_first_statement(
-        connection: Connection, _cursor: Any, statement: str, parameters: Any, _context: ExecutionContext, _many: bool
+        connection: Connection, cursor: Any, statement: str, parameters: Any, _context: ExecutionContext, _many: bool
     ) -> tuple[str, Any]:
         if connection.info.pop(_UNSET, False):
-            statement = _setting({**settings, **connection.get_execution_options().get(SETTINGS, {})}) + statement
+            setting = _setting({**settings, **connection.get_execution_options().get(SETTINGS, {})})
+            if cursor.name is None:
+                return setting + statement, parameters
+            with cursor.connection.cursor() as plain:  # a cursor on the server is declared for one statement
+                plain.execute(setting)
         return statement, parameters
 
 
