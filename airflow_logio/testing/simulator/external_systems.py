@@ -131,8 +131,13 @@ class ExternalSystem:
         """The committed rows in the table of a writer."""
         return self.applied.setdefault(key, [])
 
-    def commit(self, run: Owner, key: WriterKey, marker: MarkerRow, change: TableChange) -> None:
-        """Commit one transaction: apply its deletions and insertions, and advance the marker."""
+    def commit(self, run: Owner, key: WriterKey, before: MarkerRow, marker: MarkerRow, change: TableChange) -> int:
+        """Commit one transaction: apply its deletions and insertions, and advance the marker, if it is still as `before`.
+
+        Returns how many rows of markers it has changed; with 0, nothing else was changed.
+        """
+        if self.marker_row(run, key) != before:
+            return 0
         if change.owner is not None:
             self.owners[key] = change.owner
         rows = self.rows(key)
@@ -141,6 +146,7 @@ class ExternalSystem:
             rows[:] = [row for row in rows if id(row) not in gone]
         rows += change.inserted
         self.markers[run.run_uid, key] = marker
+        return 1
 
     def close(self) -> None:
         """Drop all references to it."""
