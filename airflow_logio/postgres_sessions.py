@@ -120,19 +120,20 @@ def _set_in_every_transaction(engine: Engine, settings: Mapping[str, str]) -> No
     def _on_first_statement(
         connection: Connection, cursor: Any, statement: str, parameters: Any, _context: ExecutionContext, _many: bool
     ) -> tuple[str, Any]:
-        if connection.info.pop(_UNSET, False):
-            setting = _setting({**settings, **connection.get_execution_options().get(SETTINGS, {})})
-            if cursor.name is None:
-                return setting + statement, parameters
-            with cursor.connection.cursor() as plain:  # a cursor on the server is declared for one statement
-                plain.execute(setting)
+        if not connection.info.pop(_UNSET, False):
+            return statement, parameters
+        first = _setting({**settings, **connection.get_execution_options().get(SETTINGS, {})})
+        if cursor.name is None:
+            return f"{first}; {statement}", parameters
+        with cursor.connection.cursor() as another:  # what a cursor of the server is declared for is one statement
+            another.execute(first)
         return statement, parameters
 
 
 def _setting(settings: Mapping[str, str]) -> str:
-    """One statement, in front of another one. Values have neither quotes nor per cent signs (`_asked_for`)."""
+    """One statement. Values have neither quotes nor per cent signs (`_asked_for`)."""
     calls = ", ".join(f"set_config('{name}', '{value}', true)" for name, value in settings.items())
-    return f"SELECT {calls}; "
+    return f"SELECT {calls}"
 
 
 def _asked_for(url: URL) -> dict[str, str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -40,13 +40,19 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     tiers.mark(items)
     if config.option.fast:
-        config.hook.pytest_deselected(items=[item for item in items if not tiers.is_fast(item)])
-        items[:] = filter(tiers.is_fast, items)
+        _keep(config, items, tiers.is_fast)
+    if "soak" not in config.option.markexpr:  # a `-m` of the user's replaces the one in pyproject.toml
+        _keep(config, items, lambda item: item.get_closest_marker("soak") is None)
+
+
+def _keep(config: pytest.Config, items: list[pytest.Item], wanted: Callable[[pytest.Item], bool]) -> None:
+    config.hook.pytest_deselected(items=[item for item in items if not wanted(item)])
+    items[:] = filter(wanted, items)
 
 
 @pytest.hookimpl(trylast=True, specname="pytest_collection_modifyitems")
-def long_ones_first(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """When `-m` and `-k` have chosen."""
+def pytest_long_ones_first(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """When `-m` and `-k` have chosen. (pytest overlooks hooks whose names do not begin with its own.)"""
     workers = getattr(config, "workerinput", {}).get("workercount", 1)
     if workers > 1:
         items[:] = tiers.dealt(items, workers)

@@ -13,6 +13,7 @@ from airflow_logio.api.host import Stopped
 from airflow_logio.api.inbox import FETCH_BYTES, FETCH_EVENTS, Inbox
 from airflow_logio.api.infos import EventInfo, StateInfo, StreamEvent
 from airflow_logio.errors import ExternalUnavailable
+from airflow_logio.protocol.loop import FLUSH_EVENTS, FLUSH_SECONDS
 from airflow_logio.protocol.recovery import LoggedEvent
 from airflow_logio.protocol.values import Event, Kind, Port
 from airflow_logio.store.rules.patience import Patience
@@ -20,8 +21,6 @@ from airflow_logio.store.rules.patience import Patience
 T = TypeVar("T")
 
 POLL_SECONDS = 0.25
-FLUSH_SECONDS = 0.25
-FLUSH_EVENTS = 512
 FLUSH_BYTES = 8 * 2**20
 
 

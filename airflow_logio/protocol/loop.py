@@ -125,10 +125,14 @@ class GroupLoop:
 
     # --- observations -------------------------------------------------------------------------------------------------
 
-    def accepts_inputs(self, *, held_up: bool) -> bool:
-        """Whether to take inputs now. Memory stays bounded, however far a job or an external system lags. `held_up`: a
-        receiver lags by its bound."""
-        return not (self._jobs.is_full() or any(writer.is_full() for writer in self._writers.values()) or held_up)
+    def accepts_inputs(self, is_held_up: Callable[[], bool]) -> bool:
+        """Whether to take inputs now. Memory stays bounded, however far a job or an external system lags.
+
+        `is_held_up` says whether a receiver lags by its bound. It may ask the log, so it is asked last.
+        """
+        if self._jobs.is_full() or any(writer.is_full() for writer in self._writers.values()):
+            return False
+        return not is_held_up()
 
     def deliver(self, receiver: Port, event: Event, now: float) -> bool:
         """An event has come from the log. False if it was used before (Algorithm 2 Step 1)."""

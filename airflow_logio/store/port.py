@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 
 from airflow_logio.errors import FailurePoint
+from airflow_logio.protocol.commit_queue import CommitAttempt
 from airflow_logio.protocol.effects import Effects
 from airflow_logio.protocol.recovery import LoggedEvent, Recovered
 from airflow_logio.protocol.replicas import Placement, Slot
@@ -73,8 +74,15 @@ class GroupSession(ABC):
         Returns the results of its garbage-collection effects, in their order, or nothing if the acknowledgement was
         lost.
 
-        Raises `Fenced`, `EpochVoid`, `LogInconsistent`. An unknown outcome is resolved by a read-back that takes the
-        fence row's lock on a new connection, patiently.
+        Raises `Fenced`, `EpochVoid`, `LogInconsistent`. An unknown outcome is resolved (`resolve`), patiently.
+        """
+
+    @abstractmethod
+    def resolve(self, attempt: CommitAttempt) -> bool:
+        """Whether the commit whose outcome is unknown is in the log; if not, the same effects may be sent again.
+
+        Takes the fence row's lock on a new connection, and so waits for the end of the old transaction. Raises `Fenced`,
+        `EpochVoid`, `LogInconsistent`.
         """
 
     @abstractmethod

@@ -6,8 +6,9 @@ from dataclasses import dataclass
 
 import pytest
 
-from airflow_logio.errors import LogInconsistent
+from airflow_logio.errors import EpochVoid, Fenced, LogInconsistent
 from airflow_logio.protocol import effects as fx
+from airflow_logio.protocol.commit_queue import CommitAttempt
 from airflow_logio.protocol.states import GroupState
 from airflow_logio.protocol.values import Event, Kind, Port, Status
 from airflow_logio.store.port import LogStore
@@ -21,6 +22,7 @@ from tests.support.logs import (
     fetched,
     held,
     log_rows,
+    replace_driver,
     sent,
     spec,
     start_driver,
@@ -34,6 +36,31 @@ def test_an_event_for_another_group_is_on_its_way(log_store: LogStore) -> None:
     session.commit([sent(1), sent(2)])
     assert log_rows(log_store) == [("receiver", 1, None, "undone"), ("receiver", 2, None, "undone")]
     assert fetched(session) == [1, 2]
+
+
+def test_an_unknown_outcome_is_resolved(log_store: LogStore) -> None:
+    """The commit is in the log or it is not; then the session continues behind it, or sends the same effects again."""
+    driver = start_driver(log_store)
+    driver.session.commit([sent(1)])
+    successful = log_store.session(driver.ref)
+    successful.open()
+    successful.commit([sent(2)])
+    assert driver.session.resolve(CommitAttempt(0, 2)), "it was another connection's: the log cannot tell"
+    assert not driver.session.resolve(CommitAttempt(0, 3))
+    driver.session.commit([sent(3)])
+    assert fetched(driver.session) == [1, 2, 3]
+
+
+def test_an_unknown_outcome_of_a_void_epoch_or_a_replaced_driver(log_store: LogStore) -> None:
+    driver = start_driver(log_store)
+    with pytest.raises(LogInconsistent, match="the outcome of commit 7 is unknown, and the log is at commit 0"):
+        driver.session.resolve(CommitAttempt(0, 7))
+    log_store.session(driver.ref).open(raise_epoch=True)
+    with pytest.raises(EpochVoid):
+        driver.session.resolve(CommitAttempt(0, 1))
+    replace_driver(driver)
+    with pytest.raises(Fenced):
+        driver.session.resolve(CommitAttempt(0, 1))
 
 
 def test_an_event_with_several_receivers_has_a_row_each_and_one_body(log_store: LogStore) -> None:

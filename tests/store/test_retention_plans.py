@@ -59,7 +59,7 @@ def fill(store: SqlLogStore, run_id: int) -> None:
             *(body(n, "receiver", "read:wh") for n in many),
             *(body(n, "sender", "side", kept=False) for n in few),
         ],
-        schema.state: [{"run_id": run_id, "op": "receiver", "state_id": n, "state": b"s"} for n in (*many, *few)],
+        schema.state: [{"run_id": run_id, "op": "receiver", "state_id": n, "sealed": b"s"} for n in (*many, *few)],
         schema.event_lineage: [
             {"run_id": run_id, "send_op": "receiver", "send_port": "out", "event_id": n, "inset_id": f"I{n}"}
             for n in many
@@ -90,6 +90,8 @@ def explained(store: SqlLogStore, plans: list[tuple[str, str]]) -> Iterator[None
     prefix = "EXPLAIN QUERY PLAN " if store.engine.dialect.name == "sqlite" else "EXPLAIN "
 
     def explain(connection: Any, cursor: Any, statement: str, parameters: Any, *_: object) -> None:
+        if statement.startswith("SELECT set_config("):  # the settings of a transaction, in front of its first statement
+            statement = statement.partition("; ")[2]
         if re.match(r"(DELETE|SELECT)", statement) and any(table in statement for table in BIG):
             other = cursor.connection.cursor()
             other.execute(prefix + statement, parameters)

@@ -20,6 +20,8 @@ import traceback
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 MANY = 4_096
 """More files than the server has open."""
 ROOM = 2_000
@@ -50,19 +52,28 @@ def _warm() -> None:
     import airflow_logio.runtime.driver.incarnation
     import airflow_logio.runtime.driver.process  # noqa: F401
 
-    threads = len(os.listdir("/proc/self/task"))
+    threads = psutil.Process().num_threads()
     assert threads == 1, f"a process of {threads} threads must not fork"
+
+
+_ended: dict[int, int] = {}
+"""Exit codes: the system tells each of them once, and two threads may ask."""
 
 
 def _ask(pid: int) -> int | None:
     """The exit code of a process that was forked here, negative for a signal; None while it runs."""
-    found, status = os.waitpid(pid, os.WNOHANG)
-    return os.waitstatus_to_exitcode(status) if found else None
+    if pid not in _ended:
+        found, status = os.waitpid(pid, os.WNOHANG)
+        if not found:
+            return None
+        _ended[pid] = os.waitstatus_to_exitcode(status)
+    return _ended[pid]
 
 
 def _fork(request: dict[str, Any]) -> int:
     pid = os.fork()
     if pid:
+        _ended.pop(pid, None)  # of an earlier process with that number
         return pid
     try:
         _become(**request)
@@ -93,7 +104,9 @@ def _become(argv: list[str], environment: dict[str, str], folder: str, output: s
 
 
 def _show(command: list[str]) -> None:
-    """Let the process say of itself what it would if it had been started with that command."""
+    """Let the process say of itself what it would if it had been started with that command (on Linux)."""
+    if not Path("/proc/self/stat").exists():
+        return
     fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
     begin, end = int(fields[45]), int(fields[46])  # 48 and 49 of proc(5): arg_start, arg_end
     shown = b"".join(os.fsencode(argument) + b"\0" for argument in command)

@@ -130,3 +130,9 @@ def test_the_makefile_has_a_target_for_each_tier() -> None:
     for target in ("test", "test-fast", "soak"):
         assert f"\n{target}: " in MAKEFILE
     assert set(SECONDS) | set(PLACES.values()) <= set(HEAVY)
+
+
+def test_tests_are_dealt_after_everything_else_has_chosen(request: pytest.FixtureRequest) -> None:
+    """pytest overlooks hooks whose names do not begin with its own, and says nothing."""
+    hooks = request.config.pluginmanager.hook.pytest_collection_modifyitems.get_hookimpls()
+    assert hooks[0].function.__name__ == "pytest_long_ones_first", "what is called last stands first"

@@ -14,7 +14,7 @@ from typing import Any
 from airflow_logio.crash import CrashPoint, crash_here
 from airflow_logio.dataflow.operators import SourceOperator
 from airflow_logio.dataflow.replication import Routes
-from airflow_logio.errors import EpochVoid
+from airflow_logio.errors import EpochVoid, Fenced, LogInconsistent, OperatorFailed
 from airflow_logio.protocol.commit_queue import HandOver, SourceOrder
 from airflow_logio.protocol.group import GroupProtocol
 from airflow_logio.protocol.logic import Emit
@@ -55,6 +55,8 @@ log = logging.getLogger(__name__)
 MAX_EVENTS_PER_STEP = 64
 SOURCE_PATIENCE_SECONDS = 5.0
 """How long a driver that ends for good waits for a read that does not answer."""
+REBUILD_PATIENCE_SECONDS = 30.0
+"""How long a driver that rebuilds itself waits for it. A source should wait for records no longer than seconds at a time."""
 
 
 def operators_of(settings: EpochSettings, slots: Mapping[int, int] | None) -> list[str]:
@@ -102,6 +104,8 @@ class GroupEpoch:
         protocol = GroupProtocol(specs, receivers, captured_inputs(self._pipeline))
         self._members = {name: self._pipeline.operators[name] for name in names}
         self._mailbox = Mailbox(settings.prefetch)
+        self._failure: BaseException | None = None
+        """What the first thread that failed has raised."""
         self._load.watch(self._mailbox.waiting)
         self._payloads = self._open_payloads(epoch)
         self._bodies = Bodies(self._payloads)
@@ -144,12 +148,22 @@ class GroupEpoch:
         try:
             with moves_explain(self._session, self._slots):
                 self._begin()
-                return self._drive()
+                crash_here(CrashPoint.AFTER_RECOVERY)
+                finished = self._drive()
         except EpochVoid:
             for_good = False
             raise
         finally:
             self._stop(for_good=for_good)
+        if not finished:
+            with moves_explain(self._session, self._slots):
+                self._raise_refusal()
+        return finished
+
+    def _raise_refusal(self) -> None:
+        """A commit under way may be refused while the group is about to halt: what the log said must not be hidden."""
+        if isinstance(self._failure, EpochVoid | Fenced | LogInconsistent):
+            raise self._failure
 
     def _begin(self) -> None:
         started = time.monotonic()
@@ -173,7 +187,6 @@ class GroupEpoch:
             len(recovered.acknowledged),
             len(recovered.writes),
         )
-        crash_here(CrashPoint.AFTER_RECOVERY)
 
     def _start_threads(self) -> None:
         self._back_pressure = BackPressure(
@@ -209,7 +222,8 @@ class GroupEpoch:
     def _stop(self, *, for_good: bool) -> None:
         """Join every thread: after this nothing of this epoch can reach the log or an external system.
 
-        If the process ends (`for_good`), a read that does not answer is not waited for: it ends with the process.
+        A read that does not answer is not waited for long: it ends with the process, if that ends anyway (`for_good`). If
+        not, raises `OperatorFailed`, so that it does.
         """
         self._mailbox.close()
         self._load.watch(None)
@@ -219,11 +233,17 @@ class GroupEpoch:
         self._collection.stop()
         for writer in self._writers.values():
             writer.stop()
-        for source in self._sources.values():
-            source.stop(patience=SOURCE_PATIENCE_SECONDS if for_good else None)
+        patience = SOURCE_PATIENCE_SECONDS if for_good else REBUILD_PATIENCE_SECONDS
+        blocked = [point for source in self._sources.values() if (point := source.stop(patience=patience))]
         if self._channel is not None:
             self._channel.stop()
         self._generation.join()
+        if blocked and not for_good:
+            raise OperatorFailed(
+                f"{blocked[0]} does not answer, and has been waited for {patience:g} s after this epoch of the group became "
+                "void. Let a source wait for records no longer than seconds at a time",
+                blocked[0],
+            )
 
     # --- the main thread ----------------------------------------------------------------------------------------------
 
@@ -266,7 +286,7 @@ class GroupEpoch:
         return Doing.IDLE if accepts else Doing.BLOCKED
 
     def _accepts_inputs(self) -> bool:
-        return self._loop.accepts_inputs(held_up=self._back_pressure.is_full())
+        return self._loop.accepts_inputs(self._back_pressure.is_full)
 
     def _observe(self, item: Any) -> None:
         loop, now = self._loop, time.monotonic()
@@ -332,6 +352,7 @@ class GroupEpoch:
     # --- called by threads --------------------------------------------------------------------------------------------
 
     def _fail(self, error: BaseException) -> None:
+        self._failure = self._failure or error
         self._mailbox.put(Failure(error))
 
     def _release(self, durable: HandOver) -> None:

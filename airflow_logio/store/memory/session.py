@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from airflow_logio.errors import EpochVoid, Fenced, LogInconsistent
+from airflow_logio.protocol.commit_queue import CommitAttempt
 from airflow_logio.protocol.effects import Effects
 from airflow_logio.protocol.recovery import LoggedEvent, Recovered
 from airflow_logio.protocol.states import STOPPED, GroupState, allowed_from
@@ -72,6 +73,14 @@ class MemoryGroupSession(GroupSession):
             self._note_first_commit()
         self._fence = fence
         return collected
+
+    def resolve(self, attempt: CommitAttempt) -> bool:
+        with self._tables.transaction():
+            fence = self._current()
+        committed = attempt.was_committed(fence.epoch, fence.commit_no)
+        if committed:
+            self._fence = fence
+        return committed
 
     def _note_first_commit(self) -> None:
         key = (self._key, self.ref.incarnation)

@@ -114,7 +114,7 @@ class SqlGroupSession(GroupSession):
         transaction = CommitAttempt(self._fence.epoch, number)
 
         def attempt() -> tuple[Collected, ...]:
-            if transaction.is_in_doubt and self._was_committed(transaction):
+            if transaction.is_in_doubt and self.resolve(transaction):
                 return ()
             transaction.send()
             return self._commit_once(number, effects)
@@ -161,13 +161,15 @@ class SqlGroupSession(GroupSession):
         if (found.incarnation, found.epoch) != (self._fence.incarnation, self._fence.epoch):
             self._refuse(found, found.commit_no)
 
-    def _was_committed(self, transaction: CommitAttempt) -> bool:
-        """Resolve an unknown outcome: the fence row's lock on a new connection waits for the old transaction's end."""
+    def resolve(self, attempt: CommitAttempt) -> bool:
         with writing(self._engine) as connection:
             row = self._lock_fence(connection)
         if row.incarnation != self.ref.incarnation:
             raise self._fenced(row)
-        return transaction.was_committed(row.epoch, row.commit_no)
+        committed = attempt.was_committed(row.epoch, row.commit_no)
+        if committed:
+            self._fence = row
+        return committed
 
     def _note_first_commit(self, connection: Connection) -> None:
         if self._first_commit_noted:

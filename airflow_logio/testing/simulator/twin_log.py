@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, TypeVar
 
 from airflow_logio.errors import LogioError
+from airflow_logio.protocol.commit_queue import CommitAttempt
 from airflow_logio.protocol.effects import Effects
 from airflow_logio.protocol.recovery import LoggedEvent, Recovered
 from airflow_logio.protocol.replicas import Placement, Slot
@@ -251,6 +252,11 @@ class TwinSession:
     def commit(self, effects: Effects) -> tuple[Collected, ...]:
         # Each store decides how much a batch of garbage collection finds.
         return _both("commit", lambda: self._sql.commit(effects), lambda: self._memory.commit(effects), len)
+
+    def resolve(self, attempt: CommitAttempt) -> bool:
+        return _both(
+            "unknown outcome of a commit", lambda: self._sql.resolve(attempt), lambda: self._memory.resolve(attempt)
+        )
 
     def fetch(self, receiver: Port, after: int, *, max_events: int, max_bytes: int) -> Sequence[LoggedEvent]:
         return _both(

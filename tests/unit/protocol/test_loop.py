@@ -126,9 +126,9 @@ def test_garbage_is_due_where_nothing_else_is() -> None:
 
 def test_inputs_wait_while_something_lags() -> None:
     epoch = window()
-    assert epoch.loop.accepts_inputs(held_up=False) and not epoch.loop.accepts_inputs(held_up=True)
+    assert epoch.loop.accepts_inputs(lambda: False) and not epoch.loop.accepts_inputs(lambda: True)
     epoch.writers["op", "wh"].add([write(number) for number in range(1, MAX_ACTIONS_WAITING + 1)])
-    assert not epoch.loop.accepts_inputs(held_up=False)
+    assert not epoch.loop.accepts_inputs(lambda: pytest.fail("the log was asked for nothing"))
 
 
 # --- the end ----------------------------------------------------------------------------------------------------------

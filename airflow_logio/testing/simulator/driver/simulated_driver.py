@@ -300,7 +300,7 @@ class SimulatedDriver:
 
     def observes(self) -> bool:
         """Whether the loop takes inputs now."""
-        return self.is_running and not self.must_drain and self.loop.accepts_inputs(held_up=self.held_up.is_full())
+        return self.is_running and not self.must_drain and self.loop.accepts_inputs(self.held_up.is_full)
 
     def _wait(self, _about: object, _many: int, _outcome: str) -> bool:
         return self.is_running and self.held_up.wait()
@@ -397,8 +397,7 @@ class SimulatedDriver:
         """Read-back: the fence row, under its lock, says what became of the transaction (design D3)."""
         if not self.is_in_doubt or not self.may_read_back():
             return False
-        row = self.session.open()
-        if self.attempt.was_committed(row.epoch, row.commit_no):
+        if self.session.resolve(self.attempt):
             self._committed(())
         return True
 

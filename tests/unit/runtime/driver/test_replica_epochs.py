@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import threading
+import weakref
 from dataclasses import replace
 
 import pyarrow as pa
 import pytest
 
 from airflow_logio.dataflow import Count, Pipeline, RoundRobin, stateless
-from airflow_logio.errors import EpochVoid, OperatorFailed, ProtocolViolation
+from airflow_logio.errors import EpochVoid, ExternalUnavailable, LogInconsistent, OperatorFailed, ProtocolViolation
 from airflow_logio.protocol import effects as fx
+from airflow_logio.protocol.recovery import Recovered
 from airflow_logio.protocol.values import Event, Port
 from airflow_logio.runtime.driver.epoch import GroupEpoch, operators_of
 from airflow_logio.runtime.driver.epoch_settings import EpochSettings
@@ -77,11 +79,17 @@ def pipeline() -> Pipeline:
     return made.freeze()
 
 
-def epoch_of(driver: Driver) -> GroupEpoch:
+def epoch_of(driver: Driver, stop_requested: threading.Event | None = None) -> GroupEpoch:
     run = driver.run
     connections = Connections("p", {}, WriterIdentity(run.uid, driver.ref.incarnation, run.created_at), 1.0)
     settings = EpochSettings(
-        pipeline(), run, driver.ref.group, connections, SparkSessions("none"), lambda _: None, threading.Event()
+        pipeline(),
+        run,
+        driver.ref.group,
+        connections,
+        SparkSessions("none"),
+        lambda _: None,
+        stop_requested or threading.Event(),
     )
     epoch, slots = driver.session.open().epoch, driver.session.slots()
     recovered = driver.session.recover(operators_of(settings, slots))
@@ -113,3 +121,52 @@ def test_a_gap_of_its_own_is_damage(replica: Driver) -> None:
     epoch._mailbox.put_input((INTO, Event(OUT_OF, 5, records=1, body=encode(RECORDS))), 0)
     with pytest.raises(ProtocolViolation, match="an event is missing"):
         epoch.run()
+
+
+def halting(driver: Driver, failure: Exception | None) -> GroupEpoch:
+    """It is asked to halt at once; a thread fails while it is joined, so that the loop does not see it."""
+    stop = threading.Event()
+    stop.set()
+    epoch = epoch_of(driver, stop)
+    epoch._mailbox.get = lambda *_, **__: None  # type: ignore[method-assign]
+    if failure is not None:
+        epoch._fail(failure)
+    return epoch
+
+
+def test_a_halt_does_not_hide_what_the_log_has_refused(replica: Driver) -> None:
+    assert halting(replica, None).run() is False
+    with pytest.raises(LogInconsistent, match="commit 7"):
+        halting(replica, LogInconsistent("commit 7 was refused")).run()
+    moved = halting(replica, LogInconsistent("a row is missing"))
+    moving.move()
+    with pytest.raises(EpochVoid):
+        moved.run()
+
+
+def test_an_unavailable_system_does_not_keep_a_group_from_halting(replica: Driver) -> None:
+    assert halting(replica, ExternalUnavailable("the warehouse")).run() is False
+
+
+class Watched(Recovered):
+    __slots__ = ("__weakref__",)
+
+
+def test_what_recovery_has_read_is_let_go_when_memory_is_rebuilt(
+    replica: Driver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has the bodies of everything undone, a second time."""
+    epoch = epoch_of(replica)
+    read = epoch._recovered
+    assert read is not None
+    epoch._recovered = Watched(read.states, read.snapshots, read.acknowledged, read.writes)
+    watched, alive = weakref.ref(epoch._recovered), list[bool]()
+
+    def look(_point: object) -> None:
+        alive.append(watched() is not None)
+        raise EpochVoid("far enough")
+
+    monkeypatch.setattr("airflow_logio.runtime.driver.epoch.crash_here", look)
+    with pytest.raises(EpochVoid, match="far enough"):
+        epoch.run()
+    assert alive == [False]
