@@ -98,7 +98,7 @@ class Warehouse:
         if writer.table not in self._prepared:
             if self.engine.dialect.name not in CONDITIONAL:
                 raise ConfigurationError(not_conditional(self.name, self.engine.dialect.name))
-            with self._translated(), self.engine.begin() as connection:
+            with self._translated(lambda _: _what_is_kept(writer)), self.engine.begin() as connection:
                 name = table_name(connection, writer.table)
                 warehouse_rows.make_tables(connection, name.schema)
                 table_inserts.check_target(connection, writer, name)
@@ -156,6 +156,13 @@ class TableTarget:
 
     def apply(self, client: Warehouse, marker: Marker, actions: Sequence[WriteAction]) -> None:
         client.apply(marker, self.writer, actions, is_fresh=self.is_fresh)
+
+
+def _what_is_kept(writer: TableWriter) -> str:
+    return (
+        f"the writer of table {writer.table!r} keeps logio_owner in its schema and logio_marker in the default schema; it "
+        "makes them, or someone else has and lets it select, insert and update there: "
+    )
 
 
 def not_conditional(connection: str, backend: str) -> str:

@@ -132,6 +132,50 @@ def test_owners_that_an_earlier_version_has_stored_in_sqlite_count_by_the_newest
         assert owners.scalars().all() == ["newest"]
 
 
+@pytest.mark.parametrize("database", ["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)])
+def test_a_run_resumes_with_the_rows_that_an_earlier_version_has_stored(
+    database: str, request: pytest.FixtureRequest
+) -> None:
+    """In the default schema, and under the name that the author wrote."""
+    warehouse: Warehouse = request.getfixturevalue(database)
+    with warehouse.engine.begin() as connection:
+        for statement in (
+            "CREATE TABLE logio_marker (run_uid VARCHAR(32), operator VARCHAR(250), connection VARCHAR(250), "
+            "slot INTEGER, last_write BIGINT NOT NULL, token BIGINT NOT NULL, "
+            "PRIMARY KEY (run_uid, operator, connection, slot))",
+            "CREATE TABLE logio_owner (table_name VARCHAR(250) PRIMARY KEY, run_uid VARCHAR(32) NOT NULL, "
+            "started_at DOUBLE PRECISION NOT NULL)",
+            'CREATE TABLE "Sales" (a BIGINT)',
+            "INSERT INTO logio_marker VALUES ('old', 'save', 'wh', 0, 2, 1)",
+            "INSERT INTO logio_owner VALUES ('Sales', 'old', 1.0)",
+        ):
+            connection.execute(sa.text(statement))
+    write(warehouse, "Sales", OLD, 2, 3)
+    assert warehouse.read(TableRead("wh", "Sales")).to_pydict() == {"a": [3]}
+    write(warehouse, "Sales", NEW, 1)
+    with pytest.raises(WriteRefused, match="belongs to run new"):
+        write(warehouse, "Sales", OLD, 4)
+
+
+@pytest.mark.postgres
+def test_a_role_that_may_make_no_tables_is_told_which_ones_it_needs(postgres: Warehouse, postgres_url: str) -> None:
+    role = f"clerk_of_{postgres_url.rpartition('/')[2]}"
+    change(postgres_url, "CREATE TABLE s.t (a bigint)")
+    change(postgres_url, f"CREATE ROLE {role} LOGIN")
+    change(postgres_url, f"GRANT USAGE ON SCHEMA s TO {role}")
+    change(postgres_url, f"GRANT SELECT, INSERT, DELETE ON s.t TO {role}")
+    with closing(Warehouse("wh", postgres_url.replace("//postgres@", f"//{role}@"))) as limited:
+        with pytest.raises(WriteRefused, match=r"keeps logio_owner in its schema .*: permission denied for schema"):
+            write(limited, "s.t", NEW, 1)
+        write(postgres, "s.t", OLD, 1)
+        for table in ("s.logio_owner", "public.logio_marker"):
+            change(postgres_url, f"GRANT SELECT, INSERT, UPDATE ON {table} TO {role}")
+        write(limited, "s.t", NEW, 1, 2)
+    assert rows_of(postgres_url, "SELECT a FROM s.t") == [(2,)]
+    change(postgres_url, f"DROP OWNED BY {role}")
+    change(postgres_url, f"DROP ROLE {role}")
+
+
 def test_sqlite_has_no_schemas(sqlite: Warehouse) -> None:
     with pytest.raises(ConfigurationError, match="SQLite has no schemas; write 't'"):
         write(sqlite, "s.t", NEW, 1)
