@@ -19,6 +19,7 @@ from airflow_logio.runtime.launch.bundle import PipelineRef
 from airflow_logio.runtime.launch.launcher import LaunchContext, LocalProcessLauncher, environment_of
 from airflow_logio.runtime.launch.spark_submit import SparkSettings
 from airflow_logio.runtime.launch.start_run import run_spec
+from airflow_logio.runtime.launch.table_databases import check_table_databases
 from airflow_logio.runtime.systems.sqlite_files import sqlite_url
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records import Run
@@ -76,14 +77,15 @@ def prepare(
         payloads=payloads,
     )
     urls, files = _urls(ids, known, pipeline)
+    check_table_databases(pipeline, urls.__getitem__)
     if (assumed or files) and pipeline.local.prepare is not None and (said := pipeline.local.prepare(urls)):
         say(said)
     run = store.start_run(spec, alone=wanted.alone)
     if others := other_unfinished(store, run):
         say(
             f"{len(others)} other run(s) of pipeline {pipeline.name!r} have not finished, the latest is "
-            f"{others[-1].spec.key}, uid {others[-1].uid[:8]}: a table belongs to the run that was started last; the others "
-            "can no longer write to it"
+            f"{others[-1].spec.key}, uid {others[-1].uid[:8]}: a table belongs to the run that was started last; the "
+            "others can no longer write to it, unless all of them append"
         )
     if wanted.replay_seconds is not None and run.spec.replay_seconds != wanted.replay_seconds:
         say(f"run {run.spec.key} keeps the replay seconds it was started with: {run.spec.replay_seconds:g}")
@@ -121,6 +123,7 @@ def reopen(
             f"(`logio fresh {run.uid[:8]}`)"
         )
     urls, _ = _urls(connection_ids or run.spec.connections, known, pipeline)
+    check_table_databases(pipeline, urls.__getitem__)
     return _context(store, log_url, payloads, run, pipeline, ref, urls, settings, work_dir)
 
 

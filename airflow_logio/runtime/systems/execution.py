@@ -16,7 +16,14 @@ from airflow_logio.dataflow.action_writers import ActionWriter, CheckableWriter,
 from airflow_logio.dataflow.table_writer import TableWriter
 from airflow_logio.dataflow.unavailability import advice, is_outage
 from airflow_logio.dataflow.write_actions import Marker, WriteAction
-from airflow_logio.errors import ExternalUnavailable, FailurePoint, LogioError, OperatorFailed, PipelineDefinitionError
+from airflow_logio.errors import (
+    ExternalUnavailable,
+    FailurePoint,
+    LogioError,
+    OperatorFailed,
+    PipelineDefinitionError,
+    WriteRefused,
+)
 from airflow_logio.protocol.writes import PendingWrite, check_gapless
 from airflow_logio.runtime.systems.arrow import decode
 from airflow_logio.runtime.systems.connections import Connections, replay
@@ -96,6 +103,8 @@ class WriteExecutor(ABC):
             self.close()
             if isinstance(error, OperatorFailed):
                 raise OperatorFailed(f"{self._where(actions)}: {error}", self._point(actions)) from error
+            if isinstance(error, WriteRefused):
+                raise WriteRefused(f"{self._where(actions)}: {error}") from error
             raise
         except Exception as error:
             self.close()
@@ -164,7 +173,7 @@ def executor_of(operator: str, writer: ActionWriter, connections: Connections, m
     """
     match writer:
         case TableWriter():
-            target = TableTarget(writer, connections.warehouse(writer.connection))
+            target = TableTarget(writer, connections.warehouse(writer.connection), connections.identity.is_fresh)
             return ConditionalExecutor(operator, writer, target, connections, moves)
         case ConditionalWriter():
             return ConditionalExecutor(operator, writer, writer, connections, moves)

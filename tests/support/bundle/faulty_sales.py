@@ -32,13 +32,13 @@ class Checked(StatelessOperator):
         yield "out", event.table
 
 
-def build(on_error: str) -> Pipeline:
+def build(on_error: str, on_new_run: str = "replace") -> Pipeline:
     made = Pipeline("faulty", params={"transactions": str}, connections=["warehouse"])
     ingest = made.source(
         "ingest", ParquetSource("{transactions}", records_per_event=RECORDS_PER_EVENT, columns=COLUMNS)
     )
     checked = made.operator("checked", Checked(on_error), ingest)
-    writer = TableWriter("warehouse", "sales", columns=dict.fromkeys(COLUMNS, "bigint"), on_new_run="replace")
+    writer = TableWriter("warehouse", "sales", columns=dict.fromkeys(COLUMNS, "bigint"), on_new_run=on_new_run)
     made.sink("done", Count(), made.writer("save", writer, checked))
     made.group("ingest", ingest)
     made.group("checked", checked)
@@ -48,3 +48,4 @@ def build(on_error: str) -> Pipeline:
 
 failing = build("fail")
 quarantining = build("quarantine")
+appending = build("quarantine", "append")

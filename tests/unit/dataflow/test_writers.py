@@ -159,7 +159,7 @@ def test_keys_name_actions_and_markers() -> None:
         (lambda: FunctionRead("Crm", print), "connection name 'Crm' is not allowed"),
         (lambda: FunctionRead("crm", "print"), "fetch is 'print'; give a function of URL and keys"),  # type: ignore[arg-type]
         (lambda: FunctionRead("crm", print, {"when": {1, 2}}), "give a mapping of texts to JSON values"),
-        (lambda: FunctionRead("crm", print, key="a b"), "column name 'a b' is not allowed"),
+        (lambda: FunctionRead("crm", print, key="a;b"), "column name 'a;b' is not allowed"),
         (lambda: ParquetWriter("lake", "/etc"), "folder '/etc' is not allowed"),
         (lambda: ParquetWriter("lake", "a/../../b"), "folder 'a/../../b' is not allowed"),
         (lambda: ParquetWriter("lake", "s3://bucket"), "folder 's3://bucket' is not allowed"),
