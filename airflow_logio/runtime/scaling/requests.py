@@ -189,9 +189,11 @@ def _launch(launch: Launch, status: GroupStatus, request: ScalingRequest) -> boo
 
 
 def _settled(store: LogStore, request: ScalingRequest, state: ScalingState, step: Step) -> Step:
-    if not store.settle_scaling(request.request_id, state, step.sentence):
-        log.info("scaling request %d was settled by another process", request.request_id)
-    return step
+    if store.settle_scaling(request.request_id, state, step.sentence):
+        return step
+    settled = _as_it_is(store, request)
+    log.info("scaling request %d was settled by another process: %s", request.request_id, settled.note)
+    return Step(Stage(settled.state.value), settled.note)
 
 
 def is_due(store: LogStore, request: ScalingRequest, statuses: Sequence[GroupStatus]) -> bool:
