@@ -17,6 +17,16 @@ from airflow_logio.demo.standalone import environment, free_port
 from tests.support.stacks.sitecustomize import SHOW
 
 COMPONENTS = ("api-server", "scheduler", "dag-processor", "triggerer")
+ROUTINE = (
+    "Adopting or resetting orphaned tasks",
+    "currently running",
+    "Refreshing bundle",
+    "Searching for files",
+    "files for bundle",
+    "dags-folder  ",
+    "  Executing <Task",
+)
+"""What components say every few seconds, whatever happens."""
 SETTINGS = {
     # A component that was killed is given up in seconds, not in minutes.
     # A scheduler that is late for its own heartbeat gives itself up, with the tasks that it runs.
@@ -112,11 +122,7 @@ class AirflowProcesses:
     def last_words(self, *names: str, lines: int = 25) -> str:
         """The ends of the components' outputs, and what the triggerer does now: what a failed test is explained by."""
         texts = [(name, self.log(name)) for name in names or COMPONENTS]
-        ends = [
-            f"--- {name}\n" + "\n".join(log.read_text(errors="replace").splitlines()[-lines:])
-            for name, log in texts
-            if log.exists()
-        ]
+        ends = [f"--- {name}\n" + "\n".join(_telling(log)[-lines:]) for name, log in texts if log.exists()]
         return "\n".join([*ends, *(["--- stacks of the triggerer", self.stacks("triggerer")] if not names else [])])
 
     def stacks(self, name: str) -> str:
@@ -145,3 +151,9 @@ def _is_of(process: psutil.Process, sessions: set[int]) -> bool:
 
 def _airflow() -> str:
     return str(Path(sys.executable).with_name("airflow"))
+
+
+def _telling(log: Path) -> list[str]:
+    """The lines of a component's output without what it says every few seconds."""
+    lines = log.read_text(errors="replace").splitlines()
+    return [line[:300] for line in lines if line.strip() and not any(words in line for words in ROUTINE)]

@@ -11,7 +11,7 @@ import msgspec
 
 from airflow_logio.errors import FailurePoint, Fenced, UnknownRun
 from airflow_logio.protocol.replicas import Placement, Slot
-from airflow_logio.protocol.states import OPEN_SCALING, GroupState, RunState, ScalingState
+from airflow_logio.protocol.states import GroupState, RunState, ScalingState
 from airflow_logio.store.lineage_port import LineageLog
 from airflow_logio.store.memory import generations, groups, maintenance, quarantine, scaling_requests, slots
 from airflow_logio.store.memory.drivers import driver_records
@@ -259,11 +259,7 @@ class MemoryLogStore(LogStore):
                 RunSight(
                     row.as_run(),
                     [status_of(tables, key) for key in sorted(tables.groups) if key.run_id == row.run_id],
-                    [
-                        one
-                        for one in reversed(scaling_requests.requests(tables, row.run_id, None))
-                        if one.state in OPEN_SCALING
-                    ],
+                    scaling_requests.latest_requests(tables, row.run_id),
                 )
                 for row in seen
             ]

@@ -195,3 +195,24 @@ def test_what_a_retry_has_given_back_goes_to_nobody_else(
     step = next_step(store, run, request, nobody)
     assert (step.stage, step.sentence) == (Stage.LAUNCHING, "all replicas of work had finished; looking again")
     assert store.slots(run.run_id, GROUP) == before
+
+
+def test_of_two_executors_the_later_one_reports_what_the_log_says(
+    store: MemoryLogStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two executors carry out one request; the slower one finds that the group has finished, and would refuse it."""
+    run = begun(store, initial=1, least=0)
+    driver = launch(store, run, A)
+    store.heartbeat(driver.ref, 1, ready=True, rss_bytes=0)
+    request = store.request_scaling(run.run_id, GROUP, 1, by="test")
+    store.settle_scaling(request.request_id, ScalingState.ACCEPTED)
+    settle = store.settle_scaling
+
+    def overtaken(request_id: int, state: ScalingState, note: str = "") -> bool:
+        settle(request_id, ScalingState.DONE, "as asked")
+        return settle(request_id, state, note)
+
+    monkeypatch.setattr(store, "settle_scaling", overtaken)
+    monkeypatch.setattr(store, "slots", lambda *_: [])
+    step = next_step(store, run, request, nobody)
+    assert (step.stage, step.sentence) == (Stage.DONE, "as asked")
