@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from airflow_logio.errors import ExternalUnavailable, Fenced, WriteRefused
+from airflow_logio.errors import ExternalUnavailable, Fenced, LogInconsistent, WriteRefused
 from airflow_logio.protocol.writes import Action, unapplied
 
 
@@ -50,12 +50,44 @@ def check_token(operator: str, connection: str, token: int, row: MarkerRow) -> N
         )
 
 
-def to_apply(operator: str, connection: str, token: int, actions: Sequence[Action], row: MarkerRow) -> Sequence[Action]:
+class LogEnd:
+    """The last number that the log had given out to a writer when its driver began, until the marker was compared with it.
+
+    A marker is never ahead of it: actions are logged first. If it is, commits of the log are lost (a copy was restored,
+    a standby took over that lacked them), and what the log gives out now would count as applied. Compared once: later
+    the row may hold numbers that were given out since.
+    """
+
+    def __init__(self, number: int | None = None) -> None:
+        self._number = number
+
+    def compare(self, operator: str, connection: str, row: MarkerRow) -> None:
+        """Raises `LogInconsistent` if the row is ahead."""
+        if self._number is not None and row.number > self._number:
+            raise LogInconsistent(
+                f"connection {connection!r} has applied write actions of {operator!r} up to {row.number}, but the log has "
+                f"given out numbers up to {self._number} only: it has lost commits (was an older copy restored, or did a "
+                "standby take over that lacked the last ones?). Bring back the log that has them, or give the run up and "
+                "start a fresh one"
+            )
+        self._number = None
+
+
+def first_log_end(actions: Sequence[Action], recovered: int) -> LogEnd:
+    """For the first group of a driver; `recovered` is the last action that was pending when it began, 0 if none was."""
+    return LogEnd(max(recovered, actions[0].number - 1))
+
+
+def to_apply(
+    operator: str, connection: str, token: int, actions: Sequence[Action], row: MarkerRow, log_end: LogEnd
+) -> Sequence[Action]:
     """The actions that a driver with this token still has to apply, by the state of the row.
 
-    Raises `Fenced` if a higher token wrote, `LogInconsistent` if the row is behind the log.
+    Raises `Fenced` if a higher token wrote, `LogInconsistent` if the row is behind the log, or was ahead of it when the
+    driver began.
     """
     check_token(operator, connection, token, row)
+    log_end.compare(operator, connection, row)
     return unapplied(actions, row.number)
 
 
