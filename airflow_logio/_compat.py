@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 from concurrent.futures import ThreadPoolExecutor
-from configparser import RawConfigParser
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -44,12 +43,12 @@ def work_dir() -> Path:
 
 
 def default_deferrable() -> bool:
-    """Option ``[operators] default_deferrable``, where somebody has set it; True otherwise (ADR-67)."""
+    """Option ``[operators] default_deferrable`` where the environment sets it; True otherwise (ADR-67).
+
+    Airflow writes its own default, False, into each airflow.cfg that it generates: in that file it is nobody's choice.
+    """
     name = "AIRFLOW__OPERATORS__DEFAULT_DEFERRABLE"
-    said = any(name + suffix in os.environ for suffix in ("", "_CMD", "_SECRET"))
-    if not said and not RawConfigParser.has_option(
-        conf, "operators", "default_deferrable"
-    ):  # defaults are kept elsewhere
+    if not any(name + suffix in os.environ for suffix in ("", "_CMD", "_SECRET")):
         return True
     return bool(conf.getboolean("operators", "default_deferrable", fallback=True))
 

@@ -44,7 +44,7 @@ class LogioSparkOperator(BaseOperator):
     :param conn_id: connection of type ``spark``; None means a driver with master ``local[1]``.
     :param connections: the pipeline's connection names → Airflow connection ids, where they differ from the run's.
     :param deferrable: watch from the triggerer, where watching holds no worker slot; False: from the worker. By default as
-        ``[operators] default_deferrable`` says, and True where nobody has set it.
+        ``AIRFLOW__OPERATORS__DEFAULT_DEFERRABLE`` says, and True where that is not set.
     :param poll_interval: seconds between two polls; by default ``[logio] poll_interval``.
 
     The other parameters are those of Airflow's SparkSubmitOperator. They override the group's settings in the pipeline.

@@ -203,7 +203,8 @@ def test_an_answer_that_comes_too_late_is_not_waited_for(
 
     monkeypatch.setattr(_compat, "get_task_state", slow)
     task.on_kill()
-    assert (status(log, run).state, status(log, run).killed) == (GroupState.RUNNING, TASK), "the note came first"
+    eventually(lambda: status(log, run).killed == TASK, what="the note comes first")
+    assert status(log, run).state is GroupState.RUNNING
     may_answer.set()
     eventually(lambda: status(log, run).state is GroupState.HALTED, what="what is left of its seconds is used")
     eventually(lambda: status(log, run).killed is None, what="the note goes")
@@ -215,9 +216,11 @@ def test_sigterm_in_the_middle_of_the_watch(run: Run, answers: Any, log: LogStor
     task = totals(deferrable=False)
 
     def kill() -> None:
-        eventually(lambda: launcher.claims, what="it is launched")
-        register(log, launcher)
-        os.kill(os.getpid(), signal.SIGTERM)
+        try:
+            eventually(lambda: launcher.claims, what="it is launched", timeout=120)
+            register(log, launcher)
+        finally:
+            os.kill(os.getpid(), signal.SIGTERM)
 
     before = signal.signal(signal.SIGTERM, lambda *_: task.on_kill())
     person = threading.Thread(target=kill)

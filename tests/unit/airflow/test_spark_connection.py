@@ -7,6 +7,7 @@ import sys
 from types import SimpleNamespace
 
 import pytest
+from airflow.providers.common.compat.sdk import conf
 
 from airflow_logio import _compat
 from airflow_logio.errors import ConfigurationError
@@ -168,7 +169,10 @@ def test_where_teams_differ_the_process_tells(executor: str | None, monkeypatch:
 def test_waiting_is_deferred_unless_somebody_says_otherwise(
     said: str | None, deferrable: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Airflow's own default is not to defer: it says nothing, because nobody has chosen it."""
+    """Airflow's own default is not to defer, and it writes that into each airflow.cfg that it generates: nobody's choice."""
+    if not conf.has_section("operators"):
+        conf.add_section("operators")
+    monkeypatch.setitem(conf._sections["operators"], "default_deferrable", "false")
     if said is not None:
         monkeypatch.setenv("AIRFLOW__OPERATORS__DEFAULT_DEFERRABLE", said)
     assert _compat.default_deferrable() is deferrable

@@ -47,7 +47,8 @@ class Airflow:
 def airflow() -> Iterator[Airflow]:
     made = Airflow()
     for name in COMPONENTS:
-        made.start(name)
+        process = psutil.Process(made.start(name).pid)
+        eventually(lambda process=process: component_of(process), what="its command line is there")  # type: ignore[misc]
     yield made
     for _, process in made.started:
         process.kill()
