@@ -60,14 +60,15 @@ class AirflowInstallation:
 
     def runs(self, dag_id: str) -> list[Run]:
         """The latest first."""
-        return [run for run in self.log.list_runs() if run.spec.key.dag_id == dag_id]
+        runs = self.log.patience.call("listing the runs", self.log.list_runs)
+        return [run for run in runs if run.spec.key.dag_id == dag_id]
 
     def run(self, dag_id: str) -> Run:
         """The latest one."""
         return self.runs(dag_id)[0]
 
     def group_of(self, run: Run, name: str) -> GroupStatus:
-        return self.log.group(run.run_id, name)
+        return self.log.patience.call("reading the group", lambda: self.log.group(run.run_id, name))
 
     def driver_of(self, run: Run, name: str) -> psutil.Process:
         """The registered driver of a group, waited for."""
