@@ -34,7 +34,7 @@ test: $(STAMP) ## all tests that CI runs, in 25 minutes on two cores (ARGS="test
 test-fast: $(STAMP) ## the tests that need no JVM, no server and no Airflow, in two minutes
 	@exec $(PYTEST) --fast $(ARGS)
 
-soak: $(STAMP) ## what needs hours: long campaigns of the simulator, every crash point on the other database as well
+soak: $(STAMP) ## what needs hours: campaigns of the simulator, storms, every crash point on the other database
 	@JAVA_HOME="$$(.ci/java)" && export JAVA_HOME && exec $(PYTEST) -m soak tests/soak tests/acceptance $(ARGS)
 
 check: $(STAMP) ## format, quotes, lint, types, import contracts
