@@ -16,7 +16,6 @@ from airflow_logio.cli.lineage_tree import LINES_PER_NODE, counted, tree_of
 from airflow_logio.errors import LogioError
 from airflow_logio.runtime.figures import lineage_records
 from airflow_logio.runtime.payloads import Payloads
-from airflow_logio.store.lineage.authored_result import as_authored
 from airflow_logio.store.lineage.queries import backward, forward
 from airflow_logio.store.lineage.result import EventNode, InputSetNode, Lineage, Node, ReadNode
 from airflow_logio.store.port import LogStore
@@ -40,6 +39,9 @@ def lineage(
     to: Annotated[str | None, typer.Option(help="Follow only the paths to this port")] = None,
     records: Annotated[int, typer.Option(min=0, help="Also print at most this many records of each port")] = 0,
     lines: Annotated[int, typer.Option(min=1, help="Most lines printed below each line of the tree")] = LINES_PER_NODE,
+    slots: Annotated[
+        bool, typer.Option("--slots", help="Also show slots, Dispatchers and Mergers of replicated groups")
+    ] = False,
     log: LogOption = None,
     as_json: Annotated[bool, typer.Option("--json", help="The whole result, on standard output")] = False,
 ) -> None:
@@ -47,12 +49,12 @@ def lineage(
     known = ConnectionUrls.load(warn)
     with opened(known.log_url(log)) as store:
         found = store.find_run(run)
-        result = as_authored((forward if is_forward else backward)(store, found, port, event_id, to), found)
+        result = (forward if is_forward else backward)(store, found, port, event_id, to, slots=slots)
         behind = _Records(store, found, known.payloads(log))
         if as_json:
             typer.echo(json.dumps(_as_json(found, result, to, behind.samples(result, records)), indent=2, default=str))
             return
-        out.print(tree_of(result, lines, behind.rows_for))
+        out.print(tree_of(result, lines, behind.rows_for), soft_wrap=False)  # else rich cuts what is too wide
         out.print(_summary(result))
         for name, sample in behind.samples(result, records).items():
             out.print()
@@ -151,11 +153,11 @@ def _as_json(run: Run, result: Lineage, to: str | None, samples: dict[str, pa.Ta
 def _node_json(node: Node) -> dict[str, Any]:
     match node:
         case EventNode(port, event_id, records, about):
-            return {"kind": "event", "port": str(port), "event_id": event_id, "records": records, "about": dict(about)}
+            told = {"kind": "event", "port": str(port), "event_id": event_id, "records": records, "about": dict(about)}
         case InputSetNode(operator, inset_id):
-            return {"kind": "input_set", "operator": operator, "inset_id": inset_id}
+            told = {"kind": "input_set", "operator": operator, "inset_id": inset_id}
         case ReadNode(operator, connection, action_id, is_source, records, description):
-            return {
+            told = {
                 "kind": "read_action",
                 "operator": operator,
                 "connection": connection,
@@ -164,3 +166,4 @@ def _node_json(node: Node) -> dict[str, Any]:
                 "records": records,
                 "description": dict(description),
             }
+    return told if node.slot is None else {**told, "slot": node.slot}

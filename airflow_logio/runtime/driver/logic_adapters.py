@@ -19,14 +19,11 @@ from airflow_logio.dataflow.replication import Dispatcher, Routes
 from airflow_logio.dataflow.write_actions import BEGIN
 from airflow_logio.errors import FailurePoint, LogioError, OperatorFailed
 from airflow_logio.protocol.logic import Emit, Logic, OperatorSpec, Output, Write
+from airflow_logio.protocol.replicas import PLACE, PROGRESS
 from airflow_logio.protocol.values import Event, ExecutionMode, Port
 from airflow_logio.runtime.systems.arrow import decode
 from airflow_logio.runtime.systems.connections import Connections, StepExternal
 
-PROGRESS = "progress"
-"""Key in `Event.about` of a Dispatcher's event: how far the windows of the whole stream have come."""
-PLACE = "place"
-"""Key in `Event.about`, if a Merger keeps the order: `InputEvent.place`."""
 _NO_PROGRESS: Mapping[str, str] = {}
 NAMED_INSETS = 5
 """An error message names at most this many open Input Sets."""

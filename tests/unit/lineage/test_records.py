@@ -98,6 +98,17 @@ def test_a_source_has_no_effect_of_its_own(sales: Sales) -> None:
     (read,) = sales.origin(2).reads("ingest")
     with pytest.raises(LineageUnknown, match="its records are those of the events of ingest"):
         effect(sales.store, sales.run, read)
+    with pytest.raises(LineageUnknown, match="its records are those of the events of ingest"):
+        records(sales.store, sales.run, read)
+
+
+def test_the_records_of_any_node_or_why_not(sales: Sales) -> None:
+    origin = sales.origin(2)
+    (read,) = origin.reads("hourly")
+    assert records(sales.store, sales.run, read).equals(PRODUCTS)
+    (inset,) = origin.input_sets()
+    with pytest.raises(LineageUnknown, match="Input Set small of hourly has no records of its own: ask for those of its"):
+        records(sales.store, sales.run, inset)
 
 
 def test_records_that_are_gone() -> None:
