@@ -290,7 +290,8 @@ class Logio:
         self._flow.send(port)
 
     def execute_read(self, action_info: ActionInfo, execute: Callable[[], T]) -> T:
-        """Execute a read action (Algorithms 1 and 4); again, with back-off, while it raises `ExternalUnavailable`."""
+        """Execute a read action (Algorithms 1 and 4); again, with back-off, while it raises `ExternalUnavailable`
+        or an error that means the same (`dataflow.unavailability`)."""
         stores = self._order.ready("execute_read()").is_source() and not action_info.replayable
         if stores:
             crash_here(CrashPoint.BEFORE_STORE)
@@ -303,7 +304,8 @@ class Logio:
 
     def execute_write(self, action: WriteAction, execute: Callable[[WriteAction], T]) -> T:
         """Execute the write action that is due on its connection (Algorithm 5 Steps 1 and 2); again, with back-off, while
-        it raises `ExternalUnavailable`. The external system's marker makes it exactly once: `marker`."""
+        it raises `ExternalUnavailable` or an error that means the same (`dataflow.unavailability`). The external system's
+        marker makes it exactly once: `marker`."""
         self._book.check_usable()
         self._order.refuse_transaction("execute_write()")
         self._book.writes.check_due(action.connection, action.number)

@@ -27,6 +27,7 @@ import pyarrow as pa
 from airflow_logio.crash import CrashPoint, crash_here
 from airflow_logio.dataflow.names import check_name
 from airflow_logio.dataflow.operators import External, InputEvent, PortTable, WriterOperator
+from airflow_logio.dataflow.unavailability import check_errors
 from airflow_logio.dataflow.write_actions import Marker, WriteAction
 from airflow_logio.errors import OperatorFailed
 
@@ -70,14 +71,19 @@ class ActionWriter(WriterOperator):
 class ClientWriter(ActionWriter, Generic[Client]):
     """A writer of an external system that its author's own code reaches. Derive from one of the three classes below.
 
-    What the methods raise: `ExternalUnavailable`, or one of `unavailable`, says that the external system is
+    What the methods raise: `ExternalUnavailable`, ConnectionError, TimeoutError or their like in urllib, requests and httpx
+    (`unavailability.is_outage`), or one of `unavailable`, says that the external system is
     unavailable. The client is then closed, and the group of actions is replayed with a new one, with back-off. Any
     other error ends the driver, naming operator, connection and write actions; after the next recovery they are tried
     again, until the recovery budget is spent and the group parked.
     """
 
-    unavailable: tuple[type[Exception], ...] = (ConnectionError, TimeoutError)
-    """Errors of the author's libraries that mean the same as `ExternalUnavailable`."""
+    unavailable: tuple[type[Exception], ...] = ()
+    """More errors of the author's libraries that mean the same as `ExternalUnavailable`."""
+
+    def __init__(self, connection: str) -> None:
+        super().__init__(connection)
+        check_errors(f"the writer {type(self).__name__!r}", self.unavailable)
 
     @abstractmethod
     def connect(self, url: str) -> AbstractContextManager[Client]:

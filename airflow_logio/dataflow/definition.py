@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import NoReturn
 
+from airflow_logio.dataflow.call_limits import CallLimit
 from airflow_logio.dataflow.graph import Graph
 from airflow_logio.dataflow.lineage_scopes import LineageScope
 from airflow_logio.dataflow.local_defaults import LocalDefaults
@@ -29,6 +30,8 @@ class Definition:
     groups: dict[str, Group] = field(default_factory=dict)
     scopes: list[LineageScope] = field(default_factory=list)
     replicated: list[Replicated] = field(default_factory=list)
+    limits: dict[str, CallLimit] = field(default_factory=dict)
+    """Operator → limit of its calls. No part of the graph: another limit makes no other pipeline."""
     local: LocalDefaults = field(default_factory=LocalDefaults)
 
     def refuse(self, sentence: str) -> NoReturn:

@@ -2,8 +2,8 @@
 
 An operator object holds settings only. Everything that changes during a run is handed in: the *global state*
 (a dict of msgpack-able values, stored in STATE) and the *event state* of an Input Set (`InputSet.held`, rebuilt from
-the logged events on recovery, never stored). Author's code must be deterministic: the same events and states, the same
-results (Section 2).
+the logged events on recovery, never stored). Author's code should be deterministic: the same events and states, the same
+results (Section 2). `part` and `accumulate` must be; of a generation, the result that was logged first stands.
 """
 
 from __future__ import annotations
@@ -159,6 +159,9 @@ class SourceOperator(Operator):
 
     inputs = ()
     replayable: bool = True
+    unavailable: tuple[type[Exception], ...] = ()
+    """More errors that mean that the external system is unavailable, beside those of `unavailability.is_outage`: the read
+    action is then replayed with back-off. Any other error fails the group."""
 
     @abstractmethod
     def action(self, params: Mapping[str, Any]) -> dict[str, Any]:
@@ -220,11 +223,12 @@ class StatefulOperator(Operator):
     def part(self, event: InputEvent, inset_id: str) -> Any:
         """The part of a logged event that belongs to an Input Set: equal to what `assign` returned (Alg. 9 Step 2.b).
 
-        Pure: it sees no state, because on recovery the state already counts the event.
+        Pure: it sees no state, because on recovery the state already counts the event. No clock and no random number, either:
+        a record would count twice, or not at all. Drivers compare it with what `assign` returned now and then.
         """
 
     def accumulate(self, held: Any | None, part: Any) -> Any:
-        """Event state of one Input Set after `part`; `held` is None at first, and may be changed and returned."""
+        """Event state of one Input Set after `part`; `held` is None at first, and may be changed and returned. Pure."""
         if held is None:
             return [part]
         held.append(part)

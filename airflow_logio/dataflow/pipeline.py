@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from airflow_logio.dataflow import building, parameters
+from airflow_logio.dataflow.call_limits import CallLimit
 from airflow_logio.dataflow.definition import Definition
 from airflow_logio.dataflow.durations import retention_seconds
 from airflow_logio.dataflow.frozen import Frozen
@@ -20,6 +21,7 @@ from airflow_logio.dataflow.functions import GenerativeFunction, StatelessFuncti
 from airflow_logio.dataflow.graph import Graph
 from airflow_logio.dataflow.lineage_scopes import LineagePorts, LineageScope
 from airflow_logio.dataflow.local_defaults import LocalDefaults, Prepare
+from airflow_logio.dataflow.manual_operator import ManualOperator
 from airflow_logio.dataflow.names import check_name
 from airflow_logio.dataflow.operator_groups import Group
 from airflow_logio.dataflow.operators import Operator, SourceOperator, WriterOperator
@@ -148,6 +150,20 @@ class Pipeline:
         self._definition.replicated.append(one)
         return one
 
+    def limit(self, *operators: Node | str, max_seconds: float, on_overrun: str = "recover") -> None:
+        """A call of these operators' functions, sources or writers that runs longer ends its driver. The default is no limit.
+
+        The group is then recovered (at the third overrun at the same place parked), or parked at once with
+        ``on_overrun="park"``. Limits may be changed between a driver and its successor: they are no part of what a run
+        resumes with (ADR-57). Waiting for an external system that says it is unavailable does not count.
+        """
+        self._open()
+        limit = CallLimit(max_seconds, on_overrun)
+        for name in map(self._reference, operators):
+            if isinstance(self._definition.operator_named(name, "the limit of a call names"), ManualOperator):
+                self._definition.refuse(f"operator {name!r} is written by hand: its one call lasts as long as the run")
+            self._definition.limits[name] = limit
+
     def lineage(self, start: Upstream, target: Upstream, *, retention: str | None = None) -> LineageScope:
         """Capture lineage on all paths between two output ports (Section 3.1).
 
@@ -217,6 +233,11 @@ class Pipeline:
     def connections(self) -> tuple[str, ...]:
         """Names of the external systems the pipeline needs."""
         return self._definition.connections
+
+    @property
+    def limits(self) -> Mapping[str, CallLimit]:
+        """Operator, as its author named it → limit of its calls."""
+        return dict(self._definition.limits)
 
     @property
     def local(self) -> LocalDefaults:

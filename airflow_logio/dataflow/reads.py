@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from airflow_logio.dataflow.describing import is_plain, stable_name
 from airflow_logio.dataflow.names import check_column, check_columns, check_name, check_table
+from airflow_logio.dataflow.unavailability import check_errors
 from airflow_logio.errors import PipelineDefinitionError
 
 
@@ -51,18 +52,22 @@ class FunctionRead:
 
     `fetch(url, keys)` gets the URL of the connection, and the keys to look up, if the read has a `key` (as in `TableRead`;
     else None); it returns an Arrow table. It is called once per generation and its result, the effect, is logged: what it
-    answers need not be the same tomorrow. While the external system is unavailable (it raises ExternalUnavailable,
-    ConnectionError or TimeoutError) it is called again, with back-off. `description` says what is read, JSON-able, for
-    READ_ACTION; no secrets. Raises PipelineDefinitionError.
+    answers need not be the same tomorrow. While the external system is unavailable it is called again, with back-off:
+    that is what ExternalUnavailable, ConnectionError, TimeoutError and their like in urllib, requests and httpx mean
+    (`unavailability.is_outage`), and errors of the classes `unavailable`. `description` says what is read, JSON-able,
+    for READ_ACTION; no secrets. Raises PipelineDefinitionError.
     """
 
     connection: str
     fetch: Callable[[str, pa.Array | None], pa.Table]
     description: Mapping[str, Any] = field(default_factory=dict)
     key: str | None = None
+    unavailable: tuple[type[Exception], ...] = ()
+    """More errors that mean that the external system is unavailable."""
 
     def __post_init__(self) -> None:
         check_name("connection", self.connection)
+        object.__setattr__(self, "unavailable", check_errors(f"the read of {self}", self.unavailable))
         if not callable(self.fetch):
             raise PipelineDefinitionError(f"fetch is {self.fetch!r}; give a function of URL and keys")
         if not isinstance(self.description, Mapping) or not is_plain(self.description):

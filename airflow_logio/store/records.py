@@ -279,6 +279,10 @@ class Load:
     """Events in its memory that no step has used yet."""
     lag_seconds: float = 0.0
     """How long the oldest of these events has been there."""
+    call: str = ""
+    """The call of the author's code that has run longest among those under way; empty if there is none."""
+    call_seconds: float = 0.0
+    """How long it has run."""
 
 
 @dataclass(frozen=True, slots=True)

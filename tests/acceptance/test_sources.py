@@ -18,13 +18,14 @@ import pytest
 
 from airflow_logio.crash import CrashPoint
 from airflow_logio.protocol.liveness import Lease
+from airflow_logio.protocol.states import GroupState
 from airflow_logio.runtime.launch import bundle
 from airflow_logio.runtime.payloads import Payloads, clear_away
 from airflow_logio.runtime.supervision.tidying import tidy
 from airflow_logio.store.records import BacklogBound
 from tests.support.bundle.exchange import EMPTY_PART, PARTS, open_exchange
 from tests.support.crash_sites import IN_PAYLOADS, IN_REMOVALS, IN_STORES
-from tests.support.grocery import expected, write_slice, written
+from tests.support.grocery import assert_exact, expected, write_slice, written
 from tests.support.running import PLAIN_RECORDS_PER_BATCH, PlainLauncher, Running, has_ended, running
 from tests.support.waiting import eventually
 from tests.support.warehouse import rows_of
@@ -241,3 +242,27 @@ def test_queries_of_a_database(point: CrashPoint, log_url: str, tmp_path: Path) 
         sales, stock = (database.execute(f"SELECT id, name FROM {table}").fetchall() for table in ("sales", "stock"))
     assert (len(sales), set(sales)) == (1_050, rows)
     assert (len(stock), set(stock)) == (1_000, {row for row in rows if row[0] >= 50})
+
+
+def test_a_file_overwritten_in_place_while_its_driver_reads_it_parks_the_group_and_resumes_when_it_is_back(
+    log_url: str, warehouse_url: str, tmp_path: Path
+) -> None:
+    """Back-pressure holds the source when the file is overwritten: what it reads then reaches no table."""
+    path = write_slice(tmp_path / "transactions.parquet", 20_000)
+    original, other = path.read_bytes(), write_slice(tmp_path / "other.parquet", 20_000, start=20_000).read_bytes()
+    launcher = PlainLauncher(tmp_path / "drivers")
+    with running(log_url, warehouse_url, path, launcher, backlog=BacklogBound(events=8)) as run:
+        run.until(lambda: run.is_running("ingest") and run.count("ingest.out", "out") > 3, "ingest reads", "ingest")
+        overwrite(path, other)
+        run.until(lambda: run.status("ingest").state is GroupState.PARKED, "ingest notices it")
+        assert "SourceChanged" in (run.status("ingest").error or "")
+        overwrite(path, original)
+        run.relaunch("ingest")
+        run.finish()
+    assert_exact(warehouse_url, path, PLAIN_RECORDS_PER_BATCH)
+
+
+def overwrite(path: Path, content: bytes) -> None:
+    with path.open("r+b") as file:
+        file.write(content)
+        file.truncate()

@@ -11,7 +11,7 @@ from airflow_logio.runtime.figures.authored_figures import connections_seen, pen
 from airflow_logio.runtime.figures.recoveries import Recovery
 from airflow_logio.runtime.figures.run_summary import driver_json, quarantined_json
 from airflow_logio.runtime.figures.snapshot import Amount, ConnectionView, GroupView
-from airflow_logio.store.records import GroupStatus, PortProgress, Run
+from airflow_logio.store.records import GroupStatus, Load, PortProgress, Run
 
 
 def document(report: Report) -> dict[str, Any]:
@@ -65,6 +65,10 @@ def _run(run: Run) -> dict[str, Any]:
     }
 
 
+def _call(load: Load) -> dict[str, Any]:
+    return {"what": load.call, "seconds": load.call_seconds}
+
+
 def _status(group: GroupStatus) -> dict[str, Any]:
     return {
         "state": group.state.value,
@@ -77,6 +81,7 @@ def _status(group: GroupStatus) -> dict[str, Any]:
         "heartbeat_at": group.beat_at,
         "commits": group.commits,
         "rss_bytes": group.rss_bytes,
+        "call": None if group.load is None or not group.load.call else _call(group.load),
         "error": group.error,
         "log": group.log_path,
     }

@@ -15,6 +15,11 @@ from airflow_logio.runtime.supervision.presence import MISSING_SECONDS, last_loo
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records import DriverRecord, QuarantinedInputSet, Run, SupervisorRecord
 
+LONG_CALL_SECONDS = 10.0
+"""A call of an author's code that has run for so long is shown."""
+WORKING = (GroupState.RUNNING, GroupState.DRAINING)
+"""States in which a driver works."""
+
 
 @dataclass(frozen=True, slots=True)
 class LastError:
@@ -66,6 +71,16 @@ class Report:
             if view.name not in self.run.spec.replicated  # its replicas have the errors
         )
         return [error for error in found if error is not None]
+
+    @property
+    def long_calls(self) -> Sequence[tuple[str, str]]:
+        """(group, what its driver is in and for how long), where a call of the author's code takes long."""
+        loads = [(view.name, view.status.load) for view in self.snapshot.groups if view.status.state in WORKING]
+        return [
+            (name, f"in {load.call} for {load.call_seconds:.0f} s")
+            for name, load in loads
+            if load is not None and load.call_seconds >= LONG_CALL_SECONDS
+        ]
 
     @property
     def has_ended(self) -> bool:

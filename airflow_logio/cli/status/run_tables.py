@@ -81,9 +81,12 @@ def last_line(report: Report) -> str:
 
 
 def errors(report: Report) -> Iterator[Text]:
-    """A missing supervisor, then last errors of groups: in full if the group is not running, else only the first line."""
+    """A missing supervisor, calls that take long, last errors of groups: in full if the group is not running, else only
+    the first line."""
     if (unsupervised := report.unsupervised) is not None:
         yield Text(unsupervised, style="red")
+    for group, call in report.long_calls:
+        yield Text(f"{group}: {call}", style="yellow")
     for error in report.last_errors:
         if error.is_present:
             yield Text(f"{error.group}: {error.text}", style="red")

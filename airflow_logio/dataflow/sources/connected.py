@@ -39,8 +39,9 @@ class SourceConnection(Protocol):
 class ConnectedSource(SourceOperator):
     """A source whose read actions go to one connection of the pipeline: implement `action` and `read_from`.
 
-    While the external system is unavailable (`read_from` raises ExternalUnavailable, ConnectionError or TimeoutError)
-    the read action is replayed with back-off; any other error fails the group.
+    While the external system is unavailable the read action is replayed with back-off; any other error fails the group.
+    Unavailable is what `unavailability.is_outage` says: ExternalUnavailable, ConnectionError, TimeoutError and their like in
+    urllib, requests and httpx; and what the class attribute `unavailable` names.
     """
 
     def __init__(self, connection: str) -> None:

@@ -1,27 +1,77 @@
-"""Parquet files by path or URI: opened, counted, found by pattern."""
+"""Parquet files by path or URI: opened, watched for changes, counted, found by pattern."""
 
 from __future__ import annotations
 
 import fnmatch
 import glob
 import os
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 from airflow_logio.errors import ConfigurationError
 
 _WILD = frozenset("*?[")
 
+_CLOCK_STEP_SECONDS = 0.05
+"""Local file systems take times from a clock with steps of up to 10 ms: two changes within one step look like one."""
+
+
+@dataclass(frozen=True, slots=True)
+class OpenFile:
+    """An open file. `handle` is a `pyarrow.NativeFile`, which copies what it reads: what is decoded does not change later."""
+
+    handle: Any
+    look: Callable[[], tuple[int | None, ...]]
+    """Asks the file system: when the file was changed last (nanoseconds, local files only), and what else changes with it."""
+    local: bool
+
+    def size(self) -> int:
+        """Bytes, now."""
+        return int(self.handle.size())
+
+    def stamp(self) -> tuple[Any, ...]:
+        """Another one after each change: of size, time of last write, and for a local file, of the inode. Raises OSError.
+
+        The times of an object store may have steps of a second; a change within one does not show here.
+        """
+        return self.look()
+
+    def settled_stamp(self) -> tuple[Any, ...]:
+        """As `stamp`; any later change of a local file gives another one. Waits some milliseconds if it was just changed."""
+        while True:
+            stamp = self.stamp()
+            age = time.time() - stamp[0] / 1e9 if self.local and stamp else _CLOCK_STEP_SECONDS
+            if not 0 <= age < _CLOCK_STEP_SECONDS:  # negative: the clock is another machine's
+                return stamp
+            time.sleep(_CLOCK_STEP_SECONDS - age)
+
 
 @contextmanager
-def opened(path: str) -> Iterator[tuple[Any, int]]:
-    """A handle of the file, and its size in bytes. Raises OSError."""
+def opened(path: str) -> Iterator[OpenFile]:
+    """The file, open. One that is replaced or removed meanwhile can be read to its end. Raises OSError."""
+    import pyarrow as pa
     from pyarrow import fs
 
     system, inner = fs.FileSystem.from_uri(path) if "://" in path else (fs.LocalFileSystem(), path)
+    if isinstance(system, fs.LocalFileSystem):
+        with open(inner, "rb") as file, pa.PythonFile(file, mode="r") as handle:
+            yield OpenFile(handle, lambda: _inode_stamp(file.fileno()), local=True)
+        return
     with system.open_input_file(inner) as handle:
-        yield handle, handle.size()
+        yield OpenFile(handle, lambda: _listed_stamp(system.get_file_info(inner)), local=False)
+
+
+def _inode_stamp(descriptor: int) -> tuple[int, ...]:
+    # st_ctime cannot be set back, as st_mtime can. It also changes when the file is renamed or removed.
+    found = os.fstat(descriptor)
+    return found.st_ctime_ns, found.st_mtime_ns, found.st_size
+
+
+def _listed_stamp(info: Any) -> tuple[int | None, ...]:
+    return info.mtime_ns, info.size
 
 
 def parquet(handle: Any) -> Any:
@@ -34,8 +84,8 @@ def parquet(handle: Any) -> Any:
 
 def row_count(path: str) -> int:
     """Rows of a file, from its footer alone. Raises OSError, ArrowException."""
-    with opened(path) as (handle, _):
-        return int(parquet(handle).metadata.num_rows)
+    with opened(path) as file:
+        return int(parquet(file.handle).metadata.num_rows)
 
 
 def matching(path: str) -> list[str]:

@@ -14,7 +14,7 @@ from airflow_logio.dataflow.event_stream import OrderCheck, regroup, uniform
 from airflow_logio.dataflow.fingerprints import parquet_fingerprint
 from airflow_logio.dataflow.names import check_column, check_count, check_name, did_you_mean
 from airflow_logio.dataflow.operators import SourceBatch, SourceOperator
-from airflow_logio.dataflow.sources.files import matching, opened, parquet, row_count
+from airflow_logio.dataflow.sources.files import OpenFile, matching, opened, parquet, row_count
 from airflow_logio.errors import (
     ConfigurationError,
     ExternalUnavailable,
@@ -25,6 +25,12 @@ from airflow_logio.errors import (
 
 _READ_ROWS = 65_536
 """About so many rows are decoded at a time: enough to be fast, little to hold."""
+_READ_AGAIN = 5
+"""A file that was touched is read again so often in a row, without a new event, before it counts as unavailable."""
+
+
+class _Touched(Exception):
+    """The file was written, renamed or removed since its fingerprint was taken; its content may be the same."""
 
 
 class ParquetSource(SourceOperator):
@@ -32,7 +38,8 @@ class ParquetSource(SourceOperator):
 
     `path` is a local path or a URI that Arrow can open, and may contain ``{param}`` placeholders; or a sequence of them;
     or a pattern, whose last part has ``*``, ``?`` or ``[...]``. What a pattern matches, in the order of the names, is fixed
-    when the run is started; each file is a read action of its own, and must not change. `columns` are those
+    when the run is started; each file is a read action of its own, and must not change: one that does is noticed before
+    any event is made of the change, and parks the group. `columns` are those
     to read (all by default). `ordered_by` names a column each file must be sorted by, ascending, ties allowed.
     `transform` is a pure function table → table with the same number of rows, applied to each event. Timestamps become
     timestamp[us] in UTC without zone. Raises PipelineDefinitionError.
@@ -118,30 +125,36 @@ class ParquetSource(SourceOperator):
             raise ExternalUnavailable(f"cannot read {path}: {error}") from error
 
     def _action(self, path: str) -> dict[str, Any]:
-        with opened(path) as (handle, size):
-            fingerprint = parquet_fingerprint(handle, size)
-            file = parquet(handle)
-            columns = self._columns_in(path, file.schema_arrow.names)
-            rows = file.metadata.num_rows
+        with opened(path) as file:
+            size = file.size()
+            fingerprint = parquet_fingerprint(file.handle, size)
+            content = parquet(file.handle)
+            columns = self._columns_in(path, content.schema_arrow.names)
+            rows = content.metadata.num_rows
         return {"path": path, "rows": rows, "size": size, "fingerprint": fingerprint, "columns": columns}
 
     def read(self, params: Mapping[str, Any], action: Mapping[str, Any], offset: int) -> Iterator[SourceBatch]:
         """The events after the first `offset` rows. With the same offset they are always the same.
 
         Each says its ``first`` and ``last`` row of the file, counted from 0.
-        Raises, when the first event is asked for, SourceChanged if the file is not the one of `action`, and
-        ExternalUnavailable if it cannot be reached. On the way, SourceNotOrdered, and OperatorFailed for a `transform`
-        that changes the number of rows or for a timestamp that does not fit into microseconds.
+        Raises SourceChanged if the file is not the one of `action`: when the first event is asked for, before any event
+        whose records were read after a change, and once more behind the last event. ExternalUnavailable if the file cannot
+        be reached. On the way, SourceNotOrdered, and OperatorFailed for a `transform` that changes the number of rows or
+        for a timestamp that does not fit into microseconds.
         """
         path = action["path"]
         try:
-            with opened(path) as (handle, size):
-                # Fingerprint and rows come from one open handle: a file replaced in between is not read half and half.
-                _check_unchanged(path, action, offset, parquet_fingerprint(handle, size))
-                tables = regroup(self._rows(handle, action, offset), self.records_per_event)
-                for table in tables:
-                    first, offset = offset, offset + table.num_rows
-                    yield SourceBatch(self._transformed(table), offset, {"first": first, "last": offset - 1})
+            with opened(path) as file:
+                attempts, reached = 0, offset
+                while attempts < _READ_AGAIN:
+                    try:
+                        for event in self._events(file, action, offset):
+                            offset = event.next_offset
+                            yield event
+                        return
+                    except _Touched:
+                        attempts, reached = (1 if offset > reached else attempts + 1), offset
+                raise ExternalUnavailable(f"{path} is written again and again while it is read")
         except FileNotFoundError as error:
             raise SourceChanged(
                 f"{path} no longer exists; put the file back, or start a new run on another one"
@@ -149,14 +162,26 @@ class ParquetSource(SourceOperator):
         except OSError as error:
             raise ExternalUnavailable(f"cannot read {path}: {error}") from error
 
-    def _rows(self, handle: Any, action: Mapping[str, Any], offset: int) -> Iterator[pa.Table]:
+    def _events(self, file: OpenFile, action: Mapping[str, Any], offset: int) -> Iterator[SourceBatch]:
+        """Raises _Touched if the file was touched: what was read after that, and not handed over, must be read again."""
+        # Fingerprint and rows come from one open handle: a file replaced in between is not read half and half.
+        stamp = file.settled_stamp()
+        _check_unchanged(file, action, offset)
+        for table in regroup(self._rows(file, stamp, action, offset), self.records_per_event):
+            first, offset = offset, offset + table.num_rows
+            yield SourceBatch(self._transformed(table), offset, {"first": first, "last": offset - 1})
+        _check_unchanged(file, action, offset)  # for a change that the file system does not show
+
+    def _rows(
+        self, file: OpenFile, stamp: tuple[Any, ...], action: Mapping[str, Any], offset: int
+    ) -> Iterator[pa.Table]:
         columns = list(action["columns"])
         needed = dict.fromkeys([*columns, *filter(None, [self.ordered_by])])
         check, first = None, offset
         if self.ordered_by is not None:
             first = max(offset - 1, 0)  # the last row of the event before says whether the next one is in order
             check = OrderCheck(action["path"], self.ordered_by, first)
-        for raw in _undamaged(action["path"], _tables_from(parquet(handle), needed, first)):
+        for raw in _untouched(file, stamp, _undamaged(action["path"], file, needed, first)):
             table = uniform(raw)
             if check is not None:
                 check.see(table)
@@ -230,14 +255,31 @@ def _tables_from(file: Any, columns: Iterable[str], first: int) -> Iterator[pa.T
         skip = 0
 
 
-def _undamaged(path: str, tables: Iterator[pa.Table]) -> Iterator[pa.Table]:
+def _undamaged(path: str, file: OpenFile, columns: Iterable[str], first: int) -> Iterator[pa.Table]:
     try:
-        yield from tables
+        yield from _tables_from(parquet(file.handle), columns, first)
     except pa.ArrowException as error:
         raise OperatorFailed(f"{path} is damaged, or no Parquet file that Arrow can read: {error}") from error
 
 
-def _check_unchanged(path: str, action: Mapping[str, Any], offset: int, fingerprint: str) -> None:
+def _untouched(file: OpenFile, stamp: tuple[Any, ...], tables: Iterator[pa.Table]) -> Iterator[pa.Table]:
+    """Tables, each with the knowledge that the file was not touched before all of it was read. Raises _Touched."""
+    while True:
+        try:
+            table = next(tables, None)
+        except (OSError, OperatorFailed) as error:
+            if file.stamp() != stamp:
+                raise _Touched from error
+            raise
+        if file.stamp() != stamp:
+            raise _Touched
+        if table is None:
+            return
+        yield table
+
+
+def _check_unchanged(file: OpenFile, action: Mapping[str, Any], offset: int) -> None:
+    path, fingerprint = action["path"], parquet_fingerprint(file.handle, file.size())
     if fingerprint != action["fingerprint"]:
         raise SourceChanged(
             f"{path} is not the file this run began with: its fingerprint is {fingerprint}, recorded was "

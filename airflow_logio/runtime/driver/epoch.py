@@ -14,7 +14,7 @@ from typing import Any
 from airflow_logio.crash import CrashPoint, crash_here
 from airflow_logio.dataflow.operators import SourceOperator
 from airflow_logio.dataflow.replication import Routes
-from airflow_logio.errors import EpochVoid, Fenced, LogInconsistent
+from airflow_logio.errors import EpochVoid, Fenced, LogInconsistent, OperatorFailed
 from airflow_logio.protocol.commit_queue import HandOver, SourceOrder
 from airflow_logio.protocol.group import GroupProtocol
 from airflow_logio.protocol.logic import Emit
@@ -55,6 +55,8 @@ log = logging.getLogger(__name__)
 MAX_EVENTS_PER_STEP = 64
 SOURCE_PATIENCE_SECONDS = 5.0
 """How long a driver that ends for good waits for a read that does not answer."""
+REBUILD_PATIENCE_SECONDS = 30.0
+"""How long a driver that rebuilds itself waits for it. A source should wait for records no longer than seconds at a time."""
 
 
 def operators_of(settings: EpochSettings, slots: Mapping[int, int] | None) -> list[str]:
@@ -220,7 +222,8 @@ class GroupEpoch:
     def _stop(self, *, for_good: bool) -> None:
         """Join every thread: after this nothing of this epoch can reach the log or an external system.
 
-        If the process ends (`for_good`), a read that does not answer is not waited for: it ends with the process.
+        A read that does not answer is not waited for long: it ends with the process, if that ends anyway (`for_good`). If
+        not, raises `OperatorFailed`, so that it does.
         """
         self._mailbox.close()
         self._load.watch(None)
@@ -230,11 +233,17 @@ class GroupEpoch:
         self._collection.stop()
         for writer in self._writers.values():
             writer.stop()
-        for source in self._sources.values():
-            source.stop(patience=SOURCE_PATIENCE_SECONDS if for_good else None)
+        patience = SOURCE_PATIENCE_SECONDS if for_good else REBUILD_PATIENCE_SECONDS
+        blocked = [point for source in self._sources.values() if (point := source.stop(patience=patience))]
         if self._channel is not None:
             self._channel.stop()
         self._generation.join()
+        if blocked and not for_good:
+            raise OperatorFailed(
+                f"{blocked[0]} does not answer, and has been waited for {patience:g} s after this epoch of the group became "
+                "void. Let a source wait for records no longer than seconds at a time",
+                blocked[0],
+            )
 
     # --- the main thread ----------------------------------------------------------------------------------------------
 

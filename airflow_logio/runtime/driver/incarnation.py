@@ -8,6 +8,7 @@ import sys
 import threading
 from collections.abc import Mapping
 from contextlib import closing
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -29,6 +30,7 @@ from airflow_logio.protocol.life import Life, LifeStep
 from airflow_logio.protocol.recovery import Recovered
 from airflow_logio.protocol.replicas import replicated_group
 from airflow_logio.protocol.states import GroupState
+from airflow_logio.runtime.driver.call_guard import CallGuard
 from airflow_logio.runtime.driver.epoch import GroupEpoch, moves_explain, operators_of
 from airflow_logio.runtime.driver.epoch_settings import EpochSettings
 from airflow_logio.runtime.driver.heartbeat import Heartbeat
@@ -42,10 +44,11 @@ from airflow_logio.runtime.launch.driver_config import DriverConfig
 from airflow_logio.runtime.launch.exit_codes import FAILED, FINISHED, PARKED, REPLACED
 from airflow_logio.runtime.launch.processes import own_identity
 from airflow_logio.runtime.payloads import Payloads, sweep_group
+from airflow_logio.runtime.systems.call_watch import Call, CallWatch
 from airflow_logio.runtime.systems.connections import Connections, WriterIdentity
 from airflow_logio.store import open_store
 from airflow_logio.store.port import GroupSession, LogStore
-from airflow_logio.store.records import GroupRef, Run
+from airflow_logio.store.records import GroupRef, Load, Run
 from airflow_logio.store.rules.patience import Patience
 
 log = logging.getLogger(__name__)
@@ -65,6 +68,7 @@ class Driver:
         self._wishes = {GroupState.HALTED: self._halt, GroupState.DRAINING: self._drain}
         self._ready = threading.Event()
         self._meter = LoadMeter()
+        self._calls = CallWatch()
 
     def run(self) -> int:
         claim = self._config.claim
@@ -77,11 +81,14 @@ class Driver:
             return REPLACED
         crash_here(CrashPoint.AFTER_REGISTER)
         log.info("group %s, incarnation %d: registered, pid %d", ref.group, ref.incarnation, os.getpid())
-        heartbeat = Heartbeat(self._store, ref, self._is_ready, self._wishes, self._exit_replaced, self._meter.read)
+        heartbeat = Heartbeat(self._store, ref, self._is_ready, self._wishes, self._exit_replaced, self._load_figures)
         heartbeat.start()
+        guard = CallGuard(self._calls, partial(self._exit_overrun, ref))
+        guard.start()
         try:
             return self._drive(ref)
         finally:
+            guard.stop()
             heartbeat.stop()
             self._sessions.stop()
 
@@ -92,6 +99,7 @@ class Driver:
             if self._config.payloads:
                 self._payloads = Payloads(self._config.payloads)
             pipeline = self._load()
+            self._calls.limits = pipeline.limits
             if needs_spark(pipeline, ref.group):
                 self._sessions.begin()
             else:
@@ -102,7 +110,9 @@ class Driver:
             _check_fingerprint(pipeline, run)
             self._hear_wish(ref)
             identity = WriterIdentity(run.uid, ref.incarnation, run.created_at)
-            connections = Connections(pipeline.name, self._config.connections, identity, run.spec.replay_seconds)
+            connections = Connections(
+                pipeline.name, self._config.connections, identity, run.spec.replay_seconds, self._calls
+            )
             settings = EpochSettings(
                 pipeline,
                 run,
@@ -252,6 +262,30 @@ class Driver:
             except LogUnavailable as error:
                 log.debug("waiting for the groups: %s", error)
             stopping.wait(0.1)
+
+    def _load_figures(self) -> Load:
+        call, seconds = self._calls.longest()
+        return replace(self._meter.read(), call=call, call_seconds=seconds)
+
+    def _exit_overrun(self, ref: GroupRef, call: Call, said: str) -> None:
+        """Called by the guard's thread, while the thread that is in the call cannot be reached."""
+        code = FAILED
+        try:
+            if call.limit is not None and call.limit.on_overrun == "park":
+                crash_here(CrashPoint.BEFORE_PARK)
+                self._store.patience.call("parking", lambda: self._store.session(ref).park(said))
+                crash_here(CrashPoint.AFTER_PARK)
+                code = PARKED
+            else:
+                crash_here(CrashPoint.BEFORE_REPORT)
+                self._store.patience.call(
+                    "reporting", lambda: self._store.declare_dead(ref, said, failed_at=call.point)
+                )
+                crash_here(CrashPoint.AFTER_REPORT)
+        except LogioError as error:  # whatever the log says or does not say: this driver is of no use any more
+            log.error("%s: %s", type(error).__name__, error)
+        sys.stderr.flush()
+        os._exit(code)
 
     def _exit_replaced(self, why: str) -> None:
         log.warning("group %s, incarnation %d exits: %s", self._config.claim.group, self._config.claim.incarnation, why)

@@ -124,6 +124,14 @@ class JobRunner:
         return Generated(self._name, [], [], [(inset_id, str(failure))])
 
     def _generate(self, sets: Sequence[InputSet]) -> Generated:
+        first = sets[0].inset_id if len(sets) == 1 else None
+        point = FailurePoint(
+            self._name, inset_id=first, action=None if first else f"a Spark job of {len(sets)} Input Sets"
+        )
+        with self._connections.calls.call("run", point):
+            return self._worked(sets)
+
+    def _worked(self, sets: Sequence[InputSet]) -> Generated:
         started = time.monotonic()
         tagged = self._operator.tagged(sets)
         effects = self._read(tagged)

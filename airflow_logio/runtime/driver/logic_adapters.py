@@ -21,7 +21,9 @@ from airflow_logio.errors import FailurePoint, LogioError, OperatorFailed
 from airflow_logio.protocol.logic import Emit, Logic, OperatorSpec, Output, Write
 from airflow_logio.protocol.replicas import PLACE, PROGRESS
 from airflow_logio.protocol.values import Event, ExecutionMode, Port
+from airflow_logio.runtime.driver.part_check import is_due, may_be_equal
 from airflow_logio.runtime.systems.arrow import decode
+from airflow_logio.runtime.systems.call_watch import Call
 from airflow_logio.runtime.systems.connections import Connections, StepExternal
 
 _NO_PROGRESS: Mapping[str, str] = {}
@@ -37,6 +39,13 @@ class _Adapter:
         self._name = name
         self._operator: Any = operator
         self._connections = connections
+
+    def _call(
+        self, phase: str, inset_id: str | None = None, *, port: str | None = None, event: Event | None = None
+    ) -> Call:
+        """A call of the author's code, whose time is taken."""
+        event_id = None if event is None else event.event_id
+        return self._connections.calls.call(phase, FailurePoint(self._name, port, event_id, inset_id))
 
     def opening(self) -> Sequence[Write]:
         """The write action that a run begins with, if the writer has one."""
@@ -114,7 +123,10 @@ class StatelessLogic(_Adapter):
     def _generated(self, given: InputEvent, event: Event) -> Iterator[Output]:
         external = self._external()
         brings_records = given.table.num_rows or given.place is None
-        outputs = list(self._operator.process(given, external)) if brings_records else []
+        outputs: Sequence[tuple[str, pa.Table]] = []
+        if brings_records:
+            with self._call("process", port=given.port, event=event):
+                outputs = list(self._operator.process(given, external))
         serialized = {id(given.table): event.body} if event.body else {}
         for action in external.collected:
             yield _with_body(action, serialized)
@@ -148,6 +160,8 @@ def _with_body(action: Any, serialized: Mapping[int, bytes | None]) -> Output:
 class StatefulLogic(_Adapter):
     _last: tuple[str, int] | None = None
     """Port and id of the event that was assigned last, in this epoch."""
+    _assigned = 0
+    """Events assigned in this epoch."""
 
     def initial_state(self) -> dict[str, Any]:
         try:
@@ -157,26 +171,47 @@ class StatefulLogic(_Adapter):
 
     def assign(self, port: str, event: Event, state: dict[str, Any]) -> Mapping[str, Any]:
         self._last = (port, event.event_id)
+        given = self._input(port, event)
         try:
-            return dict(self._operator.assign(self._input(port, event), state))
+            with self._call("assign", port=port, event=event):
+                parts = dict(self._operator.assign(given, state))
         except Exception as error:
             self._fail_at(error, port, event)
+        self._assigned += 1
+        if is_due(self._assigned):
+            for inset_id, part in parts.items():
+                self._check_part(given, event, inset_id, part)
+        return parts
+
+    def _check_part(self, given: InputEvent, event: Event, inset_id: str, part: Any) -> None:
+        try:
+            if not may_be_equal(part, self._operator.part(given, inset_id)):
+                raise OperatorFailed(
+                    "part() returned for this event and Input Set what is not what assign() returned. A recovery rebuilds "
+                    "event states with part(), so both must depend on the event and the name of the Input Set alone: on no "
+                    "clock, no random number, nothing that the process remembers"
+                )
+        except Exception as error:
+            self._fail_at(error, given.port, event, inset_id)
 
     def part(self, port: str, event: Event, inset_id: str) -> Any:
         try:
-            return self._operator.part(self._input(port, event), inset_id)
+            with self._call("part", inset_id, port=port, event=event):
+                return self._operator.part(self._input(port, event), inset_id)
         except Exception as error:
             self._fail_at(error, port, event, inset_id)
 
     def accumulate(self, held: Any | None, part: Any) -> Any:
         try:
-            return self._operator.accumulate(held, part)
+            with self._call("accumulate"):
+                return self._operator.accumulate(held, part)
         except Exception as error:
             self._fail(error, "accumulating an event")  # the protocol says which one, and in which Input Set
 
     def triggered(self, state: Mapping[str, Any], open_insets: Sequence[str]) -> Sequence[str]:
         try:
-            return list(self._operator.triggered(state, open_insets))
+            with self._call("triggered"):
+                return list(self._operator.triggered(state, open_insets))
         except Exception as error:
             self._fail_to_trigger(error, open_insets)
 
@@ -193,7 +228,8 @@ class StatefulLogic(_Adapter):
 
     def flush(self, state: Mapping[str, Any], open_insets: Sequence[str]) -> Sequence[str]:
         try:
-            return list(self._operator.flush(state, open_insets))
+            with self._call("flush"):
+                return list(self._operator.flush(state, open_insets))
         except Exception as error:
             at = FailurePoint(self._name, action="the flush at the end of the stream")
             self._fail(error, f"flushing at the end of the stream, {_open(open_insets)}", at)
@@ -213,7 +249,8 @@ class StatefulLogic(_Adapter):
     def generate(self, inset_id: str, held: Any, state: Mapping[str, Any]) -> Iterable[Output]:
         try:
             external = self._external()
-            outputs = list(self._operator.generate(InputSet(inset_id, held), state, external))
+            with self._call("generate", inset_id):
+                outputs = list(self._operator.generate(InputSet(inset_id, held), state, external))
             yield from external.collected
             for name, table in outputs:
                 yield Emit(name, table, table.num_rows)

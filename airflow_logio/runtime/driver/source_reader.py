@@ -19,6 +19,7 @@ import pyarrow as pa
 from airflow_logio.crash import CrashPoint, crash_here
 from airflow_logio.dataflow.operators import SourceBatch, SourceOperator
 from airflow_logio.dataflow.sources import ConnectedSource
+from airflow_logio.dataflow.unavailability import advice
 from airflow_logio.errors import (
     ConfigurationError,
     ExternalUnavailable,
@@ -155,11 +156,11 @@ class SourceReader:
         if cut_short:
             self._interrupted.set()
 
-    def stop(self, *, patience: float | None = None) -> None:
+    def stop(self, *, patience: float) -> FailurePoint | None:
         """The mailbox must be closed first: the threads may wait for room in it.
 
-        With `patience`, a read that is blocked in the external system is waited for so many seconds: for a process that
-        ends anyway. Without, until it has ended: before a rebuild, which would read a second time beside it.
+        A read that is blocked in the external system is waited for `patience` seconds. If it does not answer, returns where
+        it is: the process must end then, because a rebuild would read a second time beside it.
         """
         self._stopping.set()
         self._interrupted.set()
@@ -168,8 +169,10 @@ class SourceReader:
         if self._discarding_thread is not None:
             self._discarding_thread.join()
         self._reading_thread.join(patience)
-        if self._reading_thread.is_alive():
-            log.warning("source %s: a read that does not answer is abandoned", self._name)
+        if not self._reading_thread.is_alive():
+            return None
+        log.warning("source %s: a read that does not answer is abandoned", self._name)
+        return self._point()
 
     # --- the threads --------------------------------------------------------------------------------------------------
 
@@ -214,7 +217,8 @@ class SourceReader:
         except LogioError as error:
             self._failed(error)
         except Exception as error:
-            failure = OperatorFailed(f"{type(error).__name__}: {error}", self._point(), place=self._where())
+            cause = f"{type(error).__name__}: {error}{advice(error, f'source {self._name!r}')}"
+            failure = OperatorFailed(cause, self._point(), place=self._where())
             failure.__cause__ = error
             self._failed(failure)
 
@@ -263,11 +267,18 @@ class SourceReader:
     def _read(self, action: Mapping[str, Any], offset: int) -> Iterator[SourceBatch]:
         """Step 2.a or 3: the batches of the external system, until this thread is to end."""
         crash_here(CrashPoint.BEFORE_READ)
-        for batch in self._batches(action, offset):
+        with self._connections.calls.call("read", self._point()):
+            batches = iter(self._batches(action, offset))
+        while (batch := self._next(batches)) is not None:
             crash_here(CrashPoint.AFTER_READ)
             self._check_wanted()
             yield batch
             crash_here(CrashPoint.BEFORE_READ)
+
+    def _next(self, batches: Iterator[SourceBatch]) -> SourceBatch | None:
+        """The next batch; None at the end."""
+        with self._connections.calls.call("read", self._point()):
+            return next(batches, None)
 
     def _check_wanted(self) -> None:
         if self._stopping.is_set():
@@ -287,10 +298,14 @@ class SourceReader:
         crash_here(CrashPoint.BEFORE_NEXT_ACTION)
         following = self._replayed(
             f"the next read action of source {self._name}",
-            lambda: self._operator.next_action(self._params, previous),
+            lambda: self._next_action(previous),
         )
         crash_here(CrashPoint.AFTER_NEXT_ACTION)
         return Exhausted(self._name, None if following is None else without_plan(following))
+
+    def _next_action(self, previous: Mapping[str, Any]) -> Mapping[str, Any] | None:
+        with self._connections.calls.call("next_action", self._point()):
+            return self._operator.next_action(self._params, previous)
 
     def _discard(self, used_up: DiscardOrder) -> None:
         ref = self._refs.pop(used_up.action_id, None) if used_up.ref is None else used_up.ref
@@ -324,12 +339,12 @@ class SourceReader:
                 return action()
             except LogUnavailable as error:
                 raise ExternalUnavailable(str(error)) from error
-            except (ConnectionError, TimeoutError) as error:
-                raise ExternalUnavailable(f"source {self._name!r}: {type(error).__name__}: {error}") from error
 
         while True:
             try:
-                return replay(what, attempt, self._connections.replay_seconds, self._interrupted)
+                return replay(
+                    what, attempt, self._connections.replay_seconds, self._interrupted, self._operator.unavailable
+                )
             except ExternalUnavailable:
                 self._check_wanted()
                 if self._offset > reached:

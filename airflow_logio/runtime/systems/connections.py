@@ -15,9 +15,11 @@ import tenacity
 from airflow_logio.crash import CrashPoint, crash_here
 from airflow_logio.dataflow.operators import Operator
 from airflow_logio.dataflow.reads import DeclaredRead, FunctionRead, TableRead
+from airflow_logio.dataflow.unavailability import advice, is_outage
 from airflow_logio.dataflow.write_actions import INSERT
-from airflow_logio.errors import ConfigurationError, ExternalUnavailable, OperatorFailed
+from airflow_logio.errors import ConfigurationError, ExternalUnavailable, LogioError, OperatorFailed
 from airflow_logio.protocol.logic import Read, Write
+from airflow_logio.runtime.systems.call_watch import CallWatch
 from airflow_logio.runtime.systems.source_queries import DeclaredConnection
 from airflow_logio.runtime.systems.warehouse import Warehouse
 
@@ -47,8 +49,17 @@ class WriterIdentity:
 class Connections:
     """The external systems of a run, by the names that its pipeline gives them; opened when first used."""
 
-    def __init__(self, pipeline: str, urls: Mapping[str, str], identity: WriterIdentity, replay_seconds: float) -> None:
+    def __init__(
+        self,
+        pipeline: str,
+        urls: Mapping[str, str],
+        identity: WriterIdentity,
+        replay_seconds: float,
+        calls: CallWatch | None = None,
+    ) -> None:
         self.pipeline = pipeline
+        self.calls = calls or CallWatch()
+        """The calls of author's code that may ask an external system."""
         self.identity = identity
         self.replay_seconds = replay_seconds
         self._urls = urls
@@ -85,7 +96,15 @@ class Connections:
         """The effect of a side-effect read action (Algorithm 4); replayed with back-off while the system is unavailable."""
         action = self._table_read(read, keys) if isinstance(read, TableRead) else self._function_read(read, keys)
         crash_here(CrashPoint.BEFORE_READ)
-        effect = replay(f"reading {read}", action, self.replay_seconds, threading.Event())
+        what = f"reading {read} of connection {read.connection!r}"
+        more = read.unavailable if isinstance(read, FunctionRead) else ()
+
+        def attempt() -> pa.Table:
+            with self.calls.inner("fetch"):
+                return action()
+
+        with self.calls.inner("read", limited=False):
+            effect = replay(what, attempt, self.replay_seconds, threading.Event(), more)
         crash_here(CrashPoint.AFTER_READ)
         return effect
 
@@ -99,8 +118,11 @@ class Connections:
         def fetch() -> pa.Table:
             try:
                 table = read.fetch(url, keys)
-            except (ConnectionError, TimeoutError) as error:
-                raise ExternalUnavailable(f"connection {read.connection!r}: {type(error).__name__}: {error}") from error
+            except Exception as error:
+                if isinstance(error, LogioError) or is_outage(error, read.unavailable):
+                    raise
+                cause = f"{type(error).__name__}: {error}{advice(error, 'FunctionRead')}"
+                raise OperatorFailed(f"the read by {read} of connection {read.connection!r}: {cause}") from error
             if not isinstance(table, pa.Table):
                 raise OperatorFailed(f"the read by {read} returned {type(table).__name__}; return an Arrow table")
             return table
@@ -112,18 +134,25 @@ class Connections:
             warehouse.close()
 
 
-def replay(what: str, action: Callable[[], T], seconds: float, stopping: threading.Event) -> T:
-    """Run an action on an external system until it does not raise `ExternalUnavailable` (Algorithm 5 Step 2).
+def replay(
+    what: str,
+    action: Callable[[], T],
+    seconds: float,
+    stopping: threading.Event,
+    unavailable: tuple[type[Exception], ...] = (),
+) -> T:
+    """Run an action on an external system until it raises no error that says "unavailable" (Algorithm 5 Step 2).
 
-    With back-off, for so many seconds, or until `stopping`; then raises `ExternalUnavailable` for good.
+    `dataflow.unavailability.is_outage` says which errors do; an author adds some with `unavailable`. With back-off, for so
+    many seconds, or until `stopping`; then raises `ExternalUnavailable` for good. Any other error is raised as it is.
     """
 
     def report(state: tenacity.RetryCallState) -> None:
         error = state.outcome.exception() if state.outcome else None
-        log.warning("%s: replaying (attempt %d): %s", what, state.attempt_number, error)
+        log.warning("%s: replaying (attempt %d): %s", what, state.attempt_number, _said(error))
 
     retrying = tenacity.Retrying(
-        retry=tenacity.retry_if_exception_type(ExternalUnavailable),
+        retry=tenacity.retry_if_exception(lambda error: is_outage(error, unavailable)),
         wait=tenacity.wait_exponential(0.1, 5.0) + tenacity.wait_random(0, 0.1),
         stop=tenacity.stop_any(tenacity.stop_after_delay(seconds), tenacity.stop_when_event_set(stopping)),
         sleep=tenacity.sleep_using_event(stopping),
@@ -132,12 +161,18 @@ def replay(what: str, action: Callable[[], T], seconds: float, stopping: threadi
     )
     try:
         return retrying(action)
-    except ExternalUnavailable as error:
+    except Exception as error:
+        if not is_outage(error, unavailable):
+            raise
         attempts = retrying.statistics["attempt_number"]
         raise ExternalUnavailable(
             f"{what} was replayed {attempts} times in {seconds:g} s, and the external system is still unavailable: "
-            f"{error}. What is to be done stays in the log: when the system is back, `logio retry` resumes it"
+            f"{_said(error)}. What is to be done stays in the log: when the system is back, `logio retry` resumes it"
         ) from error
+
+
+def _said(error: BaseException | None) -> str:
+    return str(error) if isinstance(error, LogioError) else f"{type(error).__name__}: {error}"
 
 
 class StepExternal:

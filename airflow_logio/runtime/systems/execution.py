@@ -14,6 +14,7 @@ import pyarrow as pa
 from airflow_logio.crash import CrashPoint, crash_here
 from airflow_logio.dataflow.action_writers import ActionWriter, CheckableWriter, ConditionalWriter, IdempotentWriter
 from airflow_logio.dataflow.table_writer import TableWriter
+from airflow_logio.dataflow.unavailability import advice, is_outage
 from airflow_logio.dataflow.write_actions import Marker, WriteAction
 from airflow_logio.errors import ExternalUnavailable, FailurePoint, LogioError, OperatorFailed, PipelineDefinitionError
 from airflow_logio.protocol.writes import PendingWrite, check_gapless
@@ -56,7 +57,7 @@ class WriteExecutor(ABC):
         def attempt() -> None:
             nonlocal doubtful
             asked, doubtful = doubtful, actions  # if this attempt fails, it is unknown how far it came
-            with self._lock, self._translated(actions):
+            with self._lock, self._translated(actions), self._connections.calls.call("write", self._point(actions)):
                 self._attempt(self._connected(), actions, asked)
 
         crash_here(CrashPoint.BEFORE_WRITE)
@@ -99,8 +100,9 @@ class WriteExecutor(ABC):
         except Exception as error:
             self.close()
             text = f"{self._where(actions)}: {type(error).__name__}: {error}"
-            if isinstance(error, self._target.unavailable):
+            if is_outage(error, self._target.unavailable):
                 raise ExternalUnavailable(text) from error
+            text += advice(error, f"the writer of {self._operator!r}")
             raise OperatorFailed(text, self._point(actions)) from error
 
     def _point(self, actions: Sequence[WriteAction]) -> FailurePoint:

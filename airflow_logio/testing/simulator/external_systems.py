@@ -23,6 +23,15 @@ THIS_RUN = Owner("this run", 3.0)
 NO_MARKER = MarkerRow()
 
 
+TableKey = tuple[str, str]
+"""(operator as its author names it, connection): the slots of a replicated writer share a table."""
+
+
+def table_of(writer: WriterKey) -> TableKey:
+    operator, connection = writer
+    return operator.partition("[")[0], connection
+
+
 class Guarantee(StrEnum):
     """What an external system can do about a write action that may have been applied already."""
 
@@ -107,8 +116,8 @@ class ExternalSystem:
     applied: dict[WriterKey, list[AppliedWrite]] = field(default_factory=dict)
     markers: dict[tuple[str, WriterKey], MarkerRow] = field(default_factory=dict)
     """(run, writer) → marker, in a conditional system. Other systems have no markers, only what they have applied."""
-    owners: dict[WriterKey, Owner] = field(default_factory=dict)
-    """Writer → the run that owns its table."""
+    owners: dict[TableKey, Owner] = field(default_factory=dict)
+    """The run that owns a table."""
     locks: Locks = field(default_factory=Locks)
     earlier: list[EarlierRun] = field(default_factory=list)
     """Earlier runs, whose drivers still write to the same tables."""
@@ -127,19 +136,20 @@ class ExternalSystem:
     def marker_row(self, run: Owner, key: WriterKey) -> MarkerRow:
         return self.markers.get((run.run_uid, key), NO_MARKER)
 
-    def rows(self, key: WriterKey) -> list[AppliedWrite]:
-        """The committed rows in the table of a writer."""
-        return self.applied.setdefault(key, [])
+    def rows(self, table: TableKey) -> list[AppliedWrite]:
+        """The committed rows of a table, whichever slot has written them."""
+        return [row for key, rows in self.applied.items() if table_of(key) == table for row in rows]
 
     def commit(self, run: Owner, key: WriterKey, marker: MarkerRow, change: TableChange) -> None:
         """Commit one transaction: apply its deletions and insertions, and advance the marker."""
+        table = table_of(key)
         if change.owner is not None:
-            self.owners[key] = change.owner
-        rows = self.rows(key)
+            self.owners[table] = change.owner
         if change.deleted:
             gone = {id(row) for row in change.deleted}
-            rows[:] = [row for row in rows if id(row) not in gone]
-        rows += change.inserted
+            for rows in (rows for writer, rows in self.applied.items() if table_of(writer) == table):
+                rows[:] = [row for row in rows if id(row) not in gone]
+        self.applied.setdefault(key, []).extend(change.inserted)
         self.markers[run.run_uid, key] = marker
 
     def close(self) -> None:

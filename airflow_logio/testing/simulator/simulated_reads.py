@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 from airflow_logio.dataflow.operators import Operator, SourceOperator
 from airflow_logio.dataflow.reads import DeclaredRead, TableRead
 from airflow_logio.errors import ConfigurationError, PipelineDefinitionError
+from airflow_logio.runtime.systems.call_watch import CallWatch
 
 Answers = Callable[[DeclaredRead, pa.Array | None], pa.Table]
 """Stands in for an external system: returns the effect of a read, for these keys if it has a key."""
@@ -30,6 +31,7 @@ class Reads:
 
     def __init__(self, tables: ExternalTables) -> None:
         self._tables = tables
+        self.calls = CallWatch()
 
     def read(self, read: DeclaredRead, keys: pa.Array | None) -> pa.Table:
         """The effect of a side-effect read. Raises `ConfigurationError` if the user has not given it."""

@@ -22,6 +22,7 @@ from airflow_logio.testing.simulator.external_systems import (
     ExternalSystem,
     Resource,
     TableChange,
+    table_of,
 )
 
 PATIENCE = 8
@@ -56,6 +57,7 @@ class WriteAttempt:
     ) -> None:
         check_gapless(writes)
         self.key = key
+        self.table = table_of(key)
         self.token = token
         self.wrote = False
         """Whether it has changed the table and the marker."""
@@ -103,7 +105,7 @@ class WriteAttempt:
         if not self._pending:
             self._release(WritePhase.DONE)
             return True
-        self._stage = WritePhase.OWNER if self._begins() or self.key in self._system.owners else WritePhase.COMMIT
+        self._stage = WritePhase.OWNER if self._begins() or self.table in self._system.owners else WritePhase.COMMIT
         return True
 
     def _read_owner(self) -> bool:
@@ -111,10 +113,10 @@ class WriteAttempt:
         begins = self._begins()
         if not (self._lock_to_begin() if begins else self._lock_owner()):
             return False
-        owner = self._system.owners.get(self.key)
+        owner = self._system.owners.get(self.table)
         contender = self._contender()
         if begins and contender.takes_over(owner):
-            rows = self._system.rows(self.key)
+            rows = self._system.rows(self.table)
             if contender.empties(is_filled=bool(rows)):
                 self._deleted = tuple(rows)
             self._taken_over = True
@@ -137,10 +139,10 @@ class WriteAttempt:
         return self._lock(("marker", self._run.run_uid, *self.key))
 
     def _lock_owner(self) -> bool:
-        return self._lock(("owner", *self.key), shared=True)
+        return self._lock(("owner", *self.table), shared=True)
 
     def _lock_to_begin(self) -> bool:
-        return self._lock(("owner", *self.key))
+        return self._lock(("owner", *self.table))
 
     def _lock(self, resource: Resource, *, shared: bool = False) -> bool:
         locks = self._system.locks
@@ -193,8 +195,8 @@ class EarlierRun:
         self._next = 1
         self._attempt: WriteAttempt | None = None
         if begun:
-            system.owners[key] = run
-            system.rows(key).append(AppliedWrite(2, {"run": run.run_uid}, opening.body))
+            system.owners[table_of(key)] = run
+            system.applied.setdefault(key, []).append(AppliedWrite(2, {"run": run.run_uid}, opening.body))
             system.markers[run.run_uid, key] = MarkerRow(2, 1)
             self._next = 3
 
@@ -219,7 +221,7 @@ def _meet_earlier_runs(system: ExternalSystem, key: WriterKey, first: PendingWri
     met = (
         first.header.get("action") != BEGIN
         or _mode(first) != "replace"
-        or any(one.key == key for one in system.earlier)
+        or any(table_of(one.key) == table_of(key) for one in system.earlier)
     )
     if not met:
         system.earlier.append(EarlierRun(system, key, Owner("the run before last", 1.0), first, begun=True))

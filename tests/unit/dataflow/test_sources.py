@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,8 +17,10 @@ from hypothesis import strategies as st
 
 from airflow_logio.dataflow import ParquetSource, SourceBatch, fingerprints
 from airflow_logio.dataflow.event_stream import regroup
+from airflow_logio.dataflow.sources import files
 from airflow_logio.errors import (
     ConfigurationError,
+    ExternalUnavailable,
     OperatorFailed,
     PipelineDefinitionError,
     SourceChanged,
@@ -132,6 +135,130 @@ def test_a_changed_file_is_refused(tmp_path: Path) -> None:
     path.unlink()
     with pytest.raises(SourceChanged, match="no longer exists"):
         read(source, action=before)
+
+
+def numbers(path: Path, first: int, count: int = 200_000) -> bytes:
+    """A file of so many rows, as bytes: equal counts give files of equal size and layout."""
+    table = pa.table({"n": pa.array(range(first, first + count), pa.int64())})
+    pq.write_table(table, path, row_group_size=100_000, compression="none", use_dictionary=False)
+    return path.read_bytes()
+
+
+def overwrite(path: Path, content: bytes) -> None:
+    """In place: the file keeps its inode, and a reader that has it open sees the new content."""
+    with path.open("r+b") as file:
+        file.write(content)
+        file.truncate()
+
+
+def unchanging(path: Path) -> ParquetSource:
+    return ParquetSource(str(path), records_per_event=1000)
+
+
+@pytest.mark.parametrize("keeps_its_time", [False, True])
+def test_a_file_overwritten_in_place_while_it_is_read_is_noticed_before_its_next_records(
+    tmp_path: Path, keeps_its_time: bool
+) -> None:
+    path = tmp_path / "a.parquet"
+    other = numbers(tmp_path / "b.parquet", 1_000_000)
+    original = numbers(path, 0)
+    source = unchanging(path)
+    before = path.stat()
+    events = source.read({}, source.action({}), 0)
+    seen = [next(events)]
+    overwrite(path, other)
+    if keeps_its_time:
+        os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    with pytest.raises(SourceChanged, match="is not the file this run began with"):
+        seen += events
+    assert len(original) == len(other)
+    records = pa.concat_tables([event.table for event in seen])["n"].to_pylist()
+    assert records == list(range(len(records))), "nothing of the other file was handed over"
+
+
+def test_a_file_that_changes_behind_its_last_record_does_not_complete_its_read_action(tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    numbers(path, 0)
+    other = numbers(tmp_path / "b.parquet", 1_000_000)
+    source = unchanging(path)
+    action = source.action({})
+    events = source.read({}, action, 0)
+    offset = 0
+    while offset < action["rows"]:
+        offset = next(events).next_offset
+    overwrite(path, other)
+    with pytest.raises(SourceChanged):
+        next(events)
+
+
+def test_a_change_that_the_file_system_does_not_show_is_noticed_before_the_read_action_is_completed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(files.OpenFile, "stamp", lambda self: ())  # an object store with times of a second
+    path = tmp_path / "a.parquet"
+    numbers(path, 0)
+    other = numbers(tmp_path / "b.parquet", 1_000_000)
+    source = unchanging(path)
+    events = source.read({}, source.action({}), 0)
+    next(events)
+    overwrite(path, other)
+    with pytest.raises(SourceChanged):
+        list(events)
+
+
+@pytest.mark.parametrize("how", ["touched", "renamed", "replaced", "removed"])
+def test_a_file_whose_content_stays_is_read_to_its_end(tmp_path: Path, how: str) -> None:
+    path = tmp_path / "a.parquet"
+    numbers(path, 0)
+    numbers(tmp_path / "b.parquet", 1_000_000)
+    source = unchanging(path)
+    events = source.read({}, source.action({}), 0)
+    seen = [next(events)]
+    match how:
+        case "touched":
+            os.utime(path)
+        case "renamed":
+            path.rename(tmp_path / "c.parquet")
+        case "replaced":
+            (tmp_path / "b.parquet").rename(path)
+        case "removed":
+            path.unlink()
+    seen += events
+    assert pa.concat_tables([event.table for event in seen])["n"].to_pylist() == list(range(200_000))
+
+
+def test_a_file_that_is_put_back_has_left_nothing_of_what_it_was_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "a.parquet"
+    original = numbers(path, 0)
+    other = numbers(tmp_path / "b.parquet", 1_000_000)
+    source = unchanging(path)
+    events = source.read({}, source.action({}), 0)
+    seen = [next(events)]
+    stamp = files.OpenFile.stamp
+
+    def put_back_after_the_next_rows_are_decoded(file: files.OpenFile) -> Any:
+        overwrite(path, original)
+        monkeypatch.setattr(files.OpenFile, "stamp", stamp)
+        return stamp(file)
+
+    overwrite(path, other)
+    monkeypatch.setattr(files.OpenFile, "stamp", put_back_after_the_next_rows_are_decoded)
+    seen += events
+    assert pa.concat_tables([event.table for event in seen])["n"].to_pylist() == list(range(200_000))
+
+
+def test_a_file_that_is_written_all_the_time_is_unavailable_in_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "a.parquet"
+    numbers(path, 0)
+    source = unchanging(path)
+    times = iter(range(10**9))
+    monkeypatch.setattr(files.OpenFile, "stamp", lambda self: (next(times),))
+    with pytest.raises(ExternalUnavailable, match="written again and again"):
+        list(source.read({}, source.action({}), 0))
 
 
 def test_fingerprint_of_a_large_file_is_sampled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -94,7 +94,7 @@ class Harness:
 
     def stop(self) -> None:
         self.mailbox.close()
-        self.reader.stop()
+        self.reader.stop(patience=20)
 
 
 @pytest.fixture

@@ -7,9 +7,12 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
+from urllib.error import URLError
 
+import httpx
 import pyarrow as pa
 import pytest
+import requests
 
 from airflow_logio.dataflow import CheckableWriter, ConditionalWriter, IdempotentWriter, Marker, WriteAction
 from airflow_logio.dataflow.action_writers import ActionWriter
@@ -123,6 +126,10 @@ def execute(writer: ActionWriter, *numbers: int, recovered: int = 0, seconds: fl
 
 
 AWAY = ConnectionError("away")
+
+
+class Refused(Exception):
+    """An error of some library."""
 
 
 # --- checkable ----------------------------------------------------------------------------------------------------------
@@ -246,11 +253,23 @@ def test_an_author_says_which_errors_mean_away() -> None:
     class Strange(Repeated):
         unavailable = (LookupError,)
 
-    system = System(KeyError("away"))
+    system = System(KeyError("away"), AWAY)
     execute(Strange(system), 1)
-    assert system.written == [1]
-    with pytest.raises(OperatorFailed, match="ConnectionError: away"):
-        execute(Strange(System(AWAY)), 1)
+    assert system.written == [1], "besides those that always mean it"
+
+
+def test_an_error_of_a_library_says_how_an_author_declares_it_as_an_outage() -> None:
+    with pytest.raises(OperatorFailed, match=r"If this means .* add Refused to `unavailable` of the writer of 'save'"):
+        execute(Repeated(System(Refused("quota spent"))), 1)
+
+
+@pytest.mark.parametrize(
+    "error", [URLError(TimeoutError()), requests.ConnectTimeout(), httpx.ConnectError("refused")], ids=repr
+)
+def test_connection_errors_of_http_libraries_mean_away(error: Exception) -> None:
+    system = System(error)
+    execute(Repeated(system), 1)
+    assert (system.written, system.opened, system.open) == ([1], 2, 0)
 
 
 def test_any_other_error_names_operator_connection_and_write_actions() -> None:

@@ -69,6 +69,12 @@ def taken_over_without_a_lock(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(WriteAttempt, "_lock_to_begin", lambda _self: True)
 
 
+@mutant("copies")
+def taken_over_from_its_own_run(patch: pytest.MonkeyPatch) -> None:
+    """The first write action of a slot takes the table over once more, and deletes what its siblings have written."""
+    patch.setattr(Contender, "takes_over", lambda _self, _owner: True)
+
+
 @mutant("linear")
 def an_older_run_takes_over(patch: pytest.MonkeyPatch) -> None:
     """A run that was stopped before its first write empties the table that a newer run owns."""

@@ -1,0 +1,111 @@
+"""Which call of an author's code each thread of a driver is in, and for how long.
+
+A call that never returns raises nothing, and the driver's heartbeat keeps beating: only a clock can tell.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import TracebackType
+
+from airflow_logio.dataflow.call_limits import CallLimit
+from airflow_logio.errors import FailurePoint
+from airflow_logio.protocol.replicas import base_operator
+
+_UNLIMITED: Mapping[str, CallLimit] = {}
+
+
+@dataclass(slots=True)
+class Call:
+    """A call under way; a context manager. Its clock stands while the same thread is in a call inside of it."""
+
+    watch: CallWatch
+    phase: str
+    point: FailurePoint
+    limit: CallLimit | None
+    since: float = 0.0
+    spent: float = 0.0
+
+    def __str__(self) -> str:
+        return f"`{self.phase}` of {self.point}"
+
+    def seconds(self, now: float) -> float:
+        """How long it has run, if it is the innermost call of its thread."""
+        return self.spent + now - self.since
+
+    def __enter__(self) -> Call:
+        self.watch.begun(self)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.watch.ended()
+
+
+class CallWatch:
+    """Of all threads of a driver. `limits`: operator as its author named it → limit of its calls. Thread-safe."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._stacks: dict[int, list[Call]] = {}
+        self.limits = _UNLIMITED
+
+    def call(self, phase: str, point: FailurePoint) -> Call:
+        """A call of the author's code of `point.operator`, as a context."""
+        return Call(self, phase, point, self.limits.get(base_operator(point.operator)))
+
+    def inner(self, phase: str, *, limited: bool = True) -> Call:
+        """A call inside of the one that this thread is in, measured by itself. `limited=False`: waiting for something else,
+        such as an external system that is unavailable."""
+        stack = self._stacks.get(threading.get_ident())
+        if not stack:
+            return Call(self, phase, FailurePoint(""), None)
+        return Call(self, phase, stack[-1].point, stack[0].limit if limited else None)
+
+    def begun(self, call: Call) -> None:
+        """This thread is in the call from now on."""
+        with self._lock:
+            now = self._clock()
+            stack = self._stacks.setdefault(threading.get_ident(), [])
+            if stack:
+                stack[-1].spent += now - stack[-1].since
+            call.since = now
+            stack.append(call)
+
+    def ended(self) -> None:
+        """The innermost call of this thread has returned."""
+        with self._lock:
+            thread = threading.get_ident()
+            stack = self._stacks[thread]
+            stack.pop()
+            if stack:
+                stack[-1].since = self._clock()
+            else:
+                del self._stacks[thread]
+
+    def longest(self) -> tuple[str, float]:
+        """The innermost call that has run longest, in words, and its seconds; an empty text if no thread is in one."""
+        calls, now = self._innermost()
+        call = max(calls, key=lambda one: one.seconds(now), default=None)
+        return ("", 0.0) if call is None else (str(call), call.seconds(now))
+
+    def overrun(self) -> tuple[Call, float] | None:
+        """A call that has run longer than its limit, and its seconds."""
+        calls, now = self._innermost()
+        over = (call for call in calls if call.limit is not None and call.seconds(now) > call.limit.seconds)
+        return next(((call, call.seconds(now)) for call in over), None)
+
+    def forgive(self, seconds: float) -> None:
+        """The process was stopped for so long: that is the fault of no call."""
+        with self._lock:
+            for stack in self._stacks.values():
+                stack[-1].since += seconds
+
+    def _innermost(self) -> tuple[list[Call], float]:
+        with self._lock:
+            return [stack[-1] for stack in self._stacks.values()], self._clock()
