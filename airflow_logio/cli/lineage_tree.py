@@ -27,9 +27,8 @@ def counted(many: int, name: str) -> str:
     return f"{many:,} {name}{'' if many == 1 else 's'}"
 
 
-def tree_of(result: Lineage, lines_per_node: int, rows_for: RowsFor) -> Tree:
-    """The tree that starts at the requested event."""
-    (root,) = result.roots
+def tree_of(result: Lineage, root: EventNode, lines_per_node: int, rows_for: RowsFor) -> Tree:
+    """The tree that starts at a requested event."""
     tree = Tree(_event_text(result, [root]))
     _Growing(result, lines_per_node, rows_for).grow(tree, root)
     return tree

@@ -23,9 +23,7 @@ Load = Callable[[str, str], bytes]
 """`Payloads.load`: what it is, and its reference → the bytes. Needed for bodies that are not in the log."""
 
 
-def records(
-    store: LogStore, run: Run, node: EventNode | ReadNode | InputSetNode, load: Load | None = None
-) -> pa.Table:
+def records(store: LogStore, run: Run, node: EventNode | ReadNode | InputSetNode, load: Load | None = None) -> pa.Table:
     """The records of an event of a lineage result, or the whole effect of a read action (see `effect`).
 
     Raises `LineageUnknown` if retention has removed them, and for a node that has no records of its own: an Input Set, or a

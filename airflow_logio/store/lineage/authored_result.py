@@ -48,7 +48,9 @@ def _named(node: Node, ports: AuthoredPorts) -> Node:
     """The node under its author's name."""
     if not isinstance(node, EventNode):
         return replace(node, operator=base_operator(node.operator), slot=slot_of(node.operator))
-    if is_dispatcher(node.port.operator):  # a part that was asked for itself: it has no number among the author's events
+    if is_dispatcher(
+        node.port.operator
+    ):  # a part that was asked for itself: it has no number among the author's events
         return node
     about = {key: value for key, value in node.about.items() if key not in (PROGRESS, PLACE)}
     return replace(node, port=ports.seen(node.port), about=about, slot=slot_of(node.port.operator))

@@ -74,6 +74,14 @@ class CapturedPorts:
             "declared with Pipeline.lineage(start, target), for runs to come"
         )
 
+    def places(self, port: Port | str) -> list[Port]:
+        """The output ports of the log where the events of a port are: one, or inside of a replicated group one per slot.
+
+        Raises as `checked`.
+        """
+        found = self.authored.in_log(_port(str(port)))
+        return [self.checked(slot) for slot in self.authored.slots_of(found)] or [self.checked(found)]
+
     def between(self, begin: Port, end: Port | None, direction: Direction) -> frozenset[Port]:
         """Output ports that a query from `begin` may touch; with `end` those on a path between the two.
 

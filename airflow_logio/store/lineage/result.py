@@ -123,7 +123,9 @@ class KnownNames:
         every = {port.partition(".")[0] for port in self.ports}
         if name in every:
             return name
-        raise LineageUnknown(f"run {self.run} has no operator {name!r} with outputs; there are {', '.join(sorted(every))}")
+        raise LineageUnknown(
+            f"run {self.run} has no operator {name!r} with outputs; there are {', '.join(sorted(every))}"
+        )
 
 
 @dataclass(frozen=True)

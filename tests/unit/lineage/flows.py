@@ -284,11 +284,7 @@ def _onwards(pairs: Pairs, begin: set[Key], *, backward: bool, stop: str | None)
 
 def pairs_of(lineage: Lineage) -> Pairs:
     """What a query says, to be compared; read actions of sources are left out."""
-    return {
-        (_key(a), _key(b))
-        for a, b in lineage.relationships()
-        if not (isinstance(a, ReadNode) and a.is_source)
-    }
+    return {(_key(a), _key(b)) for a, b in lineage.relationships() if not (isinstance(a, ReadNode) and a.is_source)}
 
 
 def _key(node: EventNode | ReadNode) -> Key:
