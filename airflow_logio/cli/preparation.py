@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -19,9 +19,10 @@ from airflow_logio.runtime.launch.bundle import PipelineRef
 from airflow_logio.runtime.launch.launcher import LaunchContext, LocalProcessLauncher
 from airflow_logio.runtime.launch.spark_submit import SparkSettings
 from airflow_logio.runtime.launch.start_run import run_spec
+from airflow_logio.runtime.systems.inspection import check_sql_urls
 from airflow_logio.runtime.systems.sqlite_files import sqlite_url
 from airflow_logio.store.port import LogStore
-from airflow_logio.store.records import Run
+from airflow_logio.store.records import Run, RunSpec
 
 CLI_DAG_ID = "logio run"
 """Replaces the DAG id in the key of runs that no DAG started."""
@@ -35,9 +36,9 @@ class Wanted:
     pipeline_ref: str
     params: Mapping[str, str]
     connection_ids: Mapping[str, str]
-    run_id: str | None
-    hold_sources: bool
-    settings: SparkSettings
+    run_id: str | None = None
+    hold_sources: bool = False
+    settings: SparkSettings = field(default_factory=SparkSettings)
     replay_seconds: float | None = None
     """None: the default, or for a continued run, the value that it was started with."""
     alone: bool = False
@@ -58,6 +59,34 @@ def prepare(
     Missing values come from the pipeline's `local_defaults`, if it has any.
     """
     spark_submit.check(wanted.settings)
+    described = describe(payloads, wanted, known, say)
+    pipeline, spec = described.pipeline, described.spec
+    run = store.start_run(spec, alone=wanted.alone)
+    if others := other_unfinished(store, run):
+        say(
+            f"{len(others)} other run(s) of pipeline {pipeline.name!r} have not finished, the latest is "
+            f"{others[-1].spec.key}, uid {others[-1].uid[:8]}: a table belongs to the run that was started last; the others "
+            f"can no longer write to it. `logio retry {others[-1].uid[:8]}` would continue it, `logio fresh "
+            f"{others[-1].uid[:8]}` gives it up"
+        )
+    if wanted.replay_seconds is not None and run.spec.replay_seconds != wanted.replay_seconds:
+        say(f"run {run.spec.key} keeps the replay seconds it was started with: {run.spec.replay_seconds:g}")
+    return _context(store, log_url, payloads, run, pipeline, described.ref, described.urls, wanted.settings)
+
+
+@dataclass(frozen=True, slots=True)
+class Described:
+    """A run that could be started: everything that can be known without its log and its external systems is checked."""
+
+    ref: PipelineRef
+    pipeline: Pipeline
+    spec: RunSpec
+    urls: Mapping[str, str]
+    """The pipeline's connection name → URL."""
+
+
+def describe(payloads: str | None, wanted: Wanted, known: ConnectionUrls, say: Callable[[str], None]) -> Described:
+    """Load the pipeline and check what is wanted of it. Raises `ConfigurationError`, `PipelineDefinitionError`."""
     ref = bundle.parse_ref(wanted.pipeline_ref)
     pipeline = bundle.load(ref)
     ids = {name: name for name in pipeline.connections} | dict(wanted.connection_ids)
@@ -75,18 +104,10 @@ def prepare(
         payloads=payloads,
     )
     urls, files = _urls(ids, known, pipeline)
+    check_sql_urls(pipeline, urls)
     if (assumed or files) and pipeline.local.prepare is not None and (said := pipeline.local.prepare(urls)):
         say(said)
-    run = store.start_run(spec, alone=wanted.alone)
-    if others := other_unfinished(store, run):
-        say(
-            f"{len(others)} other run(s) of pipeline {pipeline.name!r} have not finished, the latest is "
-            f"{others[-1].spec.key}, uid {others[-1].uid[:8]}: a table belongs to the run that was started last; the others "
-            "can no longer write to it"
-        )
-    if wanted.replay_seconds is not None and run.spec.replay_seconds != wanted.replay_seconds:
-        say(f"run {run.spec.key} keeps the replay seconds it was started with: {run.spec.replay_seconds:g}")
-    return _context(store, log_url, payloads, run, pipeline, ref, urls, wanted.settings)
+    return Described(ref, pipeline, spec, urls)
 
 
 def other_unfinished(store: LogStore, run: Run) -> list[Run]:
@@ -118,6 +139,7 @@ def reopen(
             f"(`logio fresh {run.uid[:8]}`)"
         )
     urls, _ = _urls(run.spec.connections, known, pipeline)
+    check_sql_urls(pipeline, urls)
     return _context(store, log_url, payloads, run, pipeline, ref, urls, settings)
 
 

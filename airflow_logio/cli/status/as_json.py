@@ -27,7 +27,7 @@ def document(report: Report) -> dict[str, Any]:
             for one in report.replicated
         },
         "connections": [_connection(one) for one in connections_seen(report.snapshot)],
-        "ports": [_port(row) for row in ports_seen(report.snapshot)],
+        "ports": [_port(row) for row in ports_seen(report.run, report.snapshot.ports)],
         "pending_writes": {str(port): count for port, count in pending_seen(report.snapshot).items()},
         "drivers": [driver_json(driver) for driver in report.drivers],
         "recoveries": [_recovery(one) for one in report.recoveries],

@@ -49,7 +49,7 @@ def whole(report: Report) -> RenderableType:
         _groups(report),
         *replica_tables.tables(report.replicated),
         _connections(connections_seen(report.snapshot)),
-        _ports(ports_seen(report.snapshot)),
+        _ports(ports_seen(report.run, report.snapshot.ports)),
         _pending(pending_seen(report.snapshot)),
         _drivers(report.drivers),
         _recoveries(report.recoveries),

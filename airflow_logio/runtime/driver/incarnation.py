@@ -33,6 +33,7 @@ from airflow_logio.protocol.states import GroupState
 from airflow_logio.runtime.driver.call_guard import CallGuard
 from airflow_logio.runtime.driver.epoch import GroupEpoch, moves_explain, operators_of
 from airflow_logio.runtime.driver.epoch_settings import EpochSettings
+from airflow_logio.runtime.driver.first_failure import FirstFailure
 from airflow_logio.runtime.driver.heartbeat import Heartbeat
 from airflow_logio.runtime.driver.idle_epoch import IdleEpoch
 from airflow_logio.runtime.driver.load import LoadMeter
@@ -164,14 +165,22 @@ class Driver:
         return bundle.load(bundle.PipelineRef(config.module, config.attr, Path(config.bundle_root)))
 
     def _epochs(self, settings: EpochSettings, ref: GroupRef) -> bool:
-        """Run epochs until the group is finished or halted; a void epoch is rebuilt in place under the next one."""
+        """Run epochs until the group is finished or halted; a void epoch is rebuilt in place under the next one.
+
+        So is one that failed at the first thing that an operator of a first incarnation had to do.
+        """
         life = Life(is_replica=replicated_group(settings.group) in settings.pipeline.replicated)
+        first = FirstFailure(self._config.claim.incarnation)
         while True:
             with closing(self._store.session(ref)) as session:
                 try:
                     return self._live(life, settings, session)
                 except EpochVoid as void:
                     log.warning("%s; rebuilding from the log", void)
+                    life.void()
+                except OperatorFailed as error:
+                    first.check(error)
+                    log.warning("%s\ntrying again in this process, from the log", error)
                     life.void()
             life.stopped()  # `GroupEpoch.run` has joined its threads
 

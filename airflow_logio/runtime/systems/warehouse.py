@@ -107,6 +107,22 @@ class Warehouse:
             new = {"last_write": pending[-1].number, "token": marker.token}
             connection.execute(sa.update(marker_table).where(_row(marker)).values(**new))
 
+    def rehearse(self, writer: TableWriter, tables: Sequence[pa.Table] = ()) -> None:
+        """Do what the writer would do, in a transaction that is rolled back: make its table, empty it, insert records.
+
+        Nothing is emptied: the statement that would do so finds no row. Raises as `apply`, and `WriteRefused` where the
+        database refuses a statement: for a permission, a column, a value, or a key that is in the table already.
+        """
+        with self._translated(), self.engine.connect() as connection, connection.begin() as transaction:
+            metadata.create_all(connection, checkfirst=True)
+            table = sql_rows.table_of(connection, writer, create=True)
+            if writer.on_new_run == "replace":
+                connection.execute(sa.delete(table).where(sa.false()))
+            nothing = sa.select(*(sa.cast(sa.null(), column.type) for column in table.columns)).where(sa.false())
+            connection.execute(sa.insert(table).from_select(list(table.columns), nothing))
+            sql_rows.insert(connection, writer, tables)
+            transaction.rollback()
+
     def _prepare(self) -> None:
         if self._prepared:
             return

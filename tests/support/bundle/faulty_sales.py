@@ -32,12 +32,24 @@ class Checked(StatelessOperator):
         yield "out", event.table
 
 
-def build(on_error: str) -> Pipeline:
+class Unable(StatelessOperator):
+    """Raises for every event until ``mended`` has a row."""
+
+    def connections(self) -> tuple[str, ...]:
+        return ("warehouse",)
+
+    def process(self, event: InputEvent, external: External) -> Iterable[PortTable]:
+        if not external.read(TableRead("warehouse", "mended")).num_rows:
+            raise KeyError("department")
+        yield "out", event.table
+
+
+def build(operator: StatelessOperator) -> Pipeline:
     made = Pipeline("faulty", params={"transactions": str}, connections=["warehouse"])
     ingest = made.source(
         "ingest", ParquetSource("{transactions}", records_per_event=RECORDS_PER_EVENT, columns=COLUMNS)
     )
-    checked = made.operator("checked", Checked(on_error), ingest)
+    checked = made.operator("checked", operator, ingest)
     writer = TableWriter("warehouse", "sales", columns=dict.fromkeys(COLUMNS, "bigint"), on_new_run="replace")
     made.sink("done", Count(), made.writer("save", writer, checked))
     made.group("ingest", ingest)
@@ -46,5 +58,6 @@ def build(on_error: str) -> Pipeline:
     return made
 
 
-failing = build("fail")
-quarantining = build("quarantine")
+failing = build(Checked("fail"))
+quarantining = build(Checked("quarantine"))
+unable = build(Unable())
