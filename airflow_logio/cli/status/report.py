@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from airflow_logio.cli.status.replica_report import Replicas, replicas_of
 from airflow_logio.protocol.states import ENDED, GroupState, RunState
 from airflow_logio.runtime.figures.recoveries import Recovery, recoveries
-from airflow_logio.runtime.figures.run_summary import Outcome
+from airflow_logio.runtime.figures.run_condition import RunCondition, condition_of
 from airflow_logio.runtime.figures.snapshot import Observer, Snapshot
 from airflow_logio.runtime.supervision.presence import MISSING_SECONDS, last_look, missing
 from airflow_logio.store.port import LogStore
@@ -54,9 +54,9 @@ class Report:
         return missing(self.run, self.supervisor)
 
     @property
-    def state(self) -> str:
-        """The run's state, for people."""
-        return (Outcome.QUARANTINED if self.run.state is RunState.QUARANTINED else self.run.state).value
+    def condition(self) -> RunCondition:
+        """The run's state, for people, with the next command."""
+        return condition_of(self.run, [view.status for view in self.snapshot.groups], self.at)
 
     @property
     def recoveries(self) -> Sequence[Recovery]:

@@ -104,10 +104,20 @@ def check_alone(spec: RunSpec, others: Iterable[tuple[Run, GroupStates]]) -> Non
             uid = run.uid[:8]
             raise OtherRunUnfinished(
                 f"run {spec.key} is not started: run {run.spec.key}, uid {uid}, has not finished ({left}), and could not "
-                f"write its tables any more once this one does. Let it finish (clear its red tasks, or `logio retry {uid}`), "
-                f"or give it up (`logio fresh {uid}`), and start again. If runs of this pipeline share no tables, its author "
-                'declares that: LogioPipelineGroup(concurrent_runs="isolated")'
+                f"write its tables any more once this one does. {_way_out(spec, uid)}"
             )
+
+
+def _way_out(spec: RunSpec, uid: str) -> str:
+    if spec.supervision is Supervision.PROCESS:
+        return (
+            f"Let it finish (`logio retry {uid}` if no driver of it runs), or give it up (`logio fresh {uid}`), and start "
+            "again. If the runs share no tables, start this one without --alone"
+        )
+    return (
+        f"Let it finish (clear its red tasks, or `logio retry {uid}`), or give it up (`logio fresh {uid}`), and start again. "
+        'If runs of this pipeline share no tables, its author declares that: LogioPipelineGroup(concurrent_runs="isolated")'
+    )
 
 
 def shared_ports(spec: RunSpec) -> list[Port]:
