@@ -4,16 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import os
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import psutil
 from airflow.providers.common.compat.sdk import conf
 from airflow.triggers.base import BaseTrigger, TriggerEvent
+
+from airflow_logio.store.records import KilledTask
 
 __all__ = [
     "BaseTrigger",
     "TriggerEvent",
     "aget_task_state",
+    "default_deferrable",
+    "get_task_state",
     "pods_end_with_their_task",
     "poll_interval",
     "work_dir",
@@ -35,16 +42,62 @@ def work_dir() -> Path:
     return Path(os.environ.get("AIRFLOW_HOME", "~/airflow")).expanduser() / "logio"
 
 
+def default_deferrable() -> bool:
+    """Option ``[operators] default_deferrable`` where the environment sets it; True otherwise (ADR-67).
+
+    Airflow writes its own default, False, into each airflow.cfg that it generates: in that file it is nobody's choice.
+    """
+    name = "AIRFLOW__OPERATORS__DEFAULT_DEFERRABLE"
+    if not any(name + suffix in os.environ for suffix in ("", "_CMD", "_SECRET")):
+        return True
+    return bool(conf.getboolean("operators", "default_deferrable", fallback=True))
+
+
 def pods_end_with_their_task(executor: str | None) -> str | None:
     """The name of the executor if what a task starts ends with the task; `executor` is the task's own, if it has one.
 
     A pod of the Kubernetes executor is configured with another executor inside; an environment variable identifies it.
+    If each team has an executor of its own, the process that runs the task tells which one it is.
     """
     if os.environ.get("AIRFLOW_IS_K8S_EXECUTOR_POD"):
         return "KubernetesExecutor"
-    configured = executor or conf.get("core", "executor", fallback="").split(",")[0]
-    name = configured.strip().rpartition(".")[2].rpartition(":")[2]
-    return name if name in _ENDING_EXECUTORS else None
+    possible = _executors(executor.strip() if executor else None)
+    ending = [name for name in possible if name in _ENDING_EXECUTORS]
+    if ending and (len(ending) == len(possible) or _machine_has_one_task()):
+        return ending[0]
+    return None
+
+
+def _executors(named: str | None) -> list[str]:
+    """Class names of the executors that a task may have: the default of each team, or those that the task's own name means.
+
+    As Airflow writes them: ``LocalExecutor,ecs:path.of.AwsEcsExecutor;team=CeleryExecutor``.
+    """
+    found = []
+    for part in conf.get("core", "executor", fallback="").split(";"):
+        configured = [one.strip() for one in part.rpartition("=")[2].split(",") if one.strip()]
+        for number, one in enumerate(configured):
+            alias, _, path = one.rpartition(":")
+            names = (one, alias, path, path.rpartition(".")[2])
+            if (named is None and number == 0) or (named is not None and named in names):
+                found.append(path.rpartition(".")[2])
+    if found or named is None:
+        return found
+    return [named.rpartition(":")[2].rpartition(".")[2]]
+
+
+def _machine_has_one_task() -> bool:
+    """Whether a program above this one was started for one task only, as executors do whose machines end with the task."""
+    commands = []
+    for process in psutil.Process().parents():
+        with suppress(psutil.Error):
+            commands.append(" ".join(process.cmdline()))
+    return any("execution_time.execute_workload" in command for command in commands)
+
+
+_asking = ThreadPoolExecutor(1, thread_name_prefix="logio asks Airflow")
+"""Airflow answers one question at a time, the first one late. Those that wait must not fill the event loop's own executor:
+Airflow's logging needs it, and so do other triggers."""
 
 
 async def aget_task_state(task_instance: Any) -> str | None:
@@ -52,18 +105,22 @@ async def aget_task_state(task_instance: Any) -> str | None:
 
     None means no state: a cleared task that waits for its next attempt.
     """
+    names = (task_instance.dag_id, task_instance.run_id, task_instance.task_id, task_instance.map_index)
+    return await asyncio.get_running_loop().run_in_executor(_asking, _ask_for_state, *names)
+
+
+def get_task_state(task: KilledTask) -> str | None:
+    """As `aget_task_state`, for code in a task. Raises whatever Airflow raises."""
+    return _ask_for_state(task.dag_id, task.dag_run_id, task.task_id, task.map_index)
+
+
+def _ask_for_state(dag_id: str, run_id: str, task_id: str, map_index: int) -> str | None:
     from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
 
-    task_id, run_id = task_instance.task_id, task_instance.run_id
-    map_index = task_instance.map_index if task_instance.map_index >= 0 else None
-
-    def ask() -> Any:
-        return RuntimeTaskInstance.get_task_states(
-            dag_id=task_instance.dag_id, task_ids=[task_id], run_ids=[run_id], map_index=map_index
-        )
-
-    states = (await asyncio.to_thread(ask)).get(run_id, {})
-    key = task_id if map_index is None else f"{task_id}_{map_index}"
+    mapped = map_index if map_index >= 0 else None
+    found = RuntimeTaskInstance.get_task_states(dag_id=dag_id, task_ids=[task_id], run_ids=[run_id], map_index=mapped)
+    states = found.get(run_id, {})
+    key = task_id if mapped is None else f"{task_id}_{mapped}"
     if key not in states:
         return "removed"
     return None if states[key] is None else str(getattr(states[key], "value", states[key]))

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 import sqlalchemy as sa
@@ -46,7 +47,8 @@ def make_databases(url: str) -> None:
 
 
 def files(password: str, airflow: Path, home: Path) -> dict[Path, str]:
-    """Path → text of the files: URL of Airflow's metadata, Airflow's connections, and those of the command line."""
+    """Path → text of the files: URL of Airflow's metadata, Airflow's connections, and those of the command line and of
+    `logio tend`, which knows them by Airflow's ids."""
     log, warehouse = database(LOG, password), database("warehouse", password)
     connections = {
         "logio_default": log_connection(log),
@@ -54,13 +56,17 @@ def files(password: str, airflow: Path, home: Path) -> dict[Path, str]:
         "spark_default": spark_connection(MASTER),
     }
     urls = {"logio_default": log, "warehouse": warehouse}
+    supervised = {"logio_default": log, "warehouse_db": warehouse, "spark_default": MASTER}
     return {
+        airflow / "config" / "logio" / "connections.toml": _connection_file(supervised),
         airflow / "metadata_url": database("airflow", password),
         airflow / "connections.json": json.dumps({name: json.loads(text) for name, text in connections.items()}),
-        home / ".config" / "logio" / "connections.toml": "\n".join(
-            ["[connections]", *(f"{name} = {json.dumps(url)}" for name, url in urls.items()), ""]
-        ),
+        home / ".config" / "logio" / "connections.toml": _connection_file(urls),
     }
+
+
+def _connection_file(urls: Mapping[str, str]) -> str:
+    return "\n".join(["[connections]", *(f"{name} = {json.dumps(url)}" for name, url in urls.items()), ""])
 
 
 def write(path: Path, text: str) -> None:

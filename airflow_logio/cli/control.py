@@ -16,6 +16,7 @@ from airflow_logio.errors import Fenced, ProtocolViolation
 from airflow_logio.protocol.states import ALIVE, ENDED, GroupState
 from airflow_logio.runtime.launch.launcher import LaunchContext, launch_group
 from airflow_logio.runtime.launch.spark_submit import SparkSettings
+from airflow_logio.runtime.supervision.retried_tables import check_tables
 from airflow_logio.runtime.supervision.stop_run import States, StopMode, StopRun
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records import Retried, Run
@@ -48,6 +49,7 @@ def retry(
     with opened(log_url) as store:
         found = store.find_run(run)
         context = reopen(store, log_url, known.payloads(log), found, known, SparkSettings(master=master))
+        check_tables(context, {one.operator for one in store.quarantined(found.run_id, group)})
         retried = store.retry_quarantined(found.run_id, group)
         if retried.input_sets:
             out.print(f"{len(retried.input_sets)} quarantined Input Set(s) are retried", markup=False)

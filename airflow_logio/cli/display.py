@@ -11,7 +11,9 @@ from rich.table import Table
 from rich.text import Text
 
 from airflow_logio.protocol.states import GroupState
+from airflow_logio.runtime.figures.group_condition import condition_of, silent_seconds
 from airflow_logio.runtime.figures.snapshot import GroupView, Snapshot
+from airflow_logio.store.records import GroupStatus
 
 BAR_CELLS = 20
 PLAIN_LINE_SECONDS = 5.0
@@ -59,23 +61,23 @@ class Progress:
             self.say(line(snapshot))
 
 
-def style(state: GroupState) -> str:
-    return _STYLES.get(state, "")
+def style(status: GroupStatus) -> str:
+    return _STYLES[GroupState.DEAD] if silent_seconds(status) is not None else _STYLES.get(status.state, "")
 
 
 def table(snapshot: Snapshot) -> RenderableType:
     """One row per group, in the order of the data."""
     grid = Table.grid(padding=(0, 2))
     for view in snapshot.rows:
-        state = view.status.state
+        shown = style(view.status)
         grid.add_row(
-            Text(f" {view.name}", style=_STYLES.get(state, "")),
-            Text(bar(view.done), style=_STYLES.get(state, "dim")),
+            Text(f" {view.name}", style=shown),
+            Text(bar(view.done), style=shown or "dim"),
             amount(view),
             lag(view),
             _memory(view),
             f"inc {view.status.incarnation}",
-            Text(condition(view), style=_STYLES.get(state, "dim")),
+            Text(condition(view), style=shown or "dim"),
         )
     return Group(grid, Text(f" {snapshot.seconds:.0f} s", style="dim"))
 
@@ -84,7 +86,8 @@ def line(snapshot: Snapshot) -> str:
     """The same in one line."""
     parts = []
     for view in snapshot.rows:
-        state = "" if view.status.state is GroupState.RUNNING else f" {view.status.state.value}"
+        condition_ = condition_of(view.status)
+        state = "" if condition_ == GroupState.RUNNING else f" {condition_}"
         again = f" inc {view.status.incarnation}" if view.status.incarnation > 1 else ""
         share = f" {view.done:.0%}" if view.done is not None else ""
         events = "" if view.is_replica else f" {view.measured.events:,} events"
@@ -118,11 +121,11 @@ def lag(view: GroupView) -> str:
 
 
 def condition(view: GroupView) -> str:
-    state = view.status.state
-    if state is GroupState.RUNNING:
+    words = condition_of(view.status)
+    if words == GroupState.RUNNING:
         ago = view.recovered_seconds_ago
         return "" if ago is None else f"recovered {time.strftime('%H:%M:%S', time.gmtime(ago))} ago"
-    return state.value
+    return words
 
 
 def _memory(view: GroupView) -> str:

@@ -16,9 +16,10 @@ from airflow_logio.errors import IncompatibleRun
 from airflow_logio.protocol.states import CONCLUDED
 from airflow_logio.runtime.launch import bundle, spark_submit
 from airflow_logio.runtime.launch.bundle import PipelineRef
-from airflow_logio.runtime.launch.launcher import LaunchContext, LocalProcessLauncher
+from airflow_logio.runtime.launch.launcher import LaunchContext, LocalProcessLauncher, environment_of
 from airflow_logio.runtime.launch.spark_submit import SparkSettings
 from airflow_logio.runtime.launch.start_run import run_spec
+from airflow_logio.runtime.launch.table_databases import check_table_databases
 from airflow_logio.runtime.systems.inspection import check_sql_urls
 from airflow_logio.runtime.systems.sqlite_files import sqlite_url
 from airflow_logio.store.port import LogStore
@@ -66,8 +67,8 @@ def prepare(
         say(
             f"{len(others)} other run(s) of pipeline {pipeline.name!r} have not finished, the latest is "
             f"{others[-1].spec.key}, uid {others[-1].uid[:8]}: a table belongs to the run that was started last; the others "
-            f"can no longer write to it. `logio retry {others[-1].uid[:8]}` would continue it, `logio fresh "
-            f"{others[-1].uid[:8]}` gives it up"
+            f"can no longer write to it, unless all of them append. `logio retry {others[-1].uid[:8]}` would continue it, "
+            f"`logio fresh {others[-1].uid[:8]}` gives it up"
         )
     if wanted.replay_seconds is not None and run.spec.replay_seconds != wanted.replay_seconds:
         say(f"run {run.spec.key} keeps the replay seconds it was started with: {run.spec.replay_seconds:g}")
@@ -89,6 +90,7 @@ def describe(payloads: str | None, wanted: Wanted, known: ConnectionUrls, say: C
     """Load the pipeline and check what is wanted of it. Raises `ConfigurationError`, `PipelineDefinitionError`."""
     ref = bundle.parse_ref(wanted.pipeline_ref)
     pipeline = bundle.load(ref)
+    environment_of(pipeline, wanted.settings)  # refused now, not when the first group is launched
     ids = {name: name for name in pipeline.connections} | dict(wanted.connection_ids)
     assumed = {name: make() for name, make in pipeline.local.params.items() if name not in wanted.params}
     params = _absolute(pipeline, {**assumed, **wanted.params})
@@ -105,6 +107,7 @@ def describe(payloads: str | None, wanted: Wanted, known: ConnectionUrls, say: C
     )
     urls, files = _urls(ids, known, pipeline)
     check_sql_urls(pipeline, urls)
+    check_table_databases(pipeline, urls.__getitem__)
     if (assumed or files) and pipeline.local.prepare is not None and (said := pipeline.local.prepare(urls)):
         say(said)
     return Described(ref, pipeline, spec, urls)
@@ -126,8 +129,10 @@ def reopen(
     run: Run,
     known: ConnectionUrls,
     settings: SparkSettings,
+    connection_ids: Mapping[str, str] | None = None,
+    work_dir: Path = WORK_DIR,
 ) -> LaunchContext:
-    """The context of a run in the log. Raises as `prepare` does."""
+    """The context of a run in the log, with its own connection ids unless others are given. Raises as `prepare` does."""
     spark_submit.check(settings)
     ref = bundle.parse_ref(run.spec.pipeline_ref, Path(run.spec.bundle_root))
     pipeline = bundle.load(ref)
@@ -138,9 +143,10 @@ def reopen(
             f"{run.spec.graph_fingerprint}, now {found}); restore that version, or start a fresh run "
             f"(`logio fresh {run.uid[:8]}`)"
         )
-    urls, _ = _urls(run.spec.connections, known, pipeline)
+    urls, _ = _urls(connection_ids or run.spec.connections, known, pipeline)
     check_sql_urls(pipeline, urls)
-    return _context(store, log_url, payloads, run, pipeline, ref, urls, settings)
+    check_table_databases(pipeline, urls.__getitem__)
+    return _context(store, log_url, payloads, run, pipeline, ref, urls, settings, work_dir)
 
 
 def _absolute(pipeline: Pipeline, params: Mapping[str, Any]) -> dict[str, Any]:
@@ -181,6 +187,7 @@ def _context(
     ref: PipelineRef,
     urls: Mapping[str, str],
     settings: SparkSettings,
+    work_dir: Path = WORK_DIR,
 ) -> LaunchContext:
     return LaunchContext(
         store=store,
@@ -189,7 +196,7 @@ def _context(
         pipeline=pipeline,
         ref=ref,
         connections=urls,
-        launcher=LocalProcessLauncher(WORK_DIR.absolute()),
+        launcher=LocalProcessLauncher(work_dir.absolute()),
         settings=settings,
         payloads=payloads,
     )

@@ -25,6 +25,8 @@ class Definition:
     name: str
     params: dict[str, type]
     connections: tuple[str, ...]
+    environment: tuple[str, ...] = ()
+    """Names of the environment variables that its drivers get. Deployment, no part of the graph."""
     operators: dict[str, Operator] = field(default_factory=dict)
     senders: dict[Port, Port] = field(default_factory=dict)
     groups: dict[str, Group] = field(default_factory=dict)

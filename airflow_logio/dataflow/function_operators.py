@@ -10,6 +10,7 @@ import pyarrow.compute as pc
 
 from airflow_logio.dataflow import batches
 from airflow_logio.dataflow.describing import source, stable_name
+from airflow_logio.dataflow.frames import as_table, library_of, type_name
 from airflow_logio.dataflow.functions import ONE_INPUT, GenerativeFunction, StatelessFunction, name_of
 from airflow_logio.dataflow.names import did_you_mean
 from airflow_logio.dataflow.operators import (
@@ -22,6 +23,7 @@ from airflow_logio.dataflow.operators import (
     StatefulOperator,
     StatelessOperator,
 )
+from airflow_logio.dataflow.parameters import PARAMS
 from airflow_logio.dataflow.reads import DeclaredRead, TableRead
 from airflow_logio.dataflow.windows import WINDOW_START, Window
 from airflow_logio.errors import OperatorFailed, PipelineDefinitionError
@@ -29,6 +31,7 @@ from airflow_logio.protocol.values import ExecutionMode
 
 SCHEMAS = "schemas"
 EVENT_IDS = "event_ids"
+_HAVE_COLUMNS = ("pyarrow", "pandas", "polars", "numpy")
 
 
 class FunctionOperator(StatelessOperator):
@@ -43,7 +46,7 @@ class FunctionOperator(StatelessOperator):
         self.needs_event_ids = EVENT_IDS in function.asks
 
     def process(self, event: InputEvent, external: External) -> Iterable[PortTable]:
-        facts = {"port": event.port, EVENT_IDS: [event.event_id]}
+        facts = {"port": event.port, EVENT_IDS: [event.event_id], PARAMS: external.params}
         asked = {name: facts[name] for name in self._function.asks if name in facts}
         result = self._function.fn(project(event.table, self._function.columns), **asked)
         return outputs_of(result, self.outputs, name_of(self._function.fn))
@@ -146,6 +149,8 @@ class WindowedOperator(StatefulOperator):
         records = self._tables(held, state) if self._has_ports else self._records(held)
         facts = {"inset_id": input_set.inset_id, "state": state, EVENT_IDS: self._event_ids(ids)}
         asked = {name: facts[name] for name in self._function.asks if name in facts}
+        if PARAMS in self._function.asks:
+            asked[PARAMS] = external.params
         if WINDOW_START in self._function.asks:
             asked[WINDOW_START] = self._window.tags([input_set.inset_id])[WINDOW_START][0].as_py()
         for name, read in self.reads.items():
@@ -200,7 +205,11 @@ class BatchOperator(WindowedOperator, BatchGenerator):
         return batches.tagged([input_set.held for input_set in input_sets], tags)
 
     def run(self, tagged: SparkFrame, reads: Mapping[str, SparkFrame]) -> SparkFrame:
-        return self._function.fn(tagged, **{name: reads[name] for name in self.reads})
+        return self.run_with(tagged, reads, {})
+
+    def run_with(self, tagged: SparkFrame, reads: Mapping[str, SparkFrame], params: Mapping[str, Any]) -> SparkFrame:
+        asked = {PARAMS: params} if PARAMS in self._function.asks else {}
+        return self._function.fn(tagged, **{name: reads[name] for name in self.reads}, **asked)
 
     def generate(self, input_set: InputSet, state: Mapping[str, Any], external: External) -> Iterable[PortTable]:
         raise OperatorFailed(f"function {name_of(self._function.fn)!r} runs in Spark jobs, not in the driver")
@@ -242,17 +251,19 @@ def keys_of(records: Any, read: DeclaredRead) -> pa.Array | None:
 def outputs_of(result: Any, ports: Sequence[str], function: str) -> list[PortTable]:
     """Output events of what a function returned, without the empty ones: of a mapping, in the order of `ports`.
 
-    Raises OperatorFailed for anything but a table (where there is one port), a mapping of ports to tables or iterables of
-    tables, an iterable of (port, table) or (where there is one port) of tables, or None.
+    Frames of pandas and polars count as tables. Raises OperatorFailed for anything but a table (where there is one port), a
+    mapping of ports to tables or iterables of tables, an iterable of (port, table) or (where there is one port) of tables, or
+    None.
     """
     pairs = _pairs(result, ports)
     if pairs is None:
-        raise OperatorFailed(f"function {function!r} returned {type(result).__name__}; return {_expected(ports)}")
+        raise OperatorFailed(f"function {function!r} returned {type_name(result)}; return {_expected(ports)}")
     outputs = []
-    for port, table in pairs:
-        if port not in ports or not (table is None or isinstance(table, pa.Table)):
+    for port, value in pairs:
+        table = as_table(value)
+        if port not in ports or (table is None and value is not None):
             raise OperatorFailed(
-                f"function {function!r} returned {type(table).__name__} for port {port!r}; return {_expected(ports)}"
+                f"function {function!r} returned {type_name(value)} for port {port!r}; return {_expected(ports)}"
             )
         if table is not None and table.num_rows:
             outputs.append((port, table))
@@ -263,24 +274,30 @@ def _pairs(result: Any, ports: Sequence[str]) -> list[tuple[Any, Any]] | None:
     """(port, table), unchecked; None if `result` is nothing that could have them."""
     if result is None:
         return []
-    if isinstance(result, pa.Table) and len(ports) == 1:
-        return [(ports[0], result)]
+    if len(ports) == 1 and (table := as_table(result)) is not None:
+        return [(ports[0], table)]
     if isinstance(result, Mapping):
         unknown = [port for port in result if port not in ports]
         return [(port, table) for port in [*ports, *unknown] for table in _several(result.get(port))]
-    if isinstance(result, Iterable) and not isinstance(result, pa.Table | str | bytes):
+    if _is_iterable_of_tables(result):
         alone = ports[0] if len(ports) == 1 else None
         return [one if isinstance(one, tuple) and len(one) == 2 else (alone, one) for one in result]
     return None
 
 
 def _several(value: Any) -> Iterable[Any]:
-    return value if isinstance(value, Iterable) and not isinstance(value, pa.Table | str | bytes) else (value,)
+    return value if _is_iterable_of_tables(value) else (value,)
+
+
+def _is_iterable_of_tables(value: Any) -> bool:
+    """Not a table, a frame, a column or a text, which can be iterated over, too."""
+    return isinstance(value, Iterable) and not isinstance(value, str | bytes) and library_of(value) not in _HAVE_COLUMNS
 
 
 def _expected(ports: Sequence[str]) -> str:
-    mapping = f"a dict of Arrow tables for ports {list(ports)}"
-    return f"an Arrow table, or {mapping}" if len(ports) == 1 else mapping
+    table = "an Arrow table (or a pandas or polars DataFrame)"
+    mapping = f"a dict of port to table for ports {list(ports)}"
+    return f"{table}, or {mapping}" if len(ports) == 1 else f"{mapping}, each {table}"
 
 
 def _check_ports(function: GenerativeFunction, window: Window) -> None:

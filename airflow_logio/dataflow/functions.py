@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar, overload
 
 from airflow_logio.dataflow.names import check_columns, check_name, did_you_mean, quoted
+from airflow_logio.dataflow.parameters import PARAMS
 from airflow_logio.dataflow.reads import DeclaredRead
 from airflow_logio.errors import PipelineDefinitionError
 from airflow_logio.protocol.values import ExecutionMode
@@ -22,7 +23,7 @@ Function = Callable[..., Any]
 ONE_INPUT = ("in",)
 ONE_OUTPUT = ("out",)
 
-FACTS = ("inset_id", "window_start", "state", "event_ids")
+FACTS = ("inset_id", "window_start", "state", "event_ids", PARAMS)
 """What a ``driver``-mode generative function may ask for by parameter name, beside its declared reads."""
 
 
@@ -89,8 +90,11 @@ def stateless(
 ) -> StatelessFunction | Callable[[Function], StatelessFunction]:
     """A deterministic function of each event: ``fn(table)`` returns a table, ``{output port: table}``, or None.
 
-    `columns` are the input columns it needs (all by default). A parameter named ``port`` gets the input port, one named
-    ``event_ids`` a list with the number of the event on the sender's port, as `logio lineage` takes it. An output
+    It gets an Arrow table, and may return frames of pandas or polars instead (`frames.as_table`).
+
+    `columns` are the input columns it needs (all by default). A parameter named ``port`` gets the input port, ``params`` the
+    run's parameters (a mapping), ``event_ids`` a list with the number of the event on the sender's port, as `logio lineage`
+    takes it. An output
     without records is not sent. With ``on_error="quarantine"`` an event on which it raises is set aside with the error,
     and the other events are processed (`logio status` shows it, `logio retry` puts it back). Raises
     PipelineDefinitionError for a signature that cannot be filled.
@@ -103,7 +107,7 @@ def stateless(
             _ports(outputs),
             check_columns(columns),
             state_version,
-            _asks(function, ("port", "event_ids"), ()),
+            _asks(function, ("port", "event_ids", PARAMS), ()),
             on_error,
         )
         return _dressed(wrapped, function)
@@ -149,13 +153,15 @@ def generate(
     of ``(port, table)``; each table is an event. With `inputs`, ``fn(clicks, views, ...)`` gets a table per input port,
     by name, without rows where nothing has come (and without columns, if no event of that port was ever seen). It may
     also take, by name: ``inset_id`` (str), ``window_start`` (datetime, UTC without zone; time windows
-    only), ``state`` (the global state; it is then logged at the trigger), ``event_ids`` (the numbers of its events on the
-    sender's port, in order: a list, or with `inputs` a list per port) and each declared read (an Arrow table).
+    only), ``state`` (the global state; it is then logged at the trigger), ``params`` (the run's parameters, a mapping),
+    ``event_ids`` (the numbers of its events on the sender's port, in order: a list, or with `inputs` a list per port) and
+    each declared read (an Arrow table).
     `accumulate(held or None, table) -> held` replaces the list of tables as event state, so that it stays small;
     `finish(held)` then makes of it what `fn` gets (default: the attribute ``finish`` of `accumulate`, else `held`).
 
     Mode ``executors``: ``fn(records, ...)`` gets Spark DataFrames: the records of many Input Sets with column
-    ``inset_id`` (and ``window_start``), and each declared read; the DataFrame it returns keeps column ``inset_id``.
+    ``inset_id`` (and ``window_start``), and each declared read; the DataFrame it returns keeps column ``inset_id``. It may
+    take ``params``.
 
     `columns` are the input columns it needs (all by default): less to hold, less to ship. An output without records is
     not sent. With ``on_error="quarantine"`` an Input Set on which it raises is set aside with the error, and the others
@@ -171,7 +177,7 @@ def generate(
             raise PipelineDefinitionError(
                 f"function {name_of(function)!r} has inputs=(): name its input ports, or leave it out"
             )
-        facts = () if where is ExecutionMode.EXECUTORS else FACTS
+        facts = (PARAMS,) if where is ExecutionMode.EXECUTORS else FACTS
         wrapped = GenerativeFunction(
             function,
             where,

@@ -10,6 +10,7 @@ from airflow_logio.errors import PipelineDefinitionError
 
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,62}")
 _SQL_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,62}")
+_COLUMN = re.compile(r"[A-Za-z_][A-Za-z0-9_ -]{0,62}(?<! )")
 
 
 def check_name(kind: str, name: object) -> str:
@@ -27,10 +28,25 @@ def check_name(kind: str, name: object) -> str:
 
 
 def check_column(name: object) -> str:
-    """Return `name` if it may name a column of an external table; raises PipelineDefinitionError."""
-    if isinstance(name, str) and _SQL_NAME.fullmatch(name):
+    """Return `name` if it may name a column of records or of an external table; raises PipelineDefinitionError."""
+    if isinstance(name, str) and _COLUMN.fullmatch(name):
         return name
-    raise PipelineDefinitionError(f"column name {name!r} is not allowed: use letters, digits and '_', at most 63")
+    raise PipelineDefinitionError(
+        f"column name {name!r} is not allowed: use letters, digits, '_', and inside '-' and spaces, at most 63 characters"
+    )
+
+
+def check_sql_name(name: str) -> str:
+    """Return `name` if it needs no quotes in SQL; raises PipelineDefinitionError.
+
+    The text of a source's query is made before its database is known, and databases quote names in different ways.
+    """
+    if _SQL_NAME.fullmatch(name):
+        return name
+    raise PipelineDefinitionError(
+        f"column {name!r} would have to be quoted in the query of a source; name it otherwise there (SELECT ... AS "
+        "other_name), or read the table without naming columns"
+    )
 
 
 def check_columns(names: Iterable[str] | None) -> tuple[str, ...]:
@@ -49,6 +65,18 @@ def check_table(name: object) -> str:
     if isinstance(name, str) and all(_SQL_NAME.fullmatch(part) for part in name.split(".", 1)):
         return name
     raise PipelineDefinitionError(f"table name {name!r} is not allowed: write 'table' or 'schema.table'")
+
+
+def schema_and_table(table: str) -> tuple[str | None, str]:
+    """The schema and the name in what `check_table` allows; None for the default schema."""
+    schema, _, name = table.rpartition(".")
+    return schema or None, name
+
+
+def may_be_one_table(one: str, other: str) -> bool:
+    """Whether a database may take two names of `check_table` for one table: it knows the default schema, and the letters."""
+    (schema, table), (other_schema, other_table) = (schema_and_table(name.lower()) for name in (one, other))
+    return table == other_table and (schema == other_schema or None in (schema, other_schema))
 
 
 def check_count(what: str, value: object) -> int:

@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from airflow_logio.dataflow import batches
 from airflow_logio.dataflow.describing import class_source, plain_settings, stable_name
+from airflow_logio.dataflow.frames import needed_table
 from airflow_logio.dataflow.reads import DeclaredRead
 from airflow_logio.protocol.values import ExecutionMode
 
@@ -50,7 +51,12 @@ class InputSet:
 
 
 class External(Protocol):
-    """The external systems, as the runtime gives them to `process` and `generate`."""
+    """The external systems, and what else comes from outside, as the runtime gives them to `process` and `generate`."""
+
+    @property
+    def params(self) -> Mapping[str, Any]:
+        """The run's parameters, read-only."""
+        ...
 
     def read(self, read: DeclaredRead, keys: pa.Array | None = None) -> pa.Table:
         """Side-effect read action (Algorithm 4): the rows of `read`, restricted to `keys` of its key column."""
@@ -150,6 +156,10 @@ class SourceBatch:
     next_offset: int
     about: Mapping[str, Any] = field(default_factory=dict)
     """Which part of the read action it is, small and JSON-able; lineage shows it. ``first`` and ``last`` are row numbers."""
+
+    def __post_init__(self) -> None:
+        """A frame of pandas or polars becomes a table. Raises OperatorFailed for anything else."""
+        object.__setattr__(self, "table", needed_table(self.table, "the source"))
 
 
 class SourceOperator(Operator):
@@ -288,6 +298,10 @@ class BatchGenerator(ABC):
     @abstractmethod
     def run(self, tagged: SparkFrame, reads: Mapping[str, SparkFrame]) -> SparkFrame:
         """The author's Spark function; its result keeps column ``inset_id``."""
+
+    def run_with(self, tagged: SparkFrame, reads: Mapping[str, SparkFrame], params: Mapping[str, Any]) -> SparkFrame:
+        """As `run`, with the run's parameters: override this one if the function needs them."""
+        return self.run(tagged, reads)
 
     def split(self, result: pa.Table, count: int) -> list[list[PortTable]]:
         """The Output Set of each of the `count` Input Sets, without column ``inset_id``; [] where it has no rows.

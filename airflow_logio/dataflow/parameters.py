@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import inspect
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from airflow_logio.dataflow.names import did_you_mean, quoted
@@ -17,6 +18,19 @@ def check_type(name: str, kind: object) -> type:
     if isinstance(kind, type) and kind in TYPES:
         return kind
     raise PipelineDefinitionError(f"parameter {name!r} has type {kind!r}; use str, int, float or bool")
+
+
+PARAMS = "params"
+"""The parameter of an author's function that gets the run's parameters, a read-only mapping."""
+
+
+def for_function(function: Callable[..., Any], params: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments by name for a function that may take ``params``."""
+    try:
+        named = inspect.signature(function).parameters
+    except (TypeError, ValueError):  # some builtins have none
+        return {}
+    return {PARAMS: params} if PARAMS in named else {}
 
 
 def check_params(pipeline: str, declared: Mapping[str, type], given: Mapping[str, Any]) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from airflow_logio.dataflow import building, parameters
+from airflow_logio.dataflow import building, parameters, variables
 from airflow_logio.dataflow.call_limits import CallLimit
 from airflow_logio.dataflow.definition import Definition
 from airflow_logio.dataflow.durations import retention_seconds
@@ -63,16 +63,24 @@ class Pipeline:
     """A graph of operators, cut into groups, with named parameters and connections to external systems.
 
     All builder methods raise PipelineDefinitionError. `params` maps names to str, int, float or bool; `connections` are
-    names that a deployment resolves, never URLs.
+    names that a deployment resolves, never URLs. `environment` names variables of whatever process launches a driver, which
+    the driver gets, too: a token, a proxy. Their values are in no command line, Spark property or log.
     """
 
-    def __init__(self, name: str, *, params: Mapping[str, type] | None = None, connections: Iterable[str] = ()) -> None:
+    def __init__(
+        self,
+        name: str,
+        *,
+        params: Mapping[str, type] | None = None,
+        connections: Iterable[str] = (),
+        environment: Iterable[str] = (),
+    ) -> None:
         check_name("pipeline", name)
         typed = {check_name("parameter", p): parameters.check_type(p, kind) for p, kind in (params or {}).items()}
         if isinstance(connections, str):
             raise PipelineDefinitionError(f"connections is the single string {connections!r}: write [{connections!r}]")
         named = tuple(check_name("connection", connection) for connection in connections)
-        self._definition = Definition(name, typed, named)
+        self._definition = Definition(name, typed, named, variables.check_names(environment))
         if len(set(named)) < len(named):
             self._definition.refuse(f"a connection is named twice in {named}")
 
@@ -233,6 +241,11 @@ class Pipeline:
     def connections(self) -> tuple[str, ...]:
         """Names of the external systems the pipeline needs."""
         return self._definition.connections
+
+    @property
+    def environment(self) -> tuple[str, ...]:
+        """Names of the environment variables that drivers get."""
+        return self._definition.environment
 
     @property
     def limits(self) -> Mapping[str, CallLimit]:

@@ -51,15 +51,16 @@ class FunctionRead:
     """What a function of the author reads from an external system, as additional input of a generation (Algorithm 4).
 
     `fetch(url, keys)` gets the URL of the connection, and the keys to look up, if the read has a `key` (as in `TableRead`;
-    else None); it returns an Arrow table. It is called once per generation and its result, the effect, is logged: what it
-    answers need not be the same tomorrow. While the external system is unavailable it is called again, with back-off:
+    else None); it returns an Arrow table. If it takes ``params``, it gets the run's parameters, too. It is called once per
+    generation and its result, the effect, is logged: what it answers need not be the same tomorrow. While the external
+    system is unavailable it is called again, with back-off:
     that is what ExternalUnavailable, ConnectionError, TimeoutError and their like in urllib, requests and httpx mean
     (`unavailability.is_outage`), and errors of the classes `unavailable`. `description` says what is read, JSON-able,
     for READ_ACTION; no secrets. Raises PipelineDefinitionError.
     """
 
     connection: str
-    fetch: Callable[[str, pa.Array | None], pa.Table]
+    fetch: Callable[..., pa.Table]
     description: Mapping[str, Any] = field(default_factory=dict)
     key: str | None = None
     unavailable: tuple[type[Exception], ...] = ()

@@ -8,11 +8,11 @@ from typing import Any
 import pyarrow as pa
 
 from airflow_logio.dataflow.action_writers import ActionWriter
+from airflow_logio.dataflow.column_types import ColumnType, column_type
 from airflow_logio.dataflow.names import check_column, check_columns, check_table, did_you_mean, quoted
 from airflow_logio.dataflow.operators import InputEvent
 from airflow_logio.errors import OperatorFailed, PipelineDefinitionError
 
-COLUMN_TYPES = ("bigint", "double", "text", "boolean", "timestamp", "date")
 LINEAGE_TYPE = "bigint"
 ON_NEW_RUN = ("replace", "append", "error")
 
@@ -20,14 +20,17 @@ ON_NEW_RUN = ("replace", "append", "error")
 class TableWriter(ActionWriter):
     """Inserts the records of each event into a table, in one transaction with the marker of the write action.
 
-    Exactly once, even when a replaced driver keeps writing: the marker refuses it, and a table belongs to one run.
+    Exactly once, even when a replaced driver keeps writing: the marker refuses it. On PostgreSQL and SQLite; a run with
+    tables in another database is refused. `table` is ``table`` or ``schema.table``.
 
-    `columns` (name → one of COLUMN_TYPES) lets the runtime create the table when it is missing, with `primary_key`; the
-    records must then have exactly these columns. `on_new_run` says what a new run does to rows of earlier runs:
-    ``replace`` deletes them as a fenced first write action, ``append`` keeps them, ``error`` refuses a table that has
-    any. With `sends_after_writes` an event is sent on only when its records are in the table, for downstream operators
-    that read it. `lineage_column` names one more column, a ``bigint``: each row then has the event id that it came with,
-    which `logio lineage` takes to say what the row was made from. Raises PipelineDefinitionError.
+    `columns` (name → one of `COLUMN_TYPES`) lets the runtime create the table when it is missing, with `primary_key`; the
+    records must then have exactly these columns, in types that fit without loss. `on_new_run` says what a new run does to
+    rows of earlier runs: ``replace`` deletes them as a fenced first write action, ``append`` keeps them, ``error`` refuses a
+    table that has any. After ``replace`` and ``error``, earlier runs may write to the table no more.
+
+    With `sends_after_writes` an event is sent on only when its records are in the table, for downstream operators that read
+    it. `lineage_column` names one more column, a ``bigint``: each row then has the event id that it came with, which
+    `logio lineage` takes to say what the row was made from. Raises PipelineDefinitionError.
     """
 
     write_guarantee = "conditional"
@@ -47,7 +50,11 @@ class TableWriter(ActionWriter):
         super().__init__(connection)
         self.sends_after_writes = bool(sends_after_writes)
         self.table = check_table(table)
-        self.columns = None if columns is None else {check_column(name): kind for name, kind in columns.items()}
+        self.columns = (
+            None
+            if columns is None
+            else {check_column(name): str(self._type(name, kind)) for name, kind in columns.items()}
+        )
         self.primary_key = check_columns(primary_key)
         self.on_new_run = on_new_run
         self.lineage_column = None if lineage_column is None else check_column(lineage_column)
@@ -58,6 +65,10 @@ class TableWriter(ActionWriter):
 
     def sql_connections(self) -> frozenset[str]:
         return frozenset({self.connection})
+
+    def column_types(self) -> dict[str, ColumnType] | None:
+        """Column → declared type; None if the database is to say."""
+        return None if self.columns is None else {name: self._type(name, kind) for name, kind in self.columns.items()}
 
     def opening(self) -> Mapping[str, Any]:
         """The run takes the table over, and treats what is in it as `on_new_run` says."""
@@ -107,15 +118,12 @@ class TableWriter(ActionWriter):
             raise PipelineDefinitionError(
                 f"writer of table {self.table!r}: columns is empty; leave it out or name some"
             )
-        for name, kind in self.columns.items():
-            if kind not in COLUMN_TYPES:
-                raise PipelineDefinitionError(
-                    f"writer of table {self.table!r}: column {name!r} has type {kind!r}, which is not one of "
-                    f"{quoted(COLUMN_TYPES)}.{did_you_mean(kind, COLUMN_TYPES)}"
-                )
         for name in self.primary_key:
             if name not in self.columns:
                 raise PipelineDefinitionError(
                     f"writer of table {self.table!r}: primary key column {name!r} is not among its columns."
                     f"{did_you_mean(name, self.columns)}"
                 )
+
+    def _type(self, name: str, kind: object) -> ColumnType:
+        return column_type(f"writer of table {self.table!r}: column {name!r}", kind)

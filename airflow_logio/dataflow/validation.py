@@ -15,7 +15,7 @@ from airflow_logio.dataflow.graph import Graph
 from airflow_logio.dataflow.group_order import groups_in_order
 from airflow_logio.dataflow.lineage_scopes import has_path
 from airflow_logio.dataflow.manual_operator import ManualOperator, check_alone, check_manual
-from airflow_logio.dataflow.names import check_count, check_name, did_you_mean, quoted
+from airflow_logio.dataflow.names import check_count, check_name, did_you_mean, may_be_one_table, quoted
 from airflow_logio.dataflow.operators import BatchGenerator, Operator, SourceOperator, WriterOperator
 from airflow_logio.dataflow.quarantine_check import check_on_error, check_quarantines
 from airflow_logio.dataflow.table_writer import TableWriter
@@ -168,6 +168,12 @@ def _check_tables(definition: Definition) -> None:
                 f"operators {first!r} and {second!r} both write table {a.table!r} of {a.connection!r} with on_new_run "
                 f"{a.on_new_run!r} and {b.on_new_run!r}: a new run would find the rows of one when the other begins. "
                 "Let both say 'append', or let them write different tables"
+            )
+        if a.connection == b.connection and a.on_new_run != b.on_new_run and may_be_one_table(a.table, b.table):
+            definition.refuse(
+                f"operators {first!r} and {second!r} write tables {a.table!r} and {b.table!r} of {a.connection!r} with "
+                f"on_new_run {a.on_new_run!r} and {b.on_new_run!r}. A database may take both names for one table, and then "
+                "a new run would lose rows. Give both tables a schema, or let both writers say the same"
             )
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from airflow_logio.protocol.warehouse_rules import MarkerRow, to_apply
+from airflow_logio.protocol.warehouse_rules import LogEnd, MarkerRow, to_apply
 
 BEGIN, INSERT = "begin", "insert"
 """What the description of a write action says under ``action``: the one a run begins with, or records to write."""
@@ -60,6 +60,7 @@ class Marker:
     token: int
     started_at: float
     """When the run was started, seconds since 1970 by the clock of its log."""
+    log_end: LogEnd = field(default_factory=LogEnd, repr=False, compare=False)
 
     @property
     def key(self) -> str:
@@ -71,6 +72,7 @@ class Marker:
 
         To be asked inside the step that then applies them, with the row locked. Afterwards the row holds the number of the
         last action and `self.token`. Raises `Fenced` if a higher token wrote (this driver was replaced), and
-        `LogInconsistent` if the row is behind the log (the external system was restored from an older copy).
+        `LogInconsistent` if the row is behind the log, or ahead of it (one of them was restored from an older copy).
         """
-        return to_apply(self.operator, self.connection, self.token, actions, MarkerRow(number, token))
+        row = MarkerRow(number, token)
+        return to_apply(self.operator, self.connection, self.token, actions, row, self.log_end)

@@ -62,8 +62,13 @@ def _run(demo: Demonstration, console: Console, *, once: bool) -> int:
         user, password = demo.standalone.login() or ("admin", "?")
         console.print(f"Airflow: {demo.standalone.url}   user {user}, password {password}", markup=False)
         console.print("It runs until Ctrl-C.", markup=False)
-        while True:
-            time.sleep(1)
+        try:
+            while True:
+                demo.look_after_airflow()
+                time.sleep(1)
+        except LogioError as error:
+            console.print(f"demo: {error}", style="red", markup=False)
+            return 1
     return 0 if exact else 1
 
 

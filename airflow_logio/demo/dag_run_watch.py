@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from airflow_logio.cli.display import Progress
 from airflow_logio.dataflow.pipeline import Pipeline
 from airflow_logio.demo.rest import Airflow, AirflowUnavailable
-from airflow_logio.demo.standalone import Standalone
 from airflow_logio.errors import LogUnavailable, UnknownRun
 from airflow_logio.protocol.states import CONCLUDED, GroupState
 from airflow_logio.runtime.figures.run_summary import Outcome, RunSummary, summarize
@@ -38,7 +38,7 @@ class Follower:
     store: LogStore
     pipeline: Pipeline
     airflow: Airflow
-    standalone: Standalone
+    look_after_airflow: Callable[[], None]
     dag_id: str
     _run: Run | None = None
     _observer: Observer | None = None
@@ -48,7 +48,7 @@ class Follower:
     def follow(self, run_id: str, progress: Progress) -> Followed:
         began, asked, state = time.monotonic(), float("-inf"), "queued"
         while True:
-            self.standalone.check_alive()
+            self.look_after_airflow()
             self._look(run_id, progress)
             if self._finished or time.monotonic() - asked >= ASK_AIRFLOW_SECONDS:
                 asked = time.monotonic()

@@ -15,6 +15,7 @@ from typing import Any
 from airflow_logio.cli.display import Progress
 from airflow_logio.dataflow.pipeline import Pipeline
 from airflow_logio.demo import earlier
+from airflow_logio.demo.airflow_components import AirflowComponents
 from airflow_logio.demo.check import CheckResult, check
 from airflow_logio.demo.dag_run_watch import Followed, Follower
 from airflow_logio.demo.data import load_products, parquet_file
@@ -33,6 +34,7 @@ from airflow_logio.store.port import LogStore
 START_SECONDS = 240.0
 PARSE_SECONDS = 120.0
 HALT_SECONDS = 5.0
+HEALTH_SECONDS = 3.0
 
 
 @dataclass(slots=True)
@@ -46,6 +48,9 @@ class Demonstration:
     watch: Stopwatch = field(default_factory=Stopwatch)
     run_id: str = field(default_factory=lambda: f"demo__{datetime.now(UTC):%Y-%m-%dT%H:%M:%S}")
     _store: LogStore | None = None
+    _airflow: Airflow | None = None
+    _components: AirflowComponents | None = None
+    _looked_at: float = float("-inf")
 
     def run(self) -> bool:
         """Raises `LogioError` for anything that fails."""
@@ -92,7 +97,19 @@ class Demonstration:
         self.standalone.start()
         airflow = Airflow(self.standalone.url, self.standalone.login)
         self._wait("Airflow starts", airflow.is_healthy, START_SECONDS)
+        self._airflow = airflow
+        self._components = AirflowComponents(self.standalone.start_component, self.progress.say)
+        self._components.remember(self.standalone.components())
         return airflow
+
+    def look_after_airflow(self) -> None:
+        """Every few seconds: say which component of Airflow is gone, and start it again. Raises `ConfigurationError` if
+        Airflow as a whole has ended."""
+        self.standalone.check_alive()
+        if self._airflow is None or self._components is None or time.monotonic() - self._looked_at < HEALTH_SECONDS:
+            return
+        self._components.look(self._airflow.health())
+        self._looked_at = time.monotonic()
 
     def _wait_for_dag(self, airflow: Airflow) -> None:
         def parsed() -> bool:
@@ -131,7 +148,7 @@ class Demonstration:
         if "LOGIO_URL" not in os.environ:  # its own file: the address of a user's database is not repeated
             logio = Path(sys.executable).parent / "logio"
             self.progress.say(f"details, pids to kill: LOGIO_URL={self.places.log_url} {logio} status {self.run_id}")
-        follower = Follower(store, pipeline, airflow, self.standalone, self.example.dag_id)
+        follower = Follower(store, pipeline, airflow, self.look_after_airflow, self.example.dag_id)
         with self.progress:
             return follower.follow(self.run_id, self.progress)
 

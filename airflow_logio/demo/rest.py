@@ -12,7 +12,7 @@ from urllib.parse import quote
 from airflow_logio.errors import LogioError
 
 TIMEOUT_SECONDS = 15.0
-_HEALTHY = ("metadatabase", "scheduler", "triggerer", "dag_processor")
+_HEALTHY = ("metadatabase", "scheduler", "triggerer", "dag-processor")
 
 
 class AirflowRefused(LogioError):
@@ -37,11 +37,16 @@ class Airflow:
 
     def is_healthy(self) -> bool:
         """Whether every component is healthy; False also if Airflow does not answer."""
+        health = self.health()
+        return all(health.get(name) == "healthy" for name in _HEALTHY)
+
+    def health(self) -> dict[str, str]:
+        """Component (``dag-processor``) → ``healthy``, ``unhealthy`` or another word; empty if Airflow does not answer."""
         try:
-            health = self._send("GET", "/api/v2/monitor/health", None, token=None)
+            found = self._send("GET", "/api/v2/monitor/health", None, token=None)
         except (AirflowUnavailable, AirflowRefused):
-            return False
-        return all((health.get(name) or {}).get("status") == "healthy" for name in _HEALTHY)
+            return {}
+        return {name.replace("_", "-"): str((one or {}).get("status")) for name, one in found.items()}
 
     def has_dag(self, dag_id: str) -> bool:
         """False as long as the DAG is not parsed."""

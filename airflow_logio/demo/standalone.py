@@ -34,6 +34,7 @@ class Standalone:
     def __init__(self, places: Places) -> None:
         self._places = places
         self._process: subprocess.Popen[bytes] | None = None
+        self._environment: dict[str, str] = {}
         self.port = free_port(USUAL_PORT)
 
     @property
@@ -46,13 +47,29 @@ class Standalone:
         if not airflow.is_file():
             raise ConfigurationError("Airflow is not installed: pip install 'airflow-logio[demo]'")
         self._places.airflow_home.mkdir(mode=0o700, exist_ok=True)
-        with self._places.airflow_log.open("wb") as log:
-            self._process = subprocess.Popen(
-                [str(airflow), "standalone"],
+        self._environment = environment(self._places, self.port)
+        self._places.airflow_log.write_bytes(b"")
+        self._process = self._start("standalone")
+
+    def start_component(self, name: str) -> subprocess.Popen[bytes]:
+        """Start one component anew, which has ended: `airflow standalone` does not. `stop` ends it, too."""
+        return self._start(name)
+
+    def components(self) -> list[psutil.Process]:
+        """The processes that `airflow standalone` has started itself."""
+        try:
+            return [] if self._process is None else psutil.Process(self._process.pid).children()
+        except psutil.NoSuchProcess:
+            return []
+
+    def _start(self, command: str) -> subprocess.Popen[bytes]:
+        with self._places.airflow_log.open("ab") as log:
+            return subprocess.Popen(
+                [str(Path(sys.executable).with_name("airflow")), command],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
-                env=environment(self._places, self.port),
+                env=self._environment,
                 cwd=self._places.folder,
                 start_new_session=True,  # Ctrl-C goes to this process, which tells Airflow when to end
             )

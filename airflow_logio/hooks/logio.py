@@ -47,12 +47,14 @@ class LogioHook(BaseHook):
             mask_secret(secret)
         return payload_root(self.get_url(), configured)
 
-    def get_store(self, *, create: bool = False) -> LogStore:
+    def get_store(self, *, create: bool = False, connections: int | None = None) -> LogStore:
         """Open the log. `create` makes the tables in an empty database, but never migrates those of an older version.
+
+        The store makes at most so many `connections` at a time, if that is given; who wants one more waits.
 
         Raises `ConfigurationError`, `SchemaMismatch`, `LogUnavailable`. The caller disposes of the store.
         """
-        return open_store(self.get_url(), application="logio airflow", create=create)
+        return open_store(self.get_url(), application="logio airflow", create=create, connections=connections)
 
     def get_conn(self) -> LogStore:
         """The store, as from `get_store`."""

@@ -6,27 +6,14 @@ place.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 from airflow.providers.common.compat.sdk import AirflowNotFoundException, BaseHook
 
 from airflow_logio.errors import ConfigurationError
+from airflow_logio.runtime.launch.spark_arguments import SparkTarget
 
-LOCAL_MASTER = "local[1]"
 SPARK_BINARIES = ("spark-submit", "spark2-submit", "spark3-submit")
-
-
-@dataclass(frozen=True, slots=True)
-class SparkTarget:
-    """Where an application is submitted, and what else its connection says."""
-
-    master: str = LOCAL_MASTER
-    deploy_mode: str | None = None
-    yarn_queue: str | None = None
-    namespace: str | None = None
-    spark_binary: str | None = None
-    principal: str | None = None
 
 
 def spark_target(conn_id: str | None) -> SparkTarget:

@@ -20,12 +20,12 @@ from airflow_logio.store.rules.endings import how_to_begin_anew
 class LogioFreshRunOperator(LogioStopOperator):
     """Halt a run and give it up for good. Clear its DAG run from the first task on, and it starts over from scratch.
 
-    Put it into a DAG of its own that a person triggers (`dags/logio_fresh.py`). The run is named by its uid and never taken
+    Put it into a DAG of its own that a person triggers (`build_fresh_dag`). The run is named by its uid and never taken
     from this task's own DAG run. So a retry or a clear of this task finds the old run given up, and spares the fresh one.
 
     :param run_uid: uid of the run to give up, or at least its first eight digits (templated).
     :param logio_conn_id: the connection of the log.
-    :param deferrable: wait for the halt in the triggerer.
+    :param deferrable: wait for the halt in the triggerer; default as for `LogioSparkOperator`.
     :param timeout: how long to wait for the halt, in seconds or as a timedelta; default: forever. Then the task fails.
     :param poll_interval: seconds between two polls; default: option ``[logio] poll_interval``.
     """
@@ -37,7 +37,7 @@ class LogioFreshRunOperator(LogioStopOperator):
         *,
         run_uid: str,
         logio_conn_id: str = LogioHook.default_conn_name,
-        deferrable: bool = True,
+        deferrable: bool | None = None,
         timeout: timedelta | float | None = None,
         poll_interval: float | None = None,
         **kwargs: Any,

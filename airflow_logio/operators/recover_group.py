@@ -11,11 +11,11 @@ from airflow.providers.common.compat.sdk import AirflowFailException, BaseOperat
 from airflow_logio import _compat
 from airflow_logio.hooks.logio import LogioHook
 from airflow_logio.operators._task.launches import Launching
-from airflow_logio.operators._task.recovery_round import Callback, GroupRecovery, as_callbacks, notify
+from airflow_logio.operators._task.recovery_round import Callback, GroupRecovery, as_callbacks, explain_kill, notify
 from airflow_logio.operators._task.run_lookup import opened_log
 from airflow_logio.operators._task.scaling_round import GroupScaling
 from airflow_logio.runtime.launch.launcher import Launcher, LocalProcessLauncher
-from airflow_logio.runtime.supervision.findings import DueScaling, finding_of
+from airflow_logio.runtime.supervision.findings import DueScaling, UnexplainedKill, finding_of
 from airflow_logio.runtime.supervision.tend import RecoveryOutcome
 
 
@@ -60,6 +60,8 @@ class LogioRecoverGroupOperator(BaseOperator):
             launching = Launching(store, self.logio_conn_id, self.make_launcher(), self.executor)
             if isinstance(finding, DueScaling):
                 return GroupScaling(launching).carry_on(finding)
+            if isinstance(finding, UnexplainedKill):
+                return explain_kill(store, finding)
             recovery = GroupRecovery(launching).recover(finding)
         self.log.info("%s: %s", finding, recovery["why"])
         if recovery["outcome"] == RecoveryOutcome.NOT_NEEDED.value:

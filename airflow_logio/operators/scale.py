@@ -42,7 +42,8 @@ class LogioScaleOperator(BaseOperator):
     :param external_dag_run_id: the DAG run whose run is meant (templated).
     :param reason: why; stored with the request (templated).
     :param logio_conn_id: the connection of the log.
-    :param deferrable: wait for drivers in the triggerer, where waiting holds no worker slot.
+    :param deferrable: wait for drivers in the triggerer, where waiting holds no worker slot; default as for
+        `LogioSparkOperator`.
     :param timeout: how long to wait, in seconds or as a timedelta; default: forever. Then the task fails; the request stands.
     :param poll_interval: seconds between two polls; default: option ``[logio] poll_interval``.
 
@@ -70,7 +71,7 @@ class LogioScaleOperator(BaseOperator):
         external_dag_run_id: str | None = None,
         reason: str = "",
         logio_conn_id: str = LogioHook.default_conn_name,
-        deferrable: bool = True,
+        deferrable: bool | None = None,
         timeout: timedelta | float | None = None,
         poll_interval: float | None = None,
         retries: int = 3,
@@ -86,7 +87,7 @@ class LogioScaleOperator(BaseOperator):
         self.external_dag_run_id = external_dag_run_id
         self.reason = reason
         self.logio_conn_id = logio_conn_id
-        self.deferrable = deferrable
+        self.deferrable = _compat.default_deferrable() if deferrable is None else deferrable
         self.timeout_seconds = timeout.total_seconds() if isinstance(timeout, timedelta) else timeout
         self.poll_interval = poll_interval
         self._check(pipeline if isinstance(pipeline, Pipeline) else None)

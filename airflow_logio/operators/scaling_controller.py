@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from datetime import timedelta
 from functools import partial
 from typing import Any, ClassVar
 
 from airflow.providers.common.compat.sdk import AirflowException, AirflowFailException, BaseOperator
+from airflow.providers.standard.triggers.temporal import TimeDeltaTrigger
 
 from airflow_logio import _compat
 from airflow_logio.dataflow.pipeline import Pipeline
@@ -21,7 +23,7 @@ from airflow_logio.operators._task.scaling_round import GroupScaling, shown
 from airflow_logio.protocol.replicas import replica_name
 from airflow_logio.protocol.states import OPEN_SCALING
 from airflow_logio.runtime.launch.launcher import Launcher, LocalProcessLauncher
-from airflow_logio.runtime.scaling.controller import LOOK_SECONDS, decide, look
+from airflow_logio.runtime.scaling.controller import LOOK_SECONDS, Look, decide, look
 from airflow_logio.runtime.scaling.policies import Policy
 from airflow_logio.runtime.scaling.requests import Stage
 from airflow_logio.store.port import LogStore
@@ -33,9 +35,9 @@ Target = tuple[Run, str]
 
 
 class LogioScalingController(BaseOperator):
-    """Look once at each replicated group, request the number of replicas that the policy wants, and carry the request out.
+    """Look at each replicated group, request the number of replicas that the policy wants, and carry the request out.
 
-    Use it in a DAG that is scheduled every minute or so (`dags/logio_controller.py`). The task log explains every decision
+    Use it in a DAG that is scheduled every minute or so (`build_controller_dag`). The task log explains every decision
     with its figures, even the decision to change nothing. The log keeps each change with its reason (`logio status`). The
     task waits only for drivers, in the triggerer. Several controllers, tasks and people may make requests at once: the
     newest counts. An open request is continued, whatever made it, and no other is made beside it.
@@ -48,6 +50,7 @@ class LogioScalingController(BaseOperator):
         one request; a retry continues it.
     :param logio_conn_id: the connection of the log.
     :param look_seconds: seconds between the two looks that rates are computed from.
+    :param deferrable: wait in the triggerer, between the looks and for drivers; default as for `LogioSparkOperator`.
     :param timeout: how long to wait for drivers, in seconds or as a timedelta. Then the task fails; the request stands,
         and the supervisor of the run continues it.
 
@@ -68,6 +71,7 @@ class LogioScalingController(BaseOperator):
         logio_conn_id: str = LogioHook.default_conn_name,
         look_seconds: float = LOOK_SECONDS,
         timeout: timedelta | float = timedelta(minutes=10),
+        deferrable: bool | None = None,
         retries: int = 3,
         retry_delay: timedelta = timedelta(seconds=5),
         **kwargs: Any,
@@ -80,6 +84,7 @@ class LogioScalingController(BaseOperator):
         self.replicas = replicas
         self.logio_conn_id = logio_conn_id
         self.look_seconds = look_seconds
+        self.deferrable = _compat.default_deferrable() if deferrable is None else deferrable
         self.timeout_seconds = timeout.total_seconds() if isinstance(timeout, timedelta) else timeout
         self._check(pipeline)
 
@@ -87,11 +92,27 @@ class LogioScalingController(BaseOperator):
         """Look, decide, ask. Raises `ConfigurationError`, and AirflowFailException where a retry would not help."""
         with opened_log(self.logio_conn_id) as store:
             targets = self._targets(store)
-            if self.replicas in (None, ""):
-                told = self._by_policy(store, targets)
-            else:
-                told = [self._by_hand(store, targets, context)]
-            return self._carry_out(store, told)
+            if self.replicas not in (None, ""):
+                return self._carry_out(store, [self._by_hand(store, targets, context)])
+            call = store.patience.call
+            earlier = [
+                {"run": run.uid, "group": group, "counted": asdict(call("looking", partial(look, store, run, group)))}
+                for run, group in targets
+            ]
+        if not earlier:
+            return []
+        if self.deferrable:  # no worker slot is held between the two looks
+            trigger = TimeDeltaTrigger(timedelta(seconds=self.look_seconds))
+            self.defer(trigger=trigger, method_name="decide", kwargs={"earlier": earlier})
+        time.sleep(self.look_seconds)
+        return self.decide(context, earlier=earlier)
+
+    def decide(
+        self, context: Mapping[str, Any], event: Any = None, earlier: Sequence[Mapping[str, Any]] = ()
+    ) -> list[dict[str, Any]]:
+        """The second look, which shows what has happened since the `earlier` one."""
+        with opened_log(self.logio_conn_id) as store:
+            return self._carry_out(store, self._by_policy(store, earlier))
 
     def resume(
         self, context: Mapping[str, Any], event: Mapping[str, Any], told: list[dict[str, Any]]
@@ -153,17 +174,19 @@ class LogioScalingController(BaseOperator):
             return None
         return resolve(self.pipeline)[0].name if ":" in self.pipeline else self.pipeline
 
-    def _by_policy(self, store: LogStore, targets: Sequence[Target]) -> list[dict[str, Any]]:
+    def _by_policy(self, store: LogStore, earlier: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
         call = store.patience.call
-        earlier = [call("looking", partial(look, store, run, group)) for run, group in targets]
-        if targets:
-            time.sleep(self.look_seconds)
         told = []
-        for (run, group), before in zip(targets, earlier, strict=True):
+        for one in earlier:
+            run, group, before = (
+                call("finding the run", partial(store.find_run, one["run"])),
+                one["group"],
+                one["counted"],
+            )
             try:
                 verdict = call(
                     "deciding",
-                    partial(decide, store, run, group, self.policy, before),
+                    partial(decide, store, run, group, self.policy, Look(**before)),
                 )
             except ProtocolViolation as error:
                 self.log.info("Run %s, uid %s: no scaling is requested: %s", run.spec.key, run.uid, error)
@@ -203,7 +226,21 @@ class LogioScalingController(BaseOperator):
         return {**_told(run, group, None, replicas, "asked for by hand", request), "by_hand": True}
 
     def _carry_out(self, store: LogStore, told: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        """Take one step of each open request. Then wait in the triggerer for the first of them."""
+        """Take steps of each open request. Then wait in the triggerer for the first of them."""
+        deadline = time.monotonic() + self.timeout_seconds
+        while waiting := self._steps(store, told):
+            if self.deferrable:
+                self._wait(waiting[0], told)
+            if time.monotonic() >= deadline:
+                raise AirflowFailException(
+                    f"request {waiting[0]['request']} is not done after {self.timeout_seconds:g} s. It stands: the "
+                    "supervisor of the run continues it, and so does this task once it is cleared"
+                )
+            time.sleep(_compat.poll_interval())
+        return told
+
+    def _steps(self, store: LogStore, told: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        """Take one step of each open request; those that have to wait for drivers are returned."""
         scaling = GroupScaling(Launching(store, self.logio_conn_id, self.make_launcher(), self.executor))
         waiting = []
         for one in told:
@@ -222,9 +259,7 @@ class LogioScalingController(BaseOperator):
                 one["result"] = shown(step)
             else:
                 waiting.append(one)
-        if waiting:
-            self._wait(waiting[0], told)
-        return told
+        return waiting
 
     def _wait(self, one: Mapping[str, Any], told: list[dict[str, Any]]) -> None:
         trigger = LogioScaleTrigger(

@@ -13,12 +13,13 @@ from airflow_logio import _compat
 from airflow_logio.dataflow.pipeline import Pipeline
 from airflow_logio.hooks.logio import LogioHook
 from airflow_logio.operators._task.group_task import GroupTask, asked_by_person
+from airflow_logio.operators._task.kills import KillGuard, killed_task
 from airflow_logio.operators._task.launches import Launching
 from airflow_logio.operators._task.pipeline_reference import reference, resolve
 from airflow_logio.operators._task.run_lookup import check_current, opened_log, run_of
-from airflow_logio.operators._task.spark_arguments import SparkArguments
 from airflow_logio.protocol.states import WAITING, GroupState
 from airflow_logio.runtime.launch.launcher import Launcher, LocalProcessLauncher
+from airflow_logio.runtime.launch.spark_arguments import SparkArguments
 from airflow_logio.runtime.supervision.whole_watch import Sighting, WholeWatcher
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records import LaunchRecipe, Run
@@ -42,7 +43,8 @@ class LogioSparkOperator(BaseOperator):
     :param logio_conn_id: the connection of the log.
     :param conn_id: connection of type ``spark``; None means a driver with master ``local[1]``.
     :param connections: the pipeline's connection names → Airflow connection ids, where they differ from the run's.
-    :param deferrable: False: watch from the worker instead of the triggerer.
+    :param deferrable: watch from the triggerer, where watching holds no worker slot; False: from the worker. By default as
+        ``AIRFLOW__OPERATORS__DEFAULT_DEFERRABLE`` says, and True where that is not set.
     :param poll_interval: seconds between two polls; by default ``[logio] poll_interval``.
 
     The other parameters are those of Airflow's SparkSubmitOperator. They override the group's settings in the pipeline.
@@ -75,7 +77,7 @@ class LogioSparkOperator(BaseOperator):
         logio_conn_id: str = LogioHook.default_conn_name,
         conn_id: str | None = "spark_default",
         connections: Mapping[str, str] | None = None,
-        deferrable: bool = True,
+        deferrable: bool | None = None,
         poll_interval: float | None = None,
         conf: Mapping[str, Any] | None = None,
         deploy_mode: str | None = None,
@@ -111,7 +113,7 @@ class LogioSparkOperator(BaseOperator):
         self.logio_conn_id = logio_conn_id
         self.conn_id = conn_id
         self.connections = dict(connections or {})
-        self.deferrable = deferrable
+        self.deferrable = _compat.default_deferrable() if deferrable is None else deferrable
         self.poll_interval = poll_interval
         self.conf = conf
         self.deploy_mode = deploy_mode
@@ -136,6 +138,7 @@ class LogioSparkOperator(BaseOperator):
         self.env_vars = env_vars
         self.verbose = verbose
         self.spark_binary = spark_binary
+        self._guard: KillGuard | None = None
 
     def execute(self, context: Mapping[str, Any]) -> dict[str, Any]:
         """A first attempt, a retry, or the first attempt after a clear."""
@@ -148,6 +151,13 @@ class LogioSparkOperator(BaseOperator):
             raise AirflowException(f"the triggerer cannot watch group {self.group!r}: {cause}")
         self.log.info("Group %s, incarnation %s: %s", event["group"], event["incarnation"], cause or event["state"])
         return self._work(context, asked=False, recovers=event["state"] == GroupState.DEAD.value)
+
+    def on_kill(self) -> None:
+        """SIGTERM, or `execution_timeout`: the group halts if a person has ended the task. If that cannot be known, it keeps
+        running, and a note in the log lets the next attempt or the supervisor of the run find out."""
+        guard, self._guard = self._guard, None
+        if guard is not None:
+            guard.act()
 
     def make_launcher(self) -> Launcher:
         """The launcher, which starts claimed drivers as processes on the worker's machine."""
@@ -189,6 +199,7 @@ class LogioSparkOperator(BaseOperator):
         launch = launching.context(run, self.group, recipe, self.pipeline)
         watcher = WholeWatcher(store, run, self.group)
         store.patience.call("noting the launch", lambda: self._note_launches(store, run, watcher.members, recipe))
+        self._guard = KillGuard(launch.log_url, run, self.group, killed_task(context, self.task_id))
         task = GroupTask(launch, self.group, watcher, asked)
         task.log_settings()
         return task
@@ -199,6 +210,7 @@ class LogioSparkOperator(BaseOperator):
             store.note_launch(run.run_id, name, recipe)
 
     def _watch(self, run_uid: str, incarnations: Mapping[str, int], interval: float) -> NoReturn:
+        self._guard = None  # from here on the trigger is told
         trigger = LogioGroupTrigger(
             logio_conn_id=self.logio_conn_id,
             run_uid=run_uid,

@@ -9,11 +9,13 @@ from airflow.providers.common.compat.sdk import BaseOperator
 
 from airflow_logio.dataflow.pipeline import Pipeline
 from airflow_logio.errors import ConfigurationError, PipelineDefinitionError
+from airflow_logio.hooks.connections import database_url
 from airflow_logio.hooks.logio import LogioHook
 from airflow_logio.operators._task.pipeline_reference import reference, resolve
 from airflow_logio.operators._task.run_lookup import identity, opened_log
 from airflow_logio.protocol.liveness import RecoveryBudget
 from airflow_logio.runtime.launch.start_run import check_replay_seconds, lease_of, run_spec
+from airflow_logio.runtime.launch.table_databases import check_table_databases
 from airflow_logio.store.records import RunSpec, Supervision
 
 SUPERVISE, RECOVERY_DAG = "supervise", "dag"
@@ -25,7 +27,7 @@ def supervision_of(recovery: str) -> Supervision:
     if recovery not in known:
         raise PipelineDefinitionError(
             f'recovery is {recovery!r}; give "supervise" (a task of the same DAG run recovers failed groups) or "dag" (a '
-            "recovery DAG does, such as dags/logio_recovery.py)"
+            "recovery DAG does, as `build_recovery_dag` makes it)"
         )
     return known[recovery]
 
@@ -109,7 +111,8 @@ class LogioStartRunOperator(BaseOperator):
         self.budget = recovery_budget_of(recovery_budget)
 
     def execute(self, context: Mapping[str, Any]) -> str:
-        """Raises `ConfigurationError` for a wrong parameter, `IncompatibleRun` for a changed pipeline.
+        """Raises `ConfigurationError` for a wrong parameter and for tables in a database that is neither PostgreSQL nor
+        SQLite, `IncompatibleRun` for a changed pipeline.
 
         Raises `OtherRunUnfinished`, which says what to do.
         """
@@ -128,6 +131,7 @@ class LogioStartRunOperator(BaseOperator):
             payloads=LogioHook(self.logio_conn_id).get_payloads(),
             supervision=self.supervision,
         )
+        check_table_databases(pipeline, lambda name: database_url(spec.connections[name]))
         with opened_log(self.logio_conn_id, create=True) as store:
             run = store.patience.call("starting the run", lambda: store.start_run(spec, alone=self.alone))
         if _settings(run.spec) != _settings(spec):

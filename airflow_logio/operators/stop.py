@@ -40,7 +40,7 @@ class LogioStopOperator(BaseOperator):
     :param group: only this group. It can be drained only if it has a source.
     :param mode: ``drain`` or ``halt``.
     :param logio_conn_id: the connection of the log.
-    :param deferrable: wait in the triggerer, where waiting holds no worker slot.
+    :param deferrable: wait in the triggerer, where waiting holds no worker slot; default as for `LogioSparkOperator`.
     :param timeout: how long to wait, in seconds or as a timedelta; default: forever. Then the task fails.
     :param poll_interval: seconds between two polls; default: option ``[logio] poll_interval``.
     """
@@ -58,7 +58,7 @@ class LogioStopOperator(BaseOperator):
         group: str | None = None,
         mode: str = StopMode.DRAIN.value,
         logio_conn_id: str = LogioHook.default_conn_name,
-        deferrable: bool = True,
+        deferrable: bool | None = None,
         timeout: timedelta | float | None = None,
         poll_interval: float | None = None,
         **kwargs: Any,
@@ -71,7 +71,7 @@ class LogioStopOperator(BaseOperator):
         self.group = group
         self.mode = mode
         self.logio_conn_id = logio_conn_id
-        self.deferrable = deferrable
+        self.deferrable = _compat.default_deferrable() if deferrable is None else deferrable
         self.timeout_seconds = timeout.total_seconds() if isinstance(timeout, timedelta) else timeout
         self.poll_interval = poll_interval
         self._check(pipeline if isinstance(pipeline, Pipeline) else None)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
+from functools import partial
 from typing import Any, ClassVar, NoReturn
 
 from airflow.providers.common.compat.sdk import AirflowException, AirflowFailException, BaseOperator
@@ -14,11 +16,18 @@ from airflow_logio.errors import ConfigurationError
 from airflow_logio.hooks.logio import LogioHook
 from airflow_logio.operators._task.launches import Launching
 from airflow_logio.operators._task.pipeline_reference import reference, resolve
-from airflow_logio.operators._task.recovery_round import Callback, GroupRecovery, as_callbacks, notify
+from airflow_logio.operators._task.recovery_round import Callback, GroupRecovery, as_callbacks, explain_kill, notify
 from airflow_logio.operators._task.run_lookup import identity, opened_log, run_of
 from airflow_logio.operators._task.scaling_round import GroupScaling
 from airflow_logio.runtime.launch.launcher import Launcher, LocalProcessLauncher
-from airflow_logio.runtime.supervision.findings import DueScaling, FailedGroup, FailureFinder, finding_of
+from airflow_logio.runtime.supervision.findings import (
+    DueScaling,
+    FailedGroup,
+    FailureFinder,
+    Finding,
+    UnexplainedKill,
+    finding_of,
+)
 from airflow_logio.runtime.supervision.tend import RecoveryOutcome
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records import Run
@@ -35,15 +44,17 @@ SOON = timedelta(seconds=5)
 class LogioSuperviseOperator(BaseOperator):
     """Wait for failed groups of a run and recover them, until all its groups have ended. The run is that of this DAG run.
 
-    It waits in the triggerer and holds no worker slot. A retry or a clear continues from the log. It handles a failed
-    group as `LogioRecoverGroupOperator` does. It also carries out all requests to scale a replicated group, and wakes a
-    group that is scaled to zero when there is work for it.
+    It waits in the triggerer and holds no worker slot, unless it is told otherwise. A retry or a clear continues from the
+    log. It handles a failed group as `LogioRecoverGroupOperator` does. It also carries out all requests to scale a
+    replicated group, and wakes a group that is scaled to zero when there is work for it.
 
     :param pipeline: a `Pipeline`, or its location: ``"module:attr"``.
     :param run_uid: uid of the run (templated); by default the run that this DAG run has of the pipeline.
     :param logio_conn_id: the connection of the log.
     :param poll_interval: seconds between two polls; by default ``[logio] poll_interval``.
     :param on_recovery_callback: as for `LogioRecoverGroupOperator`.
+    :param deferrable: False: look from the worker, which holds a slot for as long as the run lasts; default as for
+        `LogioSparkOperator`.
     """
 
     template_fields: ClassVar[Sequence[str]] = ("run_uid",)
@@ -57,6 +68,7 @@ class LogioSuperviseOperator(BaseOperator):
         logio_conn_id: str = LogioHook.default_conn_name,
         poll_interval: float | None = None,
         on_recovery_callback: Callback | Sequence[Callback] | None = None,
+        deferrable: bool | None = None,
         retries: int = MANY,
         retry_delay: timedelta = SOON,
         **kwargs: Any,
@@ -67,6 +79,7 @@ class LogioSuperviseOperator(BaseOperator):
         self.logio_conn_id = logio_conn_id
         self.poll_interval = poll_interval
         self.on_recovery_callback = as_callbacks(on_recovery_callback)
+        self.deferrable = _compat.default_deferrable() if deferrable is None else deferrable
 
     def execute(self, context: Mapping[str, Any]) -> dict[str, Any]:
         """Raises AirflowFailException if there is no such run, or this version cannot use the log."""
@@ -84,28 +97,46 @@ class LogioSuperviseOperator(BaseOperator):
 
     # --- inside ------------------------------------------------------------------------------------------------------
 
-    def _work(self, context: Mapping[str, Any], items: Sequence[FailedGroup | DueScaling]) -> dict[str, Any]:
+    def _work(self, context: Mapping[str, Any], items: Sequence[Finding]) -> dict[str, Any]:
         try:
             return self._look_after(context, items)
         except ConfigurationError as error:  # many retries would not help
             raise AirflowFailException(f"the run is not supervised: {error}") from error
 
-    def _look_after(self, context: Mapping[str, Any], items: Sequence[FailedGroup | DueScaling]) -> dict[str, Any]:
+    def _look_after(self, context: Mapping[str, Any], items: Sequence[Finding]) -> dict[str, Any]:
         with opened_log(self.logio_conn_id) as store:
             run = self._run(store, context)
             launching = Launching(store, self.logio_conn_id, self.make_launcher(), self.executor)
             for one in items:
-                if isinstance(one, FailedGroup):
-                    self._recover(launching, context, one)
-                else:
-                    self._scale(launching, one)
-            found = FailureFinder(store, run_uid=run.uid).look()
+                self._act(launching, context, one)
+            finder = FailureFinder(store, run_uid=run.uid)
+            found = finder.look()
+            while not self.deferrable and (found.failed is None or found.going_on):
+                store.patience.call(
+                    "noting the look", partial(store.note_supervisor, self._name(context), run_uid=run.uid)
+                )
+                for one in found.items:
+                    self._act(launching, context, one)
+                time.sleep(self.poll_interval or _compat.poll_interval())
+                found = finder.look()
             # The trigger finds what failed meanwhile. The groups of the run may all have ended.
             ended = found.failed is not None and not found.going_on
             summary = self._summary(store, run) if ended else {}
         if ended:
             return summary
         self._wait(context, run)
+
+    def _act(self, launching: Launching, context: Mapping[str, Any], one: Finding) -> None:
+        if isinstance(one, FailedGroup):
+            self._recover(launching, context, one)
+        elif isinstance(one, UnexplainedKill):
+            explain_kill(launching.store, one)
+        else:
+            self._scale(launching, one)
+
+    def _name(self, context: Mapping[str, Any]) -> str:
+        dag_id, run_id = identity(context)
+        return f"task {self.task_id} of {dag_id}, {run_id}"
 
     def _run(self, store: LogStore, context: Mapping[str, Any]) -> Run:
         if self.run_uid:
@@ -137,10 +168,9 @@ class LogioSuperviseOperator(BaseOperator):
         return {"run": run.uid, "states": states, "recoveries": recoveries}
 
     def _wait(self, context: Mapping[str, Any], run: Run) -> NoReturn:
-        dag_id, run_id = identity(context)
         trigger = LogioFailedGroupTrigger(
             logio_conn_id=self.logio_conn_id,
-            supervisor=f"task {self.task_id} of {dag_id}, {run_id}",
+            supervisor=self._name(context),
             run_uid=run.uid,
             poll_interval=self.poll_interval or _compat.poll_interval(),
         )

@@ -1,9 +1,12 @@
 """What a writer may do, given a marker and an owner that were read under their rows' locks (Algorithm 8 Step 2).
 
 An atomically conditional system keeps two rows. The *marker* of a writer is the last write action that was applied, and
-the fencing token it was applied with. The *owner* of a table is the run that writes to it; the first write action of a run
-takes the table over. `runtime/systems/warehouse.py` reads them with SQL and acts on what is decided here; the simulator's
-external systems (`testing/simulator/write_attempts.py`) run the same functions.
+the fencing token it was applied with. The *owner* of a table is the last run that has claimed all of its rows; with its
+first write action it takes the table over, and runs that were started earlier may not write to it any more. A run that
+appends claims no row: it joins.
+
+`runtime/systems/table_transaction.py` reads them with SQL and acts on what is decided here; the simulator's external
+systems (`testing/simulator/write_attempts.py`) run the same functions.
 """
 
 from __future__ import annotations
@@ -12,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from airflow_logio.errors import Fenced, WriteRefused
+from airflow_logio.errors import ExternalUnavailable, Fenced, LogInconsistent, WriteRefused
 from airflow_logio.protocol.writes import Action, unapplied
 
 
@@ -24,11 +27,18 @@ class MarkerRow(NamedTuple):
 
 
 class Owner(NamedTuple):
-    """The run that a table belongs to."""
+    """The run that has claimed a table."""
 
     run_uid: str
     started_at: float
     """When the run was started, by the clock of its log."""
+
+    def is_newer_than(self, other: Owner) -> bool:
+        return (self.started_at, self.run_uid) > (other.started_at, other.run_uid)
+
+
+NO_RUN = Owner("", 0.0)
+"""The owner of a table that runs have only appended to."""
 
 
 def check_token(operator: str, connection: str, token: int, row: MarkerRow) -> None:
@@ -40,13 +50,57 @@ def check_token(operator: str, connection: str, token: int, row: MarkerRow) -> N
         )
 
 
-def to_apply(operator: str, connection: str, token: int, actions: Sequence[Action], row: MarkerRow) -> Sequence[Action]:
+class LogEnd:
+    """The last number that the log had given out to a writer when its driver began, until the marker was compared with it.
+
+    A marker is never ahead of it: actions are logged first. If it is, commits of the log are lost (a copy was restored,
+    a standby took over that lacked them), and what the log gives out now would count as applied. Compared once: later
+    the row may hold numbers that were given out since.
+    """
+
+    def __init__(self, number: int | None = None) -> None:
+        self._number = number
+
+    def compare(self, operator: str, connection: str, row: MarkerRow) -> None:
+        """Raises `LogInconsistent` if the row is ahead."""
+        if self._number is not None and row.number > self._number:
+            raise LogInconsistent(
+                f"connection {connection!r} has applied write actions of {operator!r} up to {row.number}, but the log has "
+                f"given out numbers up to {self._number} only: it has lost commits (was an older copy restored, or did a "
+                "standby take over that lacked the last ones?). Bring back the log that has them, or give the run up and "
+                "start a fresh one"
+            )
+        self._number = None
+
+
+def first_log_end(actions: Sequence[Action], recovered: int) -> LogEnd:
+    """For the first group of a driver; `recovered` is the last action that was pending when it began, 0 if none was."""
+    return LogEnd(max(recovered, actions[0].number - 1))
+
+
+def to_apply(
+    operator: str, connection: str, token: int, actions: Sequence[Action], row: MarkerRow, log_end: LogEnd
+) -> Sequence[Action]:
     """The actions that a driver with this token still has to apply, by the state of the row.
 
-    Raises `Fenced` if a higher token wrote, `LogInconsistent` if the row is behind the log.
+    Raises `Fenced` if a higher token wrote, `LogInconsistent` if the row is behind the log, or was ahead of it when the
+    driver began.
     """
     check_token(operator, connection, token, row)
+    log_end.compare(operator, connection, row)
     return unapplied(actions, row.number)
+
+
+def check_advanced(operator: str, connection: str, rows: int) -> None:
+    """Refuse a transaction that has changed `rows` rows where it advanced the marker from the values that it had read.
+
+    Its lock forbids that another one changes the marker meanwhile. A database that does not keep the lock is found out
+    here. Raises `ExternalUnavailable`: nothing was applied, and the next attempt reads the marker again.
+    """
+    if rows != 1:
+        raise ExternalUnavailable(
+            f"the marker of {operator!r} on {connection!r} was changed by another driver while this one held its lock"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,16 +114,28 @@ class Contender:
     on_new_run: str
     """What its first write action does to rows of other runs: ``replace``, ``append`` or ``error``."""
 
-    def takes_over(self, owner: Owner | None) -> bool:
-        """Whether the first write action of the run makes the table its own; False if another writer of the run has.
+    is_fresh: bool = False
+    """Its run replaces one that was given up, whose drivers must not write any more, not even to append."""
 
-        Raises `WriteRefused` if a run that was started later owns it: this one was stopped before its first write.
+    @property
+    def claimed(self) -> Owner:
+        """The owner of a table that it takes over."""
+        return NO_RUN if self._joins else self.mine
+
+    @property
+    def _joins(self) -> bool:
+        return self.on_new_run == "append" and not self.is_fresh
+
+    def takes_over(self, owner: Owner | None) -> bool:
+        """Whether the first write action changes the owner; False if another writer of the run has, or the run joins.
+
+        Raises `WriteRefused` if a run that was started later owns the table: this one was stopped before its first write.
         """
         if owner is None:
             return True
-        if (owner.started_at, owner.run_uid) > (self.mine.started_at, self.mine.run_uid):
-            raise self._not_owner(owner.run_uid)
-        return owner.run_uid != self.mine.run_uid
+        if owner.is_newer_than(self.mine):
+            raise self._not_owner(owner)
+        return not self._joins and owner.run_uid != self.mine.run_uid
 
     def empties(self, *, is_filled: bool) -> bool:
         """Whether a table that it takes over is emptied. Raises `WriteRefused` if it must be empty and is not."""
@@ -80,13 +146,25 @@ class Contender:
             )
         return self.on_new_run == "replace"
 
-    def check_owner(self, owner: str | None) -> None:
-        """Raises `WriteRefused` unless this run, by its uid, owns the table."""
-        if owner != self.mine.run_uid:
+    def check_owner(self, owner: Owner | None) -> None:
+        """Raises `WriteRefused` unless this run owns the table, or appends to one that no newer run owns."""
+        appends = self.on_new_run == "append" and owner is not None and not owner.is_newer_than(self.mine)
+        if not appends and (owner is None or owner.run_uid != self.mine.run_uid):
             raise self._not_owner(owner)
 
-    def _not_owner(self, owner: str | None) -> WriteRefused:
+    def check_not_replaced(self, owner: Owner | None) -> None:
+        """Raises `WriteRefused` if a newer run owns the table. For a run that is to write again, or for the first time."""
+        if owner is not None and owner.run_uid != self.mine.run_uid and owner.is_newer_than(self.mine):
+            raise self._not_owner(owner)
+
+    def _not_owner(self, owner: Owner | None) -> WriteRefused:
+        where = f"table {self.table!r} of connection {self.connection!r}"
+        if owner is None:
+            return WriteRefused(
+                f"{where} has no owner, though run {self.mine.run_uid} has begun to write to it: its row in logio_owner was "
+                "deleted, or it began under an earlier version, which kept the row elsewhere. Start a fresh run"
+            )
         return WriteRefused(
-            f"table {self.table!r} of connection {self.connection!r} belongs to run {owner or 'none'}: a newer run has taken "
-            f"it over, and run {self.mine.run_uid} must not write to it any more"
+            f"{where} belongs to run {owner.run_uid}: a newer run has taken it over, and run {self.mine.run_uid} must not "
+            "write to it any more"
         )

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Any, ClassVar
 
-from airflow.providers.common.compat.sdk import AirflowException, BaseOperator
+from airflow.providers.common.compat.sdk import AirflowException, BaseSensorOperator, PokeReturnValue
 
 from airflow_logio import _compat
 from airflow_logio.hooks.logio import LogioHook
-from airflow_logio.operators._task.run_lookup import identity
-from airflow_logio.runtime.supervision.findings import FailedGroup, finding_of
+from airflow_logio.operators._task.run_lookup import identity, opened_log
+from airflow_logio.runtime.supervision.findings import FailedGroup, FailureFinder, Findings, finding_of
+from airflow_logio.store.port import LogStore
 from airflow_logio.triggers.failed_groups import LogioFailedGroupTrigger
 
 
-class LogioFailedGroupSensor(BaseOperator):
-    """Wait in the triggerer until at least one group is dead or has to be scaled, and return these findings.
+class LogioFailedGroupSensor(BaseSensorOperator):
+    """Wait until at least one group is dead or has to be scaled, and return these findings.
 
     A group is dead if its driver process has ended although the log does not say that the group finished or is parked, if
     its lease has expired, or if it is stuck in a launch state past its deadline. While the log database is unreachable, no
@@ -27,9 +29,15 @@ class LogioFailedGroupSensor(BaseOperator):
     :param run_uid: only this run (templated).
     :param pipeline: only runs of the pipeline of this name (templated). By default the runs of all pipelines.
     :param logio_conn_id: the connection of the log.
-    :param poll_interval: seconds between two polls; by default ``[logio] poll_interval``. With a log in PostgreSQL, a failure
-        that the driver itself reports is found at once.
-    :param give_up_after: return an empty list after this time without a failure; by default wait forever.
+    :param poke_interval: seconds between two looks; by default ``[logio] poll_interval``. In the triggerer, with a log in
+        PostgreSQL, a failure that the driver itself reports is found at once.
+    :param give_up_after: return an empty list after this time without a failure; by default wait until `timeout`. Not with
+        ``mode="reschedule"``.
+    :param deferrable: wait in the triggerer; default as for `LogioSparkOperator`. Otherwise `mode` says how the worker waits.
+        In mode ``reschedule`` a look at a driver that is silent takes as long as its lease: a death that only the lease
+        shows must be watched without a gap.
+
+    `timeout`, `soft_fail`, `never_fail`, `mode` and so on are those of every sensor of Airflow.
 
     Returns a list of findings, each a dict: ``expand`` `LogioRecoverGroupOperator` over it. There is one finding per failed
     group, with ``run_uid``, ``pipeline``, ``dag_run_id``, ``group``, ``incarnation``, ``cause`` and ``detected_at`` (seconds
@@ -46,42 +54,89 @@ class LogioFailedGroupSensor(BaseOperator):
         run_uid: str | None = None,
         pipeline: str | None = None,
         logio_conn_id: str = LogioHook.default_conn_name,
-        poll_interval: float | None = None,
         give_up_after: timedelta | None = None,
+        deferrable: bool | None = None,
+        poke_interval: timedelta | float | None = None,
         retries: int = 3,
         retry_delay: timedelta = timedelta(seconds=5),
         **kwargs: Any,
     ) -> None:
-        super().__init__(retries=retries, retry_delay=retry_delay, **kwargs)
-        if poll_interval is not None and poll_interval <= 0:
-            raise ValueError(f"poll_interval is {poll_interval}; it must be above 0 seconds")
+        interval = _compat.poll_interval() if poke_interval is None else poke_interval
+        super().__init__(poke_interval=interval, retries=retries, retry_delay=retry_delay, **kwargs)
+        if self.poke_interval <= 0:
+            raise ValueError(f"poke_interval is {poke_interval}; it must be above 0 seconds")
         if give_up_after is not None and give_up_after <= timedelta(0):
             raise ValueError(f"give_up_after is {give_up_after}; it must be above 0 seconds")
+        self.deferrable = _compat.default_deferrable() if deferrable is None else deferrable
+        if give_up_after is not None and self.mode == "reschedule" and not self.deferrable:
+            raise ValueError(
+                "give_up_after needs a sensor that is not rescheduled; give timeout and soft_fail=True instead"
+            )
         self.run_uid = run_uid
         self.pipeline = pipeline
         self.logio_conn_id = logio_conn_id
-        self.poll_interval = poll_interval
         self.give_up_after = give_up_after
+        self._finder: FailureFinder | None = None
+        self._began = 0.0
 
     def execute(self, context: Mapping[str, Any]) -> list[dict[str, Any]]:
-        """Defers at once: the first look of the trigger costs no more than one here."""
-        dag_id, _ = identity(context)
-        trigger = LogioFailedGroupTrigger(
-            logio_conn_id=self.logio_conn_id,
-            supervisor=f"DAG {dag_id}, task {self.task_id}",
-            pipeline=self.pipeline,
-            run_uid=self.run_uid,
-            poll_interval=self.poll_interval or _compat.poll_interval(),
-            give_up_after=None if self.give_up_after is None else self.give_up_after.total_seconds(),
-        )
-        self.defer(trigger=trigger, method_name="resume")
-        raise AssertionError("defer does not return")
+        """Defers at once: the first look of the trigger costs no more than one here. Or pokes."""
+        if self.deferrable:
+            trigger = LogioFailedGroupTrigger(
+                logio_conn_id=self.logio_conn_id,
+                supervisor=self._supervisor(context),
+                pipeline=self.pipeline,
+                run_uid=self.run_uid,
+                poll_interval=self.poke_interval,
+                give_up_after=None if self.give_up_after is None else self.give_up_after.total_seconds(),
+            )
+            self.defer(trigger=trigger, method_name="resume", timeout=timedelta(seconds=self.timeout))
+        self._began = time.monotonic()
+        with opened_log(self.logio_conn_id) as store:
+            self._finder = FailureFinder(store, pipeline=self.pipeline, run_uid=self.run_uid)
+            self._store = store
+            found: list[dict[str, Any]] = super().execute(context) or []
+        return found
+
+    def poke(self, context: Mapping[str, Any]) -> PokeReturnValue:
+        """One look."""
+        assert self._finder is not None
+        self._note(self._store, context)
+        findings = self._look(self._finder)
+        items = [one.as_dict() for one in findings.items]
+        all_ended = self.run_uid is not None and findings.failed is not None and not findings.going_on
+        limit = None if self.give_up_after is None else self.give_up_after.total_seconds()
+        given_up = limit is not None and time.monotonic() - self._began >= limit
+        if items or all_ended or given_up:
+            return PokeReturnValue(is_done=True, xcom_value=self._told(items))
+        return PokeReturnValue(is_done=False)
 
     def resume(self, context: Mapping[str, Any], event: Mapping[str, Any]) -> list[dict[str, Any]]:
         """The trigger has found something, or has given up."""
         if event.get("error"):
             raise AirflowException(f"the triggerer cannot look for failed groups: {event['error']}")
-        findings: list[dict[str, Any]] = list(event["findings"])
+        return self._told(list(event["findings"]))
+
+    # --- inside ------------------------------------------------------------------------------------------------------
+
+    def _supervisor(self, context: Mapping[str, Any]) -> str:
+        return f"DAG {identity(context)[0]}, task {self.task_id}"
+
+    def _note(self, store: LogStore, context: Mapping[str, Any]) -> None:
+        store.patience.call(
+            "noting the look",
+            lambda: store.note_supervisor(self._supervisor(context), pipeline=self.pipeline, run_uid=self.run_uid),
+        )
+
+    def _look(self, finder: FailureFinder) -> Findings:
+        """Look once; a poke that is the only one of its process looks on while a driver is silent."""
+        findings = finder.look()
+        while self.reschedule and not findings.items and finder.suspects():
+            time.sleep(self.poke_interval if self.poke_interval < 1 else 1.0)
+            findings = finder.look()
+        return findings
+
+    def _told(self, findings: list[dict[str, Any]]) -> list[dict[str, Any]]:
         for one in findings:
             found = finding_of(one)
             if isinstance(found, FailedGroup):

@@ -21,12 +21,14 @@ def open_store(
     driver: Claim | None = None,
     patience: Patience | None = None,
     create: bool = False,
+    connections: int | None = None,
 ) -> LogStore:
     """Open the log at `url`, with its schema checked.
 
     `application` names the database sessions (PostgreSQL). The sessions of a `driver` are named for its claim instead:
     if it stops inside a transaction, they are found and ended by that name. `create` makes the tables if there are
-    none. Older tables are never migrated here, because other runs may be active.
+    none. Older tables are never migrated here, because other runs may be active. `connections` bounds those that are
+    open at a time.
 
     Raises `ConfigurationError` for an unusable URL, `SchemaMismatch` for a schema of another version, `LogUnavailable`
     if the database does not answer.
@@ -41,4 +43,4 @@ def open_store(
     log_id = revision.check(url)
     if driver is not None:
         application = backends.driver_application(log_id, driver.run_id, driver.group, driver.incarnation)
-    return SqlLogStore.at(url, application=application, patience=patience)
+    return SqlLogStore.at(url, application=application, patience=patience, connections=connections)

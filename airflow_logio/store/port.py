@@ -15,7 +15,7 @@ from airflow_logio.protocol.commit_queue import CommitAttempt
 from airflow_logio.protocol.effects import Effects
 from airflow_logio.protocol.recovery import LoggedEvent, Recovered
 from airflow_logio.protocol.replicas import Placement, Slot
-from airflow_logio.protocol.states import GroupState, ScalingState
+from airflow_logio.protocol.states import GroupState, RunState, ScalingState
 from airflow_logio.protocol.values import Port
 from airflow_logio.store.lineage_port import LineageLog
 from airflow_logio.store.records import (
@@ -32,8 +32,11 @@ from airflow_logio.store.records import (
     QuarantinedInputSet,
     Retried,
     Run,
+    RunFigures,
+    RunSight,
     RunSpec,
     ScalingRequest,
+    SupervisorNote,
     SupervisorRecord,
     UnderWay,
 )
@@ -364,20 +367,36 @@ class LogStore(ABC):
     def launch_recipe(self, run_id: int, group: str) -> LaunchRecipe | None:
         """The noted recipe, or None. A group without one is launched only by the process that started its run."""
 
-    @abstractmethod
     def note_supervisor(self, name: str, *, pipeline: str | None = None, run_uid: str | None = None) -> None:
-        """Note that the supervisor of this name is about to look for failed groups of this run, of this pipeline, or of
-        all runs."""
+        """`note_supervisors` of one."""
+        self.note_supervisors([SupervisorNote(name, pipeline, run_uid)])
+
+    @abstractmethod
+    def note_supervisors(self, notes: Sequence[SupervisorNote]) -> None:
+        """Supervisors of these names are about to look for failed groups. Of two notes of one name the last one counts."""
 
     @abstractmethod
     def supervisors(self) -> Sequence[SupervisorRecord]:
         """All supervisors that have looked for failed groups, the latest first."""
 
     @abstractmethod
+    def sight(self, uids: Collection[str] | None) -> Sequence[RunSight]:
+        """The runs of these uids, whatever their state, or all that go on (None): oldest first, in one snapshot.
+
+        Uids that the log does not have are left out. One statement on PostgreSQL, however many runs are asked for; one more
+        for runs that this store sees for the first time, and one more if a run among them has replicated groups.
+        """
+
     def unfinished(
         self, *, pipeline: str | None = None, run_uid: str | None = None
     ) -> Sequence[tuple[Run, Sequence[GroupStatus]]]:
-        """Unfinished runs, oldest first, with their groups: what a supervisor looks at, in one snapshot."""
+        """Runs that go on, oldest first, with their groups, in one snapshot: all, of one pipeline, or this one."""
+        seen = self.sight(None if run_uid is None else [run_uid])
+        return [
+            (one.run, one.groups)
+            for one in seen
+            if one.run.state is RunState.RUNNING and pipeline in (None, one.run.spec.key.pipeline)
+        ]
 
     @abstractmethod
     def listen(self, ring: Callable[[], None]) -> Hearing | None:
@@ -408,6 +427,10 @@ class LogStore(ABC):
     @abstractmethod
     def under_way(self, run_id: int) -> UnderWay:
         """What is acknowledged or logged, and not done yet. Reads counters, not events."""
+
+    @abstractmethod
+    def figures(self, run_ids: Collection[int]) -> Mapping[int, RunFigures]:
+        """`progress`, `under_way` and `drivers` of several runs, in as many statements as of one."""
 
     @abstractmethod
     def references(self, run_id: int, prefix: str) -> Collection[str]:

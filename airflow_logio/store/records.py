@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
@@ -194,6 +194,18 @@ class DriverIdentity:
 
 
 @dataclass(frozen=True, slots=True)
+class KilledTask:
+    """An Airflow task that was killed while it watched a group, before it knew why (ADR-66)."""
+
+    dag_id: str
+    dag_run_id: str
+    task_id: str
+    map_index: int = -1
+    last_try: bool = False
+    """Whether Airflow would not have tried it again: then it may have failed by itself."""
+
+
+@dataclass(frozen=True, slots=True)
 class LaunchRecipe:
     """How a supervisor launches a group: names of connections, never URLs or passwords."""
 
@@ -202,6 +214,8 @@ class LaunchRecipe:
     """The pipeline's connection name → connection id, where it differs from the run's."""
     arguments: Mapping[str, Any] = field(default_factory=dict)
     """The arguments of spark-submit that were given, under the names that `LogioSparkOperator` gives them."""
+    killed: KilledTask | None = None
+    """The task that has said so was killed since, and nobody knows why yet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -332,6 +346,10 @@ class GroupStatus:
     """Commits of the group, all incarnations together (the fence row's number of the last one)."""
     load: Load | None = None
     """The load that the driver of this incarnation reported with its last heartbeat."""
+    killed: KilledTask | None = None
+    """The task that watched the group, if it was killed and nobody has found out why yet."""
+    beat_age_seconds: float | None = field(default=None, compare=False)
+    """Since its last heartbeat, by the database's clock; None if it has given none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -416,6 +434,35 @@ class Collected:
     """Where a sweep resumes: behind this event_id, or at the beginning if it is 0."""
     refs: tuple[str, ...] = ()
     """Payloads that no row names any more. Remove them after the commit; the sweep of the run finds what is forgotten."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunSight:
+    """One run as a watcher sees it, at one moment."""
+
+    run: Run
+    groups: Sequence[GroupStatus]
+    """All of them, by name."""
+    requests: Sequence[ScalingRequest] = ()
+    """The latest request to scale each of its groups, the oldest first; of a group, no other one can be open."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunFigures:
+    """Counters and drivers of a run: what displays and metrics are made of."""
+
+    ports: Sequence[PortProgress]
+    under_way: UnderWay
+    drivers: Sequence[DriverRecord]
+
+
+@dataclass(frozen=True, slots=True)
+class SupervisorNote:
+    """What a supervisor says when it looks: its name, and the only pipeline or run that it looks after, if it is only one."""
+
+    name: str
+    pipeline: str | None = None
+    run_uid: str | None = None
 
 
 def has_sources(spec: RunSpec, group: str) -> bool:

@@ -12,13 +12,12 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
 
-import pyarrow as pa
-
 from airflow_logio.authored_frames import authored_frames
 from airflow_logio.dataflow.operators import Operator, SourceBatch, SourceOperator, StatefulOperator, StatelessOperator
 from airflow_logio.dataflow.pipeline import Pipeline
 from airflow_logio.dataflow.sources import ConnectedSource
 from airflow_logio.dataflow.table_writer import TableWriter
+from airflow_logio.dataflow.write_actions import WriteAction
 from airflow_logio.errors import LogioError, OperatorFailed
 from airflow_logio.protocol.effects import CountEvents, LogEvent, LogWrite
 from airflow_logio.protocol.group import GroupProtocol
@@ -120,7 +119,7 @@ class _Trying:
     def _settle(self) -> None:
         """Write what was written, and hand over what operators get over the log, until nothing is left to do."""
         while True:
-            writes: dict[str, list[pa.Table]] = {}
+            writes: dict[str, list[LogWrite]] = {}
             for effect in self._protocol.close_step():
                 if isinstance(effect, CountEvents) and effect.direction == "out":
                     self._trial.events[effect.port] += effect.events
@@ -128,9 +127,9 @@ class _Trying:
                 elif isinstance(effect, LogEvent):
                     self._sent(effect)
                 elif isinstance(effect, LogWrite) and effect.payload is not None:
-                    writes.setdefault(effect.operator, []).append(effect.payload)
-            for name, tables in writes.items():
-                self._write(self._pipeline.operators[name], name, tables)
+                    writes.setdefault(effect.operator, []).append(effect)
+            for name, logged in writes.items():
+                self._write(self._pipeline.operators[name], name, [_action(one) for one in logged])
             if not any([self._hand_over(name) for name in self._protocol.operators]):
                 return
 
@@ -139,10 +138,10 @@ class _Trying:
             if not delivery.fused and delivery.receiver in self._waiting:
                 self._waiting[delivery.receiver].append(effect.event)
 
-    def _write(self, operator: Operator, name: str, tables: list[pa.Table]) -> None:
-        self._trial.written[name] += sum(table.num_rows for table in tables)
+    def _write(self, operator: Operator, name: str, actions: list[WriteAction]) -> None:
+        self._trial.written[name] += sum(action.records.num_rows for action in actions)
         if isinstance(operator, TableWriter):
-            self._connections.warehouse(operator.connection).rehearse(operator, tables)
+            self._connections.warehouse(operator.connection).rehearse(operator, actions)
 
     def _hand_over(self, name: str) -> bool:
         """Deliver events that wait at ports of an operator, in the order that it declares; False if none could be."""
@@ -158,3 +157,8 @@ class _Trying:
             self._turn[name] += 1
             moved = True
         return moved
+
+
+def _action(logged: LogWrite) -> WriteAction:
+    """As it would be read back from the log; no run has it."""
+    return WriteAction("", logged.operator, logged.connection, logged.number, 1, logged.payload, logged.header)

@@ -1,4 +1,4 @@
-"""Base of the triggers: plain arguments, and one store that is opened late and closed in `cleanup`."""
+"""Base of the triggers: plain arguments, and a share in the one poller of the log."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from collections.abc import Callable
 from typing import Any, ClassVar, TypeVar
 
 from airflow_logio._compat import BaseTrigger
-from airflow_logio.hooks.logio import LogioHook
 from airflow_logio.store.port import LogStore
-from airflow_logio.store.records import Run
+from airflow_logio.store.records import SupervisorNote
+from airflow_logio.triggers.log_poller import LogLook, Share, Watch, join
 
 _T = TypeVar("_T")
 
@@ -26,8 +26,7 @@ class LogTrigger(BaseTrigger):
             raise ValueError(f"poll_interval is {poll_interval}; it must be above 0 seconds")
         self.logio_conn_id = logio_conn_id
         self.poll_interval = float(poll_interval)
-        self._store: LogStore | None = None
-        self._threads: set[asyncio.Task[Any]] = set()
+        self._share: Share | None = None
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
         """Class path, and the arguments that create an equal trigger in another process."""
@@ -35,42 +34,31 @@ class LogTrigger(BaseTrigger):
         return path, {name: getattr(self, name) for name in ("logio_conn_id", "poll_interval", *self.arguments)}
 
     async def cleanup(self) -> None:
-        """Close connections. This says nothing about what is watched: a restart of the triggerer calls it, too."""
-        try:
-            if self._threads:
-                await asyncio.wait(self._threads)
-        finally:
-            store, self._store = self._store, None
-            if store is not None:
-                await asyncio.to_thread(store.dispose)
+        """Leave the poller. This says nothing about what is watched: a restart of the triggerer calls it, too."""
+        share, self._share = self._share, None
+        if share is not None:
+            share.leave()
 
-    async def _in_thread(self, act: Callable[[], _T]) -> _T:
-        """What `act` returns or raises. If the waiting task is cancelled, the thread keeps running and may still open the
-        log, so `cleanup` waits for it."""
-        thread = asyncio.create_task(asyncio.to_thread(act))
-        self._threads.add(thread)
-        thread.add_done_callback(self._ended)
-        return await asyncio.shield(thread)
+    async def _seen(
+        self,
+        see: Callable[[LogLook], _T | None],
+        *,
+        uid: str | None = None,
+        all_runs: bool = False,
+        figures: bool = False,
+        note: SupervisorNote | None = None,
+    ) -> _T:
+        """The first answer of `see`, which is called in a thread with each look. Raises what opening the log raises, and
+        what `see` raises."""
+        watch = Watch(see, self.poll_interval, uid, all_runs, figures, note)
+        found: _T = await asyncio.wrap_future(self._in_poller().watch(watch))
+        return found
 
-    def _ended(self, thread: asyncio.Task[Any]) -> None:
-        self._threads.discard(thread)
-        if not thread.cancelled():
-            thread.exception()  # no task may be left to retrieve it
+    async def _in_thread(self, act: Callable[[LogStore], _T]) -> _T:
+        """What `act` returns or raises. If the waiting task is cancelled, the thread continues."""
+        return await asyncio.shield(asyncio.wrap_future(self._in_poller().act(act)))
 
-    # --- in a thread -------------------------------------------------------------------------------------------------
-
-    def _open_log(self) -> LogStore:
-        """Open the log. Raises `LogUnavailable`, and what a wrong connection raises."""
-        self._store = LogioHook(self.logio_conn_id).get_store()
-        return self._store
-
-    def _open_run(self, uid: str) -> tuple[LogStore, Run]:
-        """Open the log, and find the run. Raises `UnknownRun`, and what `_open_log` raises."""
-        store = LogioHook(self.logio_conn_id).get_store()
-        try:
-            run = store.find_run(uid)
-        except BaseException:
-            store.dispose()
-            raise
-        self._store = store
-        return store, run
+    def _in_poller(self) -> Share:
+        if self._share is None:
+            self._share = join(self.logio_conn_id)
+        return self._share

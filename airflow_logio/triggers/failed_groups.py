@@ -8,17 +8,18 @@ from __future__ import annotations
 
 import time
 from collections.abc import AsyncIterator
+from typing import Any
 
 from airflow.providers.common.compat.sdk import AirflowException
 
 from airflow_logio._compat import TriggerEvent
 from airflow_logio.errors import LogioError, LogUnavailable
 from airflow_logio.runtime.supervision.findings import FailureFinder, Findings
+from airflow_logio.store.port import LogStore
+from airflow_logio.store.records import SupervisorNote
 from airflow_logio.triggers.base import LogTrigger
-from airflow_logio.triggers.bell import FailureBell
+from airflow_logio.triggers.log_poller import LogLook
 
-NOTE_SECONDS = 5.0
-"""How often the log is told that a supervisor is looking."""
 _SILENT_LOOKS = 60
 
 
@@ -48,43 +49,34 @@ class LogioFailedGroupTrigger(LogTrigger):
         self.run_uid = run_uid
         self.give_up_after = give_up_after
         self._finder: FailureFinder | None = None
-        self._noted_at = float("-inf")
+        self._store: LogStore | None = None
+        self._began = time.monotonic()
         self._silent = 0
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
-        """Look once per `poll_interval`, each time in a thread, and whenever a driver reports its failure."""
-        began = time.monotonic()
-        bell = FailureBell(self.poll_interval)
+        """Wait until a look has found something. It looks once per `poll_interval`, and when a driver reports its failure."""
+        note = SupervisorNote(self.supervisor, self.pipeline, self.run_uid)
+        self._began = time.monotonic()
         try:
-            while True:
-                try:
-                    findings = await self._in_thread(self._look)
-                    if self._store is not None:
-                        bell.listen(self._store)
-                except (LogioError, AirflowException) as error:
-                    yield TriggerEvent({"findings": [], "error": f"{type(error).__name__}: {error}"})
-                    return
-                if findings.items or self._is_over(findings, time.monotonic() - began):
-                    yield TriggerEvent({"findings": [one.as_dict() for one in findings.items]})
-                    return
-                await bell.wait()
-        finally:
-            bell.close()
-
-    def _is_over(self, findings: Findings, seconds: float) -> bool:
-        if findings.failed is None:
-            return False
-        all_ended = self.run_uid is not None and not findings.going_on
-        return all_ended or (self.give_up_after is not None and seconds >= self.give_up_after)
+            event = await self._seen(self._see, uid=self.run_uid, all_runs=self.run_uid is None, note=note)
+        except (LogioError, AirflowException) as error:
+            event = {"findings": [], "error": f"{type(error).__name__}: {error}"}
+        yield TriggerEvent(event)
 
     # --- in a thread -------------------------------------------------------------------------------------------------
 
-    def _look(self) -> Findings:
+    def _see(self, look: LogLook) -> dict[str, Any] | None:
+        """The event, if there is one."""
+        findings = self._judge(look)
+        if findings.items or self._is_over(findings, time.monotonic() - self._began):
+            return {"findings": [one.as_dict() for one in findings.items]}
+        return None
+
+    def _judge(self, look: LogLook) -> Findings:
         try:
-            findings = self._open().look()
-            self._note()
+            findings = self._not_answered(look.error) if look.store is None else self._find(look.store, look)
         except LogUnavailable as error:
-            findings = Findings(None, unavailable=str(error))
+            findings = self._not_answered(error)
         if findings.failed is not None:
             self._silent = 0
         else:
@@ -95,13 +87,19 @@ class LogioFailedGroupTrigger(LogTrigger):
             self._silent += 1
         return findings
 
-    def _open(self) -> FailureFinder:
-        if self._store is None or self._finder is None:
-            self._finder = FailureFinder(self._open_log(), pipeline=self.pipeline, run_uid=self.run_uid)
-        return self._finder
+    def _find(self, store: LogStore, look: LogLook) -> Findings:
+        if self._finder is None or self._store is not store:
+            self._store, self._finder = store, FailureFinder(store, pipeline=self.pipeline, run_uid=self.run_uid)
+        mine = look.runs.get(self.run_uid) if self.run_uid is not None else None
+        sights = look.going_on if self.run_uid is None else [] if mine is None else [mine]
+        return self._finder.judge(sights, look.asked_at)
 
-    def _note(self) -> None:
-        """Note in the log that this supervisor is looking; owners of runs can see it."""
-        if self._store is not None and time.monotonic() - self._noted_at >= NOTE_SECONDS:
-            self._store.note_supervisor(self.supervisor, pipeline=self.pipeline, run_uid=self.run_uid)
-            self._noted_at = time.monotonic()
+    def _not_answered(self, error: LogUnavailable | None) -> Findings:
+        why = str(error)
+        return Findings(None, unavailable=why) if self._finder is None else self._finder.not_answered(why)
+
+    def _is_over(self, findings: Findings, seconds: float) -> bool:
+        if findings.failed is None:
+            return False
+        all_ended = self.run_uid is not None and not findings.going_on
+        return all_ended or (self.give_up_after is not None and seconds >= self.give_up_after)

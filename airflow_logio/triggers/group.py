@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
 
@@ -17,22 +18,24 @@ from airflow.providers.common.compat.sdk import AirflowException
 from airflow_logio._compat import TriggerEvent, aget_task_state
 from airflow_logio.errors import LogioError, LogUnavailable
 from airflow_logio.protocol.states import WAITING, GroupState
+from airflow_logio.runtime.figures.whole_group import members_of
 from airflow_logio.runtime.supervision.halt import Halt, halt_all_for_good
+from airflow_logio.runtime.supervision.killed_task import STOPPING
 from airflow_logio.runtime.supervision.presence import SupervisionWatch
-from airflow_logio.runtime.supervision.whole_watch import Sighting, WholeWatcher
-from airflow_logio.store.records import Run
+from airflow_logio.runtime.supervision.whole_watch import WholeWatcher
+from airflow_logio.store.port import LogStore
+from airflow_logio.store.records import Run, RunSight
 from airflow_logio.triggers.base import LogTrigger
+from airflow_logio.triggers.log_poller import LogLook
 from airflow_logio.triggers.reporting import GroupReporter
 
 WAKING = WAITING | {GroupState.FINISHED, GroupState.NEW}
 """States of a group that wake its task. A group that is scaled to zero wakes up by itself."""
-STOPPING = frozenset({"failed", "success", "skipped", "removed"})
-"""States of the task instance if a person stopped it, rather than cleared it to resume the group."""
 HALT_GRACE_SECONDS = 10.0
 """How long a driver may take to halt by itself."""
 LOG_AWAY_SECONDS = 900.0
 """How long a halt waits for a log that cannot be reached; drivers wait as long."""
-_SILENT_POLLS = 60
+_SILENT_LOOKS = 60
 _T = TypeVar("_T")
 _following: set[asyncio.Task[None]] = set()
 """Work in progress for tasks that people acted on. An event loop by itself keeps no task alive."""
@@ -60,30 +63,17 @@ class LogioGroupTrigger(LogTrigger):
         self.run_uid = run_uid
         self.group = group
         self.incarnations = dict(incarnations or {})
-        self._run: Run | None = None
-        self._supervision: SupervisionWatch | None = None
-        self._reporter: GroupReporter | None = None
-        self._is_left_dead = False
-        self._watcher: WholeWatcher | None = None
-        self._failed_polls = 0
+        self._observers: _Observers | None = None
+        self._failed_looks = 0
         self._follows: asyncio.Task[None] | None = None
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
-        """Look once per `poll_interval`, each time in a thread."""
-        while True:
-            try:
-                sighting = await self._in_thread(self._look)
-            except (LogioError, AirflowException) as error:
-                yield TriggerEvent({"state": "error", **self._who(), "cause": f"{type(error).__name__}: {error}"})
-                return
-            self.incarnations |= sighting.incarnations
-            if (one := sighting.decides) is not None and one.status is not None:
-                state = sighting.state
-                if state in WAKING or self._is_left_dead:
-                    name, cause = one.status.group, one.cause or one.status.error
-                    yield TriggerEvent({"state": str(state), **self._who(name), "cause": cause})
-                    return
-            await asyncio.sleep(self.poll_interval)
+        """Wait until a look has found something to do."""
+        try:
+            event = await self._seen(self._see, uid=self.run_uid, figures=True)
+        except (LogioError, AirflowException) as error:
+            event = {"state": "error", **self._who(), "cause": f"{type(error).__name__}: {error}"}
+        yield TriggerEvent(event)
 
     async def on_kill(self) -> None:
         """A person acted on the task. If it was marked, the group halts; if it was cleared, the next attempt takes it up.
@@ -138,7 +128,7 @@ class LogioGroupTrigger(LogTrigger):
                 self.log.info("Group %s: its task is %s; it is %s", name, state, halt.value)
             halted = present
 
-    async def _as_soon_as_the_log_answers(self, act: Callable[[], _T]) -> _T:
+    async def _as_soon_as_the_log_answers(self, act: Callable[[LogStore], _T]) -> _T:
         """Run `act` in a thread, as soon as the log answers. Waiting for the log holds no thread: a triggerer has few."""
         deadline = time.monotonic() + LOG_AWAY_SECONDS
         while True:
@@ -151,54 +141,80 @@ class LogioGroupTrigger(LogTrigger):
 
     # --- in a thread -------------------------------------------------------------------------------------------------
 
-    def _look(self) -> Sighting:
+    def _see(self, look: LogLook) -> dict[str, Any] | None:
+        """The event, if there is one."""
+        if look.store is None:
+            self._not_answered(look.error)
+            return None
+        self._failed_looks = 0
+        sight = look.runs.get(self.run_uid)
+        if sight is None:
+            look.store.find_run(self.run_uid)  # its error says what to do
+            return None  # it has begun since the look
         try:
-            sighting = self._watch().poll()
-        except LogUnavailable:
-            sighting = Sighting()
-        if sighting.statuses:
-            self._failed_polls = 0
-            self._look_for_supervisor(sighting)
-            self._report(sighting)
-            return sighting
-        if self._failed_polls % _SILENT_POLLS == 0:
-            self.log.warning("Group %s: the log cannot be reached, so its state is unknown; retrying", self.group)
-        self._failed_polls += 1
-        return sighting
+            return self._judge(look.store, sight, look)
+        except LogUnavailable as error:
+            self._not_answered(error)
+            return None
 
-    def _watch(self) -> WholeWatcher:
-        if self._store is None or self._watcher is None:
-            self._watcher = self._open()
-        return self._watcher
+    def _not_answered(self, error: LogUnavailable | None) -> None:
+        if self._observers is not None:
+            self._observers.watcher.not_answered(str(error))
+        if self._failed_looks % _SILENT_LOOKS == 0:
+            self.log.warning(
+                "Group %s: the log is unavailable, so its state is unknown; retrying: %s", self.group, error
+            )
+        self._failed_looks += 1
 
-    def _open(self) -> WholeWatcher:
-        store, self._run = self._open_run(self.run_uid)
-        self._supervision = SupervisionWatch(store, self._run)
-        self._reporter = GroupReporter(store, self._run, self.group, self.log.info)
-        return WholeWatcher(store, self._run, self.group)
-
-    def _look_for_supervisor(self, sighting: Sighting) -> None:
-        if self._supervision is None:
-            return
-        if (warning := self._supervision.warning()) is not None:
+    def _judge(self, store: LogStore, sight: RunSight, look: LogLook) -> dict[str, Any] | None:
+        if self._observers is None or self._observers.store is not store:
+            self._observers = _Observers.of(store, sight.run, self.group, self.log.info)
+        observers = self._observers
+        sighting = observers.watcher.judge(sight.groups, look.asked_at)
+        self.incarnations |= sighting.incarnations
+        if (warning := observers.supervision.warning(look.supervisors)) is not None:
             self.log.warning("Group %s: %s", self.group, warning)
-        self._is_left_dead = self._supervision.is_left(dead=sighting.is_dead)
+        is_left_dead = observers.supervision.is_left(dead=sighting.is_dead)
+        one, state = sighting.decides, sighting.state
+        wakes = state in WAKING or is_left_dead
+        figures = look.figures.get(sight.run.run_id)
+        if wakes:
+            figures = store.figures([sight.run.run_id])[sight.run.run_id]
+        if figures is not None:
+            observers.reporter.report(sight.groups, figures, at_once=wakes)
+        if not wakes or one is None or one.status is None:
+            return None
+        return {"state": str(state), **self._who(one.status.group), "cause": one.cause or one.status.error}
 
-    def _report(self, sighting: Sighting) -> None:
-        if self._reporter is not None:
-            self._reporter.report(at_once=sighting.state in WAKING)
-
-    def _present(self) -> dict[str, int]:
+    def _present(self, store: LogStore) -> dict[str, int]:
         """Group or replica → incarnation."""
-        members = self._watch().members
-        assert self._store is not None and self._run is not None
-        return {one.group: one.incarnation for one in self._store.groups(self._run.run_id) if one.group in members}
+        run = store.find_run(self.run_uid)
+        members = members_of(run, self.group)
+        return {one.group: one.incarnation for one in store.groups(run.run_id) if one.group in members}
 
-    def _halt(self, incarnations: Mapping[str, int]) -> dict[str, Halt]:
-        self._watch()
-        assert self._store is not None and self._run is not None
-        return halt_all_for_good(self._store, self._run, self.group, incarnations, grace_seconds=HALT_GRACE_SECONDS)
+    def _halt(self, incarnations: Mapping[str, int], store: LogStore) -> dict[str, Halt]:
+        run = store.find_run(self.run_uid)
+        return halt_all_for_good(store, run, self.group, incarnations, grace_seconds=HALT_GRACE_SECONDS)
 
     def _who(self, name: str | None = None) -> dict[str, Any]:
         name = self.group if name is None else name
         return {"group": name, "incarnation": self.incarnations.get(name, 0)}
+
+
+@dataclass(frozen=True, slots=True)
+class _Observers:
+    """What a trigger keeps between two looks at a group."""
+
+    store: LogStore
+    watcher: WholeWatcher
+    supervision: SupervisionWatch
+    reporter: GroupReporter
+
+    @classmethod
+    def of(cls, store: LogStore, run: Run, group: str, say: Callable[[str], None]) -> _Observers:
+        return cls(
+            store,
+            WholeWatcher(store, run, group),
+            SupervisionWatch(store.supervisors, run),
+            GroupReporter(run, group, say),
+        )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -10,10 +9,11 @@ from airflow.providers.common.compat.sdk import AirflowException
 
 from airflow_logio._compat import TriggerEvent
 from airflow_logio.errors import LogioError, LogUnavailable
-from airflow_logio.protocol.states import ENDED
-from airflow_logio.runtime.figures.recoveries import recoveries
+from airflow_logio.runtime.supervision.recovery_outcome import end_of_recovery
 from airflow_logio.store.port import LogStore
+from airflow_logio.store.records import RunSight
 from airflow_logio.triggers.base import LogTrigger
+from airflow_logio.triggers.log_poller import LogLook
 
 
 class LogioRecoveredGroupTrigger(LogTrigger):
@@ -32,46 +32,31 @@ class LogioRecoveredGroupTrigger(LogTrigger):
         self.run_uid = run_uid
         self.group = group
         self.incarnation = int(incarnation)
-        self._run_id = 0
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
-        """Look once per `poll_interval`, each time in a thread."""
-        while True:
-            try:
-                found = await self._in_thread(self._look)
-            except LogUnavailable as error:
-                self.log.debug("the log cannot be reached: %s", error)
-                found = None
-            except (LogioError, AirflowException) as error:
-                found = {"state": "error", "why": f"{type(error).__name__}: {error}", "seconds": None}
-            if found is not None:
-                yield TriggerEvent(found)
-                return
-            await asyncio.sleep(self.poll_interval)
+        """Wait until a look has found the end of the recovery."""
+        try:
+            event = await self._seen(self._see, uid=self.run_uid)
+        except (LogioError, AirflowException) as error:
+            event = {"state": "error", "why": f"{type(error).__name__}: {error}", "seconds": None}
+        yield TriggerEvent(event)
 
     # --- in a thread -------------------------------------------------------------------------------------------------
 
-    def _look(self) -> dict[str, Any] | None:
-        store = self._open()
-        status = store.group(self._run_id, self.group)
-        found = [
-            one
-            for one in recoveries(store.drivers(self._run_id))
-            if (one.group, one.incarnation) == (self.group, self.incarnation)
-        ]
-        if found and found[0].first_commit_at is not None:
-            return {"state": "recovered", "why": found[0].cause, "seconds": found[0].seconds}
-        if status.incarnation > self.incarnation:
-            why = f"incarnation {self.incarnation} was replaced before it had committed anything"
-        elif status.state in ENDED:
-            why = f"the group is {status.state.value}: {status.error or 'no error'}"
-        else:
+    def _see(self, look: LogLook) -> dict[str, Any] | None:
+        try:
+            return None if look.store is None else self._judge(look.store, look.runs.get(self.run_uid))
+        except LogUnavailable as error:
+            self.log.debug("the log cannot be reached: %s", error)
             return None
-        return {"state": "failed", "why": why, "seconds": None}
 
-    def _open(self) -> LogStore:
-        if self._store is None:
-            store, run = self._open_run(self.run_uid)
-            self._run_id = run.run_id
-            return store
-        return self._store
+    def _judge(self, store: LogStore, sight: RunSight | None) -> dict[str, Any] | None:
+        if sight is None:
+            store.find_run(self.run_uid)  # its error says what to do
+            return None  # it has begun since the look
+        run_id = sight.run.run_id
+        status = next((one for one in sight.groups if one.group == self.group), None) or store.group(run_id, self.group)
+        end = end_of_recovery(store, run_id, status, self.incarnation)
+        if end is None:
+            return None
+        return {"state": "failed" if end.seconds is None else "recovered", "why": end.why, "seconds": end.seconds}

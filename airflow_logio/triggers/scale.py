@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator
+from typing import Any
 
 from airflow.providers.common.compat.sdk import AirflowException
 
 from airflow_logio._compat import TriggerEvent
 from airflow_logio.errors import LogioError, LogUnavailable
-from airflow_logio.protocol.states import OPEN_SCALING
 from airflow_logio.runtime.figures.whole_group import members_of
 from airflow_logio.runtime.scaling.requests import is_due
 from airflow_logio.store.port import LogStore
-from airflow_logio.store.records import Run
+from airflow_logio.store.records import RunSight
 from airflow_logio.triggers.base import LogTrigger
+from airflow_logio.triggers.log_poller import LogLook
 
 
 class LogioScaleTrigger(LogTrigger):
@@ -32,36 +32,31 @@ class LogioScaleTrigger(LogTrigger):
         self.run_uid = run_uid
         self.group = group
         self.request_id = int(request_id)
-        self._run: Run | None = None
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
-        """Look once per `poll_interval`, each time in a thread. While the log is unavailable, keep trying."""
-        while True:
-            await asyncio.sleep(self.poll_interval)  # the task has just looked
-            try:
-                if await self._in_thread(self._look):
-                    yield TriggerEvent({})
-                    return
-            except (LogioError, AirflowException) as error:
-                yield TriggerEvent({"error": f"{type(error).__name__}: {error}"})
-                return
-
-    def _look(self) -> bool:
-        """Whether the task has something to do; False if that cannot be seen. Runs in a thread."""
+        """Wait until a look has found something to do. While the log is unavailable, keep looking."""
         try:
-            store, run = self._open()
-            found = store.scalings(run.run_id, self.group)
-            request = next((one for one in found if one.request_id == self.request_id), None)
-            if request is None or request.state not in OPEN_SCALING:
-                return True
-            members = members_of(run, self.group)
-            return is_due(store, request, [one for one in store.groups(run.run_id) if one.group in members])
+            event = await self._seen(self._see, uid=self.run_uid)
+        except (LogioError, AirflowException) as error:
+            event = {"error": f"{type(error).__name__}: {error}"}
+        yield TriggerEvent(event)
+
+    def _see(self, look: LogLook) -> dict[str, Any] | None:
+        """The event if the task has something to do; None also if that cannot be seen. Runs in a thread."""
+        try:
+            if look.store is None:
+                raise look.error or LogUnavailable("no answer")
+            return {} if self._has_work(look.store, look.runs.get(self.run_uid)) else None
         except LogUnavailable as error:
             self.log.warning("The log cannot be reached, so the state of the request is unknown; retrying: %s", error)
-            return False
+            return None
 
-    def _open(self) -> tuple[LogStore, Run]:
-        if self._store is None or self._run is None:
-            _, self._run = self._open_run(self.run_uid)
-        assert self._store is not None
-        return self._store, self._run
+    def _has_work(self, store: LogStore, sight: RunSight | None) -> bool:
+        if sight is None:
+            store.find_run(self.run_uid)  # its error says what to do
+            return False
+        request = next((one for one in sight.requests if one.request_id == self.request_id), None)
+        if request is None:
+            return True
+        members = members_of(sight.run, self.group)
+        return is_due(store, request, [one for one in sight.groups if one.group in members])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator
 
 from airflow.providers.common.compat.sdk import AirflowException
@@ -10,7 +9,9 @@ from airflow.providers.common.compat.sdk import AirflowException
 from airflow_logio._compat import TriggerEvent
 from airflow_logio.errors import LogioError, LogUnavailable
 from airflow_logio.runtime.supervision.stop_run import States, StopMode, StopRun
+from airflow_logio.store.port import LogStore
 from airflow_logio.triggers.base import LogTrigger
+from airflow_logio.triggers.log_poller import LogLook
 
 
 class LogioStopTrigger(LogTrigger):
@@ -29,31 +30,31 @@ class LogioStopTrigger(LogTrigger):
         self.mode = StopMode(mode).value
         self.group = group
         self._stop: StopRun | None = None
+        self._store: LogStore | None = None
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
-        """Look once per `poll_interval`, each time in a thread. While the log is unavailable, keep trying."""
-        while True:
-            try:
-                states = await self._in_thread(self._look)
-            except (LogioError, AirflowException) as error:
-                yield TriggerEvent({"error": f"{type(error).__name__}: {error}"})
-                return
-            if states is not None:
-                yield TriggerEvent({"states": {name: state.value for name, state in states.items()}})
-                return
-            await asyncio.sleep(self.poll_interval)
+        """Wait until a look has found that the stop is over. While the log is unavailable, keep looking."""
+        try:
+            states = await self._seen(self._see)
+        except (LogioError, AirflowException) as error:
+            yield TriggerEvent({"error": f"{type(error).__name__}: {error}"})
+        else:
+            yield TriggerEvent({"states": {name: state.value for name, state in states.items()}})
 
-    def _look(self) -> States | None:
+    def _see(self, look: LogLook) -> States | None:
         """The states when the stop is over; None while it is not, or cannot be seen. Runs in a thread."""
         try:
-            if self._store is None or self._stop is None:
-                self._stop = self._open()
-            states = self._stop.look()
+            if look.store is None:
+                raise look.error or LogUnavailable("no answer")
+            stop = self._on(look.store)
+            states = stop.look()
         except LogUnavailable as error:
             self.log.warning("The log cannot be reached, so the state of the run is unknown; retrying: %s", error)
             return None
-        return states if states is not None and self._stop.is_over(states) else None
+        return states if states is not None and stop.is_over(states) else None
 
-    def _open(self) -> StopRun:
-        store, run = self._open_run(self.run_uid)
-        return StopRun(store, run, StopMode(self.mode), self.group)
+    def _on(self, store: LogStore) -> StopRun:
+        if self._stop is None or self._store is not store:
+            self._store = store
+            self._stop = StopRun(store, store.find_run(self.run_uid), StopMode(self.mode), self.group)
+        return self._stop

@@ -9,17 +9,20 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+import pyarrow.parquet as pq
 import pytest
 import sqlalchemy as sa
 
 from airflow_logio.cli.app import main
 from airflow_logio.protocol.states import GroupState, RunState
+from airflow_logio.runtime.launch.bundle import parse_ref
 from airflow_logio.store.lineage.queries import backward
-from airflow_logio.store.records import GroupRef
+from airflow_logio.store.records import BacklogBound, GroupRef
+from tests.support.bundle import faulty_sales
 from tests.support.grocery import assert_exact
 from tests.support.running import PLAIN_RECORDS_PER_BATCH, PlainLauncher, Running, has_ended, running
 from tests.support.waiting import eventually
-from tests.support.warehouse import warehouse_engine
+from tests.support.warehouse import change, warehouse_engine
 
 pytestmark = pytest.mark.acceptance
 
@@ -116,3 +119,29 @@ def test_a_driver_that_comes_back_after_the_fresh_run_writes_nothing(
         assert first.store.find_run(first.run.uid).state is RunState.SUPERSEDED
         assert first.status("publish").state is GroupState.HALTED
     assert_exact(warehouse_url, small_transactions, PLAIN_RECORDS_PER_BATCH)
+
+
+@pytest.mark.postgres
+def test_a_driver_that_comes_back_appends_nothing_either(
+    postgres_url: str, warehouse_url: str, small_transactions: Path, tmp_path: Path
+) -> None:
+    """Runs that append share their table. A person who gives one up may remove its rows, and more must not come."""
+    change(warehouse_url, "CREATE TABLE mended (who TEXT)")
+    change(warehouse_url, "INSERT INTO mended VALUES ('before all this')")
+    arguments: Any = (postgres_url, warehouse_url, small_transactions)
+    ref = parse_ref(f"{Path(faulty_sales.__file__)}:appending")
+    stopping = PlainLauncher(tmp_path / "first", {("save", 1): "before_write:2:stop"})
+    with running(*arguments, stopping, ref=ref, name="nightly", backlog=BacklogBound(events=8)) as first:
+        first.until(lambda: first.is_running("save"), "save runs")
+        process = first.process("save")
+        first.until(lambda: process.status() == psutil.STATUS_STOPPED, "save is about to write")
+        assert first.store.declare_dead(GroupRef(first.run.run_id, "save", 1), "test")
+        for group in ("ingest", "checked"):
+            assert first.store.declare_dead(GroupRef(first.run.run_id, group, 1), "test")
+        assert first.store.supersede(first.run.run_id)
+        change(warehouse_url, "DELETE FROM sales")
+        with running(*arguments, PlainLauncher(tmp_path / "second"), ref=ref, name="nightly") as second:
+            second.finish()
+        process.send_signal(signal.SIGCONT)
+        eventually(lambda: has_ended(process), what="the old driver gives up", timeout=90)
+    assert written(warehouse_url, "sales") == pq.read_metadata(small_transactions).num_rows

@@ -9,13 +9,17 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from airflow_logio.demo.check import check
 from airflow_logio.demo.data import parquet_file
 from airflow_logio.runtime.launch.leftovers import processes_under
+from tests.support.bundle import outside
 from tests.support.grocery import write_slice
 from tests.support.waiting import eventually
+from tests.support.warehouse import rows_of
 
 pytestmark = [pytest.mark.acceptance, pytest.mark.spark]
 
@@ -30,8 +34,8 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def started(folder: Path, *arguments: str) -> subprocess.Popen[str]:
-    environment = {name: value for name, value in os.environ.items() if not name.endswith("_URL")}
+def started(folder: Path, *arguments: str, **variables: str) -> subprocess.Popen[str]:
+    environment = {name: value for name, value in os.environ.items() if not name.endswith("_URL")} | variables
     command = [sys.executable, "-m", "airflow_logio.cli", *arguments]
     return subprocess.Popen(
         command, cwd=folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
@@ -71,3 +75,23 @@ def test_ctrl_c_leaves_no_driver_and_the_run_goes_on_later(folder: Path) -> None
     assert again.returncode == 0, printed
     assert is_exact(folder)
     assert processes_under(folder) == []
+
+
+def test_parameters_and_named_variables_reach_functions_and_nothing_else_shows_them(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"n": [1, 2, 3]}), tmp_path / "numbers.parquet")
+    token, warehouse = "s3cr3t-" + "x" * 20, f"sqlite:///{tmp_path / 'warehouse.db'}"
+    arguments = ("run", f"{outside.__file__}:outside", "--param", "numbers=numbers.parquet", "--param", "rate=1.5")
+    refused = started(tmp_path, *arguments)
+    printed, _ = refused.communicate(timeout=120)
+    assert refused.returncode != 0
+    assert "names environment variable 'SHOP_TOKEN', which is not set" in printed
+    run = started(tmp_path, *arguments, SHOP_TOKEN=token, LOGIO_CONN_WAREHOUSE=warehouse)
+    printed, _ = run.communicate(timeout=240)
+    assert run.returncode == 0, printed
+    rows = rows_of(warehouse, "SELECT price, token, at_import, shown FROM prices")
+    assert sorted(rows) == [(price, outside.digest(token), True, False) for price in (1.5, 3.0, 4.5)]
+    assert token not in printed
+    files = [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert [path for path in files if token.encode() in path.read_bytes()] == [], (
+        "neither log, nor driver's log, nor bundle"
+    )

@@ -241,6 +241,42 @@ def test_put_back_while_the_run_goes_on(
     assert written(faulty_warehouse) == expected(small_transactions, with_unlucky=True)
 
 
+@pytest.mark.parametrize("on_new_run", ["append", "replace"])
+def test_put_back_after_the_next_run_has_begun(
+    on_new_run: str,
+    sqlite_url: str,
+    faulty_warehouse: str,
+    small_transactions: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """A table that is appended to takes the rows, each once, though a driver dies; one that was replaced does not."""
+    ref = parse_ref(f"{BUNDLE}:{'appending' if on_new_run == 'append' else 'quarantining'}")
+    armed = PlainLauncher(tmp_path / "first", {("save", 2): "in_warehouse_transaction:1"})
+    arguments = (sqlite_url, faulty_warehouse, small_transactions)
+    with running(*arguments, armed, ref=ref, name="first") as first:
+        first.finish()
+        aside = first.store.quarantined(first.run.run_id)
+        assert first.store.finish_run(first.run.run_id)
+        mend(faulty_warehouse)
+        with running(*arguments, PlainLauncher(tmp_path / "second"), ref=ref, name="second") as second:
+            second.finish()
+        whole, part = (expected(small_transactions, with_unlucky=unlucky) for unlucky in (True, False))
+        assert written(faulty_warehouse) == (whole + part if on_new_run == "append" else whole)
+        code, _, told = Terminal(first, monkeypatch, capsys).logio("retry", first.run.uid[:8])
+        if on_new_run == "append":
+            assert code == 0, told
+            assert first.status("save").incarnation == 3, "the driver died with the rows in its transaction"
+            assert written(faulty_warehouse) == whole + whole
+            return
+        assert code == 1 and "nothing was put back: table 'sales' of connection 'warehouse' belongs to run" in told
+        assert f"`logio fresh {first.run.uid[:8]}`" in told
+        assert first.store.quarantined(first.run.run_id) == aside
+        assert first.store.find_run(first.run.uid).state is RunState.QUARANTINED, "nothing of it is parked"
+    assert written(faulty_warehouse) == whole
+
+
 @pytest.mark.parametrize("point", IN_REBUILDS)
 def test_dying_around_a_rebuild_twice(
     point: CrashPoint, log_url: str, faulty_warehouse: str, small_transactions: Path, tmp_path: Path

@@ -14,6 +14,7 @@ import os, sys
 import psutil, pyarrow as pa
 from airflow_logio.runtime.driver import spark_session
 from airflow_logio.runtime.driver.jobs import JobRunner
+from airflow_logio.runtime.systems.connections import Connections, WriterIdentity
 
 spark_session.warm_up = lambda session: None
 os.environ["PYSPARK_SUBMIT_ARGS"] = (
@@ -44,7 +45,8 @@ class Unlucky:
 
 done, failed = [], []
 sessions = spark_session.SparkSessions("test")
-runner = JobRunner("p", "op", Unlucky(), sessions, None, str, done.append, failed.append)
+connections = Connections("p", {}, WriterIdentity("run", 1, 0.0), 1.0)
+runner = JobRunner("p", "op", Unlucky(), sessions, connections, str, done.append, failed.append)
 runner.start([("a", None), ("b", None)])
 runner.join()
 print([type(error).__name__ for error in failed], done, flush=True)

@@ -174,7 +174,15 @@ def marked_successful_it_halts(here: Installation) -> None:
 
 def given_up_it_begins_anew(here: Installation) -> None:
     run = here.run(ONE)
+    here.person.begin(FRESH, "no", {"run": run.uid})
+    asked(here, "no", run.uid)
+    here.person.answer(FRESH, "no", "ask", "Reject")
+    here.wait_for_run(FRESH, "no", "success")
+    assert here.person.states(FRESH, "no")["give_up"] == "skipped"
+    assert here.log.find_run(run.uid).state is RunState.RUNNING
     here.person.begin(FRESH, "give_up", {"run": run.uid})
+    asked(here, "give_up", run.uid)
+    here.person.answer(FRESH, "give_up", "ask", "Approve")
     here.wait_for_run(FRESH, "give_up", "success")
     assert here.log.find_run(run.uid).state is RunState.SUPERSEDED
     here.person.clear(ONE, FIRST, "sums.start_run")
@@ -182,6 +190,14 @@ def given_up_it_begins_anew(here: Installation) -> None:
     assert [one.spec.key.dag_run_id for one in fresh] == [FIRST]
     here.driver_of(fresh[0], "all")
     assert here.group_of(fresh[0], "all").incarnation == 1
+
+
+def asked(here: Installation, dag_run: str, uid: str) -> None:
+    """A person is asked, and told which run it is."""
+    text = eventually(
+        lambda: here.person.waits_for_answer(FRESH, dag_run, "ask"), what="a person is asked", timeout=LONG, every=0.5
+    )
+    assert text is not None and uid in text and "all is halted" in text, text
 
 
 def deleted_it_leaves_nothing_running(here: Installation) -> None:

@@ -73,9 +73,9 @@ def slow_until_told(pipeline: Path, enough: Path) -> None:
 def with_a_policy_of_its_own(controller: Path) -> None:
     """The shipped DAG, with a policy that looks for seconds, changes soon again, and leaves one replica to a person."""
     shipped = controller.read_text()
-    assert shipped.count("policy=DS2(),") == 1
+    assert shipped.count("policy=DS2())") == 1
     controller.write_text(
-        shipped.replace("policy=DS2(),", "policy=DS2(cool_down_seconds=1, maximum=2), look_seconds=3,")
+        shipped.replace("policy=DS2())", "policy=DS2(cool_down_seconds=1, maximum=2), look_seconds=3)")
     )
 
 

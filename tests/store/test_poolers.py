@@ -89,7 +89,7 @@ def test_receivers_poll_and_supervisors_hear_nothing(pooled_url: str) -> None:
             if receiver.fetch(IN, 0, max_events=10, max_bytes=1000):
                 seen.append(time.monotonic())
 
-    thread = threading.Thread(target=receive)
+    thread = threading.Thread(target=receive, daemon=True)
     thread.start()
     time.sleep(0.2)
     sent_at = time.monotonic()

@@ -81,6 +81,12 @@ def test_a_newer_request_refuses_an_older_one_that_is_open(log_store: LogStore) 
     assert found[1].ended_at is not None
     assert not log_store.settle_scaling(numbers[1], DONE), "whoever carries it out finds out"
     assert log_store.scalings(other.run_id) == [untouched]
+    sights = {one.run.uid: one.requests for one in log_store.sight(None)}
+    assert sights == {run.uid: [found[0]], other.uid: [untouched]}, "a watcher sees the latest of each group"
+    log_store.settle_scaling(numbers[-1], ACCEPTED)
+    log_store.settle_scaling(numbers[-1], REFUSED, "no")
+    (sight,) = log_store.sight([run.uid])
+    assert [one.state for one in sight.requests] == [REFUSED], "even if it is not open"
 
 
 def test_the_same_key_is_the_same_request(log_store: LogStore) -> None:

@@ -11,13 +11,16 @@ from airflow_logio.errors import LogInconsistent
 from airflow_logio.protocol import effects as fx
 from airflow_logio.protocol.states import GroupState
 from airflow_logio.store.port import LogStore
-from airflow_logio.store.records import Claim, LaunchRecipe, RunKey, SupervisorRecord
+from airflow_logio.store.records import Claim, LaunchRecipe, RunKey, SupervisorNote, SupervisorRecord
 from airflow_logio.store.sql import schema
 from airflow_logio.store.sql.engines import writing
 from airflow_logio.store.sql.failure_channel import FailureListener
 from airflow_logio.store.sql.store import SqlLogStore
 from tests.support.logs import open_sql_store, replace_driver, spec, start_driver
 from tests.support.postgres import PostgresServer
+from tests.support.replicated import GROUP, replicated_spec
+from tests.support.statements import counted_statements
+from tests.support.two_groups import TwoGroups
 from tests.support.waiting import eventually
 
 RECIPE = LaunchRecipe(
@@ -104,6 +107,70 @@ def test_unfinished_runs_with_their_groups(log_store: LogStore) -> None:
     first.session.commit([fx.FinishGroup()])
     assert log_store.finish_run(first.run.run_id)
     assert found() == [(second.run_id, ["a", "b"]), (other.run_id, ["g"])]
+
+
+def test_runs_are_seen_by_their_uids_whatever_their_state(log_store: LogStore) -> None:
+    first = start_driver(log_store)
+    second = log_store.start_run(spec("a", "b", dag_run="run-2"))
+    log_store.heartbeat(first.ref, 7, ready=True, rss_bytes=5)
+    first.session.commit([fx.FinishGroup()])
+    assert log_store.finish_run(first.run.run_id)
+    for _ in range(2):
+        seen = log_store.sight([second.uid, "no such run", first.run.uid])
+        assert [one.run for one in seen] == [log_store.find_run(uid) for uid in (first.run.uid, second.uid)]
+        assert [list(one.groups) for one in seen] == [list(log_store.groups(one.run.run_id)) for one in seen]
+    assert [one.run.uid for one in log_store.sight(None)] == [second.uid]
+    assert list(log_store.sight([])) == []
+
+
+def test_open_requests_to_scale_are_seen_the_oldest_first(log_store: LogStore) -> None:
+    run = log_store.start_run(replicated_spec())
+    first = log_store.request_scaling(run.run_id, GROUP, 2, by="a")
+    [seen] = log_store.sight([run.uid])
+    assert list(seen.requests) == [first]
+    second = log_store.request_scaling(run.run_id, GROUP, 1, by="b")
+    [seen] = log_store.sight(None)
+    assert list(seen.requests) == [second], "the first one is refused by the second"
+
+
+def test_figures_of_several_runs_are_those_of_each(log_store: LogStore) -> None:
+    flow = TwoGroups(log_store)
+    flow.send(3, 30)
+    flow.use(2, 20)
+    other = log_store.start_run(spec("a", dag_run="run-2"))
+    ids = [flow.run.run_id, other.run_id]
+    found = log_store.figures(ids)
+    assert set(found) == set(ids)
+    for run_id, figures in found.items():
+        assert list(figures.ports) == list(log_store.progress(run_id))
+        assert figures.under_way == log_store.under_way(run_id)
+        assert list(figures.drivers) == list(log_store.drivers(run_id))
+    assert found[flow.run.run_id].ports and found[flow.run.run_id].drivers
+    assert log_store.figures([]) == {}
+
+
+def test_many_supervisors_say_at_once_that_they_look(log_store: LogStore) -> None:
+    log_store.note_supervisors([])
+    notes = [SupervisorNote(f"task {number}", run_uid=str(number)) for number in range(300)]
+    log_store.note_supervisors([*notes, SupervisorNote("task 0", pipeline="sales")])
+    seen = {one.name: one for one in log_store.supervisors()}
+    assert len(seen) == 300
+    assert (seen["task 0"].pipeline, seen["task 0"].run_uid, seen["task 299"].run_uid) == ("sales", None, "299")
+
+
+@pytest.mark.postgres
+def test_a_look_at_many_runs_is_one_statement(postgres_url: str) -> None:
+    """And figures of many runs are three: counters, drivers, heartbeats."""
+    store = open_sql_store(postgres_url)
+    runs = [store.start_run(spec("a", "b", dag_run=f"run-{number}")) for number in range(20)]
+    uids = [run.uid for run in runs]
+    store.sight(uids)
+    with counted_statements(store.engine) as statements:
+        assert len(store.sight(uids)) == 20
+        assert len(statements) == 1, statements
+        store.figures([run.run_id for run in runs])
+        assert len(statements) == 4, statements
+    store.dispose()
 
 
 # --- hearing of failures ----------------------------------------------------------------------------------------------

@@ -95,7 +95,15 @@ class AirflowInstallation:
         logs = sorted(self.places.drivers.rglob("driver.log"))
         ends = [f"--- {log.relative_to(self.places.drivers)}\n{_end(log)}" for log in logs]
         tasks = [f"--- {log.name} of {log.parent.name}\n{_end(log)}" for log in self.task_logs("supervise")]
-        return "\n".join([self.airflow.last_words(), *ends, *tasks])
+        return "\n".join([self._states(), *tasks, *ends, self.airflow.last_words()])
+
+    def _states(self) -> str:
+        """The tasks of each DAG run, as Airflow sees them."""
+        told = []
+        for dag_id in sorted({run.spec.key.dag_id for run in self.log.list_runs()}):
+            with contextlib.suppress(AirflowUnavailable, AirflowRefused):
+                told += [f"{dag_id}, {run}: {self.person.states(dag_id, run)}" for run in self.person.runs(dag_id)]
+        return "\n".join(told)
 
     def task_logs(self, task: str) -> list[Path]:
         found = (self.places.airflow_home / "logs").rglob("*.log*")

@@ -6,6 +6,7 @@ import contextlib
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -13,8 +14,19 @@ import psutil
 
 from airflow_logio.demo.places import Places
 from airflow_logio.demo.standalone import environment, free_port
+from tests.support.stacks.sitecustomize import SHOW
 
 COMPONENTS = ("api-server", "scheduler", "dag-processor", "triggerer")
+ROUTINE = (
+    "Adopting or resetting orphaned tasks",
+    "currently running",
+    "Refreshing bundle",
+    "Searching for files",
+    "files for bundle",
+    "dags-folder  ",
+    "  Executing <Task",
+)
+"""What components say every few seconds, whatever happens."""
 SETTINGS = {
     # A component that was killed is given up in seconds, not in minutes.
     # A scheduler that is late for its own heartbeat gives itself up, with the tasks that it runs.
@@ -37,7 +49,8 @@ class AirflowProcesses:
     def __init__(self, places: Places, settings: Mapping[str, str]) -> None:
         self._places = places
         self.port = free_port()
-        ours = {"PYTHONPATH": str(Path(__file__).parents[2])}
+        paths = [str(Path(__file__).parent / "stacks"), str(Path(__file__).parents[2])]
+        ours = {"PYTHONPATH": os.pathsep.join(paths), "LOGIO_STACKS": str(places.folder / "stacks.txt")}
         self._environment = environment(places, self.port) | SETTINGS | ours | dict(settings)
         self._running: dict[str, subprocess.Popen[bytes]] = {}
         self._sessions: set[int] = set()
@@ -107,13 +120,24 @@ class AirflowProcesses:
         return self._places.folder / f"{name}.log"
 
     def last_words(self, *names: str, lines: int = 25) -> str:
-        """The ends of the components' outputs: what a failed test is explained by."""
+        """The ends of the components' outputs, and what the triggerer does now: what a failed test is explained by."""
         texts = [(name, self.log(name)) for name in names or COMPONENTS]
-        return "\n".join(
-            f"--- {name}\n" + "\n".join(log.read_text(errors="replace").splitlines()[-lines:])
-            for name, log in texts
-            if log.exists()
-        )
+        ends = [f"--- {name}\n" + "\n".join(_telling(log)[-lines:]) for name, log in texts if log.exists()]
+        return "\n".join([*ends, *(["--- stacks of the triggerer", self.stacks("triggerer")] if not names else [])])
+
+    def stacks(self, name: str) -> str:
+        """What the threads and tasks of a component's processes do now, even if they hang."""
+        if name not in self._running or self._running[name].poll() is not None:
+            return f"{name} does not run"
+        shown = Path(self._environment["LOGIO_STACKS"])
+        before = shown.stat().st_size if shown.exists() else 0
+        main = psutil.Process(self._running[name].pid)
+        for process in (main, *main.children(recursive=True)):
+            with contextlib.suppress(psutil.Error):
+                if "python" in process.exe():
+                    process.send_signal(SHOW)
+                    time.sleep(0.5)
+        return shown.read_text(errors="replace")[before:]
 
     def _members(self) -> list[psutil.Process]:
         return [process for process in psutil.process_iter() if _is_of(process, self._sessions)]
@@ -127,3 +151,9 @@ def _is_of(process: psutil.Process, sessions: set[int]) -> bool:
 
 def _airflow() -> str:
     return str(Path(sys.executable).with_name("airflow"))
+
+
+def _telling(log: Path) -> list[str]:
+    """The lines of a component's output without what it says every few seconds."""
+    lines = log.read_text(errors="replace").splitlines()
+    return [line[:300] for line in lines if line.strip() and not any(words in line for words in ROUTINE)]

@@ -88,6 +88,16 @@ class Person(Airflow):
         }
         self._call("POST", f"/api/v2/dags/{dag_id}/clearTaskInstances", body)
 
+    def waits_for_answer(self, dag_id: str, run_id: str, task: str) -> str | None:
+        """The text of the question that a task asks a person; None while it asks nothing."""
+        if self.states(dag_id, run_id).get(task) != "awaiting_input":
+            return None
+        return str(self._call("GET", f"{self._run(dag_id, run_id)}/taskInstances/{quote(task)}/-1/hitlDetails")["body"])
+
+    def answer(self, dag_id: str, run_id: str, task: str, option: str) -> None:
+        path = f"{self._run(dag_id, run_id)}/taskInstances/{quote(task)}/-1/hitlDetails"
+        self._call("PATCH", path, {"chosen_options": [option]})
+
     def result(self, dag_id: str, run_id: str, task: str, map_index: int = -1) -> Any:
         path = f"{self._run(dag_id, run_id)}/taskInstances/{quote(task)}/xcomEntries/return_value"
         return self._call("GET", f"{path}?deserialize=true&map_index={map_index}")["value"]

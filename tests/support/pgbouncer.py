@@ -12,12 +12,12 @@ import subprocess
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import cache
 from pathlib import Path
 
 import psycopg2
 import sqlalchemy as sa
 
+from tests.support.debian import libraries, unpacked
 from tests.support.postgres import unprivileged
 from tests.support.waiting import eventually
 
@@ -74,48 +74,10 @@ def _answers(url: str, process: subprocess.Popen[bytes]) -> bool:
     return True
 
 
-@cache
 def _program() -> tuple[str, str]:
     """PgBouncer, and where it finds libraries that are not installed."""
     found = shutil.which("pgbouncer", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/usr/local/sbin")
     if found is not None:
         return found, ""
-    assert shutil.which("apt-get"), "these tests need PgBouncer: install it (macOS: brew install pgbouncer)"
-    folder = Path(tempfile.gettempdir()) / f"logio-pgbouncer-package-{os.getuid()}"
-    program = folder / "usr" / "sbin" / "pgbouncer"
-    if not program.is_file():
-        _unpack(folder)
-    libraries = [str(path) for path in (folder / "usr" / "lib").iterdir() if path.is_dir()]
-    return str(program), ":".join(libraries)
-
-
-def _unpack(folder: Path) -> None:
-    """Debian's package and its rarer libraries; complete or not at all, also if two test workers do so at once."""
-    made = Path(tempfile.mkdtemp(prefix="logio-pgbouncer-unpacked-"))
-    wanted = ["pgbouncer", *_libraries()]
-    done = _run(["apt-get", "download", *wanted], made)
-    if done.returncode != 0 and os.geteuid() == 0:
-        _run(["apt-get", "update"], made)
-        wanted = ["pgbouncer", *_libraries()]
-        done = _run(["apt-get", "download", *wanted], made)
-    assert done.returncode == 0, f"these tests need PgBouncer, and apt-get cannot download it: {done.stderr}"
-    for package in made.glob("*.deb"):
-        unpacked = _run(["dpkg", "-x", package.name, "files"], made)
-        assert unpacked.returncode == 0, unpacked.stderr
-    made.chmod(0o755)
-    (made / "files").chmod(0o755)
-    try:
-        (made / "files").rename(folder)
-    except OSError:
-        assert folder.is_dir(), "another worker was faster"
-    shutil.rmtree(made, ignore_errors=True)
-
-
-def _libraries() -> list[str]:
-    listed = _run(["apt-cache", "depends", "pgbouncer"], Path("/")).stdout
-    names = [line.split(":", 1)[1].strip() for line in listed.splitlines() if line.strip().startswith("Depends:")]
-    return [name for name in names if name.startswith(("libc-ares", "libcares", "libevent"))]
-
-
-def _run(command: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(command, capture_output=True, text=True, check=False, cwd=folder)
+    folder = unpacked("pgbouncer", "libc-ares", "libcares", "libevent")
+    return str(folder / "usr" / "sbin" / "pgbouncer"), libraries(folder)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import configparser
 import importlib.util
 import json
 import re
@@ -16,7 +17,9 @@ import pytest
 import sqlalchemy as sa
 import yaml
 from airflow.secrets.local_filesystem import LocalFilesystemBackend
+from typer.main import get_command
 
+from airflow_logio.cli.app import commands
 from airflow_logio.runtime.launch.spark_submit import INHERITED
 from tests.support.postgres import PostgresServer
 from tests.support.warehouse import rows_of
@@ -100,6 +103,32 @@ def test_airflow_reads_what_is_written(standalone: ModuleType, services: dict[st
     assert Path(backend["connections_file_path"]) in written
     assert services["postgres"]["environment"]["POSTGRES_USER"] == standalone.USER == standalone.LOG
     assert services["airflow"]["environment"]["AIRFLOW__CORE__DAGS_FOLDER"] in " ".join(services["airflow"]["volumes"])
+
+
+def test_the_daemon_shares_what_airflow_has(standalone: ModuleType, services: dict[str, Any]) -> None:
+    """Processes, host name and files: each can see and end the drivers that the other has launched."""
+    tend, airflow = services["tend"], services["airflow"]
+    assert tend["pid"] == tend["network_mode"] == "service:airflow"
+    assert set(tend["volumes"]) <= set(airflow["volumes"])
+    assert tend["command"][-1] == airflow["environment"]["AIRFLOW__LOGIO__WORK_DIR"]
+    written = standalone.files(PASSWORD, AIRFLOW, Path("/home/logio"))
+    known = tomllib.loads(written[Path(tend["environment"]["XDG_CONFIG_HOME"]) / "logio" / "connections.toml"])
+    used = {"logio_default", "warehouse_db", "spark_default"}
+    assert set(known["connections"]) == used
+    assert known["connections"]["spark_default"] == standalone.MASTER
+    assert used == set(json.loads(written[AIRFLOW / "connections.json"])), "by the ids that Airflow knows"
+
+
+def test_the_unit_starts_the_daemon_and_ends_no_driver() -> None:
+    unit = configparser.ConfigParser(strict=False, interpolation=None)
+    unit.optionxform = str  # type: ignore[assignment,method-assign]
+    unit.read(DOCKER / "logio-tend.service")
+    program, command, *options = shlex.split(unit["Service"]["ExecStart"])
+    assert (Path(program).name, command) == ("logio", "tend")
+    logio: Any = get_command(commands())
+    assert options[0] in {option for one in logio.commands["tend"].params for option in one.opts}
+    assert unit["Service"]["KillMode"] == "process", "systemd would end the drivers with it"
+    assert (unit["Service"]["Restart"], unit["Install"]["WantedBy"]) == ("always", "multi-user.target")
 
 
 def test_whatever_is_mounted_or_copied_is_there(standalone: ModuleType, services: dict[str, Any]) -> None:

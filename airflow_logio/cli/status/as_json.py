@@ -10,7 +10,7 @@ from airflow_logio.cli.status import replica_report
 from airflow_logio.cli.status.report import LastError, Report
 from airflow_logio.runtime.figures.authored_figures import connections_seen, pending_seen, ports_seen
 from airflow_logio.runtime.figures.recoveries import Recovery
-from airflow_logio.runtime.figures.run_condition import RunCondition, condition_of
+from airflow_logio.runtime.figures.run_condition import RunCondition, condition_of_run
 from airflow_logio.runtime.figures.run_summary import driver_json, quarantined_json
 from airflow_logio.runtime.figures.snapshot import Amount, ConnectionView, GroupView
 from airflow_logio.store.records import GroupStatus, Load, PortProgress, Run
@@ -52,7 +52,7 @@ def _supervision(report: Report) -> dict[str, Any]:
 def listed_run(run: Run, groups: Sequence[GroupStatus]) -> dict[str, Any]:
     """One run in the list of all."""
     listed = {group.group: _status(group) for group in groups}
-    return _run(run) | _condition(condition_of(run, groups, time.time())) | {"groups": listed}
+    return _run(run) | _condition(condition_of_run(run, groups, time.time())) | {"groups": listed}
 
 
 def _condition(found: RunCondition) -> dict[str, str]:
@@ -87,6 +87,7 @@ def _status(group: GroupStatus) -> dict[str, Any]:
         "pid": group.identity.pid if group.identity else None,
         "host": group.identity.host if group.identity else None,
         "heartbeat_at": group.beat_at,
+        "heartbeat_seconds_ago": group.beat_age_seconds,
         "commits": group.commits,
         "rss_bytes": group.rss_bytes,
         "call": None if group.load is None or not group.load.call else _call(group.load),

@@ -11,6 +11,7 @@ from airflow_logio.cli import display
 from airflow_logio.cli.status import cells
 from airflow_logio.cli.status.replica_report import Replicas
 from airflow_logio.protocol.states import OPEN_SCALING, GroupState
+from airflow_logio.runtime.figures.group_condition import condition_of
 from airflow_logio.store.records import Load, ScalingRequest
 
 MAX_REQUESTS = 10
@@ -33,10 +34,10 @@ def _replicas(replicated: Sequence[Replicas]) -> Table:
         done = f", {one.done} done" if one.done else ""
         cells.row(table, one.group, f"{len(one.in_use)} of {len(one.shape.replicas)} in use", f"{len(one.slots)}{done}")
         for status in one.shown:
-            name = Text(f"  {status.group}", style=display.style(status.state))
+            name = Text(f"  {status.group}", style=display.style(status))
             slots = ranges(one.owned_by(status.group))
             load = status.load if status.state is GroupState.RUNNING else None
-            cells.row(table, name, status.state.value, slots, *_load(load))
+            cells.row(table, name, condition_of(status), slots, *_load(load))
     return table
 
 

@@ -8,12 +8,13 @@ from dataclasses import dataclass
 
 from airflow_logio.cli.status.replica_report import Replicas, replicas_of
 from airflow_logio.protocol.states import ENDED, GroupState, RunState
+from airflow_logio.runtime.figures.group_condition import condition_of, silent_seconds
 from airflow_logio.runtime.figures.recoveries import Recovery, recoveries
-from airflow_logio.runtime.figures.run_condition import RunCondition, condition_of
+from airflow_logio.runtime.figures.run_condition import RunCondition, condition_of_run
 from airflow_logio.runtime.figures.snapshot import Observer, Snapshot
 from airflow_logio.runtime.supervision.presence import MISSING_SECONDS, last_look, missing
 from airflow_logio.store.port import LogStore
-from airflow_logio.store.records import DriverRecord, QuarantinedInputSet, Run, SupervisorRecord
+from airflow_logio.store.records import DriverRecord, GroupStatus, QuarantinedInputSet, Run, SupervisorRecord
 
 LONG_CALL_SECONDS = 10.0
 """A call of an author's code that has run for so long is shown."""
@@ -56,7 +57,29 @@ class Report:
     @property
     def condition(self) -> RunCondition:
         """The run's state, for people, with the next command."""
-        return condition_of(self.run, [view.status for view in self.snapshot.groups], self.at)
+        return condition_of_run(self.run, [view.status for view in self.snapshot.groups], self.at)
+
+    @property
+    def warnings(self) -> Sequence[str]:
+        """That nobody supervises the run, and drivers that are silent for longer than their lease."""
+        unsupervised = self.unsupervised
+        return [*([unsupervised] if unsupervised else []), *map(self._of_silence, self._silent)]
+
+    @property
+    def _silent(self) -> Sequence[GroupStatus]:
+        return [
+            view.status
+            for view in self.snapshot.groups
+            if (silent_seconds(view.status) or 0.0) > self.run.spec.lease.seconds
+        ]
+
+    @staticmethod
+    def _of_silence(status: GroupStatus) -> str:
+        where = f"process {status.identity.pid} on {status.identity.host}" if status.identity else "its process"
+        return (
+            f"group {status.group} is {condition_of(status)}: {where} may have ended or be cut off, and no supervisor has "
+            "declared it dead"
+        )
 
     @property
     def recoveries(self) -> Sequence[Recovery]:

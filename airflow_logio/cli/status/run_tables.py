@@ -16,8 +16,9 @@ from airflow_logio.cli.status.report import Report
 from airflow_logio.protocol.states import ENDED, GroupState, RunState
 from airflow_logio.protocol.values import Port
 from airflow_logio.runtime.figures.authored_figures import connections_seen, pending_seen, ports_seen
+from airflow_logio.runtime.figures.group_condition import condition_of
 from airflow_logio.runtime.figures.recoveries import Recovery
-from airflow_logio.runtime.figures.run_condition import condition_of
+from airflow_logio.runtime.figures.run_condition import condition_of_run
 from airflow_logio.runtime.figures.snapshot import ConnectionView
 from airflow_logio.store.records import DriverRecord, GroupStatus, PortProgress, QuarantinedInputSet, Run
 
@@ -31,9 +32,9 @@ def runs(listed: Sequence[tuple[Run, Sequence[GroupStatus]]]) -> RenderableType:
     table = cells.table("uid", "run", "pipeline", "state", "started (UTC)", "groups", "next")
     for run, groups in listed:
         used = [group for group in groups if group.state is not GroupState.RETIRED]
-        states = ", ".join(f"{group.group} {group.state.value}" for group in used)
+        states = ", ".join(f"{group.group} {condition_of(group)}" for group in used)
         key = run.spec.key
-        found = condition_of(run, groups, time.time())
+        found = condition_of_run(run, groups, time.time())
         started = cells.utc(run.created_at)
         cells.row(table, run.uid[:8], _name(run), key.pipeline, found.word, started, states, found.next_step)
     return table
@@ -49,6 +50,7 @@ def _name(run: Run) -> str:
 def whole(report: Report) -> RenderableType:
     """Everything, to be shown once."""
     parts = [
+        _warnings(report),
         _heading(report),
         _groups(report),
         *replica_tables.tables(report.replicated),
@@ -65,6 +67,7 @@ def whole(report: Report) -> RenderableType:
 def page(report: Report) -> RenderableType:
     """Everything that changes, for a page that is repainted."""
     parts = [
+        _warnings(report),
         _heading(report),
         _groups(report),
         *replica_tables.tables(report.replicated, requests=MAX_WATCHED_REQUESTS),
@@ -86,10 +89,7 @@ def last_line(report: Report) -> str:
 
 
 def errors(report: Report) -> Iterator[Text]:
-    """A missing supervisor, calls that take long, last errors of groups: in full if the group is not running, else only
-    the first line."""
-    if (unsupervised := report.unsupervised) is not None:
-        yield Text(unsupervised, style="red")
+    """Calls that take long, last errors of groups: in full if the group is not running, else only the first line."""
     for group, call in report.long_calls:
         yield Text(f"{group}: {call}", style="yellow")
     for error in report.last_errors:
@@ -107,6 +107,12 @@ def clock_time(at: float) -> str:
 
 
 # --- parts ------------------------------------------------------------------------------------------------------------
+
+
+def _warnings(report: Report) -> RenderableType | None:
+    """What a person should know before anything else."""
+    lines = [Text(f"warning: {one}", style="bold red") for one in report.warnings]
+    return Group(*lines) if lines else None
 
 
 def _heading(report: Report) -> Text:
@@ -140,7 +146,7 @@ def _groups(report: Report) -> Table:
         cells.row(
             table,
             f"  {status.group}" if view.name in whole_of else status.group,
-            Text(_state(status), style=display.style(status.state)),
+            Text(_state(status), style=display.style(status)),
             f"{status.incarnation}",
             f"{status.recoveries}",
             "" if status.identity is None else f"{status.identity.pid or status.identity.parent_pid}",
@@ -156,8 +162,8 @@ def _groups(report: Report) -> Table:
 def _state(status: GroupStatus) -> str:
     """The state, with the desired one if that differs and is still to come."""
     if status.desired is not GroupState.RUNNING and status.state not in ENDED and status.state is not status.desired:
-        return f"{status.state.value} (to be {status.desired.value})"
-    return status.state.value
+        return f"{condition_of(status)} (to be {status.desired.value})"
+    return condition_of(status)
 
 
 def _connections(views: Sequence[ConnectionView]) -> Table | None:

@@ -12,8 +12,10 @@ import pyarrow as pa
 from airflow_logio.dataflow.describing import source, stable_name
 from airflow_logio.dataflow.event_stream import OrderCheck, regroup, uniform
 from airflow_logio.dataflow.fingerprints import parquet_fingerprint
+from airflow_logio.dataflow.frames import needed_table
 from airflow_logio.dataflow.names import check_column, check_count, check_name, did_you_mean
 from airflow_logio.dataflow.operators import SourceBatch, SourceOperator
+from airflow_logio.dataflow.parameters import for_function
 from airflow_logio.dataflow.sources.files import OpenFile, matching, opened, parquet, row_count
 from airflow_logio.errors import (
     ConfigurationError,
@@ -41,7 +43,8 @@ class ParquetSource(SourceOperator):
     when the run is started; each file is a read action of its own, and must not change: one that does is noticed before
     any event is made of the change, and parks the group. `columns` are those
     to read (all by default). `ordered_by` names a column each file must be sorted by, ascending, ties allowed.
-    `transform` is a pure function table → table with the same number of rows, applied to each event. Timestamps become
+    `transform` is a pure function table → table with the same number of rows, applied to each event; it may take ``params``,
+    the run's parameters. Timestamps become
     timestamp[us] in UTC without zone. Raises PipelineDefinitionError.
     """
 
@@ -52,7 +55,7 @@ class ParquetSource(SourceOperator):
         ordered_by: str | None = None,
         records_per_event: int = 1000,
         columns: Iterable[str] | None = None,
-        transform: Callable[[pa.Table], pa.Table] | None = None,
+        transform: Callable[..., pa.Table] | None = None,
     ) -> None:
         if not isinstance(records_per_event, int) or isinstance(records_per_event, bool) or records_per_event < 1:
             raise PipelineDefinitionError(
@@ -148,7 +151,7 @@ class ParquetSource(SourceOperator):
                 attempts, reached = 0, offset
                 while attempts < _READ_AGAIN:
                     try:
-                        for event in self._events(file, action, offset):
+                        for event in self._events(file, params, action, offset):
                             offset = event.next_offset
                             yield event
                         return
@@ -162,14 +165,16 @@ class ParquetSource(SourceOperator):
         except OSError as error:
             raise ExternalUnavailable(f"cannot read {path}: {error}") from error
 
-    def _events(self, file: OpenFile, action: Mapping[str, Any], offset: int) -> Iterator[SourceBatch]:
+    def _events(
+        self, file: OpenFile, params: Mapping[str, Any], action: Mapping[str, Any], offset: int
+    ) -> Iterator[SourceBatch]:
         """Raises _Touched if the file was touched: what was read after that, and not handed over, must be read again."""
         # Fingerprint and rows come from one open handle: a file replaced in between is not read half and half.
         stamp = file.settled_stamp()
         _check_unchanged(file, action, offset)
         for table in regroup(self._rows(file, stamp, action, offset), self.records_per_event):
             first, offset = offset, offset + table.num_rows
-            yield SourceBatch(self._transformed(table), offset, {"first": first, "last": offset - 1})
+            yield SourceBatch(self._transformed(table, params), offset, {"first": first, "last": offset - 1})
         _check_unchanged(file, action, offset)  # for a change that the file system does not show
 
     def _rows(
@@ -188,14 +193,14 @@ class ParquetSource(SourceOperator):
             yield table.slice(offset - first).select(columns)
             first = offset
 
-    def _transformed(self, table: pa.Table) -> pa.Table:
+    def _transformed(self, table: pa.Table, params: Mapping[str, Any]) -> pa.Table:
         if self._transform is None:
             return table
-        changed = self._transform(table)
-        if not isinstance(changed, pa.Table) or changed.num_rows != table.num_rows:
-            got = f"{changed.num_rows} rows" if isinstance(changed, pa.Table) else type(changed).__name__
+        name = f"transform {stable_name(self._transform)!r}"
+        changed = needed_table(self._transform(table, **for_function(self._transform, params)), name)
+        if changed.num_rows != table.num_rows:
             raise OperatorFailed(
-                f"transform {stable_name(self._transform)!r} made {got} of a table of {table.num_rows} rows; the "
+                f"{name} made {changed.num_rows} rows of a table of {table.num_rows} rows; the "
                 "offset of a source counts rows, so a transform must keep them all (filter in an operator behind it)"
             )
         return changed

@@ -9,13 +9,12 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from airflow_logio.dataflow.column_types import column_type
 from airflow_logio.dataflow.event_stream import regroup, uniform
-from airflow_logio.dataflow.names import check_column, check_columns, check_count, check_table, quoted
+from airflow_logio.dataflow.names import check_columns, check_count, check_sql_name, check_table, quoted
 from airflow_logio.dataflow.operators import SourceBatch
 from airflow_logio.dataflow.sources.connected import ConnectedSource, SourceConnection
 from airflow_logio.errors import PipelineDefinitionError, SourceChanged, SourceNotOrdered
-
-COLUMN_TYPES = ("bigint", "double", "text", "boolean", "timestamp", "date")
 
 _EVERY = 2**63 - 1
 """A LIMIT that limits nothing: some databases take no OFFSET without one."""
@@ -28,8 +27,8 @@ class QuerySource(ConnectedSource):
     """The rows of a query of a SQL connection, `records_per_event` of them in each event (the last has the rest).
 
     `query` is one SELECT, which may refer to run parameters as ``:name``; or give `table`. `columns` maps the columns to
-    their types (``bigint``, ``double``, ``text``, ``boolean``, ``timestamp``, ``date``); for a `table`, names alone will
-    do, or nothing, which means all columns as the database describes them.
+    their types (those of `TableWriter`); for a `table`, names alone will do, or nothing, which means all columns as the
+    database describes them.
 
     A table changes, so the query is not replayable by default: its whole result is stored in the payload
     store before its first row is used, and the database is not asked again. `replayable=True` saves that where the earlier
@@ -58,6 +57,8 @@ class QuerySource(ConnectedSource):
         self.columns = _typed(columns)
         self.records_per_event = check_count("records_per_event", records_per_event)
         self.order_by = check_columns((order_by,) if isinstance(order_by, str) else order_by)
+        for name in [*self.columns, *self.order_by]:
+            check_sql_name(name)
         self.append_only = append_only
         self.replayable = replayable
         if query is not None and (not self.columns or None in self.columns.values()):
@@ -168,8 +169,4 @@ class _Ties:
 def _typed(columns: Mapping[str, str] | Iterable[str]) -> dict[str, str | None]:
     if not isinstance(columns, Mapping):
         return dict.fromkeys(check_columns(columns))
-    for name, kind in columns.items():
-        check_column(name)
-        if kind not in COLUMN_TYPES:
-            raise PipelineDefinitionError(f"column {name!r} has type {kind!r}; types are {', '.join(COLUMN_TYPES)}")
-    return dict(columns)
+    return {name: str(column_type(f"column {name!r}", columns[name])) for name in check_columns(columns)}

@@ -51,7 +51,7 @@ class GroupTask:
     _is_dead: bool = False
 
     def __post_init__(self) -> None:
-        self.supervision = SupervisionWatch(self.context.store, self.context.run)
+        self.supervision = SupervisionWatch(self.context.store.supervisors, self.context.run)
 
     def advance(self, *, recovers: bool) -> tuple[Sighting, bool]:
         """Look once and launch what needs it. Returns what was seen, and whether a driver was launched.

@@ -11,12 +11,14 @@ from airflow_logio.dataflow.pipeline import Pipeline
 from airflow_logio.errors import ConfigurationError, IncompatibleRun
 from airflow_logio.hooks.connections import database_url, external_url
 from airflow_logio.hooks.logio import LogioHook
+from airflow_logio.hooks.spark import spark_target
 from airflow_logio.operators._task.pipeline_reference import resolve
-from airflow_logio.operators._task.spark_arguments import SparkArguments, check_place
 from airflow_logio.protocol.replicas import replicated_group
 from airflow_logio.runtime.launch import bundle
 from airflow_logio.runtime.launch.bundle import PipelineRef
 from airflow_logio.runtime.launch.launcher import LaunchContext, Launcher
+from airflow_logio.runtime.launch.spark_arguments import SparkArguments
+from airflow_logio.runtime.launch.spark_submit import SparkSettings
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records import LaunchRecipe, Run
 
@@ -37,7 +39,7 @@ class Launching:
         `pipeline` is ``module:attr`` as the task names it; by default, the one that the run was started with. Raises
         `ConfigurationError`, `IncompatibleRun`.
         """
-        settings = SparkArguments.from_given(recipe.arguments).settings(recipe.spark_conn_id)
+        settings = SparkArguments.from_given(recipe.arguments).settings(spark_target(recipe.spark_conn_id))
         check_place(settings, _compat.pods_end_with_their_task(self.executor))
         found, ref = resolve(pipeline) if pipeline else _pipeline_of(run)
         name = replicated_group(group)
@@ -91,4 +93,14 @@ def check_compatible(pipeline: Pipeline, run: Run) -> None:
             f"run {run.spec.key} was started by another version of pipeline {pipeline.name!r} (graph "
             f"{run.spec.graph_fingerprint}, here {graph}); restore that version, or start a fresh run "
             f"(`logio fresh {run.uid[:8]}`)"
+        )
+
+
+def check_place(settings: SparkSettings, ending_executor: str | None) -> None:
+    """Refuse drivers that would end with the task that launched them. Raises `ConfigurationError`."""
+    if ending_executor is not None and settings.deploy_mode == "client":
+        raise ConfigurationError(
+            f"{ending_executor} ends the machine of a task when the task ends, and the Spark driver (master "
+            f"{settings.master}, deploy mode client) would end with it: it is a process of that machine and outlives the "
+            "task that launches it. Run this task on workers that stay (LocalExecutor, CeleryExecutor, EdgeExecutor)"
         )

@@ -9,15 +9,21 @@ from typing import Any
 
 from airflow.providers.common.compat.sdk import AirflowNotFoundException
 
+from airflow_logio import _compat
 from airflow_logio.errors import ConfigurationError, IncompatibleRun, PipelineDefinitionError
 from airflow_logio.operators._task.launches import Launching
 from airflow_logio.operators._task.run_lookup import driver_log
 from airflow_logio.protocol.states import GroupState
-from airflow_logio.runtime.supervision.findings import FailedGroup
+from airflow_logio.runtime.supervision.findings import FailedGroup, UnexplainedKill
+from airflow_logio.runtime.supervision.killed_task import Meaning, resolve_kill
 from airflow_logio.runtime.supervision.tend import RecoveryOutcome, RecoveryResult, recover_group
+from airflow_logio.store.port import LogStore
 from airflow_logio.store.records import DriverRecord, GroupRef, Run
 
 log = logging.getLogger(__name__)
+
+HALT_GRACE_SECONDS = 10.0
+"""How long a driver may take to halt by itself."""
 
 Callback = Callable[[Mapping[str, Any]], Any]
 """Called with the task's context, which holds the outcome under ``recovery``. A notifier is a callback, too."""
@@ -77,6 +83,18 @@ class GroupRecovery:
             "launched_incarnation": recovery.incarnation if recovery.outcome is RecoveryOutcome.LAUNCHED else None,
             **_times(drivers.get(recovery.incarnation) if recovery.outcome is RecoveryOutcome.LAUNCHED else None),
         }
+
+
+def explain_kill(store: LogStore, kill: UnexplainedKill) -> dict[str, Any]:
+    """Find out why the task of a group was killed: the group halts if a person has ended the task, else it keeps running.
+
+    Returns the outcome as plain data. Raises what Airflow raises if it does not answer: then the note in the log stays.
+    """
+    run = store.find_run(kill.run_uid)
+    found = resolve_kill(store, run, kill.group, kill.task, _compat.get_task_state, grace_seconds=HALT_GRACE_SECONDS)
+    what = "is halted" if found is Meaning.HALT else "keeps running"
+    log.warning("%s: it %s, because %s", kill, what, found.value)
+    return {**kill.as_dict(), "outcome": found.name.lower(), "why": found.value, "launched_incarnation": None}
 
 
 def not_needed(failed: FailedGroup, state: GroupState, incarnation: int) -> RecoveryResult:

@@ -110,9 +110,9 @@ class Driver:
             )
             _check_fingerprint(pipeline, run)
             self._hear_wish(ref)
-            identity = WriterIdentity(run.uid, ref.incarnation, run.created_at)
+            identity = WriterIdentity(run.uid, ref.incarnation, run.created_at, is_fresh=run.spec.key.generation > 1)
             connections = Connections(
-                pipeline.name, self._config.connections, identity, run.spec.replay_seconds, self._calls
+                pipeline.name, self._config.connections, identity, run.spec.replay_seconds, self._calls, run.spec.params
             )
             settings = EpochSettings(
                 pipeline,

@@ -142,7 +142,7 @@ class JobRunner:
         session = self._sessions.get()
         frames = {name: lookup(session, effect) for name, (effect, _) in effects.items()}
         frame = session.createDataFrame(tagged).coalesce(partitions_for(session))
-        result = self._operator.run(frame, frames).toArrow()
+        result = self._operator.run_with(frame, frames, self._connections.params).toArrow()
         crash_here(CrashPoint.AFTER_JOB)
         parts = self._operator.split(result, len(sets))
         log.info(

@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from airflow_logio.authored_frames import authored_frames
 from airflow_logio.dataflow.action_writers import ActionWriter
+from airflow_logio.dataflow.frames import needed_table
 from airflow_logio.dataflow.operators import InputEvent, InputSet, Operator, StatefulOperator, StatelessOperator
 from airflow_logio.dataflow.pipeline import Pipeline
 from airflow_logio.dataflow.replication import Dispatcher, Routes
@@ -138,7 +139,7 @@ class StatelessLogic(_Adapter):
         outputs: Sequence[tuple[str, pa.Table]] = []
         if brings_records:
             with self._call("process", port=given.port, event=event):
-                outputs = list(self._operator.process(given, external))
+                outputs = _tables(self._operator.process(given, external))
         serialized = {id(given.table): event.body} if event.body else {}
         for action in external.collected:
             yield _with_body(action, serialized)
@@ -159,6 +160,10 @@ class StatelessLogic(_Adapter):
         for name, table in [*outputs, *((port, given.table.slice(0, 0)) for port in silent)]:
             left[name] -= 1
             yield name, table, {PLACE: [number, is_last and left[name] <= 0]}
+
+
+def _tables(outputs: Iterable[tuple[str, Any]]) -> list[tuple[str, pa.Table]]:
+    return [(port, needed_table(table, f"the operator, for output port {port!r},")) for port, table in outputs]
 
 
 def _with_body(action: Any, serialized: Mapping[int, bytes | None]) -> Output:
@@ -262,7 +267,7 @@ class StatefulLogic(_Adapter):
         try:
             external = self._external()
             with self._call("generate", inset_id):
-                outputs = list(self._operator.generate(InputSet(inset_id, held), state, external))
+                outputs = _tables(self._operator.generate(InputSet(inset_id, held), state, external))
             yield from external.collected
             for name, table in outputs:
                 yield Emit(name, table, table.num_rows)

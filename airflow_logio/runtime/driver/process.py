@@ -46,6 +46,7 @@ def main() -> NoReturn:
 
 def _drive(config: DriverConfig) -> int:
     claim = config.claim
+    os.environ.update(config.environment)  # before the author's module is imported, which may read them
     sessions = SparkSessions(f"{claim.group} ({claim.run_uid[:8]}/{claim.incarnation})")
     if config.needs_spark:
         sessions.begin()

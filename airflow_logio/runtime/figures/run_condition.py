@@ -22,7 +22,7 @@ class RunCondition:
     next_step: str = ""
 
 
-def condition_of(run: Run, groups: Sequence[GroupStatus], at: float) -> RunCondition:
+def condition_of_run(run: Run, groups: Sequence[GroupStatus], at: float) -> RunCondition:
     """The condition of a run from its groups; `at` is the time now, in seconds since the epoch."""
     retry = f"logio retry {run.uid[:8]}"
     if run.state is RunState.QUARANTINED:

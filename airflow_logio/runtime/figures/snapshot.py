@@ -160,24 +160,31 @@ class Snapshot:
 class Observer:
     """Takes snapshots of one run; keeps what rates need. `take` reads the groups and the counters."""
 
-    def __init__(
-        self,
-        store: LogStore,
-        run: Run,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
+    def __init__(self, store: LogStore, run: Run, clock: Callable[[], float] = time.monotonic) -> None:
         self._store = store
+        self._run_id = run.run_id
+        self._series = SnapshotSeries(run, clock)
+
+    def take(self) -> Snapshot:
+        """Raises `LogUnavailable`."""
+        groups, ports = self._store.groups(self._run_id), self._store.progress(self._run_id)
+        return self._series.next(groups, ports, self._store.under_way(self._run_id))
+
+
+class SnapshotSeries:
+    """The snapshots of one run, one after the other, from what others read; keeps what rates need."""
+
+    def __init__(self, run: Run, clock: Callable[[], float] = time.monotonic) -> None:
         self._run = run
         self._clock = clock
         self._began = clock()
         self._graph = _Graph(run.spec)
         self._rates = _Rates()
 
-    def take(self) -> Snapshot:
-        """Raises `LogUnavailable`."""
-        statuses = {status.group: status for status in self._store.groups(self._run.run_id)}
-        ports = tuple(self._store.progress(self._run.run_id))
-        under_way = self._store.under_way(self._run.run_id)
+    def next(self, groups: Sequence[GroupStatus], progress: Sequence[PortProgress], under_way: UnderWay) -> Snapshot:
+        """The snapshot that follows from what was just read."""
+        statuses = {status.group: status for status in groups}
+        ports = tuple(progress)
         counters = {(row.port, row.direction): Amount(row.events, row.records) for row in ports}
         now = self._clock()
         connections = tuple(self._connection(receiver, counters, under_way, now) for receiver in self._graph.senders)

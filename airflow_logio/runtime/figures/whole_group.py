@@ -54,6 +54,8 @@ def as_one(group: str, statuses: Sequence[GroupStatus]) -> GroupStatus:
         commits=sum(status.commits for status in statuses),
         rss_bytes=sum(status.rss_bytes for status in statuses if status.state in AT_WORK),
         beat_at=None,
+        beat_age_seconds=None,
+        killed=None,
         identity=None,
         error=None,
         log_path=None,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import msgspec
@@ -28,6 +28,8 @@ class DriverConfig:
     """Root of the payload store, which may hold credentials."""
     needs_spark: bool = False
     """An operator of the group runs its generation in Spark: make the session first of all."""
+    environment: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """Variables that the pipeline names; they may be secrets."""
 
     def write(self, path: Path) -> None:
         """Create the file, readable by its owner only; it must not exist."""

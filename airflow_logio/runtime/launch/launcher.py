@@ -8,12 +8,14 @@ by itself. Two launchers at once: one claim fails.
 from __future__ import annotations
 
 import logging
+import os
 import subprocess
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from airflow_logio.dataflow import variables
 from airflow_logio.dataflow.pipeline import Pipeline
 from airflow_logio.errors import ConfigurationError, Fenced
 from airflow_logio.protocol.states import GroupState, check_claim
@@ -142,6 +144,7 @@ def launch_group(
             f"group {group!r} was claimed by another process: incarnation {status.incarnation}, expected {expected}"
         )
     check_claim(group, status.state, by_user=by_user)
+    environment = environment_of(context.pipeline, context.settings)
     if context.store.ends_old_driver_first:
         _end_old_driver(context, status)
     claim = context.store.claim(
@@ -158,6 +161,7 @@ def launch_group(
         dict(context.connections),
         payload_root(context.log_url, context.payloads),
         needs_spark(context.pipeline, group),
+        environment,
     )
     conf = context.settings.effective_conf(context.pipeline.group_of(group).spark)
     try:
@@ -167,6 +171,11 @@ def launch_group(
         raise
     context.store.submitted(claim, log_path=launched.log_path, launcher=launched.identity)
     return claim
+
+
+def environment_of(pipeline: Pipeline, settings: SparkSettings) -> dict[str, str]:
+    """The variables that a pipeline names, from this process or the launch's settings. Raises `ConfigurationError`."""
+    return variables.values(pipeline.name, pipeline.environment, {**os.environ, **settings.env_vars})
 
 
 def _end_old_driver(context: LaunchContext, status: GroupStatus) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import os
+from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
@@ -16,6 +17,29 @@ import psutil
 from airflow_logio.runtime.launch.launcher import APPLICATION
 
 log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class LocalDriver:
+    """A driver process of this machine, and what the folder that it works in says of it."""
+
+    process: psutil.Process
+    run_uid: str
+    group: str
+    incarnation: int
+
+
+def local_drivers() -> list[LocalDriver]:
+    """All driver processes of this user on this machine, whoever launched them into whatever work folder."""
+    found = []
+    for process in psutil.process_iter():
+        try:
+            if process.uids().real == os.getuid() and APPLICATION.name in " ".join(process.cmdline()):
+                run_uid, group, incarnation = Path(process.cwd()).parts[-3:]
+                found.append(LocalDriver(process, run_uid, group, int(incarnation)))
+        except (psutil.Error, OSError, ValueError):  # it has ended, or works elsewhere
+            continue
+    return found
 
 
 def processes_under(*folders: Path) -> list[psutil.Process]:

@@ -28,7 +28,7 @@ class Look:
     """Counters of the connections into a group, at one moment."""
 
     at: float
-    """Time of the look, by this machine's monotonic clock."""
+    """Seconds since the epoch, by this machine's clock: the second look may be made by another process, or machine."""
     sent_records: int
     taken_records: int
     sent_events: int
@@ -52,7 +52,7 @@ class Verdict:
         return f"{self.group}: {self.replicas} → {self.decision.replicas} replica(s): {self.decision.sentence}"
 
 
-def look(store: LogStore, run: Run, group: str, clock: Callable[[], float] = time.monotonic) -> Look:
+def look(store: LogStore, run: Run, group: str, clock: Callable[[], float] = time.time) -> Look:
     """The first of the two looks that rates need. Raises `LogUnavailable`."""
     counted = {(row.port, row.direction): row for row in store.progress(run.run_id)}
     entries = _entries(run.spec, group)
@@ -67,9 +67,7 @@ def look(store: LogStore, run: Run, group: str, clock: Callable[[], float] = tim
     )
 
 
-def observe(
-    store: LogStore, run: Run, group: str, earlier: Look, clock: Callable[[], float] = time.monotonic
-) -> Figures:
+def observe(store: LogStore, run: Run, group: str, earlier: Look, clock: Callable[[], float] = time.time) -> Figures:
     """The figures for a policy: the drivers' own windows, and how the counters have changed since `earlier`.
 
     Raises `LogUnavailable`.

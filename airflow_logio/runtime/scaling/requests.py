@@ -20,7 +20,7 @@ from airflow_logio.protocol.replicas import Slot, balanced
 from airflow_logio.protocol.states import ALIVE, CONCLUDED, OPEN_SCALING, WAITING, GroupState, RunState, ScalingState
 from airflow_logio.runtime.launch.launcher import LaunchContext, launch_group
 from airflow_logio.store.port import LogStore
-from airflow_logio.store.records import GroupStatus, Run, ScalingRequest
+from airflow_logio.store.records import GroupStatus, Run, RunSight, ScalingRequest
 
 log = logging.getLogger(__name__)
 
@@ -189,9 +189,11 @@ def _launch(launch: Launch, status: GroupStatus, request: ScalingRequest) -> boo
 
 
 def _settled(store: LogStore, request: ScalingRequest, state: ScalingState, step: Step) -> Step:
-    if not store.settle_scaling(request.request_id, state, step.sentence):
-        log.info("scaling request %d was settled by another process", request.request_id)
-    return step
+    if store.settle_scaling(request.request_id, state, step.sentence):
+        return step
+    settled = _as_it_is(store, request)
+    log.info("scaling request %d was settled by another process: %s", request.request_id, settled.note)
+    return Step(Stage(settled.state.value), settled.note)
 
 
 def is_due(store: LogStore, request: ScalingRequest, statuses: Sequence[GroupStatus]) -> bool:
@@ -207,31 +209,28 @@ def is_due(store: LogStore, request: ScalingRequest, statuses: Sequence[GroupSta
     return store.launch_recipe(request.run_id, statuses[0].group) is not None
 
 
-def look_after(store: LogStore, run: Run, statuses: Sequence[GroupStatus]) -> list[ScalingRequest]:
+def look_after(store: LogStore, sight: RunSight) -> list[ScalingRequest]:
     """What the supervisor of a run has to do: requests that are open, the oldest first.
 
-    `statuses` are those of all groups of the run. A group that sleeps and has work gets a request; replicas that are left
-    when all work of their group is done are retired. Launches nothing. One query, but where a group sleeps or is at its end.
+    A group that sleeps and has work gets a request; replicas that are left when all work of their group is done are retired.
+    Launches nothing. It asks the log only where a group sleeps or is at its end.
     """
-    if not run.spec.replicated:
-        return []
-    known = store.scalings(run.run_id)
-    requests = [one for one in reversed(known) if one.state in OPEN_SCALING]
+    run, statuses = sight.run, sight.groups
+    requests = [one for one in sight.requests if one.state in OPEN_SCALING]
     for group, shape in run.spec.replicated.items():
         replicas = [status for status in statuses if status.group in shape.replicas]
         if any(status.state is GroupState.FINISHED for status in replicas):
             _retire_idle(store, run, group, replicas)
         asked = any(one.group == group for one in requests)
-        sleeps = all(status.state in CONCLUDED for status in replicas) or _was_refused(known, group)
+        sleeps = all(status.state in CONCLUDED for status in replicas) or _was_refused(sight, group)
         if not asked and sleeps and not any(map(_is_halted, statuses)):
             requests += _wake_up(store, run, group, replicas)
     return requests
 
 
-def _was_refused(known: Sequence[ScalingRequest], group: str) -> bool:
+def _was_refused(sight: RunSight, group: str) -> bool:
     """Whether the latest request was refused. It may have superseded one whose replica lives and never got a slot."""
-    latest = next((one for one in known if one.group == group), None)
-    return latest is not None and latest.state is ScalingState.REFUSED
+    return any(one.group == group and one.state is ScalingState.REFUSED for one in sight.requests)
 
 
 def _retire_idle(store: LogStore, run: Run, group: str, replicas: Sequence[GroupStatus]) -> None:

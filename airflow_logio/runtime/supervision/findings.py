@@ -16,11 +16,12 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from airflow_logio.errors import ConfigurationError, LogUnavailable, ProtocolViolation, UnknownRun
-from airflow_logio.protocol.states import ENDED
+from airflow_logio.protocol.replicas import replicated_group
+from airflow_logio.protocol.states import ALIVE, ENDED, RunState
 from airflow_logio.runtime.scaling.requests import is_due, look_after
 from airflow_logio.runtime.supervision.group_watch import GroupWatcher
 from airflow_logio.store.port import LogStore
-from airflow_logio.store.records import GroupStatus, Run, ScalingRequest, Supervision
+from airflow_logio.store.records import GroupStatus, KilledTask, Run, RunSight, ScalingRequest, Supervision
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,8 +86,46 @@ class DueScaling:
         return f"group {self.group} of {self.dag_run_id} ({self.pipeline}), scaling to {self.replicas}"
 
 
-def finding_of(data: Any) -> FailedGroup | DueScaling:
+@dataclass(frozen=True, slots=True)
+class UnexplainedKill:
+    """A task was killed that watched a group, and it is not known why: plain data, for a task that can ask Airflow."""
+
+    run_uid: str
+    pipeline: str
+    dag_run_id: str
+    group: str
+    killed: Mapping[str, Any]
+    """As of `KilledTask`."""
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @property
+    def task(self) -> KilledTask:
+        return KilledTask(**self.killed)
+
+    @classmethod
+    def of(cls, data: Any) -> UnexplainedKill:
+        """From `as_dict`, which may have gone through JSON. Raises `ConfigurationError`."""
+        try:
+            values = {name: str(data[name]) for name in ("run_uid", "pipeline", "dag_run_id", "group")}
+            return cls(**values, killed=asdict(KilledTask(**data["killed"])))
+        except (KeyError, TypeError, ValueError) as error:
+            raise ConfigurationError(
+                f"a killed task is expected as LogioFailedGroupSensor returns it, got {data!r:.200}"
+            ) from error
+
+    def __str__(self) -> str:
+        return f"group {self.group} of {self.dag_run_id} ({self.pipeline}), whose task was killed"
+
+
+Finding = FailedGroup | DueScaling | UnexplainedKill
+
+
+def finding_of(data: Any) -> Finding:
     """One item of what a look has found, from its `as_dict`. Raises `ConfigurationError`."""
+    if isinstance(data, Mapping) and "killed" in data:
+        return UnexplainedKill.of(data)
     return DueScaling.of(data) if isinstance(data, Mapping) and "request_id" in data else FailedGroup.of(data)
 
 
@@ -101,12 +140,19 @@ class Findings:
     going_on: int = 0
     """Groups that have not ended, and requests that are open: while there are any, another look is needed."""
     due: tuple[DueScaling, ...] = ()
+    killed: tuple[UnexplainedKill, ...] = ()
+    """Tasks that were killed, of groups that have not ended."""
     unavailable: str | None = None
     """Why the log could not be asked."""
 
     @property
-    def items(self) -> list[FailedGroup | DueScaling]:
-        """What needs action."""
+    def items(self) -> list[Finding]:
+        """What needs action, by a task of Airflow."""
+        return [*self.work, *self.killed]
+
+    @property
+    def work(self) -> list[FailedGroup | DueScaling]:
+        """What needs action that any supervisor can take."""
         return [*(self.failed or ()), *self.due]
 
 
@@ -132,40 +178,65 @@ class FailureFinder:
         self._clock = clock
         self._end_old_drivers = end_old_drivers
         self._watchers: dict[tuple[int, str], GroupWatcher] = {}
+        self._suspects = False
 
     def look(self) -> Findings:
         """Look once at every group; those that are dead are declared so in the log (compare-and-set)."""
         asked_at = self._clock()
         try:
-            runs = [found for found in self._unfinished() if self._is_ours(found[0])]
-            self._forget_ended(runs)
-            failed: list[FailedGroup] = []
-            due: list[DueScaling] = []
-            going_on = 0
-            for run, groups in runs:
-                for status in groups:
-                    found = self._judge(run, status, asked_at)
-                    going_on += status.state not in ENDED
-                    if found is not None:
-                        failed.append(found)
-                requests = self._requests(run, groups)
-                going_on += len(requests)
-                due += [_due(run, one) for one in requests if self._is_due(run, groups, one)]
+            return self.judge(self._store.sight(None if self._run_uid is None else [self._run_uid]), asked_at)
         except LogUnavailable as error:
-            for watcher in self._watchers.values():
-                watcher.not_answered(str(error))
-            return Findings(None, unavailable=str(error))
-        return Findings(tuple(failed), going_on, tuple(due))
+            return self.not_answered(str(error))
 
-    def _unfinished(self) -> Sequence[tuple[Run, Sequence[GroupStatus]]]:
-        return self._store.unfinished(pipeline=self._pipeline, run_uid=self._run_uid)
+    def not_answered(self, why: str) -> Findings:
+        """The log could not be asked."""
+        for watcher in self._watchers.values():
+            watcher.not_answered(why)
+        return Findings(None, unavailable=why)
+
+    def suspects(self) -> bool:
+        """Whether a driver was silent at the last look for longer than its lease, and may be found dead by looking on."""
+        return self._suspects
+
+    def judge(self, sights: Sequence[RunSight], asked_at: float) -> Findings:
+        """What follows from runs that were asked for at `asked_at` on this finder's clock; as `look`.
+
+        It takes no notice of runs that it does not look after. Raises `LogUnavailable`.
+        """
+        sights = [one for one in sights if self._is_ours(one.run)]
+        self._forget_ended(sights)
+        self._suspects = any(
+            status.state in ALIVE and (status.beat_age_seconds or 0.0) > sight.run.spec.lease.seconds
+            for sight in sights
+            for status in sight.groups
+        )
+        failed: list[FailedGroup] = []
+        due: list[DueScaling] = []
+        killed: list[UnexplainedKill] = []
+        going_on = 0
+        for sight in sights:
+            for status in sight.groups:
+                found = self._judge(sight.run, status, asked_at)
+                going_on += status.state not in ENDED
+                if status.killed is not None and status.state not in ENDED:
+                    killed.append(_kill(sight.run, status.group, status.killed))
+                if found is not None:
+                    failed.append(found)
+            requests = self._requests(sight)
+            going_on += len(requests)
+            due += [_due(sight.run, one) for one in requests if self._is_due(sight.run, sight.groups, one)]
+        return Findings(tuple(failed), going_on, tuple(due), tuple(killed))
 
     def _is_ours(self, run: Run) -> bool:
-        return self._run_uid is not None or run.spec.supervision is not Supervision.PROCESS
+        if run.state is not RunState.RUNNING or self._pipeline not in (None, run.spec.key.pipeline):
+            return False
+        if self._run_uid is not None:
+            return run.uid == self._run_uid
+        return run.spec.supervision is not Supervision.PROCESS
 
-    def _requests(self, run: Run, groups: Sequence[GroupStatus]) -> Sequence[ScalingRequest]:
+    def _requests(self, sight: RunSight) -> Sequence[ScalingRequest]:
         try:
-            return look_after(self._store, run, groups)
+            return look_after(self._store, sight)
         except (ProtocolViolation, UnknownRun):
             return ()  # it has ended since it was looked for
 
@@ -193,10 +264,15 @@ class FailureFinder:
             run.uid, named.pipeline, named.dag_run_id, dead.group, dead.incarnation, cause, detected_at=dead.since
         )
 
-    def _forget_ended(self, runs: Sequence[tuple[Run, Sequence[GroupStatus]]]) -> None:
-        known = {(run.run_id, status.group) for run, groups in runs for status in groups}
+    def _forget_ended(self, sights: Sequence[RunSight]) -> None:
+        known = {(one.run.run_id, status.group) for one in sights for status in one.groups}
         for key in [key for key in self._watchers if key not in known]:
             del self._watchers[key]
+
+
+def _kill(run: Run, group: str, task: KilledTask) -> UnexplainedKill:
+    key = run.spec.key
+    return UnexplainedKill(run.uid, key.pipeline, key.dag_run_id, replicated_group(group), asdict(task))
 
 
 def _due(run: Run, request: ScalingRequest) -> DueScaling:

@@ -133,7 +133,7 @@ class LocalRun:
             return
         store, run = self._context.store, self._context.run
         try:
-            for request in look_after(store, run, store.groups(run.run_id)):
+            for request in (one for sight in store.sight([run.uid]) for one in look_after(store, sight)):
                 step = carry_out(self._context, request)
                 log.log(logging.WARNING if step.stage is Stage.REFUSED else logging.INFO, "%s", step.sentence)
         except (LogUnavailable, ProtocolViolation) as error:

@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable, Sequence
 
 from airflow_logio.errors import LogUnavailable
-from airflow_logio.store.port import LogStore
 from airflow_logio.store.records import Run, Supervision, SupervisorRecord
 
 ASK_SECONDS = 10.0
@@ -39,10 +38,13 @@ def missing(run: Run, seen: SupervisorRecord | None) -> str | None:
 
 
 class SupervisionWatch:
-    """One observer of one run's supervisors. Call its methods once per poll; the log is asked every few seconds."""
+    """One observer of one run's supervisors. Call its methods once per poll; `ask` is called every few seconds."""
 
-    def __init__(self, store: LogStore, run: Run, clock: Callable[[], float] = time.monotonic) -> None:
-        self._store = store
+    def __init__(
+        self, ask: Callable[[], Sequence[SupervisorRecord]], run: Run, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        """`ask` is `LogStore.supervisors`."""
+        self._ask_who_looks = ask
         self._run = run
         self._clock = clock
         self._missing: str | None = None
@@ -50,9 +52,12 @@ class SupervisionWatch:
         self._warned_at = float("-inf")
         self._dead_since: float | None = None
 
-    def warning(self) -> str | None:
-        """What is wrong, now and then; None if nothing is, or it was said a moment ago."""
-        self._ask()
+    def warning(self, supervisors: Sequence[SupervisorRecord] | None = None) -> str | None:
+        """What is wrong, now and then; None if nothing is, or it was said a moment ago.
+
+        With `supervisors`, those that another observer has just asked for: then nothing is asked here.
+        """
+        self._ask(supervisors)
         if self._missing is None or self._clock() - self._warned_at < WARN_SECONDS:
             return None
         self._warned_at = self._clock()
@@ -70,11 +75,12 @@ class SupervisionWatch:
             self._dead_since = self._clock()
         return self._clock() - self._dead_since >= LEFT_SECONDS
 
-    def _ask(self) -> None:
+    def _ask(self, supervisors: Sequence[SupervisorRecord] | None) -> None:
         if self._clock() - self._asked_at < ASK_SECONDS:
             return
         self._asked_at = self._clock()
         try:
-            self._missing = missing(self._run, last_look(self._store.supervisors(), self._run))
+            seen = self._ask_who_looks() if supervisors is None else supervisors
+            self._missing = missing(self._run, last_look(seen, self._run))
         except LogUnavailable:
             self._missing = None

@@ -7,7 +7,7 @@ are not in use come back when they are asked for.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from airflow_logio.errors import LogUnavailable
@@ -74,21 +74,26 @@ class WholeWatcher:
 
     def poll(self) -> Sighting:
         """Look once; declares drivers dead in the log that are (compare-and-set on the incarnation)."""
-        if self._group not in self._run.spec.replicated:
-            observation = self._watchers[self._group].poll()
-            return Sighting() if observation.status is None else Sighting({self._group: observation})
+        asked_at = self._clock()  # what the answer says held then, however late it comes
         try:
-            return self._look()
+            return self.judge(self._store.groups(self._run.run_id), asked_at)
         except LogUnavailable as error:
-            for watcher in self._watchers.values():
-                watcher.not_answered(str(error))
-            return Sighting()
+            return self.not_answered(str(error))
 
-    def _look(self) -> Sighting:
-        asked_at = self._clock()
-        statuses = {status.group: status for status in self._store.groups(self._run.run_id)}
-        seen = {name: watcher.judge(statuses[name], asked_at) for name, watcher in self._watchers.items()}
-        if any(one.state not in CONCLUDED for one in seen.values()):
+    def not_answered(self, why: str) -> Sighting:
+        """The log could not be asked."""
+        for watcher in self._watchers.values():
+            watcher.not_answered(why)
+        return Sighting()
+
+    def judge(self, statuses: Sequence[GroupStatus], asked_at: float) -> Sighting:
+        """What follows from the statuses of all groups of the run, asked for at `asked_at` on this watcher's clock.
+
+        Raises `LogUnavailable`.
+        """
+        found = {status.group: status for status in statuses}
+        seen = {name: watcher.judge(found[name], asked_at) for name, watcher in self._watchers.items()}
+        if self._group not in self._run.spec.replicated or any(one.state not in CONCLUDED for one in seen.values()):
             return Sighting(seen)
         slots = self._store.slots(self._run.run_id, self._group)
         return Sighting(seen, done=all(slot.done for slot in slots))

@@ -7,13 +7,16 @@ import threading
 from collections import defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 import pyarrow as pa
 import tenacity
 
 from airflow_logio.crash import CrashPoint, crash_here
+from airflow_logio.dataflow.frames import needed_table
 from airflow_logio.dataflow.operators import Operator
+from airflow_logio.dataflow.parameters import for_function
 from airflow_logio.dataflow.reads import DeclaredRead, FunctionRead, TableRead
 from airflow_logio.dataflow.unavailability import advice, is_outage
 from airflow_logio.dataflow.write_actions import INSERT
@@ -40,6 +43,8 @@ class WriterIdentity:
     """Fencing token: the incarnation. A lower one is refused."""
     started_at: float
     """When the run was started."""
+    is_fresh: bool = False
+    """The run replaces one that was given up."""
 
     def token_after(self, moves: int) -> int:
         """The token for a slot that has changed owners so often: higher than that of any earlier owner."""
@@ -56,10 +61,13 @@ class Connections:
         identity: WriterIdentity,
         replay_seconds: float,
         calls: CallWatch | None = None,
+        params: Mapping[str, Any] | None = None,
     ) -> None:
         self.pipeline = pipeline
         self.calls = calls or CallWatch()
         """The calls of author's code that may ask an external system."""
+        self.params: Mapping[str, Any] = MappingProxyType(dict(params or {}))
+        """The run's parameters, for operators that ask for them."""
         self.identity = identity
         self.replay_seconds = replay_seconds
         self._urls = urls
@@ -114,18 +122,17 @@ class Connections:
 
     def _function_read(self, read: FunctionRead, keys: pa.Array | None) -> Callable[[], pa.Table]:
         url = self.url(read.connection)
+        asked = for_function(read.fetch, self.params)
 
         def fetch() -> pa.Table:
             try:
-                table = read.fetch(url, keys)
+                table = read.fetch(url, keys, **asked)
             except Exception as error:
                 if isinstance(error, LogioError) or is_outage(error, read.unavailable):
                     raise
                 cause = f"{type(error).__name__}: {error}{advice(error, 'FunctionRead')}"
                 raise OperatorFailed(f"the read by {read} of connection {read.connection!r}: {cause}") from error
-            if not isinstance(table, pa.Table):
-                raise OperatorFailed(f"the read by {read} returned {type(table).__name__}; return an Arrow table")
-            return table
+            return needed_table(table, f"the read by {read}")
 
         return fetch
 
@@ -184,6 +191,11 @@ class StepExternal:
         self._connections = connections
         self.collected: list[Read | Write] = []
 
+    @property
+    def params(self) -> Mapping[str, Any]:
+        """The run's parameters."""
+        return self._connections.params
+
     def read(self, read: DeclaredRead, keys: pa.Array | None = None) -> pa.Table:
         """A side-effect read action: its effect is obtained once, here."""
         if read.connection in self._operator.writes():
@@ -207,7 +219,8 @@ class StepExternal:
                 f"operator {self._name!r} writes to connection {connection!r}, but does not say so in writes(); declare it "
                 "there or use Pipeline.writer, so that the guarantee of its write actions is known"
             )
-        self.collected.append(Write(connection, {"action": INSERT}, table, table.num_rows))
+        records = needed_table(table, f"the code that writes to connection {connection!r}")
+        self.collected.append(Write(connection, {"action": INSERT}, records, records.num_rows))
 
 
 def describe_read(read: DeclaredRead, keys: pa.Array | None) -> dict[str, Any]:

@@ -16,7 +16,15 @@ from airflow_logio.dataflow.action_writers import ActionWriter, CheckableWriter,
 from airflow_logio.dataflow.table_writer import TableWriter
 from airflow_logio.dataflow.unavailability import advice, is_outage
 from airflow_logio.dataflow.write_actions import Marker, WriteAction
-from airflow_logio.errors import ExternalUnavailable, FailurePoint, LogioError, OperatorFailed, PipelineDefinitionError
+from airflow_logio.errors import (
+    ExternalUnavailable,
+    FailurePoint,
+    LogioError,
+    OperatorFailed,
+    PipelineDefinitionError,
+    WriteRefused,
+)
+from airflow_logio.protocol.warehouse_rules import LogEnd, first_log_end
 from airflow_logio.protocol.writes import PendingWrite, check_gapless
 from airflow_logio.runtime.systems.arrow import decode
 from airflow_logio.runtime.systems.connections import Connections, replay
@@ -39,6 +47,7 @@ class WriteExecutor(ABC):
         limit = writer.replay_seconds
         self._replay_seconds = connections.replay_seconds if limit is None else limit
         self._lock = connections.lock(writer.connection)
+        self._log_end: LogEnd | None = None
         self._opened: AbstractContextManager[Any] | None = None
         self._client: Any = None
 
@@ -51,6 +60,7 @@ class WriteExecutor(ABC):
         good.
         """
         check_gapless(writes)
+        self._log_end = self._log_end or first_log_end(writes, recovered)
         actions = [self._action(write) for write in writes]
         doubtful = [action for action in actions if action.number <= recovered]
 
@@ -96,6 +106,8 @@ class WriteExecutor(ABC):
             self.close()
             if isinstance(error, OperatorFailed):
                 raise OperatorFailed(f"{self._where(actions)}: {error}", self._point(actions)) from error
+            if isinstance(error, WriteRefused):
+                raise WriteRefused(f"{self._where(actions)}: {error}") from error
             raise
         except Exception as error:
             self.close()
@@ -128,7 +140,8 @@ class ConditionalExecutor(WriteExecutor):
 
     def _attempt(self, client: Any, actions: Sequence[WriteAction], doubtful: Sequence[WriteAction]) -> None:
         identity = self._connections.identity
-        marker = Marker(identity.run_uid, self._operator, self._connection, 0, self._token, identity.started_at)
+        where = (identity.run_uid, self._operator, self._connection, 0)
+        marker = Marker(*where, self._token, identity.started_at, self._log_end or LogEnd())
         self._target.apply(client, marker, actions)
 
 
@@ -164,7 +177,7 @@ def executor_of(operator: str, writer: ActionWriter, connections: Connections, m
     """
     match writer:
         case TableWriter():
-            target = TableTarget(writer, connections.warehouse(writer.connection))
+            target = TableTarget(writer, connections.warehouse(writer.connection), connections.identity.is_fresh)
             return ConditionalExecutor(operator, writer, target, connections, moves)
         case ConditionalWriter():
             return ConditionalExecutor(operator, writer, writer, connections, moves)

@@ -11,8 +11,10 @@ import pyarrow as pa
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
+from airflow_logio.dataflow.column_types import ColumnType, column_type
 from airflow_logio.errors import ConfigurationError
-from airflow_logio.runtime.systems.sql_rows import ARROW_TYPES, SQL_TYPES, arrow_type
+from airflow_logio.runtime.systems.sql_types import read_type
+from airflow_logio.runtime.systems.table_reads import arrow_table, column_kind, described_table
 from airflow_logio.runtime.systems.warehouse import Warehouse
 
 ROWS_PER_PIECE = 10_000
@@ -40,25 +42,22 @@ class DeclaredConnection:
         Raises ExternalUnavailable, and ConfigurationError for a statement that the database refuses.
         """
         with self.warehouse().snapshot() as connection:
-            types = {name: kind or "" for name, kind in columns.items()}
+            types = {name: column_type(name, kind) if kind else None for name, kind in columns.items()}
             if table is not None and not (types and all(types.values())):
                 types = _described(connection, table, types)
-            yield from _pieces(connection, statement, values, types)
+            yield from _pieces(connection, statement, values, {name: kind for name, kind in types.items() if kind})
 
 
 def _pieces(
-    connection: Connection, statement: str, values: Mapping[str, Any], types: Mapping[str, str]
+    connection: Connection, statement: str, values: Mapping[str, Any], types: dict[str, ColumnType]
 ) -> Iterator[pa.Table]:
     # A colon in a text is no parameter.
     escaped = _TEXT.sub(lambda text: text[0].replace(":", r"\:"), statement)
-    selected = sa.text(escaped).columns(**{name: SQL_TYPES[kind]() for name, kind in types.items()})
-    schema = pa.schema([(name, ARROW_TYPES[kind]) for name, kind in types.items()])
+    selected = sa.text(escaped).columns(**{name: read_type(kind) for name, kind in types.items()})
     try:
         result = connection.execution_options(yield_per=ROWS_PER_PIECE).execute(selected, dict(values))
         for rows in result.partitions():
-            columns = zip(*rows, strict=True)
-            arrays = [pa.array(column, field.type) for column, field in zip(columns, schema, strict=True)]
-            yield pa.table(arrays, schema=schema)
+            yield arrow_table("a source's query", types, list(zip(*rows, strict=True)))
     except sa.exc.DBAPIError as error:
         cause = str(error.orig).strip()
         if isinstance(error, sa.exc.ProgrammingError | sa.exc.DataError) or cause.startswith(_REFUSED_BY_SQLITE):
@@ -68,16 +67,13 @@ def _pieces(
         raise
 
 
-def _described(connection: Connection, table: str, types: Mapping[str, str]) -> dict[str, str]:
+def _described(
+    connection: Connection, table: str, types: Mapping[str, ColumnType | None]
+) -> dict[str, ColumnType | None]:
     """The columns of a table with their types, those that are given as they are given."""
-    schema, _, name = table.rpartition(".")
-    try:
-        found = sa.Table(name, sa.MetaData(), schema=schema or None, autoload_with=connection)
-    except sa.exc.NoSuchTableError:
-        raise ConfigurationError(f"the table {table!r} that a source reads does not exist") from None
-    names = {kind: name for name, kind in ARROW_TYPES.items()}
+    found = described_table(connection, table, "that a source reads does not exist")
     missing = [column for column in types if column not in found.columns]
     if missing:
         raise ConfigurationError(f"the table {table!r} that a source reads has no column {missing[0]!r}")
     wanted = types or dict.fromkeys(column.name for column in found.columns)
-    return {column: kind or names[arrow_type(found.columns[column])] for column, kind in wanted.items()}
+    return {column: kind or column_kind(found.columns[column]) for column, kind in wanted.items()}

@@ -8,17 +8,15 @@ wrote, or if another run owns the table. A stopped process cannot hold the marke
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import logging
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
-from typing import Any
 
 import pyarrow as pa
 import sqlalchemy as sa
-from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import Connection, Engine
 
-from airflow_logio.crash import CrashPoint, crash_here
 from airflow_logio.databases import (
     RETRYABLE,
     cause_of,
@@ -31,34 +29,21 @@ from airflow_logio.databases import (
 from airflow_logio.dataflow.reads import TableRead
 from airflow_logio.dataflow.table_writer import TableWriter
 from airflow_logio.dataflow.write_actions import Marker, WriteAction
-from airflow_logio.errors import ConfigurationError, ExternalUnavailable, WriteRefused
+from airflow_logio.errors import ConfigurationError, ExternalUnavailable, LogioError, WriteRefused
 from airflow_logio.postgres_sessions import postgres_engine
 from airflow_logio.protocol.warehouse_rules import Contender, Owner
-from airflow_logio.runtime.systems import sql_rows
+from airflow_logio.runtime.systems import table_inserts, table_reads, warehouse_rows
+from airflow_logio.runtime.systems.sql_types import know_exact_decimals
+from airflow_logio.runtime.systems.table_names import TableName, table_name
+from airflow_logio.runtime.systems.table_transaction import TableTransaction
+
+log = logging.getLogger(__name__)
 
 LOCK_TIMEOUT_SECONDS = 20.0
 """Longer than PostgreSQL needs to end an idle session in a transaction, so that one wait is enough."""
-
-metadata = sa.MetaData()
-
-marker_table = sa.Table(
-    "logio_marker",
-    metadata,
-    sa.Column("run_uid", sa.String(32), primary_key=True),
-    sa.Column("operator", sa.String(250), primary_key=True),
-    sa.Column("connection", sa.String(250), primary_key=True),
-    sa.Column("slot", sa.Integer, primary_key=True, autoincrement=False),
-    sa.Column("last_write", sa.BigInteger, nullable=False),
-    sa.Column("token", sa.BigInteger, nullable=False),
-)
-
-owner_table = sa.Table(
-    "logio_owner",
-    metadata,
-    sa.Column("table_name", sa.String(250), primary_key=True),
-    sa.Column("run_uid", sa.String(32), nullable=False),
-    sa.Column("started_at", sa.Double, nullable=False),
-)
+CONDITIONAL = ("postgresql", "sqlite")
+"""Kinds of databases that keep what conditional writes rest on: locks of rows, and transactions that nothing commits
+half-way. (In MariaDB, a statement that makes a table commits what came before it.)"""
 
 
 class Warehouse:
@@ -67,7 +52,7 @@ class Warehouse:
     def __init__(self, name: str, url: str) -> None:
         self.name = name
         self.engine = _engine(name, url)
-        self._prepared = False
+        self._prepared: dict[str, TableName] = {}
 
     # --- reads --------------------------------------------------------------------------------------------------------
 
@@ -77,7 +62,7 @@ class Warehouse:
         With `keys`, only the rows whose `read.key` is among them. Raises `ExternalUnavailable`, `ConfigurationError`.
         """
         with self._translated(), self.engine.connect().execution_options(**snapshot_options(self.engine)) as connection:
-            return sql_rows.fetch(connection, read, keys)
+            return table_reads.fetch(connection, read, keys)
 
     @contextmanager
     def snapshot(self) -> Iterator[Connection]:
@@ -87,100 +72,68 @@ class Warehouse:
 
     # --- writes -------------------------------------------------------------------------------------------------------
 
-    def apply(self, marker: Marker, writer: TableWriter, actions: Sequence[WriteAction]) -> None:
+    def apply(
+        self, marker: Marker, writer: TableWriter, actions: Sequence[WriteAction], *, is_fresh: bool = False
+    ) -> None:
         """Apply a gapless group of write actions and advance the marker, in one transaction.
 
-        Raises `WriteRefused` (another run owns the table), `Fenced` (a higher
-        token wrote), `LogInconsistent` (the external system is behind the log), `ExternalUnavailable` (try again).
+        `is_fresh`: the run replaces one that was given up. Raises `WriteRefused` (a newer run owns the table, or the
+        database refuses a row), `Fenced` (a higher token wrote), `LogInconsistent` (the external system is behind the
+        log), `ExternalUnavailable` (try again).
         """
-        self._prepare()
-        with self._translated(), self.engine.begin() as connection:
-            pending = marker.unapplied(actions, *self._lock_marker(connection, marker))
-            if not pending:
-                return
-            contender = self._contender(marker, writer)
-            if pending[0].is_opening:
-                self._begin(connection, contender, writer)
-            self._check_owner(connection, contender)
-            sql_rows.insert(connection, writer, [action.records for action in pending if not action.is_opening])
-            crash_here(CrashPoint.IN_WAREHOUSE_TRANSACTION)
-            new = {"last_write": pending[-1].number, "token": marker.token}
-            connection.execute(sa.update(marker_table).where(_row(marker)).values(**new))
+        name = self._prepare(writer)
+        attempt = TableTransaction(self.name, name, marker, writer, actions, is_fresh=is_fresh)
+        with self._translated(lambda error: self._refused_row(attempt, error)), self.engine.begin() as connection:
+            attempt.apply(connection)
 
-    def rehearse(self, writer: TableWriter, tables: Sequence[pa.Table] = ()) -> None:
+    def check_not_replaced(self, writer: TableWriter, run: Owner) -> None:
+        """Raises `WriteRefused` if a newer run owns the writer's table, so that this run could write to it no more."""
+        name = self._prepare(writer)
+        contender = Contender(writer.table, self.name, "", run, writer.on_new_run)
+        with self._translated(), self.snapshot() as connection:
+            contender.check_not_replaced(warehouse_rows.read_owner(connection, name))
+
+    def rehearse(self, writer: TableWriter, actions: Sequence[WriteAction] = ()) -> None:
         """Do what the writer would do, in a transaction that is rolled back: make its table, empty it, insert records.
 
         Nothing is emptied: the statement that would do so finds no row. Raises as `apply`, and `WriteRefused` where the
         database refuses a statement: for a permission, a column, a value, or a key that is in the table already.
         """
         with self._translated(), self.engine.connect() as connection, connection.begin() as transaction:
-            metadata.create_all(connection, checkfirst=True)
-            table = sql_rows.table_of(connection, writer, create=True)
-            if writer.on_new_run == "replace":
-                connection.execute(sa.delete(table).where(sa.false()))
-            nothing = sa.select(*(sa.cast(sa.null(), column.type) for column in table.columns)).where(sa.false())
-            connection.execute(sa.insert(table).from_select(list(table.columns), nothing))
-            sql_rows.insert(connection, writer, tables)
+            name = table_name(connection, writer.table)
+            warehouse_rows.make_tables(connection, name.schema)
+            table_inserts.check_target(connection, writer, name)
+            table_inserts.rehearse(connection, writer, name, actions)
             transaction.rollback()
 
-    def _prepare(self) -> None:
-        if self._prepared:
-            return
-        with self._translated(), self.engine.begin() as connection:
-            if connection.dialect.name == "postgresql":
-                connection.execute(sa.text("SELECT pg_advisory_xact_lock(hashtext('logio warehouse'))"))
-            metadata.create_all(connection, checkfirst=True)
-        self._prepared = True
+    def _prepare(self, writer: TableWriter) -> TableName:
+        """Once for a table: which one it is, that it holds what is declared, and the tables that we keep ourselves."""
+        if writer.table not in self._prepared:
+            if self.engine.dialect.name not in CONDITIONAL:
+                raise ConfigurationError(not_conditional(self.name, self.engine.dialect.name))
+            with self._translated(lambda _: _what_is_kept(writer)), self.engine.begin() as connection:
+                name = table_name(connection, writer.table)
+                warehouse_rows.make_tables(connection, name.schema)
+                table_inserts.check_target(connection, writer, name)
+            self._prepared[writer.table] = name
+        return self._prepared[writer.table]
 
-    @staticmethod
-    def _lock_marker(connection: Connection, marker: Marker) -> tuple[int, int]:
-        """Last number applied and its token, with the row locked: any other writer waits here, then finds this token."""
-        query = sa.select(marker_table.c.last_write, marker_table.c.token).where(_row(marker)).with_for_update()
-        row = connection.execute(query).one_or_none()
-        if row is None:
-            _insert_marker(connection, marker)
-            row = connection.execute(query).one()
-        return int(row.last_write), int(row.token)
-
-    def _contender(self, marker: Marker, writer: TableWriter) -> Contender:
-        mine = Owner(marker.run_uid, marker.started_at)
-        return Contender(writer.table, self.name, marker.operator, mine, writer.on_new_run)
-
-    @staticmethod
-    def _begin(connection: Connection, contender: Contender, writer: TableWriter) -> None:
-        """The first write action of a run: take the table over, create it if declared, treat what is in it as asked."""
-        if connection.dialect.name == "postgresql":  # two runs, or two writers of one table, begin one after the other
-            key = sa.text("SELECT pg_advisory_xact_lock(hashtext('logio table'), hashtext(:name))")
-            connection.execute(key, {"name": writer.table})
-        # Locked before anything is looked at or deleted: any writer that is the owner has committed, or will be refused.
-        row = owner_table.c.table_name == writer.table
-        found = connection.execute(sa.select(owner_table).where(row).with_for_update()).one_or_none()
-        owner = None if found is None else Owner(found.run_uid, found.started_at)
-        if not contender.takes_over(owner):
-            return  # another writer of the run, or another slot of this one, has begun: its rows stay
-        table = sql_rows.table_of(connection, writer, create=True)
-        is_filled = connection.execute(sa.select(sa.literal(1)).select_from(table).limit(1)).first() is not None
-        if contender.empties(is_filled=is_filled):
-            connection.execute(sa.delete(table))
-        mine = contender.mine._asdict()
-        if owner is None:
-            connection.execute(sa.insert(owner_table).values(table_name=writer.table, **mine))
-        else:
-            connection.execute(sa.update(owner_table).where(row).values(**mine))
-
-    @staticmethod
-    def _check_owner(connection: Connection, contender: Contender) -> None:
-        row = owner_table.c.table_name == contender.table
-        contender.check_owner(
-            connection.execute(
-                sa.select(owner_table.c.run_uid).where(row).with_for_update(read=True)
-            ).scalar_one_or_none()
-        )
+    def _refused_row(self, attempt: TableTransaction, error: sa.exc.DBAPIError) -> str:
+        """Which row it is that the database refuses, in words: found by trying, in a transaction that is rolled back."""
+        if not isinstance(error, sa.exc.IntegrityError | sa.exc.DataError | sa.exc.InternalError):
+            return ""
+        try:
+            with self.engine.connect() as connection:
+                return attempt.refused_row(connection)
+        except (sa.exc.SQLAlchemyError, LogioError) as other:
+            log.warning("connection %r: which row was refused is unknown: %s", self.name, cause_of(other))
+            return ""
 
     # --- inside -------------------------------------------------------------------------------------------------------
 
     @contextmanager
-    def _translated(self) -> Iterator[None]:
+    def _translated(self, place: Callable[[sa.exc.DBAPIError], str] = lambda _: "") -> Iterator[None]:
+        """Errors of the database as ours; `place` says where in what was written a refusal has its cause."""
         try:
             yield
         except (sa.exc.OperationalError, sa.exc.InterfaceError, sa.exc.TimeoutError) as error:
@@ -191,12 +144,9 @@ class Warehouse:
             code = getattr(error.orig, "pgcode", None) or ""
             if error.connection_invalidated or code.startswith(RETRYABLE):
                 raise ExternalUnavailable(f"connection {self.name!r}: {cause_of(error)}") from error
-            raise WriteRefused(f"connection {self.name!r} refused a statement: {cause_of(error)}") from error
-        except (
-            ValueError,
-            OverflowError,
-            pa.ArrowException,
-        ) as error:  # text with NUL, a year 10000, a number too long
+            where = place(error)
+            raise WriteRefused(f"connection {self.name!r} refused a statement: {where}{cause_of(error)}") from error
+        except (ValueError, OverflowError, pa.ArrowException) as error:  # text with NUL, a number too long
             raise WriteRefused(f"connection {self.name!r}: a value cannot be passed on: {error}") from error
 
     def close(self) -> None:
@@ -209,6 +159,8 @@ class TableTarget:
 
     writer: TableWriter
     warehouse: Warehouse
+    is_fresh: bool = False
+    """The run replaces one that was given up."""
     unavailable: tuple[type[Exception], ...] = ()
 
     def connect(self, _url: str) -> AbstractContextManager[Warehouse]:
@@ -216,33 +168,23 @@ class TableTarget:
         return nullcontext(self.warehouse)
 
     def apply(self, client: Warehouse, marker: Marker, actions: Sequence[WriteAction]) -> None:
-        client.apply(marker, self.writer, actions)
+        client.apply(marker, self.writer, actions, is_fresh=self.is_fresh)
 
 
-def _row(marker: Marker) -> sa.ColumnElement[bool]:
-    columns = marker_table.c
-    return sa.and_(
-        columns.run_uid == marker.run_uid,
-        columns.operator == marker.operator,
-        columns.connection == marker.connection,
-        columns.slot == marker.slot,
+def _what_is_kept(writer: TableWriter) -> str:
+    return (
+        f"the writer of table {writer.table!r} keeps logio_owner in its schema and logio_marker in the default schema; it "
+        "makes them, or someone else has and lets it select, insert and update there: "
     )
 
 
-def _insert_marker(connection: Connection, marker: Marker) -> None:
-    """Two drivers may come here at once (the older one is about to be refused): the first one makes the row."""
-    dialects: dict[str, Any] = {"postgresql": postgresql.insert, "sqlite": sqlite.insert}
-    values = {
-        "run_uid": marker.run_uid,
-        "operator": marker.operator,
-        "connection": marker.connection,
-        "slot": marker.slot,
-        "last_write": 0,
-        "token": marker.token,
-    }
-    make = dialects.get(connection.dialect.name)
-    insert = make(marker_table).on_conflict_do_nothing() if make else sa.insert(marker_table)
-    connection.execute(insert.values(**values))
+def not_conditional(connection: str, backend: str) -> str:
+    """Why tables cannot be written in that kind of database, and what to do."""
+    return (
+        f"connection {connection!r} is a database of kind {backend!r}: TableWriter writes exactly once to PostgreSQL and "
+        "SQLite only. Reading from it is fine; to write there, derive a writer of your own "
+        "(docs/how-to/write-a-writer.md)"
+    )
 
 
 def _engine(name: str, url: str) -> Engine:
@@ -254,5 +196,14 @@ def _engine(name: str, url: str) -> Engine:
     except ConfigurationError as error:
         raise ConfigurationError(f"connection {name!r}: {error}") from None
     if parsed.get_backend_name() == "sqlite":
-        return sqlite_engine(parsed)
-    return postgres_engine(parsed, f"logio {name}", lock_timeout=LOCK_TIMEOUT_SECONDS, pool_size=2, pool_pre_ping=True)
+        engine = sqlite_engine(parsed)
+        know_exact_decimals(engine)
+        return engine
+    return postgres_engine(
+        parsed,
+        f"logio {name}",
+        lock_timeout=LOCK_TIMEOUT_SECONDS,
+        pool_size=2,
+        pool_pre_ping=True,
+        json_deserializer=str,  # JSON is read as the text that it is
+    )

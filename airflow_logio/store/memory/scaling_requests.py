@@ -54,6 +54,15 @@ def requests(tables: Tables, run_id: int, group: str | None) -> Sequence[Scaling
     return sorted(found, key=lambda one: -one.request_id)
 
 
+def latest_requests(tables: Tables, run_id: int) -> list[ScalingRequest]:
+    """The latest request of each group, the oldest first."""
+    latest: dict[str, ScalingRequest] = {}
+    for one in reversed(requests(tables, run_id, None)):
+        latest.pop(one.group, None)
+        latest[one.group] = one
+    return list(latest.values())
+
+
 def rescale(
     tables: Tables,
     run_id: int,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 
@@ -11,11 +11,7 @@ import msgspec
 
 from airflow_logio.errors import FailurePoint, Fenced, UnknownRun
 from airflow_logio.protocol.replicas import Placement, Slot
-from airflow_logio.protocol.states import (
-    GroupState,
-    RunState,
-    ScalingState,
-)
+from airflow_logio.protocol.states import GroupState, RunState, ScalingState
 from airflow_logio.store.lineage_port import LineageLog
 from airflow_logio.store.memory import generations, groups, maintenance, quarantine, scaling_requests, slots
 from airflow_logio.store.memory.drivers import driver_records
@@ -39,8 +35,11 @@ from airflow_logio.store.records import (
     Refused,
     Retried,
     Run,
+    RunFigures,
+    RunSight,
     RunSpec,
     ScalingRequest,
+    SupervisorNote,
     SupervisorRecord,
     UnderWay,
 )
@@ -233,10 +232,11 @@ class MemoryLogStore(LogStore):
             row = self.tables.groups.get(GroupKey(run_id, group))
         return None if row is None else row.launch
 
-    def note_supervisor(self, name: str, *, pipeline: str | None = None, run_uid: str | None = None) -> None:
+    def note_supervisors(self, notes: Sequence[SupervisorNote]) -> None:
         tables = self.tables
         with tables.transaction():
-            tables.supervisors[name] = SupervisorRow(pipeline, run_uid, tables.now())
+            for one in notes:
+                tables.supervisors[one.name] = SupervisorRow(one.pipeline, one.run_uid, tables.now())
 
     def supervisors(self) -> Sequence[SupervisorRecord]:
         tables = self.tables
@@ -247,24 +247,21 @@ class MemoryLogStore(LogStore):
             ]
         return sorted(found, key=lambda record: (record.age_seconds, record.name))
 
-    def unfinished(
-        self, *, pipeline: str | None = None, run_uid: str | None = None
-    ) -> Sequence[tuple[Run, Sequence[GroupStatus]]]:
+    def sight(self, uids: Collection[str] | None) -> Sequence[RunSight]:
         tables = self.tables
         with tables.transaction():
-            going_on = [
+            seen = [
                 row
                 for row in tables.runs.values()
-                if row.state is RunState.RUNNING
-                and pipeline in (None, row.spec.key.pipeline)
-                and run_uid in (None, row.uid)
+                if (row.state is RunState.RUNNING if uids is None else row.uid in uids)
             ]
             return [
-                (
+                RunSight(
                     row.as_run(),
-                    [status_of(self.tables, key) for key in sorted(tables.groups) if key.run_id == row.run_id],
+                    [status_of(tables, key) for key in sorted(tables.groups) if key.run_id == row.run_id],
+                    scaling_requests.latest_requests(tables, row.run_id),
                 )
-                for row in going_on
+                for row in seen
             ]
 
     def listen(self, ring: Callable[[], None]) -> Hearing | None:
@@ -292,6 +289,12 @@ class MemoryLogStore(LogStore):
     def under_way(self, run_id: int) -> UnderWay:
         with self.tables.transaction():
             return under_way(self.tables, run_id)
+
+    def figures(self, run_ids: Collection[int]) -> Mapping[int, RunFigures]:
+        return {
+            run_id: RunFigures(self.progress(run_id), self.under_way(run_id), self.drivers(run_id))
+            for run_id in run_ids
+        }
 
     def references(self, run_id: int, prefix: str) -> Collection[str]:
         with self.tables.transaction():

@@ -26,6 +26,7 @@ from airflow_logio.store.sql.beat_file import beat_file_engine
 LOCK_TIMEOUT_SECONDS = 3
 NOT_DURABLE = {SETTINGS: {"synchronous_commit": "off"}}
 """Execution options of a connection whose transactions may be lost when the server stops."""
+MOST_CONNECTIONS = 10
 
 
 class TransactionConflict(LogUnavailable):
@@ -36,17 +37,21 @@ class LockTimeout(TransactionConflict):
     """A lock was held for longer than any transaction of a living driver takes."""
 
 
-def log_engine(url: str, *, application: str = "logio", pool_size: int = 5) -> Engine:
-    """An engine for the log itself. Transactions are begun by `writing` and `reading` below."""
+def log_engine(url: str, *, application: str = "logio", connections: int | None = None, kept: int = 5) -> Engine:
+    """An engine for the log itself. Transactions are begun by `writing` and `reading` below.
+
+    At most so many `connections` are open at a time, by default ten; so many are `kept` while they are idle.
+    """
     parsed = parse_url(url)
     if parsed.get_backend_name() == "sqlite":
         return sqlite_engine(parsed)
+    most = connections or MOST_CONNECTIONS
     return postgres_engine(
         parsed,
         application,
         lock_timeout=LOCK_TIMEOUT_SECONDS,
-        pool_size=pool_size,
-        max_overflow=5,
+        pool_size=min(kept, most),
+        max_overflow=most - min(kept, most),
         pool_pre_ping=False,
         executemany_mode="values_plus_batch",
     )

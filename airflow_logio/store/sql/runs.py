@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from enum import StrEnum
 from typing import Any, TypeVar
 
@@ -14,7 +14,17 @@ from sqlalchemy.engine import Connection, Engine
 from airflow_logio.errors import LogInconsistent, ProtocolViolation, UnknownRun
 from airflow_logio.protocol.states import CONCLUDED, GroupState, RunState
 from airflow_logio.protocol.values import Port
-from airflow_logio.store.records import DriverIdentity, GroupStatus, Load, PortProgress, Run, RunSpec, UnderWay
+from airflow_logio.store.records import (
+    DriverIdentity,
+    GroupStatus,
+    KilledTask,
+    LaunchRecipe,
+    Load,
+    PortProgress,
+    Run,
+    RunSpec,
+    UnderWay,
+)
 from airflow_logio.store.rules.endings import superseded
 from airflow_logio.store.sql import schema
 from airflow_logio.store.sql.engines import now
@@ -90,58 +100,73 @@ def statuses(
     connection: Connection, beats: Engine, run_ids: Sequence[int], group: str | None = None
 ) -> dict[int, list[GroupStatus]]:
     """Run id → its groups, with the driver and the heartbeat of the fence's incarnation."""
-    groups, fence, driver = schema.group, schema.fence, schema.driver
-    same = [fence.c[name] == groups.c[name] for name in ("run_id", "group_name")]
-    mine = [driver.c[name] == fence.c[name] for name in ("run_id", "group_name", "incarnation")]
-    query = (
-        sa.select(groups, fence.c.incarnation, fence.c.commit_no, driver)
-        .join(fence, sa.and_(*same))
-        .outerjoin(driver, sa.and_(*mine))
-        .where(groups.c.run_id.in_(run_ids))
-        .order_by(groups.c.run_id, groups.c.group_name)
-    )
+    query = status_query(connection, beats).where(schema.group.c.run_id.in_(run_ids))
     if group is not None:
-        query = query.where(groups.c.group_name == group)
-    rows = connection.execute(query).mappings().all()
-    recoveries = _recoveries(connection, run_ids)
-    beating = _beats(connection, beats, run_ids)
+        query = query.where(schema.group.c.group_name == group)
     found: dict[int, list[GroupStatus]] = {run_id: [] for run_id in run_ids}
-    for row in rows:
-        found[row[groups.c.run_id]].append(_status(row, recoveries, beating))
+    for run_id, status in statuses_of(connection, beats, connection.execute(query).mappings().all()):
+        found[run_id].append(status)
     return found
 
 
-_Key = tuple[int, str]
-"""(run id, group)"""
-
-
-def _recoveries(connection: Connection, run_ids: Sequence[int]) -> dict[_Key, int]:
-    driver = schema.driver
+def status_query(connection: Connection, beats: Engine) -> sa.Select[Any]:
+    """Groups with what `statuses_of` needs, in one statement; without heartbeats if these are in a file of their own."""
+    groups, fence, driver = schema.group, schema.fence, schema.driver
     query = (
-        sa.select(driver.c.run_id, driver.c.group_name, sa.func.count())
-        .where(driver.c.run_id.in_(run_ids), driver.c.spends_budget)
-        .group_by(driver.c.run_id, driver.c.group_name)
+        sa.select(groups, fence.c.incarnation, fence.c.commit_no, driver, _recoveries())
+        .join(fence, sa.and_(*_same(fence, groups)))
+        .outerjoin(driver, sa.and_(*_same(driver, fence), driver.c.incarnation == fence.c.incarnation))
+        .order_by(groups.c.run_id, groups.c.group_name)
     )
-    return {(run_id, name): count for run_id, name, count in connection.execute(query)}
+    if beats is not connection.engine:
+        return query
+    beat, load = schema.heartbeat, schema.load
+    return (
+        query.outerjoin(beat, sa.and_(*_same(beat, fence), beat.c.incarnation == fence.c.incarnation))
+        .outerjoin(load, sa.and_(*_same(load, fence), load.c.incarnation == fence.c.incarnation))
+        .add_columns(beat, load.c.figures, _age(connection))
+    )
 
 
-def _beats(connection: Connection, beats: Engine, run_ids: Sequence[int]) -> dict[tuple[_Key, int], sa.Row[Any]]:
-    table, load = schema.heartbeat, schema.load
-    same = [load.c[name] == table.c[name] for name in ("run_id", "group_name", "incarnation")]
-    query = sa.select(table, load.c.figures).outerjoin(load, sa.and_(*same)).where(table.c.run_id.in_(run_ids))
+def statuses_of(connection: Connection, beats: Engine, rows: Sequence[sa.RowMapping]) -> list[tuple[int, GroupStatus]]:
+    """(run id, status) of each row of `status_query`, in their order."""
+    group, fence, beat = schema.group.c, schema.fence.c, schema.heartbeat.c
     if beats is connection.engine:
-        rows = connection.execute(query).all()
-    else:
-        with beats.connect().execution_options(logio_writes=False) as other:
-            rows = other.execute(query).all()
-    return {((row.run_id, row.group_name), row.incarnation): row for row in rows}
+        return [(row[group.run_id], _status(row, row if row[beat.beat] is not None else None)) for row in rows]
+    beating = _beats(beats, {row[group.run_id] for row in rows})
+    keys = [(row[group.run_id], row[group.group_name], row[fence.incarnation]) for row in rows]
+    return [(key[0], _status(row, beating.get(key))) for key, row in zip(keys, rows, strict=True)]
 
 
-def _status(row: sa.RowMapping, recoveries: dict[_Key, int], beats: dict[tuple[_Key, int], sa.Row[Any]]) -> GroupStatus:
-    groups, driver, fence = schema.group.c, schema.driver.c, schema.fence.c
-    name, incarnation = row[groups.group_name], row[fence.incarnation]
-    key = (row[groups.run_id], name)
-    beat = beats.get((key, incarnation))
+def _same(one: sa.FromClause, other: sa.FromClause) -> list[sa.ColumnElement[bool]]:
+    return [one.c[name] == other.c[name] for name in ("run_id", "group_name")]
+
+
+def _age(connection: Connection) -> sa.Label[float]:
+    """Seconds since the heartbeat, by the database's clock."""
+    return (now(connection.dialect.name) - schema.heartbeat.c.at).label("beat_age")
+
+
+def _recoveries() -> sa.Label[int]:
+    """How many drivers of the group have replaced a dead one."""
+    driver = schema.driver.alias()
+    mine = sa.select(sa.func.count()).where(*_same(driver, schema.group), driver.c.spends_budget)
+    return mine.scalar_subquery().label("recoveries")
+
+
+def _beats(beats: Engine, run_ids: Collection[int]) -> dict[tuple[int, str, int], sa.RowMapping]:
+    """(run id, group, incarnation) → its last heartbeat, from a file of their own."""
+    table, load = schema.heartbeat, schema.load
+    mine = sa.and_(*_same(load, table), load.c.incarnation == table.c.incarnation)
+    with beats.connect().execution_options(logio_writes=False) as other:
+        query = sa.select(table, load.c.figures, _age(other)).outerjoin(load, mine)
+        rows = other.execute(query.where(table.c.run_id.in_(run_ids))).mappings().all()
+    return {(row[table.c.run_id], row[table.c.group_name], row[table.c.incarnation]): row for row in rows}
+
+
+def _status(row: sa.RowMapping, beat: sa.RowMapping | None) -> GroupStatus:
+    groups, driver, fence, beats = schema.group.c, schema.driver.c, schema.fence.c, schema.heartbeat.c
+    name = row[groups.group_name]
     identity = None
     if row[driver.pid] is not None or row[driver.parent_pid] is not None:
         identity = DriverIdentity(
@@ -156,55 +181,61 @@ def _status(row: sa.RowMapping, recoveries: dict[_Key, int], beats: dict[tuple[_
         group=name,
         state=known(GroupState, row[groups.state], f"the state of group {name!r}"),
         desired=known(GroupState, row[groups.desired], f"the desired state of group {name!r}"),
-        incarnation=incarnation,
-        beat=beat.beat if beat else 0,
-        beat_at=beat.at if beat else None,
-        ready=bool(beat and beat.ready),
-        recoveries=recoveries.get(key, 0),
+        incarnation=row[fence.incarnation],
+        beat=beat[beats.beat] if beat else 0,
+        beat_at=beat[beats.at] if beat else None,
+        ready=bool(beat and beat[beats.ready]),
+        recoveries=row["recoveries"],
         error=row[groups.error],
         since=row[groups.since],
         identity=identity,
         backend_pid=row[driver.backend_pid],
         log_path=row[driver.log_path],
-        rss_bytes=beat.rss_bytes if beat else 0,
+        rss_bytes=beat[beats.rss_bytes] if beat else 0,
         commits=row[fence.commit_no],
         load=_load(beat),
+        killed=_killed(row[groups.launch]),
+        beat_age_seconds=max(0.0, beat["beat_age"]) if beat else None,
     )
 
 
-def _load(beat: sa.Row[Any] | None) -> Load | None:
-    """Figures that this version cannot read are ignored: the protocol does not use them."""
-    if beat is None or beat.figures is None:
+def _killed(launch: str | None) -> KilledTask | None:
+    """Of a recipe that cannot be read nothing is known here; it is refused where it is used."""
+    if launch is None or '"killed":{' not in launch:
         return None
     try:
-        return msgspec.json.decode(beat.figures, type=Load)
+        return msgspec.json.decode(launch, type=LaunchRecipe).killed
     except (msgspec.MsgspecError, ValueError):
         return None
 
 
-def progress(connection: Connection, run_id: int) -> Sequence[PortProgress]:
-    table = schema.port_counter
-    query = (
-        sa.select(table)
-        .where(table.c.run_id == run_id, table.c.direction.not_in([schema.OPEN, schema.PENDING]))
-        .order_by(table.c.op, table.c.port, table.c.direction)
-    )
-    return [
-        PortProgress(
-            Port(row.op, row.port), row.direction, row.events, row.records, row.bytes, row.first_at, row.last_at
-        )
-        for row in connection.execute(query)
-    ]
+def _load(beat: sa.RowMapping | None) -> Load | None:
+    """Figures that this version cannot read are ignored: the protocol does not use them."""
+    figures = None if beat is None else beat[schema.load.c.figures]
+    if figures is None:
+        return None
+    try:
+        return msgspec.json.decode(figures, type=Load)
+    except (msgspec.MsgspecError, ValueError):
+        return None
 
 
-def under_way(connection: Connection, run_id: int) -> UnderWay:
-    """Never below zero: rows that a driver of an earlier version logged were not counted at the time."""
+def counters(connection: Connection, run_ids: Collection[int]) -> dict[int, tuple[Sequence[PortProgress], UnderWay]]:
+    """Run id → the counters of its ports, and what is under way, from one statement.
+
+    What is under way is never below zero: what a driver of an earlier version has logged was not counted when it was.
+    """
     table = schema.port_counter
-    query = sa.select(table.c.op, table.c.port, table.c.direction, table.c.events).where(
-        table.c.run_id == run_id, table.c.direction.in_([schema.OPEN, schema.PENDING])
-    )
-    found = UnderWay({}, {})
-    for op, port, direction, count in connection.execute(query):
-        if count > 0:
-            (found.open if direction == schema.OPEN else found.pending)[Port(op, port)] = count
-    return found
+    query = sa.select(table).where(table.c.run_id.in_(run_ids)).order_by(table.c.op, table.c.port, table.c.direction)
+    ports: dict[int, list[PortProgress]] = {run_id: [] for run_id in run_ids}
+    under_way = {run_id: UnderWay({}, {}) for run_id in run_ids}
+    for row in connection.execute(query):
+        port = Port(row.op, row.port)
+        if row.direction not in (schema.OPEN, schema.PENDING):
+            ports[row.run_id].append(
+                PortProgress(port, row.direction, row.events, row.records, row.bytes, row.first_at, row.last_at)
+            )
+        elif row.events > 0:
+            found = under_way[row.run_id]
+            (found.open if row.direction == schema.OPEN else found.pending)[port] = row.events
+    return {run_id: (ports[run_id], under_way[run_id]) for run_id in run_ids}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import sqlalchemy as sa
@@ -64,6 +64,20 @@ def requests(connection: Connection, run_id: int, group: str | None) -> Sequence
     if group is not None:
         query = query.where(table.c.group_name == group)
     return [_to_request(row) for row in connection.execute(query)]
+
+
+def latest_requests(connection: Connection, run_ids: Collection[int]) -> dict[int, list[ScalingRequest]]:
+    """Run id → the latest request of each of its groups, the oldest first; runs without one are left out."""
+    latest = (
+        sa.select(sa.func.max(table.c.request_id))
+        .where(table.c.run_id.in_(run_ids))
+        .group_by(table.c.run_id, table.c.group_name)
+    )
+    query = sa.select(table).where(table.c.request_id.in_(latest)).order_by(table.c.request_id)
+    found: dict[int, list[ScalingRequest]] = {}
+    for row in connection.execute(query):
+        found.setdefault(row.run_id, []).append(_to_request(row))
+    return found
 
 
 def check_open(connection: Connection, request_id: int) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TypeVar
 from weakref import WeakSet
@@ -30,8 +30,11 @@ from airflow_logio.store.records import (
     Refused,
     Retried,
     Run,
+    RunFigures,
+    RunSight,
     RunSpec,
     ScalingRequest,
+    SupervisorNote,
     SupervisorRecord,
     UnderWay,
 )
@@ -50,6 +53,7 @@ from airflow_logio.store.sql import (
     runs,
     scaling_requests,
     schema,
+    sights,
     slot_moves,
     slots,
     supervisors,
@@ -83,9 +87,11 @@ class SqlLogStore(LogStore):
         self._sessions: WeakSet[SqlGroupSession] = WeakSet()
 
     @classmethod
-    def at(cls, url: str, *, application: str = "logio", patience: Patience | None = None) -> SqlLogStore:
-        """The log at `url`; `application` names the sessions on PostgreSQL."""
-        engine = log_engine(url, application=application)
+    def at(
+        cls, url: str, *, application: str = "logio", patience: Patience | None = None, connections: int | None = None
+    ) -> SqlLogStore:
+        """The log at `url`; `application` names the sessions on PostgreSQL, of which there are at most `connections`."""
+        engine = log_engine(url, application=application, connections=connections)
         return cls(engine, beat_engine(url, engine), patience=patience)
 
     @property
@@ -342,19 +348,20 @@ class SqlLogStore(LogStore):
         with reading(self.engine) as connection:
             return supervisors.launch_recipe(connection, run_id, group)
 
-    def note_supervisor(self, name: str, *, pipeline: str | None = None, run_uid: str | None = None) -> None:
-        with writing(self.beats) as connection:
-            supervisors.note_supervisor(connection, name, pipeline, run_uid)
+    def note_supervisors(self, notes: Sequence[SupervisorNote]) -> None:
+        if notes:
+            with writing(self.beats) as connection:
+                supervisors.note(connection, notes)
 
     def supervisors(self) -> Sequence[SupervisorRecord]:
         with reading(self.beats) as connection:
             return supervisors.supervisors(connection)
 
-    def unfinished(
-        self, *, pipeline: str | None = None, run_uid: str | None = None
-    ) -> Sequence[tuple[Run, Sequence[GroupStatus]]]:
+    def sight(self, uids: Collection[str] | None) -> Sequence[RunSight]:
+        if uids is not None and not uids:
+            return []
         with reading(self.engine) as connection:
-            return supervisors.unfinished(connection, self.beats, pipeline, run_uid)
+            return sights.sight(connection, self.beats, uids, self._runs)
 
     def listen(self, ring: Callable[[], None]) -> Hearing | None:
         return hearings.hear(self.engine, ring)
@@ -369,15 +376,24 @@ class SqlLogStore(LogStore):
     # --- figures ------------------------------------------------------------------------------------------------------
 
     def drivers(self, run_id: int) -> Sequence[DriverRecord]:
-        return drivers.driver_records(self.engine, self.beats, run_id)
+        return drivers.driver_records(self.engine, self.beats, [run_id])[run_id]
 
     def progress(self, run_id: int) -> Sequence[PortProgress]:
         with reading(self.engine) as connection:
-            return runs.progress(connection, run_id)
+            return runs.counters(connection, [run_id])[run_id][0]
 
     def under_way(self, run_id: int) -> UnderWay:
         with reading(self.engine) as connection:
-            return runs.under_way(connection, run_id)
+            return runs.counters(connection, [run_id])[run_id][1]
+
+    def figures(self, run_ids: Collection[int]) -> Mapping[int, RunFigures]:
+        if not run_ids:
+            return {}
+        # The drivers first: the counters include everything that they have done by then.
+        records = drivers.driver_records(self.engine, self.beats, run_ids)
+        with reading(self.engine) as connection:
+            found = runs.counters(connection, run_ids)
+        return {run_id: RunFigures(*found[run_id], records[run_id]) for run_id in run_ids}
 
     def references(self, run_id: int, prefix: str) -> Collection[str]:
         table = schema.event_data

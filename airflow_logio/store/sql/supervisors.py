@@ -6,14 +6,13 @@ from collections.abc import Sequence
 
 import msgspec
 import sqlalchemy as sa
-from sqlalchemy.engine import Connection, Engine
+from sqlalchemy.engine import Connection
 
 from airflow_logio.errors import LogInconsistent
-from airflow_logio.protocol.states import RunState
-from airflow_logio.store.records import GroupStatus, LaunchRecipe, Run, SupervisorRecord
+from airflow_logio.store.records import LaunchRecipe, SupervisorNote, SupervisorRecord
 from airflow_logio.store.sql import schema
 from airflow_logio.store.sql.engines import now
-from airflow_logio.store.sql.runs import statuses, to_run, upserting
+from airflow_logio.store.sql.runs import upserting
 
 FORGOTTEN_SECONDS = 7 * 86_400.0
 
@@ -41,10 +40,12 @@ def launch_recipe(connection: Connection, run_id: int, group: str) -> LaunchReci
         ) from error
 
 
-def note_supervisor(connection: Connection, name: str, pipeline: str | None, run_uid: str | None) -> None:
+def note(connection: Connection, notes: Sequence[SupervisorNote]) -> None:
     table, clock = schema.supervisor, now(connection.dialect.name)
-    values = {"pipeline": pipeline, "run_uid": run_uid, "at": clock}
-    insert = upserting(connection, table).values(name=name, **values)
+    last = {one.name: one for one in notes}
+    rows = [{"name": one.name, "pipeline": one.pipeline, "run_uid": one.run_uid, "at": clock} for one in last.values()]
+    insert = upserting(connection, table).values(rows)
+    values = {name: insert.excluded[name] for name in ("pipeline", "run_uid", "at")}
     connection.execute(insert.on_conflict_do_update(index_elements=["name"], set_=values))
     connection.execute(sa.delete(table).where(table.c.at < clock - FORGOTTEN_SECONDS))
 
@@ -53,17 +54,3 @@ def supervisors(connection: Connection) -> Sequence[SupervisorRecord]:
     table, clock = schema.supervisor, now(connection.dialect.name)
     query = sa.select(table, (clock - table.c.at).label("age")).order_by(table.c.at.desc(), table.c.name)
     return [SupervisorRecord(row.name, row.pipeline, row.run_uid, row.age) for row in connection.execute(query)]
-
-
-def unfinished(
-    connection: Connection, beats: Engine, pipeline: str | None, run_uid: str | None
-) -> Sequence[tuple[Run, Sequence[GroupStatus]]]:
-    table = schema.run
-    query = sa.select(table).where(table.c.state == RunState.RUNNING.value).order_by(table.c.run_id)
-    if pipeline is not None:
-        query = query.where(table.c.pipeline == pipeline)
-    if run_uid is not None:
-        query = query.where(table.c.uid == run_uid)
-    found = [to_run(row) for row in connection.execute(query)]
-    groups = statuses(connection, beats, [run.run_id for run in found])
-    return [(run, groups[run.run_id]) for run in found]

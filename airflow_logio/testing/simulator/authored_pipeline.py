@@ -111,7 +111,7 @@ def pipeline_scenario(
     retention, sweeps, kept = _retention(pipeline)
     return Scenario(
         pipeline.name,
-        partial(_groups, pipeline, tables or {}, weights or {}),
+        partial(_groups, pipeline, tables or {}, weights or {}, checked),
         {
             name: _ReadActions(name, operator, checked)
             for name, operator in pipeline.operators.items()
@@ -178,9 +178,13 @@ def _guarantees(pipeline: Pipeline) -> Mapping[str, Guarantee]:
 
 
 def _groups(
-    pipeline: Pipeline, tables: ExternalTables, weights: Mapping[str, float], _systems: Systems
+    pipeline: Pipeline,
+    tables: ExternalTables,
+    weights: Mapping[str, float],
+    params: Mapping[str, Any],
+    _systems: Systems,
 ) -> Sequence[GroupPlan]:
-    connections = cast(Connections, Reads(tables))
+    connections = cast(Connections, Reads(tables, params))
     routes = any_routes(pipeline)
     plans = []
     for name, group in pipeline.groups.items():

@@ -128,7 +128,7 @@ def _supervise(executor: Executor) -> bool:
     """As `LocalRun` does at every look."""
     store, run = executor.store, executor.world.run
     try:
-        for request in look_after(store, run, store.groups(run.run_id)):
+        for request in (one for sight in store.sight([run.uid]) for one in look_after(store, sight)):
             executor.carrying = request
             next_step(store, run, request, executor.launch)
             executor.carrying = None

@@ -140,8 +140,13 @@ class ExternalSystem:
         """The committed rows of a table, whichever slot has written them."""
         return [row for key, rows in self.applied.items() if table_of(key) == table for row in rows]
 
-    def commit(self, run: Owner, key: WriterKey, marker: MarkerRow, change: TableChange) -> None:
-        """Commit one transaction: apply its deletions and insertions, and advance the marker."""
+    def commit(self, run: Owner, key: WriterKey, before: MarkerRow, marker: MarkerRow, change: TableChange) -> int:
+        """Commit one transaction: apply its deletions and insertions, and advance the marker, if it is still as `before`.
+
+        Returns how many rows of markers it has changed; with 0, nothing else was changed.
+        """
+        if self.marker_row(run, key) != before:
+            return 0
         table = table_of(key)
         if change.owner is not None:
             self.owners[table] = change.owner
@@ -151,6 +156,7 @@ class ExternalSystem:
                 rows[:] = [row for row in rows if id(row) not in gone]
         self.applied.setdefault(key, []).extend(change.inserted)
         self.markers[run.run_uid, key] = marker
+        return 1
 
     def close(self) -> None:
         """Drop all references to it."""

@@ -95,7 +95,7 @@ class _OnPostgres(SqlLogStore):
 
     def __init__(self, url: str) -> None:
         self._schema = f"logio_simulate_{os.getpid()}_{secrets.token_hex(4)}"
-        engine = log_engine(url, application="logio simulate", pool_size=1)
+        engine = log_engine(url, application="logio simulate", kept=1)
         super().__init__(engine, engine, patience=IMPATIENT)
         path = f"SET search_path TO {self._schema}; SET synchronous_commit TO off"  # no one recovers a simulated log
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any
 
 import pyarrow as pa
@@ -29,8 +30,9 @@ NEXT_STEP = (
 class Reads:
     """What operators see of connections."""
 
-    def __init__(self, tables: ExternalTables) -> None:
+    def __init__(self, tables: ExternalTables, params: Mapping[str, Any]) -> None:
         self._tables = tables
+        self.params = MappingProxyType(dict(params))
         self.calls = CallWatch()
 
     def read(self, read: DeclaredRead, keys: pa.Array | None) -> pa.Table:

@@ -23,6 +23,7 @@ from airflow_logio.store.records import (
     LaunchRecipe,
     Retried,
     Run,
+    RunSight,
     RunSpec,
     ScalingRequest,
 )
@@ -52,6 +53,10 @@ def _both(what: str, first: Callable[[], T], second: Callable[[], T], shown: Cal
         )
     result: T = answers[0]
     return result
+
+
+def _of_groups(found: Sequence[GroupStatus]) -> list[tuple[Any, ...]]:
+    return [(one.group, one.state, one.desired, one.incarnation, one.ready) for one in found]
 
 
 class TwinLog:
@@ -141,7 +146,18 @@ class TwinLog:
             "states of all groups",
             lambda: self._sql.groups(run_id),
             lambda: self._memory.groups(run_id),
-            lambda found: [(one.group, one.state, one.desired, one.incarnation, one.ready) for one in found],
+            _of_groups,
+        )
+
+    def sight(self, uids: Collection[str]) -> Sequence[RunSight]:
+        return _both(
+            "a look at the run",
+            lambda: self._sql.sight(uids),
+            lambda: self._memory.sight([self._uid]),
+            lambda found: [
+                (one.run.state, _of_groups(one.groups), [_without_times(request) for request in one.requests])
+                for one in found
+            ],
         )
 
     def find_run(self, uid: str) -> Run:

@@ -12,8 +12,8 @@ from collections.abc import Callable, Sequence
 from enum import Enum, auto
 
 from airflow_logio.dataflow.write_actions import BEGIN
-from airflow_logio.errors import LogioError
-from airflow_logio.protocol.warehouse_rules import Contender, MarkerRow, Owner, to_apply
+from airflow_logio.errors import ExternalUnavailable, LogioError
+from airflow_logio.protocol.warehouse_rules import Contender, LogEnd, MarkerRow, Owner, check_advanced, to_apply
 from airflow_logio.protocol.write_queue import WriterKey
 from airflow_logio.protocol.writes import PendingWrite, check_gapless
 from airflow_logio.testing.simulator.external_systems import (
@@ -53,6 +53,7 @@ class WriteAttempt:
         writes: Sequence[PendingWrite],
         *,
         run: Owner = THIS_RUN,
+        log_end: LogEnd | None = None,
         is_alive: Callable[[], bool] = always,
     ) -> None:
         check_gapless(writes)
@@ -64,11 +65,15 @@ class WriteAttempt:
         self._system = system
         self._run = run
         self._writes = writes
+        self._log_end = log_end or LogEnd()
         self._is_alive = is_alive
         self._stage = WritePhase.MARKER
         self._pending: Sequence[PendingWrite] = ()
         self._deleted: Sequence[AppliedWrite] = ()
-        self._taken_over = False
+        self._before = MarkerRow()
+        """The marker as it was read."""
+        self._claimed: Owner | None = None
+        """The owner that it makes of itself."""
         self._waited = 0
         if run is THIS_RUN:
             _meet_earlier_runs(system, key, writes[0])
@@ -82,6 +87,8 @@ class WriteAttempt:
             for _ in range(steps):
                 if self._stage is WritePhase.DONE or not _STEPS[self._stage](self):
                     break
+        except ExternalUnavailable:  # the next attempt reads the marker again
+            self.end()
         except LogioError:
             self.end()
             raise
@@ -100,8 +107,9 @@ class WriteAttempt:
     def _read_marker(self) -> bool:
         if not self._lock_marker():
             return False
-        row = self._system.marker_row(self._run, self.key)
-        self._pending = to_apply(*self.key, self.token, self._writes, row)
+        self._deleted, self._claimed = (), None  # of an attempt that was rolled back
+        self._before = self._system.marker_row(self._run, self.key)
+        self._pending = to_apply(*self.key, self.token, self._writes, self._before, self._log_end)
         if not self._pending:
             self._release(WritePhase.DONE)
             return True
@@ -119,16 +127,16 @@ class WriteAttempt:
             rows = self._system.rows(self.table)
             if contender.empties(is_filled=bool(rows)):
                 self._deleted = tuple(rows)
-            self._taken_over = True
-            owner = self._run
-        contender.check_owner(None if owner is None else owner.run_uid)
+            owner = self._claimed = contender.claimed
+        contender.check_owner(owner)
         self._stage = WritePhase.COMMIT
         return True
 
     def _commit(self) -> bool:
         inserted = [AppliedWrite(write.number, write.header, write.body) for write in self._pending]
-        change = TableChange(inserted, self._deleted, self._run if self._taken_over else None)
-        self._system.commit(self._run, self.key, MarkerRow(self._pending[-1].number, self.token), change)
+        change = TableChange(inserted, self._deleted, self._claimed)
+        marker = MarkerRow(self._pending[-1].number, self.token)
+        check_advanced(*self.key, self._system.commit(self._run, self.key, self._before, marker, change))
         self.wrote = True
         self._release(WritePhase.DONE)
         return True

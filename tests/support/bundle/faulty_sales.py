@@ -44,13 +44,13 @@ class Unable(StatelessOperator):
         yield "out", event.table
 
 
-def build(operator: StatelessOperator) -> Pipeline:
+def build(operator: StatelessOperator, on_new_run: str = "replace") -> Pipeline:
     made = Pipeline("faulty", params={"transactions": str}, connections=["warehouse"])
     ingest = made.source(
         "ingest", ParquetSource("{transactions}", records_per_event=RECORDS_PER_EVENT, columns=COLUMNS)
     )
     checked = made.operator("checked", operator, ingest)
-    writer = TableWriter("warehouse", "sales", columns=dict.fromkeys(COLUMNS, "bigint"), on_new_run="replace")
+    writer = TableWriter("warehouse", "sales", columns=dict.fromkeys(COLUMNS, "bigint"), on_new_run=on_new_run)
     made.sink("done", Count(), made.writer("save", writer, checked))
     made.group("ingest", ingest)
     made.group("checked", checked)
@@ -60,4 +60,5 @@ def build(operator: StatelessOperator) -> Pipeline:
 
 failing = build(Checked("fail"))
 quarantining = build(Checked("quarantine"))
+appending = build(Checked("quarantine"), "append")
 unable = build(Unable())

@@ -21,6 +21,7 @@ import pytest  # noqa: E402
 
 from airflow_logio.store import open_store  # noqa: E402
 from airflow_logio.store.port import LogStore  # noqa: E402
+from airflow_logio.triggers import log_poller  # noqa: E402
 from tests.unit.airflow.support import FakeLauncher, connection  # noqa: E402
 
 atexit.register(shutil.rmtree, _HOME, ignore_errors=True)
@@ -31,6 +32,13 @@ def no_connections_left_over(monkeypatch: pytest.MonkeyPatch) -> None:
     """Connections come from the environment of one test only."""
     for name in [name for name in os.environ if name.startswith("AIRFLOW_CONN_")]:
         monkeypatch.delenv(name)
+
+
+@pytest.fixture(autouse=True)
+def no_poller_left_over() -> Iterator[None]:
+    """Whatever a test does to triggers, they leave their poller."""
+    yield
+    assert not log_poller._pollers
 
 
 @pytest.fixture

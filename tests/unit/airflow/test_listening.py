@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
 
 import pytest
 import sqlalchemy as sa
@@ -13,7 +12,6 @@ import sqlalchemy as sa
 from airflow_logio.store.sql.failure_channel import CHANNEL, ring
 from airflow_logio.store.sql.hearings import THREAD
 from airflow_logio.store.sql.store import SqlLogStore
-from airflow_logio.triggers.bell import FailureBell
 from airflow_logio.triggers.failed_groups import LogioFailedGroupTrigger
 from tests.support.logs import open_sql_store, start_driver
 from tests.support.waiting import eventually
@@ -64,31 +62,23 @@ class Rings:
         return lambda: self.count > count
 
 
-def test_one_connection_for_all_event_loops_of_a_process(store: SqlLogStore, postgres_url: str) -> None:
-    """Each has a store of its own, as triggers have; the one that came first leaves first."""
-    waiting = threading.Barrier(4, timeout=30)
-
-    async def wait() -> None:
-        own = open_sql_store(postgres_url, application="logio test")
-        bell = FailureBell(NEVER)
-        bell.listen(own)
-        bell.listen(own)
-        try:
-            await asyncio.wait_for(bell.wait(), 30)  # for the ring with which listening begins
-            await asyncio.to_thread(waiting.wait)
-            await asyncio.wait_for(bell.wait(), 30)
-        finally:
-            bell.close()
-            await asyncio.to_thread(own.dispose)
-
-    with ThreadPoolExecutor(3) as pool:
-        waits: list[Future[None]] = [pool.submit(asyncio.run, wait()) for _ in range(3)]
-        waiting.wait()
-        assert threads() == 1
-        listening(store)
-        ring(store.engine)
-        for one in waits:
-            one.result(30)
+def test_one_connection_for_all_stores_of_a_process(store: SqlLogStore, postgres_url: str) -> None:
+    """The one that came first leaves first."""
+    stores = [open_sql_store(postgres_url, application="logio test") for _ in range(3)]
+    rings = [Rings() for _ in stores]
+    hearings = [own.listen(ring_) for own, ring_ in zip(stores, rings, strict=True)]
+    for one in rings:
+        eventually(one.more_than(0), what="the ring with which listening begins")
+    assert threads() == 1
+    listening(store)
+    counts = [one.count for one in rings]
+    ring(store.engine)
+    for one, count in zip(rings, counts, strict=True):
+        eventually(one.more_than(count), what="it is rung")
+    for hearing, own in zip(hearings, stores, strict=True):
+        assert hearing is not None
+        hearing.close()
+        own.dispose()
 
 
 def test_the_first_may_leave_and_the_last_ends_it(store: SqlLogStore, postgres_url: str) -> None:
@@ -147,22 +137,15 @@ def test_a_connection_that_is_lost_is_made_again(store: SqlLogStore) -> None:
     hearing.close()
 
 
-def test_a_log_that_is_away_is_waited_for_and_polled(store: SqlLogStore) -> None:
+def test_a_log_that_is_away_is_waited_for() -> None:
     """Port 9 answers nobody."""
     away = SqlLogStore.at("postgresql://postgres@127.0.0.1:9/nothing")
     rings = Rings()
     hearing = away.listen(rings)
     assert hearing is not None
-
-    async def wait() -> None:
-        bell = FailureBell(0.01)
-        bell.listen(away)
-        await asyncio.wait_for(bell.wait(), 30)
-        bell.close()
-
-    asyncio.run(wait())
     assert rings.count == 0
     hearing.close()
+    eventually(lambda: threads() == 0, what="no thread is left")
     away.dispose()
 
 

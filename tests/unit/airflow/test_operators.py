@@ -74,6 +74,18 @@ def status(log: LogStore, run: Run) -> GroupStatus:
 # --- start ------------------------------------------------------------------------------------------------------------
 
 
+def test_a_run_whose_tables_are_in_another_database_is_not_started(
+    log: LogStore, params: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = "mysql+pymysql://u:s3cret@127.0.0.1:1/d"
+    monkeypatch.setenv("AIRFLOW_CONN_WAREHOUSE_DB", connection("mysql", extra={"sqlalchemy_url": url}))
+    start = LogioStartRunOperator(task_id="start_run", pipeline=REF, connections=WAREHOUSE)
+    with pytest.raises(ConfigurationError, match="connection 'warehouse' is a database of kind 'mysql'") as refused:
+        start.execute(context(params=params))
+    assert "s3cret" not in str(refused.value)
+    assert list(log.list_runs()) == []
+
+
 def test_the_run_is_made_once(log: LogStore, run: Run, params: dict[str, str]) -> None:
     start = LogioStartRunOperator(task_id="start_run", pipeline=sales, connections=WAREHOUSE)
     assert start.execute(context(params=params)) == run.uid

@@ -236,7 +236,9 @@ def test_a_stop_of_the_group_stops_its_replicas(drivers: Drivers, log: LogStore,
 def test_progress_is_that_of_all_replicas(drivers: Drivers, log: LogStore, run: Run) -> None:
     three(drivers)
     said: list[str] = []
-    GroupReporter(log, run, "hourly", said.append).report(at_once=True)
+    GroupReporter(run, "hourly", said.append).report(
+        log.groups(run.run_id), log.figures([run.run_id])[run.run_id], at_once=True
+    )
     [line] = said
     assert line.startswith("hourly, 3 replica(s): in 0 events (0 records)"), line
 

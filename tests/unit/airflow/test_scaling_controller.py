@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -54,6 +55,15 @@ def control(policy: Policy | None = None, **arguments: Any) -> LogioScalingContr
     return LogioScalingController(**given)
 
 
+def looked(controller: LogioScalingController) -> list[dict[str, Any]]:
+    """Between its two looks it holds no worker slot."""
+    with pytest.raises(TaskDeferred) as between:
+        controller.execute(context())
+    assert (type(between.value.trigger).__name__, between.value.method_name) == ("TimeDeltaTrigger", "decide")
+    kwargs = json.loads(json.dumps(between.value.kwargs))
+    return copy.copy(controller).decide(context(), {}, **kwargs)
+
+
 def ready(log: LogStore, launcher: FakeLauncher) -> None:
     """The driver that was launched last registers, and is warm."""
     ref = log.register(launcher.claims[-1], launcher.identity())
@@ -66,13 +76,13 @@ def owners(log: LogStore, run: Run) -> set[str | None]:
 
 def test_what_a_policy_wants_is_asked_for_and_carried_out(log: LogStore, run: Run, launcher: FakeLauncher) -> None:
     with pytest.raises(TaskDeferred) as waiting:
-        control(always(2)).execute(context())
+        looked(control(always(2)))
     assert [claim.group for claim in launcher.claims] == [TWO]
     assert waiting.value.trigger.serialize()[1]["request_id"] == 1
     [request] = log.scalings(run.run_id)
     assert (request.by, request.replicas, request.state) == ("controller", 2, ScalingState.ACCEPTED)
     with pytest.raises(TaskDeferred):
-        control(always(3)).execute(context()), "another one carries on what is open, and asks for nothing beside it"
+        looked(control(always(3))), "another one carries on what is open, and asks for nothing beside it"
     ready(log, launcher)
     [told] = control(always(2)).resume(context(), {}, **(waiting.value.kwargs or {}))
     assert (told["run"], told["replicas"], told["wanted"], told["request"]) == (run.uid, 1, 2, 1)
@@ -84,7 +94,7 @@ def test_what_a_policy_wants_is_asked_for_and_carried_out(log: LogStore, run: Ru
 def test_a_decision_to_leave_it_is_told_with_its_figures(
     log: LogStore, run: Run, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    [told] = control(pipeline=sales_scaled, group="hourly").execute(context())
+    [told] = looked(control(pipeline=sales_scaled, group="hourly"))
     assert (told["replicas"], told["wanted"], told["request"]) == (1, 1, None)
     assert "hourly stays at 1 replica(s): 0.0 records/s arrive and 0 wait" in capsys.readouterr().out
     assert log.scalings(run.run_id) == []
@@ -103,8 +113,8 @@ def test_a_decision_to_leave_it_is_told_with_its_figures(
     ],
 )
 def test_which_groups_it_looks_at(log: LogStore, run: Run, arguments: dict[str, Any], looked_at: int) -> None:
-    assert len(control(**arguments).execute(context())) == looked_at
-    assert len(control(**{**arguments, "run_uid": run.uid[:8]}).execute(context())) == looked_at
+    assert len(control(deferrable=False, **arguments).execute(context())) == looked_at
+    assert len(control(deferrable=False, **{**arguments, "run_uid": run.uid[:8]}).execute(context())) == looked_at
     with pytest.raises(AirflowFailException, match="no run 'nobody' is in the log"):
         control(**{**arguments, "run_uid": "nobody"}).execute(context())
 
@@ -147,7 +157,7 @@ def test_a_run_that_a_process_looks_after_is_left_to_it(log: LogStore, tmp_path:
     start = LogioStartRunOperator(task_id="start_run", pipeline=REF, connections={"warehouse": "warehouse_db"})
     run = log.find_run(start.execute(context(params=params)))
     log.register(log.claim(run.run_id, ONE, expected=0, reason="test"), SOMEBODY)
-    [told] = control(always(3)).execute(context())
+    [told] = looked(control(always(3)))
     assert told["result"] == "left to the process that started the run"
     assert log.scalings(run.run_id)[0].state is ScalingState.REQUESTED
     assert log.group(run.run_id, TWO).state is GroupState.RETIRED

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from types import SimpleNamespace
 
 import pytest
+from airflow.providers.common.compat.sdk import conf
 
 from airflow_logio import _compat
 from airflow_logio.errors import ConfigurationError
-from airflow_logio.hooks.spark import SparkTarget, spark_target
-from airflow_logio.operators._task.spark_arguments import SparkArguments, check_place
+from airflow_logio.hooks.spark import spark_target
+from airflow_logio.operators._task.launches import check_place
+from airflow_logio.runtime.launch.spark_arguments import SparkArguments, SparkTarget
 from airflow_logio.runtime.launch.spark_submit import SparkSettings
 from tests.unit.airflow.support import connection
 
@@ -66,7 +70,7 @@ def test_extras(monkeypatch: pytest.MonkeyPatch) -> None:
         "principal": "etl@R",
     }
     monkeypatch.setenv("AIRFLOW_CONN_SPARK_X", connection("spark", host="yarn", extra=extra))
-    settings = SparkArguments(yarn_queue="root.mine").settings("spark_x")
+    settings = SparkArguments(yarn_queue="root.mine").settings(spark_target("spark_x"))
     assert (settings.master, settings.queue, settings.deploy_mode) == ("yarn", "root.mine", "client")
     assert (settings.spark_binary, settings.principal) == ("spark3-submit", "etl@R")
     assert settings.conf == {"spark.kubernetes.namespace": "etl"}
@@ -75,11 +79,11 @@ def test_extras(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_forms_default_binary_means_that_of_pyspark(monkeypatch: pytest.MonkeyPatch) -> None:
     fields = connection("spark", host="local", extra={"spark-binary": "spark-submit", "deploy-mode": "", "queue": None})
     monkeypatch.setenv("AIRFLOW_CONN_SPARK_X", fields)
-    assert SparkArguments().settings("spark_x") == SparkSettings(master="local", driver_memory="512m")
+    assert SparkArguments().settings(spark_target("spark_x")) == SparkSettings(master="local", driver_memory="512m")
 
 
 def test_arguments_override_the_group() -> None:
-    settings = SparkArguments(driver_memory="2g", conf={"spark.x": 1, "spark.y": True}).settings(None)
+    settings = SparkArguments(driver_memory="2g", conf={"spark.x": 1, "spark.y": True}).settings(spark_target(None))
     conf = settings.effective_conf({"spark.driver.memory": "512m", "spark.x": "0", "spark.z": "kept"})
     assert {key: conf[key] for key in ("spark.driver.memory", "spark.x", "spark.y", "spark.z")} == {
         "spark.driver.memory": "2g",
@@ -91,7 +95,7 @@ def test_arguments_override_the_group() -> None:
 
 def test_a_property_without_value_is_refused() -> None:
     with pytest.raises(ConfigurationError, match="None"):
-        SparkArguments(env_vars={"TOKEN": None}).settings(None)
+        SparkArguments(env_vars={"TOKEN": None}).settings(spark_target(None))
 
 
 def test_they_come_from_an_operators_attributes() -> None:
@@ -121,3 +125,54 @@ def test_a_pod_that_ends_with_its_task_is_refused(monkeypatch: pytest.MonkeyPatc
 )
 def test_executors(executor: str | None, ends: bool) -> None:
     assert (_compat.pods_end_with_their_task(executor) is not None) == ends
+
+
+ECS = "airflow.providers.amazon.aws.executors.ecs.ecs_executor.AwsEcsExecutor"
+
+
+@pytest.mark.parametrize(
+    ("configured", "executor", "ends"),
+    [
+        (f"LocalExecutor,ecs:{ECS}", None, False),
+        (f"LocalExecutor,ecs:{ECS}", "ecs", True),
+        (f"LocalExecutor,ecs:{ECS}", ECS, True),
+        (f"LocalExecutor,ecs:{ECS}", "AwsEcsExecutor", True),
+        (f"LocalExecutor,ecs:{ECS}", "LocalExecutor", False),
+        (f"ecs:{ECS},LocalExecutor", None, True),
+        ("pods:KubernetesExecutor;research=CeleryExecutor,pods:LocalExecutor", "CeleryExecutor", False),
+        (f"KubernetesExecutor;research={ECS}", None, True),
+    ],
+)
+def test_executors_are_known_by_aliases_and_of_teams(
+    configured: str, executor: str | None, ends: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AIRFLOW__CORE__EXECUTOR", configured)
+    assert (_compat.pods_end_with_their_task(executor) is not None) == ends
+
+
+@pytest.mark.parametrize("executor", [None, "fast"])
+def test_where_teams_differ_the_process_tells(executor: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The task does not know its team: a machine for one task runs `execute_workload`."""
+    configured = f"fast:airflow.executors.local_executor.LocalExecutor;research=fast:{ECS}"
+    monkeypatch.setenv("AIRFLOW__CORE__EXECUTOR", configured)
+    assert _compat.pods_end_with_their_task(executor) is None
+    asked = f"from airflow_logio import _compat; print(_compat.pods_end_with_their_task({executor!r}))"
+    above = "import subprocess, sys; subprocess.run([sys.executable, '-c', sys.argv[1]], check=True)"
+    done = subprocess.run(
+        [sys.executable, "-c", above, asked, "airflow.sdk.execution_time.execute_workload"],
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert done.stdout.split()[-1] == "AwsEcsExecutor"
+
+
+@pytest.mark.parametrize(("said", "deferrable"), [(None, True), ("False", False), ("True", True)])
+def test_waiting_is_deferred_unless_somebody_says_otherwise(
+    said: str | None, deferrable: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Airflow's own default is not to defer, and it writes that into each airflow.cfg that it generates: nobody's choice."""
+    if not conf.has_section("operators"):
+        conf.add_section("operators")
+    monkeypatch.setitem(conf._sections["operators"], "default_deferrable", "false")
+    if said is not None:
+        monkeypatch.setenv("AIRFLOW__OPERATORS__DEFAULT_DEFERRABLE", said)
+    assert _compat.default_deferrable() is deferrable

@@ -28,6 +28,7 @@ from airflow_logio.store.records import GroupRef, Run, Supervision
 from airflow_logio.store.sql.store import SqlLogStore
 from airflow_logio.triggers import group as group_module
 from airflow_logio.triggers.group import LogioGroupTrigger
+from airflow_logio.triggers.log_poller import LogLook
 from tests.support.connections import connections_made, is_open
 from tests.support.waiting import eventually
 from tests.unit.airflow.support import DAG_ID, RUN_ID, FakeLauncher, finish, write_transactions
@@ -97,15 +98,15 @@ def fired(trigger: LogioGroupTrigger, meanwhile: Callable[[], None] | None = Non
 def test_one_that_is_cancelled_while_it_looks_leaves_no_connection(
     trigger: LogioGroupTrigger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its thread goes on, and opens the log."""
-    look, began, may_look = trigger._look, threading.Event(), threading.Event()
+    """Its thread goes on, and asks the log."""
+    see, began, may_look = trigger._see, threading.Event(), threading.Event()
 
-    def slow() -> Any:
+    def slow(look: LogLook) -> Any:
         began.set()
         assert may_look.wait(10)
-        return look()
+        return see(look)
 
-    monkeypatch.setattr(trigger, "_look", slow)
+    monkeypatch.setattr(trigger, "_see", slow)
 
     async def cancelled() -> None:
         looking = asyncio.ensure_future(anext(aiter(trigger.run())))
@@ -113,15 +114,13 @@ def test_one_that_is_cancelled_while_it_looks_leaves_no_connection(
         looking.cancel()
         with pytest.raises(asyncio.CancelledError):
             await looking
-        closing = asyncio.create_task(trigger.cleanup())
-        await asyncio.sleep(0.05)
-        assert not closing.done()
+        await asyncio.wait_for(trigger.cleanup(), 1)
         may_look.set()
-        await asyncio.wait_for(closing, 10)
 
     with connections_made() as made:
         asyncio.run(cancelled())
-    assert made and not any(map(is_open, made))
+        eventually(lambda: not any(map(is_open, made)), what="the poller has closed its connections")
+    assert made
 
 
 def test_it_survives_serialization(trigger: LogioGroupTrigger) -> None:
@@ -235,12 +234,13 @@ def test_a_log_that_is_away_means_nothing(
         return ask
 
     monkeypatch.setattr(LogioHook, "get_store", unless_away("open", LogioHook.get_store))
-    monkeypatch.setattr(SqlLogStore, "group", unless_away("group", SqlLogStore.group))
+    monkeypatch.setattr(SqlLogStore, "sight", unless_away("sight", SqlLogStore.sight))
+    monkeypatch.setattr(SqlLogStore, "declare_dead", unless_away("declare_dead", SqlLogStore.declare_dead))
 
     def outage() -> None:
         assert set(asked) == {"open"}
         away.clear()
-        eventually(lambda: asked.count("group") > 2)
+        eventually(lambda: asked.count("sight") > 2)
         away.set()
         launcher.kill()
         asked.clear()
@@ -281,7 +281,6 @@ def killed(
     trigger._task_instance = SimpleNamespace(task_id=GROUP, dag_id=DAG_ID, run_id=RUN_ID, map_index=-1)
 
     async def kill() -> None:
-        await asyncio.to_thread(trigger._look)
         trigger.incarnations.setdefault(GROUP, 1)
         await trigger.on_kill()
         await trigger.cleanup()
@@ -365,7 +364,7 @@ def test_a_triggerer_that_ends_says_what_it_leaves(
 
     async def kill() -> None:
         asking = asyncio.create_task(trigger.on_kill())
-        await asyncio.to_thread(eventually, lambda: trigger._store is not None, what="it has looked")
+        await asyncio.to_thread(eventually, lambda: trigger._share is not None, what="it follows")
         for task in list(group_module._following):
             task.cancel()
         await asyncio.gather(asking, return_exceptions=True)
@@ -413,7 +412,7 @@ def test_a_kill_is_followed_though_airflow_cancels_what_it_has_called(
 
     asyncio.run(triggerer())
     assert log.group(run.run_id, GROUP).state is (GroupState.HALTED if marked else GroupState.RUNNING)
-    assert trigger._store is None, "it is closed by whoever needs it last"
+    assert trigger._share is None, "it is left by whoever needs it last"
 
 
 @pytest.mark.usefixtures("running")
@@ -432,7 +431,13 @@ def test_what_keeps_it_from_halting_is_said(
 
 def test_cleanup_alone_says_nothing(trigger: LogioGroupTrigger, log: LogStore, run: Run, running: GroupRef) -> None:
     """A triggerer that restarts calls it too."""
-    trigger._look()
-    asyncio.run(trigger.cleanup())
+
+    async def restarted() -> None:
+        looking = asyncio.ensure_future(anext(aiter(trigger.run())))
+        await asyncio.to_thread(eventually, lambda: trigger.incarnations, what="it watches")
+        looking.cancel()
+        await trigger.cleanup()
+
+    asyncio.run(restarted())
     status = log.group(run.run_id, GROUP)
     assert (status.state, status.desired) == (GroupState.RUNNING, GroupState.RUNNING)

@@ -89,6 +89,20 @@ def test_nothing_is_started_when_a_parameter_is_wrong(
     assert "no runs" in capsys.readouterr().out
 
 
+def test_a_run_whose_tables_are_in_another_database_is_not_started(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], sqlite_url: str, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("LOGIO_URL", sqlite_url)
+    monkeypatch.setenv("WAREHOUSE_URL", "mysql+pymysql://u:s3cret@127.0.0.1:1/d")
+    transactions = write_slice(tmp_path / "transactions.parquet", 10)
+    assert logio(monkeypatch, "run", str(SALES), "--param", f"transactions={transactions}") == 1
+    printed = capsys.readouterr().err
+    assert "TableWriter writes exactly once to PostgreSQL and" in printed and "s3cret" not in printed
+    store = open_store(sqlite_url)
+    assert list(store.list_runs()) == []
+    store.dispose()
+
+
 def test_how_long_external_systems_are_waited_for(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path, sqlite_url: str
 ) -> None:

@@ -6,6 +6,7 @@ import io
 import json
 import os
 import signal
+import sqlite3
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -16,6 +17,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from airflow_logio.cli import display
 from airflow_logio.cli.app import main
 from airflow_logio.cli.status.report import Report, Reporter
 from airflow_logio.cli.status.run_tables import MAX_QUARANTINED
@@ -279,6 +281,30 @@ def test_a_run_with_a_halted_group_and_none_that_runs_has_ended(flow: TwoGroups,
     assert not reporter.look().has_ended
     assert store.halted(flow.drivers["totals"].ref)
     assert reporter.look().has_ended
+
+
+def test_a_driver_that_is_silent_is_not_shown_as_if_it_ran(
+    flow: TwoGroups, sqlite_url: str, logio: Callable[..., tuple[int, str, str]]
+) -> None:
+    """Its triggerer has died, say: nobody has declared it dead. That comes first, and on standard output."""
+    flow.store.heartbeat(flow.drivers["totals"].ref, 1, ready=True, rss_bytes=1 << 20)
+    beats = sqlite3.connect(sqlite_url.removeprefix("sqlite:///") + ".heartbeat")
+    with beats:
+        beats.execute("UPDATE logio_heartbeat SET at = at - 184 WHERE group_name = 'totals'")
+    beats.close()
+    code, printed, said = logio("status", flow.run.uid)
+    assert code == 0 and "heartbeat" not in said
+    first, *_ = printed.splitlines()
+    assert first.startswith("warning: group totals is running, no heartbeat for 18"), printed
+    assert "no supervisor has declared it dead" in first
+    [row] = [line for line in printed.splitlines() if line.startswith("totals ")]
+    assert "running, no heartbeat for 18" in row
+    assert "totals running, no heartbeat for 18" in logio("status")[1]
+    shown = json.loads(logio("status", flow.run.uid, "--json")[1])["groups"]["totals"]
+    assert 184 <= shown["heartbeat_seconds_ago"] < 200
+    store = open_store(sqlite_url)
+    assert "totals running, no heartbeat for 18" in display.line(Reporter(store, flow.run.uid).look().snapshot)
+    store.dispose()
 
 
 # --- the command itself -----------------------------------------------------------------------------------------------

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -23,6 +25,8 @@ def transactions(data: Path) -> Path:
 
 class FakeExternal:
     """Records write actions; answers reads from given tables."""
+
+    params: Mapping[str, Any] = MappingProxyType({"rate": 3})
 
     def __init__(self, **tables: Any) -> None:
         self.tables = tables

@@ -4,18 +4,33 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import datetime
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from airflow_logio.dataflow import EveryEvents, InputEvent, InputSet, Sums, TableRead, Tumbling, generate, stateless
+from airflow_logio.dataflow import (
+    EveryEvents,
+    FunctionRead,
+    InputEvent,
+    InputSet,
+    ParquetSource,
+    Sums,
+    TableRead,
+    Tumbling,
+    generate,
+    stateless,
+)
 from airflow_logio.dataflow.function_operators import BatchOperator, FunctionOperator, WindowedOperator, windowed
 from airflow_logio.dataflow.operators import BatchGenerator
+from airflow_logio.dataflow.several_functions import SeveralFunctions
 from airflow_logio.errors import OperatorFailed, PipelineDefinitionError
 from airflow_logio.protocol.values import ExecutionMode
+from airflow_logio.runtime.systems.connections import Connections, StepExternal, WriterIdentity
 from tests.unit.dataflow.conftest import FakeExternal
 
 PRODUCTS = TableRead("warehouse", "products", columns=("product", "department"), key="product")
@@ -58,12 +73,12 @@ def test_stateless_with_ports_and_columns() -> None:
 @pytest.mark.parametrize(
     ("result", "words"),
     [
-        (1, "returned int; return an Arrow table, or a dict"),
+        (1, "returned int; return an Arrow table"),
         ([1], "returned int for port 'out'"),
-        ("out", "returned str; return an Arrow table, or a dict"),
-        ([("ouz", pa.table({}))], "returned Table for port 'ouz'"),
+        ("out", "returned str; return an Arrow table"),
+        ([("ouz", pa.table({}))], "returned pyarrow.Table for port 'ouz'"),
         ({"out": [pa.table({}), 3]}, "returned int for port 'out'"),
-        ({"ouz": pa.table({})}, "returned Table for port 'ouz'"),
+        ({"ouz": pa.table({})}, "returned pyarrow.Table for port 'ouz'"),
         ({"out": 3}, "returned int for port 'out'"),
     ],
 )
@@ -220,7 +235,7 @@ def with_id(records: Any, inset_id: str) -> Any: ...
         (lambda: Sums(by=(), of=("a",)), "name columns in both"),
         (lambda: TableRead("Warehouse", "t"), "connection name 'Warehouse' is not allowed"),
         (lambda: TableRead("warehouse", "t; drop"), "table name 't; drop' is not allowed"),
-        (lambda: TableRead("warehouse", "t", ("a b",)), "column name 'a b' is not allowed"),
+        (lambda: TableRead("warehouse", "t", ("a;b",)), "column name 'a;b' is not allowed"),
         (lambda: TableRead("warehouse", "t", ("a",), key="b"), "has key 'b', which is not among its columns"),
     ],
 )
@@ -269,3 +284,68 @@ def test_event_ids_of_several_ports_and_of_one_event() -> None:
         return table.append_column("event", pa.array(event_ids * table.num_rows))
 
     assert run(one, pa.table({"a": [5]})) == [("out", [{"a": 5, "event": 1}])]
+
+
+# --- run parameters -----------------------------------------------------------------------------------------------------
+
+ONE_TABLE = pa.table({"a": [1, 2]})
+
+
+def scaled(table: pa.Table, rate: Any) -> pa.Table:
+    return pa.table({"a": [rate * a for a in table["a"].to_pylist()]})
+
+
+def test_a_function_that_takes_params_gets_those_of_the_run() -> None:
+    assert run(stateless(lambda table, params: scaled(table, params["rate"])), ONE_TABLE) == [
+        ("out", [{"a": 3}, {"a": 6}])
+    ]
+    assert run(stateless(lambda table, params=None: scaled(table, params["rate"])), ONE_TABLE), "a default is not used"
+    operator = windowed(generate(lambda table, params, inset_id: scaled(table, params["rate"])), EveryEvents(1))
+    (output,) = operator.generate(InputSet("1", [ONE_TABLE]), {"events": 1}, FakeExternal())
+    assert output == ("out", pa.table({"a": [3, 6]}))
+
+
+def test_of_several_functions_each_may_take_params() -> None:
+    window = EveryEvents(1)
+    operator = SeveralFunctions(
+        {
+            "plain": windowed(generate(lambda table: table), window),
+            "scaled": windowed(generate(lambda table, params: scaled(table, params["rate"])), window),
+        }
+    )
+    given = InputSet("scaled:1", ("scaled", [ONE_TABLE]))
+    assert list(operator.generate(given, {"scaled": {"events": 1}}, FakeExternal())) == [
+        ("scaled", pa.table({"a": [3, 6]}))
+    ]
+
+
+def test_a_function_of_a_spark_job_may_take_params() -> None:
+    operator = windowed(generate(mode="executors")(lambda records, params: (records, params["rate"])), EveryEvents(1))
+    assert isinstance(operator, BatchGenerator)
+    assert operator.run_with("frame", {}, FakeExternal.params) == ("frame", 3)
+    without = windowed(generate(mode="executors")(lambda records: records), EveryEvents(1))
+    assert isinstance(without, BatchGenerator)
+    assert without.run_with("frame", {}, FakeExternal.params) == "frame"
+
+
+def test_params_cannot_be_changed() -> None:
+    connections = Connections("p", {}, WriterIdentity("run", 1, 0.0), 1.0, params={"rate": 3})
+    with pytest.raises(TypeError):
+        StepExternal("op", FunctionOperator(stateless(lambda t: t)), connections).params["rate"] = 4  # type: ignore[index]
+
+
+def test_what_is_called_params_has_one_meaning() -> None:
+    with pytest.raises(PipelineDefinitionError, match="params"):
+        generate(lambda table, params: table, reads={"params": PRODUCTS})  # type: ignore[call-overload]
+    with pytest.raises(PipelineDefinitionError, match="two meanings"):
+        generate(inputs=("params", "other"))(lambda params, other: None)
+
+
+def test_reads_and_transforms_may_take_params(tmp_path: Path) -> None:
+    connections = Connections("p", {"api": "u"}, WriterIdentity("run", 1, 0.0), 1.0, params={"rate": 3})
+    read = FunctionRead("api", lambda url, keys, params: scaled(ONE_TABLE, params["rate"]))
+    assert connections.read(read, None) == pa.table({"a": [3, 6]})
+    pq.write_table(ONE_TABLE, tmp_path / "a.parquet")
+    source = ParquetSource(str(tmp_path / "a.parquet"), transform=lambda t, params: scaled(t, params["rate"]))
+    params = {"rate": 3}
+    assert [batch.table for batch in source.read(params, source.action(params), 0)] == [pa.table({"a": [3, 6]})]

@@ -284,6 +284,29 @@ def test_pipeline_itself(build: Callable[[], Pipeline], words: str) -> None:
     assert words in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("first", "second", "may_be_one"),
+    [("t", "T", True), ("t", "public.t", True), ("A.t", "a.T", True), ("a.t", "b.t", False), ("t", "u", False)],
+)
+def test_names_that_a_database_may_take_for_one_table(first: str, second: str, may_be_one: bool) -> None:
+    """An author's word on what a new run does must then be the same for both."""
+
+    def with_modes(one: str, other: str) -> Pipeline:
+        p = pipeline()
+        p.writer("w1", TableWriter("warehouse", first, on_new_run=one), "same")
+        p.writer("w2", TableWriter("warehouse", second, on_new_run=other), "same")
+        return p
+
+    with_modes("replace", "replace").validate()
+    with_modes("append", "append").validate()
+    mixed = with_modes("replace", "append")
+    if not may_be_one:
+        mixed.validate()
+        return
+    with pytest.raises(PipelineDefinitionError, match="A database may take both names for one table"):
+        mixed.validate()
+
+
 def test_two_appending_writers_may_share_a_table() -> None:
     p = pipeline()
     same_table("append", "append")(p)

@@ -267,7 +267,7 @@ def test_output_sets(result: Any, outputs: tuple[str, ...], events: list[tuple[s
 
 
 def test_a_table_without_a_port_where_there_are_several() -> None:
-    with pytest.raises(OperatorFailed, match="returned Table; return a dict of Arrow tables"):
+    with pytest.raises(OperatorFailed, match=r"returned pyarrow\.Table; return a dict of port to table"):
         shaped(ONE, ("a", "b"))
-    with pytest.raises(OperatorFailed, match="returned Table for port None"):
+    with pytest.raises(OperatorFailed, match=r"returned pyarrow\.Table for port None"):
         shaped([ONE], ("a", "b"))

@@ -340,7 +340,7 @@ def test_transform(tmp_path: Path) -> None:
     assert batches[0].table.column_names == ["a", "b"]
     with pytest.raises(OperatorFailed, match="made 2 rows of a table of 4 rows"):
         read(ParquetSource(str(path), records_per_event=4, transform=lambda table: table.slice(0, 2)))
-    with pytest.raises(OperatorFailed, match="made NoneType"):
+    with pytest.raises(OperatorFailed, match="returned NoneType"):
         read(ParquetSource(str(path), transform=lambda table: None))
 
 

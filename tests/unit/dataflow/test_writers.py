@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import pyarrow as pa
@@ -132,6 +133,8 @@ def test_an_event_whose_records_are_none_of_the_writers_business_is_passed_on() 
     written: list[pa.Table] = []
 
     class External:
+        params: Mapping[str, Any] = MappingProxyType({})
+
         def read(self, read: Any, keys: Any = None) -> pa.Table:
             raise AssertionError
 
@@ -180,7 +183,7 @@ def test_keys_name_actions_and_markers() -> None:
         (lambda: FunctionRead("Crm", print), "connection name 'Crm' is not allowed"),
         (lambda: FunctionRead("crm", "print"), "fetch is 'print'; give a function of URL and keys"),  # type: ignore[arg-type]
         (lambda: FunctionRead("crm", print, {"when": {1, 2}}), "give a mapping of texts to JSON values"),
-        (lambda: FunctionRead("crm", print, key="a b"), "column name 'a b' is not allowed"),
+        (lambda: FunctionRead("crm", print, key="a;b"), "column name 'a;b' is not allowed"),
         (lambda: ParquetWriter("lake", "/etc"), "folder '/etc' is not allowed"),
         (lambda: ParquetWriter("lake", "a/../../b"), "folder 'a/../../b' is not allowed"),
         (lambda: ParquetWriter("lake", "s3://bucket"), "folder 's3://bucket' is not allowed"),

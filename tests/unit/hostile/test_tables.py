@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import itertools
+import json
+import uuid
 from collections.abc import Iterator
 from datetime import date, datetime
+from decimal import Context, Decimal
 from typing import Any
 from urllib.parse import quote
 
@@ -64,6 +67,13 @@ def written_and_read(warehouse: Warehouse, kind: str, values: pa.Array) -> list[
 
 FIRST, LAST = datetime(1, 1, 1), datetime(9999, 12, 31, 23, 59, 59, 999999)  # noqa: DTZ001
 TEXT = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"))
+UUID = uuid.UUID("7f3c1a50-0d5e-4b0a-9c57-1f2d3e4b5a6c")
+EXACT = Context(prec=60)
+DIGITS = st.integers(-(10**38) + 1, 10**38 - 1)
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | TEXT,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXT, inner),
+)
 VALUES: dict[str, tuple[pa.DataType, st.SearchStrategy[Any]]] = {
     "timestamp": (pa.timestamp("us"), st.datetimes() | st.sampled_from([FIRST, LAST])),
     "date": (pa.date32(), st.dates() | st.sampled_from([date(1, 1, 1), date(9999, 12, 31)])),
@@ -74,6 +84,16 @@ VALUES: dict[str, tuple[pa.DataType, st.SearchStrategy[Any]]] = {
     "bigint": (pa.int64(), st.integers(-(2**63), 2**63 - 1)),
     "double": (pa.float64(), st.floats(allow_nan=False)),
     "boolean": (pa.bool_(), st.booleans()),
+    "int": (pa.int32(), st.integers(-(2**31), 2**31 - 1)),
+    "decimal(10,2)": (pa.decimal128(10, 2), st.decimals(-99_999_999, 99_999_999, places=2)),
+    "decimal(38,20)": (pa.decimal128(38, 20), DIGITS.map(lambda number: Decimal(number).scaleb(-20, EXACT))),
+    "timestamptz": (pa.timestamp("us"), st.datetimes() | st.sampled_from([FIRST, LAST])),
+    "json": (
+        pa.string(),
+        JSON.map(json.dumps) | st.sampled_from(['{"b": 1.10, "a": 1e400}', " [ ] ", '"\\u00e9"', "1"]),
+    ),
+    "uuid": (pa.string(), st.uuids().map(str)),
+    "binary": (pa.binary(), st.binary(max_size=20) | st.sampled_from([b"", b"\\x41", b"NULL", b"\0\xff"])),
 }
 
 
@@ -98,13 +118,45 @@ def test_values_come_back_as_they_were(warehouse: Warehouse, kind: str, data: st
         ("bigint", pa.array([1, 2], pa.uint8())),
         ("double", pa.array([1, 2], pa.int32())),
         ("text", pa.array([], pa.string())),
+        ("timestamptz", pa.array([0, 1_711_846_800], pa.timestamp("s", "Europe/Berlin"))),
+        ("decimal(10,2)", pa.array([Decimal("1.2300"), None], pa.decimal128(30, 4))),
+        ("decimal(10,2)", pa.array([7, None], pa.int64())),
+        ("decimal(10,2)", pa.array(["7.5", "-0.01"])),
+        ("binary", pa.array([b"ab"], pa.binary(2))),
+        ("int", pa.array([1], pa.int64())),
+        ("json", pa.nulls(2)),
     ],
-    ids=["zone", "nanoseconds", "date64", "dictionary", "large", "nulls", "unsigned", "integers", "none"],
+    ids=[
+        "zone",
+        "nanoseconds",
+        "date64",
+        "dictionary",
+        "large",
+        "nulls",
+        "unsigned",
+        "integers",
+        "none",
+        "zone of a timestamptz",
+        "longer decimals",
+        "integers for decimals",
+        "texts for decimals",
+        "bytes of one length",
+        "long integers",
+        "nulls for json",
+    ],
 )
 def test_other_types_come_back_as_the_declared_one(warehouse: Warehouse, kind: str, values: pa.Array) -> None:
     arrow = VALUES[kind][0]
-    utc = values.cast(pa.timestamp("us", "UTC")) if kind == "timestamp" and values.type.tz else values
+    utc = values.cast(pa.timestamp("us", "UTC")) if pa.types.is_timestamp(values.type) and values.type.tz else values
+    if pa.types.is_integer(values.type) and pa.types.is_decimal(arrow):
+        utc = values.cast(pa.decimal128(19, 0))
     assert written_and_read(warehouse, kind, values) == utc.cast(arrow).to_pylist()
+
+
+@pytest.mark.parametrize("values", [pa.array([UUID.bytes, None], pa.binary(16)), pa.array([UUID.bytes, None], pa.uuid()),
+                                    pa.array([str(UUID).upper(), None])], ids=["bytes", "uuids", "upper case"])  # fmt: skip
+def test_uuids_come_back_in_one_form(warehouse: Warehouse, values: pa.Array) -> None:
+    assert written_and_read(warehouse, "uuid", values) == [str(UUID), None]
 
 
 AFTER_9999 = 253_402_300_800
@@ -126,6 +178,21 @@ AFTER_9999 = 253_402_300_800
         ("text", pa.array([[1], [2]])),
         ("text", pa.array([b"\xff"])),
         ("boolean", pa.array(["perhaps"])),
+        ("boolean", pa.array([0, 2])),
+        ("date", pa.array([datetime(2020, 1, 1), datetime(2020, 1, 1, 10)])),  # noqa: DTZ001
+        ("double", pa.array([Decimal("0.5")], pa.decimal128(10, 2))),
+        ("decimal(10,2)", pa.array([0.5])),
+        ("decimal(10,2)", pa.array([Decimal("0.005")], pa.decimal128(10, 3))),
+        ("decimal(10,2)", pa.array([10**8])),
+        ("decimal(10,2)", pa.array(["0.005"])),
+        ("decimal(10,2)", pa.array(["NaN"])),
+        ("int", pa.array([2**31])),
+        ("json", pa.array(["{}", "{"])),
+        ("json", pa.array(["NaN"])),
+        ("json", pa.array([1])),
+        ("uuid", pa.array(["7f3c1a50"])),
+        ("uuid", pa.array([b"short"])),
+        ("binary", pa.array([1])),
     ],
 )
 def test_values_that_would_not_come_back_are_refused_and_not_half_written(
@@ -188,7 +255,7 @@ def test_a_read_by_any_keys(warehouse: Warehouse, dimension: str, key: str, keys
     """A null key has no row: not even one whose own key is null."""
     rows = warehouse.read(TableRead("wh", dimension, ("id", "name", "price", "cost"), key=key), keys)
     assert sorted(rows.column("id").to_pylist()) == found
-    assert rows.schema.types == [pa.int64(), pa.string(), pa.float64(), pa.float64()]
+    assert rows.schema.types == [pa.int64(), pa.string(), pa.float64(), pa.decimal128(9, 2)]
 
 
 @pytest.mark.parametrize(
@@ -216,7 +283,8 @@ def test_values_of_others_that_no_calendar_has(postgres_server: PostgresServer) 
 
 # --- names and URLs ---------------------------------------------------------------------------------------------------
 
-UNSAFE = ["", "a b", "a;b", 'a"b', "a'b", "a\0b", "a\nb", "é", "1a", "a-b", "x" * 64, "a.b.c", "a%s", None, 5]
+QUOTED = ["a b", "a-b"]
+UNSAFE = [*QUOTED, "", "a;b", 'a"b', "a'b", "a\0b", "a\nb", "é", "1a", "x" * 64, "a.b.c", "a%s", None, 5]
 
 
 @pytest.mark.parametrize("name", UNSAFE)
@@ -225,8 +293,26 @@ def test_names_that_would_have_to_be_quoted_are_refused_when_the_pipeline_is_def
         TableWriter("wh", name, {"a": "bigint"})
     with pytest.raises(PipelineDefinitionError, match="not allowed"):
         TableRead("wh", name)
+
+
+@pytest.mark.parametrize("name", [*(name for name in UNSAFE if name not in QUOTED), " a", "a ", "-a", "a\tb"])
+def test_names_that_no_column_should_have_are_refused_when_the_pipeline_is_defined(name: Any) -> None:
     with pytest.raises(PipelineDefinitionError, match="not allowed"):
         TableWriter("wh", "t", {name: "bigint"})
+
+
+@pytest.mark.parametrize("name", QUOTED)
+def test_columns_with_spaces_and_hyphens(warehouse: Warehouse, name: str) -> None:
+    table = next(_names)
+    writer = TableWriter("wh", table, {name: "bigint", "b": "text"}, primary_key=[name], on_new_run="error")
+    marker, records = Marker(table, "op", "wh", 0, 1, 1.0), pa.table({"b": ["x", "y"], name: [1, 2]})
+    actions = [
+        WriteAction(table, "op", "wh", 1, 1, pa.table({}), BEGIN),
+        WriteAction(table, "op", "wh", 2, 1, records, INSERT),
+    ]
+    warehouse.apply(marker, writer, actions)
+    found = warehouse.read(TableRead("wh", table, (name, "b"), key=name), pa.array([2]))
+    assert found.to_pydict() == {name: [2], "b": ["y"]}
 
 
 @pytest.mark.parametrize("word", ["select", "order", "user", "Group", "FROM"])

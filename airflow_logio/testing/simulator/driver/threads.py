@@ -15,6 +15,7 @@ from weakref import ref
 from airflow_logio.protocol import effects as fx
 from airflow_logio.protocol.logic import Output
 from airflow_logio.protocol.values import Event, Kind
+from airflow_logio.protocol.warehouse_rules import LogEnd, first_log_end
 from airflow_logio.protocol.write_queue import WriteQueue, WriterKey, WriteStep
 from airflow_logio.protocol.writes import PendingWrite, unapplied
 from airflow_logio.testing.simulator.codec import Codec
@@ -35,10 +36,12 @@ class SimulatedWriter(WriteQueue):
     """For a checkable system: what is still to be applied, according to its answer."""
     attempt: WriteAttempt | None = None
     """For a conditional system: the transaction under way."""
+    log_end: LogEnd | None = None
 
     def begin(self, actions: int) -> None:
         """Take the next group of actions."""
         self.take(actions)
+        self.log_end = self.log_end or first_log_end(self.taken, self.recovered)
         self.tried, self.todo, self.attempt = False, (), None
 
     def act(self, driver: SimulatedDriver, many: int) -> bool:
@@ -66,7 +69,8 @@ class SimulatedWriter(WriteQueue):
         if self.attempt is None:
             watch.before_write(self.key, self.taken)
             token = driver.token(self.key[0])
-            self.attempt = WriteAttempt(system, self.key, token, self.taken, is_alive=self._client_of(driver))
+            client = self._client_of(driver)
+            self.attempt = WriteAttempt(system, self.key, token, self.taken, log_end=self.log_end, is_alive=client)
         if not self.attempt.advance(many):
             return False
         if self.attempt.wrote:

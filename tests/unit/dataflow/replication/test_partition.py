@@ -159,7 +159,7 @@ def test_the_least_loaded_replica_gets_the_event() -> None:
     ("make", "sentence"),
     [
         (ByKey, "ByKey needs a column"),
-        (lambda: ByKey("Key Column"), "column name"),
+        (lambda: ByKey("Key;Column"), "column name"),
         (lambda: ByKey("k", slots=0), "ByKey: slots is 0"),
         (lambda: RoundRobin(5000), "RoundRobin: slots is 5000; at most 1024"),
         (

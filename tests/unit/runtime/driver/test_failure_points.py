@@ -160,7 +160,9 @@ def test_an_input_set_of_several_ports_names_the_events_of_each() -> None:
 
 def test_what_is_no_output_is_an_error_of_the_input_set_too() -> None:
     error = failure(driver("output"), *(fed(number) for number in range(1, 5)))
-    assert str(error).startswith(f"{PLACE}Input Set '1', port 'in', events 3 to 4: AttributeError")
+    assert str(error).startswith(
+        f"{PLACE}Input Set '1', port 'in', events 3 to 4: the operator, for output port 'out', returned NoneType;"
+    )
 
 
 def test_a_flush_names_the_open_input_sets() -> None:
@@ -278,5 +280,7 @@ def test_a_stateless_operator_names_its_event_once() -> None:
     logic = StatelessLogic("p", "op", Broken(), CONNECTIONS)  # type: ignore[arg-type]
     group = Group([OperatorSpec("op", ("in",), ("out",), logic, stateless=True)])
     error = failure(group, Event(FEED, 1, Kind.DATA, 1, pa.table({"basket": [1]})))
-    assert str(error).startswith(f"{PLACE}port 'in', event 1 of feed.out, Input Set '1': AttributeError")
+    assert str(error).startswith(
+        f"{PLACE}port 'in', event 1 of feed.out, Input Set '1': the operator, for output port 'out', returned NoneType;"
+    )
     assert error.at == FailurePoint("op", "in", 1, "1")

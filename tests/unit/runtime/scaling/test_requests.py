@@ -85,11 +85,11 @@ def test_replicas_that_a_person_must_see_to_are_not_silently_done_without(store:
 def test_a_group_that_sleeps_is_woken_with_as_many_replicas_as_its_author_wants_at_least(store: MemoryLogStore) -> None:
     run = begun(store, initial=2, least=2)
     store.rescale(run.run_id, GROUP, dict.fromkeys(range(4)), retire=[A, B])
-    assert look_after(store, run, store.groups(run.run_id)) == []
+    assert look_after(store, *store.sight([run.uid])) == []
     feeder(store, run).session.commit([to_slot(1, 0)])
-    (request,) = look_after(store, run, store.groups(run.run_id))
+    (request,) = look_after(store, *store.sight([run.uid]))
     assert (request.replicas, request.by) == (2, "dispatcher")
-    assert look_after(store, run, store.groups(run.run_id)) == [request]
+    assert look_after(store, *store.sight([run.uid])) == [request]
 
 
 def test_a_replica_that_was_launched_for_a_superseded_request_gets_the_slots_that_nobody_has(
@@ -106,17 +106,17 @@ def test_a_replica_that_was_launched_for_a_superseded_request_gets_the_slots_tha
     store.heartbeat(woken.ref, 1, ready=True, rss_bytes=0)
     too_many = store.request_scaling(run.run_id, GROUP, 3, by="a person")
     assert next_step(store, run, too_many, nobody).stage is Stage.REFUSED
-    assert look_after(store, run, store.groups(run.run_id)) == [], "a person has halted a replica"
+    assert look_after(store, *store.sight([run.uid])) == [], "a person has halted a replica"
 
     store.request(run.run_id, B, RUNNING)
     resumed = launch(store, run, B)
     store.heartbeat(resumed.ref, 1, ready=True, rss_bytes=0)
     store.rescale(run.run_id, GROUP, {1: None}, retire=[B])
-    (request,) = look_after(store, run, store.groups(run.run_id))
+    (request,) = look_after(store, *store.sight([run.uid]))
     assert (request.replicas, request.by) == (1, "dispatcher")
     assert next_step(store, run, request, nobody).stage is Stage.DONE
     assert {slot.owner for slot in store.slots(run.run_id, GROUP)} == {A}
-    assert look_after(store, run, store.groups(run.run_id)) == []
+    assert look_after(store, *store.sight([run.uid])) == []
 
 
 def test_a_group_that_lacks_replicas_is_asked_for_once(store: MemoryLogStore) -> None:
@@ -131,7 +131,7 @@ def test_a_group_that_lacks_replicas_is_asked_for_once(store: MemoryLogStore) ->
     feeder(store, run).session.commit([to_slot(1, 0)])
     asked = store.request_scaling(run.run_id, GROUP, 2, by="test")
     assert next_step(store, run, asked, nobody).stage is Stage.REFUSED
-    assert look_after(store, run, store.groups(run.run_id)) == []
+    assert look_after(store, *store.sight([run.uid])) == []
 
 
 def test_a_drain_is_not_over_while_the_last_group_sleeps_with_work_left(store: MemoryLogStore) -> None:
@@ -154,7 +154,7 @@ def test_a_drain_is_not_over_while_the_last_group_sleeps_with_work_left(store: M
     assert states == {"feed": FINISHED, A: RETIRED, B: RETIRED, C: RETIRED}
     assert not drain.is_over(states) and not drain.has_succeeded(states)
 
-    (request,) = look_after(store, run, store.groups(run.run_id))
+    (request,) = look_after(store, *store.sight([run.uid]))
     assert request.replicas == 1, "whoever supervises the run wakes the group"
     replica = launch(store, run, A)
     store.rescale(run.run_id, GROUP, {0: A, 1: A})
@@ -195,3 +195,24 @@ def test_what_a_retry_has_given_back_goes_to_nobody_else(
     step = next_step(store, run, request, nobody)
     assert (step.stage, step.sentence) == (Stage.LAUNCHING, "all replicas of work had finished; looking again")
     assert store.slots(run.run_id, GROUP) == before
+
+
+def test_of_two_executors_the_later_one_reports_what_the_log_says(
+    store: MemoryLogStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two executors carry out one request; the slower one finds that the group has finished, and would refuse it."""
+    run = begun(store, initial=1, least=0)
+    driver = launch(store, run, A)
+    store.heartbeat(driver.ref, 1, ready=True, rss_bytes=0)
+    request = store.request_scaling(run.run_id, GROUP, 1, by="test")
+    store.settle_scaling(request.request_id, ScalingState.ACCEPTED)
+    settle = store.settle_scaling
+
+    def overtaken(request_id: int, state: ScalingState, note: str = "") -> bool:
+        settle(request_id, ScalingState.DONE, "as asked")
+        return settle(request_id, state, note)
+
+    monkeypatch.setattr(store, "settle_scaling", overtaken)
+    monkeypatch.setattr(store, "slots", lambda *_: [])
+    step = next_step(store, run, request, nobody)
+    assert (step.stage, step.sentence) == (Stage.DONE, "as asked")

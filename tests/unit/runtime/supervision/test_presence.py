@@ -59,7 +59,7 @@ def test_what_is_missing_is_named(store: MemoryLogStore, supervision: Supervisio
 
 
 def test_it_is_said_now_and_then(store: MemoryLogStore, clock: Clock) -> None:
-    watch = SupervisionWatch(store, started(store, Supervision.TASK), clock)
+    watch = SupervisionWatch(store.supervisors, started(store, Supervision.TASK), clock)
     assert watch.warning() is None, "a run that has just begun is given time"
     clock.now += ASK_SECONDS
     assert watch.warning() is not None
@@ -76,7 +76,8 @@ def test_a_dead_group_is_left_to_its_own_task_only_for_long_and_only_under_a_tas
     store: MemoryLogStore, clock: Clock
 ) -> None:
     watches = {
-        kind: SupervisionWatch(store, started(store, kind), clock) for kind in (Supervision.TASK, Supervision.DAG)
+        kind: SupervisionWatch(store.supervisors, started(store, kind), clock)
+        for kind in (Supervision.TASK, Supervision.DAG)
     }
     watch = watches[Supervision.TASK]
     clock.now += ASK_SECONDS
@@ -93,20 +94,18 @@ def test_a_dead_group_is_left_to_its_own_task_only_for_long_and_only_under_a_tas
 
 
 def test_under_a_recovery_dag_it_is_never_left(store: MemoryLogStore, clock: Clock) -> None:
-    watch = SupervisionWatch(store, started(store, Supervision.DAG), clock)
+    watch = SupervisionWatch(store.supervisors, started(store, Supervision.DAG), clock)
     clock.now += ASK_SECONDS
     assert watch.warning() is not None
     clock.now += 10 * LEFT_SECONDS
     assert not watch.is_left(dead=True)
 
 
-def test_a_log_that_is_away_says_nothing(store: MemoryLogStore, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
-    watch = SupervisionWatch(store, started(store, Supervision.TASK), clock)
-
+def test_a_log_that_is_away_says_nothing(store: MemoryLogStore, clock: Clock) -> None:
     def away() -> list[SupervisorRecord]:
         raise LogUnavailable("away")
 
-    monkeypatch.setattr(store, "supervisors", away)
+    watch = SupervisionWatch(away, started(store, Supervision.TASK), clock)
     clock.now += ASK_SECONDS
     assert watch.warning() is None
     assert not watch.is_left(dead=True)

@@ -210,6 +210,47 @@ def test_a_conditional_system_refuses_who_was_replaced_and_notices_a_restored_co
     assert "rows" not in system
 
 
+@pytest.mark.parametrize(("numbers", "recovered"), [((3, 4), 4), ((5,), 0)])
+def test_a_log_that_has_lost_commits_is_noticed(numbers: tuple[int, ...], recovered: int) -> None:
+    """What it gives out now has other contents than what the system has applied under the same numbers."""
+    system: dict[str, Any] = {"run/save/crm/0": (7, 1)}
+    with pytest.raises(LogInconsistent, match=r"up to 7, but the log has given out numbers up to 4 only"):
+        execute(Conditional(system), *numbers, recovered=recovered, token=2)
+    assert "rows" not in system
+
+
+def test_what_this_driver_itself_has_applied_is_not_ahead_of_the_log() -> None:
+    """The marker is compared once: an attempt may have succeeded although nobody heard of it."""
+
+    class Lossy(Conditional):
+        lost = True
+
+        def apply(self, client: dict[str, Any], marker: Marker, actions: Sequence[WriteAction]) -> None:
+            super().apply(client, marker, actions)
+            if self.lost:
+                self.lost = False
+                raise AWAY
+
+    system: dict[str, Any] = {}
+    execute(Lossy(system), 1, 2)
+    assert system["rows"] == [1, 2]
+
+
+def test_an_attempt_that_read_nothing_has_compared_nothing() -> None:
+    class Slow(Conditional):
+        tries = 0
+
+        def apply(self, client: dict[str, Any], marker: Marker, actions: Sequence[WriteAction]) -> None:
+            self.tries += 1
+            if self.tries == 1:
+                raise AWAY
+            super().apply(client, marker, actions)
+
+    system: dict[str, Any] = {"run/save/crm/0": (2, 1)}
+    with pytest.raises(LogInconsistent, match="it has lost commits"):
+        execute(Slow(system), 1, 2, token=2)
+
+
 # --- what is not promised -----------------------------------------------------------------------------------------------
 
 

@@ -13,10 +13,12 @@ import sqlalchemy as sa
 from airflow_logio.dataflow.table_writer import TableWriter
 from airflow_logio.dataflow.write_actions import Marker, WriteAction
 from airflow_logio.errors import ConfigurationError, Fenced, LogInconsistent, WriteRefused
+from airflow_logio.protocol.warehouse_rules import Owner
 from airflow_logio.runtime.systems.warehouse import Warehouse
 from tests.support.postgres import PostgresServer
 
 REPLACE = TableWriter("wh", "t", {"a": "bigint", "who": "text"}, on_new_run="replace")
+APPEND = TableWriter("wh", "t", {"a": "bigint", "who": "text"}, on_new_run="append")
 OLD, NEW = ("old", 1.0), ("new", 2.0)
 
 
@@ -38,9 +40,16 @@ def apply(warehouse: Warehouse, run: tuple[str, float], *numbers: int, token: in
     warehouse.apply(marker(run, token), REPLACE, [action(run, number) for number in numbers])
 
 
+def run_appends(
+    warehouse: Warehouse, run: tuple[str, float], *numbers: int, token: int = 1, is_fresh: bool = False
+) -> None:
+    actions = [action(run, number) for number in numbers]
+    warehouse.apply(marker(run, token), APPEND, actions, is_fresh=is_fresh)
+
+
 def contents(warehouse: Warehouse) -> list[tuple[int, str]]:
     with warehouse.engine.connect() as connection:
-        return [(row.a, row.who) for row in connection.execute(sa.text("SELECT a, who FROM t ORDER BY a"))]
+        return [(row.a, row.who) for row in connection.execute(sa.text("SELECT a, who FROM t ORDER BY a, who"))]
 
 
 @pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)])
@@ -86,6 +95,60 @@ def test_a_run_that_was_taken_over_writes_no_more(warehouse: Warehouse) -> None:
     apply(warehouse, NEW, 1, 2)
     with pytest.raises(WriteRefused, match="must not write to it any more"):
         apply(warehouse, OLD, 3)
+    assert contents(warehouse) == [(2, "new")]
+
+
+def test_a_run_that_appends_leaves_earlier_ones_their_table(warehouse: Warehouse) -> None:
+    """What a person puts back into yesterday's run is written, though today's has begun; each write action once."""
+    run_appends(warehouse, OLD, 1, 2)
+    run_appends(warehouse, NEW, 1, 2)
+    run_appends(warehouse, OLD, 2, 3)
+    run_appends(warehouse, ("older", 0.5), 1, 2)
+    assert contents(warehouse) == [(2, "new"), (2, "old"), (2, "older"), (3, "old")]
+    with pytest.raises(Fenced):
+        run_appends(warehouse, OLD, 4, token=0)
+
+
+def test_a_run_that_claims_a_table_shuts_out_earlier_ones_that_append(warehouse: Warehouse) -> None:
+    run_appends(warehouse, OLD, 1, 2)
+    apply(warehouse, NEW, 1, 2)
+    with pytest.raises(WriteRefused, match="a newer run has taken it over"):
+        run_appends(warehouse, OLD, 3)
+    with pytest.raises(WriteRefused, match="a newer run has taken it over"):
+        run_appends(warehouse, ("older", 0.5), 1)
+    run_appends(warehouse, ("newest", 3.0), 1, 2)
+    apply(warehouse, NEW, 3)
+    assert contents(warehouse) == [(2, "new"), (2, "newest"), (3, "new")]
+
+
+def test_a_fresh_run_that_appends_shuts_out_the_one_that_was_given_up(warehouse: Warehouse) -> None:
+    """Its drivers may be out of reach; a person may have removed its rows."""
+    run_appends(warehouse, OLD, 1, 2)
+    run_appends(warehouse, NEW, 1, 2, is_fresh=True)
+    with pytest.raises(WriteRefused, match="a newer run has taken it over"):
+        run_appends(warehouse, OLD, 3)
+    run_appends(warehouse, ("newest", 3.0), 1, 2)
+    run_appends(warehouse, NEW, 3, is_fresh=True)
+    assert contents(warehouse) == [(2, "new"), (2, "newest"), (2, "old"), (3, "new")]
+
+
+def test_before_a_retry_it_is_known_whether_a_newer_run_has_the_table(warehouse: Warehouse) -> None:
+    warehouse.check_not_replaced(REPLACE, Owner(*OLD))
+    apply(warehouse, OLD, 1, 2)
+    run_appends(warehouse, NEW, 1, 2)
+    warehouse.check_not_replaced(REPLACE, Owner(*OLD))
+    apply(warehouse, ("newest", 3.0), 1)
+    for writer in (REPLACE, APPEND):
+        with pytest.raises(WriteRefused, match="belongs to run newest"):
+            warehouse.check_not_replaced(writer, Owner(*OLD))
+        warehouse.check_not_replaced(writer, Owner("newest", 3.0))
+
+
+def test_a_table_that_was_dropped_is_made_again_by_the_next_run(warehouse: Warehouse) -> None:
+    run_appends(warehouse, OLD, 1, 2)
+    with warehouse.engine.begin() as connection:
+        connection.execute(sa.text("DROP TABLE t"))
+    run_appends(warehouse, NEW, 1, 2)
     assert contents(warehouse) == [(2, "new")]
 
 

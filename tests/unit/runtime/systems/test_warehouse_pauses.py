@@ -17,7 +17,7 @@ import sqlalchemy as sa
 
 from airflow_logio.dataflow.table_writer import TableWriter
 from airflow_logio.dataflow.write_actions import Marker, WriteAction
-from airflow_logio.errors import Fenced, WriteRefused
+from airflow_logio.errors import ExternalUnavailable, Fenced, WriteRefused
 from airflow_logio.runtime.systems.warehouse import Warehouse
 from tests.support.faults import STANDS_SECONDS, Pause, place
 
@@ -192,10 +192,7 @@ def test_two_runs_begin_at_once_and_the_newer_one_has_the_table(
         assert (older in ("", WriteRefused.__name__), newer) == (True, ""), where
 
 
-def test_a_run_that_keeps_what_is_there_refuses_the_older_one_all_the_same(
-    opened: tuple[Warehouse, Warehouse],
-) -> None:
-    """With 'append' the rows of both stay; each action is there once, and the older run stops where it is told to."""
+def test_runs_that_append_do_not_disturb_each_other(opened: tuple[Warehouse, Warehouse]) -> None:
     places = _every_place(
         opened,
         lambda table: table.apply(0, OLD, 1, 1, 2),
@@ -203,7 +200,44 @@ def test_a_run_that_keeps_what_is_there_refuses_the_older_one_all_the_same(
         lambda table: table.apply(1, NEW, 1, 1, 2),
         on_new_run="append",
     )
+    for where, rows, told in places:
+        assert told == ("", ""), where
+        assert sorted(rows) == [(2, "new"), (2, "old"), (3, "old")], where
+
+
+# --- without the lock of the marker's row -----------------------------------------------------------------------------
+
+
+def test_where_no_lock_is_rendered_the_marker_alone_lets_an_action_through_once(
+    opened: tuple[Warehouse, Warehouse],
+) -> None:
+    """As a database does whose dialect knows no FOR UPDATE: the marker is advanced only from what was read."""
+    for warehouse in opened:
+        sa.event.listen(warehouse.engine, "before_cursor_execute", _without_locks_of_markers, retval=True)
+    places = _every_place(
+        opened,
+        lambda table: table.apply(0, NEW, 1, 1, 2),
+        lambda table: table.apply(0, NEW, 1, 3, 4),
+        _applies_and_tries_again,
+    )
+    late = set()
     for where, rows, (slow, quick) in places:
+        assert rows == [(number, "new") for number in (2, 3, 4, 5)], f"the zombie stood {where}: {rows}"
         assert quick == "", where
-        kept = [(3, "old")] if slow == "" else []
-        assert sorted(rows) == sorted([(2, "new"), (2, "old"), *kept]), where
+        late.add(slow)
+    assert ExternalUnavailable.__name__ in late, "the marker was changed under it: nothing of it stays"
+
+
+def _applies_and_tries_again(table: Table) -> None:
+    """As its writer thread does when the zombie's commit has come first."""
+    try:
+        table.apply(1, NEW, 2, 3, 4, 5)
+    except ExternalUnavailable as error:
+        assert "was changed by another driver" in str(error)
+        table.apply(1, NEW, 2, 3, 4, 5)
+
+
+def _without_locks_of_markers(
+    _connection: object, _cursor: object, statement: str, parameters: object, *_: object
+) -> tuple[str, object]:
+    return (statement.replace(" FOR UPDATE", "") if "FROM logio_marker" in statement else statement), parameters

@@ -18,8 +18,23 @@ from tests.unit.testing.mutants.registry import mutant
 
 @mutant("linear")
 def marker_read_without_its_lock(patch: pytest.MonkeyPatch) -> None:
-    """A zombie and its successor read the same marker, and both apply what is behind it."""
+    """A zombie and its successor read the same marker, and both apply what is behind it, whatever it holds by then."""
+    commit = ExternalSystem.commit
+
+    def unconditional(
+        self: ExternalSystem, run: Owner, key: WriterKey, _before: MarkerRow, marker: MarkerRow, change: TableChange
+    ) -> int:
+        return commit(self, run, key, self.marker_row(run, key), marker, change)
+
     patch.setattr(WriteAttempt, "_lock_marker", lambda _self: True)
+    patch.setattr(ExternalSystem, "commit", unconditional)
+
+
+@mutant("linear")
+def what_was_not_marked_counts_as_applied(patch: pytest.MonkeyPatch) -> None:
+    """A driver does not look at how many rows its update of the marker has changed: its rows are rolled back."""
+    patch.setattr(WriteAttempt, "_lock_marker", lambda _self: True)
+    patch.setattr(write_attempts, "check_advanced", lambda *_: None)
 
 
 @mutant("linear")
@@ -44,9 +59,9 @@ def token_not_kept(patch: pytest.MonkeyPatch) -> None:
     commit = ExternalSystem.commit
 
     def with_the_old_token(
-        self: ExternalSystem, run: Owner, key: WriterKey, marker: MarkerRow, change: TableChange
-    ) -> None:
-        commit(self, run, key, MarkerRow(marker.number, self.marker_row(run, key).token), change)
+        self: ExternalSystem, run: Owner, key: WriterKey, before: MarkerRow, marker: MarkerRow, change: TableChange
+    ) -> int:
+        return commit(self, run, key, before, MarkerRow(marker.number, self.marker_row(run, key).token), change)
 
     patch.setattr(ExternalSystem, "commit", with_the_old_token)
 
@@ -83,6 +98,12 @@ def an_older_run_takes_over(patch: pytest.MonkeyPatch) -> None:
         return owner is None or owner.run_uid != self.mine.run_uid
 
     patch.setattr(Contender, "takes_over", of_any_other)
+
+
+@mutant("linear")
+def a_replacing_run_joins(patch: pytest.MonkeyPatch) -> None:
+    """A new run that replaces what is there leaves the table to its earlier owner, as one that appends does."""
+    patch.setattr(Contender, "_joins", True)
 
 
 @mutant("linear")

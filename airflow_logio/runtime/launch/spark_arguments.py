@@ -1,4 +1,4 @@
-"""The Spark arguments of an operator as settings of a launch; their names are those of Airflow's SparkSubmitOperator.
+"""The Spark arguments of an Airflow task as settings of a launch; their names are those of Airflow's SparkSubmitOperator.
 
 Precedence: an argument of the operator, then its connection, then the pipeline's own settings for the group.
 """
@@ -10,10 +10,10 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from airflow_logio.errors import ConfigurationError
-from airflow_logio.hooks.spark import spark_target
 from airflow_logio.runtime.launch.spark_submit import SparkSettings
 
 DRIVER_MEMORY = "spark.driver.memory"
+LOCAL_MASTER = "local[1]"
 _SAME = (
     "packages",
     "exclude_packages",
@@ -32,6 +32,18 @@ _SAME = (
     "proxy_user",
     "verbose",
 )
+
+
+@dataclass(frozen=True, slots=True)
+class SparkTarget:
+    """Where an application is submitted, and what else its connection says."""
+
+    master: str = LOCAL_MASTER
+    deploy_mode: str | None = None
+    yarn_queue: str | None = None
+    namespace: str | None = None
+    spark_binary: str | None = None
+    principal: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,9 +97,8 @@ class SparkArguments:
             values[name] = {str(key): _text(value) for key, value in (values[name] or {}).items()}
         return {name: value for name, value in values.items() if value not in (None, False, {})}
 
-    def settings(self, conn_id: str | None) -> SparkSettings:
-        """Resolve the connection. Raises `ConfigurationError`."""
-        target = spark_target(conn_id)
+    def settings(self, target: SparkTarget) -> SparkSettings:
+        """Raises `ConfigurationError` for a property that has no value."""
         conf = {str(key): _text(value) for key, value in (self.conf or {}).items()}
         if target.namespace:
             conf.setdefault("spark.kubernetes.namespace", target.namespace)
@@ -111,13 +122,3 @@ def _text(value: Any) -> str:
     if value is None:
         raise ConfigurationError("a Spark property or environment variable has the value None; leave it out instead")
     return str(value)
-
-
-def check_place(settings: SparkSettings, ending_executor: str | None) -> None:
-    """Refuse drivers that would end with the task that launched them. Raises `ConfigurationError`."""
-    if ending_executor is not None and settings.deploy_mode == "client":
-        raise ConfigurationError(
-            f"{ending_executor} ends the machine of a task when the task ends, and the Spark driver (master "
-            f"{settings.master}, deploy mode client) would end with it: it is a process of that machine and outlives the "
-            "task that launches it. Run this task on workers that stay (LocalExecutor, CeleryExecutor, EdgeExecutor)"
-        )

@@ -1,0 +1,46 @@
+"""Types of SQL columns, as an author writes them: ``bigint``, ``decimal(10,2)``."""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+from airflow_logio.dataflow.names import did_you_mean, quoted
+from airflow_logio.errors import PipelineDefinitionError
+
+DECIMAL = "decimal"
+COLUMN_TYPES = (
+    "bigint", "int", "double", "decimal(p,s)", "text", "boolean",
+    "timestamp", "timestamptz", "date", "json", "uuid", "binary",
+)  # fmt: skip
+MOST_DIGITS = 38
+"""Of a decimal: what Arrow's and Spark's 128 bits hold."""
+
+_DECIMAL = re.compile(r"decimal\(\s*(\d+)\s*,\s*(\d+)\s*\)")
+
+
+class ColumnType(NamedTuple):
+    """The type of a column. A decimal has `precision` digits, `scale` of them behind the point."""
+
+    name: str
+    precision: int = 0
+    scale: int = 0
+
+    def __str__(self) -> str:
+        return f"{self.name}({self.precision},{self.scale})" if self.name == DECIMAL else self.name
+
+
+def column_type(whose: str, text: object) -> ColumnType:
+    """The type that `text` names. Raises PipelineDefinitionError, which begins with `whose` column it is."""
+    if text in COLUMN_TYPES and "(" not in str(text):
+        return ColumnType(str(text))
+    if isinstance(text, str) and (found := _DECIMAL.fullmatch(text)):
+        precision, scale = int(found[1]), int(found[2])
+        if 1 <= precision <= MOST_DIGITS and scale <= precision:
+            return ColumnType(DECIMAL, precision, scale)
+        raise PipelineDefinitionError(
+            f"{whose} has type {text!r}: a decimal has 1 to {MOST_DIGITS} digits, and at most as many behind the point"
+        )
+    raise PipelineDefinitionError(
+        f"{whose} has type {text!r}, which is not one of {quoted(COLUMN_TYPES)}.{did_you_mean(text, COLUMN_TYPES)}"
+    )

@@ -1,0 +1,70 @@
+"""What the task of a group does when it is killed on its worker: SIGTERM, or its `execution_timeout`."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from airflow_logio import _compat
+from airflow_logio.operators._task.run_lookup import identity
+from airflow_logio.runtime.supervision.killed_task import Meaning, note_killed, resolve_kill
+from airflow_logio.store import open_store
+from airflow_logio.store.records import KilledTask, Run
+
+log = logging.getLogger(__name__)
+
+PATIENCE_SECONDS = 4.0
+"""Airflow sends SIGKILL five seconds after SIGTERM."""
+GRACE_SECONDS = 1.5
+"""How long the driver may take to halt by itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class KillGuard:
+    """One attempt's knowledge of what it watches. A signal handler may use it: it needs no lock of the interrupted thread."""
+
+    log_url: str
+    run: Run
+    group: str
+    task: KilledTask
+
+    def act(self) -> None:
+        """Leave a note in the log; then, if Airflow answers in time, do what follows, and take the note away.
+
+        It works in a thread of its own with a connection of its own. What is not done in time is left to the note.
+        """
+        thread = threading.Thread(target=self._act, name="logio on_kill", daemon=True)
+        thread.start()
+        thread.join(PATIENCE_SECONDS)
+
+    def _act(self) -> None:
+        try:
+            store = open_store(self.log_url, application="logio airflow", connections=1)
+            try:
+                note_killed(store, self.run, self.group, self.task)
+                found = resolve_kill(
+                    store, self.run, self.group, self.task, _compat.get_task_state, grace_seconds=GRACE_SECONDS
+                )
+            finally:
+                store.dispose()
+        except Exception as error:
+            log.warning(
+                "Group %s keeps running: why its task was killed is not known (%s). The next attempt, or the supervisor of "
+                "the run, finds out", self.group, error,
+            )  # fmt: skip
+            return
+        log.warning(
+            "Group %s %s: %s", self.group, "is halted" if found is Meaning.HALT else "keeps running", found.value
+        )
+
+
+def killed_task(context: Mapping[str, Any], task_id: str) -> KilledTask:
+    """This task instance, as it is asked after."""
+    dag_id, run_id = identity(context)
+    ti = context["ti"]
+    last = ti.try_number > ti.max_tries
+    map_index = getattr(ti, "map_index", -1)
+    return KilledTask(dag_id, run_id, task_id, -1 if map_index is None else map_index, last_try=bool(last))

@@ -1,0 +1,73 @@
+"""Ending drivers of this machine whose incarnation is void: replaced, or of a group that has ended.
+
+Such a driver commits nothing any more, and usually ends by itself with its next heartbeat. One that is stopped or hung
+does not: it holds memory, cores and connections. An incarnation that is void stays void, so that what is read from the log
+after the process was seen cannot be out of date.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+
+import psutil
+
+from airflow_logio.protocol.states import ENDED
+from airflow_logio.runtime.launch.leftovers import LocalDriver, local_drivers
+from airflow_logio.store.port import LogStore
+
+log = logging.getLogger(__name__)
+
+GRACE_SECONDS = 30.0
+"""How long a driver whose incarnation is void may take to end by itself."""
+
+
+class VoidDriverEnder:
+    """Call `look` every few seconds."""
+
+    def __init__(
+        self,
+        store: LogStore,
+        *,
+        grace_seconds: float = GRACE_SECONDS,
+        clock: Callable[[], float] = time.monotonic,
+        drivers: Callable[[], list[LocalDriver]] = local_drivers,
+    ) -> None:
+        self._store = store
+        self._grace_seconds = grace_seconds
+        self._clock = clock
+        self._drivers = drivers
+        self._since: dict[psutil.Process, float] = {}
+        """Driver process → when it was first seen to be void."""
+
+    def look(self) -> list[LocalDriver]:
+        """SIGKILL drivers that are void for longer than the grace; returns them. Raises `LogUnavailable`."""
+        now = self._clock()
+        void = self._void(self._drivers())
+        self._since = {one.process: self._since.get(one.process, now) for one in void}
+        late = [one for one in void if now - self._since[one.process] >= self._grace_seconds]
+        for one in late:
+            log.warning(
+                "ending driver process %d of group %s, run %s: incarnation %d is void",
+                one.process.pid, one.group, one.run_uid[:8], one.incarnation,
+            )  # fmt: skip
+            try:
+                one.process.kill()
+            except psutil.NoSuchProcess:
+                continue
+        return late
+
+    def _void(self, drivers: list[LocalDriver]) -> list[LocalDriver]:
+        """Drivers of runs that this log has, and of incarnations that are over."""
+        uids = {one.run_uid for one in drivers}
+        sights = self._store.sight(sorted(uids)) if uids else ()
+        statuses = {(sight.run.uid, status.group): status for sight in sights for status in sight.groups}
+        found = []
+        for one in drivers:
+            status = statuses.get((one.run_uid, one.group))
+            if status is None or one.incarnation > status.incarnation:
+                continue
+            if one.incarnation < status.incarnation or status.state in ENDED:
+                found.append(one)
+        return found

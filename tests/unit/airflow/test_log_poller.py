@@ -1,0 +1,212 @@
+"""One poller per log and triggerer: how many connections and statements 10, 100 and 500 deferred groups cost."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+
+from airflow_logio.protocol.states import GroupState
+from airflow_logio.store.records import GroupRef, Run
+from airflow_logio.store.sql.store import SqlLogStore
+from airflow_logio.triggers import log_poller
+from airflow_logio.triggers.failed_groups import LogioFailedGroupTrigger
+from airflow_logio.triggers.group import LogioGroupTrigger
+from tests.support.connections import connections_made, is_open
+from tests.support.logs import SOMEBODY, open_sql_store, spec
+from tests.support.statements import counted_statements
+from tests.support.waiting import eventually
+from tests.unit.airflow.support import connection
+
+log = logging.getLogger(__name__)
+
+CONN_ID = "logio_default"
+GROUPS = ("a", "b", "c", "d", "e")
+SECONDS = 6.0
+
+
+@pytest.fixture
+def store(postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[SqlLogStore]:
+    url = sa.make_url(postgres_url)
+    known = connection("logio", host=url.host, port=url.port, schema=url.database, login=url.username)
+    monkeypatch.setenv("AIRFLOW_CONN_LOGIO_DEFAULT", known)
+    store = open_sql_store(postgres_url, application="logio test")
+    yield store
+    store.dispose()
+
+
+@dataclass
+class Triggerer:
+    """Triggers in the event loop of a thread, as in a triggerer."""
+
+    triggers: list[Any]
+
+    def __post_init__(self) -> None:
+        self.loop = asyncio.new_event_loop()
+        self.tasks: list[asyncio.Task[Any]] = []
+        self._thread = threading.Thread(target=self._run)
+        self._began = threading.Event()
+        self._stop = asyncio.Event()
+
+    def __enter__(self) -> Triggerer:
+        self._thread.start()
+        assert self._began.wait(30)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.loop.call_soon_threadsafe(self._stop.set)
+        self._thread.join()
+        self.loop.close()
+
+    def _run(self) -> None:
+        self.loop.run_until_complete(self._all())
+
+    async def _all(self) -> None:
+        self.tasks = [asyncio.create_task(self._one(trigger)) for trigger in self.triggers]
+        self._began.set()
+        await self._stop.wait()
+        for task in self.tasks:
+            task.cancel()
+        await asyncio.gather(*self.tasks, return_exceptions=True)
+
+    @staticmethod
+    async def _one(trigger: Any) -> Any:
+        try:
+            return (await anext(aiter(trigger.run()))).payload
+        finally:
+            await trigger.cleanup()
+
+    def fired(self) -> list[Any]:
+        """What triggers have said."""
+        return [task.result() for task in self.tasks if task.done()]
+
+
+def started(store: SqlLogStore, runs: int) -> list[tuple[Run, list[GroupRef]]]:
+    """Runs of five groups, each of which runs somewhere else."""
+    made = []
+    for number in range(runs):
+        run = store.start_run(spec(*GROUPS, dag_run=f"run-{number}"))
+        claims = [store.claim(run.run_id, group, expected=0, reason="test") for group in GROUPS]
+        made.append((run, [store.register(claim, SOMEBODY) for claim in claims]))
+    return made
+
+
+def triggers_of(runs: list[tuple[Run, list[GroupRef]]]) -> list[Any]:
+    """As a DAG run has them: one per group, and that of the supervising task."""
+    found: list[Any] = []
+    for run, _ in runs:
+        found += [LogioGroupTrigger(logio_conn_id=CONN_ID, run_uid=run.uid, group=name) for name in GROUPS]
+        found.append(LogioFailedGroupTrigger(logio_conn_id=CONN_ID, supervisor=f"of {run.uid}", run_uid=run.uid))
+    return found
+
+
+def supervised(store: SqlLogStore, runs: int) -> Callable[[], bool]:
+    return lambda: len(store.supervisors()) == runs
+
+
+@pytest.mark.postgres
+@pytest.mark.parametrize("groups", [10, 100, 500])
+def test_what_deferred_groups_cost_a_log(groups: int, store: SqlLogStore) -> None:
+    """At most five connections and ten statements per second; the event loop is free, and every death is seen."""
+    runs = started(store, groups // len(GROUPS))
+    with connections_made() as made, Triggerer(triggers_of(runs)) as triggerer:
+        eventually(supervised(store, len(runs)), what="all look", timeout=60)
+        with counted_statements() as statements:
+            began, late = time.monotonic(), 0.0
+            while (seconds := time.monotonic() - began) < SECONDS:
+                asked = time.monotonic()
+                asyncio.run_coroutine_threadsafe(asyncio.sleep(0), triggerer.loop).result(30)
+                late = max(late, time.monotonic() - asked)
+                time.sleep(0.1)
+        opened = sum(map(is_open, made))
+        rate = len(statements) / seconds
+        log.info("%d groups: %.1f statements/s, %d connections, event loop late by %.3f s", groups, rate, opened, late)
+        assert rate <= 10, statements[:40]
+        assert opened <= 5
+        assert triggerer.fired() == []
+        run, refs = runs[-1]
+        assert store.declare_dead(refs[0], "killed by a test")
+        [event] = eventually(triggerer.fired, what="the supervising task is woken", timeout=30)
+        assert [one["cause"] for one in event["findings"]] == ["killed by a test"]
+        assert store.park(refs[1], "broken")
+        woken = lambda: [one for one in triggerer.fired() if one.get("state") == "parked"]  # noqa: E731
+        [parked] = eventually(woken, what="the task of the parked group is woken", timeout=30)
+        assert (parked["group"], parked["cause"]) == (refs[1].group, "broken")
+    eventually(lambda: not any(map(is_open, made)), what="no connection is left")
+    assert store.group(run.run_id, "c").state is GroupState.RUNNING
+
+
+@pytest.mark.postgres
+def test_a_slow_one_does_not_hold_up_the_others(store: SqlLogStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One waits for a lock or for the end of a driver; it is not shown another look meanwhile."""
+    [(run, refs)] = started(store, 1)
+    may_end, slow = threading.Event(), list[str]()
+    declare = SqlLogStore.declare_dead
+
+    def stuck(self: SqlLogStore, ref: GroupRef, cause: str, **named: Any) -> bool:
+        slow.append(ref.group)
+        assert may_end.wait(30)
+        return declare(self, ref, cause, **named)
+
+    monkeypatch.setattr(SqlLogStore, "declare_dead", stuck)
+    monkeypatch.setattr("airflow_logio.runtime.supervision.group_watch.processes.is_gone", lambda _: bool(not slow))
+    triggers = [
+        LogioGroupTrigger(logio_conn_id=CONN_ID, run_uid=run.uid, group=name, poll_interval=0.05) for name in GROUPS
+    ]
+    with Triggerer(triggers[:1]) as first, Triggerer(triggers[1:]) as others:
+        eventually(lambda: slow, what="one is stuck")
+        assert store.park(refs[3], "broken")
+        [event] = eventually(others.fired, what="another one is woken")
+        assert event["group"] == "d" and slow == ["a"] and first.fired() == []
+        may_end.set()
+
+
+@pytest.mark.postgres
+def test_a_connection_that_names_another_database_is_read_anew(
+    store: SqlLogStore, sqlite_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Some triggers keep running; one that comes later is for a run of the other log."""
+    monkeypatch.setattr(log_poller, "REOPEN_SECONDS", 0.0)
+    [(run, _)] = started(store, 1)
+    here = LogioGroupTrigger(logio_conn_id=CONN_ID, run_uid=run.uid, group="a", poll_interval=0.05)
+    with Triggerer([here]):
+        eventually(lambda: here.incarnations, what="it watches")
+        known = connection("logio", extra={"path": sqlite_url.removeprefix("sqlite:///")})
+        monkeypatch.setenv("AIRFLOW_CONN_LOGIO_DEFAULT", known)
+        other = open_sql_store(sqlite_url)
+        [(later, _)] = started(other, 1)
+        there = LogioGroupTrigger(logio_conn_id=CONN_ID, run_uid=later.uid, group="a", poll_interval=0.05)
+        with Triggerer([there]):
+            eventually(lambda: there.incarnations == {"a": 1}, what="it watches, too")
+        other.dispose()
+
+
+def test_what_opening_the_log_raises_is_said_by_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And the next trigger tries again."""
+    monkeypatch.setenv("AIRFLOW_CONN_LOGIO_DEFAULT", connection("http", host="nowhere"))
+    triggers = [LogioGroupTrigger(logio_conn_id=CONN_ID, run_uid="x", group=name) for name in GROUPS]
+    with Triggerer(triggers) as triggerer:
+        eventually(lambda: len(triggerer.fired()) == len(GROUPS), what="all have said so")
+        assert {one["state"] for one in triggerer.fired()} == {"error"}
+        assert all("ConfigurationError" in one["cause"] for one in triggerer.fired())
+
+
+def test_a_poller_that_breaks_is_no_silence(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its triggers fail, and their tasks try again."""
+
+    def broken(self: Any, due: Any) -> None:
+        raise MemoryError("broken")
+
+    monkeypatch.setattr(log_poller._LogPoller, "_poll", broken)
+    monkeypatch.setattr(threading, "excepthook", lambda _: None)
+    trigger = LogioGroupTrigger(logio_conn_id=CONN_ID, run_uid="x", group="a")
+    with Triggerer([trigger]) as triggerer:
+        eventually(triggerer.tasks[0].done, what="it fails")
+        assert isinstance(triggerer.tasks[0].exception(), MemoryError)
