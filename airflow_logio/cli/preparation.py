@@ -12,7 +12,6 @@ from typing import Any
 from airflow_logio.cli.connection_file import ConnectionUrls
 from airflow_logio.dataflow.pipeline import Pipeline
 from airflow_logio.dataflow.sources import ParquetSource
-from airflow_logio.errors import IncompatibleRun
 from airflow_logio.protocol.states import CONCLUDED
 from airflow_logio.runtime.launch import bundle, spark_submit
 from airflow_logio.runtime.launch.bundle import PipelineRef
@@ -24,6 +23,7 @@ from airflow_logio.runtime.systems.inspection import check_sql_urls
 from airflow_logio.runtime.systems.sqlite_files import sqlite_url
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records import Run, RunSpec
+from airflow_logio.store.rules.graph_changes import check_graph
 
 CLI_DAG_ID = "logio run"
 """Replaces the DAG id in the key of runs that no DAG started."""
@@ -136,13 +136,7 @@ def reopen(
     spark_submit.check(settings)
     ref = bundle.parse_ref(run.spec.pipeline_ref, Path(run.spec.bundle_root))
     pipeline = bundle.load(ref)
-    found = pipeline.fingerprint()["graph"]
-    if found != run.spec.graph_fingerprint:
-        raise IncompatibleRun(
-            f"run {run.spec.key} was started by another version of pipeline {pipeline.name!r} (graph "
-            f"{run.spec.graph_fingerprint}, now {found}); restore that version, or start a fresh run "
-            f"(`logio fresh {run.uid[:8]}`)"
-        )
+    check_graph(run, pipeline.fingerprint()["graph"], pipeline.describe())
     urls, _ = _urls(connection_ids or run.spec.connections, known, pipeline)
     check_sql_urls(pipeline, urls)
     check_table_databases(pipeline, urls.__getitem__)

@@ -19,7 +19,6 @@ from airflow_logio.errors import (
     EpochVoid,
     ExternalUnavailable,
     Fenced,
-    IncompatibleRun,
     LogioError,
     LogUnavailable,
     OperatorFailed,
@@ -50,6 +49,7 @@ from airflow_logio.runtime.systems.connections import Connections, WriterIdentit
 from airflow_logio.store import open_store
 from airflow_logio.store.port import GroupSession, LogStore
 from airflow_logio.store.records import GroupRef, Load, Run
+from airflow_logio.store.rules.graph_changes import check_graph
 from airflow_logio.store.rules.patience import Patience
 
 log = logging.getLogger(__name__)
@@ -305,11 +305,6 @@ class Driver:
 def _check_fingerprint(pipeline: Pipeline, run: Run) -> None:
     """A run resumes with the pipeline it was started with (design D13); changed code alone only warns."""
     found = pipeline.fingerprint()
-    if found["graph"] != run.spec.graph_fingerprint:
-        raise IncompatibleRun(
-            f"pipeline {pipeline.name!r} has changed since run {run.uid} was started (graph {found['graph']}, then "
-            f"{run.spec.graph_fingerprint}); restore that version and `logio retry`, or start a fresh run "
-            f"(`logio fresh {run.uid[:8]}`)"
-        )
+    check_graph(run, found["graph"], pipeline.describe())
     if found["code"] != run.spec.code_fingerprint:
         log.warning("the code of pipeline %s has changed since the run was started", pipeline.name)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from airflow_logio.errors import IncompatibleRun, OtherRunUnfinished, ProtocolViolation, UnknownRun
+from airflow_logio.errors import OtherRunUnfinished, ProtocolViolation, UnknownRun
 from airflow_logio.protocol.states import ALIVE, CONCLUDED, ENDED, GroupState, RunState
 from airflow_logio.protocol.values import Port
 from airflow_logio.store.records import Run, RunSpec, Supervision, senders_of
@@ -81,16 +81,6 @@ def check_superseding(run: Run, state: RunState, groups: GroupStates) -> bool:
             f"`logio stop {run.uid[:8]}` halts it"
         )
     return True
-
-
-def check_graph(run: Run, spec: RunSpec) -> None:
-    """Raises `IncompatibleRun` if the run in the log is of another version of the pipeline."""
-    if run.spec.graph_fingerprint != spec.graph_fingerprint:
-        raise IncompatibleRun(
-            f"run {run.spec.key} was started by another version of pipeline {spec.key.pipeline!r} (graph "
-            f"{run.spec.graph_fingerprint}, now {spec.graph_fingerprint}); restore that version, or start a fresh run "
-            f"(`logio fresh {run.uid[:8]}`)"
-        )
 
 
 def check_alone(spec: RunSpec, others: Iterable[tuple[Run, GroupStates]]) -> None:
