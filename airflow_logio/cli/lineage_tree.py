@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import textwrap
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import PurePosixPath
@@ -15,6 +16,8 @@ from airflow_logio.store.lineage.result import EventNode, InputSetNode, Lineage,
 
 LINES_PER_NODE = 20
 LABEL = 100
+_WRAPPED = re.compile(r"SELECT .*? FROM \((.*)\) AS rows_of_query(?: ORDER BY .*)?", re.DOTALL)
+"""A query as `QuerySource` asks it: with the author's inside."""
 """Most characters of a query that are shown; ``--json`` has all of it."""
 LINES = 400
 """Most lines of the whole tree; the rest is only counted."""
@@ -158,8 +161,19 @@ def _what(read: ReadNode) -> str:
     if "path" in told:
         return PurePosixPath(str(told["path"])).name
     if "statement" in told:
-        return textwrap.shorten(str(told["statement"]), LABEL, placeholder=" ...")
+        return query_label(str(told["statement"]))
     for name in ("table", "function"):
         if name in told:
             return f"{told.get('connection', read.connection)}.{told[name]}" if name == "table" else str(told[name])
     return str(read)
+
+
+def query_label(statement: str) -> str:
+    """A query on one line, as its author wrote it. Of a long one the middle is left out: its end tells what it selects."""
+    text = " ".join((_WRAPPED.fullmatch(statement) or [statement, statement])[1].split())
+    if len(text) <= LABEL:
+        return text
+    half = (LABEL - len(" ... ")) // 2
+    beginning = textwrap.shorten(text, half, placeholder="") or text[:half]
+    end = textwrap.shorten(" ".join(reversed(text.split())), half, placeholder="")
+    return f"{beginning} ... {' '.join(reversed(end.split())) or text[-half:]}"
