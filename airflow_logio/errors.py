@@ -81,18 +81,21 @@ class FailurePoint:
 class OperatorFailed(LogioError):
     """An operator's own code raised; `place` names pipeline and operator, and port, event and Input Set where they are known.
 
-    `at` is where recovery would run into it again, if that is known.
+    `at` is where recovery would run into it again, if that is known. `is_first` says that the operator had done nothing
+    of the kind before, in this epoch: the error is more likely one of its code than one of its data.
     """
 
-    def __init__(self, cause: str, at: FailurePoint | None = None, *, place: str = "") -> None:
+    def __init__(self, cause: str, at: FailurePoint | None = None, *, place: str = "", is_first: bool = False) -> None:
         super().__init__(f"{place}: {cause}" if place else cause)
         self.at = at
+        self.is_first = is_first
         self._place = place
         self._cause = cause
 
     def further(self, place: str, at: FailurePoint | None = None) -> OperatorFailed:
         """The same error, with more known about its place."""
-        return OperatorFailed(self._cause, at or self.at, place=", ".join(filter(None, [self._place, place])))
+        known = ", ".join(filter(None, [self._place, place]))
+        return OperatorFailed(self._cause, at or self.at, place=known, is_first=self.is_first)
 
 
 class SparkLost(LogioError):
@@ -143,6 +146,10 @@ class WriteRefused(Park):
 
 class IncompatibleRun(Park):
     """The run was started by another version of this pipeline (graph or state version differ)."""
+
+
+class FailedAtOnce(Park):
+    """The first thing that an operator did in a run raised, twice: more drivers would fail the same way."""
 
 
 class BudgetSpent(Park):

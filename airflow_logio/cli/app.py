@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import logging
 import sys
-from dataclasses import dataclass
 from functools import cache
 from typing import Annotated
 
 import typer
 
-from airflow_logio.cli.common import err, out
+from airflow_logio.cli.common import err, options, out
 from airflow_logio.errors import LogioError
 
 app = typer.Typer(
@@ -20,14 +19,6 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-
-
-@dataclass(slots=True)
-class _Options:
-    debug: bool = False
-
-
-_options = _Options()
 
 
 class _Lines:
@@ -52,7 +43,7 @@ def common(
     debug: Annotated[bool, typer.Option("--debug", help="Tracebacks, and a detailed log on standard error")] = False,
 ) -> None:
     """Options of all commands."""
-    _options.debug = debug
+    options.debug = debug
     handler = logging.StreamHandler(_Lines())
     handler.setFormatter(logging.Formatter("%(asctime)s %(name)s: %(message)s") if debug else _FirstLine("%(message)s"))
     logging.basicConfig(level=logging.INFO if debug else logging.WARNING, handlers=[handler])
@@ -61,9 +52,9 @@ def common(
 @cache
 def commands() -> typer.Typer:
     """The application with all its commands, which are imported only when they are needed."""
-    from airflow_logio.cli import control, daemon, db, fresh, gc, lineage, run, scale, simulate, status
+    from airflow_logio.cli import control, daemon, db, fresh, gc, lineage, pipeline_check, run, scale, simulate, status
 
-    for module in (run, status, lineage, control, scale, daemon, fresh, gc, simulate):
+    for module in (pipeline_check, run, status, lineage, control, scale, daemon, fresh, gc, simulate):
         module.register(app)
     app.add_typer(db.app, name="db")
     return app
@@ -74,7 +65,7 @@ def main() -> None:
     try:
         commands()()
     except LogioError as error:
-        if _options.debug:
+        if options.debug:
             raise
         err.print(f"logio: {error}", style="red", markup=False)
         sys.exit(1)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, TextIO
 
 import typer
@@ -26,6 +27,16 @@ def _console(stream: TextIO, *, stderr: bool = False) -> Console:
 
 out = _console(sys.stdout)
 err = _console(sys.stderr, stderr=True)
+
+
+@dataclass(slots=True)
+class GlobalOptions:
+    """What was given before the command."""
+
+    debug: bool = False
+
+
+options = GlobalOptions()
 
 TERMINAL_PATIENCE = Patience(total_seconds=30)
 """Short, because a person is waiting."""

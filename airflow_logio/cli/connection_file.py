@@ -12,7 +12,10 @@ import os
 import stat
 import tomllib
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -46,7 +49,7 @@ class ConnectionFile:
         """The first file that exists. Warns if others may read it. Raises `ConfigurationError` for an unreadable one."""
         for path in candidates(environment):
             if path.is_file():
-                return cls.read(path, warn)
+                return cls.read(path, partial(_once, path, environment, warn))
         return cls(None, {})
 
     @classmethod
@@ -59,6 +62,20 @@ class ConnectionFile:
         if (urls or payloads) and path.stat().st_mode & (stat.S_IRGRP | stat.S_IROTH):
             warn(f"{path} holds database URLs and may be read by others; protect it: chmod 600 {path}")
         return cls(path, urls, payloads)
+
+
+def _once(path: Path, environment: Mapping[str, str], warn: Callable[[str], None], text: str) -> None:
+    """Warn, but not with each command: again only if the file has changed since. Where that cannot be noted, each time."""
+    home = Path(environment.get("HOME", "~")).expanduser()
+    folder = Path(environment.get("XDG_STATE_HOME") or home / ".local" / "state") / "logio" / "warned"
+    found = path.stat()
+    note = folder / sha256(f"{path.resolve()} {found.st_mtime_ns} {found.st_mode}".encode()).hexdigest()[:32]
+    if note.exists():
+        return
+    warn(text)
+    with suppress(OSError):
+        folder.mkdir(parents=True, exist_ok=True)
+        note.touch()
 
 
 def _section(path: Path, content: Mapping[str, Any], called: str) -> dict[str, str]:

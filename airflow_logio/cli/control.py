@@ -82,13 +82,16 @@ def _to_launch(store: LogStore, run: Run, group: str | None, retried: Retried) -
     if group is not None and group not in statuses:
         store.group(run.run_id, group)  # its error says which groups there are
     asked = [group] if group is not None else list(statuses)
-    names = [name for name in asked if statuses[name].state in STARTABLE]
+    # What `logio run` did not come to launch, nobody else launches; new groups of Airflow have a task that does.
+    is_left = group is None and run.spec.key.dag_id == CLI_DAG_ID
+    startable = (*STARTABLE, GroupState.NEW) if is_left else STARTABLE
+    names = [name for name in asked if statuses[name].state in startable]
     names += [name for name in retried.to_launch if name not in names]
     if not names and not retried.input_sets:
         states = ", ".join(f"{name} is {statuses[name].state.value}" for name in asked)
         raise ProtocolViolation(
             f"run {run.spec.key} has nothing to retry: {states}, and none of their Input Sets is quarantined; only a "
-            f"group that is one of {', '.join(STARTABLE)} is launched again"
+            f"group that is one of {', '.join(startable)} is launched again"
         )
     return names
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+from datetime import UTC, datetime
 from typing import Annotated
 
 import typer
@@ -9,9 +11,12 @@ import typer
 from airflow_logio.cli.common import LogOption, opened, out, warn
 from airflow_logio.cli.connection_file import ConnectionUrls
 from airflow_logio.cli.control import HALT_SECONDS, watch_stop
+from airflow_logio.errors import ConfigurationError, UnknownRun
 from airflow_logio.protocol.states import RunState
 from airflow_logio.runtime.supervision.give_up import run_to_give_up
 from airflow_logio.runtime.supervision.stop_run import StopMode, StopRun
+from airflow_logio.store.port import LogStore
+from airflow_logio.store.records import Run
 from airflow_logio.store.rules.endings import how_to_begin_anew
 
 
@@ -20,8 +25,14 @@ def register(app: typer.Typer) -> None:
 
 
 def fresh(
-    run: Annotated[str, typer.Argument(help="The run to give up: its uid, or the beginning of it")],
+    run: Annotated[
+        str,
+        typer.Argument(help="The run to give up: its uid or the beginning of it, or its run id, which is asked about"),
+    ],
     log: LogOption = None,
+    yes: Annotated[
+        bool, typer.Option("--yes", help="Do not ask whether the newest run of that run id is meant")
+    ] = False,
     timeout: Annotated[float, typer.Option(help="Seconds to wait until its drivers have halted")] = HALT_SECONDS,
 ) -> None:
     """Give a run up for good, so that the same DAG run (or --run-id) can start over from scratch.
@@ -31,9 +42,27 @@ def fresh(
     """
     known = ConnectionUrls.load(warn)
     with opened(known.log_url(log)) as store:
-        found = run_to_give_up(store, run)
+        found = _named(store, run, yes=yes)
         if found.state is not RunState.SUPERSEDED:
             watch_stop(StopRun(store, found, StopMode.HALT), timeout)
         given_up = store.supersede(found.run_id)
     said = "is given up" if given_up else "was given up before"
     out.print(f"run {found.spec.key}, uid {found.uid[:8]}, {said}. {how_to_begin_anew(found)}", markup=False)
+
+
+def _named(store: LogStore, name: str, *, yes: bool) -> Run:
+    """The run that is meant. A run id also names the run that will follow: a person says that the newest one is meant."""
+    try:
+        return run_to_give_up(store, name)
+    except UnknownRun:
+        raise
+    except ConfigurationError:
+        found = store.find_run(name)
+        if name != found.spec.key.dag_run_id or not (yes or sys.stdin.isatty()):
+            raise
+    if not yes:
+        started = datetime.fromtimestamp(found.created_at, tz=UTC).strftime("%Y-%m-%d %H:%M")
+        question = f"Give up run {found.spec.key}, uid {found.uid[:8]}, {found.state.value}, started {started} UTC?"
+        if not typer.confirm(question):
+            raise typer.Exit(1)
+    return found

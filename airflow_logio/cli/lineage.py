@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from typing import Annotated, Any
 
 import pyarrow as pa
@@ -10,13 +11,13 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from airflow_logio.cli.common import LogOption, RunArgument, opened, out, warn
+from airflow_logio.cli.common import LogOption, RunArgument, opened, out, pairs, warn
 from airflow_logio.cli.connection_file import ConnectionUrls
+from airflow_logio.cli.holding import holding
 from airflow_logio.cli.lineage_tree import LINES_PER_NODE, counted, tree_of
 from airflow_logio.errors import LogioError
 from airflow_logio.runtime.figures import lineage_records
 from airflow_logio.runtime.payloads import Payloads
-from airflow_logio.store.lineage.authored_result import as_authored
 from airflow_logio.store.lineage.queries import backward, forward
 from airflow_logio.store.lineage.result import EventNode, InputSetNode, Lineage, Node, ReadNode
 from airflow_logio.store.port import LogStore
@@ -33,30 +34,55 @@ def register(app: typer.Typer) -> None:
 def lineage(
     run: RunArgument,
     port: Annotated[str, typer.Argument(help="Output port in a lineage scope, operator.port, as its author named it")],
-    event_id: Annotated[int, typer.Argument(help="Number of the event on that port, counted from 1")],
+    event_id: Annotated[
+        int | None, typer.Argument(help="Number of the event on that port, counted from 1; or give --where")
+    ] = None,
+    where: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--where", help="column=value: the events that hold such a record; several must all be true of it"
+        ),
+    ] = None,
     is_forward: Annotated[
         bool, typer.Option("--forward/--backward", help="What was made from it / what it was made from")
     ] = False,
     to: Annotated[str | None, typer.Option(help="Follow only the paths to this port")] = None,
     records: Annotated[int, typer.Option(min=0, help="Also print at most this many records of each port")] = 0,
     lines: Annotated[int, typer.Option(min=1, help="Most lines printed below each line of the tree")] = LINES_PER_NODE,
+    slots: Annotated[
+        bool, typer.Option("--slots", help="Also show slots, Dispatchers and Mergers of replicated groups")
+    ] = False,
     log: LogOption = None,
     as_json: Annotated[bool, typer.Option("--json", help="The whole result, on standard output")] = False,
 ) -> None:
     """Show the events and read actions that an event was made from, or the events that were made from it."""
+    if (event_id is None) == (not where):
+        raise typer.BadParameter("give the number of an event, or --where column=value", param_hint="EVENT_ID")
     known = ConnectionUrls.load(warn)
     with opened(known.log_url(log)) as store:
         found = store.find_run(run)
-        result = as_authored((forward if is_forward else backward)(store, found, port, event_id, to), found)
         behind = _Records(store, found, known.payloads(log))
-        if as_json:
-            typer.echo(json.dumps(_as_json(found, result, to, behind.samples(result, records)), indent=2, default=str))
-            return
-        out.print(tree_of(result, lines, behind.rows_for))
-        out.print(_summary(result))
-        for name, sample in behind.samples(result, records).items():
-            out.print()
-            out.print(_table(name, sample))
+        query = partial(forward if is_forward else backward, store, found, to=to, slots=slots)
+        if where:
+            asked = holding(store, found, port, pairs("--where", where), behind.load, warn)
+        else:
+            asked = [(port, [event_id or 0])]
+        for place, ids in asked:
+            result = query(place, ids)
+            samples = behind.samples(result, records)
+            if as_json:
+                typer.echo(json.dumps(_as_json(found, result, to, samples), indent=2, default=str))
+            else:
+                _show(result, lines, behind, samples)
+
+
+def _show(result: Lineage, lines: int, behind: _Records, samples: dict[str, pa.Table]) -> None:
+    for root in result.roots:
+        out.print(tree_of(result, root, lines, behind.rows_for), soft_wrap=False)  # else rich cuts what is too wide
+    out.print(_summary(result))
+    for name, sample in samples.items():
+        out.print()
+        out.print(_table(name, sample))
 
 
 def _summary(result: Lineage) -> Text:
@@ -84,7 +110,7 @@ class _Records:
     def __init__(self, store: LogStore, run: Run, payloads: str | None) -> None:
         self._store = store
         self._run = run
-        self._load = Payloads(payloads).load if payloads else None
+        self.load = Payloads(payloads).load if payloads else None
 
     def rows_for(self, result: Lineage, input_set: InputSetNode, read: ReadNode) -> int | None:
         """How many rows of a read action one Input Set used; None if it is unknown, or too costly to find out."""
@@ -92,7 +118,7 @@ class _Records:
         if read.records is None or events > EVENTS_TO_READ_A_KEY_FROM:
             return None
         try:
-            rows: int = lineage_records.effect(self._store, self._run, read, input_set, self._load).num_rows
+            rows: int = lineage_records.effect(self._store, self._run, read, input_set, self.load).num_rows
         except (LogioError, pa.ArrowException):
             return None
         return rows
@@ -111,9 +137,9 @@ class _Records:
 
     def _more(self, so_far: pa.Table | None, node: EventNode | ReadNode, many: int) -> pa.Table:
         if isinstance(node, EventNode):
-            table, number = lineage_records.records(self._store, self._run, node, self._load), node.event_id
+            table, number = lineage_records.records(self._store, self._run, node, self.load), node.event_id
         else:
-            table, number = lineage_records.effect(self._store, self._run, node, load=self._load), node.action_id
+            table, number = lineage_records.effect(self._store, self._run, node, load=self.load), node.action_id
         table = table.slice(0, many if so_far is None else many - so_far.num_rows)
         name = "event" if isinstance(node, EventNode) else "action"
         table = table.add_column(0, f"({name})", pa.repeat(pa.scalar(number, pa.int64()), table.num_rows))
@@ -151,11 +177,11 @@ def _as_json(run: Run, result: Lineage, to: str | None, samples: dict[str, pa.Ta
 def _node_json(node: Node) -> dict[str, Any]:
     match node:
         case EventNode(port, event_id, records, about):
-            return {"kind": "event", "port": str(port), "event_id": event_id, "records": records, "about": dict(about)}
+            told = {"kind": "event", "port": str(port), "event_id": event_id, "records": records, "about": dict(about)}
         case InputSetNode(operator, inset_id):
-            return {"kind": "input_set", "operator": operator, "inset_id": inset_id}
+            told = {"kind": "input_set", "operator": operator, "inset_id": inset_id}
         case ReadNode(operator, connection, action_id, is_source, records, description):
-            return {
+            told = {
                 "kind": "read_action",
                 "operator": operator,
                 "connection": connection,
@@ -164,3 +190,4 @@ def _node_json(node: Node) -> dict[str, Any]:
                 "records": records,
                 "description": dict(description),
             }
+    return told if node.slot is None else {**told, "slot": node.slot}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import textwrap
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import PurePosixPath
 from typing import Any
@@ -13,6 +15,10 @@ from airflow_logio.protocol.source import READ_ACTION_ID
 from airflow_logio.store.lineage.result import EventNode, InputSetNode, Lineage, Node, ReadNode
 
 LINES_PER_NODE = 20
+LABEL = 100
+_WRAPPED = re.compile(r"SELECT .*? FROM \((.*)\) AS rows_of_query(?: ORDER BY .*)?", re.DOTALL)
+"""A query as `QuerySource` asks it: with the author's inside."""
+"""Most characters of a query that are shown; ``--json`` has all of it."""
 LINES = 400
 """Most lines of the whole tree; the rest is only counted."""
 
@@ -24,9 +30,8 @@ def counted(many: int, name: str) -> str:
     return f"{many:,} {name}{'' if many == 1 else 's'}"
 
 
-def tree_of(result: Lineage, lines_per_node: int, rows_for: RowsFor) -> Tree:
-    """The tree that starts at the requested event."""
-    (root,) = result.roots
+def tree_of(result: Lineage, root: EventNode, lines_per_node: int, rows_for: RowsFor) -> Tree:
+    """The tree that starts at a requested event."""
     tree = Tree(_event_text(result, [root]))
     _Growing(result, lines_per_node, rows_for).grow(tree, root)
     return tree
@@ -74,7 +79,7 @@ class _Growing:
 def _lines(result: Lineage, node: Node) -> Iterator[list[Node]]:
     """The lines below a node: events at the end of a path as ranges, everything else one by one."""
     below = _below(result, node)
-    events = sorted((n for n in below if isinstance(n, EventNode)), key=lambda n: (n.port, n.event_id))
+    events = sorted((n for n in below if isinstance(n, EventNode)), key=lambda n: (n.port, n.slot or 0, n.event_id))
     line: list[EventNode] = []
     for event in events:
         if line and not _continues(result, line[-1], event):
@@ -95,7 +100,7 @@ def _below(result: Lineage, node: Node) -> list[Node]:
 
 def _continues(result: Lineage, before: EventNode, event: EventNode) -> bool:
     """Whether two events share a line: neighbours made from neighbouring rows, with nothing below them."""
-    if (before.port, before.event_id + 1) != (event.port, event.event_id):
+    if (before.port, before.slot, before.event_id + 1) != (event.port, event.slot, event.event_id):
         return False
     if _below(result, before) or _below(result, event) or result.after(before) != result.after(event):
         return False
@@ -120,8 +125,7 @@ def _other_facts(event: EventNode) -> dict[str, Any]:
 
 def _event_text(result: Lineage, events: Sequence[EventNode]) -> Text:
     first, last = events[0], events[-1]
-    ids = f"{first.event_id}" if len(events) == 1 else f"{first.event_id}-{last.event_id}"
-    text = Text(str(first.port), style="bold").append(f" {ids}", style="bold cyan")
+    text = Text(str(first.port), style="bold").append(_ids(first, last), style="bold cyan")
     if first.records is None:
         return text.append("   (records let go by retention)", style="dim")
     text.append(f"   {counted(sum(event.records or 0 for event in events), 'record')}")
@@ -136,6 +140,13 @@ def _event_text(result: Lineage, events: Sequence[EventNode]) -> Text:
     return text
 
 
+def _ids(first: EventNode, last: EventNode) -> str:
+    """Numbers of events. Those that a slot has counted on its own say nothing without it, and are left out."""
+    if first.slot is not None:
+        return ""
+    return f" {first.event_id}" if first == last else f" {first.event_id}-{last.event_id}"
+
+
 def _read_text(read: ReadNode, rows: int | None) -> Text:
     text = Text("read ").append(_what(read), style="bold")
     if read.records is None:
@@ -145,11 +156,24 @@ def _read_text(read: ReadNode, rows: int | None) -> Text:
 
 
 def _what(read: ReadNode) -> str:
-    """What a read action reads, in one word, from its description."""
+    """What a read action reads, in one word or the beginning of its query, from its description."""
     told = read.description
     if "path" in told:
         return PurePosixPath(str(told["path"])).name
-    for name in ("table", "function", "statement"):
+    if "statement" in told:
+        return query_label(str(told["statement"]))
+    for name in ("table", "function"):
         if name in told:
             return f"{told.get('connection', read.connection)}.{told[name]}" if name == "table" else str(told[name])
     return str(read)
+
+
+def query_label(statement: str) -> str:
+    """A query on one line, as its author wrote it. Of a long one the middle is left out: its end tells what it selects."""
+    text = " ".join((_WRAPPED.fullmatch(statement) or [statement, statement])[1].split())
+    if len(text) <= LABEL:
+        return text
+    half = (LABEL - len(" ... ")) // 2
+    beginning = textwrap.shorten(text, half, placeholder="") or text[:half]
+    end = textwrap.shorten(" ".join(reversed(text.split())), half, placeholder="")
+    return f"{beginning} ... {' '.join(reversed(end.split())) or text[-half:]}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,6 @@ from typing import Any
 from airflow_logio.cli.connection_file import ConnectionUrls
 from airflow_logio.dataflow.pipeline import Pipeline
 from airflow_logio.dataflow.sources import ParquetSource
-from airflow_logio.errors import IncompatibleRun
 from airflow_logio.protocol.states import CONCLUDED
 from airflow_logio.runtime.launch import bundle, spark_submit
 from airflow_logio.runtime.launch.bundle import PipelineRef
@@ -20,9 +19,11 @@ from airflow_logio.runtime.launch.launcher import LaunchContext, LocalProcessLau
 from airflow_logio.runtime.launch.spark_submit import SparkSettings
 from airflow_logio.runtime.launch.start_run import run_spec
 from airflow_logio.runtime.launch.table_databases import check_table_databases
+from airflow_logio.runtime.systems.inspection import check_sql_urls
 from airflow_logio.runtime.systems.sqlite_files import sqlite_url
 from airflow_logio.store.port import LogStore
-from airflow_logio.store.records import Run
+from airflow_logio.store.records import Run, RunSpec
+from airflow_logio.store.rules.graph_changes import check_graph
 
 CLI_DAG_ID = "logio run"
 """Replaces the DAG id in the key of runs that no DAG started."""
@@ -36,9 +37,9 @@ class Wanted:
     pipeline_ref: str
     params: Mapping[str, str]
     connection_ids: Mapping[str, str]
-    run_id: str | None
-    hold_sources: bool
-    settings: SparkSettings
+    run_id: str | None = None
+    hold_sources: bool = False
+    settings: SparkSettings = field(default_factory=SparkSettings)
     replay_seconds: float | None = None
     """None: the default, or for a continued run, the value that it was started with."""
     alone: bool = False
@@ -59,6 +60,34 @@ def prepare(
     Missing values come from the pipeline's `local_defaults`, if it has any.
     """
     spark_submit.check(wanted.settings)
+    described = describe(payloads, wanted, known, say)
+    pipeline, spec = described.pipeline, described.spec
+    run = store.start_run(spec, alone=wanted.alone)
+    if others := other_unfinished(store, run):
+        say(
+            f"{len(others)} other run(s) of pipeline {pipeline.name!r} have not finished, the latest is "
+            f"{others[-1].spec.key}, uid {others[-1].uid[:8]}: a table belongs to the run that was started last; the others "
+            f"can no longer write to it, unless all of them append. `logio retry {others[-1].uid[:8]}` would continue it, "
+            f"`logio fresh {others[-1].uid[:8]}` gives it up"
+        )
+    if wanted.replay_seconds is not None and run.spec.replay_seconds != wanted.replay_seconds:
+        say(f"run {run.spec.key} keeps the replay seconds it was started with: {run.spec.replay_seconds:g}")
+    return _context(store, log_url, payloads, run, pipeline, described.ref, described.urls, wanted.settings)
+
+
+@dataclass(frozen=True, slots=True)
+class Described:
+    """A run that could be started: everything that can be known without its log and its external systems is checked."""
+
+    ref: PipelineRef
+    pipeline: Pipeline
+    spec: RunSpec
+    urls: Mapping[str, str]
+    """The pipeline's connection name → URL."""
+
+
+def describe(payloads: str | None, wanted: Wanted, known: ConnectionUrls, say: Callable[[str], None]) -> Described:
+    """Load the pipeline and check what is wanted of it. Raises `ConfigurationError`, `PipelineDefinitionError`."""
     ref = bundle.parse_ref(wanted.pipeline_ref)
     pipeline = bundle.load(ref)
     environment_of(pipeline, wanted.settings)  # refused now, not when the first group is launched
@@ -77,19 +106,11 @@ def prepare(
         payloads=payloads,
     )
     urls, files = _urls(ids, known, pipeline)
+    check_sql_urls(pipeline, urls)
     check_table_databases(pipeline, urls.__getitem__)
     if (assumed or files) and pipeline.local.prepare is not None and (said := pipeline.local.prepare(urls)):
         say(said)
-    run = store.start_run(spec, alone=wanted.alone)
-    if others := other_unfinished(store, run):
-        say(
-            f"{len(others)} other run(s) of pipeline {pipeline.name!r} have not finished, the latest is "
-            f"{others[-1].spec.key}, uid {others[-1].uid[:8]}: a table belongs to the run that was started last; the "
-            "others can no longer write to it, unless all of them append"
-        )
-    if wanted.replay_seconds is not None and run.spec.replay_seconds != wanted.replay_seconds:
-        say(f"run {run.spec.key} keeps the replay seconds it was started with: {run.spec.replay_seconds:g}")
-    return _context(store, log_url, payloads, run, pipeline, ref, urls, wanted.settings)
+    return Described(ref, pipeline, spec, urls)
 
 
 def other_unfinished(store: LogStore, run: Run) -> list[Run]:
@@ -115,14 +136,9 @@ def reopen(
     spark_submit.check(settings)
     ref = bundle.parse_ref(run.spec.pipeline_ref, Path(run.spec.bundle_root))
     pipeline = bundle.load(ref)
-    found = pipeline.fingerprint()["graph"]
-    if found != run.spec.graph_fingerprint:
-        raise IncompatibleRun(
-            f"run {run.spec.key} was started by another version of pipeline {pipeline.name!r} (graph "
-            f"{run.spec.graph_fingerprint}, now {found}); restore that version, or start a fresh run "
-            f"(`logio fresh {run.uid[:8]}`)"
-        )
+    check_graph(run, pipeline.fingerprint()["graph"], pipeline.describe())
     urls, _ = _urls(connection_ids or run.spec.connections, known, pipeline)
+    check_sql_urls(pipeline, urls)
     check_table_databases(pipeline, urls.__getitem__)
     return _context(store, log_url, payloads, run, pipeline, ref, urls, settings, work_dir)
 

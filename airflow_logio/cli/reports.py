@@ -8,14 +8,19 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
+from airflow_logio.runtime.figures.authored_figures import ports_seen
 from airflow_logio.runtime.figures.run_summary import Outcome, RunSummary
 from airflow_logio.runtime.launch.driver_log import tail
 
 MAX_QUARANTINED = 10
 
 
-def report(console: Console, summary: RunSummary) -> None:
-    """Ports, seconds and drivers; for a parked group, its cause and the end of its driver's log."""
+def report(console: Console, summary: RunSummary, *, debug: bool = False) -> None:
+    """Ports, seconds and drivers; for a parked group, its cause.
+
+    Of an error in the author's code the cause has the author's frames; the end of the driver's log, with ours around them,
+    is shown with `debug`, and where the cause has none.
+    """
     console.print(_ports(summary))
     seconds, rate = summary.event_seconds, summary.records_per_second
     if seconds is not None:
@@ -24,8 +29,11 @@ def report(console: Console, summary: RunSummary) -> None:
     console.print(f"{len(summary.drivers)} drivers launched, {summary.recoveries} of them recoveries", highlight=False)
     for group in summary.parked:
         console.print(f"group {group.group} is parked: {group.error}", style="bold red", markup=False)
-        for line in tail(group.log_path):
-            console.print(f"  | {line}", markup=False, highlight=False)
+        if debug or not _has_frames(group.error):
+            for line in tail(group.log_path):
+                console.print(f"  | {line}", markup=False, highlight=False)
+        elif group.log_path:
+            console.print(f"Everything it has printed: {group.log_path}", markup=False, highlight=False)
         console.print(
             f"Fix the cause, then: logio retry {summary.run.uid[:8]} {group.group}", markup=False, highlight=False
         )
@@ -39,17 +47,19 @@ def report(console: Console, summary: RunSummary) -> None:
             highlight=False,
         )
     if summary.outcome is Outcome.HALTED:
-        name = summary.run.spec.key.dag_run_id
-        console.print(
-            f"halted; every driver has ended. To continue: logio run ... --run-id {name}", markup=False, highlight=False
-        )
+        uid = summary.run.uid[:8]
+        console.print(f"halted; every driver has ended. To continue: logio retry {uid}", markup=False, highlight=False)
+
+
+def _has_frames(error: str | None) -> bool:
+    return error is not None and '\n  File "' in error
 
 
 def _ports(summary: RunSummary) -> Table:
     table = Table(box=None, pad_edge=False)
     for column, justify in (("port", "left"), ("", "left"), ("events", "right"), ("records", "right"), ("MB", "right")):
         table.add_column(column, justify="right" if justify == "right" else "left")
-    for row in summary.ports:
+    for row in ports_seen(summary.run, summary.ports):
         size = f"{row.bytes / 2**20:,.1f}" if row.bytes else ""
         table.add_row(str(row.port), row.direction, f"{row.events:,}", f"{row.records:,}", size)
     return table

@@ -13,7 +13,7 @@ from typing import Annotated
 import typer
 
 from airflow_logio.cli import reports
-from airflow_logio.cli.common import LogOption, err, opened, out, pairs, warn
+from airflow_logio.cli.common import LogOption, err, opened, options, out, pairs, warn
 from airflow_logio.cli.connection_file import ConnectionUrls
 from airflow_logio.cli.display import Progress
 from airflow_logio.cli.preparation import Wanted, prepare
@@ -86,7 +86,7 @@ def supervise(context: LaunchContext, groups: Sequence[str] | None, json_path: P
     out.print(f"run {key.dag_run_id} of {key.pipeline}, uid {context.run.uid[:8]}", markup=False)
     with halting(local.halt) as signals, Progress(out) as progress:
         summary = local.run(progress.show)
-    reports.report(out, summary)
+    reports.report(out, summary, debug=options.debug)
     if json_path is not None:
         reports.write_json(json_path, summary)
     if signals:

@@ -1,4 +1,4 @@
-"""Durations as an author writes them: ``"30s"``, ``"15m"``, ``"1h"``, ``"7d"``."""
+"""Durations as an author writes them: ``"30s"``, ``"15m"``, ``"1h"``, ``"7d"``, ``"2w"``."""
 
 from __future__ import annotations
 
@@ -6,16 +6,18 @@ import re
 
 from airflow_logio.errors import PipelineDefinitionError
 
-_DURATION = re.compile(r"([1-9][0-9]{0,8})([smhd])")
-_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
+_DURATION = re.compile(r"([1-9][0-9]{0,8})([smhdw])")
+_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 7 * 86_400}
 DAY = _SECONDS["d"]
+_FIRST_MONDAY = 4 * DAY
+"""1970-01-05."""
 
 
 def retention_seconds(text: object) -> float:
     """A period in seconds. Raises PipelineDefinitionError."""
     match = _DURATION.fullmatch(text) if isinstance(text, str) else None
     if match is None:
-        raise PipelineDefinitionError(f"retention {text!r} is not understood: write '30m', '12h' or '7d'")
+        raise PipelineDefinitionError(f"retention {text!r} is not understood: write '30m', '12h', '7d' or '2w'")
     return float(int(match[1]) * _SECONDS[match[2]])
 
 
@@ -23,11 +25,13 @@ def window_seconds(text: object) -> int:
     """Length of a window in seconds.
 
     It must divide a day or be whole days, so that windows begin at the same times every day; windows of several days
-    are counted from 1970-01-01. Raises PipelineDefinitionError.
+    are counted from 1970-01-01, weeks from the Monday after it (`window_origin`). Raises PipelineDefinitionError.
     """
     match = _DURATION.fullmatch(text) if isinstance(text, str) else None
     if match is None:
-        raise PipelineDefinitionError(f"window length {text!r} is not understood: write '30s', '15m', '1h' or '1d'")
+        raise PipelineDefinitionError(
+            f"window length {text!r} is not understood: write '30s', '15m', '1h', '1d' or '1w'"
+        )
     seconds = int(match[1]) * _SECONDS[match[2]]
     if DAY % seconds and seconds % DAY:
         raise PipelineDefinitionError(
@@ -35,3 +39,8 @@ def window_seconds(text: object) -> int:
             "at other times every day"
         )
     return seconds
+
+
+def window_origin(text: str) -> int:
+    """Where a window begins, in seconds since the epoch: a length in weeks begins on a Monday, any other at 1970-01-01."""
+    return _FIRST_MONDAY if text.endswith("w") else 0

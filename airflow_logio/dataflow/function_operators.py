@@ -30,6 +30,7 @@ from airflow_logio.errors import OperatorFailed, PipelineDefinitionError
 from airflow_logio.protocol.values import ExecutionMode
 
 SCHEMAS = "schemas"
+EVENT_IDS = "event_ids"
 _HAVE_COLUMNS = ("pyarrow", "pandas", "polars", "numpy")
 
 
@@ -42,11 +43,11 @@ class FunctionOperator(StatelessOperator):
         self.outputs = function.outputs
         self.state_version = function.state_version
         self.on_error = function.on_error
+        self.needs_event_ids = EVENT_IDS in function.asks
 
     def process(self, event: InputEvent, external: External) -> Iterable[PortTable]:
-        asked: dict[str, Any] = {"port": event.port} if "port" in self._function.asks else {}
-        if PARAMS in self._function.asks:
-            asked[PARAMS] = external.params
+        facts = {"port": event.port, EVENT_IDS: [event.event_id], PARAMS: external.params}
+        asked = {name: facts[name] for name in self._function.asks if name in facts}
         result = self._function.fn(project(event.table, self._function.columns), **asked)
         return outputs_of(result, self.outputs, name_of(self._function.fn))
 
@@ -61,7 +62,8 @@ class WindowedOperator(StatefulOperator):
     """A window for State Update and Triggering, a `generate` function for the Generation.
 
     Event state: the list of the Input Set's tables, or what the function's `accumulate` makes of them; {port: list of
-    tables} for a function of several input ports. Global state: the window's, with key ``schemas`` if there are several
+    tables} for a function of several input ports. If the function asks for them, the event ids come before that, as
+    ({port: list of event ids}, event state). Global state: the window's, with key ``schemas`` if there are several
     ports, so that a port without events in an Input Set gives a table without rows. Raises PipelineDefinitionError if
     function and window do not fit together.
     """
@@ -80,6 +82,7 @@ class WindowedOperator(StatefulOperator):
         self.inputs = function.inputs
         self.port_order = window.port_order()
         self._has_ports = function.inputs != ONE_INPUT
+        self.needs_event_ids = EVENT_IDS in function.asks
         _check_ports(function, window)
         if WINDOW_START in function.asks and WINDOW_START not in window.tags(()):
             raise PipelineDefinitionError(
@@ -110,9 +113,18 @@ class WindowedOperator(StatefulOperator):
         return self._part(event, self._window.part(event, inset_id))
 
     def _part(self, event: InputEvent, records: pa.Table) -> Any:
-        return (event.port, records) if self._has_ports else project(records, self._function.columns)
+        part = (event.port, records) if self._has_ports else project(records, self._function.columns)
+        return (event.port, event.event_id, part) if self.needs_event_ids else part
 
     def accumulate(self, held: Any | None, part: Any) -> Any:
+        if not self.needs_event_ids:
+            return self._accumulate(held, part)
+        port, event_id, inner = part
+        ids, so_far = ({}, None) if held is None else held
+        ids.setdefault(port, []).append(event_id)
+        return ids, self._accumulate(so_far, inner)
+
+    def _accumulate(self, held: Any | None, part: Any) -> Any:
         if self._has_ports:
             port, records = part
             tables: dict[str, list[pa.Table]] = {} if held is None else held
@@ -133,8 +145,9 @@ class WindowedOperator(StatefulOperator):
     def generate(self, input_set: InputSet, state: Mapping[str, Any], external: External) -> Iterable[PortTable]:
         if not self._window.admits(input_set.inset_id, state):
             return []
-        records = self._tables(input_set.held, state) if self._has_ports else self._records(input_set.held)
-        facts = {"inset_id": input_set.inset_id, "state": state}
+        ids, held = input_set.held if self.needs_event_ids else ({}, input_set.held)
+        records = self._tables(held, state) if self._has_ports else self._records(held)
+        facts = {"inset_id": input_set.inset_id, "state": state, EVENT_IDS: self._event_ids(ids)}
         asked = {name: facts[name] for name in self._function.asks if name in facts}
         if PARAMS in self._function.asks:
             asked[PARAMS] = external.params
@@ -159,6 +172,10 @@ class WindowedOperator(StatefulOperator):
     def code(self) -> str:
         functions = (self._function.fn, self._function.accumulate, self._function.finish)
         return "\n".join(source(fn) for fn in functions if fn is not None and hasattr(fn, "__code__"))
+
+    def _event_ids(self, ids: Mapping[str, list[int]]) -> Any:
+        """The numbers of the events, per port if the function has named ports."""
+        return {port: ids.get(port, []) for port in self.inputs} if self._has_ports else ids.get(self.inputs[0], [])
 
     def _records(self, held: Any) -> Any:
         if self._function.accumulate is None:

@@ -23,7 +23,7 @@ Function = Callable[..., Any]
 ONE_INPUT = ("in",)
 ONE_OUTPUT = ("out",)
 
-FACTS = ("inset_id", "window_start", "state", PARAMS)
+FACTS = ("inset_id", "window_start", "state", "event_ids", PARAMS)
 """What a ``driver``-mode generative function may ask for by parameter name, beside its declared reads."""
 
 
@@ -93,7 +93,8 @@ def stateless(
     It gets an Arrow table, and may return frames of pandas or polars instead (`frames.as_table`).
 
     `columns` are the input columns it needs (all by default). A parameter named ``port`` gets the input port, ``params`` the
-    run's parameters (a mapping). An output
+    run's parameters (a mapping), ``event_ids`` a list with the number of the event on the sender's port, as `logio lineage`
+    takes it. An output
     without records is not sent. With ``on_error="quarantine"`` an event on which it raises is set aside with the error,
     and the other events are processed (`logio status` shows it, `logio retry` puts it back). Raises
     PipelineDefinitionError for a signature that cannot be filled.
@@ -106,7 +107,7 @@ def stateless(
             _ports(outputs),
             check_columns(columns),
             state_version,
-            _asks(function, ("port", PARAMS), ()),
+            _asks(function, ("port", "event_ids", PARAMS), ()),
             on_error,
         )
         return _dressed(wrapped, function)
@@ -152,7 +153,8 @@ def generate(
     of ``(port, table)``; each table is an event. With `inputs`, ``fn(clicks, views, ...)`` gets a table per input port,
     by name, without rows where nothing has come (and without columns, if no event of that port was ever seen). It may
     also take, by name: ``inset_id`` (str), ``window_start`` (datetime, UTC without zone; time windows
-    only), ``state`` (the global state; it is then logged at the trigger), ``params`` (the run's parameters, a mapping) and
+    only), ``state`` (the global state; it is then logged at the trigger), ``params`` (the run's parameters, a mapping),
+    ``event_ids`` (the numbers of its events on the sender's port, in order: a list, or with `inputs` a list per port) and
     each declared read (an Arrow table).
     `accumulate(held or None, table) -> held` replaces the list of tables as event state, so that it stays small;
     `finish(held)` then makes of it what `fn` gets (default: the attribute ``finish`` of `accumulate`, else `held`).

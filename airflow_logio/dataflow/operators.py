@@ -95,6 +95,9 @@ class Operator(ABC):  # noqa: B024  # abstract by purpose: each role below adds 
     """
     order_insensitive: bool = False
     """Its results do not depend on when an event comes, even after the end of the stream. Quarantine requires this."""
+    needs_event_ids: bool = False
+    """It hands on the numbers of its input events. In a replicated group each slot counts its events on its own, and those
+    numbers would say nothing."""
     partitionable: bool = False
     """Its output for one key does not depend on records of other keys, so it may be replicated by key."""
 

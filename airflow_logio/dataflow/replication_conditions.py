@@ -31,6 +31,11 @@ def check_replicated(definition: Definition, graph: Graph, one: Replicated) -> N
             definition.refuse(f"{where} is written by hand with the LOG.io API, which knows no slots")
         if operator.port_order:
             definition.refuse(f"{where} uses its input ports in a declared order, which its slots could not keep")
+        if operator.needs_event_ids:
+            definition.refuse(
+                f"{where} uses the ids of its events (event_ids, or lineage_column): each slot of a replicated group counts "
+                "its events on its own. Put it in front of the group, or behind it"
+            )
         _check_state(definition, where, operator, one.partition)
         for connection, guarantee in operator.writes().items():
             if guarantee != "conditional":

@@ -40,6 +40,7 @@ class SeveralFunctions(StatefulOperator):
         self.port_order = self._one_order()
         self.on_error = self._one_on_error()
         self.order_insensitive = all(one.order_insensitive for one in self._functions.values())
+        self.needs_event_ids = any(one.needs_event_ids for one in self._functions.values())
         self.partitionable = all(one.partitionable for one in self._functions.values())
 
     @property

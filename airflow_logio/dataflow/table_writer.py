@@ -13,6 +13,7 @@ from airflow_logio.dataflow.names import check_column, check_columns, check_tabl
 from airflow_logio.dataflow.operators import InputEvent
 from airflow_logio.errors import OperatorFailed, PipelineDefinitionError
 
+LINEAGE_TYPE = "bigint"
 ON_NEW_RUN = ("replace", "append", "error")
 
 
@@ -28,7 +29,8 @@ class TableWriter(ActionWriter):
     table that has any. After ``replace`` and ``error``, earlier runs may write to the table no more.
 
     With `sends_after_writes` an event is sent on only when its records are in the table, for downstream operators that read
-    it. Raises PipelineDefinitionError.
+    it. `lineage_column` names one more column, a ``bigint``: each row then has the event id that it came with, which
+    `logio lineage` takes to say what the row was made from. Raises PipelineDefinitionError.
     """
 
     write_guarantee = "conditional"
@@ -43,6 +45,7 @@ class TableWriter(ActionWriter):
         on_new_run: str = "error",
         *,
         sends_after_writes: bool = False,
+        lineage_column: str | None = None,
     ) -> None:
         super().__init__(connection)
         self.sends_after_writes = bool(sends_after_writes)
@@ -54,7 +57,11 @@ class TableWriter(ActionWriter):
         )
         self.primary_key = check_columns(primary_key)
         self.on_new_run = on_new_run
+        self.lineage_column = None if lineage_column is None else check_column(lineage_column)
+        self.needs_event_ids = lineage_column is not None
         self._check()
+        if self.columns is not None and lineage_column is not None:
+            self.columns[lineage_column] = LINEAGE_TYPE
 
     def sql_connections(self) -> frozenset[str]:
         return frozenset({self.connection})
@@ -68,13 +75,31 @@ class TableWriter(ActionWriter):
         return {"table": self.table, "mode": self.on_new_run}
 
     def records(self, event: InputEvent) -> pa.Table:
-        """The records with their columns in declared order; raises OperatorFailed if they have others."""
-        names = event.table.column_names
+        """The records with their columns in declared order, and the lineage column; raises OperatorFailed if they have
+        others."""
+        records = event.table if self.lineage_column is None else self._with_event_id(event)
+        names = records.column_names
         if self.columns is None or names == list(self.columns):
-            return event.table
+            return records
         if set(names) != set(self.columns):
             raise OperatorFailed(f"table {self.table!r} has columns {list(self.columns)}, but the records have {names}")
-        return event.table.select(list(self.columns))
+        return records.select(list(self.columns))
+
+    def settings(self) -> dict[str, Any]:
+        """As a run of an earlier version has them, where there is no lineage column."""
+        return {name: value for name, value in super().settings().items() if name not in self._unset()}
+
+    def _unset(self) -> tuple[str, ...]:
+        return ("needs_event_ids",) if self.lineage_column else ("needs_event_ids", "lineage_column")
+
+    def _with_event_id(self, event: InputEvent) -> pa.Table:
+        if self.lineage_column in event.table.column_names:
+            raise OperatorFailed(
+                f"the records for table {self.table!r} have a column {self.lineage_column!r} themselves, which is the "
+                "lineage column of its writer; give lineage_column another name"
+            )
+        ids = pa.repeat(pa.scalar(event.event_id, pa.int64()), event.table.num_rows)
+        return event.table.append_column(self.lineage_column, ids)
 
     def _check(self) -> None:
         if self.on_new_run not in ON_NEW_RUN:
@@ -84,6 +109,11 @@ class TableWriter(ActionWriter):
             )
         if self.columns is None:
             return
+        if self.lineage_column in self.columns:
+            raise PipelineDefinitionError(
+                f"writer of table {self.table!r}: lineage_column {self.lineage_column!r} is declared as a column, too; it is "
+                "added to the declared ones"
+            )
         if not self.columns:
             raise PipelineDefinitionError(
                 f"writer of table {self.table!r}: columns is empty; leave it out or name some"

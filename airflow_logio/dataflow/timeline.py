@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from airflow_logio.dataflow.durations import DAY
 from airflow_logio.dataflow.names import did_you_mean
 from airflow_logio.dataflow.operators import InputEvent
 from airflow_logio.errors import OperatorFailed
@@ -15,8 +16,9 @@ from airflow_logio.errors import OperatorFailed
 _PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 
 
-def window_numbers(event: InputEvent, on: str, seconds: int) -> tuple[npt.NDArray[np.int64], bool]:
-    """Number of the window of each record (0 starts at 1970-01-01 UTC), and whether they never decrease.
+def window_numbers(event: InputEvent, on: str, seconds: int, origin: int = 0) -> tuple[npt.NDArray[np.int64], bool]:
+    """Number of the window of each record, and whether they never decrease. Window 0 starts at `origin`, seconds after
+    1970-01-01 UTC; if that is not 0, both are whole days.
 
     `on` is a timestamp column of any unit (with a zone: taken in UTC) or a date column. Floor division, so that times
     before 1970 fall into the window that contains them. Raises OperatorFailed for another type, a missing column,
@@ -27,7 +29,11 @@ def window_numbers(event: InputEvent, on: str, seconds: int) -> tuple[npt.NDArra
         column = column.cast(pa.timestamp("ms"))
     unit = column.type.unit
     ticks: npt.NDArray[np.int64] = column.cast(pa.int64()).to_numpy()
-    numbers: npt.NDArray[np.int64] = np.floor_divide(ticks, seconds * _PER_SECOND[unit])
+    if origin:  # by days first: a difference of ticks could overflow
+        days: npt.NDArray[np.int64] = np.floor_divide(ticks, DAY * _PER_SECOND[unit])
+        numbers: npt.NDArray[np.int64] = np.floor_divide(days - origin // DAY, seconds // DAY)
+    else:
+        numbers = np.floor_divide(ticks, seconds * _PER_SECOND[unit])
     return numbers, bool((numbers[1:] >= numbers[:-1]).all())
 
 

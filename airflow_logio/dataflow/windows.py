@@ -13,9 +13,10 @@ from datetime import UTC, datetime
 from typing import Any, ClassVar
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
-from airflow_logio.dataflow.durations import window_seconds
+from airflow_logio.dataflow.durations import window_origin, window_seconds
 from airflow_logio.dataflow.names import check_column, check_count
 from airflow_logio.dataflow.operators import InputEvent
 from airflow_logio.dataflow.timeline import window_numbers
@@ -157,18 +158,18 @@ class Tumbling(Window):
         return parts
 
     def progress_name(self) -> str:
-        return f"{self.on}/{window_seconds(self.length)}"
+        return f"{self.on}/{window_seconds(self.length)}" + ("/weeks" if window_origin(self.length) else "")
 
     def progress(self, event: InputEvent) -> str | None:
         """The latest window of its records."""
         if not event.table.num_rows:
             return None
-        numbers, _ = window_numbers(event, self.on, window_seconds(self.length))
+        numbers, _ = self._numbers(event)
         return self._name(int(np.max(numbers)))
 
     def part(self, event: InputEvent, inset_id: str) -> pa.Table:
-        number = int(self._start(inset_id).timestamp()) // window_seconds(self.length)
-        numbers, ordered = window_numbers(event, self.on, window_seconds(self.length))
+        number = (int(self._start(inset_id).timestamp()) - window_origin(self.length)) // window_seconds(self.length)
+        numbers, ordered = self._numbers(event)
         if not ordered:
             return event.table.filter(pa.array(numbers == number))
         begin, end = np.searchsorted(numbers, [number, number + 1]).tolist()
@@ -187,13 +188,17 @@ class Tumbling(Window):
         return {WINDOW_START: pa.array(starts, pa.timestamp("us"))}
 
     def describe(self) -> dict[str, Any]:
-        return {"window": "Tumbling", "seconds": window_seconds(self.length), "on": self.on}
+        origin = {"origin": window_origin(self.length)} if window_origin(self.length) else {}
+        return {"window": "Tumbling", "seconds": window_seconds(self.length), "on": self.on, **origin}
+
+    def _numbers(self, event: InputEvent) -> tuple[npt.NDArray[np.int64], bool]:
+        return window_numbers(event, self.on, window_seconds(self.length), window_origin(self.length))
 
     def _slices(self, event: InputEvent) -> list[tuple[int, pa.Table]]:
         """(window number, its records), by window; slices share memory where the windows come in order."""
         if event.progress and not event.table.num_rows:
             return []  # it only brings progress, and may have other columns than the records
-        numbers, ordered = window_numbers(event, self.on, window_seconds(self.length))
+        numbers, ordered = self._numbers(event)
         if not ordered:
             return [(int(n), event.table.filter(pa.array(numbers == n))) for n in np.unique(numbers)]
         cuts = (np.flatnonzero(numbers[1:] != numbers[:-1]) + 1).tolist()
@@ -203,7 +208,7 @@ class Tumbling(Window):
     def _name(self, number: int) -> str:
         seconds = window_seconds(self.length)
         try:
-            start = datetime.fromtimestamp(number * seconds, UTC).replace(tzinfo=None)
+            start = datetime.fromtimestamp(number * seconds + window_origin(self.length), UTC).replace(tzinfo=None)
         except (OverflowError, ValueError, OSError) as error:
             raise OperatorFailed(f"column {self.on!r} holds a time outside the years 1 to 9999") from error
         return start.isoformat(timespec="minutes" if seconds % 60 == 0 else "seconds")

@@ -14,6 +14,11 @@ from dataclasses import dataclass
 MAX_SLOTS = 1024
 MAX_REPLICAS = 256
 
+PROGRESS = "progress"
+"""Key in `Event.about` of a Dispatcher's event: how far the windows of the whole stream have come."""
+PLACE = "place"
+"""Key in `Event.about`, if a Merger keeps the order: the number of the Dispatcher's event, and whether it is the last one."""
+
 Placement = Mapping[int, str | None]
 """Slot → the replica that owns it; None while the group is scaled to zero."""
 

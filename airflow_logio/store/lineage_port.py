@@ -67,5 +67,9 @@ class LineageLog(ABC):
         """Header and body of one event or read action, or None if they are not in the log (any more)."""
 
     @abstractmethod
+    def bodies(self, operator: str, channel: str, after: int, limit: int) -> Iterable[tuple[int, StoredBody]]:
+        """Header and body of at most `limit` events behind event `after`, by event_id; those not in the log are left out."""
+
+    @abstractmethod
     def sent(self, sender: Port) -> int:
         """How many events the port has sent so far: their ids are 1 to this number."""

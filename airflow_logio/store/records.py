@@ -125,6 +125,9 @@ class RunSpec:
     """What looks for failed groups and recovers them."""
     replicated: Mapping[str, ReplicatedShape] = field(default_factory=dict)
     """Replicated groups by name. `groups` has their replicas; the shapes in `operators` name the replicated group."""
+    graph: Mapping[str, Any] = field(default_factory=dict)
+    """`Pipeline.describe()`, of which `graph_fingerprint` is the hash, to say what has changed; empty in runs of earlier
+    versions."""
 
     def unused_replicas(self) -> frozenset[str]:
         """Replicas beyond those with which the run begins."""

@@ -85,6 +85,32 @@ def test_an_error_that_comes_back_at_the_same_event_parks_the_group(
     assert written(faulty_warehouse) == expected(small_transactions, with_unlucky=True)
 
 
+@pytest.mark.parametrize("point", [None, *IN_REBUILDS])
+def test_an_error_at_the_first_event_parks_the_group_without_more_drivers(
+    point: CrashPoint | None, log_url: str, faulty_warehouse: str, small_transactions: Path, tmp_path: Path
+) -> None:
+    """It is tried once more in the same process. A driver that dies then is recovered like any other."""
+    few = tmp_path / "few.parquet"
+    pq.write_table(pq.read_table(small_transactions).slice(0, 5 * RECORDS_PER_EVENT), few)
+    launcher = PlainLauncher(tmp_path / "drivers", {("checked", 1): f"{point}:1"} if point else {})
+    with running(log_url, faulty_warehouse, few, launcher, ref=parse_ref(f"{BUNDLE}:unable")) as run:
+        run.until(lambda: run.status("checked").state is GroupState.PARKED, "the group is parked")
+        status = run.status("checked")
+        error = status.error or ""
+        if point is None:
+            assert status.incarnation == 1
+            assert "it failed at event 1 on port checked.in, Input Set '1' of operator 'checked', the first" in error
+        else:
+            assert status.incarnation == 4, "no first driver, so two recoveries at the same event, then no more"
+        frame = r"KeyError: 'department'\n  File \".*faulty_sales.py\", line \d+, in process"
+        assert re.search(frame, error), "the author's frames"
+        assert not [line for line in error.splitlines() if "/airflow_logio/" in line], "and no others"
+        mend(faulty_warehouse)
+        run.relaunch("checked")
+        run.finish()
+    assert written(faulty_warehouse) == expected(few, with_unlucky=True)
+
+
 def test_an_error_without_an_event_of_its_own_that_comes_back_parks_the_group(
     sqlite_url: str, small_transactions: Path, tmp_path: Path
 ) -> None:

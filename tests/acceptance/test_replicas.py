@@ -11,12 +11,12 @@ import pytest
 import sqlalchemy as sa
 
 from airflow_logio.protocol.states import GroupState
+from airflow_logio.runtime.figures.lineage_records import records
 from airflow_logio.runtime.launch import bundle
 from airflow_logio.runtime.launch.launcher import launch_group
 from airflow_logio.runtime.scaling.controller import look, observe
 from airflow_logio.runtime.scaling.policies import DS2
 from airflow_logio.runtime.scaling.requests import Stage
-from airflow_logio.store.lineage.authored_result import as_authored
 from airflow_logio.store.lineage.queries import backward
 from tests.support.grocery import assert_exact, write_slice
 from tests.support.running import PLAIN_RECORDS_PER_BATCH, PlainLauncher, Running, running
@@ -76,9 +76,11 @@ def test_a_group_is_scaled_up_and_down_while_it_runs(
         assert len(retired(run)) == 2
         run.finish()
         assert run.store.finish_run(run.run.run_id)
-        origin = as_authored(backward(run.store, run.run, "hourly.out", 1), run.run)
+        origin = backward(run.store, run.run, "hourly.out", 1)
         assert {str(event.port) for event in origin.events()} >= {"hourly.out", "ingest.out"}
-        assert not [event for event in origin.events() if "(" in event.port.operator]
+        assert {event.port.operator for event in origin.events()} == {"hourly", "slow", "ingest"}
+        slow = records(run.store, run.run, origin.events("slow.out")[0])
+        assert slow.num_rows == origin.events("slow.out")[0].records, "events inside of a slot have records, too"
         assert sum(event.records or 0 for event in origin.events("ingest.out")) > 0
     assert_exact(warehouse_url, small_transactions, PLAIN_RECORDS_PER_BATCH)
     assert_copied(warehouse_url, small_transactions)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -9,6 +10,7 @@ from airflow_logio.cli.status import replica_report
 from airflow_logio.cli.status.report import LastError, Report
 from airflow_logio.runtime.figures.authored_figures import connections_seen, pending_seen, ports_seen
 from airflow_logio.runtime.figures.recoveries import Recovery
+from airflow_logio.runtime.figures.run_condition import RunCondition, condition_of_run
 from airflow_logio.runtime.figures.run_summary import driver_json, quarantined_json
 from airflow_logio.runtime.figures.snapshot import Amount, ConnectionView, GroupView
 from airflow_logio.store.records import GroupStatus, Load, PortProgress, Run
@@ -21,13 +23,14 @@ def document(report: Report) -> dict[str, Any]:
     return {
         "at": report.at,
         **_run(report.run),
+        **_condition(report.condition),
         "groups": groups,
         "replicated": {
             one.group: replica_report.document(one) | _figures(report.snapshot.group(one.group))
             for one in report.replicated
         },
         "connections": [_connection(one) for one in connections_seen(report.snapshot)],
-        "ports": [_port(row) for row in ports_seen(report.snapshot)],
+        "ports": [_port(row) for row in ports_seen(report.run, report.snapshot.ports)],
         "pending_writes": {str(port): count for port, count in pending_seen(report.snapshot).items()},
         "drivers": [driver_json(driver) for driver in report.drivers],
         "recoveries": [_recovery(one) for one in report.recoveries],
@@ -48,7 +51,12 @@ def _supervision(report: Report) -> dict[str, Any]:
 
 def listed_run(run: Run, groups: Sequence[GroupStatus]) -> dict[str, Any]:
     """One run in the list of all."""
-    return _run(run) | {"groups": {group.group: _status(group) for group in groups}}
+    listed = {group.group: _status(group) for group in groups}
+    return _run(run) | _condition(condition_of_run(run, groups, time.time())) | {"groups": listed}
+
+
+def _condition(found: RunCondition) -> dict[str, str]:
+    return {"condition": found.word, "next_step": found.next_step}
 
 
 def _run(run: Run) -> dict[str, Any]:

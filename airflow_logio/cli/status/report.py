@@ -10,7 +10,7 @@ from airflow_logio.cli.status.replica_report import Replicas, replicas_of
 from airflow_logio.protocol.states import ENDED, GroupState, RunState
 from airflow_logio.runtime.figures.group_condition import condition_of, silent_seconds
 from airflow_logio.runtime.figures.recoveries import Recovery, recoveries
-from airflow_logio.runtime.figures.run_summary import Outcome
+from airflow_logio.runtime.figures.run_condition import RunCondition, condition_of_run
 from airflow_logio.runtime.figures.snapshot import Observer, Snapshot
 from airflow_logio.runtime.supervision.presence import MISSING_SECONDS, last_look, missing
 from airflow_logio.store.port import LogStore
@@ -55,6 +55,11 @@ class Report:
         return missing(self.run, self.supervisor)
 
     @property
+    def condition(self) -> RunCondition:
+        """The run's state, for people, with the next command."""
+        return condition_of_run(self.run, [view.status for view in self.snapshot.groups], self.at)
+
+    @property
     def warnings(self) -> Sequence[str]:
         """That nobody supervises the run, and drivers that are silent for longer than their lease."""
         unsupervised = self.unsupervised
@@ -75,11 +80,6 @@ class Report:
             f"group {status.group} is {condition_of(status)}: {where} may have ended or be cut off, and no supervisor has "
             "declared it dead"
         )
-
-    @property
-    def state(self) -> str:
-        """The run's state, for people."""
-        return (Outcome.QUARANTINED if self.run.state is RunState.QUARANTINED else self.run.state).value
 
     @property
     def recoveries(self) -> Sequence[Recovery]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 
@@ -17,6 +18,7 @@ from airflow_logio.protocol.values import Port
 from airflow_logio.runtime.figures.authored_figures import connections_seen, pending_seen, ports_seen
 from airflow_logio.runtime.figures.group_condition import condition_of
 from airflow_logio.runtime.figures.recoveries import Recovery
+from airflow_logio.runtime.figures.run_condition import condition_of_run
 from airflow_logio.runtime.figures.snapshot import ConnectionView
 from airflow_logio.store.records import DriverRecord, GroupStatus, PortProgress, QuarantinedInputSet, Run
 
@@ -27,12 +29,14 @@ MAX_WATCHED_REQUESTS = 2
 
 def runs(listed: Sequence[tuple[Run, Sequence[GroupStatus]]]) -> RenderableType:
     """All runs, the newest first."""
-    table = cells.table("uid", "run", "pipeline", "state", "started (UTC)", "groups")
+    table = cells.table("uid", "run", "pipeline", "state", "started (UTC)", "groups", "next")
     for run, groups in listed:
         used = [group for group in groups if group.state is not GroupState.RETIRED]
         states = ", ".join(f"{group.group} {condition_of(group)}" for group in used)
         key = run.spec.key
-        cells.row(table, run.uid[:8], _name(run), key.pipeline, run.state.value, cells.utc(run.created_at), states)
+        found = condition_of_run(run, groups, time.time())
+        started = cells.utc(run.created_at)
+        cells.row(table, run.uid[:8], _name(run), key.pipeline, found.word, started, states, found.next_step)
     return table
 
 
@@ -51,7 +55,7 @@ def whole(report: Report) -> RenderableType:
         _groups(report),
         *replica_tables.tables(report.replicated),
         _connections(connections_seen(report.snapshot)),
-        _ports(ports_seen(report.snapshot)),
+        _ports(ports_seen(report.run, report.snapshot.ports)),
         _pending(pending_seen(report.snapshot)),
         _drivers(report.drivers),
         _recoveries(report.recoveries),
@@ -80,7 +84,8 @@ def last_line(report: Report) -> str:
     """How a watched run has ended."""
     used = [view for view in report.snapshot.groups if view.status.state is not GroupState.RETIRED]
     states = ", ".join(f"{view.name} {view.status.state.value}" for view in used)
-    return f"{report.state}: {states or 'no groups'}"
+    next_step = report.condition.next_step
+    return f"{report.condition.word}: {states or 'no groups'}{next_step and '; ' + next_step}"
 
 
 def errors(report: Report) -> Iterator[Text]:
@@ -114,8 +119,13 @@ def _heading(report: Report) -> Text:
     run, key = report.run, report.run.spec.key
     return Text(
         f"run {_name(run)} of {key.pipeline} (dag {key.dag_id}), uid {run.uid}\n"
-        f"{report.state}, started {cells.utc(run.created_at)} UTC{_supervision(report)}"
+        f"{report.condition.word}, started {cells.utc(run.created_at)} UTC{_supervision(report)}{_next_step(report)}"
     )
+
+
+def _next_step(report: Report) -> str:
+    step = report.condition.next_step
+    return step and f"\nnext: {step}"
 
 
 def _supervision(report: Report) -> str:

@@ -19,8 +19,12 @@ from airflow_logio.errors import PipelineDefinitionError, SourceChanged, SourceN
 _EVERY = 2**63 - 1
 """A LIMIT that limits nothing: some databases take no OFFSET without one."""
 
+_BEGINNINGS = ("select", "with", "values", "table")
 _PARAMETER = re.compile(r"(?<![:\w\\]):([A-Za-z_]\w*)(?!:)")
 _TEXT = re.compile(r"'(?:[^']|'')*'")
+_OPAQUE = re.compile(r"""'(?:[^']|'')*'|"(?:[^"]|"")*"|\$(\w*)\$.*?\$\1\$|--[^\n]*|/\*.*?\*/""", re.DOTALL)
+"""Texts, quoted names and comments: what is in them is no part of the statement's form."""
+_CHANGE = re.compile(r"\b(?:insert\s+into|delete\s+from|merge\s+into|update\s+\w+\s+set)\b")
 
 
 class QuerySource(ConnectedSource):
@@ -52,6 +56,8 @@ class QuerySource(ConnectedSource):
         super().__init__(connection)
         if (query is None) == (table is None):
             raise PipelineDefinitionError("a QuerySource reads either a query or a table: give one of them")
+        if query is not None:
+            _check_select(query)
         self.query = query
         self.table = None if table is None else check_table(table)
         self.columns = _typed(columns)
@@ -164,6 +170,22 @@ class _Ties:
                 "that their order is not the same every time; order by columns that together are unique, or declare the "
                 "source with replayable=False"
             )
+
+
+def _check_select(query: str) -> None:
+    """Raises PipelineDefinitionError for what is visibly not one SELECT; the database judges the rest."""
+    plain = _OPAQUE.sub(lambda found: " " if found[0].startswith(("--", "/*")) else " x ", query)
+    plain = plain.strip().rstrip("; \n\t").lower()
+    first = next(iter(re.findall(r"\w+", plain)), "")
+    if first not in _BEGINNINGS or _CHANGE.search(plain):
+        raise PipelineDefinitionError(
+            f"a QuerySource reads: its query is one SELECT, and {query.strip()[:60]!r} is none. What changes a database is "
+            "a writer's (docs/how-to/write-a-writer.md)"
+        )
+    if ";" in plain:
+        raise PipelineDefinitionError(
+            f"the query of a QuerySource is one SELECT, and {query.strip()[:60]!r} is several"
+        )
 
 
 def _typed(columns: Mapping[str, str] | Iterable[str]) -> dict[str, str | None]:

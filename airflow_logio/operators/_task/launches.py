@@ -8,7 +8,7 @@ from pathlib import Path
 
 from airflow_logio import _compat
 from airflow_logio.dataflow.pipeline import Pipeline
-from airflow_logio.errors import ConfigurationError, IncompatibleRun
+from airflow_logio.errors import ConfigurationError
 from airflow_logio.hooks.connections import database_url, external_url
 from airflow_logio.hooks.logio import LogioHook
 from airflow_logio.hooks.spark import spark_target
@@ -21,6 +21,7 @@ from airflow_logio.runtime.launch.spark_arguments import SparkArguments
 from airflow_logio.runtime.launch.spark_submit import SparkSettings
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records import LaunchRecipe, Run
+from airflow_logio.store.rules.graph_changes import check_graph
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,13 +88,7 @@ def connection_urls(pipeline: Pipeline, group: str, run: Run, overriding: Mappin
 
 def check_compatible(pipeline: Pipeline, run: Run) -> None:
     """Raises `IncompatibleRun` if this worker's pipeline differs from the one that the run was started with."""
-    graph = pipeline.fingerprint()["graph"]
-    if graph != run.spec.graph_fingerprint:
-        raise IncompatibleRun(
-            f"run {run.spec.key} was started by another version of pipeline {pipeline.name!r} (graph "
-            f"{run.spec.graph_fingerprint}, here {graph}); restore that version, or start a fresh run "
-            f"(`logio fresh {run.uid[:8]}`)"
-        )
+    check_graph(run, pipeline.fingerprint()["graph"], pipeline.describe())
 
 
 def check_place(settings: SparkSettings, ending_executor: str | None) -> None:

@@ -153,6 +153,9 @@ class GroupEpoch:
         except EpochVoid:
             for_good = False
             raise
+        except OperatorFailed as error:
+            for_good = not error.is_first  # else this process may try again
+            raise
         finally:
             self._stop(for_good=for_good)
         if not finished:

@@ -19,7 +19,6 @@ from airflow_logio.errors import (
     EpochVoid,
     ExternalUnavailable,
     Fenced,
-    IncompatibleRun,
     LogioError,
     LogUnavailable,
     OperatorFailed,
@@ -33,6 +32,7 @@ from airflow_logio.protocol.states import GroupState
 from airflow_logio.runtime.driver.call_guard import CallGuard
 from airflow_logio.runtime.driver.epoch import GroupEpoch, moves_explain, operators_of
 from airflow_logio.runtime.driver.epoch_settings import EpochSettings
+from airflow_logio.runtime.driver.first_failure import FirstFailure
 from airflow_logio.runtime.driver.heartbeat import Heartbeat
 from airflow_logio.runtime.driver.idle_epoch import IdleEpoch
 from airflow_logio.runtime.driver.load import LoadMeter
@@ -49,6 +49,7 @@ from airflow_logio.runtime.systems.connections import Connections, WriterIdentit
 from airflow_logio.store import open_store
 from airflow_logio.store.port import GroupSession, LogStore
 from airflow_logio.store.records import GroupRef, Load, Run
+from airflow_logio.store.rules.graph_changes import check_graph
 from airflow_logio.store.rules.patience import Patience
 
 log = logging.getLogger(__name__)
@@ -164,14 +165,22 @@ class Driver:
         return bundle.load(bundle.PipelineRef(config.module, config.attr, Path(config.bundle_root)))
 
     def _epochs(self, settings: EpochSettings, ref: GroupRef) -> bool:
-        """Run epochs until the group is finished or halted; a void epoch is rebuilt in place under the next one."""
+        """Run epochs until the group is finished or halted; a void epoch is rebuilt in place under the next one.
+
+        So is one that failed at the first thing that an operator of a first incarnation had to do.
+        """
         life = Life(is_replica=replicated_group(settings.group) in settings.pipeline.replicated)
+        first = FirstFailure(self._config.claim.incarnation)
         while True:
             with closing(self._store.session(ref)) as session:
                 try:
                     return self._live(life, settings, session)
                 except EpochVoid as void:
                     log.warning("%s; rebuilding from the log", void)
+                    life.void()
+                except OperatorFailed as error:
+                    first.check(error)
+                    log.warning("%s\ntrying again in this process, from the log", error)
                     life.void()
             life.stopped()  # `GroupEpoch.run` has joined its threads
 
@@ -296,11 +305,6 @@ class Driver:
 def _check_fingerprint(pipeline: Pipeline, run: Run) -> None:
     """A run resumes with the pipeline it was started with (design D13); changed code alone only warns."""
     found = pipeline.fingerprint()
-    if found["graph"] != run.spec.graph_fingerprint:
-        raise IncompatibleRun(
-            f"pipeline {pipeline.name!r} has changed since run {run.uid} was started (graph {found['graph']}, then "
-            f"{run.spec.graph_fingerprint}); restore that version and `logio retry`, or start a fresh run "
-            f"(`logio fresh {run.uid[:8]}`)"
-        )
+    check_graph(run, found["graph"], pipeline.describe())
     if found["code"] != run.spec.code_fingerprint:
         log.warning("the code of pipeline %s has changed since the run was started", pipeline.name)

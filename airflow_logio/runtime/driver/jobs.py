@@ -15,6 +15,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from airflow_logio.authored_frames import authored_frames
 from airflow_logio.crash import CrashPoint, crash_here
 from airflow_logio.dataflow.function_operators import keys_of
 from airflow_logio.dataflow.operators import BatchGenerator, InputSet
@@ -66,6 +67,7 @@ class JobRunner:
         self._done = done
         self._failed = failed
         self._thread: threading.Thread | None = None
+        self._has_generated = False
 
     def is_free(self) -> bool:
         return self._thread is None
@@ -115,9 +117,10 @@ class JobRunner:
 
     def _to_blame(self, inset_id: str, error: Exception) -> Generated:
         failure = OperatorFailed(
-            f"{type(error).__name__}: {_first_lines(error)}",
+            f"{type(error).__name__}: {_first_lines(error)}{authored_frames(error)}",
             FailurePoint(self._name, inset_id=inset_id),
             place=f"pipeline {self._pipeline!r}, operator {self._name!r}, Input Set {inset_id!r}",
+            is_first=not self._has_generated,
         ).further(self._origin(inset_id))
         if getattr(self._operator, "on_error", "fail") != "quarantine":
             raise failure from error
@@ -153,6 +156,7 @@ class JobRunner:
             (one.inset_id, [Emit(port, table, table.num_rows) for port, table in outputs])
             for one, outputs in zip(sets, parts, strict=True)
         ]
+        self._has_generated = True
         return Generated(self._name, results, [read for _, read in effects.values()])
 
     def _read(self, tagged: pa.Table) -> Mapping[str, tuple[pa.Table, Read]]:

@@ -12,6 +12,7 @@ from typing import Any, NoReturn
 
 import pyarrow as pa
 
+from airflow_logio.authored_frames import authored_frames
 from airflow_logio.dataflow.action_writers import ActionWriter
 from airflow_logio.dataflow.frames import needed_table
 from airflow_logio.dataflow.operators import InputEvent, InputSet, Operator, StatefulOperator, StatelessOperator
@@ -20,16 +21,13 @@ from airflow_logio.dataflow.replication import Dispatcher, Routes
 from airflow_logio.dataflow.write_actions import BEGIN
 from airflow_logio.errors import FailurePoint, LogioError, OperatorFailed
 from airflow_logio.protocol.logic import Emit, Logic, OperatorSpec, Output, Write
+from airflow_logio.protocol.replicas import PLACE, PROGRESS
 from airflow_logio.protocol.values import Event, ExecutionMode, Port
 from airflow_logio.runtime.driver.part_check import is_due, may_be_equal
 from airflow_logio.runtime.systems.arrow import decode
 from airflow_logio.runtime.systems.call_watch import Call
 from airflow_logio.runtime.systems.connections import Connections, StepExternal
 
-PROGRESS = "progress"
-"""Key in `Event.about` of a Dispatcher's event: how far the windows of the whole stream have come."""
-PLACE = "place"
-"""Key in `Event.about`, if a Merger keeps the order: `InputEvent.place`."""
 _NO_PROGRESS: Mapping[str, str] = {}
 NAMED_INSETS = 5
 """An error message names at most this many open Input Sets."""
@@ -37,6 +35,9 @@ NAMED_INSETS = 5
 
 class _Adapter:
     """What both kinds of operators share."""
+
+    _has_generated = False
+    """Whether it has generated from an Input Set in this epoch."""
 
     def __init__(self, pipeline: str, name: str, operator: Operator, connections: Connections) -> None:
         self._pipeline = pipeline
@@ -64,21 +65,28 @@ class _Adapter:
     def function(self, inset_id: str) -> str:
         return ""
 
-    def _fail(self, error: Exception, where: str, at: FailurePoint | None = None) -> NoReturn:
+    def _fail(
+        self, error: Exception, where: str, at: FailurePoint | None = None, *, is_first: bool = False
+    ) -> NoReturn:
         """Raise what the author's code has raised; `at` is `where`, unless that is at an event or Input Set."""
         if isinstance(error, LogioError) and not isinstance(error, OperatorFailed):
             raise error
         cause = str(error) if isinstance(error, OperatorFailed) else f"{type(error).__name__}: {error}"
         place = f"pipeline {self._pipeline!r}, operator {self._name!r}, {where}"
-        raise OperatorFailed(cause, at or FailurePoint(self._name, action=where), place=place) from error
+        cause += authored_frames(error)
+        at = at or FailurePoint(self._name, action=where)
+        raise OperatorFailed(cause, at, place=place, is_first=is_first) from error
 
-    def _fail_at(self, error: Exception, port: str, event: Event, inset_id: str | None = None) -> NoReturn:
+    def _fail_at(
+        self, error: Exception, port: str, event: Event, inset_id: str | None = None, *, is_first: bool = False
+    ) -> NoReturn:
         inset = "" if inset_id is None else f", Input Set {inset_id!r}"
         where = f"port {port!r}, event {event.event_id} of {event.sender}{inset}"
-        self._fail(error, where, FailurePoint(self._name, port, event.event_id, inset_id))
+        self._fail(error, where, FailurePoint(self._name, port, event.event_id, inset_id), is_first=is_first)
 
-    def _fail_in(self, error: Exception, inset_id: str) -> NoReturn:
-        self._fail(error, f"Input Set {inset_id!r}", FailurePoint(self._name, inset_id=inset_id))
+    def _fail_in(self, error: Exception, inset_id: str, *, is_first: bool = False) -> NoReturn:
+        at = FailurePoint(self._name, inset_id=inset_id)
+        self._fail(error, f"Input Set {inset_id!r}", at, is_first=is_first)
 
     def _input(self, port: str, event: Event) -> InputEvent:
         table = event.payload
@@ -122,7 +130,8 @@ class StatelessLogic(_Adapter):
         try:
             yield from self._generated(self._input(port, event), event)
         except Exception as error:
-            self._fail_at(error, port, event, inset_id)
+            self._fail_at(error, port, event, inset_id, is_first=not self._has_generated)
+        self._has_generated = True
 
     def _generated(self, given: InputEvent, event: Event) -> Iterator[Output]:
         external = self._external()
@@ -184,7 +193,7 @@ class StatefulLogic(_Adapter):
             with self._call("assign", port=port, event=event):
                 parts = dict(self._operator.assign(given, state))
         except Exception as error:
-            self._fail_at(error, port, event)
+            self._fail_at(error, port, event, is_first=not self._assigned)
         self._assigned += 1
         if is_due(self._assigned):
             for inset_id, part in parts.items():
@@ -263,7 +272,8 @@ class StatefulLogic(_Adapter):
             for name, table in outputs:
                 yield Emit(name, table, table.num_rows)
         except Exception as error:
-            self._fail_in(error, inset_id)
+            self._fail_in(error, inset_id, is_first=not self._has_generated)
+        self._has_generated = True
 
 
 def _open(insets: Sequence[str]) -> str:

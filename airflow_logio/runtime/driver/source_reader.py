@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 
 import pyarrow as pa
 
+from airflow_logio.authored_frames import authored_frames
 from airflow_logio.crash import CrashPoint, crash_here
 from airflow_logio.dataflow.operators import SourceBatch, SourceOperator
 from airflow_logio.dataflow.sources import ConnectedSource
@@ -29,6 +30,7 @@ from airflow_logio.errors import (
     OperatorFailed,
 )
 from airflow_logio.protocol.commit_queue import DiscardOrder, ReadOrder, SourceOrder
+from airflow_logio.protocol.values import FIRST_EVENT_ID
 from airflow_logio.runtime.driver.mailbox import Closed, Mailbox
 from airflow_logio.runtime.payloads.payload_store import EpochPayloads
 from airflow_logio.runtime.payloads.roots import HOW_TO_CONFIGURE
@@ -212,15 +214,20 @@ class SourceReader:
             return
         except OperatorFailed as error:
             failure = error.further(self._where(), self._point())
+            failure.is_first = self._is_first()
             failure.__cause__ = error
             self._failed(failure)
         except LogioError as error:
             self._failed(error)
         except Exception as error:
             cause = f"{type(error).__name__}: {error}{advice(error, f'source {self._name!r}')}"
-            failure = OperatorFailed(cause, self._point(), place=self._where())
+            cause += authored_frames(error)
+            failure = OperatorFailed(cause, self._point(), place=self._where(), is_first=self._is_first())
             failure.__cause__ = error
             self._failed(failure)
+
+    def _is_first(self) -> bool:
+        return self._offset == 0 and self._reading <= FIRST_EVENT_ID
 
     def _where(self) -> str:
         return f"pipeline {self._connections.pipeline!r}, source {self._name!r}, {self._how_far()}"

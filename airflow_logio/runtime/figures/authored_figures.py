@@ -8,7 +8,7 @@ from dataclasses import replace
 from airflow_logio.protocol.replicas import base_operator, is_dispatcher, is_merger
 from airflow_logio.protocol.values import Port
 from airflow_logio.runtime.figures.snapshot import Amount, ConnectionView, Snapshot
-from airflow_logio.store.records import PortProgress
+from airflow_logio.store.records import PortProgress, Run
 from airflow_logio.store.rules.authored_ports import AuthoredPorts
 
 
@@ -55,12 +55,12 @@ def _sum(one: ConnectionView, other: ConnectionView) -> ConnectionView:
     )
 
 
-def ports_seen(snapshot: Snapshot) -> Sequence[PortProgress]:
+def ports_seen(run: Run, ports: Sequence[PortProgress]) -> Sequence[PortProgress]:
     """The ports of a replicated operator are sums over its slots."""
-    if not snapshot.run.spec.replicated:
-        return snapshot.ports
+    if not run.spec.replicated:
+        return ports
     found: dict[tuple[Port, str], PortProgress] = {}
-    for row in snapshot.ports:
+    for row in ports:
         if is_dispatcher(row.port.operator) or is_merger(row.port.operator):
             continue
         port = Port(base_operator(row.port.operator), row.port.name)

@@ -8,6 +8,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_logio.errors import ConfigurationError, LineageUnknown
+from airflow_logio.protocol.replicas import slot_operator
+from airflow_logio.protocol.values import Port
 from airflow_logio.runtime.systems.arrow import decode
 from airflow_logio.store.lineage.result import EventNode, InputSetNode, ReadNode
 from airflow_logio.store.lineage_port import LineageLog
@@ -21,15 +23,31 @@ Load = Callable[[str, str], bytes]
 """`Payloads.load`: what it is, and its reference → the bytes. Needed for bodies that are not in the log."""
 
 
-def records(store: LogStore, run: Run, event: EventNode, load: Load | None = None) -> pa.Table:
-    """The records of an event of a lineage result.
+def records(store: LogStore, run: Run, node: EventNode | ReadNode | InputSetNode, load: Load | None = None) -> pa.Table:
+    """The records of an event of a lineage result, or the whole effect of a read action (see `effect`).
 
-    Raises `LineageUnknown` if retention has removed them, `LogInconsistent` if they are damaged, `ConfigurationError`
-    if they are in the payload store and `load` is not given.
+    Raises `LineageUnknown` if retention has removed them, and for a node that has no records of its own: an Input Set, or a
+    read action of a source; `LogInconsistent` if they are damaged, `ConfigurationError` if they are in the payload store
+    and `load` is not given.
     """
-    port = AuthoredPorts(run.spec.operators).in_log(event.port)
-    with store.lineage(run) as log:
-        return _table(log, port.operator, port.name, event.event_id, str(event), load)
+    match node:
+        case ReadNode():
+            return effect(store, run, node, load=load)
+        case InputSetNode():
+            raise LineageUnknown(
+                f"{node} has no records of its own: ask for those of its events and read actions, the nodes that "
+                "Lineage.after(...) gives for it, or before it if the query went forward"
+            )
+        case EventNode():
+            port = _port_in_log(run, node)
+            with store.lineage(run) as log:
+                return _table(log, port.operator, port.name, node.event_id, str(node), load)
+
+
+def _port_in_log(run: Run, event: EventNode) -> Port:
+    if event.slot is not None:
+        return Port(slot_operator(event.port.operator, event.slot), event.port.name)
+    return AuthoredPorts(run.spec.operators).in_log(event.port)
 
 
 def effect(
@@ -47,8 +65,9 @@ def effect(
             f"{read} has no stored effect of its own: its records are those of the events of {read.operator}"
         )
     with store.lineage(run) as log:
-        table = _table(log, read.operator, read_channel(read.connection), read.action_id, str(read), load)
-        served = list(log.input_sets_of_read(read.operator, read.connection, read.action_id))
+        operator = read.operator_in_log
+        table = _table(log, operator, read_channel(read.connection), read.action_id, str(read), load)
+        served = list(log.input_sets_of_read(operator, read.connection, read.action_id))
         key = str(read.description.get("key"))
         if input_set is None or served == [input_set.inset_id] or key not in table.column_names:
             return table
@@ -60,7 +79,7 @@ def _with_keys(log: LineageLog, table: pa.Table, key: str, input_set: InputSetNo
     kind = table.schema.field(key).type
     wanted = []
     for port, event_id in dict.fromkeys(
-        (p, n) for _, _, p, n in log.events_in(input_set.operator, [input_set.inset_id])
+        (p, n) for _, _, p, n in log.events_in(input_set.operator_in_log, [input_set.inset_id])
     ):
         event = _table(log, port.operator, port.name, event_id, f"event {event_id} of {port}", load)
         if key not in event.column_names:

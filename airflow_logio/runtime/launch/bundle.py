@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 
+from airflow_logio.authored_frames import authored_frames
 from airflow_logio.dataflow.pipeline import Pipeline
 from airflow_logio.errors import ConfigurationError, LogioError
 from airflow_logio.protocol.values import ExecutionMode
@@ -79,6 +80,7 @@ def import_module(ref: PipelineRef) -> ModuleType:
     except Exception as error:
         raise ConfigurationError(
             f"module {ref.module!r} of bundle {ref.bundle_root} cannot be imported: {type(error).__name__}: {error}"
+            f"{authored_frames(error)}"
         ) from error
 
 

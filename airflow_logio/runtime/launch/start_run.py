@@ -72,6 +72,7 @@ def run_spec(
         connections=dict(connections),
         graph_fingerprint=fingerprint["graph"],
         code_fingerprint=fingerprint["code"],
+        graph=pipeline.describe(),
         budget=budget or RecoveryBudget(),
         lease=lease or Lease(),
         actions=actions,

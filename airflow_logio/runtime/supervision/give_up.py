@@ -22,6 +22,7 @@ def run_to_give_up(store: LogStore, uid: str) -> Run:
     if not run.uid.startswith(uid):
         raise ConfigurationError(
             f"{uid!r} names every generation of a run, and the next one, too: name the run that is to be given up by its "
-            f"uid. The newest is {run.uid[:SHORTEST_UID]} ({run.state.value}); `logio status` lists them"
+            f"uid. The newest is {run.uid[:SHORTEST_UID]} ({run.state.value}): `logio fresh {run.uid[:SHORTEST_UID]}`. "
+            "`logio status` lists them"
         )
     return run

@@ -88,6 +88,17 @@ def insert(connection: Connection, records: pa.Table, into: Insert) -> None:
         into(connection, records.slice(start, ROWS_PER_STATEMENT))
 
 
+def rehearse(connection: Connection, writer: TableWriter, name: TableName, actions: Sequence[WriteAction]) -> None:
+    """Every kind of statement that a run would execute at the table, first of no row, then with the actions' records."""
+    table = target_table(connection, writer, name)
+    if writer.on_new_run == "replace":
+        connection.execute(sa.delete(table).where(sa.false()))
+    nothing = sa.select(*(sa.cast(sa.null(), column.type) for column in table.columns)).where(sa.false())
+    connection.execute(sa.insert(table).from_select(list(table.columns), nothing))
+    if made := prepared(connection, writer, name, [action for action in actions if action.records.num_rows]):
+        insert(connection, *made)
+
+
 def _found_kinds(table: sa.Table, names: Sequence[str]) -> dict[str, ColumnType] | None:
     """The types of the columns in the database; None if one is of a type that only the database's driver knows."""
     kinds = {}

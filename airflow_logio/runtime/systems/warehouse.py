@@ -93,6 +93,19 @@ class Warehouse:
         with self._translated(), self.snapshot() as connection:
             contender.check_not_replaced(warehouse_rows.read_owner(connection, name))
 
+    def rehearse(self, writer: TableWriter, actions: Sequence[WriteAction] = ()) -> None:
+        """Do what the writer would do, in a transaction that is rolled back: make its table, empty it, insert records.
+
+        Nothing is emptied: the statement that would do so finds no row. Raises as `apply`, and `WriteRefused` where the
+        database refuses a statement: for a permission, a column, a value, or a key that is in the table already.
+        """
+        with self._translated(), self.engine.connect() as connection, connection.begin() as transaction:
+            name = table_name(connection, writer.table)
+            warehouse_rows.make_tables(connection, name.schema)
+            table_inserts.check_target(connection, writer, name)
+            table_inserts.rehearse(connection, writer, name, actions)
+            transaction.rollback()
+
     def _prepare(self, writer: TableWriter) -> TableName:
         """Once for a table: which one it is, that it holds what is declared, and the tables that we keep ourselves."""
         if writer.table not in self._prepared:

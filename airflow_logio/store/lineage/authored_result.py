@@ -1,23 +1,24 @@
-"""A lineage result as its author drew the pipeline: Dispatchers and Mergers of replicated groups are left out."""
+"""A lineage result as its author drew the pipeline: without slots, Dispatchers and Mergers of replicated groups."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
 
-from airflow_logio.protocol.replicas import is_dispatcher, is_merger
-from airflow_logio.store.lineage.result import Direction, EventNode, InputSetNode, Lineage, Node
+from airflow_logio.protocol.replicas import PLACE, PROGRESS, base_operator, is_dispatcher, is_merger, slot_of
+from airflow_logio.protocol.values import Port
+from airflow_logio.store.lineage.result import Direction, EventNode, InputSetNode, KnownNames, Lineage, Node
 from airflow_logio.store.records import Run
 from airflow_logio.store.rules.authored_ports import AuthoredPorts
 
 
 def as_authored(result: Lineage, run: Run) -> Lineage:
-    """The same relationships between the author's ports.
+    """The same relationships between the author's operators and ports.
 
     An event that a Merger has passed on counts as one with the event of the slot that it came from, and has the
     author's name of the port: ``hourly.out``. The parts that a Dispatcher has made of an event count as one with that
-    event. Input Sets keep the names of their slots, ``hourly[3]``, which tell them apart. So do events that no Merger
-    has taken yet.
+    event. What belongs to a slot has the author's name, with the slot beside it: Input Sets, read actions, and events that
+    no Merger has taken (yet).
     """
     if not run.spec.replicated:
         return result
@@ -26,9 +27,7 @@ def as_authored(result: Lineage, run: Run) -> Lineage:
     def seen(node: Node) -> Node:
         while node in same:
             node = same[node]
-        if isinstance(node, EventNode) and is_merger(node.port.operator):
-            return replace(node, port=ports.seen(node.port))
-        return node
+        return _named(node, ports)
 
     edges: dict[Node, dict[Node, None]] = {}
     for node, ends in result.edges.items():
@@ -37,7 +36,31 @@ def as_authored(result: Lineage, run: Run) -> Lineage:
             found = edges.setdefault(begin, {})
             found.update((end, None) for end in map(seen, filter(_stays, ends)) if end != begin)
     roots = dict.fromkeys(root for node in result.roots if isinstance(root := seen(node), EventNode))
-    return Lineage(result.direction, tuple(roots), {node: tuple(ends) for node, ends in edges.items() if ends})
+    return Lineage(
+        result.direction,
+        tuple(roots),
+        {node: tuple(ends) for node, ends in edges.items() if ends},
+        _authored_names(result.known, ports),
+    )
+
+
+def _named(node: Node, ports: AuthoredPorts) -> Node:
+    """The node under its author's name."""
+    if not isinstance(node, EventNode):
+        return replace(node, operator=base_operator(node.operator), slot=slot_of(node.operator))
+    if is_dispatcher(
+        node.port.operator
+    ):  # a part that was asked for itself: it has no number among the author's events
+        return node
+    about = {key: value for key, value in node.about.items() if key not in (PROGRESS, PLACE)}
+    return replace(node, port=ports.seen(node.port), about=about, slot=slot_of(node.port.operator))
+
+
+def _authored_names(known: KnownNames, ports: AuthoredPorts) -> KnownNames:
+    every = {name: str(ports.seen(Port(*name.split(".", 1)))) for name in known.ports}
+    return KnownNames(
+        known.run, frozenset(every.values()), {name: seen for name, seen in every.items() if name != seen}
+    )
 
 
 def _passes(node: Node) -> bool:

@@ -70,9 +70,33 @@ class CapturedPorts:
         if shape is None or found.name not in shape.outputs:
             raise LineageUnknown(f"run {key} has no port {str(found)!r}; {there}")
         raise LineageUnknown(
-            f"port {str(found)!r} of run {key} is in no lineage scope, so nothing was recorded for it; {there}. A scope is "
-            "declared with Pipeline.lineage(start, target), for runs to come"
+            f"port {str(found)!r} of run {key} is in no lineage scope, so nothing was recorded for it; {there}. For "
+            f"runs to come, declare {self._scope_for(found)}"
         )
+
+    def _scope_for(self, port: Port) -> str:
+        """The declaration that captures what the events of a port were made from; of a source, what is made from them."""
+        sources: list[Port] = []
+        waiting, met = [port], {port}
+        while waiting:
+            at = waiting.pop()
+            senders = [_port(sender) for sender in self._shapes[at.operator].inputs.values()]
+            if not senders and at != port:
+                sources.append(self.authored.seen(at))
+            waiting += [sender for sender in senders if sender not in met]
+            met.update(senders)
+        target = str(self.authored.seen(port))
+        if not sources:
+            return f"a scope that starts there, Pipeline.lineage({target!r}, ...)"
+        return " and ".join(f"Pipeline.lineage({str(start)!r}, {target!r})" for start in sorted(set(sources), key=str))
+
+    def places(self, port: Port | str) -> list[Port]:
+        """The output ports of the log where the events of a port are: one, or inside of a replicated group one per slot.
+
+        Raises as `checked`.
+        """
+        found = self.authored.in_log(_port(str(port)))
+        return [self.checked(slot) for slot in self.authored.slots_of(found)] or [self.checked(found)]
 
     def between(self, begin: Port, end: Port | None, direction: Direction) -> frozenset[Port]:
         """Output ports that a query from `begin` may touch; with `end` those on a path between the two.

@@ -28,8 +28,17 @@ from dataclasses import replace
 
 from airflow_logio.errors import LineageUnknown
 from airflow_logio.protocol.values import Kind, Port
+from airflow_logio.store.lineage.authored_result import as_authored
 from airflow_logio.store.lineage.captured_ports import CapturedPorts
-from airflow_logio.store.lineage.result import Direction, EventNode, InputSetNode, Lineage, Node, ReadNode
+from airflow_logio.store.lineage.result import (
+    Direction,
+    EventNode,
+    InputSetNode,
+    KnownNames,
+    Lineage,
+    Node,
+    ReadNode,
+)
 from airflow_logio.store.lineage.walk import Edges, walk
 from airflow_logio.store.lineage_port import LineageLog
 from airflow_logio.store.port import LogStore
@@ -42,23 +51,47 @@ AnyPort = Port | str
 """A port, or ``operator.port``."""
 
 
-def backward(store: LogStore, run: Run | str, port: AnyPort, event_id: EventIds, to: AnyPort | None = None) -> Lineage:
+def backward(
+    store: LogStore,
+    run: Run | str,
+    port: AnyPort,
+    event_id: EventIds,
+    to: AnyPort | None = None,
+    *,
+    slots: bool = False,
+) -> Lineage:
     """What one event of an output port, or several, were made from, recursively along the lineage paths.
 
     With `to`, only along the paths that come from that port; without, as far as lineage was captured. `run` is given as
-    for `LogStore.find_run`. Raises `LineageUnknown` for a port outside every scope, for an event that is not in the log
-    (any more) and for ports without a path. Also raises `UnknownRun` and `LogUnavailable`.
+    for `LogStore.find_run`. The answer has the ports that the pipeline's author drew. With `slots`, it has those of the
+    log: of every slot of a replicated group, of Dispatchers and of Mergers. Raises `LineageUnknown` for a port outside
+    every scope, for an event that is not in the log (any more) and for ports without a path. Also raises `UnknownRun`
+    and `LogUnavailable`.
     """
-    return _query(store, run, Direction.BACKWARD, port, event_id, to)
+    return _query(store, run, Direction.BACKWARD, port, event_id, to, slots)
 
 
-def forward(store: LogStore, run: Run | str, port: AnyPort, event_id: EventIds, to: AnyPort | None = None) -> Lineage:
+def forward(
+    store: LogStore,
+    run: Run | str,
+    port: AnyPort,
+    event_id: EventIds,
+    to: AnyPort | None = None,
+    *,
+    slots: bool = False,
+) -> Lineage:
     """What was made so far from one event of an output port, or from several: `backward` in the other direction."""
-    return _query(store, run, Direction.FORWARD, port, event_id, to)
+    return _query(store, run, Direction.FORWARD, port, event_id, to, slots)
 
 
 def _query(
-    store: LogStore, run: Run | str, direction: Direction, port: AnyPort, event_id: EventIds, to: AnyPort | None
+    store: LogStore,
+    run: Run | str,
+    direction: Direction,
+    port: AnyPort,
+    event_id: EventIds,
+    to: AnyPort | None,
+    slots: bool,
 ) -> Lineage:
     found = store.find_run(run) if isinstance(run, str) else run
     ports = CapturedPorts(found)
@@ -67,7 +100,8 @@ def _query(
     with store.lineage(found) as log:
         edges = walk(log, ports, direction, begin, ids, end)
         _check_events(log, begin, ids)
-        return _described(log, direction, [EventNode(begin, number) for number in ids], edges)
+        result = _described(log, direction, [EventNode(begin, number) for number in ids], edges)
+    return result if slots else as_authored(result, found)
 
 
 def _check_events(log: LineageLog, port: Port, ids: Collection[int]) -> None:
@@ -98,7 +132,13 @@ def _described(log: LineageLog, direction: Direction, roots: Iterable[EventNode]
         direction,
         begun,
         {full[node]: tuple(full[end] for end in sorted(ends, key=_place)) for node, ends in edges.items()},
+        _names(log.run),
     )
+
+
+def _names(run: Run) -> KnownNames:
+    ports = (f"{name}.{port}" for name, shape in run.spec.operators.items() for port in shape.outputs)
+    return KnownNames(str(run.spec.key), frozenset(ports))
 
 
 def _place(node: Node) -> tuple[int, str, str, int]:

@@ -7,7 +7,17 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, NamedTuple
 
+from airflow_logio.errors import LineageUnknown
+from airflow_logio.protocol.replicas import slot_operator
 from airflow_logio.protocol.values import Port
+
+
+def _in_log(operator: str, slot: int | None) -> str:
+    return operator if slot is None else slot_operator(operator, slot)
+
+
+def _place(slot: int | None) -> int:
+    return -1 if slot is None else slot
 
 
 class Direction(StrEnum):
@@ -26,9 +36,11 @@ class EventNode:
     records: int | None = field(default=None, compare=False)
     about: Mapping[str, Any] = field(default_factory=dict, compare=False)
     """What its sender says about it. For a Parquet source: ``first`` and ``last`` row of the file, counted from 0."""
+    slot: int | None = None
+    """The slot that numbered it, if no Merger did: each slot of a replicated group counts its events on its own."""
 
     def __str__(self) -> str:
-        return f"{self.port} {self.event_id}"
+        return f"{_in_log(self.port.operator, self.slot)}.{self.port.name} {self.event_id}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,9 +49,16 @@ class InputSetNode:
 
     operator: str
     inset_id: str
+    slot: int | None = None
+    """The slot that it belongs to, if the operator is replicated: each slot has Input Sets of its own."""
 
     def __str__(self) -> str:
-        return f"Input Set {self.inset_id} of {self.operator}"
+        return f"Input Set {self.inset_id} of {self.operator_in_log}"
+
+    @property
+    def operator_in_log(self) -> str:
+        """Its operator as the log names it: of one slot, if the author's operator is replicated."""
+        return _in_log(self.operator, self.slot)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,9 +72,16 @@ class ReadNode:
     records: int | None = field(default=None, compare=False)
     """The number of records in its stored effect; None if that is not kept."""
     description: Mapping[str, Any] = field(default_factory=dict, compare=False)
+    slot: int | None = None
+    """The slot that numbered it, if the operator is replicated."""
 
     def __str__(self) -> str:
-        return f"read action {self.action_id} of {self.operator} on {self.connection}"
+        return f"read action {self.action_id} of {self.operator_in_log} on {self.connection}"
+
+    @property
+    def operator_in_log(self) -> str:
+        """Its operator as the log names it: of one slot, if the author's operator is replicated."""
+        return _in_log(self.operator, self.slot)
 
 
 Node = EventNode | InputSetNode | ReadNode
@@ -67,6 +93,39 @@ class LineageStep(NamedTuple):
     depth: int
     node: Node
     again: bool
+
+
+@dataclass(frozen=True, slots=True)
+class KnownNames:
+    """Operators and output ports of the graph that an answer speaks of, and what the log calls them otherwise."""
+
+    run: str
+    """For messages."""
+    ports: frozenset[str]
+    authored: Mapping[str, str] = field(default_factory=dict)
+    """Port of a slot, Dispatcher or Merger → the author's port that stands for it in this answer."""
+
+    def port(self, name: str) -> str:
+        """`name`, if the graph has that output port. Raises `LineageUnknown`."""
+        if name in self.ports:
+            return name
+        if name in self.authored:
+            raise LineageUnknown(
+                f"this answer has the author's ports: ask for {self.authored[name]!r} instead of {name!r}, or query with "
+                "slots=True"
+            )
+        raise LineageUnknown(
+            f"run {self.run} has no output port {name!r}; it has {', '.join(sorted(self.ports)) or 'none'}"
+        )
+
+    def operator(self, name: str) -> str:
+        """`name`, if the graph has an operator of that name with an output port. Raises `LineageUnknown`."""
+        every = {port.partition(".")[0] for port in self.ports}
+        if name in every:
+            return name
+        raise LineageUnknown(
+            f"run {self.run} has no operator {name!r} with outputs; there are {', '.join(sorted(every))}"
+        )
 
 
 @dataclass(frozen=True)
@@ -81,6 +140,8 @@ class Lineage:
     direction: Direction
     roots: tuple[EventNode, ...]
     edges: Mapping[Node, tuple[Node, ...]]
+    known: KnownNames
+    """What may be asked for by name."""
 
     def after(self, node: Node) -> tuple[Node, ...]:
         """The nodes one edge further in the direction of the query; none at an end."""
@@ -96,22 +157,28 @@ class Lineage:
 
     def events(self, port: Port | str | None = None) -> list[EventNode]:
         """The events of a port (``operator.port``), or of all, the roots included; in the order of event ids per
-        port."""
-        wanted = None if port is None else str(port)
+        port. Raises `LineageUnknown` for a port that the graph of this answer does not have."""
+        wanted = None if port is None else self.known.port(str(port))
         found = (node for node in self.nodes() if isinstance(node, EventNode))
-        return sorted((e for e in found if wanted in (None, str(e.port))), key=lambda e: (e.port, e.event_id))
+        return sorted(
+            (e for e in found if wanted in (None, str(e.port))), key=lambda e: (e.port, _place(e.slot), e.event_id)
+        )
 
     def input_sets(self, operator: str | None = None) -> list[InputSetNode]:
-        """The Input Sets of an operator, or all."""
+        """The Input Sets of an operator, or all. Raises `LineageUnknown` for an operator that the graph does not have."""
+        wanted = None if operator is None else self.known.operator(operator)
         found = (node for node in self.nodes() if isinstance(node, InputSetNode))
-        return sorted((i for i in found if operator in (None, i.operator)), key=lambda i: (i.operator, i.inset_id))
+        return sorted(
+            (i for i in found if wanted in (None, i.operator)), key=lambda i: (i.operator, i.inset_id, _place(i.slot))
+        )
 
     def reads(self, operator: str | None = None) -> list[ReadNode]:
-        """The read actions of an operator, or all."""
+        """The read actions of an operator, or all. Raises `LineageUnknown` for an operator that the graph does not have."""
+        wanted = None if operator is None else self.known.operator(operator)
         found = (node for node in self.nodes() if isinstance(node, ReadNode))
         return sorted(
-            (r for r in found if operator in (None, r.operator)),
-            key=lambda r: (r.operator, r.connection, r.action_id),
+            (r for r in found if wanted in (None, r.operator)),
+            key=lambda r: (r.operator, r.connection, _place(r.slot), r.action_id),
         )
 
     def relationships(self) -> set[tuple[EventNode | ReadNode, EventNode]]:

@@ -84,6 +84,13 @@ class MemoryLineageLog(LineageLog):
         row = self._bodies.get(BodyKey(self.run.run_id, operator, channel, event_id))
         return None if row is None else StoredBody(row.header, row.body, row.ref)
 
+    def bodies(self, operator: str, channel: str, after: int, limit: int) -> Iterator[tuple[int, StoredBody]]:
+        wanted = (self.run.run_id, operator, channel)
+        ids = sorted(key.event_id for key in self._bodies if key[:3] == wanted and key.event_id > after)
+        for event_id in ids[:limit]:
+            row = self._bodies[BodyKey(*wanted, event_id)]
+            yield event_id, StoredBody(row.header, row.body, row.ref)
+
     def sent(self, sender: Port) -> int:
         row = self._counters.get((self.run.run_id, sender, "out"))
         return 0 if row is None else row.events

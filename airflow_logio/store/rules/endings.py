@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from airflow_logio.errors import IncompatibleRun, OtherRunUnfinished, ProtocolViolation, UnknownRun
+from airflow_logio.errors import OtherRunUnfinished, ProtocolViolation, UnknownRun
 from airflow_logio.protocol.states import ALIVE, CONCLUDED, ENDED, GroupState, RunState
 from airflow_logio.protocol.values import Port
 from airflow_logio.store.records import Run, RunSpec, Supervision, senders_of
@@ -83,16 +83,6 @@ def check_superseding(run: Run, state: RunState, groups: GroupStates) -> bool:
     return True
 
 
-def check_graph(run: Run, spec: RunSpec) -> None:
-    """Raises `IncompatibleRun` if the run in the log is of another version of the pipeline."""
-    if run.spec.graph_fingerprint != spec.graph_fingerprint:
-        raise IncompatibleRun(
-            f"run {run.spec.key} was started by another version of pipeline {spec.key.pipeline!r} (graph "
-            f"{run.spec.graph_fingerprint}, now {spec.graph_fingerprint}); restore that version, or start a fresh run "
-            f"(`logio fresh {run.uid[:8]}`)"
-        )
-
-
 def check_alone(spec: RunSpec, others: Iterable[tuple[Run, GroupStates]]) -> None:
     """Raises `OtherRunUnfinished` if one of these runs of the same pipeline has a group that has not finished.
 
@@ -104,10 +94,20 @@ def check_alone(spec: RunSpec, others: Iterable[tuple[Run, GroupStates]]) -> Non
             uid = run.uid[:8]
             raise OtherRunUnfinished(
                 f"run {spec.key} is not started: run {run.spec.key}, uid {uid}, has not finished ({left}), and could not "
-                f"write its tables any more once this one does. Let it finish (clear its red tasks, or `logio retry {uid}`), "
-                f"or give it up (`logio fresh {uid}`), and start again. If runs of this pipeline share no tables, its author "
-                'declares that: LogioPipelineGroup(concurrent_runs="isolated")'
+                f"write its tables any more once this one does. {_way_out(spec, uid)}"
             )
+
+
+def _way_out(spec: RunSpec, uid: str) -> str:
+    if spec.supervision is Supervision.PROCESS:
+        return (
+            f"Let it finish (`logio retry {uid}` if no driver of it runs), or give it up (`logio fresh {uid}`), and start "
+            "again. If the runs share no tables, start this one without --alone"
+        )
+    return (
+        f"Let it finish (clear its red tasks, or `logio retry {uid}`), or give it up (`logio fresh {uid}`), and start again. "
+        'If runs of this pipeline share no tables, its author declares that: LogioPipelineGroup(concurrent_runs="isolated")'
+    )
 
 
 def shared_ports(spec: RunSpec) -> list[Port]:

@@ -12,7 +12,8 @@ from sqlalchemy.engine import Connection
 from airflow_logio.errors import UnknownRun
 from airflow_logio.protocol.states import GroupState, RunState
 from airflow_logio.store.records import Run, RunKey, RunSpec, encode_spec
-from airflow_logio.store.rules.endings import GroupStates, check_alone, check_graph, check_superseding
+from airflow_logio.store.rules.endings import GroupStates, check_alone, check_superseding
+from airflow_logio.store.rules.graph_changes import check_graph
 from airflow_logio.store.sql import schema, slots
 from airflow_logio.store.sql.engines import now
 from airflow_logio.store.sql.runs import known, to_run
@@ -34,7 +35,7 @@ def start(connection: Connection, spec: RunSpec, *, alone: bool) -> Run:
             check_alone(spec, list(_unfinished(connection, spec.key.pipeline)))
         generation = 1 if run is None else run.spec.key.generation + 1
         run = _create(connection, replace(spec, key=replace(spec.key, generation=generation)))
-    check_graph(run, spec)
+    check_graph(run, spec.graph_fingerprint, spec.graph)
     return run
 
 

@@ -97,6 +97,13 @@ class SqlLineageLog(LineageLog):
         row = self._connection.execute(query).one_or_none()
         return None if row is None else StoredBody(bytes(row.header), bytes(row.body or b""), row.ref)
 
+    def bodies(self, operator: str, channel: str, after: int, limit: int) -> Iterator[tuple[int, StoredBody]]:
+        table = schema.event_data
+        query = sa.select(table.c.event_id, table.c.header, table.c.body, table.c.ref)
+        query = query.where(*self._data(operator, channel), table.c.event_id > after).order_by(table.c.event_id)
+        for row in self._connection.execute(query.limit(limit)).all():
+            yield row.event_id, StoredBody(bytes(row.header), bytes(row.body or b""), row.ref)
+
     def _data(self, operator: str, channel: str) -> Sequence[sa.ColumnElement[bool]]:
         columns = schema.event_data.c
         return columns.run_id == self.run.run_id, columns.send_op == operator, columns.channel == channel

@@ -32,12 +32,24 @@ class Checked(StatelessOperator):
         yield "out", event.table
 
 
-def build(on_error: str, on_new_run: str = "replace") -> Pipeline:
+class Unable(StatelessOperator):
+    """Raises for every event until ``mended`` has a row."""
+
+    def connections(self) -> tuple[str, ...]:
+        return ("warehouse",)
+
+    def process(self, event: InputEvent, external: External) -> Iterable[PortTable]:
+        if not external.read(TableRead("warehouse", "mended")).num_rows:
+            raise KeyError("department")
+        yield "out", event.table
+
+
+def build(operator: StatelessOperator, on_new_run: str = "replace") -> Pipeline:
     made = Pipeline("faulty", params={"transactions": str}, connections=["warehouse"])
     ingest = made.source(
         "ingest", ParquetSource("{transactions}", records_per_event=RECORDS_PER_EVENT, columns=COLUMNS)
     )
-    checked = made.operator("checked", Checked(on_error), ingest)
+    checked = made.operator("checked", operator, ingest)
     writer = TableWriter("warehouse", "sales", columns=dict.fromkeys(COLUMNS, "bigint"), on_new_run=on_new_run)
     made.sink("done", Count(), made.writer("save", writer, checked))
     made.group("ingest", ingest)
@@ -46,6 +58,7 @@ def build(on_error: str, on_new_run: str = "replace") -> Pipeline:
     return made
 
 
-failing = build("fail")
-quarantining = build("quarantine")
-appending = build("quarantine", "append")
+failing = build(Checked("fail"))
+quarantining = build(Checked("quarantine"))
+appending = build(Checked("quarantine"), "append")
+unable = build(Unable())

@@ -33,6 +33,22 @@ def test_a_file_names_databases_by_connection_id(tmp_path: Path) -> None:
     assert warnings == []
 
 
+def test_the_same_file_is_warned_of_once(tmp_path: Path) -> None:
+    """Each command reads it; who has changed it, or its mode, hears of it again."""
+    path = written(tmp_path / "logio.toml", '[connections]\nw = "sqlite:///w.db"\n', mode=0o644)
+    environment = {"HOME": str(tmp_path / "home")}
+    warnings: list[str] = []
+    for _ in range(3):
+        ConnectionFile.find(environment, warnings.append)
+    assert len(warnings) == 1
+    path.chmod(0o664)
+    ConnectionFile.find(environment, warnings.append)
+    assert len(warnings) == 2
+    written(tmp_path / "file", "")
+    ConnectionFile.find({"HOME": str(tmp_path / "file")}, warnings.append)
+    assert len(warnings) == 3, "where that cannot be noted"
+
+
 def test_a_file_that_others_may_read_is_warned_of_without_its_content(tmp_path: Path) -> None:
     path = written(tmp_path / "logio.toml", '[connections]\nw = "postgresql://u:geheim@host/sales"\n', mode=0o644)
     warnings: list[str] = []

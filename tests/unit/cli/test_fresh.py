@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import io
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from airflow_logio.cli import run
+from airflow_logio.cli import control, run
 from airflow_logio.cli.app import main
 from airflow_logio.protocol.states import GroupState, RunState
+from airflow_logio.runtime.figures import run_condition
 from airflow_logio.runtime.launch import spark_submit
 from airflow_logio.runtime.launch.launcher import LaunchContext
 from airflow_logio.store import open_store
@@ -98,12 +100,60 @@ def test_a_run_is_given_up_and_begins_anew(store: LogStore, logio: Logio, start:
 def test_only_a_uid_names_the_run(store: LogStore, logio: Logio, start: Callable[..., Run]) -> None:
     run = start("every-night")
     code, said = logio("fresh", "every-night")
-    assert code == 1 and f"The newest is {run.uid[:8]} (running)" in said
+    assert code == 1 and f"The newest is {run.uid[:8]} (running): `logio fresh {run.uid[:8]}`" in said
     code, said = logio("fresh", run.uid[:3])
     assert code == 1 and "8 digits or more" in said
     code, said = logio("fresh", "0123456789abcdef")
     assert code == 1 and "no run" in said
     assert store.find_run(run.uid).state is RunState.RUNNING
+
+
+@pytest.mark.parametrize("answer", ["y", "n", "--yes"])
+def test_a_run_id_names_the_newest_run_if_a_person_says_so(
+    answer: str, store: LogStore, logio: Logio, start: Callable[..., Run], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Which `logio run` took, too."""
+    first = start("every-night")
+    assert logio("fresh", first.uid)[0] == 0
+    last = start("every-night")
+
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    monkeypatch.setattr("sys.stdin", Terminal("" if answer == "--yes" else answer + "\n"))
+    options = ["--yes"] if answer == "--yes" else []
+    code, said = logio("fresh", last.uid[:3], *options)
+    assert code == 1 and "8 digits or more" in said, "the beginning of a uid is no run id"
+    code, said = logio("fresh", "every-night", *options)
+    assert (f"uid {last.uid[:8]}, running, started" in said) == (answer != "--yes")
+    given_up = answer != "n"
+    assert (code, store.find_run(last.uid).state is RunState.SUPERSEDED) == (int(not given_up), given_up)
+
+
+@pytest.mark.parametrize("states", ["halted", "parked", "new"])
+def test_what_is_said_to_be_next_works_as_it_is_written(
+    states: str, store: LogStore, logio: Logio, start: Callable[..., Run], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a run that nobody runs: in `logio status`, and where it is in the way of the next."""
+    run = start("monday")
+    for group in store.groups(run.run_id) if states != "new" else []:
+        ref = store.register(store.claim(run.run_id, group.group, expected=0, reason="test"), SOMEBODY)
+        assert store.park(ref, "a test") if states == "parked" else store.halted(ref)
+    word = "waiting for a person" if states == "new" else states
+    monkeypatch.setattr(run_condition, "LEFT_SECONDS", -1.0)
+    listed = json.loads(logio("status", "--json")[1])
+    (found,) = listed
+    assert (found["condition"], f"logio retry {run.uid[:8]}" in found["next_step"]) == (word, True)
+    heading = logio("status", run.uid[:8])[1].splitlines()[1:3]
+    assert heading[0].startswith(f"{word}, started ") and heading[1] == f"next: {found['next_step']}"
+    code, said = logio("run", SALES, "--run-id", "tuesday", "--alone")
+    assert code == 1 and f"`logio retry {run.uid[:8]}`" in said and f"`logio fresh {run.uid[:8]}`" in said
+    assert "clear its red tasks" not in said and "LogioPipelineGroup" not in said, "nobody said Airflow"
+    launched: list[str] = []
+    monkeypatch.setattr(control, "_launch", lambda _context, group: launched.append(group))
+    assert logio("retry", run.uid[:8], "--detach")[0] == 0
+    assert launched == [group.group for group in store.groups(run.run_id)]
 
 
 def test_a_driver_that_does_not_halt_keeps_its_run(store: LogStore, logio: Logio, start: Callable[..., Run]) -> None:

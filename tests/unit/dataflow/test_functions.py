@@ -251,6 +251,41 @@ def test_read_restricted_by_a_column_the_records_do_not_have() -> None:
         operator.generate(InputSet("1", [pa.table({"a": [1]})]), {}, FakeExternal())
 
 
+def test_a_function_may_ask_for_the_event_ids_of_its_input_set() -> None:
+    @generate
+    def traced(records: pa.Table, event_ids: list[int]) -> pa.Table:
+        return pa.table({"n": [records.num_rows], "ids": [event_ids]})
+
+    operator = windowed(traced, EveryEvents(2))
+    state, held = operator.initial_state(), None
+    for number in (7, 8):
+        ((inset, part),) = operator.assign(event(pa.table({"a": [1]}), number), state).items()
+        assert operator.part(event(pa.table({"a": [1]}), number), inset) == part, "a recovery rebuilds the same"
+        held = operator.accumulate(held, part)
+    ((_, made),) = operator.generate(InputSet("1", held), state, FakeExternal())
+    assert made.to_pylist() == [{"n": 2, "ids": [7, 8]}]
+
+
+def test_event_ids_of_several_ports_and_of_one_event() -> None:
+    @generate(inputs=("a", "b"))
+    def both(a: pa.Table, b: pa.Table, event_ids: Mapping[str, list[int]]) -> pa.Table:
+        return pa.table({"a": [event_ids["a"]], "b": [event_ids["b"]]})
+
+    operator = windowed(both, EveryEvents(2))
+    state, held = operator.initial_state(), None
+    for number in (3, 4):
+        ((_, part),) = operator.assign(event(pa.table({"x": [1]}), number, "b"), state).items()
+        held = operator.accumulate(held, part)
+    ((_, made),) = operator.generate(InputSet("1", held), state, FakeExternal())
+    assert made.to_pylist() == [{"a": [], "b": [3, 4]}]
+
+    @stateless
+    def one(table: pa.Table, event_ids: list[int]) -> pa.Table:
+        return table.append_column("event", pa.array(event_ids * table.num_rows))
+
+    assert run(one, pa.table({"a": [5]})) == [("out", [{"a": 5, "event": 1}])]
+
+
 # --- run parameters -----------------------------------------------------------------------------------------------------
 
 ONE_TABLE = pa.table({"a": [1, 2]})

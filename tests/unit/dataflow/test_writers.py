@@ -26,10 +26,12 @@ from airflow_logio.dataflow import (
     Pipeline,
     PortTable,
     StatelessOperator,
+    TableWriter,
     WriteAction,
 )
 from airflow_logio.dataflow.parquet_writer import _Place
-from airflow_logio.errors import ConfigurationError, ExternalUnavailable, PipelineDefinitionError
+from airflow_logio.errors import ConfigurationError, ExternalUnavailable, OperatorFailed, PipelineDefinitionError
+from tests.unit.dataflow.conftest import FakeExternal
 
 ROWS = pa.table({"a": [1, 2], "b": ["x", None]})
 
@@ -143,6 +145,28 @@ def test_an_event_whose_records_are_none_of_the_writers_business_is_passed_on() 
         event = InputEvent("in", 1, pa.table({"a": values}))
         assert list(Even("lake").process(event, External())) == [("out", event.table)]
     assert [table.column("a").to_pylist() for table in written] == [[2]]
+
+
+def test_a_lineage_column_has_the_event_id_with_each_row() -> None:
+    rows = pa.table({"b": ["x", "y"], "a": [1, 2]})
+    external = FakeExternal()
+    writer = TableWriter("wh", "t", {"a": "bigint", "b": "text"}, lineage_column="logio_event")
+    assert list(writer.process(InputEvent("in", 4711, rows), external)) == [("out", rows)], "sent on unchanged"
+    written = pa.table({"a": [1, 2], "b": ["x", "y"], "logio_event": [4711, 4711]})
+    assert external.writes == [("wh", written)]
+    existing = TableWriter("wh", "t", lineage_column="logio_event")
+    assert existing.records(InputEvent("in", 1, rows)).column_names == ["b", "a", "logio_event"]
+    with pytest.raises(OperatorFailed, match="have a column 'logio_event' themselves"):
+        writer.process(InputEvent("in", 1, written), external).__iter__().__next__()
+    with pytest.raises(PipelineDefinitionError, match="'a' is declared as a column, too"):
+        TableWriter("wh", "t", {"a": "bigint"}, lineage_column="a")
+
+
+def test_settings_without_a_lineage_column_are_what_they_were() -> None:
+    """Else a run that an earlier version began could not be continued."""
+    plain = TableWriter("wh", "t", {"a": "bigint"}).settings()
+    assert sorted(plain) == ["columns", "connection", "on_new_run", "primary_key", "sends_after_writes", "table"]
+    assert TableWriter("wh", "t", {"a": "bigint"}, lineage_column="e").settings()["lineage_column"] == "e"
 
 
 def test_keys_name_actions_and_markers() -> None:

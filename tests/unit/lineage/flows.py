@@ -284,15 +284,13 @@ def _onwards(pairs: Pairs, begin: set[Key], *, backward: bool, stop: str | None)
 
 def pairs_of(lineage: Lineage) -> Pairs:
     """What a query says, to be compared; read actions of sources are left out."""
-    return {
-        (_key(a), (str(b.port), b.event_id))
-        for a, b in lineage.relationships()
-        if not (isinstance(a, ReadNode) and a.is_source)
-    }
+    return {(_key(a), _key(b)) for a, b in lineage.relationships() if not (isinstance(a, ReadNode) and a.is_source)}
 
 
 def _key(node: EventNode | ReadNode) -> Key:
-    return (f"read:{node.operator}", node.action_id) if isinstance(node, ReadNode) else (str(node.port), node.event_id)
+    if isinstance(node, ReadNode):
+        return f"read:{node.operator_in_log}", node.action_id
+    return str(node).rpartition(" ")[0], node.event_id
 
 
 _numbers = itertools.count(1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -9,12 +10,12 @@ import pytest
 
 from airflow_logio.errors import LineageUnknown
 from airflow_logio.protocol.values import Port
-from airflow_logio.store.lineage.authored_result import as_authored
 from airflow_logio.store.lineage.queries import backward, forward
-from airflow_logio.store.lineage.result import InputSetNode, Lineage
+from airflow_logio.store.lineage.result import InputSetNode
 from airflow_logio.store.memory import MemoryLogStore
 from airflow_logio.store.records import ReplicatedShape
 from airflow_logio.store.rules.authored_ports import AuthoredPorts
+from airflow_logio.store.rules.channels import read_channel
 from tests.unit.lineage.flows import Flow, Op, Pairs, pairs_of, port
 
 SLOTS = (0, 1, 2)
@@ -42,10 +43,6 @@ def flow() -> Iterator[Flow]:
     store.dispose()
 
 
-def authored(result: Lineage, flow: Flow) -> Lineage:
-    return as_authored(result, flow.run)
-
-
 def seen(pairs: Pairs) -> Pairs:
     """Relationships over slots, Dispatcher and Merger put together by hand, from what the records say."""
     merged = {slot: whole for slot, whole in pairs if whole[0] == "merge(w).out"}
@@ -61,32 +58,59 @@ def seen(pairs: Pairs) -> Pairs:
 def test_backward_and_forward_are_what_the_records_say(flow: Flow) -> None:
     ends = flow.relationships()
     for number in sorted({b[1] for _, b in ends if b[0] == "x.out"}):
-        origin = authored(backward(flow.store, flow.run, "x.out", number), flow)
+        origin = backward(flow.store, flow.run, "x.out", number)
         assert pairs_of(origin) == seen(flow.closure(("x.out", number), backward=True))
-        names = {str(event.port) for event in origin.events()}
-        assert {"x.out", "w.out", "a.out"} <= names
-        assert not [name for name in names if "(" in name or name.startswith("w[")]
+        assert {str(event.port) for event in origin.events()} == {"x.out", "w.out", "v.out", "a.out"}
     for number in range(1, 10):
-        used = authored(forward(flow.store, flow.run, "a.out", number), flow)
+        used = forward(flow.store, flow.run, "a.out", number)
         assert pairs_of(used) == seen(flow.closure(("a.out", number), backward=False))
-        assert all("(" not in inset.operator for inset in used.input_sets())
+        assert {inset.operator for inset in used.input_sets()} <= {"v", "w", "x"}
+    assert any(forward(flow.store, flow.run, "a.out", number).events("w.out") for number in range(1, 10))
 
 
 def test_the_authors_name_of_a_port_is_understood(flow: Flow) -> None:
-    origin = authored(backward(flow.store, flow.run, "w.out", 1, to="a.out"), flow)
+    origin = backward(flow.store, flow.run, "w.out", 1, to="a.out")
     (root,) = origin.roots
     assert (root.port, root.event_id) == (Port("w", "out"), 1)
     assert root.records == 1
     (inset,) = origin.after(root)
-    assert isinstance(inset, InputSetNode) and inset.operator.startswith("w[")
+    assert isinstance(inset, InputSetNode) and (inset.operator, inset.slot in SLOTS) == ("w", True)
     assert origin.events("a.out")
-    assert backward(flow.store, flow.run, "merge(w).out", 1).roots[0].port == port("merge(w).out"), (
-        "as the log names it"
-    )
-    onward = authored(forward(flow.store, flow.run, "a.out", 9, to="w.out"), flow)
-    assert {str(event.port) for event in onward.events()} == {"a.out", "w.out"} | {
-        str(event.port) for event in onward.events() if event.port.operator.startswith("v[")
-    }
+    assert all(event.slot in SLOTS for event in origin.events("v.out")), "each slot numbers them on its own"
+    assert backward(flow.store, flow.run, "merge(w).out", 1).roots == origin.roots
+    onward = forward(flow.store, flow.run, "a.out", 9, to="w.out")
+    assert {str(event.port) for event in onward.events()} <= {"a.out", "v.out", "w.out"}
+
+
+def test_slots_are_in_an_answer_that_is_asked_for_them(flow: Flow) -> None:
+    origin = backward(flow.store, flow.run, "w.out", 1, slots=True)
+    assert origin.roots[0].port == port("merge(w).out")
+    names = {str(event.port) for event in origin.events()}
+    assert {"merge(w).out", "a.out"} <= names
+    assert any(name.startswith("dispatch(v)") for name in names)
+    assert not {event.slot for event in origin.events()} - {None}
+
+
+def test_a_port_that_the_graph_does_not_have_is_refused(flow: Flow) -> None:
+    origin = backward(flow.store, flow.run, "w.out", 1)
+    with pytest.raises(LineageUnknown, match=r"no output port 'y.out'; it has a.out, v.out, w.out, x.out$"):
+        origin.events("y.out")
+    with pytest.raises(LineageUnknown, match=r"ask for 'w.out' instead of 'merge\(w\).out', or query with slots=True"):
+        origin.events("merge(w).out")
+    with pytest.raises(LineageUnknown, match=r"no operator 'y' with outputs; there are a, v, w, x$"):
+        origin.input_sets("y")
+    with pytest.raises(LineageUnknown, match="no operator 'hour'"):
+        origin.reads("hour")
+    assert origin.events("x.out") == [], "it has that port, and none of its events is in this answer"
+
+
+def test_what_belongs_to_a_slot_is_found_in_the_log(flow: Flow) -> None:
+    (read, *_) = backward(flow.store, flow.run, "x.out", 1).reads("w")
+    assert read.slot in SLOTS
+    with flow.store.lineage(flow.run) as log:
+        stored = log.body(read.operator_in_log, read_channel(read.connection), read.action_id)
+    assert stored is not None
+    assert list(json.loads(stored.body)) == [flow.effects[f"read:{read.operator_in_log}", read.action_id]]
 
 
 def test_refusals_speak_the_authors_words(flow: Flow) -> None:

@@ -112,6 +112,7 @@ def test_a_run_by_name_and_several_events_at_once(flow: Flow) -> None:
         ("a.out", 1, "c.out", r"no lineage path leads backward from 'a\.out' to 'c\.out'; .* nowhere backward"),
         ("c.out", 1, "c.out", r"no lineage path leads backward from 'c\.out' to 'c\.out'; .* to a\.out, b\.out"),
         ("c.out", 1, "d.out", r"'d\.out' of run .* is in no lineage scope"),
+        ("d.out", 1, None, r"For runs to come, declare .*Pipeline\.lineage\('a\.out', 'd\.out'\)"),
     ],
 )
 def test_what_cannot_be_answered_is_said(flow: Flow, asked: str, event_id: int, to: str | None, sentence: str) -> None:
@@ -121,7 +122,8 @@ def test_what_cannot_be_answered_is_said(flow: Flow, asked: str, event_id: int, 
 
 def test_a_run_without_scopes(log_store: LogStore) -> None:
     flow = Flow(log_store, {"a": Op(events=1), "b": Op(("a.out",))}, []).to_the_end()
-    with pytest.raises(LineageUnknown, match=r"in no lineage scope.*it has no lineage scope"):
+    sentence = r"in no lineage scope.*it has no lineage scope.*starts there, Pipeline.lineage\('a.out', \.\.\.\)"
+    with pytest.raises(LineageUnknown, match=sentence):
         forward(log_store, flow.run, "a.out", 1)
 
 

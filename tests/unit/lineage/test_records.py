@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
+import sqlalchemy as sa
 
 from airflow_logio.cli.app import main
 from airflow_logio.errors import ConfigurationError, LineageUnknown
 from airflow_logio.protocol import effects as fx
 from airflow_logio.protocol.values import Event, Kind, Port, Status
+from airflow_logio.runtime.figures.event_search import events_holding
 from airflow_logio.runtime.figures.lineage_records import effect, records
 from airflow_logio.runtime.systems.arrow import encode
 from airflow_logio.store import open_store
@@ -22,6 +25,7 @@ from airflow_logio.store.lineage.result import InputSetNode, Lineage
 from airflow_logio.store.memory import MemoryLogStore
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records import OperatorShape, Run, ScopeShape
+from airflow_logio.store.sql import schema
 from tests.support.logs import spec, start_driver
 
 INGEST, HOURLY = Port("ingest", "out"), Port("hourly", "out")
@@ -94,10 +98,49 @@ def test_the_rows_of_a_read_action_for_one_input_set(sales: Sales) -> None:
     assert effect(sales.store, sales.run, read, InputSetNode("hourly", "wide")).num_rows == EVENTS - 3
 
 
+def test_the_events_that_hold_a_record(sales: Sales) -> None:
+    (found,) = events_holding(sales.store, sales.run, "ingest.out", {"product_id": "1007"})
+    assert (found.records, found.searched, found.gone) == ({7: 1}, EVENTS, 0)
+    (found,) = events_holding(sales.store, sales.run, "ingest.out", {"quantity": "2", "product_id": "7"})
+    assert not found.records, "of one record, both must be true"
+    (found,) = events_holding(sales.store, sales.run, "ingest.out", {"quantity": "1"})
+    assert list(found.records) == list(range(1, EVENTS + 1))
+
+
+@pytest.mark.parametrize(
+    ("port", "values", "words"),
+    [
+        (
+            "ingest.out",
+            {"order": "1"},
+            "the events of ingest.out have no column 'order'; they have product_id, quantity",
+        ),
+        ("ingest.out", {"product_id": "x"}, "column 'product_id' has type int64, and 'x' is no value of it"),
+        ("hourly.in", {"hour": "1"}, "ask for the events of 'ingest.out'"),
+    ],
+)
+def test_searches_that_cannot_find_anything(sales: Sales, port: str, values: dict[str, str], words: str) -> None:
+    with pytest.raises(LineageUnknown, match=words):
+        events_holding(sales.store, sales.run, port, values)
+
+
 def test_a_source_has_no_effect_of_its_own(sales: Sales) -> None:
     (read,) = sales.origin(2).reads("ingest")
     with pytest.raises(LineageUnknown, match="its records are those of the events of ingest"):
         effect(sales.store, sales.run, read)
+    with pytest.raises(LineageUnknown, match="its records are those of the events of ingest"):
+        records(sales.store, sales.run, read)
+
+
+def test_the_records_of_any_node_or_why_not(sales: Sales) -> None:
+    origin = sales.origin(2)
+    (read,) = origin.reads("hourly")
+    assert records(sales.store, sales.run, read).equals(PRODUCTS)
+    (inset,) = origin.input_sets()
+    with pytest.raises(
+        LineageUnknown, match="Input Set small of hourly has no records of its own: ask for those of its"
+    ):
+        records(sales.store, sales.run, inset)
 
 
 def test_records_that_are_gone() -> None:
@@ -211,6 +254,39 @@ def test_the_whole_result_as_json(
     reached = {nodes[end]["kind"] for begin, end in found["edges"] if nodes[begin]["kind"] == "input_set"}
     assert reached == {"event", "read_action"}
     assert found["records"]["ingest.out"] == [{"(event)": 1, "product_id": 1, "quantity": 1}]
+
+
+def test_from_a_value_to_its_lineage(
+    logged: Sales, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert logio(monkeypatch, "lineage", "run-1", "hourly.out", "--where", "hour=small") == 0
+    printed = capsys.readouterr().out.splitlines()
+    assert printed[0] == "hourly.out 2   1 record"
+    assert "ingest.out 3-4   4 records" in printed[2]
+    assert logio(monkeypatch, "lineage", "run-1", "ingest.out", "--where", "product_id=1003", "--forward") == 0
+    printed = capsys.readouterr().out.splitlines()
+    assert printed[0] == "ingest.out 3   2 records   rows 4-5"
+    assert logio(monkeypatch, "lineage", "run-1", "hourly.out", "--where", "hour=none") == 1
+    assert "none of the 2 events of hourly.out in the log holds a record with hour=none" in capsys.readouterr().err
+    assert logio(monkeypatch, "lineage", "run-1", "hourly.out") == 2
+    assert logio(monkeypatch, "lineage", "run-1", "hourly.out", "1", "--where", "hour=small") == 2
+
+
+def test_what_is_gone_is_said(
+    logged: Sales, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    engine = sa.create_engine(os.environ["LOGIO_URL"])
+    with engine.begin() as connection:
+        rows = schema.event_data.c
+        connection.execute(schema.event_data.delete().where(rows.send_op == "ingest", rows.event_id > 10))
+    engine.dispose()
+    assert logio(monkeypatch, "lineage", "run-1", "ingest.out", "--where", "product_id=11") == 1
+    said = capsys.readouterr().err
+    assert (
+        "none of the 10 events of ingest.out in the log holds a record with product_id=11; the records of 50 more"
+        in said
+    )
+    assert "lineage_column keeps the event id with each row" in said
 
 
 def test_what_cannot_be_answered_is_one_sentence(

@@ -11,6 +11,7 @@ import pytest
 from airflow_logio.dataflow import EveryEvents, Pipeline, RoundRobin, TableWriter, generate, stateless
 from airflow_logio.protocol.effects import ExpireLineage, Kept
 from airflow_logio.protocol.values import Port
+from airflow_logio.runtime.systems.arrow import decode
 from airflow_logio.testing import Observed, ScheduleFigures, ScriptedSource, Simulator, pipeline_scenario
 from airflow_logio.testing.scenarios import SCENARIOS
 from airflow_logio.testing.simulator.drains import DRAIN_EVERY
@@ -94,6 +95,29 @@ def test_lineage_of_other_scopes_does_not_expire() -> None:
     failures = [failure for seed in range(200) if (failure := simulator.run(seed)[1]) is not None]
     assert {failure.invariant for failure in failures} == {"what_is_in_retention_is_kept"}
     assert all("is to be kept for ever" in failure.what for failure in failures)
+
+
+@generate
+def traced(part: pa.Table, inset_id: str, event_ids: list[int]) -> pa.Table:
+    return pa.table({"batch": [int(inset_id)], "events": [" ".join(map(str, event_ids))]})
+
+
+def test_event_ids_are_those_of_the_log_whatever_crashes() -> None:
+    """Those that a function gets, and those that a table has beside its rows."""
+    made = Pipeline("traced", connections=["warehouse"])
+    read = made.source("read", ScriptedSource(NUMBERS, PER_EVENT))
+    sums = made.operator("sums", traced, read, window=EveryEvents(5))
+    table = TableWriter("warehouse", "sums", {"batch": "bigint", "events": "text"}, lineage_column="event")
+    save = made.writer("save", table, sums)
+    made.group("ingest", read)
+    made.group("compute", sums)
+    made.group("store", save)
+    simulator = Simulator(pipeline_scenario(made.freeze()))
+    run(simulator)
+    applied = simulator.reference().observed.systems["warehouse"].applied["save", "warehouse"]
+    rows = [row for action in applied if action.body for row in decode("a row", action.body).to_pylist()]
+    wanted = [" ".join(str(5 * batch + n) for n in range(1, 6)) for batch in range(EVENTS // 5)]
+    assert rows == [{"batch": n, "events": events, "event": n} for n, events in enumerate(wanted, start=1)]
 
 
 def test_a_judge_says_whether_it_knows_of_drains() -> None:

@@ -45,6 +45,11 @@ def halves(table: pa.Table) -> Mapping[str, pa.Table]:
     return {"odd": table}
 
 
+@stateless
+def numbered(table: pa.Table, event_ids: list[int]) -> pa.Table:
+    return table
+
+
 @generate
 def total(records: pa.Table) -> pa.Table:
     return records
@@ -161,6 +166,7 @@ REFUSED: list[tuple[Callable[[], Any], str]] = [
     (lambda: replicated(pipeline(same), max=0), "max is 0; give 1 to 256 replicas"),
     (lambda: replicated(pipeline(same), min=3), "initial is 3, which is not between min 3 and max 2"),
     (lambda: replicated(pipeline(same), initial=-1), "initial is -1; give a number of replicas"),
+    (lambda: replicated(pipeline(numbered)), "operator 'op0' uses the ids of its events"),
     (lambda: replicated(pipeline(same), partition="k"), r"partition is 'k'; write RoundRobin\(\)"),
     (lambda: replicated(pipeline(same), max=20), "16 slots, but the group may have 20 replicas"),
     (

@@ -170,7 +170,8 @@ def test_an_error_of_the_reader_is_fatal_and_named(start: Any, store: Payloads, 
     error = harness.error()
     assert (
         isinstance(error, OperatorFailed)
-        and str(error) == "pipeline 'p', source 's', read action 1 after 0 records: ValueError: no such day"
+        and str(error).splitlines()[0]
+        == "pipeline 'p', source 's', read action 1 after 0 records: ValueError: no such day"
     )
     assert str(error.at) == "read action 1 after 0 records of operator 's'", "where it comes back, if it does"
     assert store.find("run") == []

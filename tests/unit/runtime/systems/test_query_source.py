@@ -226,3 +226,33 @@ def test_the_pipeline_must_name_the_connection() -> None:
     pipeline = Pipeline("p", connections=["warehouse"])
     with pytest.raises(PipelineDefinitionError, match="uses connection 'shop'"):
         pipeline.source("s", QuerySource("shop", table="sale"))
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "DELETE FROM orders",
+        " -- tidy up, don't ask\n delete from orders returning id",
+        "UPDATE orders SET total = 0",
+        "WITH gone AS (DELETE FROM orders RETURNING id) SELECT id FROM gone",
+        "SELECT id FROM orders; DROP TABLE orders",
+        "",
+    ],
+)
+def test_what_is_not_one_select_is_refused_when_it_is_defined(query: str) -> None:
+    with pytest.raises(PipelineDefinitionError, match="one SELECT"):
+        QuerySource("shop", query, columns={"id": "bigint"})
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "(SELECT id FROM orders) UNION (SELECT id FROM gone);",
+        "WITH few AS (SELECT id FROM orders) SELECT id FROM few",
+        "/* it's; all */ SELECT 'delete from x; ' AS a, \"update y set\" FROM orders -- drop table z;",
+        "SELECT id FROM orders FOR UPDATE",
+        "VALUES (1)",
+    ],
+)
+def test_every_kind_of_select_is_taken(query: str) -> None:
+    assert QuerySource("shop", query, columns={"id": "bigint"}).query == query

@@ -1,0 +1,87 @@
+"""`logio check`: what is wrong with a pipeline or its surroundings, in seconds, before a run is started."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+import typer
+
+from airflow_logio.cli.common import LogOption, out, pairs, warn
+from airflow_logio.cli.connection_file import ConnectionUrls
+from airflow_logio.cli.lineage_tree import counted
+from airflow_logio.cli.preparation import Wanted, describe
+from airflow_logio.dataflow.pipeline import Pipeline
+from airflow_logio.runtime.systems.connections import Connections, WriterIdentity
+from airflow_logio.runtime.systems.inspection import Finding, inspect_systems
+
+REPLAY_SECONDS = 5.0
+"""How long an unavailable system is waited for: a person is waiting, too."""
+
+
+def register(app: typer.Typer) -> None:
+    app.command("check")(check)
+
+
+def check(
+    pipeline: Annotated[str, typer.Argument(help="path/to/file.py:name or module.path:name", metavar="PIPELINE")],
+    param: Annotated[list[str] | None, typer.Option("--param", help="Run parameter, name=value")] = None,
+    connection: Annotated[
+        list[str] | None, typer.Option("--connection", help="name=conn_id; default: the id is the name")
+    ] = None,
+    events: Annotated[
+        int, typer.Option("--try", min=0, help="Also run the first N events of each source, in this process")
+    ] = 0,
+    log: LogOption = None,
+) -> None:
+    """Check a pipeline with its parameters, connections, tables, columns and permissions; nothing is changed.
+
+    No log is needed, and no run is started. With --try the first events go through the operators in this process; what
+    they would write is inserted into tables in transactions that are rolled back, and written nowhere else.
+    """
+    wanted = Wanted(
+        pipeline_ref=pipeline,
+        params=pairs("--param", param or ()),
+        connection_ids=pairs("--connection", connection or ()),
+    )
+    known = ConnectionUrls.load(warn)
+    described = describe(known.payloads(log), wanted, known, lambda text: out.print(text, markup=False))
+    loaded, checked = described.pipeline, described.spec.params
+    systems = Connections(loaded.name, described.urls, WriterIdentity("check", 1, 0.0), REPLAY_SECONDS)
+    problems = 0
+    for name in described.spec.actions:  # asked when the run was described
+        _say(Finding(f"source {name!r}"))
+    for finding in inspect_systems(loaded, checked, systems):
+        problems += _say(finding)
+    if events and not problems:
+        problems += _try(loaded, checked, systems, events)
+    if problems:
+        out.print(f"{counted(problems, 'problem')} found", style="bold red")
+        raise typer.Exit(1)
+    out.print(f"pipeline {loaded.name!r} can be run", style="bold green", markup=False)
+
+
+def _say(finding: Finding) -> bool:
+    """Print it; True if it is a problem."""
+    if finding.problem is None:
+        out.print(f"ok       {finding.what}", markup=False)
+        return False
+    out.print(f"problem  {finding.what}: {finding.problem}", style="red", markup=False)
+    return True
+
+
+def _try(pipeline: Pipeline, params: Mapping[str, Any], systems: Connections, events: int) -> bool:
+    from airflow_logio.testing.trial import try_events
+
+    trial = try_events(pipeline, params, systems, events)
+    for port, count in sorted(trial.events.items()):
+        out.print(f"tried    {port}: {counted(count, 'event')}, {counted(trial.records[port], 'record')}", markup=False)
+    for name, count in sorted(trial.written.items()):
+        out.print(f"tried    writer {name!r}: {counted(count, 'record')} would be written", markup=False)
+    for name in trial.left_out:
+        out.print(
+            f"not tried  operator {name!r}: it needs Spark or a program of its own, or gets its events from such a one",
+            style="yellow",
+            markup=False,
+        )
+    return trial.problem is not None and _say(Finding(f"the first {counted(events, 'event')}", str(trial.problem)))

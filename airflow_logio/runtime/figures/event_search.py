@@ -1,0 +1,113 @@
+"""From a record to its events: which events of a port hold records with given values, by the bodies that are retained."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from airflow_logio.errors import ConfigurationError, LineageUnknown
+from airflow_logio.protocol.values import Kind, Port
+from airflow_logio.runtime.figures.lineage_records import Load
+from airflow_logio.runtime.systems.arrow import decode
+from airflow_logio.store.lineage.captured_ports import CapturedPorts
+from airflow_logio.store.lineage_port import LineageLog, StoredBody
+from airflow_logio.store.port import LogStore
+from airflow_logio.store.records import Run
+from airflow_logio.store.rules.header import decode_header
+
+EVENTS_AT_ONCE = 256
+"""Bodies of one question to the log: they are in memory together."""
+
+
+@dataclass(frozen=True, slots=True)
+class Holding:
+    """The events of one port of the log that hold the records, and what could not be searched."""
+
+    port: Port
+    """As the log names it: a lineage query takes it."""
+    records: Mapping[int, int]
+    """Event id → how many of its records have the values; without events that have none."""
+    searched: int
+    """Events whose records were looked at."""
+    sent: int
+    """Events that the port has sent; what is missing in `searched` has been removed by retention."""
+
+    @property
+    def gone(self) -> int:
+        """Events that may have held such records, and whose records are not in the log any more."""
+        return self.sent - self.searched
+
+
+def events_holding(
+    store: LogStore, run: Run, port: Port | str, values: Mapping[str, str], load: Load | None = None
+) -> Sequence[Holding]:
+    """The events of an output port that hold a record with all these values: column → the value as text.
+
+    A value is read as the type of its column. `port` is as for a lineage query, and also one inside of a replicated group,
+    whose slots count their events on their own: the answer has one `Holding` for each port of the log. Raises
+    `LineageUnknown` for a port in no scope, for a column that no searched event has and for a value that its type cannot
+    have; `LogInconsistent` for damaged records, and `ConfigurationError` for records in the payload store without `load`.
+    """
+    ports = CapturedPorts(run).places(port)
+    with store.lineage(run) as log:
+        found = [_search(log, place, values, load) for place in ports]
+    return found
+
+
+def _search(log: LineageLog, port: Port, values: Mapping[str, str], load: Load | None) -> Holding:
+    matching: dict[int, int] = {}
+    searched, has_columns = 0, False
+    columns: list[str] = []
+    for event_id, stored in _bodies(log, port):
+        where = f"event {event_id} of {port}"
+        header = decode_header(where, stored.header, stored.body, stored.ref)
+        if header.kind is not Kind.DATA:
+            continue
+        table = decode(where, _bytes(where, stored, load))
+        searched += 1
+        if set(values) <= set(table.column_names):
+            if count := _matches(table, values):
+                matching[event_id] = count
+            has_columns = True
+        columns = columns or table.column_names
+    if columns and not has_columns:
+        missing = next(name for name in values if name not in columns)
+        raise LineageUnknown(f"the events of {port} have no column {missing!r}; they have {', '.join(columns)}")
+    return Holding(port, matching, searched, log.sent(port))
+
+
+def _bodies(log: LineageLog, port: Port) -> Iterator[tuple[int, StoredBody]]:
+    after = 0
+    while some := list(log.bodies(port.operator, port.name, after, EVENTS_AT_ONCE)):
+        yield from some
+        after = some[-1][0]
+
+
+def _bytes(where: str, stored: StoredBody, load: Load | None) -> bytes:
+    if stored.ref is None or stored.body:
+        return stored.body
+    if load is None:
+        raise ConfigurationError(
+            f"the records of {where} are in the payload store; name it where the log is configured"
+        )
+    return load(where, stored.ref)
+
+
+def _matches(table: pa.Table, values: Mapping[str, str]) -> int:
+    """How many records have all the values."""
+    wanted = None
+    for name, text in values.items():
+        column = table.column(name)
+        equal = pc.fill_null(pc.equal(column, _as(text, column.type, name)), False)
+        wanted = equal if wanted is None else pc.and_(wanted, equal)
+    return int(pc.sum(wanted).as_py() or 0)
+
+
+def _as(text: str, kind: pa.DataType, name: str) -> pa.Scalar:
+    try:
+        return pa.scalar(text).cast(kind)
+    except pa.ArrowException as error:
+        raise LineageUnknown(f"column {name!r} has type {kind}, and {text!r} is no value of it") from error

@@ -1,0 +1,100 @@
+"""`logio check`: what is wrong is said in seconds, and nothing is changed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from airflow_logio.cli.app import main
+from tests.support.warehouse import change, rows_of
+
+PIPELINE = """
+import pyarrow as pa
+import pyarrow.parquet as pq
+from airflow_logio import EveryEvents, ParquetSource, Pipeline, TableWriter, generate
+
+@generate
+def summed(rows: pa.Table) -> pa.Table:
+    return total(rows)
+
+def total(rows):
+    return pa.table({"total": [sum(rows.column(COLUMN).to_pylist())]})
+
+COLUMN = "value"
+def made(writer):
+    p = Pipeline("mine", params={"path": str}, connections=["wh"])
+    read = p.source("read", ParquetSource("{path}", records_per_event=10))
+    sums = p.operator("sums", summed, read, window=EveryEvents(2))
+    p.group("all", read, sums, p.writer("save", writer, sums))
+    return p
+
+mine = made(TableWriter("wh", "sums", {"total": "bigint"}, on_new_run="replace"))
+more = made(TableWriter("wh", "fresh", {"total": "bigint", "count": "bigint"}))
+"""
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    pq.write_table(pa.table({"value": list(range(100))}), tmp_path / "in.parquet")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("LOGIO_CONN_WH", f"sqlite:///{tmp_path}/wh.db")
+    change(f"sqlite:///{tmp_path}/wh.db", "CREATE TABLE sums (total BIGINT)")
+    return tmp_path
+
+
+def check(monkeypatch: pytest.MonkeyPatch, module: str, content: str, *arguments: str) -> int:
+    Path(f"{module}.py").write_text(content)
+    name = arguments[0]
+    monkeypatch.setattr(
+        "sys.argv", ["logio", "check", f"{module}.py:{name}", "--param", "path=in.parquet", *arguments[1:]]
+    )
+    with pytest.raises(SystemExit) as ended:
+        main()
+    return int(ended.value.code or 0)
+
+
+def test_a_good_pipeline(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    assert check(monkeypatch, "good", PIPELINE, "mine", "--try", "3") == 0
+    printed = capsys.readouterr().out.splitlines()
+    assert printed == [
+        "ok       source 'read'",
+        "ok       connection 'wh'",
+        "ok       writer 'save', table 'sums' of 'wh'",
+        "tried    read.out: 3 events, 30 records",
+        "tried    save.out: 2 events, 2 records",
+        "tried    sums.out: 2 events, 2 records",
+        "tried    writer 'save': 2 records would be written",
+        "pipeline 'mine' can be run",
+    ]
+    assert rows_of(f"sqlite:///{folder}/wh.db", "SELECT * FROM sums") == []
+
+
+def test_an_error_of_the_author(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert check(monkeypatch, "wrong", PIPELINE.replace('"value"', '"values"', 1), "mine", "--try", "2") == 1
+    printed = capsys.readouterr().out
+    assert "operator 'sums', Input Set '1'" in printed and "KeyError" in printed
+    assert 'wrong.py", line 11, in total' in printed, "the author's frames"
+    assert "/airflow_logio/" not in printed
+    assert "1 problem found" in printed
+
+
+def test_records_that_do_not_fit_their_table(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert check(monkeypatch, "kinds", PIPELINE, "more", "--try", "2") == 1
+    assert "table 'fresh' has columns ['total', 'count'], but the records have ['total']" in capsys.readouterr().out
+
+
+def test_what_cannot_be_imported_is_said_with_its_place(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert check(monkeypatch, "broken_module", PIPELINE + "\nmine.nothing\n", "mine") == 1
+    said = capsys.readouterr().err
+    assert "cannot be imported: AttributeError" in said
+    assert 'broken_module.py", line ' in said and "mine.nothing" in said

@@ -1,0 +1,85 @@
+"""What is said of a pipeline that has changed since its run was started: operator, setting, from, to."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from airflow_logio.dataflow import EveryEvents, ParquetSource, Pipeline, TableWriter, generate
+from airflow_logio.errors import IncompatibleRun
+from airflow_logio.runtime.launch.bundle import PipelineRef
+from airflow_logio.runtime.launch.start_run import run_spec
+from airflow_logio.store.memory import MemoryLogStore
+from airflow_logio.store.records import RunSpec
+from airflow_logio.store.rules.graph_changes import changes_between
+
+
+@generate
+def summed(records: pa.Table) -> pa.Table:
+    return records
+
+
+def pipeline(
+    kind: str = "bigint", window: Any = None, table: str = "sums", more: str = "", on_new_run: str = "replace"
+) -> Pipeline:
+    made = Pipeline("p", params={"day": str, **({more: int} if more else {})}, connections=["wh"])
+    read = made.source("read", ParquetSource("{day}.parquet", records_per_event=10))
+    sums = made.operator("sums", summed, read, window=window or EveryEvents(2))
+    columns = {"total": kind, **({more: "text"} if more else {})}
+    save = made.writer("save", TableWriter("wh", table, columns, on_new_run=on_new_run), sums)
+    made.group("all", read, sums, save)
+    return made.freeze()
+
+
+@pytest.mark.parametrize(
+    ("now", "words"),
+    [
+        (pipeline("decimal(10,2)"), ["operator 'save', columns, total was 'bigint', is now 'decimal(10,2)'"]),
+        (pipeline(table="t"), ["operator 'save', table was 'sums', is now 't'"]),
+        (pipeline(more="tax"), ["parameter 'tax' is new", "operator 'save', columns, tax is new"]),
+        (pipeline(), []),
+    ],
+)
+def test_each_setting_that_differs_is_named(now: Pipeline, words: list[str]) -> None:
+    assert list(changes_between(pipeline().describe(), now.describe())) == words
+
+
+def test_another_window_and_an_operator_that_is_gone() -> None:
+    (said,) = changes_between(pipeline().describe(), pipeline(window=EveryEvents(3)).describe())
+    assert said.startswith("operator 'sums', window") and said.endswith("was 2, is now 3")
+    described = pipeline().describe()
+    fewer = {**described, "operators": {name: one for name, one in described["operators"].items() if name != "save"}}
+    assert list(changes_between(described, fewer)) == ["operator 'save' is gone"]
+    assert list(changes_between(fewer, described)) == ["operator 'save' is new"]
+
+
+def started(made: Pipeline, tmp_path: Path) -> RunSpec:
+    pq.write_table(pa.table({"total": [1]}), tmp_path / "monday.parquet")
+    params = {"day": str(tmp_path / "monday"), **({"tax": 1} if "tax" in made.params else {})}
+    return run_spec(
+        made, ref=PipelineRef("m", "p", tmp_path), dag_id="d", dag_run_id="r", params=params, connections={"wh": "wh"}
+    )
+
+
+def test_the_log_keeps_what_it_takes_to_say_it(tmp_path: Path) -> None:
+    store = MemoryLogStore()
+    run = store.start_run(started(pipeline(), tmp_path))
+    with pytest.raises(IncompatibleRun) as refused:
+        store.start_run(started(pipeline("double", more="tax"), tmp_path))
+    said = str(refused.value)
+    assert (
+        "pipeline 'p': parameter 'tax' is new; operator 'save', columns, total was 'bigint', is now 'double'; " in said
+    )
+    assert f"`logio retry {run.uid[:8]}`" in said and f"`logio fresh {run.uid[:8]}`" in said
+
+
+def test_a_run_of_an_earlier_version_of_this_package_is_told_by_its_hash(tmp_path: Path) -> None:
+    store = MemoryLogStore()
+    run = store.start_run(replace(started(pipeline(), tmp_path), graph={}))
+    with pytest.raises(IncompatibleRun, match=f"its graph was {run.spec.graph_fingerprint}, now "):
+        store.start_run(started(pipeline("double"), tmp_path))
