@@ -42,8 +42,12 @@ def test_a_process_shows_its_stacks(rest: str, shown: list[str], tmp_path: Path)
     )
     try:
         assert process.stdout is not None and process.stdout.readline() == "ready\n"
-        process.send_signal(SHOW)
-        eventually(lambda: all(one in file.read_text() for one in shown), what="it shows its stacks")
+
+        def shows() -> bool:
+            process.send_signal(SHOW)  # again: it may not have come to where it hangs yet
+            return all(one in file.read_text() for one in shown)
+
+        eventually(shows, what="it shows its stacks", every=0.2)
         assert process.poll() is None, "and goes on"
     finally:
         process.kill()
