@@ -20,7 +20,8 @@ from airflow_logio.dataflow.pipeline import Pipeline
 from airflow_logio.errors import ConfigurationError, Fenced
 from airflow_logio.protocol.states import GroupState, check_claim
 from airflow_logio.runtime.launch import processes, spark_submit
-from airflow_logio.runtime.launch.bundle import PipelineRef, needs_spark, write_bundle
+from airflow_logio.runtime.launch.bundle import PipelineRef, needs_spark
+from airflow_logio.runtime.launch.code_bundle import collect
 from airflow_logio.runtime.launch.driver_config import DriverConfig
 from airflow_logio.runtime.launch.spark_submit import SparkSettings
 from airflow_logio.runtime.payloads import payload_root
@@ -64,7 +65,7 @@ class LocalProcessLauncher(Launcher):
         folder = self.work_dir / claim.run_uid / claim.group / str(claim.incarnation)
         folder.mkdir(parents=True, mode=0o700)
         discard_configurations(folder.parent)
-        bundle = write_bundle(PipelineRef(config.module, config.attr, Path(config.bundle_root)), folder / "bundle.zip")
+        bundle = _write_bundle(PipelineRef(config.module, config.attr, Path(config.bundle_root)), folder / "bundle.zip")
         config_path = folder / CONFIG_NAME
         config.write(config_path)
         name = f"logio {claim.group} {claim.run_uid[:8]}/{claim.incarnation}"
@@ -87,6 +88,16 @@ class LocalProcessLauncher(Launcher):
             raise ConfigurationError(f"spark-submit could not be started: {error}") from error
         _children.append(process)
         return Launched(processes.identity_of(process.pid), str(log_path))
+
+
+def _write_bundle(ref: PipelineRef, target: Path) -> Path | None:
+    """The code that executors need, for ``--py-files``; None if it is installed on their machines. A driver imports it
+    from its folder."""
+    bundle = collect(ref)
+    if not bundle.is_shipped:
+        return None
+    target.write_bytes(bundle.archive())
+    return target
 
 
 def discard_configurations(folder: Path) -> None:
