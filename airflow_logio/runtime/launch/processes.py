@@ -11,6 +11,9 @@ import psutil
 
 from airflow_logio.store.records import DriverIdentity
 
+APPLICATION = Path(__file__).parents[1] / "application" / "logio_driver.py"
+"""What spark-submit runs; drivers are recognized by its name in their command line."""
+
 START_TIME_TOLERANCE_SECONDS = 0.05
 _STOPPED = (psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP)
 
