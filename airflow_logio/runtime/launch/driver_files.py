@@ -33,18 +33,20 @@ def discard_earlier(folder: Path, incarnation: int) -> None:
             discard(one)
 
 
-def discard_runs(work_dir: Path, known: Callable[[], Collection[str]], ended: Callable[[], Collection[str]]) -> int:
-    """Remove files of runs that are `ended`, or not `known` and forgotten. Both are uids, asked for only if
-    needed. Returns how many runs."""
+def discard_runs(work_dir: Path, ended: Callable[[], Collection[str]], is_known: Callable[[str], bool]) -> int:
+    """Remove files of runs that are `ended`, or not known and forgotten; returns of how many.
+
+    Runs are named by uid. `ended` is asked only if there are files of several runs.
+    """
     folders = [folder for folder in _folders(work_dir) if _RUN.fullmatch(folder.name)]
     if len(folders) <= 1:  # that of the run which is being launched
         return 0
-    removable, kept = set(ended()), set(known())
-    return sum(
-        discard(folder)
-        for folder in folders
-        if folder.name in removable or (folder.name not in kept and _age(folder) > FORGOTTEN_SECONDS)
-    )
+    removable = set(ended())
+    return sum(discard(folder) for folder in folders if folder.name in removable or _is_forgotten(folder, is_known))
+
+
+def _is_forgotten(folder: Path, is_known: Callable[[str], bool]) -> bool:
+    return _age(folder) > FORGOTTEN_SECONDS and not is_known(folder.name)
 
 
 def folders_of(run_uid: str, drivers: Iterable[DriverRecord]) -> list[Path]:

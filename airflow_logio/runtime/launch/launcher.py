@@ -17,7 +17,7 @@ from pathlib import Path
 
 from airflow_logio.dataflow import variables
 from airflow_logio.dataflow.pipeline import Pipeline
-from airflow_logio.errors import ConfigurationError, Fenced, LogioError
+from airflow_logio.errors import ConfigurationError, Fenced, LogioError, UnknownRun
 from airflow_logio.protocol.states import GroupState, check_claim
 from airflow_logio.runtime.launch import driver_files, processes, spark_submit
 from airflow_logio.runtime.launch.bundle import PipelineRef, needs_spark
@@ -97,9 +97,16 @@ class LocalProcessLauncher(Launcher):
     def tidy_up(self, store: LogStore) -> int:
         return driver_files.discard_runs(
             self.work_dir,
-            known=lambda: {run.uid for run in store.list_runs()},
             ended=lambda: {run.uid for run in store.removable(driver_files.KEPT_SECONDS)},
+            is_known=lambda uid: _is_known(store, uid),
         )
+
+
+def _is_known(store: LogStore, uid: str) -> bool:
+    try:
+        return store.find_run(uid).uid == uid
+    except UnknownRun:
+        return False
 
 
 def _write_bundle(ref: PipelineRef, target: Path) -> Path | None:

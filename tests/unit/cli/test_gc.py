@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import sys
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +15,7 @@ from airflow_logio.cli.app import main
 from airflow_logio.errors import UnknownRun
 from airflow_logio.protocol import effects as fx
 from airflow_logio.protocol.values import Event, Port
-from airflow_logio.runtime.launch.driver_files import KEPT_SECONDS
+from airflow_logio.runtime.launch.driver_files import FORGOTTEN_SECONDS, KEPT_SECONDS
 from airflow_logio.runtime.launch.launcher import LocalProcessLauncher
 from airflow_logio.runtime.launch.processes import own_identity
 from airflow_logio.runtime.payloads import Payloads, payload_root
@@ -118,11 +120,16 @@ def test_a_launch_removes_the_files_of_runs_that_ended_long_ago(terminal: Termin
     with terminal.store.engine.begin() as connection:
         connection.exec_driver_sql(f"UPDATE logio_run SET ended_at = ended_at - {KEPT_SECONDS + 60}")
     young, _ = terminal.run("run-2")
-    running, _ = terminal.run("run-3", ended=False)
-    for run in (old, young, running):
+    halted, _ = terminal.run("run-3", ended=False)
+    long_ago = time.time() - FORGOTTEN_SECONDS - 60
+    for run in (old, young, halted):
         (tmp_path / "work" / run.uid / "a" / "1").mkdir(parents=True)
+        for folder in (tmp_path / "work" / run.uid, *(tmp_path / "work" / run.uid).rglob("*")):
+            os.utime(folder, (long_ago, long_ago))
+    for number in range(60):
+        terminal.store.start_run(spec("g", dag_run=f"newer-{number}"))
     assert LocalProcessLauncher(tmp_path / "work").tidy_up(terminal.store) == 1
-    assert {folder.name for folder in (tmp_path / "work").iterdir()} == {young.uid, running.uid}
+    assert {folder.name for folder in (tmp_path / "work").iterdir()} == {young.uid, halted.uid}
 
 
 def test_old_runs_are_removed_altogether(terminal: Terminal) -> None:

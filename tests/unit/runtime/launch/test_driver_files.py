@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import psutil
 
@@ -52,24 +53,26 @@ def test_a_folder_in_which_a_driver_works_stays(tmp_path: Path) -> None:
 
 
 def test_a_launch_removes_files_of_runs_that_have_ended_or_are_forgotten(tmp_path: Path) -> None:
-    running, ended, fresh, forgotten, other = (letter * 32 for letter in "abcdf")
-    for uid in (running, ended, fresh, forgotten):
+    running, ended, fresh, forgotten, old, other = (letter * 32 for letter in "abcdef")
+    for uid in (running, ended, fresh, forgotten, old):
         incarnations(tmp_path / uid / "group", 1)
     (tmp_path / other[:8]).mkdir()
     long_ago = psutil.boot_time() - driver_files.FORGOTTEN_SECONDS - 1e8
-    for one in (*(tmp_path / forgotten).rglob("*"), tmp_path / forgotten, tmp_path / other[:8]):
+    for one in tmp_path.rglob("*"):
+        if one.is_relative_to(tmp_path / running) or one.is_relative_to(tmp_path / fresh):
+            continue
         os.utime(one, (long_ago, long_ago))
-    driver_files.discard_runs(tmp_path, known=lambda: {running, ended}, ended=lambda: {ended})
-    assert left(tmp_path) == sorted([running, fresh, other[:8]])
+    driver_files.discard_runs(tmp_path, ended=lambda: {ended}, is_known=lambda uid: uid == old)
+    assert left(tmp_path) == sorted([running, fresh, old, other[:8]])
 
 
 def test_nobody_is_asked_where_there_is_only_one_run(tmp_path: Path) -> None:
     incarnations(tmp_path / ("a" * 32) / "group", 1)
 
-    def asked() -> set[str]:
+    def asked(*_: str) -> Any:
         raise AssertionError("the log was asked")
 
-    driver_files.discard_runs(tmp_path, known=asked, ended=asked)
+    driver_files.discard_runs(tmp_path, ended=asked, is_known=asked)
 
 
 def test_the_files_of_a_run_are_those_that_its_drivers_name(tmp_path: Path) -> None:
