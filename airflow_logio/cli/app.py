@@ -52,9 +52,22 @@ def common(
 @cache
 def commands() -> typer.Typer:
     """The application with all its commands, which are imported only when they are needed."""
-    from airflow_logio.cli import control, daemon, db, fresh, gc, lineage, pipeline_check, run, scale, simulate, status
+    from airflow_logio.cli import (
+        control,
+        daemon,
+        db,
+        fresh,
+        gc,
+        lineage,
+        logs,
+        pipeline_check,
+        run,
+        scale,
+        simulate,
+        status,
+    )
 
-    for module in (pipeline_check, run, status, lineage, control, scale, daemon, fresh, gc, simulate):
+    for module in (pipeline_check, run, status, logs, lineage, control, scale, daemon, fresh, gc, simulate):
         module.register(app)
     app.add_typer(db.app, name="db")
     return app

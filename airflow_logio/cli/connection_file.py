@@ -2,8 +2,8 @@
 
 ``LOGIO_CONN_<ID>`` names any connection, ``LOGIO_URL`` the log, and ``WAREHOUSE_URL`` the connection `warehouse`. Without
 them, section ``[connections]`` of ``./logio.toml`` or ``~/.config/logio/connections.toml`` applies: ``id = "URL"``. The
-payload store of a log is in section ``[payloads]``, under the id of the log, or in ``LOGIO_PAYLOADS``. A URL never comes
-from a command line, where every user of the machine could read it.
+payload store of a log is in ``LOGIO_PAYLOADS_<ID>`` or section ``[payloads]``, under the id of the log; ``LOGIO_PAYLOADS``
+is that of the default log. A URL never comes from a command line, where every user of the machine could read it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,9 @@ from airflow_logio.runtime.systems.sqlite_files import absolute, sqlite_url
 
 LOG_CONNECTION = "logio_default"
 SHORT_NAMES = {LOG_CONNECTION: "LOGIO_URL", "warehouse": "WAREHOUSE_URL"}
+CONNECTION = "LOGIO_CONN_"
 PAYLOADS = "LOGIO_PAYLOADS"
+SECTIONS = ("connections", "payloads")
 DEFAULT_LOG = Path(".logio/logio.db")
 
 
@@ -61,6 +63,9 @@ class ConnectionFile:
         urls, payloads = _section(path, content, "connections"), _section(path, content, "payloads")
         if (urls or payloads) and path.stat().st_mode & (stat.S_IRGRP | stat.S_IROTH):
             warn(f"{path} holds database URLs and may be read by others; protect it: chmod 600 {path}")
+        for name in content:
+            if name not in SECTIONS:
+                warn(f"{path}: nobody reads {name!r}; its sections are {', '.join(f'[{one}]' for one in SECTIONS)}")
         return cls(path, urls, payloads)
 
 
@@ -98,7 +103,27 @@ class ConnectionUrls:
 
     @classmethod
     def load(cls, warn: Callable[[str], None]) -> ConnectionUrls:
-        return cls(os.environ, ConnectionFile.find(os.environ, warn))
+        known = cls(os.environ, ConnectionFile.find(os.environ, warn))
+        for unknown in known.unknown_payloads():
+            warn(unknown)
+        return known
+
+    def unknown_payloads(self) -> list[str]:
+        """What is wrong with settings of payload stores: each belongs to a log, and nobody has a log of that id."""
+        ids = {variable(conn_id): conn_id for conn_id in (LOG_CONNECTION, *self.file.urls)}
+        ids |= {name: name for name in self.environment if name.startswith(CONNECTION) and name not in ids}
+        logs = ", ".join(sorted(ids.values()))
+        unknown = [
+            f"payload store {conn_id!r} in section [payloads] of {self.file.path}"
+            for conn_id in self.file.payloads
+            if variable(conn_id) not in ids
+        ]
+        unknown += [
+            name
+            for name in sorted(self.environment)
+            if name.startswith(f"{PAYLOADS}_") and CONNECTION + name.removeprefix(f"{PAYLOADS}_") not in ids
+        ]
+        return [f"{one} is used by nobody: there is no log of that id, only {logs}" for one in unknown]
 
     def find(self, conn_id: str) -> str | None:
         names = (variable(conn_id), SHORT_NAMES.get(conn_id))
@@ -133,13 +158,14 @@ class ConnectionUrls:
         Raises `ConfigurationError`.
         """
         log = conn_id or LOG_CONNECTION
-        configured = self.environment.get(PAYLOADS) if log == LOG_CONNECTION else None
+        names = (variable(log, PAYLOADS + "_"), PAYLOADS if log == LOG_CONNECTION else None)
+        configured = next((self.environment[name] for name in names if name and self.environment.get(name)), None)
         configured = configured or self.file.payloads.get(log)
         if configured and "://" not in configured:
             configured = str(Path(configured).expanduser().absolute())
         return payload_root(self.log_url(conn_id), configured)
 
 
-def variable(conn_id: str) -> str:
+def variable(conn_id: str, prefix: str = CONNECTION) -> str:
     """The environment variable of a connection id."""
-    return "LOGIO_CONN_" + "".join(letter if letter.isalnum() else "_" for letter in conn_id).upper()
+    return prefix + "".join(letter if letter.isalnum() else "_" for letter in conn_id).upper()

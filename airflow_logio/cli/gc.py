@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -13,6 +14,7 @@ from airflow_logio.cli.common import TERMINAL_PATIENCE, LogOption, err, opened, 
 from airflow_logio.cli.connection_file import ConnectionUrls
 from airflow_logio.dataflow.durations import retention_seconds
 from airflow_logio.errors import PipelineDefinitionError, ProtocolViolation
+from airflow_logio.runtime.launch.driver_files import discard, folders_of
 from airflow_logio.runtime.payloads import Payloads
 from airflow_logio.runtime.supervision import tidying
 from airflow_logio.store.port import LogStore
@@ -40,7 +42,8 @@ def gc(
     ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be done, but change nothing")] = False,
 ) -> None:
-    """Collect what ended runs have left in the log. With --older-than, remove old runs altogether.
+    """Collect what ended runs have left in the log, and the files of their drivers on this machine. With --older-than,
+    remove old runs altogether.
 
     Running groups collect their own garbage, and a run that finishes is tidied up. So this command is for interrupted
     cleanups and for old runs. It refuses a run that has not ended.
@@ -56,9 +59,11 @@ def gc(
         if dry_run:
             _say_what_would_be_done(store, old, young)
             return
+        files = {found.uid: folders_of(found.uid, store.drivers(found.run_id)) for found in ended}
         rows = sum(_remove(store, found, payloads, unfinished=unfinished) for found in old)
         rows += sum(_tidy(store, found, payloads) for found in young)
         out.print(f"{rows:,} rows of {len(ended)} ended run(s)", markup=False)
+        _discard_files([folder for folders in files.values() for folder in folders])
 
 
 def _age(text: str) -> float:
@@ -94,11 +99,14 @@ def _of(runs: Sequence[Run], among: Sequence[Run]) -> list[Run]:
 def _say_what_would_be_done(store: LogStore, old: Sequence[Run], young: Sequence[Run]) -> None:
     for run in old:
         out.print(f"would remove {_name(run)}", markup=False)
+    files = [folder for run in (*old, *young) for folder in folders_of(run.uid, store.drivers(run.run_id))]
+    for folder in files:
+        out.print(f"would remove {folder}, the files of a run's drivers", markup=False)
     garbage = [(run, store.garbage(run.run_id)) for run in young]
     for run, rows in garbage:
         if rows:
             out.print(f"would collect {rows:,} rows of {_name(run)}", markup=False)
-    if not old and not any(rows for _, rows in garbage):
+    if not old and not files and not any(rows for _, rows in garbage):
         out.print("nothing would be done")
 
 
@@ -116,6 +124,15 @@ def _remove(store: LogStore, run: Run, payloads: Payloads | None, *, unfinished:
             payloads.discard(payloads.find(run.uid), run.uid)
     out.print(f"removed {_name(run)}: {rows:,} rows", markup=False)
     return rows
+
+
+def _discard_files(folders: Sequence[Path]) -> None:
+    removed = [folder for folder in folders if discard(folder)]
+    if removed:
+        out.print(f"files of the drivers of {len(removed)} run(s) removed", markup=False)
+    for folder in folders:
+        if folder not in removed:
+            warn(f"{folder} stays: a driver still works there, or it is not yours to remove")
 
 
 def _tidy(store: LogStore, run: Run, payloads: Payloads | None) -> int:

@@ -189,6 +189,7 @@ class DriverIdentity:
 
     host: str
     boot_id: str
+    """Boot of the machine and pid namespace, ``boot/namespace``: pids of two containers are not compared (ADR-61)."""
     pid: int
     start_time: float
     parent_pid: int = 0

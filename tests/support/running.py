@@ -18,13 +18,13 @@ from airflow_logio.protocol.states import GroupState
 from airflow_logio.runtime.launch import bundle, processes, spark_submit
 from airflow_logio.runtime.launch.driver_config import DriverConfig
 from airflow_logio.runtime.launch.launcher import (
-    APPLICATION,
     LaunchContext,
     Launched,
     Launcher,
     LocalProcessLauncher,
     launch_group,
 )
+from airflow_logio.runtime.launch.processes import APPLICATION
 from airflow_logio.runtime.launch.spark_submit import SparkSettings
 from airflow_logio.runtime.launch.start_run import run_spec
 from airflow_logio.runtime.scaling.requests import Stage, Step, carry_out

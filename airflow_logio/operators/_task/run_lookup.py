@@ -13,6 +13,7 @@ from airflow_logio.errors import ConfigurationError, UnknownRun
 from airflow_logio.hooks.logio import LogioHook
 from airflow_logio.operators._task.pipeline_reference import resolve
 from airflow_logio.protocol.states import RunState
+from airflow_logio.runtime.launch.driver_log import end_of
 from airflow_logio.runtime.launch.processes import this_host
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records import GroupStatus, PortProgress, Run
@@ -20,7 +21,6 @@ from airflow_logio.store.rules.endings import superseded
 from airflow_logio.store.rules.patience import Patience
 
 TAIL_LINES = 40
-TAIL_BYTES = 64_000
 _RUNS_SEARCHED = 1000
 
 
@@ -104,9 +104,7 @@ def driver_log(status: GroupStatus) -> str:
         return "There is no driver log: the driver was never started."
     path = Path(status.log_path)
     try:
-        with path.open("rb") as file:
-            file.seek(max(0, path.stat().st_size - TAIL_BYTES))
-            lines = file.read().decode(errors="replace").splitlines()[-TAIL_LINES:]
+        lines = end_of(path, TAIL_LINES)
     except OSError as error:
         host = status.identity.host if status.identity else "the worker that launched it"
         reason = error.strerror if host == this_host() else f"this is {this_host()}"

@@ -36,11 +36,13 @@ from airflow_logio.runtime.driver.first_failure import FirstFailure
 from airflow_logio.runtime.driver.heartbeat import Heartbeat
 from airflow_logio.runtime.driver.idle_epoch import IdleEpoch
 from airflow_logio.runtime.driver.load import LoadMeter
+from airflow_logio.runtime.driver.log_rotation import LogRotation
 from airflow_logio.runtime.driver.manual_epoch import ManualEpoch, manual_operator
 from airflow_logio.runtime.driver.spark_session import SparkSessions
 from airflow_logio.runtime.launch import bundle
 from airflow_logio.runtime.launch.bundle import needs_spark
 from airflow_logio.runtime.launch.driver_config import DriverConfig
+from airflow_logio.runtime.launch.driver_log import LOG_NAME
 from airflow_logio.runtime.launch.exit_codes import FAILED, FINISHED, PARKED, REPLACED
 from airflow_logio.runtime.launch.processes import own_identity
 from airflow_logio.runtime.payloads import Payloads, sweep_group
@@ -86,9 +88,12 @@ class Driver:
         heartbeat.start()
         guard = CallGuard(self._calls, partial(self._exit_overrun, ref))
         guard.start()
+        rotation = LogRotation(Path(LOG_NAME).absolute())  # a driver works in the folder of its log
+        rotation.start()
         try:
             return self._drive(ref)
         finally:
+            rotation.stop()
             guard.stop()
             heartbeat.stop()
             self._sessions.stop()

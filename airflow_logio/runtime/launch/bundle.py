@@ -7,9 +7,10 @@ The bundle root is the nearest folder above the file that is not a package: ``da
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import sys
-import zipfile
 from dataclasses import dataclass
+from importlib.machinery import PathFinder
 from pathlib import Path
 from types import ModuleType
 
@@ -17,6 +18,7 @@ from airflow_logio.authored_frames import authored_frames
 from airflow_logio.dataflow.pipeline import Pipeline
 from airflow_logio.errors import ConfigurationError, LogioError
 from airflow_logio.protocol.values import ExecutionMode
+from airflow_logio.runtime.launch.code_imports import module_file
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,8 +42,24 @@ def parse_ref(text: str, bundle_root: Path | None = None) -> PipelineRef:
         )
     if target.endswith(".py"):
         return _of_file(Path(target), attr)
-    root = bundle_root or Path.cwd()
-    return PipelineRef(target, attr, root.resolve())
+    root = (bundle_root or Path.cwd()).resolve()
+    if bundle_root is None and module_file(root, target) is None:
+        root = _root_elsewhere(target) or root
+    return PipelineRef(target, attr, root)
+
+
+def _root_elsewhere(module: str) -> Path | None:
+    """Where Python finds a module that is not in the working folder; None if it does not find it."""
+    try:
+        spec = importlib.util.find_spec(module)
+    except Exception:  # importing it says what is wrong
+        return None
+    return None if spec is None or spec.origin is None else _above(Path(spec.origin), module)
+
+
+def is_installed(root: Path) -> bool:
+    """Whether a folder belongs to a Python installation: drivers find there what they import, before they are given it."""
+    return root.name in ("site-packages", "dist-packages")
 
 
 def _of_file(path: Path, attr: str) -> PipelineRef:
@@ -62,8 +80,12 @@ def locate(pipeline_module: str) -> Path:
     file = getattr(module, "__file__", None)
     if file is None:
         raise ConfigurationError(f"module {pipeline_module!r} has no file: a driver could not import it")
-    root = Path(file).resolve().parent
-    for _ in range(pipeline_module.count(".") + (1 if Path(file).stem == "__init__" else 0)):
+    return _above(Path(file), pipeline_module)
+
+
+def _above(file: Path, module: str) -> Path:
+    root = file.resolve().parent
+    for _ in range(module.count(".") + (1 if file.stem == "__init__" else 0)):
         root = root.parent
     return root
 
@@ -72,8 +94,11 @@ def import_module(ref: PipelineRef) -> ModuleType:
     """Import the module from its bundle. Raises `ConfigurationError` that names module, bundle and cause."""
     root = str(ref.bundle_root)
     if root not in sys.path:
-        sys.path.insert(0, root)
+        # What is installed must not hide modules of the standard library.
+        sys.path.insert(len(sys.path) if is_installed(ref.bundle_root) else 0, root)
     try:
+        if is_installed(ref.bundle_root):
+            _import_from(ref.bundle_root, ref.module.partition(".")[0])
         return importlib.import_module(ref.module)
     except LogioError:
         raise
@@ -82,6 +107,20 @@ def import_module(ref: PipelineRef) -> ModuleType:
             f"module {ref.module!r} of bundle {ref.bundle_root} cannot be imported: {type(error).__name__}: {error}"
             f"{authored_frames(error)}"
         ) from error
+
+
+def _import_from(root: Path, package: str) -> None:
+    """Import a top-level package from `root`, not from the zip file of executors, in which files have no path."""
+    spec = None if package in sys.modules else PathFinder.find_spec(package, [str(root)])
+    if spec is None:
+        return
+    sys.modules[package] = module = importlib.util.module_from_spec(spec)
+    try:
+        if spec.loader is not None:
+            spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[package]
+        raise
 
 
 def load(ref: PipelineRef) -> Pipeline:
@@ -95,16 +134,6 @@ def load(ref: PipelineRef) -> Pipeline:
             f"the module defines: {', '.join(names) or 'no pipeline'}"
         )
     return found.freeze()
-
-
-def write_bundle(ref: PipelineRef, target: Path) -> Path:
-    """Zip the Python files of the bundle for ``--py-files``; hidden folders and caches stay out."""
-    with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as archive:
-        for file in sorted(ref.bundle_root.rglob("*.py")):
-            relative = file.relative_to(ref.bundle_root)
-            if not any(part.startswith(".") or part == "__pycache__" for part in relative.parts):
-                archive.write(file, relative.as_posix())
-    return target
 
 
 def needs_spark(pipeline: Pipeline, group: str) -> bool:

@@ -17,19 +17,20 @@ from pathlib import Path
 
 from airflow_logio.dataflow import variables
 from airflow_logio.dataflow.pipeline import Pipeline
-from airflow_logio.errors import ConfigurationError, Fenced
+from airflow_logio.errors import ConfigurationError, Fenced, LogioError, UnknownRun
 from airflow_logio.protocol.states import GroupState, check_claim
-from airflow_logio.runtime.launch import processes, spark_submit
-from airflow_logio.runtime.launch.bundle import PipelineRef, needs_spark, write_bundle
+from airflow_logio.runtime.launch import driver_files, processes, spark_submit
+from airflow_logio.runtime.launch.bundle import PipelineRef, needs_spark
+from airflow_logio.runtime.launch.code_bundle import collect
 from airflow_logio.runtime.launch.driver_config import DriverConfig
+from airflow_logio.runtime.launch.driver_log import LOG_NAME
+from airflow_logio.runtime.launch.processes import APPLICATION
 from airflow_logio.runtime.launch.spark_submit import SparkSettings
 from airflow_logio.runtime.payloads import payload_root
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records import Claim, DriverIdentity, GroupRef, GroupStatus, Run
 
 log = logging.getLogger(__name__)
-
-APPLICATION = Path(__file__).parents[1] / "application" / "logio_driver.py"
 
 CONFIG_NAME = "driver.json"
 
@@ -49,6 +50,10 @@ class Launcher(ABC):
     def launch(self, claim: Claim, config: DriverConfig, settings: SparkSettings, conf: Mapping[str, str]) -> Launched:
         """Start spark-submit and return; must not wait for the driver. Raises `ConfigurationError`."""
 
+    def tidy_up(self, store: LogStore) -> int:
+        """Remove what drivers of ended runs have left on this machine; returns of how many. Raises `LogioError`."""
+        return 0
+
 
 @dataclass(frozen=True, slots=True)
 class LocalProcessLauncher(Launcher):
@@ -64,15 +69,16 @@ class LocalProcessLauncher(Launcher):
         folder = self.work_dir / claim.run_uid / claim.group / str(claim.incarnation)
         folder.mkdir(parents=True, mode=0o700)
         discard_configurations(folder.parent)
-        bundle = write_bundle(PipelineRef(config.module, config.attr, Path(config.bundle_root)), folder / "bundle.zip")
+        driver_files.discard_earlier(folder.parent, claim.incarnation)
+        bundle = _write_bundle(PipelineRef(config.module, config.attr, Path(config.bundle_root)), folder / "bundle.zip")
         config_path = folder / CONFIG_NAME
         config.write(config_path)
         name = f"logio {claim.group} {claim.run_uid[:8]}/{claim.incarnation}"
         command = spark_submit.command(settings, conf, name, bundle, APPLICATION, config_path)
-        log_path = folder / "driver.log"
+        log_path = folder / LOG_NAME
         log.info("group %s, incarnation %d: spark-submit, output in %s", claim.group, claim.incarnation, log_path)
         try:
-            with log_path.open("wb") as output:
+            with log_path.open("ab") as output:  # at its end, wherever that is after a rotation
                 process = subprocess.Popen(
                     command,
                     stdin=subprocess.DEVNULL,
@@ -87,6 +93,30 @@ class LocalProcessLauncher(Launcher):
             raise ConfigurationError(f"spark-submit could not be started: {error}") from error
         _children.append(process)
         return Launched(processes.identity_of(process.pid), str(log_path))
+
+    def tidy_up(self, store: LogStore) -> int:
+        return driver_files.discard_runs(
+            self.work_dir,
+            ended=lambda: {run.uid for run in store.removable(driver_files.KEPT_SECONDS)},
+            is_known=lambda uid: _is_known(store, uid),
+        )
+
+
+def _is_known(store: LogStore, uid: str) -> bool:
+    try:
+        return store.find_run(uid).uid == uid
+    except UnknownRun:
+        return False
+
+
+def _write_bundle(ref: PipelineRef, target: Path) -> Path | None:
+    """The code that executors need, for ``--py-files``; None if it is installed on their machines. A driver imports it
+    from its folder."""
+    bundle = collect(ref)
+    if not bundle.is_shipped:
+        return None
+    target.write_bytes(bundle.archive())
+    return target
 
 
 def discard_configurations(folder: Path) -> None:
@@ -170,7 +200,16 @@ def launch_group(
         context.store.declare_dead(_ref(claim), f"launch failed: {error}")
         raise
     context.store.submitted(claim, log_path=launched.log_path, launcher=launched.identity)
+    if not claim.recovery:
+        _tidy_up(context)
     return claim
+
+
+def _tidy_up(context: LaunchContext) -> None:
+    try:
+        context.launcher.tidy_up(context.store)
+    except LogioError as error:
+        log.warning("files of earlier runs' drivers were not removed (`logio gc` does it): %s", error)
 
 
 def environment_of(pipeline: Pipeline, settings: SparkSettings) -> dict[str, str]:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import psutil
 
-from airflow_logio.runtime.launch.launcher import APPLICATION
+from airflow_logio.runtime.launch.processes import APPLICATION
 
 log = logging.getLogger(__name__)
 

@@ -1,4 +1,4 @@
-"""Processes by identity, never by pid alone: host, boot id, pid and start time (design D8)."""
+"""Processes by identity, never by pid alone: host, boot and pid namespace, pid and start time (design D8)."""
 
 from __future__ import annotations
 
@@ -11,16 +11,30 @@ import psutil
 
 from airflow_logio.store.records import DriverIdentity
 
+APPLICATION = Path(__file__).parents[1] / "application" / "logio_driver.py"
+"""What spark-submit runs; drivers are recognized by its name in their command line."""
+
 START_TIME_TOLERANCE_SECONDS = 0.05
 _STOPPED = (psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP)
 
 
 def boot_id() -> str:
-    """Changes with every boot, so that a pid of an earlier one is never taken for alive."""
-    path = Path("/proc/sys/kernel/random/boot_id")
-    if path.exists():
+    """``boot/namespace``: within which pids mean the same (ADR-61).
+
+    It changes with every boot, so that a pid of an earlier one is never taken for alive. Containers of one machine share
+    the boot and may share a host name, and each counts pids from 1 in a namespace of its own.
+    """
+    path, namespace = Path("/proc/sys/kernel/random/boot_id"), Path("/proc/self/ns/pid")
+    if not path.exists():
+        return f"boot-{int(psutil.boot_time())}"
+    try:
+        return f"{path.read_text().strip()}/{namespace.readlink().name.strip('pid:[]')}"
+    except OSError:  # a kernel without them
         return path.read_text().strip()
-    return f"boot-{int(psutil.boot_time())}"
+
+
+def _boot(boot_id: str) -> str:
+    return boot_id.partition("/")[0]
 
 
 def start_time_of(pid: int) -> float:
@@ -61,7 +75,7 @@ def own_identity() -> DriverIdentity:
 
 
 def is_local(identity: DriverIdentity) -> bool:
-    """Recorded on this machine, in this boot."""
+    """Recorded on this machine, in this boot and pid namespace."""
     return identity.host == this_host() and identity.boot_id == boot_id()
 
 
@@ -88,8 +102,11 @@ def is_gone(identity: DriverIdentity) -> bool | None:
     """True if the driver's process has ended, False if it runs, None if this machine cannot tell."""
     if identity.host != this_host():
         return None
-    if identity.boot_id != boot_id():
+    own = boot_id()
+    if _boot(identity.boot_id) != _boot(own):
         return True
+    if identity.boot_id != own:
+        return None
     if identity.pid:
         return _find(identity.pid, identity.start_time) is None
     return _find(identity.parent_pid, identity.parent_start_time) is None

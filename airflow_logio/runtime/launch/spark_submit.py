@@ -125,9 +125,9 @@ _OPTIONS = (
 
 
 def command(
-    settings: SparkSettings, conf: Mapping[str, str], name: str, bundle: Path, application: Path, config: Path
+    settings: SparkSettings, conf: Mapping[str, str], name: str, bundle: Path | None, application: Path, config: Path
 ) -> list[str]:
-    """The spark-submit command line of a driver."""
+    """The spark-submit command line of a driver; `bundle` is the zip file with the pipeline's code, if it is shipped."""
     arguments = [find_spark_submit(settings.spark_binary), "--master", settings.master]
     arguments += ["--deploy-mode", settings.deploy_mode, "--name", name]
     memory = conf.get("spark.driver.memory", settings.driver_memory)
@@ -137,8 +137,8 @@ def command(
         value = getattr(settings, attribute)
         if value is not None:
             arguments += [option, str(value)]
-    py_files = ",".join(filter(None, (settings.py_files, str(bundle))))
-    arguments += ["--py-files", py_files]
+    if py_files := ",".join(filter(None, (settings.py_files, str(bundle or "")))):
+        arguments += ["--py-files", py_files]
     for key, value in sorted(conf.items()):
         if key != "spark.driver.memory":
             arguments += ["--conf", f"{key}={value}"]

@@ -13,7 +13,8 @@ SUFFIX = ".payloads"
 
 HOW_TO_CONFIGURE = (
     "put `payloads`, a folder that all drivers reach or a URL that fsspec can open (s3://bucket/folder), into the extra of "
-    "the log's Airflow connection, or for `logio run` into section [payloads] of the connection file, under the id of the log"
+    "the log's Airflow connection; for `logio run`, set LOGIO_PAYLOADS_<ID>, or put it into section [payloads] of the "
+    "connection file, under the id of the log, which is logio_default unless --log names another one"
 )
 
 

@@ -123,6 +123,42 @@ def test_the_payload_store_of_a_log(tmp_path: Path) -> None:
     assert connections.payloads(None) == str(tmp_path / "here"), "drivers work in folders of their own"
 
 
+def test_every_log_has_a_variable_for_its_payload_store() -> None:
+    urls = {"production": "postgresql://u:p@host/log"}
+    assert known({"LOGIO_PAYLOADS_PRODUCTION": "s3://bucket/p"}, urls).payloads("production") == "s3://bucket/p"
+    default = {"LOGIO_URL": "postgresql://u:p@host/log", "LOGIO_PAYLOADS_LOGIO_DEFAULT": "s3://bucket/d"}
+    assert known(default).payloads(None) == "s3://bucket/d"
+    assert known(default | {"LOGIO_PAYLOADS": "s3://bucket/short"}).payloads(None) == "s3://bucket/d"
+
+
+def warnings_of(content: str, environment: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What is said of the settings of a terminal, once per command."""
+    written(Path("logio.toml"), content)
+    monkeypatch.setattr("os.environ", {"HOME": "/nowhere"} | environment)
+    warnings: list[str] = []
+    ConnectionUrls.load(warnings.append)
+    return warnings
+
+
+def test_a_payload_store_under_an_id_that_nobody_has_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    content = (
+        '[connections]\nproduction = "sqlite:////p.db"\n[payloads]\nproductoin = "s3://geheim"\nlogio = "s3://x"\n'
+    )
+    first, second = warnings_of(content, {}, monkeypatch)
+    assert "payload store 'productoin'" in first and "logio_default, production" in first and "geheim" not in first
+    assert "payload store 'logio'" in second
+    content = '[payloads]\nproduction = "s3://a"\nlogio_default = "s3://b"\n'
+    assert warnings_of(content, {"LOGIO_CONN_PRODUCTION": "sqlite:////p.db"}, monkeypatch) == []
+    (said,) = warnings_of("", {"LOGIO_PAYLOADS_PRODUCTION": "s3://a", "LOGIO_PAYLOADS": "s3://b"}, monkeypatch)
+    assert "LOGIO_PAYLOADS_PRODUCTION" in said and "logio_default" in said
+    assert warnings_of("", {"LOGIO_PAYLOADS_MY_LOG": "s3://a", "LOGIO_CONN_MY_LOG": "x://y"}, monkeypatch) == []
+
+
+def test_a_section_that_nobody_reads_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    (said,) = warnings_of('[connection]\nwarehouse = "sqlite:////geheim.db"\n', {}, monkeypatch)
+    assert "'connection'" in said and "[connections], [payloads]" in said and "geheim" not in said
+
+
 def test_without_a_setting_an_sqlite_log_has_its_payloads_beside_it(tmp_path: Path) -> None:
     assert known({}).payloads(None) == str(tmp_path / ".logio" / "logio.db.payloads")
     connections = known({"LOGIO_URL": "postgresql://u:p@host/log", "LOGIO_PAYLOADS": "s3://bucket/x"})

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import sys
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,12 +15,15 @@ from airflow_logio.cli.app import main
 from airflow_logio.errors import UnknownRun
 from airflow_logio.protocol import effects as fx
 from airflow_logio.protocol.values import Event, Port
+from airflow_logio.runtime.launch.driver_files import FORGOTTEN_SECONDS, KEPT_SECONDS
+from airflow_logio.runtime.launch.launcher import LocalProcessLauncher
+from airflow_logio.runtime.launch.processes import own_identity
 from airflow_logio.runtime.payloads import Payloads, payload_root
 from airflow_logio.store.records import Run
 from airflow_logio.store.sql.store import SqlLogStore
 from tests.store.test_maintenance import finish, rows_of, started
 from tests.support.garbage import NOTHING, event, left, used
-from tests.support.logs import IN, Driver, open_sql_store
+from tests.support.logs import IN, Driver, open_sql_store, spec
 
 
 @dataclass
@@ -85,6 +90,46 @@ def test_a_dry_run_changes_nothing(terminal: Terminal) -> None:
     assert "nothing would be done" not in terminal.logio("gc", "--dry-run", "--older-than", "30d")[1]
     assert rows_of(terminal.store, run.run_id) == before
     assert len(terminal.files(run)) == 1
+
+
+def test_files_of_the_drivers_of_ended_runs_are_removed(terminal: Terminal, tmp_path: Path) -> None:
+    """Where the log says that they are, on this machine; those of other runs stay."""
+    folders = {}
+    for name in ("run-1", "run-2"):
+        run = terminal.store.start_run(spec("g", dag_run=name))
+        folders[name] = tmp_path / "anywhere" / run.uid
+        log = folders[name] / "g" / "1" / "driver.log"
+        log.parent.mkdir(parents=True)
+        log.write_text("said")
+        claim = terminal.store.claim(run.run_id, "g", expected=0, reason="test")
+        terminal.store.submitted(claim, log_path=str(log), launcher=own_identity())
+        ref = terminal.store.register(claim, own_identity())
+        if name == "run-1":
+            session = terminal.store.session(ref)
+            session.open()
+            session.commit([fx.FinishGroup()])
+    assert f"would remove {folders['run-1']}" in terminal.logio("gc", "--dry-run")[1]
+    assert folders["run-1"].is_dir()
+    assert "files of the drivers of 1 run(s) removed" in terminal.logio("gc")[1]
+    assert [folder.is_dir() for folder in folders.values()] == [False, True]
+    assert "files of" not in terminal.logio("gc")[1]
+
+
+def test_a_launch_removes_the_files_of_runs_that_ended_long_ago(terminal: Terminal, tmp_path: Path) -> None:
+    old, _ = terminal.run("run-1")
+    with terminal.store.engine.begin() as connection:
+        connection.exec_driver_sql(f"UPDATE logio_run SET ended_at = ended_at - {KEPT_SECONDS + 60}")
+    young, _ = terminal.run("run-2")
+    halted, _ = terminal.run("run-3", ended=False)
+    long_ago = time.time() - FORGOTTEN_SECONDS - 60
+    for run in (old, young, halted):
+        (tmp_path / "work" / run.uid / "a" / "1").mkdir(parents=True)
+        for folder in (tmp_path / "work" / run.uid, *(tmp_path / "work" / run.uid).rglob("*")):
+            os.utime(folder, (long_ago, long_ago))
+    for number in range(60):
+        terminal.store.start_run(spec("g", dag_run=f"newer-{number}"))
+    assert LocalProcessLauncher(tmp_path / "work").tidy_up(terminal.store) == 1
+    assert {folder.name for folder in (tmp_path / "work").iterdir()} == {young.uid, halted.uid}
 
 
 def test_old_runs_are_removed_altogether(terminal: Terminal) -> None:

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from airflow_logio.protocol.states import GroupState
-from airflow_logio.runtime.launch.launcher import APPLICATION
 from airflow_logio.runtime.launch.leftovers import local_drivers
+from airflow_logio.runtime.launch.processes import APPLICATION
 from airflow_logio.runtime.supervision.run_tender import AGAIN_SECONDS, NOTE_SECONDS, Round, RunTender
 from airflow_logio.runtime.supervision.void_drivers import VoidDriverEnder
 from airflow_logio.store.memory import MemoryLogStore

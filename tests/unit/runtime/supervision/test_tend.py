@@ -18,7 +18,8 @@ from airflow_logio.protocol import effects as fx
 from airflow_logio.protocol.liveness import Lease, LeaseObserver, RecoveryBudget
 from airflow_logio.protocol.states import GroupState
 from airflow_logio.runtime.launch import leftovers, processes
-from airflow_logio.runtime.launch.launcher import APPLICATION, CONFIG_NAME, LaunchContext, launch_group
+from airflow_logio.runtime.launch.launcher import CONFIG_NAME, LaunchContext, launch_group
+from airflow_logio.runtime.launch.processes import APPLICATION
 from airflow_logio.runtime.supervision.end_drivers import DriverEnder
 from airflow_logio.runtime.supervision.group_watch import GroupWatcher, Observation
 from airflow_logio.runtime.supervision.tend import recover_if_dead
@@ -199,6 +200,22 @@ def test_a_step_of_the_clock_moves_no_identity(sleeper: Sleeper, monkeypatch: py
     assert processes.is_gone(replace(identity, start_time=identity.start_time - 1)) is True
     assert processes.is_gone(replace(identity, boot_id="another")) is True
     assert processes.is_gone(replace(identity, host="elsewhere")) is None
+
+
+def test_a_process_of_another_container_is_nobodys_namesake(sleeper: Sleeper) -> None:
+    """Two containers of one machine share the boot, may share the host name, and count pids from 1."""
+    child = sleeper()
+    own = processes.identity_of(child.pid)
+    assert own is not None
+    boot, _, namespace = own.boot_id.partition("/")
+    assert boot
+    assert namespace or not Path("/proc/self/ns/pid").is_symlink()
+    for elsewhere in (replace(own, boot_id=f"{boot}/1"), replace(own, boot_id=f"{boot}/1", pid=2**22 + 1)):
+        assert processes.is_gone(elsewhere) is None
+        assert not processes.is_local(elsewhere)
+        assert processes.end(elsewhere)
+    assert child.poll() is None
+    assert processes.is_gone(replace(own, boot_id=f"another/{namespace}")) is True, "no container survives a boot"
 
 
 def test_a_shell_in_a_drivers_folder_is_left_alone(sleeper: Sleeper, tmp_path: Path) -> None:

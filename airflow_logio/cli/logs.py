@@ -1,0 +1,142 @@
+"""`logio logs`: what the drivers of a group have printed."""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from airflow_logio.cli.common import LogOption, RunArgument, err, opened, warn
+from airflow_logio.cli.connection_file import ConnectionUrls
+from airflow_logio.errors import ConfigurationError
+from airflow_logio.protocol.states import ENDED
+from airflow_logio.runtime.launch.driver_log import LogReader
+from airflow_logio.runtime.launch.processes import is_gone, this_host
+from airflow_logio.store.port import LogStore
+from airflow_logio.store.records import DriverRecord, Run
+
+INTERRUPTED = 130
+POLL_SECONDS = 0.5
+LAST_WORDS_SECONDS = 5.0
+"""So long --follow waits for a driver to end after its group has."""
+
+
+def register(app: typer.Typer) -> None:
+    app.command("logs")(logs)
+
+
+def logs(
+    run: RunArgument,
+    group: Annotated[str, typer.Argument(help="Group, or a replica of one")],
+    log: LogOption = None,
+    incarnation: Annotated[int | None, typer.Option(help="Which incarnation. Default: the latest", min=1)] = None,
+    follow: Annotated[
+        bool, typer.Option("--follow", "-f", help="Keep printing, recoveries included, until the group has ended")
+    ] = False,
+) -> None:
+    """Print the log of a group's driver, on the machine where it was launched. Python, Spark and the JVM write to it."""
+    if follow and incarnation is not None:
+        raise typer.BadParameter("it follows the latest incarnation; leave --incarnation out", param_hint="--follow")
+    with opened(ConnectionUrls.load(warn).log_url(log)) as store:
+        found = store.find_run(run)
+        store.group(found.run_id, group)  # its error says which groups there are
+        try:
+            if follow:
+                _follow(store, found, group)
+            else:
+                _print(_reader(_driver(store, found, group, incarnation)).read())
+        except KeyboardInterrupt:
+            raise typer.Exit(INTERRUPTED) from None
+
+
+def _follow(store: LogStore, run: Run, group: str) -> None:
+    """One incarnation after the other, each to its end."""
+    reader: LogReader | None = None
+    shown = 0
+    left = LAST_WORDS_SECONDS
+    while True:
+        latest = _latest(store, run, group)
+        has_ended = store.group(run.run_id, group).state in ENDED
+        added = _read(reader) if reader is not None else b""
+        _print(added)
+        if not added and latest is not None and latest.incarnation != shown:
+            _say(latest)
+            reader, shown = _reader(latest), latest.incarnation
+            continue
+        if has_ended and not added:
+            if reader is None:
+                raise _no_driver(run, group)
+            if left <= 0 or _is_silent(store, run, group):
+                return
+            left -= POLL_SECONDS
+        time.sleep(POLL_SECONDS)
+
+
+def _is_silent(store: LogStore, run: Run, group: str) -> bool:
+    """Whether the last driver of the group prints nothing any more."""
+    identity = store.group(run.run_id, group).identity
+    return identity is None or is_gone(identity) is True
+
+
+def _latest(store: LogStore, run: Run, group: str) -> DriverRecord | None:
+    launched = [one for one in store.drivers(run.run_id) if one.group == group and one.log_path is not None]
+    return launched[-1] if launched else None
+
+
+def _driver(store: LogStore, run: Run, group: str, incarnation: int | None) -> DriverRecord:
+    """Raises `ConfigurationError` if there is none."""
+    if incarnation is None:
+        if (latest := _latest(store, run, group)) is None:
+            raise _no_driver(run, group)
+        return latest
+    of_group = {one.incarnation: one for one in store.drivers(run.run_id) if one.group == group}
+    if incarnation not in of_group:
+        known = f"it has {', '.join(map(str, of_group))}" if of_group else "none was launched yet"
+        raise ConfigurationError(f"group {group!r} of run {run.spec.key} has no incarnation {incarnation}: {known}")
+    return of_group[incarnation]
+
+
+def _no_driver(run: Run, group: str) -> ConfigurationError:
+    return ConfigurationError(
+        f"group {group!r} of run {run.spec.key} has no driver with a log yet: none was launched, or another launcher keeps "
+        "what it prints"
+    )
+
+
+def _reader(driver: DriverRecord) -> LogReader:
+    """Raises `ConfigurationError` if the log is on another machine, or was removed."""
+    where = f"the log of group {driver.group!r}, incarnation {driver.incarnation},"
+    if driver.log_path is None:
+        raise ConfigurationError(
+            f"{where} does not exist: spark-submit was not started, or its launcher keeps it elsewhere"
+        )
+    path = Path(driver.log_path)
+    if path.is_file():
+        return LogReader(path)
+    if driver.host not in (None, this_host()):
+        raise ConfigurationError(
+            f"{where} is {path} on {driver.host}, and this is {this_host()}: run this command there"
+        )
+    raise ConfigurationError(
+        f"{where} was {path} on this machine, and is no longer there: files of drivers are removed by `logio gc`, and by "
+        "later launches"
+    )
+
+
+def _read(reader: LogReader) -> bytes:
+    try:
+        return reader.read()
+    except OSError:  # removed meanwhile
+        return b""
+
+
+def _say(driver: DriverRecord) -> None:
+    err.print(f"== {driver.group}, incarnation {driver.incarnation}: {driver.log_path}", style="bold", markup=False)
+
+
+def _print(text: bytes) -> None:
+    sys.stdout.write(text.decode(errors="replace"))
+    sys.stdout.flush()
