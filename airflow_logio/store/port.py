@@ -268,7 +268,10 @@ class LogStore(ABC):
     @abstractmethod
     def check_heartbeats(self) -> None:
         """Write where heartbeats are written, and take it back. Raises `LogUnavailable` if that is refused: then no driver
-        can say that it is alive (a full disk)."""
+        can say that it is alive (a full disk).
+
+        Cheap to call for each of many late drivers: it does nothing if it has succeeded within the last second.
+        """
 
     @abstractmethod
     def declare_dead(self, ref: GroupRef, cause: str, *, failed_at: FailurePoint | None = None) -> bool:
