@@ -6,12 +6,11 @@ import json
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, ClassVar
 from urllib.parse import quote
 
 from airflow_logio.errors import LogioError
 
-TIMEOUT_SECONDS = 15.0
 _HEALTHY = ("metadatabase", "scheduler", "triggerer", "dag-processor")
 
 
@@ -29,6 +28,9 @@ class AirflowUnavailable(LogioError):
 
 class Airflow:
     """One Airflow instance. When a call needs a token, `login` supplies user and password."""
+
+    timeout_seconds: ClassVar[float] = 15.0
+    """After so long without an answer, Airflow is unavailable."""
 
     def __init__(self, url: str, login: Callable[[], tuple[str, str] | None]) -> None:
         self._url = url
@@ -108,7 +110,7 @@ class Airflow:
         data = None if body is None else json.dumps(body).encode()
         request = urllib.request.Request(self._url + path, data=data, headers=headers, method=method)
         try:
-            with urllib.request.urlopen(request, timeout=TIMEOUT_SECONDS) as answer:
+            with urllib.request.urlopen(request, timeout=self.timeout_seconds) as answer:
                 content = answer.read()
         except urllib.error.HTTPError as error:
             with error:

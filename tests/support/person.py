@@ -13,7 +13,9 @@ from tests.support.waiting import eventually
 
 
 class Person(Airflow):
-    """An API server that is away shows nothing."""
+    """An API server that is unavailable shows nothing. A person waits when the machine is busy."""
+
+    timeout_seconds = 120.0
 
     # --- runs of DAGs --------------------------------------------------------------------------------------------------
 

@@ -63,6 +63,8 @@ class Committer:
         with self._changed:
             while self._queue.is_full() and not (self._broken or self._stopping):
                 self._changed.wait()
+            if self._stopping:
+                return  # what was queued before it is dropped
             self._queue.add(effects)
             self._changed.notify_all()
 
