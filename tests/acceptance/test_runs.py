@@ -146,7 +146,7 @@ def test_another_pipeline_under_the_same_run_is_refused(
     arguments = (sqlite_url, warehouse_url, small_transactions, PlainLauncher(tmp_path / "drivers"))
     with (
         running(*arguments),
-        pytest.raises(IncompatibleRun, match="restore that version, or start a fresh run"),
+        pytest.raises(IncompatibleRun, match=r"was 10, is now 20\. Restore that version and `logio retry"),
         running(*arguments, ref=parse_ref(f"{changed}:sales")),
     ):
         pass

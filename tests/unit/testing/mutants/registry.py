@@ -15,11 +15,13 @@ Break = Callable[[pytest.MonkeyPatch], None]
 
 @dataclass(frozen=True)
 class Mutant:
-    """`scenario` is where it shows; `install` breaks what all drivers share, `world` what its class says."""
+    """`scenario` is where it shows, and `caught_by` names the invariants that may find it first: it is caught for the right
+    reason. `install` breaks what all drivers share, `world` what its class says."""
 
     name: str
     about: str
     scenario: str
+    caught_by: tuple[str, ...]
     install: Break
     world: type[World] = World
 
@@ -28,7 +30,7 @@ MUTANTS: dict[str, Mutant] = {}
 
 
 def mutant(
-    scenario: str, *, driver: type[SimulatedDriver] | None = None, world: type[World] = World
+    scenario: str, *caught_by: str, driver: type[SimulatedDriver] | None = None, world: type[World] = World
 ) -> Callable[[Break], Break]:
     """Register a broken variant under the name of the function that breaks it."""
     if driver is not None:
@@ -36,7 +38,8 @@ def mutant(
 
     def register(install: Break) -> Break:
         assert install.__doc__, install.__name__
-        MUTANTS[install.__name__] = Mutant(install.__name__, install.__doc__, scenario, install, world)
+        assert caught_by, f"{install.__name__} names no invariant"
+        MUTANTS[install.__name__] = Mutant(install.__name__, install.__doc__, scenario, caught_by, install, world)
         return install
 
     return register
