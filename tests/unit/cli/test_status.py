@@ -246,7 +246,8 @@ def test_one_json_object_per_line(flow: TwoGroups, store: LogStore, capsys: pyte
 
 def test_a_page_on_a_terminal(flow: TwoGroups, store: LogStore) -> None:
     painted = io.StringIO()
-    console = Console(file=painted, force_terminal=True, width=160, height=50, color_system=None)
+    xterm = {"TERM": "xterm"}  # whatever runs the tests
+    console = Console(file=painted, force_terminal=True, width=160, height=50, color_system=None, _environ=xterm)
     looks = Looks(
         Reporter(store, flow.run.uid), lambda: None, LogUnavailable("connection refused"), lambda: finish(flow)
     )
