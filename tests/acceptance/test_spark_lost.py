@@ -18,7 +18,7 @@ from airflow_logio.runtime.systems.connections import Connections, WriterIdentit
 
 spark_session.warm_up = lambda session: None
 os.environ["PYSPARK_SUBMIT_ARGS"] = (
-    "--master local[1] --driver-memory 512m --conf spark_session.ui.enabled=false pyspark-shell"
+    "--master local[1] --driver-memory 512m --conf spark.ui.enabled=false pyspark-shell"
 )
 
 def kill_the_jvm(session):
@@ -36,7 +36,7 @@ class Unlucky:
     def tagged(self, sets):
         return pa.table({"inset_id": pa.array(range(len(sets)), pa.int64())})
 
-    def run(self, frame, reads):
+    def run_with(self, frame, reads, params):
         globals()[sys.argv[1]](frame.sparkSession)
         return frame
 
