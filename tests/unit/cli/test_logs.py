@@ -144,9 +144,13 @@ def test_following_is_interrupted(flow: Flow) -> None:
     flow.launch("one\n")
     command = [sys.executable, "-m", "airflow_logio.cli", "logs", flow.run.uid[:8], "g", "-f"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    assert process.stdout is not None
-    assert process.stdout.readline() == "one\n"
-    process.send_signal(signal.SIGINT)
-    _, said = process.communicate(timeout=30)
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "one\n"
+        process.send_signal(signal.SIGINT)
+        _, said = process.communicate(timeout=30)
+    finally:
+        process.kill()
+        process.communicate()
     assert process.returncode == 130
     assert "Traceback" not in said
