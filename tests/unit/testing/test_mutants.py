@@ -19,8 +19,8 @@ def test_there_are_enough_of_them() -> None:
 
 @pytest.mark.parametrize("name", MUTANTS)
 def test_a_broken_variant_is_caught(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """For the right reason: by an invariant that it names. A refusal of log, protocol or external system parks a group, which is
-    an invariant as well; a TypeError on the way there is none."""
+    """For the right reason: by an invariant that it names. A refusal of log, protocol or external system parks a group,
+    which is an invariant as well; a TypeError on the way there is none."""
     mutant = MUTANTS[name]
     simulator = Simulator(SCENARIOS[mutant.scenario](), world_class=mutant.world)
     simulator.reference()  # what is right is known before anything is broken
@@ -29,7 +29,9 @@ def test_a_broken_variant_is_caught(name: str, monkeypatch: pytest.MonkeyPatch) 
     for seed in range(SCHEDULES):
         _, failure = simulator.run(seed)
         if failure is not None and failure.invariant != CRASHED:
-            assert failure.invariant in mutant.caught_by, f"caught for another reason, by {failure.invariant}: {failure}"
+            assert failure.invariant in mutant.caught_by, (
+                f"caught for another reason, by {failure.invariant}: {failure}"
+            )
             return
         crashed = crashed or failure
     raise AssertionError(f"nobody noticed: {mutant.about} (it crashed: {crashed})" if crashed else mutant.about)

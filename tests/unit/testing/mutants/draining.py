@@ -19,7 +19,7 @@ from airflow_logio.testing.simulator.driver.simulated_driver import SimulatedDri
 from tests.unit.testing.mutants.registry import mutant
 
 
-@mutant("linear")
+@mutant("linear", "a_drain_is_not_taken_back")
 def wish_lost_with_the_incarnation(patch: pytest.MonkeyPatch) -> None:
     """A claim takes back that the group was asked to drain: its successor reads everything."""
     patch.setattr(groups, "wish_after_claim", lambda _desired: GroupState.RUNNING)
@@ -32,7 +32,7 @@ class HearsLate(SimulatedDriver):
         self.heard = False
 
 
-@mutant("linear", driver=HearsLate)
+@mutant("linear", "what_is_to_drain_reads_no_further", driver=HearsLate)
 def reads_before_it_has_heard(_patch: pytest.MonkeyPatch) -> None:
     """A driver that recovers a draining group reads on until its first heartbeat is answered."""
 
@@ -46,7 +46,7 @@ class TakesTheWishForDone(SimulatedDriver):
         super()._start_threads()
 
 
-@mutant("linear", driver=TakesTheWishForDone)
+@mutant("linear", "the_end_of_a_stream_is_once_and_last", driver=TakesTheWishForDone)
 def drained_source_forgets_its_end(patch: pytest.MonkeyPatch) -> None:
     """That a drained source has ended is not stored with its end of stream: a successor reads on behind it."""
 
@@ -70,7 +70,7 @@ def drained_source_forgets_its_end(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(SourceProtocol, "cut_short", remembering)
 
 
-@mutant("linear")
+@mutant("linear", "event_ids_are_gapless")
 def end_before_the_last_batch(patch: pytest.MonkeyPatch) -> None:
     """The end of the stream is logged first, and in the same step the batches that came before it."""
     close_step = GroupProtocol.close_step
@@ -99,12 +99,12 @@ class EndsApart(SimulatedDriver):
         return closed
 
 
-@mutant("linear", driver=EndsApart)
+@mutant("linear", "no_group_is_parked", driver=EndsApart)
 def end_apart_from_its_source(_patch: pytest.MonkeyPatch) -> None:
     """A crash between the two transactions leaves a stream that has ended and a source that has not."""
 
 
-@mutant("feed")
+@mutant("feed", "destinations_are_those_of_a_run_without_failures")
 def stored_effect_cut_short(patch: pytest.MonkeyPatch) -> None:
     """Of a stored effect only what is logged is used: the rest, which nobody can read again, is discarded."""
 
@@ -128,7 +128,7 @@ class ReadsForTheLastTime(SimulatedDriver):
         return not self.reading.sources and super().must_drain
 
 
-@mutant("feed", driver=ReadsForTheLastTime)
+@mutant("feed", "what_is_to_drain_reads_no_further", driver=ReadsForTheLastTime)
 def read_once_more_to_drain(patch: pytest.MonkeyPatch) -> None:
     """A successor that is to drain reads the outside once more before it ends."""
     begin = GroupLoop._begin_source
@@ -139,7 +139,7 @@ def read_once_more_to_drain(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(GroupLoop, "_begin_source", once_more)
 
 
-@mutant("feed")
+@mutant("feed", "every_schedule_ends")
 def drain_forgets_the_read_under_way(patch: pytest.MonkeyPatch) -> None:
     """Only sources without a read action under way end when the group drains."""
     sources = GroupLoop.sources.fget  # type: ignore[attr-defined]
@@ -164,6 +164,6 @@ class DrainsOnce(SimulatedDriver):
         return super()._drain(about, many, outcome)
 
 
-@mutant("linear", driver=DrainsOnce)
+@mutant("linear", "every_schedule_ends", driver=DrainsOnce)
 def not_drained_again_after_a_rebuild(_patch: pytest.MonkeyPatch) -> None:
     """A driver that has lost its memory, or its forerunner, leaves the ends of the streams to whoever was asked first."""

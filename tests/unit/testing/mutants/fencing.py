@@ -26,7 +26,7 @@ def _commit_unchecked(self: MemoryGroupSession, effects: Effects) -> tuple[Any, 
         return apply_effects(self._tables, self.ref, effects)
 
 
-@mutant("linear")
+@mutant("linear", "a_replaced_driver_commits_nothing")
 def no_fence(patch: pytest.MonkeyPatch) -> None:
     """Commits are not conditional on incarnation, epoch and commit number."""
     patch.setattr(MemoryGroupSession, "commit", _commit_unchecked)
@@ -46,7 +46,7 @@ class ChecksThenApplies(SimulatedDriver):
         return super()._commit(about, many, outcome)
 
 
-@mutant("linear", driver=ChecksThenApplies)
+@mutant("linear", "a_replaced_driver_commits_nothing", driver=ChecksThenApplies)
 def fence_by_plain_select(patch: pytest.MonkeyPatch) -> None:
     """The incarnation is compared by a SELECT; by the time the effects are applied, a successor may have read the log."""
     patch.setattr(MemoryGroupSession, "commit", _commit_unchecked)
@@ -57,24 +57,24 @@ class AsksTooEarly(SimulatedDriver):
         return True
 
 
-@mutant("linear", driver=AsksTooEarly)
+@mutant("linear", "no_group_is_parked", driver=AsksTooEarly)
 def read_back_without_the_lock(_patch: pytest.MonkeyPatch) -> None:
     """After a lost connection the fence is read at once, without waiting for the transaction to be decided."""
 
 
-@mutant("linear")
+@mutant("linear", "no_group_is_parked")
 def retry_without_read_back(patch: pytest.MonkeyPatch) -> None:
     """The committer drops the unknown outcome: the transaction is sent again without asking the log what became of it."""
     patch.setattr(CommitAttempt, "is_in_doubt", property(lambda _self: False))
 
 
-@mutant("linear")
+@mutant("linear", "a_write_action_is_logged_before_it_is_applied")
 def unknown_is_committed(patch: pytest.MonkeyPatch) -> None:
     """The committer takes a transaction of unknown outcome for committed."""
     patch.setattr(CommitAttempt, "was_committed", lambda _self, _epoch, _commit_no: True)
 
 
-@mutant("linear")
+@mutant("linear", "a_replaced_driver_has_no_heartbeat")
 def heartbeat_unfenced(patch: pytest.MonkeyPatch) -> None:
     """A heartbeat is written whoever sends it: a zombie looks like a living driver."""
 

@@ -19,7 +19,7 @@ from airflow_logio.testing.simulator.world import World
 from tests.unit.testing.mutants.registry import mutant
 
 
-@mutant("retry")
+@mutant("retry", "destinations_are_those_of_a_run_without_failures")
 def ends_not_taken_back(patch: pytest.MonkeyPatch) -> None:
     """A retry puts Input Sets back behind the logged end of their stream, which stays."""
 
@@ -31,7 +31,7 @@ def ends_not_taken_back(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(quarantine, "reopen", stays)
 
 
-@mutant("retry")
+@mutant("retry", "destinations_are_those_of_a_run_without_failures", "the_end_of_a_stream_is_once_and_last")
 def end_not_resumed(patch: pytest.MonkeyPatch) -> None:
     """An end that was taken back and not received yet is delivered as it was: the receiver ends before its time."""
 
@@ -43,7 +43,7 @@ def end_not_resumed(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(quarantine, "reopen", forgotten)
 
 
-@mutant("retry")
+@mutant("retry", "a_finished_group_holds_nothing")
 def epochs_not_raised(patch: pytest.MonkeyPatch) -> None:
     """A retry changes the log under drivers that go on with what they have in memory."""
 
@@ -63,12 +63,17 @@ class DoubtsWithoutTheFence(World):
         self._doubts[driver.plan.name] = (driver, effects)
 
 
-@mutant("retry", world=DoubtsWithoutTheFence)
+@mutant(
+    "retry",
+    "destinations_are_those_of_a_run_without_failures",
+    "a_finished_group_holds_nothing",
+    world=DoubtsWithoutTheFence,
+)
 def commit_in_a_new_epoch(_patch: pytest.MonkeyPatch) -> None:
     """A driver reads the epoch again before it sends what it has made in the one before."""
 
 
-@mutant("retry")
+@mutant("retry", "destinations_are_those_of_a_run_without_failures")
 def state_event_left_aside(patch: pytest.MonkeyPatch) -> None:
     """A retry puts back the events of an Input Set, not the global state that it saw."""
     relog = Tables.relog
@@ -81,7 +86,7 @@ def state_event_left_aside(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Tables, "relog", only_events)
 
 
-@mutant("linear")
+@mutant("linear", "what_is_in_retention_is_kept")
 def retention_not_heeded(patch: pytest.MonkeyPatch) -> None:
     """Lineage expires as soon as it is not needed for recovery, however young it is."""
     old_bodies = expiry._old_bodies
@@ -92,7 +97,7 @@ def retention_not_heeded(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(expiry, "_old_bodies", all_of_them)
 
 
-@mutant("linear")
+@mutant("linear", "destinations_are_those_of_a_run_without_failures")
 def expiry_of_what_kept_events_are_made_of(patch: pytest.MonkeyPatch) -> None:
     """What is old goes, though a younger event that is kept was made of it."""
 
@@ -106,7 +111,7 @@ def expiry_of_what_kept_events_are_made_of(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(expiry, "_drop_used_rows", used)
 
 
-@mutant("swapped")
+@mutant("swapped", "no_body_is_collected_that_is_needed")
 def sweep_of_what_is_on_its_way(patch: pytest.MonkeyPatch) -> None:
     """The sweep of a shared port removes bodies, whoever has not used them yet."""
 

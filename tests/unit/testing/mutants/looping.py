@@ -19,19 +19,19 @@ from airflow_logio.testing.simulator.driver import held_up
 from tests.unit.testing.mutants.registry import mutant
 
 
-@mutant("spread")
+@mutant("spread", "every_schedule_ends", "only_the_replaced_are_fenced")
 def opened_after_the_log_was_read(patch: pytest.MonkeyPatch) -> None:
     """The log is read, and only then the fence: what is committed in between is in neither memory."""
     patch.setattr(life, "START", (LifeStep.ASK_SLOTS, LifeStep.READ, LifeStep.OPEN, LifeStep.REBUILD))
 
 
-@mutant("keyed")
+@mutant("keyed", "every_schedule_ends")
 def slots_asked_for_before_the_fence(patch: pytest.MonkeyPatch) -> None:
     """A move between the question and the fence is not seen: two replicas work on a slot, or none does."""
     patch.setattr(life, "START", (LifeStep.ASK_SLOTS, LifeStep.OPEN, LifeStep.READ, LifeStep.REBUILD))
 
 
-@mutant("linear")
+@mutant("linear", "no_group_is_parked", "event_ids_are_gapless")
 def voided_epoch_keeps_its_memory(patch: pytest.MonkeyPatch) -> None:
     """An epoch that is void raises the epoch, and goes on with what it has in memory."""
     stopped = Life.stopped
@@ -43,7 +43,7 @@ def voided_epoch_keeps_its_memory(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Life, "stopped", in_memory)
 
 
-@mutant("linear")
+@mutant("linear", "a_finished_group_holds_nothing")
 def finished_with_writes_under_way(patch: pytest.MonkeyPatch) -> None:
     """A group finishes when its streams have ended, whatever its writers have not applied."""
 
@@ -53,13 +53,13 @@ def finished_with_writes_under_way(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(GroupLoop, "is_finished", at_once)
 
 
-@mutant("linear")
+@mutant("linear", "no_step_waits_for_ever")
 def steps_are_never_due(patch: pytest.MonkeyPatch) -> None:
     """Assignments without an Output Set wait for company that may never come."""
     patch.setattr(GroupLoop, "is_due", lambda self, _now: self.wants_to_commit())
 
 
-@mutant("linear")
+@mutant("linear", "a_finished_group_holds_nothing", "no_group_is_parked")
 def pending_writes_forgotten(patch: pytest.MonkeyPatch) -> None:
     """Write actions that were pending at recovery are not handed to their writers (Algorithm 8 left out)."""
     write = GroupLoop.write
@@ -71,7 +71,7 @@ def pending_writes_forgotten(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(GroupLoop, "write", only_new)
 
 
-@mutant("linear")
+@mutant("linear", "a_finished_group_holds_nothing")
 def success_is_not_logged(patch: pytest.MonkeyPatch) -> None:
     """The success of write actions is noted in memory, and not in the log."""
 
@@ -81,13 +81,13 @@ def success_is_not_logged(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(GroupLoop, "applied", in_memory)
 
 
-@mutant("linear")
+@mutant("linear", "every_schedule_ends")
 def held_up_for_ever(patch: pytest.MonkeyPatch) -> None:
     """A sender that back-pressure holds up does not hear that its receiver has caught up."""
     patch.setattr(Backlog, "learn", lambda _self, _counters: None)
 
 
-@mutant("functions")
+@mutant("functions", "every_schedule_ends")
 def held_up_by_what_is_not_done(patch: pytest.MonkeyPatch) -> None:
     """Back-pressure counts what a receiver has not done, not what it has not acknowledged: a large window waits for ever."""
 

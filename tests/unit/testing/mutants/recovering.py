@@ -21,7 +21,7 @@ from airflow_logio.testing.simulator.world import Action, World
 from tests.unit.testing.mutants.registry import mutant
 
 
-@mutant("linear")
+@mutant("linear", "an_event_is_used_once")
 def filter_with_less_than(patch: pytest.MonkeyPatch) -> None:
     """The duplicate filter of Algorithm 2 Step 1 as printed: `<` where it must be `<=`."""
 
@@ -31,7 +31,7 @@ def filter_with_less_than(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Context, "is_obsolete", is_obsolete)
 
 
-@mutant("functions")
+@mutant("functions", "destinations_are_those_of_a_run_without_failures")
 def triggering_during_recovery(patch: pytest.MonkeyPatch) -> None:
     """Reloaded events go through State Update and Triggering like new ones."""
     reload = OperatorProtocol.reload
@@ -43,7 +43,7 @@ def triggering_during_recovery(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(OperatorProtocol, "reload", as_if_new)
 
 
-@mutant("functions")
+@mutant("functions", "no_group_is_parked")
 def reloads_some(patch: pytest.MonkeyPatch) -> None:
     """Of the events of an Input Set, only the first is reloaded, and generation marks done what it finds."""
     order = reload_order
@@ -57,7 +57,7 @@ def reloads_some(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(group_module, "reload_order", firsts)
 
 
-@mutant("functions")
+@mutant("functions", "destinations_are_those_of_a_run_without_failures")
 def done_count_unchecked(patch: pytest.MonkeyPatch) -> None:
     """The same, and the log marks done whatever rows it finds, without comparing their number with that of the step."""
     reloads_some(patch)
@@ -68,7 +68,7 @@ def done_count_unchecked(patch: pytest.MonkeyPatch) -> None:
     patch.setitem(apply._CONCLUDE, MarkDone, mark_done)
 
 
-@mutant("functions")
+@mutant("functions", "closed_input_sets_stay_closed")
 def closed_input_sets_forgotten(patch: pytest.MonkeyPatch) -> None:
     """Which Input Sets are closed is not recovered: an event could join one that has been generated."""
     restore = OperatorProtocol.restore
@@ -80,13 +80,13 @@ def closed_input_sets_forgotten(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(OperatorProtocol, "restore", without_closed)
 
 
-@mutant("synchronized")
+@mutant("synchronized", "destinations_are_those_of_a_run_without_failures")
 def declared_order_forgotten(patch: pytest.MonkeyPatch) -> None:
     """Recovery reloads round robin, though the operator has declared an order of its ports."""
     patch.setattr(group_module, "reload_order", lambda acknowledged, _orders: reload_order(acknowledged, {}))
 
 
-@mutant("linear")
+@mutant("linear", "destinations_are_those_of_a_run_without_failures")
 def lineage_forgotten(patch: pytest.MonkeyPatch) -> None:
     """A reloaded event does not tell that its Input Set is in a lineage scope."""
     reload = OperatorProtocol.reload
@@ -118,7 +118,7 @@ class RecomputesMarks(SimulatedDriver):
         super()._start_threads()
 
 
-@mutant("idempotent", driver=RecomputesMarks)
+@mutant("idempotent", "no_group_is_parked", driver=RecomputesMarks)
 def marks_recomputed_from_rows(_patch: pytest.MonkeyPatch) -> None:
     """The mark of a port is the greatest event that EVENT_LOG shows as used: garbage collection takes it away."""
 
@@ -134,7 +134,7 @@ class RecomputesIds(SimulatedDriver):
         super()._start_threads()
 
 
-@mutant("idempotent", driver=RecomputesIds)
+@mutant("idempotent", "a_context_never_goes_back", driver=RecomputesIds)
 def ids_recomputed_from_rows(_patch: pytest.MonkeyPatch) -> None:
     """The next event id is one more than the greatest in the log, which may have been collected."""
 
@@ -145,12 +145,12 @@ class SkipsOne(SimulatedDriver):
         self.cursors = {port: mark + bool(mark) for port, mark in self.cursors.items()}
 
 
-@mutant("linear", driver=SkipsOne)
+@mutant("linear", "no_group_is_parked", driver=SkipsOne)
 def cursor_behind_the_mark(_patch: pytest.MonkeyPatch) -> None:
     """After a recovery the channel begins one event too late."""
 
 
-@mutant("feed")
+@mutant("feed", "a_stored_effect_is_kept")
 def effect_dropped_in_the_loop(patch: pytest.MonkeyPatch) -> None:
     """Listing 1 as printed: the stored effect of a read action is discarded when its first batch is made."""
     emit, read = Reading.emit, Reading.read
@@ -171,7 +171,7 @@ def effect_dropped_in_the_loop(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Reading, "read", whole)
 
 
-@mutant("feed")
+@mutant("feed", "a_complete_read_action_is_never_read_again")
 def complete_action_read_again(patch: pytest.MonkeyPatch) -> None:
     """A non-replayable read action of which no event is logged yet is executed again, though its effect is stored."""
     order = Reading.order
@@ -192,7 +192,7 @@ class SweepsLiveOnes(World):
         return True
 
 
-@mutant("feed", world=SweepsLiveOnes)
+@mutant("feed", "a_stored_effect_is_kept", world=SweepsLiveOnes)
 def sweep_of_a_living_incarnation(patch: pytest.MonkeyPatch) -> None:
     """The sweep removes every payload that the log does not name, also what a living driver has just stored."""
     from airflow_logio.testing.simulator import world

@@ -19,7 +19,7 @@ from airflow_logio.store.records import Run, ScalingRequest
 from tests.unit.testing.mutants.registry import mutant
 
 
-@mutant("spread")
+@mutant("spread", "what_is_done_was_done_before")
 def settled_before_the_move(patch: pytest.MonkeyPatch) -> None:
     """An executor calls a request done, then moves the slots: it may die in between."""
     move = scaling._move
@@ -33,7 +33,7 @@ def settled_before_the_move(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(scaling, "_move", settled)
 
 
-@mutant("copies")
+@mutant("copies", "what_is_done_was_done_before")
 def busy_taken_for_done(patch: pytest.MonkeyPatch) -> None:
     """A move that a replica's commit held up is taken for one that was made."""
     move = scaling._move
@@ -49,13 +49,13 @@ def busy_taken_for_done(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(scaling, "_move", impatient)
 
 
-@mutant("spread")
+@mutant("spread", "nothing_moves_for_a_settled_request")
 def superseded_request_carried_out(patch: pytest.MonkeyPatch) -> None:
     """The log moves slots for a request that has given way to a newer one."""
     patch.setattr(requests, "check_open", lambda _request_id, _state: None)
 
 
-@mutant("keyed")
+@mutant("keyed", "nothing_moves_for_a_settled_request")
 def carries_on_from_what_it_saw(patch: pytest.MonkeyPatch) -> None:
     """An executor goes by the request as it read it before it was delayed, and does not say for which one it acts."""
     patch.setattr(scaling, "_as_it_is", lambda _store, request: request)
@@ -68,7 +68,7 @@ def carries_on_from_what_it_saw(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(MemoryLogStore, "rescale", unasked(rescale))
 
 
-@mutant("spread")
+@mutant("spread", "a_replica_is_launched_for_an_open_request")
 def launched_for_an_older_request(patch: pytest.MonkeyPatch) -> None:
     """A claim does not ask whether the request is open: a replica runs that nobody wants."""
     claim = MemoryLogStore.claim
@@ -79,7 +79,7 @@ def launched_for_an_older_request(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(MemoryLogStore, "claim", whenever)
 
 
-@mutant("copies")
+@mutant("copies", "a_key_names_one_request")
 def key_makes_two_rows(patch: pytest.MonkeyPatch) -> None:
     """A key is kept, and nobody looks whether there is a request of it: a task that is tried again asks twice."""
     request = requests.request
@@ -92,19 +92,19 @@ def key_makes_two_rows(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(requests, "request", unseen)
 
 
-@mutant("keyed")
+@mutant("keyed", "one_request_of_a_group_is_open")
 def older_request_stays_open(patch: pytest.MonkeyPatch) -> None:
     """A newer request does not refuse an older one: two executors pull in two directions for ever."""
     patch.setattr(requests, "OPEN_SCALING", frozenset[ScalingState]())
 
 
-@mutant("spread")
+@mutant("spread", "a_request_is_settled_once")
 def settled_twice(patch: pytest.MonkeyPatch) -> None:
     """What is settled is settled again by whoever comes late: an executor accepts what is done."""
     patch.setattr(requests, "came_from", lambda _state: frozenset(ScalingState))
 
 
-@mutant("copies")
+@mutant("copies", "an_executor_never_fails")
 def fails_when_somebody_was_faster(patch: pytest.MonkeyPatch) -> None:
     """An executor that finds a replica claimed by another one takes that for an error of its own."""
     patch.setattr(
@@ -116,25 +116,25 @@ def fails_when_somebody_was_faster(patch: pytest.MonkeyPatch) -> None:
     )
 
 
-@mutant("keyed")
+@mutant("keyed", "every_schedule_ends")
 def nobody_wakes_who_has_only_to_finish(patch: pytest.MonkeyPatch) -> None:
     """A group that was put to sleep when it had taken the end of its stream is not woken: the run never ends."""
     patch.setattr(slots, "has_left", lambda _spec, _group, _over, _states: False)
 
 
-@mutant("copies")
+@mutant("copies", "every_schedule_ends")
 def nobody_wakes_who_sleeps(patch: pytest.MonkeyPatch) -> None:
     """A supervisor carries requests out, and makes none for a group that sleeps and has work."""
     patch.setattr(scaling, "_wake_up", lambda *_: [])
 
 
-@mutant("spread")
+@mutant("spread", "no_request_stays_open")
 def open_when_the_run_has_ended(patch: pytest.MonkeyPatch) -> None:
     """What was asked for and not met when the run ended stays open."""
     patch.setattr(scaling, "why_not", lambda _run, _of_group, _request: None)
 
 
-@mutant("keyed")
+@mutant("keyed", "slots_are_placed_as_was_asked")
 def all_slots_to_one(patch: pytest.MonkeyPatch) -> None:
     """An executor launches as many replicas as were asked for, and gives all slots to the first."""
     patch.setattr(scaling, "balanced", lambda of_group, replicas: balanced(of_group, replicas[:1]))

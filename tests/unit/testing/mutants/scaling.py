@@ -33,13 +33,13 @@ from airflow_logio.testing.simulator.world import World
 from tests.unit.testing.mutants.registry import mutant
 
 
-@mutant("spread")
+@mutant("spread", "who_loses_or_gains_a_slot_gets_a_new_epoch")
 def losing_replica_keeps_its_epoch(patch: pytest.MonkeyPatch) -> None:
     """The epoch of a replica that loses a slot is not raised: it commits what its new owner has not seen."""
     patch.setattr(Rescaling, "voided", property(lambda self: self.gaining))
 
 
-@mutant("spread")
+@mutant("spread", "who_loses_or_gains_a_slot_gets_a_new_epoch")
 def gaining_replica_keeps_its_epoch(patch: pytest.MonkeyPatch) -> None:
     """The epoch of a replica that gets a slot is not raised: it never learns of it."""
     patch.setattr(Rescaling, "voided", property(lambda self: self.losing))
@@ -55,18 +55,18 @@ class ForgetsWrites(SimulatedDriver):
         super()._new_memory()
 
 
-@mutant("copies", driver=ForgetsWrites)
+@mutant("copies", "no_group_is_parked", driver=ForgetsWrites)
 def pending_writes_stay_behind(_patch: pytest.MonkeyPatch) -> None:
     """Write actions that were pending when a slot moved are left to its old owner, who must not write."""
 
 
-@mutant("copies")
+@mutant("copies", "only_the_replaced_are_fenced")
 def token_without_moves(patch: pytest.MonkeyPatch) -> None:
     """The fencing token of a slot's writer is the incarnation alone: an old owner may hold a higher one."""
     patch.setattr(WriterIdentity, "token_after", lambda self, _moves: self.token)
 
 
-@mutant("spread")
+@mutant("spread", "who_retires_is_retired")
 def retired_replica_left_running(patch: pytest.MonkeyPatch) -> None:
     """A replica that retires keeps its state, and its epoch: its driver goes on."""
     patch.setattr(slots, "_retire", lambda _tables, _key: None)
@@ -84,13 +84,13 @@ class _Keeps(Rescaling):
         return (self.gaining | self.losing) - self.retire
 
 
-@mutant("spread")
+@mutant("spread", "who_retires_is_retired")
 def retired_state_forgotten(patch: pytest.MonkeyPatch) -> None:
     """A replica that retires gets a new epoch, and keeps its state: its driver waits for slots for ever."""
     patch.setattr(slots, "_retire", lambda _tables, _key: None)
 
 
-@mutant("spread")
+@mutant("spread", "what_is_done_stays_as_it_is", "a_slot_is_done_when_its_operators_have_ended")
 def finishes_slots_of_others(patch: pytest.MonkeyPatch) -> None:
     """A replica that has finished marks all slots of its group done."""
 
@@ -102,13 +102,13 @@ def finishes_slots_of_others(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(slots, "finish", finish)
 
 
-@mutant("copies")
+@mutant("copies", "a_run_has_finished_when_all_is_done", "every_schedule_ends")
 def finished_with_open_slots(patch: pytest.MonkeyPatch) -> None:
     """A run has finished when all its groups have: slots of a group that is scaled to zero are nobody's."""
     patch.setattr(slots, "open_slots", lambda _tables, _run_id: {})
 
 
-@mutant("copies")
+@mutant("copies", "a_slot_that_is_done_never_moves")
 def done_slots_move(patch: pytest.MonkeyPatch) -> None:
     """Slots that are done move with the others."""
 
@@ -120,7 +120,7 @@ def done_slots_move(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(slots, "plan", any_slot)
 
 
-@mutant("spread")
+@mutant("spread", "a_retired_replica_is_launched_by_a_request_alone")
 def recovery_of_a_retired_replica(patch: pytest.MonkeyPatch) -> None:
     """A supervisor that has seen a replica die claims it, though it has retired since."""
     claim = groups.claim
@@ -146,18 +146,18 @@ class TakesItForBroken(World):
             super()._refused(driver, error)
 
 
-@mutant("spread", world=TakesItForBroken)
+@mutant("spread", "no_group_is_parked", world=TakesItForBroken)
 def parked_for_the_work_of_another(_patch: pytest.MonkeyPatch) -> None:
     """A replica that finds an event missing parks itself, though the slot has moved and its new owner has used it."""
 
 
-@mutant("spread")
+@mutant("spread", "destinations_are_those_of_a_run_without_failures")
 def ends_with_the_first_slot(patch: pytest.MonkeyPatch) -> None:
     """A Merger ends when one of its streams has: the end overtakes what is on its way in the other slots."""
     patch.setattr(OperatorProtocol, "inputs_ended", lambda self: bool(self.context.ended))
 
 
-@mutant("scaled")
+@mutant("scaled", "no_group_is_parked")
 def progress_ahead_of_the_stream(patch: pytest.MonkeyPatch) -> None:
     """A Dispatcher tells the slots of a window that the stream has not come to: they close the one before too early."""
     progress = Tumbling.progress
@@ -171,7 +171,7 @@ def progress_ahead_of_the_stream(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Tumbling, "progress", ahead)
 
 
-@mutant("scaled")
+@mutant("scaled", "replicas_make_what_one_would_make")
 def slots_of_keys_change(patch: pytest.MonkeyPatch) -> None:
     """The slot of a key is not the same for ever, but depends on who computes it."""
     asked = count()
@@ -182,7 +182,7 @@ def slots_of_keys_change(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(keys, "slots_of", moving)
 
 
-@mutant("scaled")
+@mutant("scaled", "replicas_make_what_one_would_make")
 def merged_twice(patch: pytest.MonkeyPatch) -> None:
     """A Merger sends on some events twice."""
 
@@ -192,7 +192,7 @@ def merged_twice(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Merger, "process", process)
 
 
-@mutant("scaled")
+@mutant("scaled", "replicas_make_what_one_would_make")
 def not_dispatched(patch: pytest.MonkeyPatch) -> None:
     """A Dispatcher passes over a slot now and then: its records go nowhere."""
     part = LeastLoaded.part
@@ -203,7 +203,7 @@ def not_dispatched(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(LeastLoaded, "part", without_some)
 
 
-@mutant("scaled")
+@mutant("scaled", "replicas_make_what_one_would_make")
 def lineage_of_another_slot(patch: pytest.MonkeyPatch) -> None:
     """A Merger's lineage leads to what came before in any slot."""
     add = Ledger.add
@@ -216,13 +216,13 @@ def lineage_of_another_slot(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Ledger, "add", shifted)
 
 
-@mutant("scaled")
+@mutant("scaled", "no_group_is_parked")
 def order_not_kept(patch: pytest.MonkeyPatch) -> None:
     """An ordered Merger sends on what has come."""
     patch.setattr(OrderedMerger, "triggered", lambda _self, _state, open_insets: sorted(open_insets, key=int))
 
 
-@mutant("scaled")
+@mutant("scaled", "no_group_is_parked")
 def places_taken_twice(patch: pytest.MonkeyPatch) -> None:
     """A Dispatcher numbers its events anew in each incarnation: places are taken twice."""
     restore = OperatorProtocol.restore
@@ -235,7 +235,7 @@ def places_taken_twice(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(OperatorProtocol, "restore", forgets)
 
 
-@mutant("scaled")
+@mutant("scaled", "replicas_make_what_one_would_make")
 def places_swapped(patch: pytest.MonkeyPatch) -> None:
     """A Dispatcher gives each second event the place of the one before it."""
     dispatch = Dispatcher.dispatch

@@ -17,7 +17,7 @@ from airflow_logio.testing.simulator.driver.simulated_driver import SimulatedDri
 from tests.unit.testing.mutants.registry import mutant
 
 
-@mutant("linear")
+@mutant("linear", "destinations_are_those_of_a_run_without_failures")
 def trigger_not_committed(patch: pytest.MonkeyPatch) -> None:
     """The stored context does not name Input Sets that are triggered: after a crash they are open again."""
 
@@ -29,7 +29,7 @@ def trigger_not_committed(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(OperatorProtocol, "serialized", serialized)
 
 
-@mutant("linear")
+@mutant("linear", "destinations_are_those_of_a_run_without_failures")
 def snapshot_not_logged(patch: pytest.MonkeyPatch) -> None:
     """The global state that an Input Set saw at its trigger stays in memory: a successor generates with a later one."""
     log_state = OperatorProtocol._log_state
@@ -41,7 +41,7 @@ def snapshot_not_logged(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(OperatorProtocol, "_log_state", kept_in_memory)
 
 
-@mutant("linear")
+@mutant("linear", "marks_are_what_was_acknowledged")
 def acknowledgement_not_a_prefix(patch: pytest.MonkeyPatch) -> None:
     """A transaction acknowledges what it used; events that no Input Set has used are left for later."""
     close = Ledger.close
@@ -63,7 +63,7 @@ def _apart(patch: pytest.MonkeyPatch, kind: type[fx.Effect]) -> None:
     patch.setattr(CommitQueue, "add", in_two)
 
 
-@mutant("idempotent")
+@mutant("idempotent", "marks_are_what_was_acknowledged")
 def acknowledge_after_send(patch: pytest.MonkeyPatch) -> None:
     """Outputs are committed, and the inputs they were made of are acknowledged by the next transaction."""
     _apart(patch, fx.Acknowledge)
@@ -82,18 +82,18 @@ class SerializesLate(SimulatedDriver):
         return taken
 
 
-@mutant("linear", driver=SerializesLate)
+@mutant("linear", "marks_are_what_was_acknowledged", driver=SerializesLate)
 def state_by_reference(_patch: pytest.MonkeyPatch) -> None:
     """States are serialized when they are committed: by then they hold events of later steps."""
 
 
-@mutant("linear")
+@mutant("linear", "marks_are_what_was_acknowledged")
 def state_outside_the_transaction(patch: pytest.MonkeyPatch) -> None:
     """States have a transaction of their own, behind that of the step: an acknowledgement is flushed without its state."""
     _apart(patch, fx.StoreState)
 
 
-@mutant("functions")
+@mutant("functions", "marks_are_what_was_acknowledged")
 def state_not_stored_without_output(patch: pytest.MonkeyPatch) -> None:
     """The paper's "if F uses a global state": a step that only assigns events does not store the state they changed."""
     close_step = GroupProtocol.close_step
@@ -106,7 +106,7 @@ def state_not_stored_without_output(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(GroupProtocol, "close_step", lazily)
 
 
-@mutant("swapped")
+@mutant("swapped", "no_group_is_parked")
 def sent_before_its_writes(patch: pytest.MonkeyPatch) -> None:
     """An operator that should send after its writes sends at once."""
 
@@ -116,7 +116,7 @@ def sent_before_its_writes(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(GroupProtocol, "_hold_back", staticmethod(at_once))
 
 
-@mutant("linear")
+@mutant("linear", "the_end_of_a_stream_is_once_and_last")
 def second_end_of_stream(patch: pytest.MonkeyPatch) -> None:
     """That a stream has ended is not stored: a successor ends it again."""
     serialized = OperatorProtocol.serialized
@@ -131,7 +131,7 @@ def second_end_of_stream(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(OperatorProtocol, "serialized", without_end)
 
 
-@mutant("synchronized")
+@mutant("synchronized", "every_schedule_ends")
 def done_for_one_receiver_is_done_for_all(patch: pytest.MonkeyPatch) -> None:
     """An event for several receivers is logged for the first one only."""
     log_event = Ledger._log_event

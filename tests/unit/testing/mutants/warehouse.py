@@ -7,16 +7,17 @@ from collections.abc import Sequence
 import pytest
 
 from airflow_logio.protocol import warehouse_rules
-from airflow_logio.protocol.warehouse_rules import Contender, MarkerRow, Owner
+from airflow_logio.protocol.warehouse_rules import Contender, LogEnd, MarkerRow, Owner
 from airflow_logio.protocol.write_queue import WriterKey
 from airflow_logio.protocol.writes import PendingWrite
 from airflow_logio.testing.simulator import write_attempts
+from airflow_logio.testing.simulator.driver import threads
 from airflow_logio.testing.simulator.external_systems import ExternalSystem, TableChange
 from airflow_logio.testing.simulator.write_attempts import WriteAttempt, WritePhase
 from tests.unit.testing.mutants.registry import mutant
 
 
-@mutant("linear")
+@mutant("linear", "a_lower_token_writes_nothing")
 def marker_read_without_its_lock(patch: pytest.MonkeyPatch) -> None:
     """A zombie and its successor read the same marker, and both apply what is behind it, whatever it holds by then."""
     commit = ExternalSystem.commit
@@ -30,14 +31,14 @@ def marker_read_without_its_lock(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(ExternalSystem, "commit", unconditional)
 
 
-@mutant("linear")
+@mutant("linear", "a_lower_token_writes_nothing")
 def what_was_not_marked_counts_as_applied(patch: pytest.MonkeyPatch) -> None:
     """A driver does not look at how many rows its update of the marker has changed: its rows are rolled back."""
     patch.setattr(WriteAttempt, "_lock_marker", lambda _self: True)
     patch.setattr(write_attempts, "check_advanced", lambda *_: None)
 
 
-@mutant("linear")
+@mutant("linear", "destinations_are_those_of_a_run_without_failures")
 def marker_not_checked(patch: pytest.MonkeyPatch) -> None:
     """The external system applies a write action again, though its marker has passed it."""
 
@@ -47,13 +48,13 @@ def marker_not_checked(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(warehouse_rules, "unapplied", everything)
 
 
-@mutant("functions")
+@mutant("functions", "a_lower_token_writes_nothing")
 def token_not_compared(patch: pytest.MonkeyPatch) -> None:
     """The external system accepts a driver after its successor has written."""
     patch.setattr(warehouse_rules, "check_token", lambda *_: None)
 
 
-@mutant("functions")
+@mutant("functions", "a_lower_token_writes_nothing")
 def token_not_kept(patch: pytest.MonkeyPatch) -> None:
     """A transaction advances the number of the marker, and leaves the token of whoever made the row."""
     commit = ExternalSystem.commit
@@ -66,31 +67,31 @@ def token_not_kept(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(ExternalSystem, "commit", with_the_old_token)
 
 
-@mutant("linear")
+@mutant("linear", "destinations_are_those_of_a_run_without_failures")
 def owner_not_checked(patch: pytest.MonkeyPatch) -> None:
     """A driver of an earlier run goes on inserting into the table that a newer run has taken over."""
     patch.setattr(Contender, "check_owner", lambda _self, _owner: None)
 
 
-@mutant("linear")
+@mutant("linear", "destinations_are_those_of_a_run_without_failures")
 def owner_read_without_its_lock(patch: pytest.MonkeyPatch) -> None:
     """Between a driver's look at the owner and its commit, a newer run takes the table over, and empties it."""
     patch.setattr(WriteAttempt, "_lock_owner", lambda _self: True)
 
 
-@mutant("linear")
+@mutant("linear", "destinations_are_those_of_a_run_without_failures")
 def taken_over_without_a_lock(patch: pytest.MonkeyPatch) -> None:
     """A run that begins does not wait for an older one that is writing: its rows come behind the DELETE."""
     patch.setattr(WriteAttempt, "_lock_to_begin", lambda _self: True)
 
 
-@mutant("copies")
+@mutant("copies", "no_group_is_parked")
 def taken_over_from_its_own_run(patch: pytest.MonkeyPatch) -> None:
     """The first write action of a slot takes the table over once more, and deletes what its siblings have written."""
     patch.setattr(Contender, "takes_over", lambda _self, _owner: True)
 
 
-@mutant("linear")
+@mutant("linear", "no_group_is_parked")
 def an_older_run_takes_over(patch: pytest.MonkeyPatch) -> None:
     """A run that was stopped before its first write empties the table that a newer run owns."""
 
@@ -100,19 +101,19 @@ def an_older_run_takes_over(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Contender, "takes_over", of_any_other)
 
 
-@mutant("linear")
+@mutant("linear", "no_group_is_parked")
 def a_replacing_run_joins(patch: pytest.MonkeyPatch) -> None:
     """A new run that replaces what is there leaves the table to its earlier owner, as one that appends does."""
     patch.setattr(Contender, "_joins", True)
 
 
-@mutant("linear")
+@mutant("linear", "destinations_are_those_of_a_run_without_failures")
 def not_emptied(patch: pytest.MonkeyPatch) -> None:
     """A new run keeps the rows of an earlier one, though its writer says that it replaces them."""
     patch.setattr(Contender, "empties", lambda _self, *, is_filled: False)
 
 
-@mutant("linear")
+@mutant("linear", "destinations_are_those_of_a_run_without_failures")
 def locks_let_go_before_the_commit(patch: pytest.MonkeyPatch) -> None:
     """Marker and owner are looked at in a transaction of their own, and the writing is done in the next one."""
     read = WriteAttempt._read_owner
@@ -123,3 +124,9 @@ def locks_let_go_before_the_commit(patch: pytest.MonkeyPatch) -> None:
         return done
 
     patch.setitem(write_attempts._STEPS, WritePhase.OWNER, and_lets_go)
+
+
+@mutant("linear", "no_group_is_parked")
+def recovered_actions_count_as_new(patch: pytest.MonkeyPatch) -> None:
+    """What an earlier driver was given, and has applied, is taken for what a log that lost commits gives out again."""
+    patch.setattr(threads, "first_log_end", lambda actions, _recovered: LogEnd(actions[0].number - 1))

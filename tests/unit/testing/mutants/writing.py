@@ -16,7 +16,7 @@ from airflow_logio.testing.simulator.driver.threads import SimulatedWriter
 from tests.unit.testing.mutants.registry import mutant
 
 
-@mutant("linear")
+@mutant("linear", "no_group_is_parked")
 def write_numbers_per_incarnation(patch: pytest.MonkeyPatch) -> None:
     """Write actions are numbered from one by every incarnation, instead of from what is stored."""
     restore = OperatorProtocol.restore
@@ -28,13 +28,13 @@ def write_numbers_per_incarnation(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(OperatorProtocol, "restore", from_one)
 
 
-@mutant("linear")
+@mutant("linear", "a_write_action_is_logged_before_it_is_applied")
 def handed_over_before_its_commit(patch: pytest.MonkeyPatch) -> None:
     """What a transaction lets go leaves the group while it is under way: write actions run that the log does not have."""
     patch.setattr(commit_queue, "ORDER", (CommitStep.HAND_OVER, CommitStep.COMMIT))
 
 
-@mutant("linear")
+@mutant("linear", "a_write_action_is_done_when_it_is_applied")
 def done_before_it_is_applied(patch: pytest.MonkeyPatch) -> None:
     """A write action is reported done when it is handed to the external system."""
     patch.setattr(write_queue, "ORDER", (WriteStep.REPORT, WriteStep.APPLY))
@@ -66,12 +66,12 @@ class LeavesWritersBehind(SimulatedDriver):
         return True
 
 
-@mutant("checkable", driver=LeavesWritersBehind)
+@mutant("checkable", "destinations_are_those_of_a_run_without_failures", driver=LeavesWritersBehind)
 def rebuilt_before_writers_are_joined(_patch: pytest.MonkeyPatch) -> None:
     """A group rebuilds itself while a writer thread of its old epoch is still writing: both ask, both write."""
 
 
-@mutant("checkable")
+@mutant("checkable", "destinations_are_those_of_a_run_without_failures")
 def replay_without_asking(patch: pytest.MonkeyPatch) -> None:
     """Pending write actions of a checkable system are written again without asking which were applied."""
 
