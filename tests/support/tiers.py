@@ -19,6 +19,7 @@ PLACES = {
     "unit/airflow": "airflow",
     "unit/test_docker.py": "airflow",
     "unit/testing/test_simulator.py": "campaign",
+    "unit/testing/test_mutants.py": "slow",
     "unit/api/test_every_commit.py": "slow",
     "store/test_log_size.py": "slow",
     "store/test_pauses.py": "slow",
