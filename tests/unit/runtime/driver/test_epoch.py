@@ -108,7 +108,7 @@ class Group:
         driver = start_driver(self.store, group="mine", run=run)
         self.session = driver.session
         self.woken: list[Sequence[str]] = []
-        self.session.announce = self.woken.append  # type: ignore[method-assign]
+        self.session.announce = self.woken.append  # type: ignore[assignment, method-assign]
         self.stop, self.drain, self.load = threading.Event(), threading.Event(), LoadMeter()
         settings = EpochSettings(
             pipeline,
