@@ -19,6 +19,8 @@ PLACES = {
     "unit/airflow": "airflow",
     "unit/test_docker.py": "airflow",
     "unit/testing/test_simulator.py": "campaign",
+    "unit/testing/test_failures.py": "campaign",
+    "unit/testing/test_own_pipelines.py": "campaign",
     "unit/testing/test_mutants.py": "slow",
     "unit/api/test_every_commit.py": "slow",
     "store/test_log_size.py": "slow",
