@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+from enum import StrEnum
+from getpass import getuser
 from pathlib import Path
 from typing import Annotated
 
@@ -10,16 +12,25 @@ import typer
 
 from airflow_logio.cli.common import LogOption, RunArgument, opened, out, warn
 from airflow_logio.cli.connection_file import ConnectionUrls
-from airflow_logio.cli.preparation import CLI_DAG_ID, reopen
+from airflow_logio.cli.preparation import CLI_DAG_ID, reopen, take_new_code
 from airflow_logio.cli.run import supervise
 from airflow_logio.errors import Fenced, ProtocolViolation
-from airflow_logio.protocol.states import ALIVE, ENDED, GroupState
+from airflow_logio.protocol.states import ALIVE, CONCLUDED, ENDED, GroupState
 from airflow_logio.runtime.launch.launcher import LaunchContext, launch_group
+from airflow_logio.runtime.launch.processes import this_host
 from airflow_logio.runtime.launch.spark_submit import SparkSettings
 from airflow_logio.runtime.supervision.retried_tables import check_tables
 from airflow_logio.runtime.supervision.stop_run import States, StopMode, StopRun
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records import Retried, Run
+
+
+class Code(StrEnum):
+    """Which code `logio retry` launches groups with."""
+
+    KEPT = "kept"
+    NEW = "new"
+
 
 HALT_SECONDS = 30.0
 POLL_SECONDS = 0.25
@@ -38,6 +49,10 @@ def retry(
     master: Annotated[str, typer.Option(help="Spark master")] = "local[1]",
     detach: Annotated[bool, typer.Option("--detach", help="Launch the drivers and exit without watching them")] = False,
     json_path: Annotated[Path | None, typer.Option("--json", help="Write the summary to this file")] = None,
+    code: Annotated[
+        Code,
+        typer.Option(help="new: the next drivers get the pipeline's code as it is now"),
+    ] = Code.KEPT,
 ) -> None:
     """Relaunch parked, halted or dead groups, at no cost to their recovery budget, and put back quarantined Input Sets.
 
@@ -48,6 +63,8 @@ def retry(
     log_url = known.log_url(log)
     with opened(log_url) as store:
         found = store.find_run(run)
+        if code is Code.NEW:
+            _take_new_code(store, found, group)
         context = reopen(store, log_url, known.payloads(log), found, known, SparkSettings(master=master))
         check_tables(context, {one.operator for one in store.quarantined(found.run_id, group)})
         retried = store.retry_quarantined(found.run_id, group)
@@ -62,6 +79,16 @@ def retry(
             return
         mine = found.spec.key.dag_id == CLI_DAG_ID
         raise typer.Exit(supervise(context, None if mine else names, json_path))
+
+
+def _take_new_code(store: LogStore, run: Run, group: str | None) -> None:
+    """For the groups that can be launched; written into the log, so that lineage can tell what it has made."""
+    statuses = store.groups(run.run_id) if group is None else [store.group(run.run_id, group)]
+    for status in statuses:
+        if status.state in CONCLUDED and group is None:
+            continue
+        number = take_new_code(store, run, status.group, f"logio retry --code new by {getuser()} on {this_host()}")
+        out.print(f"group {status.group}: its next driver gets code {number}", markup=False)
 
 
 def _launch(context: LaunchContext, group: str) -> int:

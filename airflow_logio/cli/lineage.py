@@ -178,6 +178,7 @@ def _node_json(node: Node) -> dict[str, Any]:
     match node:
         case EventNode(port, event_id, records, about):
             told = {"kind": "event", "port": str(port), "event_id": event_id, "records": records, "about": dict(about)}
+            told["code"] = node.code
         case InputSetNode(operator, inset_id):
             told = {"kind": "input_set", "operator": operator, "inset_id": inset_id}
         case ReadNode(operator, connection, action_id, is_source, records, description):

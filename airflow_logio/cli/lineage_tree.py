@@ -104,7 +104,7 @@ def _continues(result: Lineage, before: EventNode, event: EventNode) -> bool:
         return False
     if _below(result, before) or _below(result, event) or result.after(before) != result.after(event):
         return False
-    if (before.records is None) != (event.records is None):
+    if (before.records is None) != (event.records is None) or before.code != event.code:
         return False
     rows, more = _rows(before), _rows(event)
     if rows is not None and more is not None:
@@ -135,6 +135,8 @@ def _event_text(result: Lineage, events: Sequence[EventNode]) -> Text:
     for read in result.after(first):
         if isinstance(read, ReadNode):
             text.append(f" of {_what(read)}")
+    if first.code:
+        text.append(f"   code {first.code}")
     if about := _other_facts(first):
         text.append("   " + ", ".join(f"{key} {value}" for key, value in about.items()))
     return text

@@ -15,6 +15,8 @@ from airflow_logio.dataflow.sources import ParquetSource
 from airflow_logio.protocol.states import CONCLUDED
 from airflow_logio.runtime.launch import bundle, spark_submit
 from airflow_logio.runtime.launch.bundle import PipelineRef
+from airflow_logio.runtime.launch.code_bundle import CodeBundle, collect
+from airflow_logio.runtime.launch.kept_code import load_kept, take_new
 from airflow_logio.runtime.launch.launcher import LaunchContext, LocalProcessLauncher, environment_of
 from airflow_logio.runtime.launch.spark_submit import SparkSettings
 from airflow_logio.runtime.launch.start_run import run_spec
@@ -62,7 +64,12 @@ def prepare(
     spark_submit.check(wanted.settings)
     described = describe(payloads, wanted, known, say)
     pipeline, spec = described.pipeline, described.spec
-    run = store.start_run(spec, alone=wanted.alone)
+    run = store.start_run(spec, alone=wanted.alone, code=described.code.kept())
+    if run.spec.code_digest not in (None, described.code.digest):
+        say(
+            f"run {run.spec.key} continues with the code that it has, not with that of {described.ref.bundle_root}; to take "
+            f"the new code: logio retry {run.uid[:8]} --code new"
+        )
     if others := other_unfinished(store, run):
         say(
             f"{len(others)} other run(s) of pipeline {pipeline.name!r} have not finished, the latest is "
@@ -84,6 +91,7 @@ class Described:
     spec: RunSpec
     urls: Mapping[str, str]
     """The pipeline's connection name → URL."""
+    code: CodeBundle
 
 
 def describe(payloads: str | None, wanted: Wanted, known: ConnectionUrls, say: Callable[[str], None]) -> Described:
@@ -94,6 +102,7 @@ def describe(payloads: str | None, wanted: Wanted, known: ConnectionUrls, say: C
     ids = {name: name for name in pipeline.connections} | dict(wanted.connection_ids)
     assumed = {name: make() for name, make in pipeline.local.params.items() if name not in wanted.params}
     params = _absolute(pipeline, {**assumed, **wanted.params})
+    code = collect(ref)
     spec = run_spec(
         pipeline,
         ref,
@@ -104,13 +113,14 @@ def describe(payloads: str | None, wanted: Wanted, known: ConnectionUrls, say: C
         hold_sources=wanted.hold_sources,
         replay_seconds=wanted.replay_seconds,
         payloads=payloads,
+        code=code,
     )
     urls, files = _urls(ids, known, pipeline)
     check_sql_urls(pipeline, urls)
     check_table_databases(pipeline, urls.__getitem__)
     if (assumed or files) and pipeline.local.prepare is not None and (said := pipeline.local.prepare(urls)):
         say(said)
-    return Described(ref, pipeline, spec, urls)
+    return Described(ref, pipeline, spec, urls, code)
 
 
 def other_unfinished(store: LogStore, run: Run) -> list[Run]:
@@ -135,12 +145,21 @@ def reopen(
     """The context of a run in the log, with its own connection ids unless others are given. Raises as `prepare` does."""
     spark_submit.check(settings)
     ref = bundle.parse_ref(run.spec.pipeline_ref, Path(run.spec.bundle_root))
-    pipeline = bundle.load(ref)
+    pipeline, ref = load_kept(store, run, lambda: (bundle.load(ref), ref), work_dir.absolute())
     check_graph(run, pipeline.fingerprint()["graph"], pipeline.describe())
     urls, _ = _urls(connection_ids or run.spec.connections, known, pipeline)
     check_sql_urls(pipeline, urls)
     check_table_databases(pipeline, urls.__getitem__)
     return _context(store, log_url, payloads, run, pipeline, ref, urls, settings, work_dir)
+
+
+def take_new_code(store: LogStore, run: Run, group: str, by: str) -> int:
+    """Give a group's next drivers the code as it is now; returns its number. Raises `ConfigurationError`,
+    `IncompatibleRun`."""
+    ref = bundle.parse_ref(run.spec.pipeline_ref, Path(run.spec.bundle_root))
+    pipeline = bundle.load(ref)
+    check_graph(run, pipeline.fingerprint()["graph"], pipeline.describe())
+    return take_new(store, run, group, (pipeline, ref), by=by)
 
 
 def _absolute(pipeline: Pipeline, params: Mapping[str, Any]) -> dict[str, Any]:

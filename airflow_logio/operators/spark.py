@@ -16,8 +16,10 @@ from airflow_logio.operators._task.group_task import GroupTask, asked_by_person
 from airflow_logio.operators._task.kills import KillGuard, killed_task
 from airflow_logio.operators._task.launches import Launching
 from airflow_logio.operators._task.pipeline_reference import reference, resolve
-from airflow_logio.operators._task.run_lookup import check_current, opened_log, run_of
+from airflow_logio.operators._task.run_lookup import check_current, identity, opened_log, run_of
 from airflow_logio.protocol.states import WAITING, GroupState
+from airflow_logio.runtime.launch.bundle import PipelineRef
+from airflow_logio.runtime.launch.kept_code import take_new
 from airflow_logio.runtime.launch.launcher import Launcher, LocalProcessLauncher
 from airflow_logio.runtime.launch.spark_arguments import SparkArguments
 from airflow_logio.runtime.supervision.whole_watch import Sighting, WholeWatcher
@@ -192,9 +194,11 @@ class LogioSparkOperator(BaseOperator):
             time.sleep(interval)
 
     def _group_task(self, context: Mapping[str, Any], store: LogStore, recipe: LaunchRecipe, asked: bool) -> GroupTask:
-        pipeline, _ = resolve(self.pipeline)
+        pipeline, ref = resolve(self.pipeline)
         run = store.patience.call("finding the run", lambda: run_of(store, pipeline.name, context, self.run_uid))
         check_current(run)
+        if asked:
+            self._take_new_code(store, run, pipeline, ref, context)
         launching = Launching(store, self.logio_conn_id, self.make_launcher(), self.executor)
         launch = launching.context(run, self.group, recipe, self.pipeline)
         watcher = WholeWatcher(store, run, self.group)
@@ -203,6 +207,18 @@ class LogioSparkOperator(BaseOperator):
         task = GroupTask(launch, self.group, watcher, asked)
         task.log_settings()
         return task
+
+    def _take_new_code(
+        self, store: LogStore, run: Run, pipeline: Pipeline, ref: PipelineRef, context: Mapping[str, Any]
+    ) -> None:
+        """A person has cleared the task: its next driver gets the code that this worker has, if the graph is the same."""
+        if pipeline.fingerprint()["graph"] != run.spec.graph_fingerprint:
+            self.log.warning("Pipeline %s has another graph here: group %s keeps its code", pipeline.name, self.group)
+            return
+        by = f"task {self.task_id} of {identity(context)[1]}, cleared by a person"
+        number = take_new(store, run, self.group, (pipeline, ref), by=by)
+        if number:
+            self.log.info("The next driver of group %s gets code %d", self.group, number)
 
     def _note_launches(self, store: LogStore, run: Run, names: Sequence[str], recipe: LaunchRecipe) -> None:
         """Includes replicas that are not in use: a task that scales the group launches them."""

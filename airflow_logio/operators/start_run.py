@@ -14,6 +14,7 @@ from airflow_logio.hooks.logio import LogioHook
 from airflow_logio.operators._task.pipeline_reference import reference, resolve
 from airflow_logio.operators._task.run_lookup import identity, opened_log
 from airflow_logio.protocol.liveness import RecoveryBudget
+from airflow_logio.runtime.launch.code_bundle import collect
 from airflow_logio.runtime.launch.start_run import check_replay_seconds, lease_of, run_spec
 from airflow_logio.runtime.launch.table_databases import check_table_databases
 from airflow_logio.store.records import RunSpec, Supervision
@@ -117,6 +118,7 @@ class LogioStartRunOperator(BaseOperator):
         Raises `OtherRunUnfinished`, which says what to do.
         """
         pipeline, ref = resolve(self.pipeline)
+        code = collect(ref)
         dag_id, run_id = identity(context)
         spec = run_spec(
             pipeline,
@@ -130,17 +132,24 @@ class LogioStartRunOperator(BaseOperator):
             budget=self.budget,
             payloads=LogioHook(self.logio_conn_id).get_payloads(),
             supervision=self.supervision,
+            code=code,
         )
         check_table_databases(pipeline, lambda name: database_url(spec.connections[name]))
         with opened_log(self.logio_conn_id, create=True) as store:
-            run = store.patience.call("starting the run", lambda: store.start_run(spec, alone=self.alone))
+            run = store.patience.call(
+                "starting the run", lambda: store.start_run(spec, alone=self.alone, code=code.kept())
+            )
         if _settings(run.spec) != _settings(spec):
             self.log.warning(
                 "The run exists and keeps what it was created with: parameters %s, connections %s, replay seconds %g, %s, %s",
                 *_settings(run.spec),
             )
-        if run.spec.code_fingerprint != spec.code_fingerprint:
-            self.log.warning("The code of pipeline %s has changed since the run was created", pipeline.name)
+        if run.spec.code_digest not in (None, code.digest):
+            self.log.warning(
+                "The code of pipeline %s has changed since the run was created, and the run keeps its own. To take the new "
+                "code for a group, clear its task",
+                pipeline.name,
+            )
         self.log.info("Run %s of pipeline %s, run id %d, uid %s", run_id, pipeline.name, run.run_id, run.uid)
         return run.uid
 

@@ -17,6 +17,7 @@ from airflow_logio.protocol.recovery import LoggedEvent, Recovered
 from airflow_logio.protocol.replicas import Placement, Slot
 from airflow_logio.protocol.states import GroupState, RunState, ScalingState
 from airflow_logio.protocol.values import Port
+from airflow_logio.store.code_records import CodeChange, KeptCode
 from airflow_logio.store.lineage_port import LineageLog
 from airflow_logio.store.records import (
     Claim,
@@ -156,12 +157,13 @@ class LogStore(ABC):
     # --- runs ---------------------------------------------------------------------------------------------------------
 
     @abstractmethod
-    def start_run(self, spec: RunSpec, *, alone: bool = False) -> Run:
+    def start_run(self, spec: RunSpec, *, alone: bool = False, code: bytes | None = None) -> Run:
         """Get the newest run of `spec.key`. If there is none, or it is superseded, create the next generation.
 
         The log determines the generation, not `spec`. Raises `IncompatibleRun` if the run exists with another graph
         fingerprint. With `alone`, raises `OtherRunUnfinished` instead of creating a run while another run of its
-        pipeline is unfinished.
+        pipeline is unfinished. `code` is kept with a run that is created, under `spec.code_digest`; None if drivers
+        find it installed.
         """
 
     @abstractmethod
@@ -250,6 +252,29 @@ class LogStore(ABC):
         If the fence row's lock is held for long, the holder is a driver that was stopped inside a transaction: its
         backend is ended (PostgreSQL).
         """
+
+    @abstractmethod
+    def code(self, run_id: int, number: int) -> KeptCode:
+        """The code of that number (`Claim.code`), as it was when the run was started or a person took it.
+
+        Raises `UnknownRun`, `LogInconsistent` for a number that the run does not have.
+        """
+
+    @abstractmethod
+    def take_code(
+        self, run_id: int, group: str, digest: str, fingerprint: str, *, archive: bytes | None = None, by: str
+    ) -> int:
+        """Give the next drivers of a group other code, because a person wants it; returns the number of that code.
+
+        A driver that is alive keeps the code it has: a claim takes the number that is then the group's. For a replica,
+        this is about all replicas of its group. If it is the code that the group gets already, nothing changes. `archive`
+        is kept with the run, None if the code is installed (`KeptCode`). Raises `ProtocolViolation` for a run that was
+        superseded or a group that the run does not have, `UnknownRun`.
+        """
+
+    @abstractmethod
+    def code_changes(self, run_id: int) -> Sequence[CodeChange]:
+        """What `take_code` has changed, the oldest first."""
 
     @abstractmethod
     def submitted(self, claim: Claim, *, log_path: str | None, launcher: DriverIdentity | None) -> bool:

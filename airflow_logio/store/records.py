@@ -128,6 +128,8 @@ class RunSpec:
     graph: Mapping[str, Any] = field(default_factory=dict)
     """`Pipeline.describe()`, of which `graph_fingerprint` is the hash, to say what has changed; empty in runs of earlier
     versions."""
+    code_digest: str | None = None
+    """Names the code that the run was started with (`CodeBundle`). None if an earlier version began it, which kept none."""
 
     def unused_replicas(self) -> frozenset[str]:
         """Replicas beyond those with which the run begins."""
@@ -250,6 +252,8 @@ class Claim:
     nonce: str
     recovery: bool
     """False for the first incarnation."""
+    code: int = 0
+    """Number of the code that the driver gets: 0 is that of the run, others are those of `CodeChange`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,6 +268,8 @@ class GroupRef:
     run_id: int
     group: str
     incarnation: int
+    code: int = field(default=0, compare=False)
+    """Number of the code that its driver executes; every event that it sends says so, unless it is 0."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -325,6 +331,8 @@ class DriverRecord:
     pid: int | None
     last_beat_at: float | None = None
     """Its last sign of life: the time of its latest heartbeat."""
+    code: int = 0
+    """Number of the code that it got."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -350,6 +358,8 @@ class GroupStatus:
     """Commits of the group, all incarnations together (the fence row's number of the last one)."""
     load: Load | None = None
     """The load that the driver of this incarnation reported with its last heartbeat."""
+    code: int = 0
+    """Number of the code that its next driver gets."""
     killed: KilledTask | None = None
     """The task that watched the group, if it was killed and nobody has found out why yet."""
     beat_age_seconds: float | None = field(default=None, compare=False)

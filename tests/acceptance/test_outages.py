@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from airflow_logio.protocol.liveness import Lease
+from airflow_logio.runtime.launch.code_bundle import CodeBundle
 from airflow_logio.runtime.launch.driver_config import DriverConfig
 from airflow_logio.runtime.launch.launcher import Launched
 from airflow_logio.runtime.launch.spark_submit import SparkSettings
@@ -58,10 +59,14 @@ def test_the_log_and_the_warehouse_are_away_for_a_while(
 class LateLauncher(PlainLauncher):
     """Drivers that take their time: submitted, and started when the test says so."""
 
-    submitted: list[tuple[Claim, DriverConfig, SparkSettings, Mapping[str, str]]] = field(default_factory=list)
+    submitted: list[tuple[Claim, DriverConfig, SparkSettings, Mapping[str, str], CodeBundle]] = field(
+        default_factory=list
+    )
 
-    def launch(self, claim: Claim, config: DriverConfig, settings: SparkSettings, conf: Mapping[str, str]) -> Launched:
-        self.submitted.append((claim, config, settings, conf))
+    def launch(
+        self, claim: Claim, config: DriverConfig, settings: SparkSettings, conf: Mapping[str, str], code: CodeBundle
+    ) -> Launched:
+        self.submitted.append((claim, config, settings, conf, code))
         return Launched(None, None)
 
     def start_all(self) -> None:

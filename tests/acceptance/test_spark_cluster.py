@@ -18,6 +18,7 @@ import psutil
 import pytest
 
 from airflow_logio.demo.standalone import free_port
+from airflow_logio.runtime.launch.code_bundle import CodeBundle
 from airflow_logio.runtime.launch.driver_config import DriverConfig
 from airflow_logio.runtime.launch.launcher import Launched, LocalProcessLauncher
 from airflow_logio.runtime.launch.spark_submit import SparkSettings, environment, find_spark_submit
@@ -68,10 +69,12 @@ class Cluster:
 class HourlyOnTheCluster(PlainLauncher):
     """The one group with Spark jobs; the others need no JVM."""
 
-    def launch(self, claim: Claim, config: DriverConfig, settings: SparkSettings, conf: Mapping[str, str]) -> Launched:
+    def launch(
+        self, claim: Claim, config: DriverConfig, settings: SparkSettings, conf: Mapping[str, str], code: CodeBundle
+    ) -> Launched:
         if claim.group == "hourly":
-            return LocalProcessLauncher(self.work_dir).launch(claim, config, settings, conf)
-        return super().launch(claim, config, settings, conf)
+            return LocalProcessLauncher(self.work_dir).launch(claim, config, settings, conf, code)
+        return super().launch(claim, config, settings, conf, code)
 
 
 @pytest.fixture

@@ -24,7 +24,9 @@ def test_a_driver_from_its_claim_to_its_end(log_store: LogStore) -> None:
 
     claim = log_store.claim(run.run_id, "g", expected=0, reason="start")
     [claimed] = log_store.drivers(run.run_id)
-    assert claimed == DriverRecord("g", 1, "start", False, claimed.claimed_at, *[None] * 8)
+    assert claimed == DriverRecord(
+        "g", 1, "start", False, claimed.claimed_at, None, None, None, None, None, None, None, None
+    )
 
     log_store.submitted(claim, log_path="/driver.log", launcher=LAUNCHER)
     [submitted] = log_store.drivers(run.run_id)

@@ -188,13 +188,14 @@ def test_an_upgrade_that_came_as_far_as_the_heartbeats_is_done_again(last: str) 
         assert_kept(last, LAST)
 
 
-def test_an_upgrade_waits_for_the_commit_of_a_driver(last: str) -> None:
-    """It should not be there; but then its commit is in the log, and its next one fails."""
-    ((engine, _), (beats, _)) = engines(last)
+def test_an_upgrade_waits_for_the_commit_of_a_driver(empty_url: str) -> None:
+    """It should not be there; but then its commit is in the log, and its next one fails: 0005 has renamed a column."""
+    leave(empty_url, "0004")
+    ((engine, _), (beats, _)) = engines(empty_url)
     beats.dispose()
     commit = "UPDATE logio_fence SET commit_no = commit_no + 1 WHERE run_id = 1 AND group_name = 'g'"
     state = "UPDATE logio_state SET state = state WHERE run_id = 1 AND op = 'receiver' AND state_id = 0"
-    upgrading = threading.Thread(target=migrate.upgrade, args=(last,))
+    upgrading = threading.Thread(target=migrate.upgrade, args=(empty_url,))
     with writing(engine) as connection:
         connection.execute(sa.text(commit))
         connection.execute(sa.text(state))
@@ -217,7 +218,7 @@ def assert_kept(url: str, revision: str, *, gone: Mapping[str, str] = GONE) -> N
             if name not in metadata.tables:
                 continue
             kept = [{column: value for column, value in row.items() if column != gone.get(name)} for row in rows]
-            if name == "logio_state" and gone:
+            if name == "logio_state" and gone and revision < "0005":
                 kept = [
                     {**{k: v for k, v in row.items() if k != "state"}, "sealed": seal(row["state"])} for row in kept
                 ]

@@ -16,6 +16,7 @@ from airflow_logio.crash import VARIABLE, CrashPoint
 from airflow_logio.protocol.liveness import Lease, RecoveryBudget
 from airflow_logio.protocol.states import GroupState
 from airflow_logio.runtime.launch import bundle, processes, spark_submit
+from airflow_logio.runtime.launch.code_bundle import CodeBundle
 from airflow_logio.runtime.launch.driver_config import DriverConfig
 from airflow_logio.runtime.launch.launcher import (
     LaunchContext,
@@ -62,7 +63,9 @@ class PlainLauncher(Launcher):
     drivers: dict[tuple[str, int], ForkedProcess] = field(default_factory=dict)
     """(group, incarnation) → its process."""
 
-    def launch(self, claim: Claim, config: DriverConfig, settings: SparkSettings, conf: Mapping[str, str]) -> Launched:
+    def launch(
+        self, claim: Claim, config: DriverConfig, settings: SparkSettings, conf: Mapping[str, str], code: CodeBundle
+    ) -> Launched:
         folder = self.work_dir / claim.group / str(claim.incarnation)
         folder.mkdir(parents=True)
         config.write(folder / "driver.json")
@@ -93,12 +96,14 @@ class ArmedSparkLauncher(Launcher):
     work_dir: Path
     armed: Armed = field(default_factory=dict)
 
-    def launch(self, claim: Claim, config: DriverConfig, settings: SparkSettings, conf: Mapping[str, str]) -> Launched:
+    def launch(
+        self, claim: Claim, config: DriverConfig, settings: SparkSettings, conf: Mapping[str, str], code: CodeBundle
+    ) -> Launched:
         variables = dict(settings.env_vars) | {"PYTHONPATH": str(Path(__file__).parents[2])}
         if point := self.armed.get((claim.group, claim.incarnation)):
             variables[VARIABLE] = point
         armed = SparkSettings(settings.master, env_vars=variables)
-        return LocalProcessLauncher(self.work_dir).launch(claim, config, armed, conf)
+        return LocalProcessLauncher(self.work_dir).launch(claim, config, armed, conf, code)
 
 
 class Running:

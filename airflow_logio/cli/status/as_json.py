@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Any
 
 from airflow_logio.cli.status import replica_report
@@ -33,6 +34,7 @@ def document(report: Report) -> dict[str, Any]:
         "ports": [_port(row) for row in ports_seen(report.run, report.snapshot.ports)],
         "pending_writes": {str(port): count for port, count in pending_seen(report.snapshot).items()},
         "drivers": [driver_json(driver) for driver in report.drivers],
+        "code_changes": [asdict(change) for change in report.code_changes],
         "recoveries": [_recovery(one) for one in report.recoveries],
         "quarantined": [quarantined_json(one) for one in report.quarantined],
         "supervision": _supervision(report),
@@ -83,6 +85,7 @@ def _status(group: GroupStatus) -> dict[str, Any]:
         "desired": group.desired.value,
         "since": group.since,
         "incarnation": group.incarnation,
+        "code": group.code,
         "recoveries": group.recoveries,
         "pid": group.identity.pid if group.identity else None,
         "host": group.identity.host if group.identity else None,

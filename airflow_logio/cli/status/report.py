@@ -13,6 +13,7 @@ from airflow_logio.runtime.figures.recoveries import Recovery, recoveries
 from airflow_logio.runtime.figures.run_condition import RunCondition, condition_of_run
 from airflow_logio.runtime.figures.snapshot import Observer, Snapshot
 from airflow_logio.runtime.supervision.presence import MISSING_SECONDS, last_look, missing
+from airflow_logio.store.code_records import CodeChange
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records import DriverRecord, GroupStatus, QuarantinedInputSet, Run, SupervisorRecord
 
@@ -46,6 +47,8 @@ class Report:
     supervisor: SupervisorRecord | None
     """The supervisor that last looked for failed groups of this run. None for `logio run`, whose process notes nothing."""
     replicated: Sequence[Replicas] = ()
+    code_changes: Sequence[CodeChange] = ()
+    """Which group got other code than the run has begun with, by whom."""
 
     @property
     def unsupervised(self) -> str | None:
@@ -147,4 +150,5 @@ class Reporter:
         aside = self._store.quarantined(run.run_id)
         supervisor = last_look(self._store.supervisors(), run)
         replicated = replicas_of(self._store, run)
-        return Report(time.time(), run, self._observer.take(), drivers, aside, supervisor, replicated)
+        changes = self._store.code_changes(run.run_id)
+        return Report(time.time(), run, self._observer.take(), drivers, aside, supervisor, replicated, changes)

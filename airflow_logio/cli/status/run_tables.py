@@ -20,6 +20,7 @@ from airflow_logio.runtime.figures.group_condition import condition_of
 from airflow_logio.runtime.figures.recoveries import Recovery
 from airflow_logio.runtime.figures.run_condition import condition_of_run
 from airflow_logio.runtime.figures.snapshot import ConnectionView
+from airflow_logio.store.code_records import CodeChange
 from airflow_logio.store.records import DriverRecord, GroupStatus, PortProgress, QuarantinedInputSet, Run
 
 MAX_QUARANTINED = 20
@@ -59,6 +60,7 @@ def whole(report: Report) -> RenderableType:
         _pending(pending_seen(report.snapshot)),
         _drivers(report.drivers),
         _recoveries(report.recoveries),
+        _code_changes(report.code_changes),
         _quarantine(report),
     ]
     return cells.spaced(part for part in parts if part is not None)
@@ -113,6 +115,15 @@ def _warnings(report: Report) -> RenderableType | None:
     """What a person should know before anything else."""
     lines = [Text(f"warning: {one}", style="bold red") for one in report.warnings]
     return Group(*lines) if lines else None
+
+
+def _code_changes(changes: Sequence[CodeChange]) -> RenderableType | None:
+    if not changes:
+        return None
+    table = cells.table("code", "group", "taken (UTC)", "by", "digest")
+    for one in changes:
+        cells.row(table, str(one.number), one.group, cells.utc(one.taken_at), one.taken_by, one.digest[:8])
+    return table
 
 
 def _heading(report: Report) -> Text:

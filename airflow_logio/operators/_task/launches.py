@@ -16,6 +16,7 @@ from airflow_logio.operators._task.pipeline_reference import resolve
 from airflow_logio.protocol.replicas import replicated_group
 from airflow_logio.runtime.launch import bundle
 from airflow_logio.runtime.launch.bundle import PipelineRef
+from airflow_logio.runtime.launch.kept_code import load_kept
 from airflow_logio.runtime.launch.launcher import LaunchContext, Launcher
 from airflow_logio.runtime.launch.spark_arguments import SparkArguments
 from airflow_logio.runtime.launch.spark_submit import SparkSettings
@@ -37,12 +38,15 @@ class Launching:
     def context(self, run: Run, group: str, recipe: LaunchRecipe, pipeline: str | None = None) -> LaunchContext:
         """Resolve everything now: pipeline, connections, Spark settings; for `group`, or for all its replicas.
 
-        `pipeline` is ``module:attr`` as the task names it; by default, the one that the run was started with. Raises
-        `ConfigurationError`, `IncompatibleRun`.
+        `pipeline` is ``module:attr`` as the task names it; by default, the one that the run was started with. Whatever
+        this worker has by now, it is the version that the run has (`load_kept`). Raises `ConfigurationError`,
+        `IncompatibleRun`.
         """
         settings = SparkArguments.from_given(recipe.arguments).settings(spark_target(recipe.spark_conn_id))
         check_place(settings, _compat.pods_end_with_their_task(self.executor))
-        found, ref = resolve(pipeline) if pipeline else _pipeline_of(run)
+        found, ref = load_kept(
+            self.store, run, lambda: resolve(pipeline) if pipeline else _pipeline_of(run), _compat.work_dir()
+        )
         name = replicated_group(group)
         if name not in found.groups:
             raise ConfigurationError(f"pipeline {found.name!r} has no group {name!r}, only {list(found.groups)}")

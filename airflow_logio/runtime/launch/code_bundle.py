@@ -1,4 +1,4 @@
-"""The code of a pipeline as one value, named by its content: what executors import (ADR-60).
+"""The code of a pipeline as one value, named by its content: what a driver imports, and what is kept with a run (ADR-60).
 
 From a folder of DAGs or a source tree, the packages and modules that the pipeline imports, with all their files. Of an
 installed pipeline, its own top-level package. A package with compiled modules is not shipped: it belongs to the machine it
@@ -9,14 +9,17 @@ from __future__ import annotations
 
 import hashlib
 import io
+import lzma
 import os
+import struct
 import zipfile
+import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path, PurePosixPath
 
-from airflow_logio.errors import ConfigurationError
+from airflow_logio.errors import ConfigurationError, LogInconsistent
 from airflow_logio.runtime.launch.bundle import PipelineRef, is_installed
 from airflow_logio.runtime.launch.code_imports import OURS, imported_parts, module_file
 
@@ -28,6 +31,19 @@ _LEFT_OUT = ("__pycache__", ".pyc", ".pyo")
 _BESIDE_A_DATABASE = ("-wal", "-shm")
 """A SQLite database with these beside it is in use, as the log of a terminal is: it is no code, and changes all the time."""
 _SAME_TIME = (1980, 1, 1, 0, 0, 0)
+_DAMAGE = (
+    zipfile.BadZipFile,
+    zlib.error,
+    struct.error,
+    lzma.LZMAError,
+    OSError,
+    EOFError,
+    ValueError,
+    LookupError,
+    RuntimeError,
+    OverflowError,
+)
+"""What zipfile raises for bytes that are no zip file any more."""
 _MEBIBYTE = 2**20
 _SHOWN = 3
 
@@ -48,6 +64,10 @@ class CodeBundle:
             summed.update(b"%d %d\n" % (len(encoded), len(content)) + encoded + content)
         return summed.hexdigest()
 
+    def kept(self) -> bytes | None:
+        """What the log keeps of it: nothing, if drivers find it installed."""
+        return self.archive() if self.is_shipped else None
+
     def archive(self) -> bytes:
         """As a zip file, whose folders have entries of their own: without them, Python finds no namespace packages."""
         packed = io.BytesIO()
@@ -60,6 +80,28 @@ class CodeBundle:
                 entry.compress_type = zipfile.ZIP_DEFLATED
                 archive.writestr(entry, content)
         return packed.getvalue()
+
+    def write(self, folder: Path) -> None:
+        """Write all files below a folder. Raises OSError."""
+        for name, content in self.files.items():
+            target = folder / name
+            target.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            target.write_bytes(content)
+
+
+def from_archive(data: bytes, digest: str) -> CodeBundle:
+    """The bundle of that digest. Raises `LogInconsistent` if the archive holds anything else, whatever the reason."""
+    try:
+        with zipfile.ZipFile(io.BytesIO(data)) as archive:
+            files = {entry.filename: archive.read(entry) for entry in archive.infolist() if not entry.is_dir()}
+    except _DAMAGE as error:
+        raise LogInconsistent(f"the kept code {digest} is damaged: {error}") from error
+    bundle = CodeBundle(files)
+    if bundle.digest != digest:
+        raise LogInconsistent(f"the kept code {digest} is damaged: its content has the digest {bundle.digest}")
+    if wrong := [name for name in files if PurePosixPath(name).is_absolute() or ".." in PurePosixPath(name).parts]:
+        raise LogInconsistent(f"the kept code {digest} has a file outside its folder: {wrong[0]!r}")
+    return bundle
 
 
 def collect(ref: PipelineRef) -> CodeBundle:

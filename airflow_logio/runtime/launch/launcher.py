@@ -12,7 +12,7 @@ import os
 import subprocess
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from airflow_logio.dataflow import variables
@@ -21,9 +21,10 @@ from airflow_logio.errors import ConfigurationError, Fenced, LogioError, Unknown
 from airflow_logio.protocol.states import GroupState, check_claim
 from airflow_logio.runtime.launch import driver_files, processes, spark_submit
 from airflow_logio.runtime.launch.bundle import PipelineRef, needs_spark
-from airflow_logio.runtime.launch.code_bundle import collect
+from airflow_logio.runtime.launch.code_bundle import CodeBundle
 from airflow_logio.runtime.launch.driver_config import DriverConfig
 from airflow_logio.runtime.launch.driver_log import LOG_NAME
+from airflow_logio.runtime.launch.kept_code import code_for
 from airflow_logio.runtime.launch.processes import APPLICATION
 from airflow_logio.runtime.launch.spark_submit import SparkSettings
 from airflow_logio.runtime.payloads import payload_root
@@ -47,8 +48,11 @@ class Launcher(ABC):
     """Port: how a claimed driver becomes a process somewhere."""
 
     @abstractmethod
-    def launch(self, claim: Claim, config: DriverConfig, settings: SparkSettings, conf: Mapping[str, str]) -> Launched:
-        """Start spark-submit and return; must not wait for the driver. Raises `ConfigurationError`."""
+    def launch(
+        self, claim: Claim, config: DriverConfig, settings: SparkSettings, conf: Mapping[str, str], code: CodeBundle
+    ) -> Launched:
+        """Start spark-submit and return; must not wait for the driver. The driver imports `code`, or, if that is not
+        shipped, from `config.bundle_root`. Raises `ConfigurationError`."""
 
     def tidy_up(self, store: LogStore) -> int:
         """Remove what drivers of ended runs have left on this machine; returns of how many. Raises `LogioError`."""
@@ -64,13 +68,20 @@ class LocalProcessLauncher(Launcher):
 
     work_dir: Path
 
-    def launch(self, claim: Claim, config: DriverConfig, settings: SparkSettings, conf: Mapping[str, str]) -> Launched:
+    def launch(
+        self, claim: Claim, config: DriverConfig, settings: SparkSettings, conf: Mapping[str, str], code: CodeBundle
+    ) -> Launched:
         _reap()
         folder = self.work_dir / claim.run_uid / claim.group / str(claim.incarnation)
         folder.mkdir(parents=True, mode=0o700)
         discard_configurations(folder.parent)
         driver_files.discard_earlier(folder.parent, claim.incarnation)
-        bundle = _write_bundle(PipelineRef(config.module, config.attr, Path(config.bundle_root)), folder / "bundle.zip")
+        bundle = None
+        if code.is_shipped:
+            code.write(folder / "code")
+            bundle = folder / "bundle.zip"
+            bundle.write_bytes(code.archive())
+            config = replace(config, bundle_root=str(folder / "code"))
         config_path = folder / CONFIG_NAME
         config.write(config_path)
         name = f"logio {claim.group} {claim.run_uid[:8]}/{claim.incarnation}"
@@ -107,16 +118,6 @@ def _is_known(store: LogStore, uid: str) -> bool:
         return store.find_run(uid).uid == uid
     except UnknownRun:
         return False
-
-
-def _write_bundle(ref: PipelineRef, target: Path) -> Path | None:
-    """The code that executors need, for ``--py-files``; None if it is installed on their machines. A driver imports it
-    from its folder."""
-    bundle = collect(ref)
-    if not bundle.is_shipped:
-        return None
-    target.write_bytes(bundle.archive())
-    return target
 
 
 def discard_configurations(folder: Path) -> None:
@@ -175,6 +176,7 @@ def launch_group(
         )
     check_claim(group, status.state, by_user=by_user)
     environment = environment_of(context.pipeline, context.settings)
+    code = code_for(context.store, context.run, context.ref, status.code)
     if context.store.ends_old_driver_first:
         _end_old_driver(context, status)
     claim = context.store.claim(
@@ -195,7 +197,9 @@ def launch_group(
     )
     conf = context.settings.effective_conf(context.pipeline.group_of(group).spark)
     try:
-        launched = context.launcher.launch(claim, config, context.settings, conf)
+        if claim.code != status.code:  # a person has just taken other code
+            code = code_for(context.store, context.run, context.ref, claim.code)
+        launched = context.launcher.launch(claim, config, context.settings, conf, code)
     except Exception as error:
         context.store.declare_dead(_ref(claim), f"launch failed: {error}")
         raise

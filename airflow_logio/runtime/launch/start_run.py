@@ -12,6 +12,7 @@ from airflow_logio.errors import ConfigurationError
 from airflow_logio.protocol.liveness import BEAT_SECONDS, Lease, RecoveryBudget
 from airflow_logio.protocol.values import Port
 from airflow_logio.runtime.launch.bundle import PipelineRef
+from airflow_logio.runtime.launch.code_bundle import CodeBundle
 from airflow_logio.runtime.payloads.roots import HOW_TO_CONFIGURE
 from airflow_logio.store.records import (
     REPLAY_SECONDS,
@@ -42,11 +43,12 @@ def run_spec(
     replay_seconds: float | None = None,
     payloads: str | None = None,
     supervision: Supervision = Supervision.PROCESS,
+    code: CodeBundle | None = None,
 ) -> RunSpec:
     """The description of a run, checked: parameters, connections (name → connection id), readable sources.
 
     `replay_seconds` is by default `REPLAY_SECONDS`. `payloads` is the root of the deployment's payload store
-    (`payload_root`); it is not part of the description.
+    (`payload_root`); it is not part of the description. `code` is what drivers will import: give it to `start_run`, too.
 
     Raises `ConfigurationError` or `PipelineDefinitionError`, naming what is wrong.
     """
@@ -85,6 +87,7 @@ def run_spec(
         ),
         supervision=supervision,
         replicated=replicated_shapes(pipeline),
+        code_digest=None if code is None else code.digest,
     )
 
 

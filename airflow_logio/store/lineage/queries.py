@@ -157,7 +157,7 @@ def _events(log: LineageLog, nodes: Iterable[EventNode]) -> dict[Node, Node]:
     for node in nodes:
         by_port[node.port][node.event_id] = node
     return {
-        group[event_id]: replace(group[event_id], records=header.records, about=header.about)
+        group[event_id]: replace(group[event_id], records=header.records, about=header.about, code=header.code)
         for port, group in by_port.items()
         for event_id, header in log.headers(port.operator, port.name, group)
     }

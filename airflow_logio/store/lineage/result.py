@@ -38,6 +38,8 @@ class EventNode:
     """What its sender says about it. For a Parquet source: ``first`` and ``last`` row of the file, counted from 0."""
     slot: int | None = None
     """The slot that numbered it, if no Merger did: each slot of a replicated group counts its events on its own."""
+    code: int = field(default=0, compare=False)
+    """Number of the code that made it: 0 is that with which the run began, others are those of `LogStore.code_changes`."""
 
     def __str__(self) -> str:
         return f"{_in_log(self.port.operator, self.slot)}.{self.port.name} {self.event_id}"

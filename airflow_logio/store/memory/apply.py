@@ -93,7 +93,7 @@ class _Writer:
             for inset_id, status in delivery.assignments or ((None, unassigned),):
                 port = event.sender.name
                 self._row(body, status, port, receiver.operator, receiver.name, inset_id, len(data), kept=delivery.kept)
-        header = encode_header(event.kind, event.records, data, dict(event.about))
+        header = encode_header(event.kind, event.records, data, dict(event.about), code=self._ref.code)
         self._body(body, Body(header, data, event.ref, effect.kept))
 
     def _body(self, key: BodyKey, row: Body) -> None:

@@ -32,4 +32,5 @@ def _record(tables: Tables, key: tuple[GroupKey, int], row: DriverRow) -> Driver
         host=identity.host if identity else None,
         pid=identity.pid or None if identity else None,
         last_beat_at=beat.at if beat else None,
+        code=row.code,
     )

@@ -9,14 +9,14 @@ import msgspec
 
 from airflow_logio.errors import ProtocolViolation, UnknownRun
 from airflow_logio.protocol.states import GroupState, RunState
-from airflow_logio.store.memory import quarantine, slots
+from airflow_logio.store.memory import code_changes, quarantine, slots
 from airflow_logio.store.memory.tables import GroupKey, GroupRow, RunRow, Tables
 from airflow_logio.store.records import FenceRow, Run, RunKey, RunSpec, encode_spec
 from airflow_logio.store.rules.endings import GroupStates, check_alone, check_superseding, superseded
 from airflow_logio.store.rules.graph_changes import check_graph
 
 
-def start(tables: Tables, spec: RunSpec, *, alone: bool) -> Run:
+def start(tables: Tables, spec: RunSpec, *, alone: bool, code: bytes | None) -> Run:
     """Runs in an open transaction, like the others."""
     newest = _newest(tables, spec.key)
     if newest is None or newest.state is RunState.SUPERSEDED:
@@ -24,6 +24,7 @@ def start(tables: Tables, spec: RunSpec, *, alone: bool) -> Run:
             check_alone(spec, _unfinished(tables, spec.key.pipeline))
         generation = 1 if newest is None else newest.spec.key.generation + 1
         newest = _create(tables, replace(spec, key=replace(spec.key, generation=generation)))
+        code_changes.keep(tables, newest.run_id, spec.code_digest, code)
     check_graph(newest.as_run(), spec.graph_fingerprint, spec.graph)
     return newest.as_run()
 

@@ -64,10 +64,10 @@ def claim(
 def _raise_incarnation(tables: Tables, key: GroupKey, fence: FenceRow, reason: str, *, spends: bool) -> Claim:
     incarnation, clock = fence.incarnation + 1, tables.now()
     uid = tables.runs[key.run_id].uid
-    made = Claim(key.run_id, uid, key.group, incarnation, uuid.uuid4().hex, recovery=incarnation > 1)
-    tables.put(tables.fences, key, replace(fence, incarnation=incarnation))
-    tables.add(tables.drivers, (key, incarnation), DriverRow(made.nonce, reason, spends, clock))
     row = tables.groups[key]
+    made = Claim(key.run_id, uid, key.group, incarnation, uuid.uuid4().hex, recovery=incarnation > 1, code=row.code)
+    tables.put(tables.fences, key, replace(fence, incarnation=incarnation))
+    tables.add(tables.drivers, (key, incarnation), DriverRow(made.nonce, reason, spends, clock, code=row.code))
     desired = wish_after_claim(row.desired)
     claimed = replace(row, state=GroupState.CLAIMED, desired=desired, since=clock, error=None)
     tables.put(tables.groups, key, claimed)
@@ -99,7 +99,7 @@ def register(tables: Tables, claim: Claim, identity: DriverIdentity) -> GroupRef
     key = GroupKey(claim.run_id, claim.group)
     driver = tables.drivers.get((key, claim.incarnation))
     if driver is not None and driver.registered_at is not None and _is_same(tables, driver, claim, identity):
-        return GroupRef(claim.run_id, claim.group, claim.incarnation)
+        return GroupRef(claim.run_id, claim.group, claim.incarnation, claim.code)
     free = driver is not None and driver.nonce == claim.nonce and driver.registered_at is None
     if driver is None or not free or not _move(tables, claim, GroupState.RUNNING, None):
         raise Fenced(
@@ -108,7 +108,7 @@ def register(tables: Tables, claim: Claim, identity: DriverIdentity) -> GroupRef
         )
     registered = replace(driver, registered_at=tables.now(), identity=identity)
     tables.put(tables.drivers, (key, claim.incarnation), registered)
-    return GroupRef(claim.run_id, claim.group, claim.incarnation)
+    return GroupRef(claim.run_id, claim.group, claim.incarnation, claim.code)
 
 
 def _is_same(tables: Tables, driver: DriverRow, claim: Claim, identity: DriverIdentity) -> bool:

@@ -99,6 +99,8 @@ def _keyed_by_run(tables: Tables) -> Sequence[dict[Any, Any]]:
         tables.quarantine,
         tables.slots,
         tables.scalings,
+        tables.code_changes,
+        tables.code,
     )
 
 

@@ -28,6 +28,7 @@ def status_of(tables: Tables, key: GroupKey) -> GroupStatus:
         rss_bytes=beat.rss_bytes if beat else 0,
         commits=fence.commit_no,
         load=beat.load if beat else None,
+        code=row.code,
         killed=row.launch.killed if row.launch else None,
         beat_age_seconds=tables.now() - beat.at if beat else None,
     )

@@ -12,8 +12,17 @@ import msgspec
 from airflow_logio.errors import FailurePoint, Fenced, UnknownRun
 from airflow_logio.protocol.replicas import Placement, Slot
 from airflow_logio.protocol.states import GroupState, RunState, ScalingState
+from airflow_logio.store.code_records import CodeChange, KeptCode
 from airflow_logio.store.lineage_port import LineageLog
-from airflow_logio.store.memory import generations, groups, maintenance, quarantine, scaling_requests, slots
+from airflow_logio.store.memory import (
+    code_changes,
+    generations,
+    groups,
+    maintenance,
+    quarantine,
+    scaling_requests,
+    slots,
+)
 from airflow_logio.store.memory.drivers import driver_records
 from airflow_logio.store.memory.hearings import Hearings
 from airflow_logio.store.memory.lineage_log import MemoryLineageLog
@@ -58,9 +67,9 @@ class MemoryLogStore(LogStore):
 
     # --- runs ---------------------------------------------------------------------------------------------------------
 
-    def start_run(self, spec: RunSpec, *, alone: bool = False) -> Run:
+    def start_run(self, spec: RunSpec, *, alone: bool = False, code: bytes | None = None) -> Run:
         with self.tables.transaction():
-            return generations.start(self.tables, spec, alone=alone)
+            return generations.start(self.tables, spec, alone=alone, code=code)
 
     def supersede(self, run_id: int) -> bool:
         with self.tables.transaction():
@@ -140,6 +149,20 @@ class MemoryLogStore(LogStore):
         if isinstance(made, Refused):
             raise made.error
         return made
+
+    def code(self, run_id: int, number: int) -> KeptCode:
+        with self.tables.transaction():
+            return code_changes.kept(self.tables, run_id, number)
+
+    def take_code(
+        self, run_id: int, group: str, digest: str, fingerprint: str, *, archive: bytes | None = None, by: str
+    ) -> int:
+        with self.tables.transaction():
+            return code_changes.take(self.tables, run_id, group, digest, fingerprint, by, archive)
+
+    def code_changes(self, run_id: int) -> Sequence[CodeChange]:
+        with self.tables.transaction():
+            return code_changes.changes(self.tables, run_id)
 
     def submitted(self, claim: Claim, *, log_path: str | None, launcher: DriverIdentity | None) -> bool:
         with self.tables.transaction():

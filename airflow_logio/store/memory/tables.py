@@ -18,6 +18,7 @@ from airflow_logio.errors import LogInconsistent
 from airflow_logio.protocol.replicas import Slot
 from airflow_logio.protocol.states import GroupState, RunState
 from airflow_logio.protocol.values import Port, ReadStatus, Status
+from airflow_logio.store.code_records import CodeChange
 from airflow_logio.store.records import (
     DriverIdentity,
     FenceRow,
@@ -118,6 +119,7 @@ class GroupRow:
     since: float
     error: str | None = None
     launch: LaunchRecipe | None = None
+    code: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +136,7 @@ class DriverRow:
     log_path: str | None = None
     identity: DriverIdentity | None = None
     failed_at: str | None = None
+    code: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -276,6 +279,8 @@ class Tables:
         self.reads: dict[tuple[int, str, str, int], ReadRow] = {}
         self.quarantine: dict[tuple[int, str, str], QuarantineRow] = {}
         self.slots: dict[SlotKey, Slot] = {}
+        self.code: dict[tuple[int, str], bytes] = {}
+        self.code_changes: dict[tuple[int, int], CodeChange] = {}
         self.scalings: dict[tuple[int, int], ScalingRequest] = {}
         self.request_ids = itertools.count(1)
         self.states: dict[tuple[int, str, int], bytes] = {}

@@ -19,16 +19,20 @@ class Header(msgspec.Struct, omit_defaults=True):
     checksum: int = 0
     about: dict[str, Any] = msgspec.field(default_factory=dict)
     """For actions: their description."""
+    code: int = 0
+    """For events: number of the code that made it, as in `GroupRef`."""
 
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(Header)
 
 
-def encode_header(kind: Kind, records: int, body: bytes, about: dict[str, Any] | None = None) -> bytes:
+def encode_header(
+    kind: Kind, records: int, body: bytes, about: dict[str, Any] | None = None, *, code: int = 0
+) -> bytes:
     """Raises `LogInconsistent` for an `about` that holds more than text, numbers, lists and maps."""
     try:
-        return _encoder.encode(Header(kind, records, zlib.crc32(body), about or {}))
+        return _encoder.encode(Header(kind, records, zlib.crc32(body), about or {}, code))
     except (TypeError, ValueError, OverflowError, RecursionError) as error:
         raise LogInconsistent(f"a description cannot be stored: {error}; it is {repr(about)[:200]}") from error
 

@@ -35,7 +35,7 @@ class EffectWriter:
         self._ref = ref
         self._run = ref.run_id
         self._postgres = connection.dialect.name == "postgresql"
-        self._rows = EffectRows(ref.run_id, effects)
+        self._rows = EffectRows(ref, effects)
 
     def apply(self) -> tuple[Collected, ...]:
         rows = self._rows

@@ -9,6 +9,7 @@ from typing import Any
 from airflow_logio.errors import LogInconsistent
 from airflow_logio.protocol import effects as fx
 from airflow_logio.protocol.values import Kind, Port, ReadStatus, Status
+from airflow_logio.store.records import GroupRef
 from airflow_logio.store.rules.channels import STATE_CHANNEL, read_channel, write_channel
 from airflow_logio.store.rules.header import encode_header
 from airflow_logio.store.rules.seal import seal
@@ -34,8 +35,9 @@ Late = (
 class EffectRows:
     """Effects of one commit, sorted by kind. Touches no database."""
 
-    def __init__(self, run_id: int, effects: Iterable[fx.Effect]) -> None:
-        self._run = run_id
+    def __init__(self, ref: GroupRef, effects: Iterable[fx.Effect]) -> None:
+        self._run = ref.run_id
+        self._code = ref.code
         self.event_log: list[Row] = []
         self.event_data: list[Row] = []
         self.lineage: list[Row] = []
@@ -180,7 +182,7 @@ class EffectRows:
             for inset_id, status in delivery.assignments or ((None, unassigned),):
                 self._log_row(event.event_id, status, sender, receiver, inset_id, len(body), kept=delivery.kept)
             self._assigned(delivery.receiver, delivery.assignments)
-        header = encode_header(event.kind, event.records, body, dict(event.about))
+        header = encode_header(event.kind, event.records, body, dict(event.about), code=self._code)
         self._data_row(sender, event.event_id, header, body, ref=event.ref, kept=effect.kept)
 
     def _acknowledge(self, effect: fx.Acknowledge) -> None:

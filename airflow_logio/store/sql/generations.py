@@ -14,12 +14,12 @@ from airflow_logio.protocol.states import GroupState, RunState
 from airflow_logio.store.records import Run, RunKey, RunSpec, encode_spec
 from airflow_logio.store.rules.endings import GroupStates, check_alone, check_superseding
 from airflow_logio.store.rules.graph_changes import check_graph
-from airflow_logio.store.sql import schema, slots
+from airflow_logio.store.sql import code_changes, schema, slots
 from airflow_logio.store.sql.engines import now
 from airflow_logio.store.sql.runs import known, to_run
 
 
-def start(connection: Connection, spec: RunSpec, *, alone: bool) -> Run:
+def start(connection: Connection, spec: RunSpec, *, alone: bool, code: bytes | None) -> Run:
     """The newest run of the key. If there is none, or it is superseded, one of the next generation is created.
 
     Processes that start runs of one pipeline take turns before they create a run, so that each sees the runs of the
@@ -35,6 +35,7 @@ def start(connection: Connection, spec: RunSpec, *, alone: bool) -> Run:
             check_alone(spec, list(_unfinished(connection, spec.key.pipeline)))
         generation = 1 if run is None else run.spec.key.generation + 1
         run = _create(connection, replace(spec, key=replace(spec.key, generation=generation)))
+        code_changes.keep(connection, run.run_id, spec.code_digest, code)
     check_graph(run, spec.graph_fingerprint, spec.graph)
     return run
 

@@ -161,7 +161,8 @@ def _raise_incarnation(
 ) -> Claim:
     fence, groups, clock = schema.fence, schema.group, now(connection.dialect.name)
     desired = wish_after_claim(_desired(connection, run, group))
-    made = Claim(run.run_id, run.uid, group, incarnation, uuid.uuid4().hex, recovery=incarnation > 1)
+    code = connection.execute(sa.select(groups.c.code).where(*_of(groups, run.run_id, group))).scalar_one()
+    made = Claim(run.run_id, run.uid, group, incarnation, uuid.uuid4().hex, recovery=incarnation > 1, code=code)
     connection.execute(sa.update(fence).where(*_of(fence, run.run_id, group)).values(incarnation=incarnation))
     connection.execute(
         sa.insert(schema.driver).values(
@@ -172,6 +173,7 @@ def _raise_incarnation(
             reason=storable(reason),
             spends_budget=spends,
             claimed_at=clock,
+            code=code,
         )
     )
     connection.execute(

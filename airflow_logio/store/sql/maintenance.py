@@ -29,6 +29,8 @@ ROWS = (
     schema.quarantine,
     schema.slot,
     schema.scaling,
+    schema.code_change,
+    schema.code,
     schema.driver,
 )
 """Tables with rows of a run, the large ones first. The run's groups go before them, and its own row last."""

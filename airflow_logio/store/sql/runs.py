@@ -194,6 +194,7 @@ def _status(row: sa.RowMapping, beat: sa.RowMapping | None) -> GroupStatus:
         rss_bytes=beat[beats.rss_bytes] if beat else 0,
         commits=row[fence.commit_no],
         load=_load(beat),
+        code=row[groups.code],
         killed=_killed(row[groups.launch]),
         beat_age_seconds=max(0.0, beat["beat_age"]) if beat else None,
     )

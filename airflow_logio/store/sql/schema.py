@@ -25,7 +25,7 @@ from sqlalchemy import (
     text,
 )
 
-REVISION = "0005"
+REVISION = "0006"
 """The Alembic revision that creates what this module declares."""
 
 VERSION_TABLE = "logio_alembic_version"
@@ -179,6 +179,29 @@ group = Table(
     Column("since", Double, nullable=False),
     Column("error", Text),
     Column("launch", Text),  # how supervisors launch the group
+    Column("code", Integer, nullable=False, server_default=text("0")),  # what the next driver gets: see `code_change`
+)
+
+code = Table(
+    "logio_code",
+    metadata,
+    Column("run_id", _Id, primary_key=True, autoincrement=False),
+    Column("digest", String(64), primary_key=True),
+    Column("archive", LargeBinary, nullable=False),
+    comment="what drivers of a run import, by its digest",
+)
+
+code_change = Table(
+    "logio_code_change",
+    metadata,
+    Column("run_id", _Id, primary_key=True, autoincrement=False),
+    Column("number", Integer, primary_key=True, autoincrement=False),  # from 1; 0 is the code that the run began with
+    Column("group_name", _Name, nullable=False),  # the replicated group, for replicas
+    Column("digest", String(64), nullable=False),
+    Column("fingerprint", String(64), nullable=False),
+    Column("taken_by", _Name, nullable=False),
+    Column("taken_at", Double, nullable=False),
+    comment="code that a person took for a group of a run that had begun with another one",
 )
 
 fence = Table(
@@ -215,6 +238,7 @@ driver = Table(
     Column("parent_pid", Integer),
     Column("parent_start_time", Double),
     Column("backend_pid", Integer),
+    Column("code", Integer, nullable=False, server_default=text("0")),
 )
 
 SENT, ACKNOWLEDGED, APPLIED = "out", "in", "write"

@@ -15,6 +15,7 @@ from sqlalchemy.engine import Connection, Engine
 from airflow_logio.errors import FailurePoint, Fenced, UnknownRun
 from airflow_logio.protocol.replicas import Placement, Slot
 from airflow_logio.protocol.states import GroupState, ScalingState
+from airflow_logio.store.code_records import CodeChange, KeptCode
 from airflow_logio.store.lineage_port import LineageLog
 from airflow_logio.store.port import GroupSession, Hearing, LogStore
 from airflow_logio.store.records import (
@@ -44,6 +45,7 @@ from airflow_logio.store.rules.scaling_rules import Rescaling, shape_of
 from airflow_logio.store.sql import (
     backends,
     beats,
+    code_changes,
     drivers,
     failure_channel,
     generations,
@@ -106,9 +108,9 @@ class SqlLogStore(LogStore):
 
     # --- runs ---------------------------------------------------------------------------------------------------------
 
-    def start_run(self, spec: RunSpec, *, alone: bool = False) -> Run:
+    def start_run(self, spec: RunSpec, *, alone: bool = False, code: bytes | None = None) -> Run:
         with writing(self.engine) as connection:
-            return generations.start(connection, spec, alone=alone)
+            return generations.start(connection, spec, alone=alone, code=code)
 
     def supersede(self, run_id: int) -> bool:
         try:
@@ -239,6 +241,21 @@ class SqlLogStore(LogStore):
         with writing(self.engine) as connection:
             return backends.end(connection, run_id, group, incarnation)
 
+    def code(self, run_id: int, number: int) -> KeptCode:
+        with reading(self.engine) as connection:
+            return code_changes.kept(connection, self._run(connection, run_id), number)
+
+    def take_code(
+        self, run_id: int, group: str, digest: str, fingerprint: str, *, archive: bytes | None = None, by: str
+    ) -> int:
+        with writing(self.engine) as connection:
+            run = self._run(connection, run_id)
+            return code_changes.take(connection, run, group, digest, fingerprint, by, archive)
+
+    def code_changes(self, run_id: int) -> Sequence[CodeChange]:
+        with reading(self.engine) as connection:
+            return code_changes.changes(connection, run_id)
+
     def submitted(self, claim: Claim, *, log_path: str | None, launcher: DriverIdentity | None) -> bool:
         with writing(self.engine) as connection:
             return groups.submitted(connection, claim, log_path, launcher)
@@ -250,7 +267,7 @@ class SqlLogStore(LogStore):
                     f"incarnation {claim.incarnation} of group {claim.group!r} cannot be registered: it was replaced, "
                     "ended, or another process holds it; this driver exits before its first read"
                 )
-        return GroupRef(claim.run_id, claim.group, claim.incarnation)
+        return GroupRef(claim.run_id, claim.group, claim.incarnation, claim.code)
 
     def heartbeat(
         self, ref: GroupRef, beat: int, *, ready: bool, rss_bytes: int, load: Load | None = None

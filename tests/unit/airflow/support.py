@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 
 from airflow_logio.protocol.effects import FinishGroup
 from airflow_logio.runtime.launch import processes
+from airflow_logio.runtime.launch.code_bundle import CodeBundle
 from airflow_logio.runtime.launch.driver_config import DriverConfig
 from airflow_logio.runtime.launch.launcher import Launched, Launcher
 from airflow_logio.runtime.launch.spark_submit import SparkSettings
@@ -58,12 +59,21 @@ class FakeLauncher(Launcher):
     """Each driver is a process that does nothing; the test speaks to the log for it."""
 
     launched: list[tuple[Claim, DriverConfig, SparkSettings, dict[str, str]]] = field(default_factory=list)
+    codes: list[CodeBundle | None] = field(default_factory=list)
     log_text: str = "first line\nlast words"
     folder: Path | None = None
     children: list[subprocess.Popen[bytes]] = field(default_factory=list)
 
-    def launch(self, claim: Claim, config: DriverConfig, settings: SparkSettings, conf: Mapping[str, str]) -> Launched:
+    def launch(
+        self,
+        claim: Claim,
+        config: DriverConfig,
+        settings: SparkSettings,
+        conf: Mapping[str, str],
+        code: CodeBundle | None = None,
+    ) -> Launched:
         self.launched.append((claim, config, settings, dict(conf)))
+        self.codes.append(code)
         child = subprocess.Popen(["sleep", "300"])
         self.children.append(child)
         log_path = None

@@ -16,6 +16,7 @@ from airflow_logio.errors import ConfigurationError, LogUnavailable
 from airflow_logio.protocol.states import GroupState
 from airflow_logio.runtime.figures.run_summary import Outcome, RunSummary
 from airflow_logio.runtime.launch import bundle, processes, spark_submit
+from airflow_logio.runtime.launch.code_bundle import CodeBundle
 from airflow_logio.runtime.launch.driver_config import DriverConfig
 from airflow_logio.runtime.launch.launcher import LaunchContext, Launched, Launcher
 from airflow_logio.runtime.launch.spark_submit import SparkSettings
@@ -41,7 +42,9 @@ class Sleepers(Launcher):
     """The latest of each group."""
     all: list[subprocess.Popen[bytes]] = field(default_factory=list)
 
-    def launch(self, claim: Claim, config: DriverConfig, settings: SparkSettings, conf: Mapping[str, str]) -> Launched:
+    def launch(
+        self, claim: Claim, config: DriverConfig, settings: SparkSettings, conf: Mapping[str, str], code: CodeBundle
+    ) -> Launched:
         if claim.group == self.refused:
             raise ConfigurationError("spark-submit could not be started: no such file")
         process = subprocess.Popen(["sleep", "600"], start_new_session=True)

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from airflow_logio.errors import ConfigurationError
+from airflow_logio.errors import ConfigurationError, LogInconsistent
 from airflow_logio.runtime.launch import bundle, code_bundle
 from airflow_logio.runtime.launch.bundle import PipelineRef
-from airflow_logio.runtime.launch.code_bundle import CodeBundle, collect
+from airflow_logio.runtime.launch.code_bundle import CodeBundle, collect, from_archive
 
 DAG_FOLDER: Mapping[str, str] = {
     "pipelines/__init__.py": "",
@@ -151,3 +151,32 @@ def test_the_digest_depends_on_names_and_contents_and_on_nothing_else(tmp_path: 
     assert digest("one") == digest("two") == digest("one", unused="1")
     assert len({digest("one"), digest("three", rates="euro = 2"), digest("four", sales="import rates ")}) == 3
     assert CodeBundle({"a": b"bc"}).digest != CodeBundle({"ab": b"c"}).digest
+
+
+def test_an_archive_comes_back_as_it_was(tmp_path: Path) -> None:
+    found = collect(PipelineRef("pipelines.sales", "sales", written(tmp_path / "dags", DAG_FOLDER)))
+    same = from_archive(found.archive(), found.digest)
+    assert same.files == found.files
+    same.write(tmp_path / "copy")
+    assert collect(PipelineRef("pipelines.sales", "sales", tmp_path / "copy")).digest == found.digest
+
+
+@pytest.mark.parametrize("name", ["../outside.py", "/outside.py", "a/../../outside.py"])
+def test_an_archive_reaches_no_file_outside_its_folder(name: str) -> None:
+    wrong = CodeBundle({name: b"print()"})
+    with pytest.raises(LogInconsistent, match="a file outside its folder"):
+        from_archive(wrong.archive(), wrong.digest)
+
+
+def test_damage_of_an_archive_is_noticed() -> None:
+    found = CodeBundle({"sales.py": b"price = 1\n" * 50})
+    archive = found.archive()
+    for damaged in (b"", archive[: len(archive) // 2], CodeBundle({"sales.py": b"price = 2\n"}).archive()):
+        with pytest.raises(LogInconsistent, match="damaged"):
+            from_archive(damaged, found.digest)
+    for place in range(0, len(archive), 7):
+        flipped = archive[:place] + bytes([archive[place] ^ 1]) + archive[place + 1 :]
+        try:
+            assert from_archive(flipped, found.digest).files == found.files
+        except LogInconsistent:
+            continue
