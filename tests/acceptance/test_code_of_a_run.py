@@ -7,12 +7,17 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from airflow_logio.cli import preparation
+from airflow_logio.cli.app import main
+from airflow_logio.runtime.launch import spark_submit
+from tests.support.running import PlainLauncher
 from tests.support.warehouse import rows_of
 
 pytestmark = pytest.mark.acceptance
@@ -137,24 +142,32 @@ class Deployments:
         ).stdout
 
 
-def logio(folder: Path, *arguments: str, expected: int = 0) -> str:
-    variables = {name: value for name, value in os.environ.items() if not name.endswith("_URL")}
-    ran = subprocess.run(
-        [sys.executable, "-m", "airflow_logio.cli", *arguments],
-        cwd=folder,
-        env=variables | {"HOME": str(folder), "WAREHOUSE_URL": f"sqlite:///{folder}/warehouse.db"},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=240,
-        check=False,
-    )
-    assert ran.returncode == expected, ran.stdout
-    return ran.stdout
+@pytest.fixture
+def logio(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
+    """A command in a terminal of its own, which has imported nothing of the pipeline; drivers need no Spark."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(preparation, "LocalProcessLauncher", lambda _: PlainLauncher(tmp_path / "drivers"))
+    monkeypatch.setattr(spark_submit, "check", lambda _: None)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    for name in [name for name in os.environ if name.endswith("_URL")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("WAREHOUSE_URL", f"sqlite:///{tmp_path}/warehouse.db")
+
+    def command(*arguments: str, expected: int = 0) -> str:
+        for name in [name for name in sys.modules if name.startswith("shop_flows")]:
+            del sys.modules[name]
+        monkeypatch.setattr("sys.argv", ["logio", *arguments])
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as ended:
+            main()
+        printed = "".join(capsys.readouterr())
+        assert (ended.value.code or 0) == expected, printed
+        return printed
+
+    return command
 
 
-@pytest.mark.spark
-def test_a_run_keeps_its_version_until_a_person_takes_another_one(tmp_path: Path) -> None:
+def test_a_run_keeps_its_version_until_a_person_takes_another_one(tmp_path: Path, logio: Callable[..., str]) -> None:
     """Version 1 parks; version 2, with another graph, is deployed in its place, and a retry still executes version 1,
     although no folder has it any more. Version 3 is taken on purpose."""
     deployments = Deployments(tmp_path)
@@ -165,17 +178,17 @@ def test_a_run_keeps_its_version_until_a_person_takes_another_one(tmp_path: Path
     deployments.deploy(first, place)
     pq.write_table(pa.table({"n": range(30)}), tmp_path / "numbers.parquet")
     run = ["run", f"{place}/shop_flows/prices.py:prices", "--param", "numbers=numbers.parquet", "--run-id", "r"]
-    assert "version 1 cannot price batch 3" in logio(tmp_path, *run, expected=1)
+    assert "version 1 cannot price batch 3" in logio(*run, expected=1)
     deployments.deploy(changed, place)
-    assert "version 1 cannot price batch 3" in logio(tmp_path, "retry", "r", expected=1)
-    assert "another version of pipeline" in logio(tmp_path, "retry", "r", "--code", "new", expected=1)
+    assert "version 1 cannot price batch 3" in logio("retry", "r", expected=1)
+    assert "another version of pipeline" in logio("retry", "r", "--code", "new", expected=1)
     deployments.deploy(third, place)
-    assert "group all: its next driver gets code 1" in logio(tmp_path, "retry", "r", "--code", "new")
+    assert "group all: its next driver gets code 1" in logio("retry", "r", "--code", "new")
     url = f"sqlite:///{tmp_path}/warehouse.db"
     sums = [sum(range(10 * batch, 10 * batch + 10)) for batch in range(3)]
     assert sorted(rows_of(url, "SELECT batch, price FROM prices")) == [(1, sums[0]), (2, sums[1]), (3, 3 * sums[2])]
-    status = json.loads(logio(tmp_path, "status", "r", "--json"))
+    status = json.loads(logio("status", "r", "--json"))
     assert [(change["number"], change["group"]) for change in status["code_changes"]] == [(1, "all")]
     assert "logio retry --code new by" in status["code_changes"][0]["taken_by"]
-    assert "logio retry --code new by" in logio(tmp_path, "status", "r")
-    assert [("code 1" in logio(tmp_path, "lineage", "r", "price.out", str(event))) for event in (1, 3)] == [False, True]
+    assert "logio retry --code new by" in logio("status", "r")
+    assert [("code 1" in logio("lineage", "r", "price.out", str(event))) for event in (1, 3)] == [False, True]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import signal
 from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 from zlib import crc32
@@ -68,6 +68,9 @@ class PlainLauncher(Launcher):
     ) -> Launched:
         folder = self.work_dir / claim.group / str(claim.incarnation)
         folder.mkdir(parents=True)
+        if code.is_shipped:
+            code.write(folder / "code")
+            config = replace(config, bundle_root=str(folder / "code"))
         config.write(folder / "driver.json")
         log = folder / "driver.log"
         driver, seed = (claim.group, claim.incarnation), crc32(claim.group.encode()) + claim.incarnation

@@ -20,6 +20,11 @@ from airflow_logio.errors import ConfigurationError, LogioError
 from airflow_logio.protocol.values import ExecutionMode
 from airflow_logio.runtime.launch.code_imports import module_file
 
+STAYING = ("__main__", __name__.partition(".")[0])
+"""Not of a pipeline, even where they lie in its folder."""
+_ROOTS: set[Path] = set()
+"""From where this process has imported pipelines."""
+
 
 @dataclass(frozen=True, slots=True)
 class PipelineRef:
@@ -91,11 +96,13 @@ def _above(file: Path, module: str) -> Path:
 
 
 def import_module(ref: PipelineRef) -> ModuleType:
-    """Import the module from its bundle. Raises `ConfigurationError` that names module, bundle and cause."""
-    root = str(ref.bundle_root)
-    if root not in sys.path:
-        # What is installed must not hide modules of the standard library.
-        sys.path.insert(len(sys.path) if is_installed(ref.bundle_root) else 0, root)
+    """Import the module from its bundle, whatever version this process has imported before.
+
+    Raises `ConfigurationError` that names module, bundle and cause.
+    """
+    _forget_other_versions(ref.bundle_root)
+    if ref.module not in sys.modules:
+        _look_first_in(ref.bundle_root)
     try:
         if is_installed(ref.bundle_root):
             _import_from(ref.bundle_root, ref.module.partition(".")[0])
@@ -107,6 +114,28 @@ def import_module(ref: PipelineRef) -> ModuleType:
             f"module {ref.module!r} of bundle {ref.bundle_root} cannot be imported: {type(error).__name__}: {error}"
             f"{authored_frames(error)}"
         ) from error
+
+
+def _forget_other_versions(root: Path) -> None:
+    """A process that supervises several runs meets the same module in several folders (`kept_code`). What others have
+    imported of it stays with them."""
+    others = _ROOTS - {root.resolve()}
+    _ROOTS.add(root.resolve())
+    for name, module in list(sys.modules.items()) if others else ():
+        top, place = name.partition(".")[0], getattr(module, "__file__", None)
+        if top in STAYING or place is None or _above(Path(place), name) not in others:
+            continue
+        if (root / top).is_dir() or (root / f"{top}.py").is_file():
+            del sys.modules[name]
+
+
+def _look_first_in(root: Path) -> None:
+    """What is installed must not hide modules of the standard library."""
+    if str(root) in sys.path and not is_installed(root):
+        sys.path.remove(str(root))
+    if str(root) not in sys.path:
+        sys.path.insert(len(sys.path) if is_installed(root) else 0, str(root))
+    importlib.invalidate_caches()
 
 
 def _import_from(root: Path, package: str) -> None:

@@ -26,6 +26,8 @@ FOLDER = ".code"
 """Below the work folder of a run: its code, for processes that supervise it."""
 
 Loaded = tuple[Pipeline, PipelineRef]
+_SEEN: dict[tuple[Path, str], str] = {}
+"""What this process has imported from a folder, by its digest: what is edited there later is not imported again."""
 
 
 def code_for(store: LogStore, run: Run, ref: PipelineRef, number: int) -> CodeBundle:
@@ -66,7 +68,7 @@ def load_kept(store: LogStore, run: Run, load_current: Callable[[], Loaded], wor
     recorded = bundle.parse_ref(run.spec.pipeline_ref, Path(run.spec.bundle_root))
     with contextlib.suppress(LogioError):  # it cannot be imported any more, or defines no pipeline
         pipeline, ref = load_current()
-        if collect(ref).digest == kept.digest:
+        if _SEEN.setdefault((ref.bundle_root, ref.module), collect(ref).digest) == kept.digest:
             return pipeline, ref
         recorded = ref
     code = from_archive(kept.archive, kept.digest)

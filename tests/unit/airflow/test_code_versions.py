@@ -12,6 +12,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from airflow.providers.common.compat.sdk import TaskDeferred
+from airflow.providers.git.bundles.git import GitDagBundle
+from git import Actor, Repo
 
 from airflow_logio.operators.recover_group import LogioRecoverGroupOperator
 from airflow_logio.operators.spark import LogioSparkOperator
@@ -41,18 +43,25 @@ numbers.group("all", read, change, numbers.writer("save", table, change))
 OTHER_GRAPH = "numbers.lineage(start='read.out', target='change.out')\n"
 
 
-class DagBundle:
-    """A folder of DAGs. Each deployment is seen as by a task's process, which has imported nothing before."""
+class Folder:
+    """A folder of DAGs, overwritten in place. Each deployment is seen as by a task's process, which has imported nothing
+    before."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    def __init__(self, folder: Path, path: list[str]) -> None:
+        """`path` is the interpreter's, which Airflow's tasks begin with the folder of their bundle."""
+        self.folder = folder / "bundle"
+        self._path = path
+        self._path.insert(0, str(self.folder))
 
     def deploy(self, version: str, more: str = "") -> None:
-        package = self.folder / "flows_of_a_bundle"
+        self._write(self.folder, version, more)
+        self.forget()
+
+    def _write(self, folder: Path, version: str, more: str) -> None:
+        package = folder / "flows_of_a_bundle"
         package.mkdir(parents=True, exist_ok=True)
         (package / "__init__.py").touch()
         (package / "doubling.py").write_text(SOURCE.replace("VERSION", version) + more)
-        self.forget()
 
     def remove(self) -> None:
         shutil.rmtree(self.folder)
@@ -63,19 +72,38 @@ class DagBundle:
             del sys.modules[name]
 
 
-@pytest.fixture
-def bundle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[DagBundle]:
+class GitVersions(Folder):
+    """Airflow's bundle of a Git repository: each version has a folder of its own, which Airflow removes when it is old."""
+
+    def __init__(self, folder: Path, path: list[str]) -> None:
+        super().__init__(folder, path)
+        self.repository = Repo.init(folder / "repository", initial_branch="main")
+
+    def deploy(self, version: str, more: str = "") -> None:
+        self._write(Path(self.repository.working_dir), version, more)
+        self.repository.git.add(all=True)
+        author = Actor("somebody", "somebody@example.com")
+        commit = self.repository.index.commit(version, author=author, committer=author).hexsha
+        where: dict[str, Any] = {"tracking_ref": "main", "repo_url": self.repository.working_dir}
+        bundle = GitDagBundle(name="flows", version=commit, **where)
+        bundle.initialize()
+        assert commit in bundle.path.parts
+        self._path[0], self.folder = str(bundle.path), bundle.path
+        self.forget()
+
+
+@pytest.fixture(params=[Folder, GitVersions])
+def bundle(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Folder]:
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
-    monkeypatch.setattr(sys, "path", [str(tmp_path / "bundle"), *sys.path])
-    found = DagBundle(tmp_path / "bundle")
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.setenv("AIRFLOW__DAG_PROCESSOR__DAG_BUNDLE_STORAGE_PATH", str(tmp_path / "versions"))
+    found = request.param(tmp_path, sys.path)
     yield found
     found.forget()
 
 
 @pytest.fixture
-def run(
-    bundle: DagBundle, log: LogStore, launcher: FakeLauncher, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Run:
+def run(bundle: Folder, log: LogStore, launcher: FakeLauncher, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     """Begun with version 1, and its driver is running."""
     for operator in (LogioSparkOperator, LogioRecoverGroupOperator):
         monkeypatch.setattr(operator, "make_launcher", lambda self: launcher)
@@ -129,21 +157,21 @@ def version(launcher: FakeLauncher) -> str:
 
 @pytest.mark.parametrize("more", ["", OTHER_GRAPH, "raise ImportError('it is broken')", "numbers.group('all')"])
 def test_a_recovery_uses_the_version_of_the_run(
-    bundle: DagBundle, log: LogStore, launcher: FakeLauncher, run: Run, more: str
+    bundle: Folder, log: LogStore, launcher: FakeLauncher, run: Run, more: str
 ) -> None:
     assert version(launcher) == "version 1"
     bundle.deploy("version 2", more)
     assert recover(log, run, launcher) == "version 1"
 
 
-def test_a_recovery_needs_no_folder(bundle: DagBundle, log: LogStore, launcher: FakeLauncher, run: Run) -> None:
+def test_a_recovery_needs_no_folder(bundle: Folder, log: LogStore, launcher: FakeLauncher, run: Run) -> None:
     """A version of a bundle that was cleaned up, or another worker."""
     bundle.remove()
     assert recover(log, run, launcher) == "version 1"
 
 
 def test_another_attempt_of_the_task_keeps_the_version(
-    bundle: DagBundle, log: LogStore, launcher: FakeLauncher, run: Run
+    bundle: Folder, log: LogStore, launcher: FakeLauncher, run: Run
 ) -> None:
     bundle.deploy("version 2")
     log.declare_dead(log.register(launcher.claims[-1], launcher.identity()), "dead")
@@ -152,7 +180,7 @@ def test_another_attempt_of_the_task_keeps_the_version(
 
 
 def test_a_person_who_clears_the_task_takes_the_version_of_the_worker(
-    bundle: DagBundle, log: LogStore, launcher: FakeLauncher, run: Run
+    bundle: Folder, log: LogStore, launcher: FakeLauncher, run: Run
 ) -> None:
     log.session(log.register(launcher.claims[-1], launcher.identity())).park("it is wrong")
     bundle.deploy("version 2")
@@ -166,7 +194,7 @@ def test_a_person_who_clears_the_task_takes_the_version_of_the_worker(
 
 
 def test_a_version_with_another_graph_is_not_taken(
-    bundle: DagBundle, log: LogStore, launcher: FakeLauncher, run: Run, caplog: pytest.LogCaptureFixture
+    bundle: Folder, log: LogStore, launcher: FakeLauncher, run: Run, caplog: pytest.LogCaptureFixture
 ) -> None:
     log.session(log.register(launcher.claims[-1], launcher.identity())).park("it is wrong")
     bundle.deploy("version 2", OTHER_GRAPH)

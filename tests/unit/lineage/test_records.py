@@ -249,6 +249,7 @@ def test_the_whole_result_as_json(
         "event_id": 1,
         "records": 1,
         "about": {},
+        "code": 0,
     }
     assert sum(node["kind"] == "event" for node in nodes) == 1 + EVENTS - 3
     reached = {nodes[end]["kind"] for begin, end in found["edges"] if nodes[begin]["kind"] == "input_set"}
