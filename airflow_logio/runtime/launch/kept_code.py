@@ -13,6 +13,8 @@ import sys
 import uuid
 from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
+from weakref import WeakKeyDictionary
 
 from airflow_logio.dataflow.pipeline import Pipeline
 from airflow_logio.errors import ConfigurationError, LogioError
@@ -26,8 +28,8 @@ FOLDER = ".code"
 """Below the work folder of a run: its code, for processes that supervise it."""
 
 Loaded = tuple[Pipeline, PipelineRef]
-_SEEN: dict[tuple[Path, str], str] = {}
-"""What this process has imported from a folder, by its digest: what is edited there later is not imported again."""
+_DIGESTS: WeakKeyDictionary[ModuleType, str] = WeakKeyDictionary()
+"""Of the code that this process has imported, as it was then: what is edited later is not imported again."""
 
 
 def code_for(store: LogStore, run: Run, ref: PipelineRef, number: int) -> CodeBundle:
@@ -68,13 +70,20 @@ def load_kept(store: LogStore, run: Run, load_current: Callable[[], Loaded], wor
     recorded = bundle.parse_ref(run.spec.pipeline_ref, Path(run.spec.bundle_root))
     with contextlib.suppress(LogioError):  # it cannot be imported any more, or defines no pipeline
         pipeline, ref = load_current()
-        if _SEEN.setdefault((ref.bundle_root, ref.module), collect(ref).digest) == kept.digest:
+        if _digest(ref) == kept.digest:
             return pipeline, ref
         recorded = ref
     code = from_archive(kept.archive, kept.digest)
     folder = _written(code, work_dir / run.uid / FOLDER / kept.digest)
     _forget(code)
     return bundle.load(PipelineRef(recorded.module, recorded.attr, folder)), recorded
+
+
+def _digest(ref: PipelineRef) -> str:
+    module = sys.modules[ref.module]
+    if module not in _DIGESTS:
+        _DIGESTS[module] = collect(ref).digest
+    return _DIGESTS[module]
 
 
 def _written(code: CodeBundle, folder: Path) -> Path:

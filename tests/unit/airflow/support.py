@@ -72,15 +72,15 @@ class FakeLauncher(Launcher):
         conf: Mapping[str, str],
         code: CodeBundle | None = None,
     ) -> Launched:
-        self.launched.append((claim, config, settings, dict(conf)))
-        self.codes.append(code)
         child = subprocess.Popen(["sleep", "300"])
         self.children.append(child)
+        self.codes.append(code)
         log_path = None
         if self.folder is not None:
             path = self.folder / f"driver-{claim.incarnation}.log"
             path.write_text(self.log_text)
             log_path = str(path)
+        self.launched.append((claim, config, settings, dict(conf)))  # last: other threads wait for it
         return Launched(processes.identity_of(child.pid), log_path)
 
     @property
