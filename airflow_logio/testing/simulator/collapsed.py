@@ -7,8 +7,9 @@ The records at every destination, and the records that they were made from, must
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache, cached_property
 
 from airflow_logio.protocol.replicas import base_operator
 from airflow_logio.store.memory.tables import Tables
@@ -17,8 +18,8 @@ from airflow_logio.testing.simulator.plan import Observed, Pair
 
 Name = tuple[str, int]
 """(output port, event_id)"""
-Made = tuple[str, str, str, str]
-"""(output port, record, output port, record): the first record went into the second."""
+Made = tuple[str, frozenset[str], str, frozenset[str]]
+"""(output port, records, output port, records): each of the first records went into each of the second."""
 
 
 class Collapsed:
@@ -60,6 +61,25 @@ class Records:
     """Operators with quarantined Input Sets."""
     is_whole: bool
     """No lineage has expired."""
+
+    @cached_property
+    def events_of(self) -> Mapping[tuple[str, str], tuple[Mapping[str, int], Mapping[str, int]]]:
+        """(output port, output port) → record → the elements of `lineage` that have it, as bits of a number: of records that
+        went into others, and of those that were made. So pairs of records need not be counted out."""
+        found: dict[tuple[str, str], tuple[dict[str, int], dict[str, int]]] = {}
+        for number, (start, inputs, end, outputs) in enumerate(self.lineage):
+            for records, bits in zip((inputs, outputs), found.setdefault((start, end), ({}, {})), strict=True):
+                for record in records:
+                    bits[record] = bits.get(record, 0) | 1 << number
+        return found
+
+    @cached_property
+    def traced(self) -> tuple[frozenset[tuple[str, str]], frozenset[tuple[str, str]]]:
+        """(output port, record) of those that went into others, and of those that were made."""
+        return (
+            frozenset((start, one) for start, inputs, _, _ in self.lineage for one in inputs),
+            frozenset((end, one) for _, _, end, outputs in self.lineage for one in outputs),
+        )
 
 
 class _Names:
@@ -144,9 +164,14 @@ def _lineage(
 ) -> tuple[frozenset[Made], tuple[str, ...]]:
     logged = {(f"{key.operator}.{key.channel}", key.event_id): body.body for key, body in tables.bodies.items()}
 
+    @cache
     def records(name: Name) -> Collection[str]:
         body = logged.get(name) or observed.expired.get(name)
         return codec.records(body) if body else ()
+
+    @cache
+    def distinct(name: Name) -> frozenset[str]:
+        return frozenset(records(name))
 
     found, changed = set[Made](), set[str]()
     for into, event_id, port, made in observed.lineage:
@@ -155,9 +180,8 @@ def _lineage(
             if Counter(records((port, made))) - Counter(records(source)):
                 changed.add(operator)
             continue
-        start, end = names.port(source[0]), names.port(port)
-        inputs, outputs = set(records(source)), set(records((port, made)))
-        found |= {(start, one, end, other) for one in inputs for other in outputs}
+        if (inputs := distinct(source)) and (outputs := distinct((port, made))):
+            found.add((names.port(source[0]), inputs, names.port(port), outputs))
     return frozenset(found), tuple(sorted(changed))
 
 
@@ -185,21 +209,26 @@ def difference(wanted: Records, found: Records) -> str:
 
 
 def _made(wanted: Records, found: Records) -> str:
-    if extra := sorted(found.lineage - wanted.lineage):
-        return f"lineage has {_shown(extra[0])} in excess ({len(extra)} in all)"
+    if extra := sorted(_excess(wanted, found)):
+        start, one, end, other = extra[0]
+        return f"lineage has {one} of {start} → {other} of {end} in excess ({len(extra)} such in all)"
     if not found.is_whole:
         return ""
-    before = {(port, one) for port, one, _, _ in wanted.lineage} - {(port, one) for port, one, _, _ in found.lineage}
-    after = {(port, one) for _, _, port, one in wanted.lineage} - {(port, one) for _, _, port, one in found.lineage}
-    for lost in (before, after):
-        if lost:
+    for before, now in zip(wanted.traced, found.traced, strict=True):
+        if lost := before - now:
             port, record = min(lost)
             return f"record {record} of {port} has no lineage ({len(lost)} in all)"
     return ""
 
 
-def _shown(made: Made) -> str:
-    return f"{made[1]} of {made[0]} → {made[3]} of {made[2]}"
+def _excess(wanted: Records, found: Records) -> Iterator[tuple[str, str, str, str]]:
+    """Records of which one went into the other, and should not; one pair for all that are wrong in the same way."""
+    for start, inputs, end, outputs in found.lineage:
+        into, made = wanted.events_of.get((start, end), ({}, {}))
+        of_inputs = {into.get(one, 0): one for one in sorted(inputs, reverse=True)}
+        of_outputs = {made.get(one, 0): one for one in sorted(outputs, reverse=True)}
+        for bits, one in of_inputs.items():
+            yield from ((start, one, end, other) for others, other in of_outputs.items() if not bits & others)
 
 
 def _counts(found: Counter[str], wanted: Counter[str]) -> str:

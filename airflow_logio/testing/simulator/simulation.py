@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from airflow_logio.protocol.replicas import is_merger
+from airflow_logio.protocol.values import Port
 from airflow_logio.store.rules.channels import READS, WRITES
 from airflow_logio.testing.simulator.collapsed import Records, difference, records_of
 from airflow_logio.testing.simulator.drains import prefix_of
@@ -105,7 +106,12 @@ class Simulator:
 
     def observed(self, world: World, watch: LogWatch) -> Observed:
         """What can be observed at the end of a schedule."""
-        ports = {_channel(*channel): bodies for channel, bodies in watch.channels.items() if WRITES not in channel[1]}
+        passing = _passing(world)
+        ports = {
+            _channel(*channel): bodies
+            for channel, bodies in watch.channels.items()
+            if WRITES not in channel[1] and Port(*channel) not in passing
+        }
         writes = {
             f"{operator}>{connection}": [action.body for action in applied]
             for connection, system in sorted(world.systems.items())
@@ -256,6 +262,19 @@ class Simulator:
 def _channel(operator: str, name: str) -> str:
     """A port as ``operator.port``; the stored effects of side-effect reads as ``operator<connection``."""
     return f"{operator}<{name.removeprefix(READS)}" if name.startswith(READS) else f"{operator}.{name}"
+
+
+def _passing(world: World) -> frozenset[Port]:
+    """Ports whose events stay inside a group and are in no lineage: which of them reach the log depends on where steps end.
+    What becomes of them is compared further on."""
+    found: set[Port] = set()
+    for plan in world.groups.values():
+        traced = {spec.name: spec.lineage_out for spec in plan.operators}
+        for port, receivers in plan.receivers.items():
+            stays = bool(receivers) and all(to.operator in traced for to in receivers)
+            if stays and port.name not in traced.get(port.operator, ()):
+                found.add(port)
+    return frozenset(found)
 
 
 def _senders(world: World) -> Mapping[str, str]:
