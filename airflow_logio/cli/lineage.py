@@ -11,10 +11,10 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from airflow_logio.cli.common import LogOption, RunArgument, opened, out, pairs, warn
+from airflow_logio.cli.common import LogOption, RunArgument, counted, opened, out, pairs, warn
 from airflow_logio.cli.connection_file import ConnectionUrls
 from airflow_logio.cli.holding import holding
-from airflow_logio.cli.lineage_tree import LINES_PER_NODE, counted, tree_of
+from airflow_logio.cli.lineage_tree import LINES_PER_NODE, tree_of
 from airflow_logio.errors import LogioError
 from airflow_logio.runtime.figures import lineage_records
 from airflow_logio.runtime.payloads import Payloads

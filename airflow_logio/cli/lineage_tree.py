@@ -11,6 +11,7 @@ from typing import Any
 from rich.text import Text
 from rich.tree import Tree
 
+from airflow_logio.cli.common import counted
 from airflow_logio.protocol.source import READ_ACTION_ID
 from airflow_logio.store.lineage.result import EventNode, InputSetNode, Lineage, Node, ReadNode
 
@@ -24,10 +25,6 @@ LINES = 400
 
 RowsFor = Callable[[Lineage, InputSetNode, ReadNode], int | None]
 """How many rows of a read action an Input Set used, if that is known."""
-
-
-def counted(many: int, name: str) -> str:
-    return f"{many:,} {name}{'' if many == 1 else 's'}"
 
 
 def tree_of(result: Lineage, root: EventNode, lines_per_node: int, rows_for: RowsFor) -> Tree:

@@ -7,9 +7,8 @@ from typing import Annotated, Any
 
 import typer
 
-from airflow_logio.cli.common import LogOption, out, pairs, warn
+from airflow_logio.cli.common import LogOption, counted, out, pairs, warn
 from airflow_logio.cli.connection_file import ConnectionUrls
-from airflow_logio.cli.lineage_tree import counted
 from airflow_logio.cli.preparation import Wanted, describe
 from airflow_logio.dataflow.pipeline import Pipeline
 from airflow_logio.runtime.systems.connections import Connections, WriterIdentity

@@ -5,21 +5,24 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from airflow_logio.cli.common import err, out, pairs, warn
+from airflow_logio.cli.common import counted, err, out, pairs, warn
 from airflow_logio.cli.connection_file import ConnectionUrls
 from airflow_logio.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from airflow_logio.testing.campaign import Campaign, Tally
+    from airflow_logio.testing.campaign import Campaign, Chunk, Tally
+
+LINE_SECONDS = 5.0
+"""Between two lines on progress where the output is no terminal."""
 
 
 def register(app: typer.Typer) -> None:
@@ -73,7 +76,7 @@ def simulate(
         _check(campaign, name)
     started, before = time.monotonic(), campaign.ran
     interrupted = False
-    with _bar(campaign) as advance:
+    with _progress(campaign) as advance:
         try:
             campaigns.run(campaign, processes=processes or os.cpu_count() or 1, state=state, progress=advance)
         except KeyboardInterrupt:
@@ -105,8 +108,9 @@ def _check(campaign: Campaign, name: str) -> None:
 
 
 @contextmanager
-def _bar(campaign: Campaign) -> Iterator[Any]:
-    """A progress bar with schedules per second and violations; nothing if the output is no terminal."""
+def _progress(campaign: Campaign) -> Iterator[Callable[[Chunk, Tally], None]]:
+    """A progress bar with schedules per second, or a line now and then if the output is no terminal. Each scenario's first
+    failure is told at once."""
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
@@ -115,14 +119,25 @@ def _bar(campaign: Campaign) -> Iterator[Any]:
         TimeRemainingColumn(),
         TextColumn("{task.fields[wrong]}", style="red"),
     )
-    started, before = time.monotonic(), campaign.ran
+    started, before, failed = time.monotonic(), campaign.ran, set[str]()
     with Progress(*columns, console=err, disable=not err.is_terminal) as progress:
         task = progress.add_task("schedules", total=campaign.schedules, completed=before, rate="", wrong="")
+        told = started
 
-        def advance(count: int) -> None:
-            rate = (campaign.ran - before) / max(time.monotonic() - started, 1e-9)
-            wrong = f"{campaign.violations} violations" if campaign.violations else ""
-            progress.update(task, advance=count, rate=f"{rate:.0f}/s", wrong=wrong)
+        def advance(chunk: Chunk, tally: Tally) -> None:
+            nonlocal told
+            if tally.failures and chunk.scenario not in failed:
+                failed.add(chunk.scenario)
+                first = tally.failures[0]
+                err.print(f"{chunk.scenario}: seed {first.seed} fails: {first.invariant}: {first.what}", markup=False)
+            now = time.monotonic()
+            rate = f"{(campaign.ran - before) / max(now - started, 1e-9):.3g}/s"
+            wrong = counted(campaign.violations, "violation") if campaign.violations else ""
+            progress.update(task, advance=tally.schedules, rate=rate, wrong=wrong)
+            if not err.is_terminal and now - told >= LINE_SECONDS:
+                told = now
+                line = f"{campaign.ran:,} of {campaign.schedules:,} schedules, {rate}, {wrong or 'no violations'}"
+                err.print(line, markup=False)
 
         yield advance
 

@@ -7,15 +7,17 @@ resumes where it stopped, and no seed is counted twice.
 from __future__ import annotations
 
 import gc
+import itertools
 import json
+import math
 import multiprocessing
 import os
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
-from dataclasses import asdict, dataclass, field
-from functools import cache
+from dataclasses import asdict, dataclass, field, replace
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +29,9 @@ from airflow_logio.testing.simulator.simulation import FailedSchedule, Simulator
 from airflow_logio.testing.simulator.sites import Site
 
 CHUNK = 50
-"""Number of schedules that are counted together, and lost together if a campaign is interrupted."""
+"""Number of schedules of a scenario that a process gets at once."""
+SLICE_SECONDS = 1.0
+"""After so long, what was run is counted: more than that is not lost if a campaign is interrupted."""
 VERSION = 1
 KEPT_FAILURES = 100
 """Number of failures per scenario that are kept with their seeds. Further ones are only counted."""
@@ -76,6 +80,10 @@ class Chunk:
     first: int
     count: int
 
+    def split(self, count: int) -> tuple[Chunk, Chunk]:
+        """The first `count` schedules, and the rest, which may be empty."""
+        return replace(self, count=count), replace(self, first=self.first + count, count=self.count - count)
+
 
 @dataclass
 class Campaign:
@@ -103,7 +111,7 @@ class Campaign:
                     yield Chunk(name, number, self.seed + number * CHUNK + counted, count)
 
     def count(self, chunk: Chunk, tally: Tally) -> None:
-        """Record that a chunk was run."""
+        """Record that a chunk, or part of one, was run."""
         self.tallies.setdefault(chunk.scenario, Tally()).add(tally)
         done = self.done.setdefault(chunk.scenario, {})
         done[chunk.number] = done.get(chunk.number, 0) + chunk.count
@@ -169,10 +177,13 @@ def _tally(state: dict[str, Any]) -> Tally:
     return Tally(**{**state, "failures": [FailedSchedule(**failure) for failure in state["failures"]]})
 
 
-def run_chunk(chunk: Chunk, store: str, params: tuple[tuple[str, str], ...] = ()) -> Tally:
-    """Run the schedules of a chunk in this process."""
+def run_chunk(
+    chunk: Chunk, store: str, params: tuple[tuple[str, str], ...] = (), *, seconds: float = math.inf
+) -> Tally:
+    """Run schedules of a chunk in this process, the first ones: all, or as many as begin within so many `seconds`, at least
+    one."""
     simulator = simulator_of(chunk.scenario, store, params)
-    started = time.process_time()
+    started, until = time.process_time(), time.monotonic() + seconds
     tally, sites = Tally(), Counter[Site]()
     for seed in range(chunk.first, chunk.first + chunk.count):
         figures, failure = simulator.run(seed)
@@ -184,6 +195,8 @@ def run_chunk(chunk: Chunk, store: str, params: tuple[tuple[str, str], ...] = ()
             one.violations, one.failures = 1, [without_trace(failure)]
         tally.add(one)
         sites.update(figures.sites)
+        if time.monotonic() >= until:
+            break
     gc.collect()
     tally.sites = {site.value: sites[site] for site in Site if sites[site]}
     tally.seconds = time.process_time() - started
@@ -197,17 +210,21 @@ def simulator_of(scenario: str, store: str, params: tuple[tuple[str, str], ...] 
 
 
 def run(
-    campaign: Campaign, *, processes: int = 1, state: Path | None = None, progress: Callable[[int], None] | None = None
+    campaign: Campaign,
+    *,
+    processes: int = 1,
+    state: Path | None = None,
+    progress: Callable[[Chunk, Tally], None] | None = None,
 ) -> None:
-    """Run the rest of a campaign; `progress` gets the number of schedules that were added.
+    """Run the rest of a campaign; `progress` gets what was added, about every second.
 
-    The state file is replaced after a chunk, at most once a second.
+    The state file is replaced at most once a second.
     """
     saved = 0.0
     for chunk, tally in _results(campaign, processes):
         campaign.count(chunk, tally)
         if progress is not None:
-            progress(tally.schedules)
+            progress(chunk, tally)
         if state is not None and time.monotonic() - saved >= 1:
             campaign.save(state)
             saved = time.monotonic()
@@ -216,20 +233,26 @@ def run(
 
 
 def _results(campaign: Campaign, processes: int) -> Iterator[tuple[Chunk, Tally]]:
+    slice_of = partial(run_chunk, store=campaign.store, params=campaign.params, seconds=SLICE_SECONDS)
     chunks = campaign.chunks()
     if processes <= 1:
-        yield from ((chunk, run_chunk(chunk, campaign.store, campaign.params)) for chunk in chunks)
+        for chunk in chunks:
+            rest = chunk
+            while rest.count:
+                tally = slice_of(rest)
+                done, rest = rest.split(tally.schedules)
+                yield done, tally
         return
     with ProcessPoolExecutor(processes, mp_context=multiprocessing.get_context("spawn")) as pool:
         running: dict[Future[Tally], Chunk] = {}
-        for chunk in chunks:
-            running[pool.submit(run_chunk, chunk, campaign.store, campaign.params)] = chunk
-            if len(running) >= 2 * processes:
-                yield from _ended(running)
-        while running:
-            yield from _ended(running)
-
-
-def _ended(running: dict[Future[Tally], Chunk]) -> Iterator[tuple[Chunk, Tally]]:
-    for future in wait(running, return_when=FIRST_COMPLETED).done:
-        yield running.pop(future), future.result()
+        while True:
+            for chunk in itertools.islice(chunks, 2 * processes - len(running)):
+                running[pool.submit(slice_of, chunk)] = chunk
+            if not running:
+                return
+            for future in wait(running, return_when=FIRST_COMPLETED).done:
+                tally = future.result()
+                done, rest = running.pop(future).split(tally.schedules)
+                if rest.count:
+                    running[pool.submit(slice_of, rest)] = rest
+                yield done, tally

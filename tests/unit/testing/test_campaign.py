@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from airflow_logio.cli import simulate as command
 from airflow_logio.cli.app import commands
 from airflow_logio.errors import ConfigurationError, PipelineDefinitionError
 from airflow_logio.testing import campaign as campaigns
@@ -187,3 +188,47 @@ def test_a_connection_is_never_given_as_a_url() -> None:
     result = CliRunner().invoke(commands(), ["simulate", "linear", "--log", "postgresql://me:secret@here/log"])
     assert isinstance(result.exception, ConfigurationError)
     assert "named by its id" in str(result.exception) and "secret" not in str(result.exception)
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+def test_what_was_run_is_counted_every_second(monkeypatch: pytest.MonkeyPatch, processes: int) -> None:
+    """A pipeline may take seconds for each schedule: progress, results and the state file do not wait for a chunk."""
+    monkeypatch.setattr(campaigns, "SLICE_SECONDS", 0.0)
+    campaign, seen = Campaign(["idempotent", "linear"], 8), list[tuple[str, int, int]]()
+    campaigns.run(
+        campaign,
+        processes=processes,
+        progress=lambda chunk, tally: seen.append((chunk.scenario, chunk.first, tally.schedules)),
+    )
+    assert sorted(seen) == [(name, seed, 1) for name in ("idempotent", "linear") for seed in range(4)]
+    whole = Campaign(["idempotent", "linear"], 8)
+    monkeypatch.undo()
+    campaigns.run(whole)
+    assert campaign.done == whole.done and list(campaign.chunks()) == []
+    for name, tally in whole.tallies.items():
+        found = campaign.tallies[name]
+        assert (found.steps, found.events, found.fewest_events, found.sites) == (
+            tally.steps,
+            tally.events,
+            tally.fewest_events,
+            tally.sites,
+        )
+
+
+def test_progress_and_the_first_failure_are_told_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the output is no terminal as well."""
+    monkeypatch.setattr(campaigns, "SLICE_SECONDS", 0.0)
+    monkeypatch.setattr(command, "LINE_SECONDS", 0.0)
+    mutant = MUTANTS["marker_not_checked"]
+    with monkeypatch.context() as broken:
+        campaigns.simulator_of.cache_clear()
+        campaigns.simulator_of(mutant.scenario, "memory").reference()
+        mutant.install(broken)
+        result = CliRunner().invoke(commands(), ["simulate", mutant.scenario, "--schedules", "20", "--no-story"])
+    assert result.exit_code == 1
+    told = result.stderr.splitlines()
+    (failure,) = [number for number, line in enumerate(told) if re.match(rf"{mutant.scenario}: seed \d+ fails: ", line)]
+    progress = [line for line in told if " of 20 schedules, " in line]
+    assert len(progress) == 20 and failure < len(told) - 1
+    assert re.search(r"^1 of 20 schedules, [\d.]+/s, (no|1) violations?$", progress[0])
+    assert re.search(r", [1-9]\d* violations$", progress[-1])
