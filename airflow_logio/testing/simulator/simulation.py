@@ -203,6 +203,8 @@ class Simulator:
     def _judge(self, world: World, watch: LogWatch, reference: ReferenceRun) -> None:
         world.scaling.conclude()
         observed, wanted = self.observed(world, watch), reference.observed
+        if not self.scenario.deterministic and (wrong := _unlike_the_log(observed, watch)):
+            raise Violation("destinations_have_what_the_log_says", wrong)
         if self.scenario.plain is not None and self.scenario.deterministic:
             found = records_of(
                 observed, watch.tables, _senders(world), self._authored, _ordered(world), self.scenario.codec
@@ -257,6 +259,24 @@ class Simulator:
         return ScheduleFigures(
             len(scheduler.trace), watch.events, world.commits, world.crashes, world.sites, bool(world.wished)
         )
+
+
+def _unlike_the_log(observed: Observed, watch: LogWatch) -> str:
+    """What is wrong even if no two runs are alike: a write action that a destination has twice, not at all, out of order, or
+    with other contents than the log. Empty if nothing is."""
+    logged = {
+        f"{operator}>{channel.removeprefix(WRITES)}": bodies
+        for (operator, channel), bodies in watch.channels.items()
+        if channel.startswith(WRITES)
+    }
+    for writer in sorted(logged.keys() | observed.writes.keys()):
+        wanted, found = logged.get(writer, []), observed.writes.get(writer, [])
+        if len(wanted) != len(found):
+            return f"{writer} has applied {len(found)} write actions, and the log has {len(wanted)}"
+        for number, (one, other) in enumerate(zip(wanted, found, strict=True), start=1):
+            if one != other:
+                return f"{writer} has applied another write action {number} than the one that the log has"
+    return ""
 
 
 def _channel(operator: str, name: str) -> str:
