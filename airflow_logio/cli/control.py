@@ -82,13 +82,18 @@ def retry(
 
 
 def _take_new_code(store: LogStore, run: Run, group: str | None) -> None:
-    """For the groups that can be launched; written into the log, so that lineage can tell what it has made."""
+    """For the groups that may get another driver; written into the log, so that lineage can tell what it has made.
+
+    A group that has finished gets another one if a quarantined Input Set is retried, its own or one before it.
+    """
     statuses = store.groups(run.run_id) if group is None else [store.group(run.run_id, group)]
+    reopens = group is not None or bool(store.quarantined(run.run_id))
     for status in statuses:
-        if status.state in CONCLUDED and group is None:
+        if status.state in CONCLUDED and not reopens:
             continue
         number = take_new_code(store, run, status.group, f"logio retry --code new by {getuser()} on {this_host()}")
-        out.print(f"group {status.group}: its next driver gets code {number}", markup=False)
+        keeps = f"; the one that is {status.state} keeps code {status.code}" if status.state in ALIVE else ""
+        out.print(f"group {status.group}: its next driver gets code {number}{keeps}", markup=False)
 
 
 def _launch(context: LaunchContext, group: str) -> int:

@@ -63,23 +63,23 @@ def prepare(
     """
     spark_submit.check(wanted.settings)
     described = describe(payloads, wanted, known, say)
-    pipeline, spec = described.pipeline, described.spec
-    run = store.start_run(spec, alone=wanted.alone, code=described.code.kept())
+    run = store.start_run(described.spec, alone=wanted.alone, code=described.code.kept())
     if run.spec.code_digest not in (None, described.code.digest):
         say(
             f"run {run.spec.key} continues with the code that it has, not with that of {described.ref.bundle_root}; to take "
             f"the new code: logio retry {run.uid[:8]} --code new"
         )
+    pipeline, ref = load_kept(store, run, lambda: (described.pipeline, described.ref))
     if others := other_unfinished(store, run):
         say(
-            f"{len(others)} other run(s) of pipeline {pipeline.name!r} have not finished, the latest is "
+            f"{len(others)} other run(s) of pipeline {described.pipeline.name!r} have not finished, the latest is "
             f"{others[-1].spec.key}, uid {others[-1].uid[:8]}: a table belongs to the run that was started last; the others "
             f"can no longer write to it, unless all of them append. `logio retry {others[-1].uid[:8]}` would continue it, "
             f"`logio fresh {others[-1].uid[:8]}` gives it up"
         )
     if wanted.replay_seconds is not None and run.spec.replay_seconds != wanted.replay_seconds:
         say(f"run {run.spec.key} keeps the replay seconds it was started with: {run.spec.replay_seconds:g}")
-    return _context(store, log_url, payloads, run, pipeline, described.ref, described.urls, wanted.settings)
+    return _context(store, log_url, payloads, run, pipeline, ref, described.urls, wanted.settings)
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +145,7 @@ def reopen(
     """The context of a run in the log, with its own connection ids unless others are given. Raises as `prepare` does."""
     spark_submit.check(settings)
     ref = bundle.parse_ref(run.spec.pipeline_ref, Path(run.spec.bundle_root))
-    pipeline, ref = load_kept(store, run, lambda: (bundle.load(ref), ref), work_dir.absolute())
+    pipeline, ref = load_kept(store, run, lambda: (bundle.load(ref), ref))
     check_graph(run, pipeline.fingerprint()["graph"], pipeline.describe())
     urls, _ = _urls(connection_ids or run.spec.connections, known, pipeline)
     check_sql_urls(pipeline, urls)

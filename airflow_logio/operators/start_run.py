@@ -150,7 +150,14 @@ class LogioStartRunOperator(BaseOperator):
                 "code for a group, clear its task",
                 pipeline.name,
             )
-        self.log.info("Run %s of pipeline %s, run id %d, uid %s", run_id, pipeline.name, run.run_id, run.uid)
+        self.log.info(
+            "Run %s of pipeline %s, run id %d, uid %s, digest of its code %s",
+            run_id,
+            pipeline.name,
+            run.run_id,
+            run.uid,
+            run.spec.code_digest,
+        )
         return run.uid
 
     def _given(self, pipeline: Pipeline, context: Mapping[str, Any]) -> dict[str, Any]:

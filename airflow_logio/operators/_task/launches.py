@@ -44,9 +44,7 @@ class Launching:
         """
         settings = SparkArguments.from_given(recipe.arguments).settings(spark_target(recipe.spark_conn_id))
         check_place(settings, _compat.pods_end_with_their_task(self.executor))
-        found, ref = load_kept(
-            self.store, run, lambda: resolve(pipeline) if pipeline else _pipeline_of(run), _compat.work_dir()
-        )
+        found, ref = load_kept(self.store, run, lambda: resolve(pipeline) if pipeline else _pipeline_of(run))
         name = replicated_group(group)
         if name not in found.groups:
             raise ConfigurationError(f"pipeline {found.name!r} has no group {name!r}, only {list(found.groups)}")

@@ -93,7 +93,10 @@ def from_archive(data: bytes, digest: str) -> CodeBundle:
     """The bundle of that digest. Raises `LogInconsistent` if the archive holds anything else, whatever the reason."""
     try:
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
-            files = {entry.filename: archive.read(entry) for entry in archive.infolist() if not entry.is_dir()}
+            entries = [entry for entry in archive.infolist() if not entry.is_dir()]
+            if (total := sum(entry.file_size for entry in entries)) > MOST_BYTES:
+                raise ValueError(f"it would have {total:,} bytes")
+            files = {entry.filename: archive.read(entry) for entry in entries}
     except _DAMAGE as error:
         raise LogInconsistent(f"the kept code {digest} is damaged: {error}") from error
     bundle = CodeBundle(files)

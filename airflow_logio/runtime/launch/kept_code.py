@@ -1,31 +1,28 @@
 """The code that a run was started with, or that a person has taken since: what its drivers and its supervisors load (ADR-63).
 
 The log keeps it, so that an edit, a deployment, or a bundle version that was cleaned up changes nothing of a run that is
-under way, on any machine.
+under way, on any machine. It is the one thing in the log that is executed: whoever can write the log decides what drivers
+and supervisors execute.
 """
 
 from __future__ import annotations
 
 import contextlib
-import os
-import shutil
 import sys
-import uuid
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from weakref import WeakKeyDictionary
 
 from airflow_logio.dataflow.pipeline import Pipeline
-from airflow_logio.errors import ConfigurationError, LogioError
+from airflow_logio.errors import ConfigurationError, LogInconsistent, LogioError
 from airflow_logio.runtime.launch import bundle
 from airflow_logio.runtime.launch.bundle import PipelineRef
 from airflow_logio.runtime.launch.code_bundle import CodeBundle, collect, from_archive
+from airflow_logio.store.code_records import KeptCode
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records import Run
-
-FOLDER = ".code"
-"""Below the work folder of a run: its code, for processes that supervise it."""
 
 Loaded = tuple[Pipeline, PipelineRef]
 _DIGESTS: WeakKeyDictionary[ModuleType, str] = WeakKeyDictionary()
@@ -35,36 +32,38 @@ _DIGESTS: WeakKeyDictionary[ModuleType, str] = WeakKeyDictionary()
 def code_for(store: LogStore, run: Run, ref: PipelineRef, number: int) -> CodeBundle:
     """What a driver gets whose claim says this number. Of a run that an earlier version began, the code as it is now.
 
-    Raises `ConfigurationError` if it is installed, not kept, and another one by now; `LogInconsistent` if it is damaged.
+    What the log does not keep, or holds damaged, may be here: the digest tells. Raises `ConfigurationError` if it is not.
     """
     kept = store.code(run.run_id, number)
-    if kept.digest is not None and kept.archive is not None:
-        return from_archive(kept.archive, kept.digest)
-    found = collect(ref)
-    if kept.digest is not None and found.digest != kept.digest:
-        raise ConfigurationError(
-            f"run {run.spec.key} has begun with another version of {ref}. It has compiled modules, so its code is not kept "
-            f"with the run: install that version again, or take the one that is there now: "
-            f"logio retry {run.uid[:8]} --code new"
-        )
-    return found
+    if kept.digest is None:
+        return collect(ref)
+    try:
+        return _unpacked(kept)
+    except LogInconsistent as error:
+        with contextlib.suppress(ConfigurationError):
+            found = collect(ref)
+            if found.digest == kept.digest:
+                return found
+        raise _missing(run, ref, str(error)) from error
 
 
 def take_new(store: LogStore, run: Run, group: str, loaded: Loaded, *, by: str) -> int:
     """Give the next drivers of a group the code as it is now; returns its number. Raises as `LogStore.take_code` does."""
     pipeline, ref = loaded
-    code = collect(ref)
-    return store.take_code(run.run_id, group, code.digest, pipeline.fingerprint()["code"], archive=code.kept(), by=by)
+    code, fingerprint = collect(ref), pipeline.fingerprint()["code"]
+    return store.patience.call(
+        "taking other code",
+        lambda: store.take_code(run.run_id, group, code.digest, fingerprint, archive=code.kept(), by=by),
+    )
 
 
-def load_kept(store: LogStore, run: Run, load_current: Callable[[], Loaded], work_dir: Path) -> Loaded:
+def load_kept(store: LogStore, run: Run, load_current: Callable[[], Loaded]) -> Loaded:
     """The pipeline of a run as its newest drivers have it. What is installed or in the folder by now counts only if it is the
-    same, or if the run has none of its own.
+    same, or if the log keeps no code of the run.
 
     The reference that is returned is that of `load_current`, if it can be loaded. Raises `ConfigurationError`.
     """
-    number = max((change.number for change in store.code_changes(run.run_id)), default=0)
-    kept = store.code(run.run_id, number)
+    kept = store.patience.call("reading the code of the run", lambda: _newest(store, run))
     if kept.digest is None or kept.archive is None:
         return load_current()
     recorded = bundle.parse_ref(run.spec.pipeline_ref, Path(run.spec.bundle_root))
@@ -73,10 +72,10 @@ def load_kept(store: LogStore, run: Run, load_current: Callable[[], Loaded], wor
         if _digest(ref) == kept.digest:
             return pipeline, ref
         recorded = ref
-    code = from_archive(kept.archive, kept.digest)
-    folder = _written(code, work_dir / run.uid / FOLDER / kept.digest)
-    _forget(code)
-    return bundle.load(PipelineRef(recorded.module, recorded.attr, folder)), recorded
+    try:
+        return _loaded(_unpacked(kept), recorded), recorded
+    except LogInconsistent as error:
+        raise _missing(run, recorded, str(error)) from error
 
 
 def _digest(ref: PipelineRef) -> str:
@@ -86,21 +85,44 @@ def _digest(ref: PipelineRef) -> str:
     return _DIGESTS[module]
 
 
-def _written(code: CodeBundle, folder: Path) -> Path:
-    """Complete, or not there: other processes may be about to write the same."""
-    if folder.is_dir():
-        return folder
-    making = folder.with_name(f"{folder.name}.{uuid.uuid4().hex}")
-    code.write(making)
-    try:
-        os.rename(making, folder)
-    except OSError:  # another process was quicker
-        shutil.rmtree(making, ignore_errors=True)
-    return folder
+def _newest(store: LogStore, run: Run) -> KeptCode:
+    return store.code(run.run_id, max((change.number for change in store.code_changes(run.run_id)), default=0))
 
 
-def _forget(code: CodeBundle) -> None:
-    """What this process has imported of another version stays with whoever has it; from here on it is imported anew."""
+def _unpacked(kept: KeptCode) -> CodeBundle:
+    if kept.digest is None or kept.archive is None:
+        raise LogInconsistent("the log has no copy of it: it has compiled modules, or its row is lost")
+    return from_archive(kept.archive, kept.digest)
+
+
+def _missing(run: Run, ref: PipelineRef, why: str) -> ConfigurationError:
+    uid = run.uid[:8]
+    return ConfigurationError(
+        f"run {run.spec.key} has another version of {ref} than {ref.bundle_root}, and cannot be given its own: {why}. Put "
+        f"that version back there and `logio retry {uid}`, or take what is there now: `logio retry {uid} --code new`"
+    )
+
+
+def _loaded(code: CodeBundle, ref: PipelineRef) -> Pipeline:
+    """Import the pipeline from this code. What the process has imported of another version stays as it was: it may look
+    after several runs."""
+    before, path = _imported(code), list(sys.path)
+    with tempfile.TemporaryDirectory(prefix="logio-code-") as folder:
+        code.write(Path(folder))
+        try:
+            _forget(before)
+            return bundle.load(PipelineRef(ref.module, ref.attr, Path(folder)))
+        finally:
+            _forget(_imported(code))
+            sys.modules.update(before)
+            sys.path[:] = path
+
+
+def _imported(code: CodeBundle) -> dict[str, ModuleType]:
     ours = {name.partition("/")[0].removesuffix(".py") for name in code.files}
-    for name in [name for name in sys.modules if name.partition(".")[0] in ours]:
+    return {name: module for name, module in sys.modules.items() if name.partition(".")[0] in ours}
+
+
+def _forget(modules: dict[str, ModuleType]) -> None:
+    for name in modules:
         del sys.modules[name]

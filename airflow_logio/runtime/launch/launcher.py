@@ -199,6 +199,7 @@ def launch_group(
     try:
         if claim.code != status.code:  # a person has just taken other code
             code = code_for(context.store, context.run, context.ref, claim.code)
+        log.info("group %s, incarnation %d: code %d, digest %s", group, claim.incarnation, claim.code, code.digest)
         launched = context.launcher.launch(claim, config, context.settings, conf, code)
     except Exception as error:
         context.store.declare_dead(_ref(claim), f"launch failed: {error}")

@@ -30,9 +30,15 @@ def check_graph(run: Run, fingerprint: str, graph: Mapping[str, Any]) -> None:
     changes = list(changes_between(run.spec.graph, graph)) if run.spec.graph else []
     said = "; ".join(changes[:MOST_CHANGES]) or f"its graph was {run.spec.graph_fingerprint}, now {fingerprint}"
     more = f"; and {len(changes) - MOST_CHANGES} more changes" if len(changes) > MOST_CHANGES else ""
+    uid = run.uid[:8]
+    continued = (
+        f"Restore that version and `logio retry {uid}`"
+        if run.spec.code_digest is None
+        else f"`logio retry {uid}` continues it with the version that it has"
+    )
     raise IncompatibleRun(
-        f"run {run.spec.key} was started by another version of pipeline {run.spec.key.pipeline!r}: {said}{more}. Restore "
-        f"that version and `logio retry {run.uid[:8]}`, or start a fresh run (`logio fresh {run.uid[:8]}`)"
+        f"run {run.spec.key} was started by another version of pipeline {run.spec.key.pipeline!r}: {said}{more}. "
+        f"{continued}, or start a fresh run (`logio fresh {uid}`)"
     )
 
 
