@@ -21,6 +21,8 @@ from airflow_logio.errors import ConfigurationError
 if TYPE_CHECKING:
     from airflow_logio.testing.campaign import Campaign, Chunk, Tally
 
+COMPARISONS = ("destinations_are_those_of_a_run_without_failures", "replicas_make_what_one_would_make")
+"""What a pipeline violates that makes another result each time."""
 LINE_SECONDS = 5.0
 """Between two lines on progress where the output is no terminal."""
 
@@ -49,6 +51,13 @@ def simulate(
         ),
     ] = "memory",
     param: Annotated[list[str] | None, typer.Option("--param", help="Run parameter of a pipeline, name=value")] = None,
+    deterministic: Annotated[
+        bool,
+        typer.Option(
+            "--deterministic/--not-deterministic",
+            help="Whether a pipeline makes the same result each time; if not, it is held against its log alone",
+        ),
+    ] = True,
     state: Annotated[
         Path | None, typer.Option(help="Save progress in this file, and resume from it if it exists")
     ] = None,
@@ -68,7 +77,7 @@ def simulate(
 
     log = store if store in LOGS else ConnectionUrls.load(warn).get(store)
     campaign = campaigns.Campaign(
-        scenario_names(target), schedules, seed, log, tuple(pairs("--param", param or ()).items())
+        scenario_names(target), schedules, seed, log, tuple(pairs("--param", param or ()).items()), deterministic
     )
     if state is not None:
         campaign.resume(state)
@@ -98,11 +107,10 @@ def simulate(
 
 def _check(campaign: Campaign, name: str) -> None:
     """Do the failure-free run first: an error that it shows needs no seed."""
-    from airflow_logio.testing.campaign import simulator_of
     from airflow_logio.testing.simulator.violation import Violation
 
     try:
-        simulator_of(name, campaign.store, campaign.params).reference()
+        campaign.simulator(name).reference()
     except Violation as error:
         raise ConfigurationError(f"{name}: even a run without failures is wrong: {error}") from error
 
@@ -160,6 +168,12 @@ def _report(campaign: Campaign, ran: int, seconds: float) -> None:
             style="red" if tally.violations else None,
         )
     out.print(table)
+    if not campaign.deterministic:
+        out.print(
+            "not deterministic: checked are the invariants of the log, and that destinations have what the log says; results "
+            "are not compared with a run without failures",
+            markup=False,
+        )
     if campaign.drained:
         out.print("events, commits, crashes: mean of all schedules (fewest of one that was not drained)", markup=False)
     out.print(_sites(list(campaign.tallies.values())), markup=False)
@@ -184,7 +198,6 @@ def _sites(tallies: Sequence[Tally]) -> str:
 
 def _tell(campaign: Campaign) -> None:
     """The story of the first failure of each scenario."""
-    from airflow_logio.testing.campaign import simulator_of
     from airflow_logio.testing.simulator.shrink import shrink
     from airflow_logio.testing.simulator.story import tell
 
@@ -193,10 +206,16 @@ def _tell(campaign: Campaign) -> None:
             continue
         seeds = ", ".join(str(failure.seed) for failure in tally.failures[:10])
         out.print(f"\n{name}: seeds {seeds} fail; the first one, shrunk:", style="bold", markup=False)
-        simulator = simulator_of(name, campaign.store, campaign.params)
+        simulator = campaign.simulator(name)
         _, failure = simulator.run(tally.failures[0].seed)
         if failure is None:
             out.print(f"  seed {tally.failures[0].seed} no longer fails", markup=False)
             continue
         for sentence in tell(simulator, shrink(simulator, failure)):
             out.print(f"  {sentence}", markup=False)
+        if failure.invariant in COMPARISONS and ":" in name:
+            out.print(
+                "  If this pipeline makes another result each time (random, uuid, now), --not-deterministic checks its crash "
+                "safety alone.",
+                markup=False,
+            )

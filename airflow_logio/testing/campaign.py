@@ -95,9 +95,15 @@ class Campaign:
     store: str = "memory"
     params: tuple[tuple[str, str], ...] = ()
     """Run parameters of a pipeline."""
+    deterministic: bool = True
+    """False: a pipeline makes another result each time. It is held against its log alone (`pipeline_scenario`)."""
     tallies: dict[str, Tally] = field(default_factory=dict)
     done: dict[str, dict[int, int]] = field(default_factory=dict)
     """Scenario → chunk → number of its schedules that are counted."""
+
+    def simulator(self, scenario: str) -> Simulator:
+        """The simulator of one of its scenarios in this process."""
+        return simulator_of(scenario, self.store, self.params, self.deterministic)
 
     def chunks(self) -> Iterator[Chunk]:
         """The chunks still to run, scenarios in turn."""
@@ -138,6 +144,7 @@ class Campaign:
             "scenarios": list(self.scenarios),
             "seed": self.seed,
             "store": shown_name(self.store),
+            "deterministic": self.deterministic,
             "schedules": self.ran,
             "drained": self.drained,
             "violations": self.violations,
@@ -157,8 +164,9 @@ class Campaign:
             return
         try:
             state = json.loads(path.read_text())
-            mine = (VERSION, list(self.scenarios), self.seed, shown_name(self.store))
-            if (state["version"], state["scenarios"], state["seed"], state["store"]) != mine:
+            mine = (VERSION, list(self.scenarios), self.seed, shown_name(self.store), self.deterministic)
+            its = [state[name] for name in ("version", "scenarios", "seed", "store")]
+            if (*its, state.get("deterministic", True)) != mine:
                 raise ConfigurationError(
                     f"{path} is the state of another campaign: {', '.join(state['scenarios'])} from seed {state['seed']} on "
                     f"store {state['store']}; name another file, or the same pipelines, seed and store"
@@ -178,11 +186,16 @@ def _tally(state: dict[str, Any]) -> Tally:
 
 
 def run_chunk(
-    chunk: Chunk, store: str, params: tuple[tuple[str, str], ...] = (), *, seconds: float = math.inf
+    chunk: Chunk,
+    store: str,
+    params: tuple[tuple[str, str], ...] = (),
+    *,
+    deterministic: bool = True,
+    seconds: float = math.inf,
 ) -> Tally:
     """Run schedules of a chunk in this process, the first ones: all, or as many as begin within so many `seconds`, at least
     one."""
-    simulator = simulator_of(chunk.scenario, store, params)
+    simulator = simulator_of(chunk.scenario, store, params, deterministic)
     started, until = time.process_time(), time.monotonic() + seconds
     tally, sites = Tally(), Counter[Site]()
     for seed in range(chunk.first, chunk.first + chunk.count):
@@ -204,9 +217,11 @@ def run_chunk(
 
 
 @cache
-def simulator_of(scenario: str, store: str, params: tuple[tuple[str, str], ...] = ()) -> Simulator:
+def simulator_of(
+    scenario: str, store: str, params: tuple[tuple[str, str], ...] = (), deterministic: bool = True
+) -> Simulator:
     """One simulator per process, so that its failure-free run is made once."""
-    return load_scenario(scenario, store, params)
+    return load_scenario(scenario, store, params, deterministic=deterministic)
 
 
 def run(
@@ -233,7 +248,13 @@ def run(
 
 
 def _results(campaign: Campaign, processes: int) -> Iterator[tuple[Chunk, Tally]]:
-    slice_of = partial(run_chunk, store=campaign.store, params=campaign.params, seconds=SLICE_SECONDS)
+    slice_of = partial(
+        run_chunk,
+        store=campaign.store,
+        params=campaign.params,
+        deterministic=campaign.deterministic,
+        seconds=SLICE_SECONDS,
+    )
     chunks = campaign.chunks()
     if processes <= 1:
         for chunk in chunks:

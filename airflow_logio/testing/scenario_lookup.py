@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from airflow_logio.dataflow.pipeline import Pipeline
 from airflow_logio.errors import ConfigurationError
@@ -20,12 +21,16 @@ def scenario_names(target: str) -> list[str]:
     return list(SCENARIOS) if target == ALL else [target]
 
 
-def load_scenario(name: str, store: str = "memory", params: Sequence[tuple[str, str]] = ()) -> Simulator:
+def load_scenario(
+    name: str, store: str = "memory", params: Sequence[tuple[str, str]] = (), *, deterministic: bool = True
+) -> Simulator:
     """A simulator of a scenario by name, or of a pipeline or scenario by reference (``module:attr``, ``file.py:attr``).
 
-    Raises `ConfigurationError` if there is none, `PipelineDefinitionError` if it cannot be simulated.
+    `deterministic` False: it makes another result each time, whatever the scenario says (`pipeline_scenario`). Raises
+    `ConfigurationError` if there is none, `PipelineDefinitionError` if it cannot be simulated.
     """
-    return Simulator(_scenario(name, params), store=store)
+    scenario = _scenario(name, params)
+    return Simulator(scenario if deterministic else replace(scenario, deterministic=False), store=store)
 
 
 def _scenario(name: str, params: Sequence[tuple[str, str]]) -> Scenario:

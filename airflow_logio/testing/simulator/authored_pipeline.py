@@ -1,8 +1,8 @@
 """Simulates a pipeline as its author wrote it: the adapters are those of the runtime, the external systems are simulated.
 
 Operators of mode ``executors`` and ``dataframe`` need a Spark session and are refused. So are operators driven by hand and
-sources of a database. Give the simulator a pipeline in which Arrow functions and tables stand in for them, as the example
-of the sales pipeline does.
+sources of one's own that read a connection. Give the simulator a pipeline in which Arrow functions and tables stand in for
+them, as the example of the sales pipeline does. A `QuerySource` is answered by tables, as reads are.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from airflow_logio.dataflow.operators import Operator, SourceBatch, SourceOperator, StatefulOperator, StatelessOperator
 from airflow_logio.dataflow.pipeline import Pipeline
+from airflow_logio.dataflow.sources import QuerySource
 from airflow_logio.dataflow.sources.connected import ConnectedSource
 from airflow_logio.errors import PipelineDefinitionError
 from airflow_logio.protocol.effects import Kept
@@ -37,7 +38,7 @@ from airflow_logio.testing.simulator.plan import (
     Systems,
 )
 from airflow_logio.testing.simulator.routes import any_routes
-from airflow_logio.testing.simulator.simulated_reads import ExternalTables, Reads, refuse_unknown_reads
+from airflow_logio.testing.simulator.simulated_reads import ExternalTables, Reads, Rows, refuse_unknown_reads
 
 RETENTION = 30.0
 """In ticks of the log's clock. A schedule has some hundreds of ticks."""
@@ -74,12 +75,17 @@ def pipeline_scenario(
     """Make a scenario of a pipeline from its run parameters, the data that its side-effect reads find, and, if known, the
     expected result.
 
-    `tables` says what each connection holds that is read beside the input. Give its tables by name, or a function of read
-    and keys that answers every read, even a `FunctionRead`. The function is called again after a crash. If it may then
-    answer differently, set ``deterministic=False`` and give a `judge`.
+    `tables` says what each connection holds that is read, beside the input or by a `QuerySource`. Give its tables by name,
+    and the result of a source's query by the name of the source; or a function of read and keys that answers every read,
+    even a `FunctionRead`, and a source, which has no keys. The function is called again after a crash. If it may then answer
+    differently, set ``deterministic=False``.
 
-    Without `expected`, every schedule is compared with a failure-free run. In every eighth schedule the run is drained,
-    unless there is a `judge`. A `judge` that checks `Observed.read`, the part of the input that was read, allows
+    With ``deterministic=False`` no two runs are alike (random, uuid, now), so none is compared with a failure-free run. What
+    is left is crash safety: all invariants of the log, and that each destination has exactly the write actions that the log
+    has, in order. A `judge` may say what else must hold of a result.
+
+    Otherwise, without `expected`, every schedule is compared with a failure-free run. In every eighth schedule the run is
+    drained, unless there is a `judge`. A `judge` that checks `Observed.read`, the part of the input that was read, allows
     `drains=True`. If operators quarantine, quarantined Input Sets are retried, and results are compared regardless of
     order. If lineage has a retention, it expires after some ticks of a clock that has no seconds.
 
@@ -90,9 +96,12 @@ def pipeline_scenario(
 
     Raises `PipelineDefinitionError` for an operator that cannot run here, `ConfigurationError` for unusable parameters.
     """
+    rows: dict[str, Rows] = {}
     for name, operator in pipeline.operators.items():
         _refuse_what_needs_more(name, operator)
         refuse_unknown_reads(name, operator, tables or {})
+        if isinstance(operator, QuerySource):
+            rows[name] = Rows(name, operator, tables or {})
     plain: Scenario | None = None
     drains = judge is None if drains is None else drains
     if pipeline.replicated and deterministic:
@@ -113,7 +122,7 @@ def pipeline_scenario(
         pipeline.name,
         partial(_groups, pipeline, tables or {}, weights or {}, checked),
         {
-            name: _ReadActions(name, operator, checked)
+            name: _ReadActions(operator, checked, rows.get(name))
             for name, operator in pipeline.operators.items()
             if isinstance(operator, SourceOperator)
         },
@@ -157,7 +166,7 @@ def _refuse_what_needs_more(name: str, operator: Operator) -> None:
             f"operator {name!r} is driven by hand; the simulator cannot do that. Give it a pipeline in which a "
             "function or a ScriptedSource stands in for it; one by hand is tested by killing its driver (airflow_logio.crash)"
         )
-    if isinstance(operator, ConnectedSource):
+    if isinstance(operator, ConnectedSource) and not isinstance(operator, QuerySource):
         raise PipelineDefinitionError(
             f"source {name!r} reads connection {operator.connection!r}, and the simulator reads nothing outside. Give it a "
             "pipeline in which a ScriptedSource over an Arrow table stands in for it"
@@ -198,8 +207,8 @@ def _groups(
 class _ReadActions:
     """The read actions of a source operator. Each batch is read once and kept: a replayable source returns it again."""
 
-    def __init__(self, name: str, operator: SourceOperator, params: Mapping[str, Any]) -> None:
-        self._name, self._operator, self._params = name, operator, params
+    def __init__(self, operator: SourceOperator, params: Mapping[str, Any], rows: Rows | None) -> None:
+        self._operator, self._params, self._rows = operator, params, rows
         self._actions: list[Mapping[str, Any]] | None = None
         self._effects: dict[tuple[int, int], dict[int, Batch]] = {}
 
@@ -217,8 +226,14 @@ class _ReadActions:
         key = (action, reading)
         if key not in self._effects:
             batches, start = {}, 0
-            for read in self._operator.read(self._params, self.actions[action], 0):
+            for read in self._read(self.actions[action]):
                 batches[start] = Batch(read.table, read.table.num_rows, read.next_offset, read.about)
                 start = read.next_offset
             self._effects[key] = batches
         return self._effects[key].get(offset)
+
+    def _read(self, action: Mapping[str, Any]) -> Iterator[SourceBatch]:
+        if isinstance(self._operator, ConnectedSource):
+            assert self._rows is not None
+            return self._operator.read_from(self._rows, self._params, action, 0)
+        return self._operator.read(self._params, action, 0)

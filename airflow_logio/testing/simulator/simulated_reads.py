@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from airflow_logio.dataflow.column_types import column_type
 from airflow_logio.dataflow.operators import Operator, SourceOperator
 from airflow_logio.dataflow.reads import DeclaredRead, TableRead
+from airflow_logio.dataflow.sources import QuerySource
 from airflow_logio.errors import ConfigurationError, PipelineDefinitionError
 from airflow_logio.runtime.systems.call_watch import CallWatch
+from airflow_logio.runtime.systems.sql_types import arrow_type
 
-Answers = Callable[[DeclaredRead, pa.Array | None], pa.Table]
-"""Stands in for an external system: returns the effect of a read, for these keys if it has a key."""
+Answers = Callable[[DeclaredRead | QuerySource, pa.Array | None], pa.Table]
+"""Stands in for an external system: returns the effect of a read, for these keys if it has a key, or the rows of a source."""
 Contents = Mapping[str, pa.Table] | Answers
-"""The tables of a SQL database by name, or a function that answers any read, even a `FunctionRead`."""
+"""The tables of a SQL database by name, the result of a source's query by the source's name; or a function that answers any
+read, even a `FunctionRead`."""
 ExternalTables = Mapping[str, Contents]
-"""Connection → what side-effect reads find there."""
+"""Connection → what reads and sources find there."""
 
 NEXT_STEP = (
     "say what it holds, `scenario = pipeline_scenario(pipeline, tables={{{connection!r}: ...}})` with its tables by name or "
@@ -61,6 +65,55 @@ def refuse_unknown_reads(name: str, operator: Operator, tables: ExternalTables) 
             raise PipelineDefinitionError(f"operator {name!r}: {_unknown('what it reads', connection)}")
 
 
+class Rows:
+    """A connection as a `QuerySource` sees it (`SourceConnection`): the rows of its table or query are those given for it."""
+
+    def __init__(self, name: str, source: QuerySource, tables: ExternalTables) -> None:
+        """Raises `PipelineDefinitionError` if nobody has given them."""
+        self._source = source
+        contents = tables.get(source.connection, {})
+        place = source.table or name
+        found: pa.Table | Answers | None = contents if callable(contents) else contents.get(place)
+        if found is None:
+            what = (
+                f"table {place!r}" if source.table else f"the result of the query, under the source's name, {name!r},"
+            )
+            raise PipelineDefinitionError(f"source {name!r}: {_unknown(what, source.connection)}")
+        self._found = found
+
+    @property
+    def url(self) -> str:
+        return "simulated://"
+
+    def query(
+        self,
+        statement: str,
+        values: Mapping[str, Any],
+        columns: Mapping[str, str | None],
+        table: str | None = None,
+    ) -> Iterator[pa.Table]:
+        """Raises `ConfigurationError` if they are not what the source declares."""
+        found = self._found
+        rows = found if isinstance(found, pa.Table) else _answered(found, self._source, None)
+        names = list(columns) or rows.column_names
+        if missing := [name for name in names if name not in rows.column_names]:
+            raise ConfigurationError(
+                f"what stands in for connection {self._source.connection!r} has no column {missing[0]!r}, which a source "
+                f"reads; it has {', '.join(rows.column_names)}"
+            )
+        kinds = {name: column_type(name, kind) for name, kind in columns.items() if kind}
+        try:
+            typed = [rows[name].cast(arrow_type(kinds[name])) if name in kinds else rows[name] for name in names]
+        except pa.ArrowException as error:
+            raise ConfigurationError(
+                f"what stands in for connection {self._source.connection!r} does not have the types that a source declares: "
+                f"{error}"
+            ) from error
+        order = [(name, "ascending") for name in self._source.order_by]
+        result = pa.table(typed, names=names)
+        yield result.sort_by(order) if order else result
+
+
 def _contents(tables: ExternalTables, read: DeclaredRead) -> pa.Table | Answers | None:
     contents = tables.get(read.connection, {})
     if callable(contents):
@@ -68,11 +121,12 @@ def _contents(tables: ExternalTables, read: DeclaredRead) -> pa.Table | Answers 
     return contents.get(read.table) if isinstance(read, TableRead) else None
 
 
-def _answered(answers: Any, read: DeclaredRead, keys: pa.Array | None) -> pa.Table:
+def _answered(answers: Any, read: DeclaredRead | QuerySource, keys: pa.Array | None) -> pa.Table:
     table = answers(read, keys)
+    asked = f"the query of a source ({read.query or read.table})" if isinstance(read, QuerySource) else read
     if not isinstance(table, pa.Table):
         raise ConfigurationError(
-            f"the function that stands in for connection {read.connection!r} answered {read} with a "
+            f"the function that stands in for connection {read.connection!r} answered {asked} with a "
             f"{type(table).__name__}; return an Arrow table"
         )
     return table
