@@ -10,7 +10,7 @@ import typer
 
 from airflow_logio.cli.common import LogOption, RunArgument, opened, out, warn
 from airflow_logio.cli.connection_file import ConnectionUrls
-from airflow_logio.cli.preparation import CLI_DAG_ID, reopen
+from airflow_logio.cli.preparation import CLI_DAG_ID, reopen, with_types_of_now
 from airflow_logio.cli.run import supervise
 from airflow_logio.errors import Fenced, ProtocolViolation
 from airflow_logio.protocol.states import ALIVE, ENDED, GroupState
@@ -47,7 +47,7 @@ def retry(
     known = ConnectionUrls.load(warn)
     log_url = known.log_url(log)
     with opened(log_url) as store:
-        found = store.find_run(run)
+        found = with_types_of_now(store, store.find_run(run), known)
         context = reopen(store, log_url, known.payloads(log), found, known, SparkSettings(master=master))
         check_tables(context, {one.operator for one in store.quarantined(found.run_id, group)})
         retried = store.retry_quarantined(found.run_id, group)

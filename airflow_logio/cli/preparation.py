@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,7 @@ from typing import Any
 from airflow_logio.cli.connection_file import ConnectionUrls
 from airflow_logio.dataflow.pipeline import Pipeline
 from airflow_logio.dataflow.sources import ParquetSource
+from airflow_logio.errors import IncompatibleRun
 from airflow_logio.protocol.states import CONCLUDED
 from airflow_logio.runtime.launch import bundle, spark_submit
 from airflow_logio.runtime.launch.bundle import PipelineRef
@@ -19,6 +20,7 @@ from airflow_logio.runtime.launch.launcher import LaunchContext, LocalProcessLau
 from airflow_logio.runtime.launch.spark_submit import SparkSettings
 from airflow_logio.runtime.launch.start_run import run_spec
 from airflow_logio.runtime.launch.table_databases import check_table_databases
+from airflow_logio.runtime.launch.taken_types import take_types
 from airflow_logio.runtime.systems.inspection import check_sql_urls
 from airflow_logio.runtime.systems.sqlite_files import sqlite_url
 from airflow_logio.store.port import LogStore
@@ -62,7 +64,7 @@ def prepare(
     spark_submit.check(wanted.settings)
     described = describe(payloads, wanted, known, say)
     pipeline, spec = described.pipeline, described.spec
-    run = store.start_run(spec, alone=wanted.alone)
+    run = _started(store, spec, described, alone=wanted.alone)
     if others := other_unfinished(store, run):
         say(
             f"{len(others)} other run(s) of pipeline {pipeline.name!r} have not finished, the latest is "
@@ -73,6 +75,27 @@ def prepare(
     if wanted.replay_seconds is not None and run.spec.replay_seconds != wanted.replay_seconds:
         say(f"run {run.spec.key} keeps the replay seconds it was started with: {run.spec.replay_seconds:g}")
     return _context(store, log_url, payloads, run, pipeline, described.ref, described.urls, wanted.settings)
+
+
+def _started(store: LogStore, spec: RunSpec, described: Described, *, alone: bool) -> Run:
+    """The run of the specification; one that exists takes other types of columns, where it can (`take_types`)."""
+    try:
+        run = store.start_run(spec, alone=alone)
+    except IncompatibleRun:
+        run = store.find_run(spec.key.dag_run_id)
+        if replace(run.spec.key, generation=1) != spec.key:
+            raise
+        taken = take_types(store, run, described.pipeline, described.urls.__getitem__)
+        if taken == run:
+            raise
+        return taken
+    return take_types(store, run, described.pipeline, described.urls.__getitem__)
+
+
+def with_types_of_now(store: LogStore, run: Run, known: ConnectionUrls) -> Run:
+    """The run, with the types of columns that its pipeline has now, where it can take them (`take_types`)."""
+    pipeline = bundle.load(bundle.parse_ref(run.spec.pipeline_ref, Path(run.spec.bundle_root)))
+    return take_types(store, run, pipeline, lambda name: _urls(run.spec.connections, known, pipeline)[0][name])
 
 
 @dataclass(frozen=True, slots=True)

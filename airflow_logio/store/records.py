@@ -128,6 +128,8 @@ class RunSpec:
     graph: Mapping[str, Any] = field(default_factory=dict)
     """`Pipeline.describe()`, of which `graph_fingerprint` is the hash, to say what has changed; empty in runs of earlier
     versions."""
+    former_types: Mapping[str, Mapping[str, tuple[str, ...]]] = field(default_factory=dict)
+    """Writer → column → the types that `graph` had before a person changed them, while nothing was in the column."""
 
     def unused_replicas(self) -> frozenset[str]:
         """Replicas beyond those with which the run begins."""

@@ -113,9 +113,15 @@ class Driver:
             run = found = self._store.patience.call(
                 "reading the run", lambda: self._store.find_run(self._config.claim.run_uid)
             )
-            _check_fingerprint(pipeline, run)
+            _check_fingerprint(pipeline, run, ref.group)
             self._hear_wish(ref)
-            identity = WriterIdentity(run.uid, ref.incarnation, run.created_at, is_fresh=run.spec.key.generation > 1)
+            identity = WriterIdentity(
+                run.uid,
+                ref.incarnation,
+                run.created_at,
+                is_fresh=run.spec.key.generation > 1,
+                former_types=run.spec.former_types,
+            )
             connections = Connections(
                 pipeline.name, self._config.connections, identity, run.spec.replay_seconds, self._calls, run.spec.params
             )
@@ -307,9 +313,9 @@ class Driver:
         os._exit(REPLACED)
 
 
-def _check_fingerprint(pipeline: Pipeline, run: Run) -> None:
+def _check_fingerprint(pipeline: Pipeline, run: Run, group: str) -> None:
     """A run resumes with the pipeline it was started with (design D13); changed code alone only warns."""
     found = pipeline.fingerprint()
-    check_graph(run, found["graph"], pipeline.describe())
+    check_graph(run, found["graph"], pipeline.describe(), group)
     if found["code"] != run.spec.code_fingerprint:
         log.warning("the code of pipeline %s has changed since the run was started", pipeline.name)
