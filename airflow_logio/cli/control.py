@@ -12,7 +12,7 @@ import typer
 
 from airflow_logio.cli.common import LogOption, RunArgument, opened, out, warn
 from airflow_logio.cli.connection_file import ConnectionUrls
-from airflow_logio.cli.preparation import CLI_DAG_ID, reopen, take_new_code
+from airflow_logio.cli.preparation import CLI_DAG_ID, reopen, take_new_code, with_types_of_now
 from airflow_logio.cli.run import supervise
 from airflow_logio.errors import Fenced, ProtocolViolation
 from airflow_logio.protocol.states import ALIVE, CONCLUDED, ENDED, GroupState
@@ -63,6 +63,8 @@ def retry(
     log_url = known.log_url(log)
     with opened(log_url) as store:
         found = store.find_run(run)
+        if code is Code.NEW or found.spec.code_digest is None:
+            found = with_types_of_now(store, found, known)
         if code is Code.NEW:
             _take_new_code(store, found, group)
         context = reopen(store, log_url, known.payloads(log), found, known, SparkSettings(master=master))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,7 @@ from typing import Any
 from airflow_logio.cli.connection_file import ConnectionUrls
 from airflow_logio.dataflow.pipeline import Pipeline
 from airflow_logio.dataflow.sources import ParquetSource
+from airflow_logio.errors import IncompatibleRun
 from airflow_logio.protocol.states import CONCLUDED
 from airflow_logio.runtime.launch import bundle, spark_submit
 from airflow_logio.runtime.launch.bundle import PipelineRef
@@ -21,6 +22,7 @@ from airflow_logio.runtime.launch.launcher import LaunchContext, LocalProcessLau
 from airflow_logio.runtime.launch.spark_submit import SparkSettings
 from airflow_logio.runtime.launch.start_run import run_spec
 from airflow_logio.runtime.launch.table_databases import check_table_databases
+from airflow_logio.runtime.launch.taken_types import take_types
 from airflow_logio.runtime.systems.inspection import check_sql_urls
 from airflow_logio.runtime.systems.sqlite_files import sqlite_url
 from airflow_logio.store.port import LogStore
@@ -63,7 +65,7 @@ def prepare(
     """
     spark_submit.check(wanted.settings)
     described = describe(payloads, wanted, known, say)
-    run = store.start_run(described.spec, alone=wanted.alone, code=described.code.kept())
+    run = _started(store, described, alone=wanted.alone)
     if run.spec.code_digest not in (None, described.code.digest):
         say(
             f"run {run.spec.key} continues with the code that it has, not with that of {described.ref.bundle_root}; to take "
@@ -80,6 +82,31 @@ def prepare(
     if wanted.replay_seconds is not None and run.spec.replay_seconds != wanted.replay_seconds:
         say(f"run {run.spec.key} keeps the replay seconds it was started with: {run.spec.replay_seconds:g}")
     return _context(store, log_url, payloads, run, pipeline, ref, described.urls, wanted.settings)
+
+
+def _started(store: LogStore, described: Described, *, alone: bool) -> Run:
+    """The run of the description. One that exists and keeps no code takes other types of columns, where it can
+    (`take_types`): it is resumed with the code of now."""
+    spec = described.spec
+    try:
+        run = store.start_run(spec, alone=alone, code=described.code.kept())
+    except IncompatibleRun:
+        run = store.find_run(spec.key.dag_run_id)
+        if run.spec.code_digest is not None or replace(run.spec.key, generation=1) != spec.key:
+            raise
+        taken = take_types(store, run, described.pipeline, described.urls.__getitem__)
+        if taken == run:
+            raise
+        return taken
+    if run.spec.code_digest is not None:
+        return run
+    return take_types(store, run, described.pipeline, described.urls.__getitem__)
+
+
+def with_types_of_now(store: LogStore, run: Run, known: ConnectionUrls) -> Run:
+    """The run, with the types of columns that its pipeline has now, where it can take them (`take_types`)."""
+    pipeline = bundle.load(bundle.parse_ref(run.spec.pipeline_ref, Path(run.spec.bundle_root)))
+    return take_types(store, run, pipeline, lambda name: _urls(run.spec.connections, known, pipeline)[0][name])
 
 
 @dataclass(frozen=True, slots=True)

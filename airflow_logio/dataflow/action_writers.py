@@ -60,6 +60,10 @@ class ActionWriter(WriterOperator):
         """JSON-able description of a write action, without records, that a run begins with, once; None for none."""
         return None
 
+    def opening_of_empty(self, schema: pa.Schema) -> Mapping[str, Any] | None:
+        """As `opening`, where the source right before the writer has no records; `schema` is what they would have."""
+        return self.opening()
+
     def process(self, event: InputEvent, external: External) -> Iterable[PortTable]:
         """At most one write action; the event is sent to ``out`` unchanged."""
         records = self.records(event)

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 from typing import Any
 
+import pyarrow as pa
+
 from airflow_logio.dataflow.action_writers import IdempotentWriter
 from airflow_logio.dataflow.names import did_you_mean, quoted
+from airflow_logio.dataflow.operators import InputEvent
+from airflow_logio.dataflow.schema_text import SCHEMA, schema_of, schema_text
 from airflow_logio.dataflow.write_actions import WriteAction
-from airflow_logio.errors import ConfigurationError, ExternalUnavailable, PipelineDefinitionError
+from airflow_logio.errors import ConfigurationError, ExternalUnavailable, OperatorFailed, PipelineDefinitionError
 
 _WRONG = (FileNotFoundError, NotADirectoryError, IsADirectoryError, PermissionError)
 """Errors of a file system that waiting does not fix."""
@@ -44,11 +48,18 @@ class ParquetWriter(IdempotentWriter[_Place]):
     dot, which readers of Parquet folders pass over, synced, and renamed; an object store puts it in one step. Files of
     different runs never meet.
 
+    With `schema`, a run begins with a file without records, so that readers find the schema even if nothing comes; records
+    must then have exactly these columns and types. Without, the first file says it; a run that sends the writer nothing
+    leaves no file, unless the source right before the writer is a `ParquetSource` without `transform` whose files have no
+    rows: then their schema is written.
+
     Exactly once, even when a replaced driver keeps writing: the number of an action and its records are in the log, so
     that every driver that writes a file writes the same records to the same place. Raises PipelineDefinitionError.
     """
 
-    def __init__(self, connection: str, folder: str = "", *, compression: str = "zstd") -> None:
+    def __init__(
+        self, connection: str, folder: str = "", *, compression: str = "zstd", schema: pa.Schema | None = None
+    ) -> None:
         super().__init__(connection)
         path = PurePosixPath(folder)
         if path.is_absolute() or ".." in path.parts or "://" in folder:
@@ -61,6 +72,27 @@ class ParquetWriter(IdempotentWriter[_Place]):
                 f"compression {compression!r} is none of {quoted(COMPRESSIONS)}.{did_you_mean(compression, COMPRESSIONS)}"
             )
         self.compression = compression
+        self.schema = None if schema is None else _checked(schema)
+
+    def settings(self) -> dict[str, Any]:
+        """As a run of an earlier version has them, where no schema is declared."""
+        settings = {name: value for name, value in super().settings().items() if name != SCHEMA}
+        if self.schema is not None:
+            settings[SCHEMA] = [
+                [name, str(kind)] for name, kind in zip(self.schema.names, self.schema.types, strict=True)
+            ]
+        return settings
+
+    def opening(self) -> Mapping[str, Any] | None:
+        """A file without records, if the schema is declared."""
+        return None if self.schema is None else {SCHEMA: schema_text(self.schema)}
+
+    def opening_of_empty(self, schema: pa.Schema) -> Mapping[str, Any]:
+        return {SCHEMA: schema_text(schema if self.schema is None else self.schema)}
+
+    def records(self, event: InputEvent) -> pa.Table:
+        """The records as they are, columns in declared order; raises OperatorFailed if they have another schema."""
+        return event.table if self.schema is None else _as_declared(event.table, self.schema)
 
     @contextmanager
     def connect(self, url: str) -> Iterator[_Place]:
@@ -121,7 +153,7 @@ class ParquetWriter(IdempotentWriter[_Place]):
         import pyarrow.parquet as pq
 
         with client.system.open_output_stream(path) as stream:
-            pq.write_table(action.records, stream, compression=self.compression)
+            pq.write_table(_content(action), stream, compression=self.compression)
 
     @staticmethod
     def _sweep(client: _Place, folder: str, token: int) -> None:
@@ -134,6 +166,35 @@ class ParquetWriter(IdempotentWriter[_Place]):
             left_by = file.base_name.removesuffix(".tmp").rpartition(".")[2]
             if file.base_name.endswith(".tmp") and left_by.isdecimal() and int(left_by) < token:
                 client.system.delete_file(file.path)
+
+
+def _content(action: WriteAction) -> pa.Table:
+    return schema_of(action.description[SCHEMA]).empty_table() if action.is_opening else action.records
+
+
+def _checked(schema: object) -> pa.Schema:
+    if not isinstance(schema, pa.Schema):
+        raise PipelineDefinitionError(
+            f"schema is {schema!r}; give an Arrow schema: pa.schema([('store_id', pa.int64())])"
+        )
+    if not schema.names or len(set(schema.names)) < len(schema.names):
+        raise PipelineDefinitionError(f"schema has columns {schema.names}; name at least one, and none twice")
+    return schema
+
+
+def _as_declared(table: pa.Table, schema: pa.Schema) -> pa.Table:
+    if sorted(table.column_names) != sorted(schema.names):
+        raise OperatorFailed(
+            f"the schema of the files has columns {schema.names}, but the records have {table.column_names}"
+        )
+    for name, declared in zip(schema.names, schema.types, strict=True):
+        found = table.schema.field(name).type
+        if found != declared:
+            raise OperatorFailed(
+                f"column {name!r} of the records is {found}, but {declared} in the schema of the files: cast it in an "
+                "operator before the writer, or declare what comes"
+            )
+    return table if table.column_names == schema.names else table.select(schema.names)
 
 
 def _file(action: WriteAction) -> str:

@@ -197,9 +197,10 @@ class LogioSparkOperator(BaseOperator):
         pipeline, ref = resolve(self.pipeline)
         run = store.patience.call("finding the run", lambda: run_of(store, pipeline.name, context, self.run_uid))
         check_current(run)
-        if asked:
-            self._take_new_code(store, run, pipeline, ref, context)
         launching = Launching(store, self.logio_conn_id, self.make_launcher(), self.executor)
+        if asked:
+            run = launching.take_types(run, recipe, self.pipeline)
+            self._take_new_code(store, run, pipeline, ref, context)
         launch = launching.context(run, self.group, recipe, self.pipeline)
         watcher = WholeWatcher(store, run, self.group)
         store.patience.call("noting the launch", lambda: self._note_launches(store, run, watcher.members, recipe))

@@ -42,6 +42,7 @@ from airflow_logio.store.records import (
     UnderWay,
 )
 from airflow_logio.store.rules.patience import Patience
+from airflow_logio.store.rules.type_rules import TypeChange
 
 
 def stopped(ref: GroupRef, state: str) -> str:
@@ -182,6 +183,16 @@ class LogStore(ABC):
     @abstractmethod
     def list_runs(self, *, pipeline: str | None = None, limit: int = 50) -> Sequence[Run]:
         """Runs, newest first."""
+
+    @abstractmethod
+    def change_types(self, run_id: int, change: TypeChange) -> Run:
+        """Give columns of a run's tables other types, in one transaction; returns the run as it is then described.
+
+        Nothing happens if that was done before. Whoever calls this has made sure that no row of the run is in these tables,
+        and that no earlier driver can put one there. Raises `IncompatibleRun` if a group of the change is not parked,
+        halted or new, or someone has launched it or changed the run since; `ProtocolViolation` for a run that was
+        superseded or a group that it does not have, `UnknownRun`.
+        """
 
     @abstractmethod
     def finish_run(self, run_id: int) -> bool:

@@ -130,6 +130,8 @@ class RunSpec:
     versions."""
     code_digest: str | None = None
     """Names the code that the run was started with (`CodeBundle`). None if an earlier version began it, which kept none."""
+    former_types: Mapping[str, Mapping[str, tuple[str, ...]]] = field(default_factory=dict)
+    """Writer → column → the types that `graph` had before a person changed them, while nothing was in the column."""
 
     def unused_replicas(self) -> frozenset[str]:
         """Replicas beyond those with which the run begins."""

@@ -252,14 +252,16 @@ def _recoveries(found: Sequence[Recovery]) -> Table | None:
 def _quarantine(report: Report) -> RenderableType | None:
     if not report.quarantined:
         return None
-    retry = Text(f"retry them with: logio retry {report.run.uid[:8]}")
-    return Group(_quarantined(report.quarantined), retry)
+    lines = [Text(f"retry them with: logio retry {report.run.uid[:8]}")]
+    if any("\n" in one.error for one in report.quarantined):
+        lines.append(Text("whole errors, with the author's frames: --json"))
+    return Group(_quarantined(report.quarantined), *lines)
 
 
 def _quarantined(aside: Sequence[QuarantinedInputSet]) -> Table:
     table = cells.table("quarantined", "Input Set", "since (UTC)", "error")
     for one in aside[:MAX_QUARANTINED]:
-        cells.row(table, one.operator, one.inset_id, cells.utc(one.since), one.error)
+        cells.row(table, one.operator, one.inset_id, cells.utc(one.since), one.error.partition("\n")[0])
     if len(aside) > MAX_QUARANTINED:
         cells.row(table, "", f"... and {len(aside) - MAX_QUARANTINED:,} more (all with --json)", "", "")
     return table

@@ -16,6 +16,7 @@ from airflow_logio.dataflow.frames import needed_table
 from airflow_logio.dataflow.names import check_column, check_count, check_name, did_you_mean
 from airflow_logio.dataflow.operators import SourceBatch, SourceOperator
 from airflow_logio.dataflow.parameters import for_function
+from airflow_logio.dataflow.schema_text import SCHEMA, schema_text
 from airflow_logio.dataflow.sources.files import OpenFile, matching, opened, parquet, row_count
 from airflow_logio.errors import (
     ConfigurationError,
@@ -90,7 +91,8 @@ class ParquetSource(SourceOperator):
     def action(self, params: Mapping[str, Any]) -> dict[str, Any]:
         """path (absolute), rows, size in bytes, fingerprint (see `parquet_fingerprint`), columns; of the first file.
 
-        If there are several: also ``part`` (its number, from 0), ``total_rows`` of all, and the ``plan``, their paths.
+        If there are several: also ``part`` (its number, from 0), ``total_rows`` of all, and the ``plan``, their paths. If
+        they have no rows at all: also their ``schema``, as events would have it, except with a `transform`.
         Raises ConfigurationError if there is no such file, or no such column in it.
         """
         try:
@@ -101,10 +103,12 @@ class ParquetSource(SourceOperator):
         try:
             first = self._action(path)
             if len(files) == 1:
-                return first
+                return first if first["rows"] else first | self._schema(path, first["columns"])
             total = 0
             for path in files:
                 total += row_count(path)
+            if not total:
+                first |= self._schema(files[0], first["columns"])
         except (OSError, ValueError, pa.ArrowException) as error:
             raise ConfigurationError(f"cannot read Parquet file {path!r}: {error}") from error
         return first | {"part": 0, "total_rows": total, "plan": files}
@@ -135,6 +139,13 @@ class ParquetSource(SourceOperator):
             columns = self._columns_in(path, content.schema_arrow.names)
             rows = content.metadata.num_rows
         return {"path": path, "rows": rows, "size": size, "fingerprint": fingerprint, "columns": columns}
+
+    def _schema(self, path: str, columns: Sequence[str]) -> dict[str, str]:
+        if self._transform is not None:  # it was promised records
+            return {}
+        with opened(path) as file:
+            empty = parquet(file.handle).schema_arrow.empty_table().select(list(columns))
+        return {SCHEMA: schema_text(uniform(empty).schema)}
 
     def read(self, params: Mapping[str, Any], action: Mapping[str, Any], offset: int) -> Iterator[SourceBatch]:
         """The events after the first `offset` rows. With the same offset they are always the same.

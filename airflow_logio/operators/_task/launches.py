@@ -20,6 +20,7 @@ from airflow_logio.runtime.launch.kept_code import load_kept
 from airflow_logio.runtime.launch.launcher import LaunchContext, Launcher
 from airflow_logio.runtime.launch.spark_arguments import SparkArguments
 from airflow_logio.runtime.launch.spark_submit import SparkSettings
+from airflow_logio.runtime.launch.taken_types import take_types
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records import LaunchRecipe, Run
 from airflow_logio.store.rules.graph_changes import check_graph
@@ -48,12 +49,18 @@ class Launching:
         name = replicated_group(group)
         if name not in found.groups:
             raise ConfigurationError(f"pipeline {found.name!r} has no group {name!r}, only {list(found.groups)}")
-        check_compatible(found, run)
+        check_compatible(found, run, name)
         hook = LogioHook(self.logio_conn_id)
         urls = connection_urls(found, name, run, recipe.connections)
         return LaunchContext(
             self.store, hook.get_url(), run, found, ref, urls, self.launcher, settings, hook.get_payloads()
         )
+
+    def take_types(self, run: Run, recipe: LaunchRecipe, pipeline: str) -> Run:
+        """The run, with the types of columns that the pipeline has now, where it can take them (`taken_types`)."""
+        found, _ = resolve(pipeline)
+        ids = {**run.spec.connections, **recipe.connections}
+        return take_types(self.store, run, found, lambda name: database_url(ids[name]))
 
 
 def _pipeline_of(run: Run) -> tuple[Pipeline, PipelineRef]:
@@ -88,9 +95,10 @@ def connection_urls(pipeline: Pipeline, group: str, run: Run, overriding: Mappin
     return {name: database_url(ids[name]) if name in sql else external_url(ids[name]) for name in sorted(used)}
 
 
-def check_compatible(pipeline: Pipeline, run: Run) -> None:
-    """Raises `IncompatibleRun` if this worker's pipeline differs from the one that the run was started with."""
-    check_graph(run, pipeline.fingerprint()["graph"], pipeline.describe())
+def check_compatible(pipeline: Pipeline, run: Run, group: str) -> None:
+    """Raises `IncompatibleRun` if this worker's pipeline differs, for the group, from the one that the run was started
+    with."""
+    check_graph(run, pipeline.fingerprint()["graph"], pipeline.describe(), group)
 
 
 def check_place(settings: SparkSettings, ending_executor: str | None) -> None:

@@ -101,7 +101,9 @@ class GroupEpoch:
         self._pipeline = settings.pipeline
         self._slots = slots
         names = operators_of(settings, slots)
-        specs, receivers = specs_of(self._pipeline, names, settings.connections, self._routes_of)
+        specs, receivers = specs_of(
+            self._pipeline, names, settings.connections, self._routes_of, settings.run.spec.actions
+        )
         protocol = GroupProtocol(specs, receivers, captured_inputs(self._pipeline))
         self._members = {name: self._pipeline.operators[name] for name in names}
         self._mailbox = Mailbox(settings.prefetch)

@@ -113,9 +113,15 @@ class Driver:
             run = found = self._store.patience.call(
                 "reading the run", lambda: self._store.find_run(self._config.claim.run_uid)
             )
-            _check_fingerprint(pipeline, run, ref.code)
+            _check_fingerprint(pipeline, run, ref)
             self._hear_wish(ref)
-            identity = WriterIdentity(run.uid, ref.incarnation, run.created_at, is_fresh=run.spec.key.generation > 1)
+            identity = WriterIdentity(
+                run.uid,
+                ref.incarnation,
+                run.created_at,
+                is_fresh=run.spec.key.generation > 1,
+                former_types=run.spec.former_types,
+            )
             connections = Connections(
                 pipeline.name, self._config.connections, identity, run.spec.replay_seconds, self._calls, run.spec.params
             )
@@ -307,11 +313,11 @@ class Driver:
         os._exit(REPLACED)
 
 
-def _check_fingerprint(pipeline: Pipeline, run: Run, code: int) -> None:
+def _check_fingerprint(pipeline: Pipeline, run: Run, ref: GroupRef) -> None:
     """A run resumes with the pipeline it was started with (design D13); changed code alone only warns."""
     found = pipeline.fingerprint()
-    check_graph(run, found["graph"], pipeline.describe())
-    if code:
-        log.info("code %d, which a person has taken for the group", code)
+    check_graph(run, found["graph"], pipeline.describe(), ref.group)
+    if ref.code:
+        log.info("code %d, which a person has taken for the group", ref.code)
     elif found["code"] != run.spec.code_fingerprint:
         log.warning("the code of pipeline %s has changed since the run was started", pipeline.name)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, NoReturn
 
 import pyarrow as pa
@@ -18,6 +19,8 @@ from airflow_logio.dataflow.frames import needed_table
 from airflow_logio.dataflow.operators import InputEvent, InputSet, Operator, StatefulOperator, StatelessOperator
 from airflow_logio.dataflow.pipeline import Pipeline
 from airflow_logio.dataflow.replication import Dispatcher, Routes
+from airflow_logio.dataflow.schema_text import SCHEMA, schema_of
+from airflow_logio.dataflow.sources import ParquetSource
 from airflow_logio.dataflow.write_actions import BEGIN
 from airflow_logio.errors import FailurePoint, LogioError, OperatorFailed
 from airflow_logio.protocol.logic import Emit, Logic, OperatorSpec, Output, Write
@@ -38,6 +41,8 @@ class _Adapter:
 
     _has_generated = False
     """Whether it has generated from an Input Set in this epoch."""
+    empty_schema: pa.Schema | None = None
+    """Of a writer: the schema of the source right before it, if the run knows that this one has no records."""
 
     def __init__(self, pipeline: str, name: str, operator: Operator, connections: Connections) -> None:
         self._pipeline = pipeline
@@ -57,7 +62,10 @@ class _Adapter:
         if not isinstance(self._operator, ActionWriter):
             return ()
         try:
-            described = self._operator.opening()
+            if self.empty_schema is None:
+                described = self._operator.opening()
+            else:
+                described = self._operator.opening_of_empty(self.empty_schema)
         except Exception as error:
             self._fail(error, "the write action that a run begins with")
         return () if described is None else (Write(self._operator.connection, {**described, "action": BEGIN}),)
@@ -312,21 +320,31 @@ class DispatcherLogic(StatefulLogic):
 
 
 def specs_of(
-    pipeline: Pipeline, members: Collection[str], connections: Connections, routes_of: RoutesOf = no_routes
+    pipeline: Pipeline,
+    members: Collection[str],
+    connections: Connections,
+    routes_of: RoutesOf = no_routes,
+    first_actions: Mapping[str, Mapping[str, Any]] = MappingProxyType({}),
 ) -> tuple[list[OperatorSpec], dict[Port, tuple[Port, ...]]]:
-    """The given operators in topological order, and the receivers of their output ports."""
+    """The given operators in topological order, and the receivers of their output ports.
+
+    `first_actions` are those of the run's sources, by which a writer knows that the source before it has no records.
+    """
     specs = []
     receivers: dict[Port, tuple[Port, ...]] = {}
     for name, operator in pipeline.operators.items():
         if name not in members:
             continue
         inside, outside = pipeline.lineage_ports(name)
+        logic = _logic(pipeline, name, operator, connections, routes_of)
+        if isinstance(logic, StatelessLogic) and isinstance(operator, ActionWriter):
+            logic.empty_schema = _empty_schema(pipeline, name, first_actions)
         specs.append(
             OperatorSpec(
                 name=name,
                 inputs=tuple(operator.inputs),
                 outputs=tuple(operator.outputs),
-                logic=_logic(pipeline, name, operator, connections, routes_of),
+                logic=logic,
                 lineage_in=frozenset(inside),
                 lineage_out=frozenset(outside),
                 lineage_starts=pipeline.lineage_starts(name),
@@ -358,4 +376,13 @@ def _logic(
         return StatelessLogic(pipeline.name, name, operator, connections)
     if isinstance(operator, StatefulOperator):
         return StatefulLogic(pipeline.name, name, operator, connections)
+    return None
+
+
+def _empty_schema(pipeline: Pipeline, writer: str, first_actions: Mapping[str, Mapping[str, Any]]) -> pa.Schema | None:
+    """The schema of the source right before a writer, if its files have no rows."""
+    senders = [pipeline.sender(Port(writer, port)).operator for port in pipeline.operators[writer].inputs]
+    for sender in senders:
+        if isinstance(pipeline.operators[sender], ParquetSource) and SCHEMA in first_actions.get(sender, {}):
+            return schema_of(first_actions[sender][SCHEMA])
     return None

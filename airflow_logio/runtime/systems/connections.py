@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 import threading
 from collections import defaultdict
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, TypeVar
 
@@ -45,6 +45,8 @@ class WriterIdentity:
     """When the run was started."""
     is_fresh: bool = False
     """The run replaces one that was given up."""
+    former_types: Mapping[str, Mapping[str, Sequence[str]]] = field(default_factory=dict, compare=False)
+    """Writer → column → types that the run has declared it with before, when nothing was in it (`RunSpec`)."""
 
     def token_after(self, moves: int) -> int:
         """The token for a slot that has changed owners so often: higher than that of any earlier owner."""

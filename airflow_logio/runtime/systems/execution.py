@@ -177,7 +177,9 @@ def executor_of(operator: str, writer: ActionWriter, connections: Connections, m
     """
     match writer:
         case TableWriter():
-            target = TableTarget(writer, connections.warehouse(writer.connection), connections.identity.is_fresh)
+            identity = connections.identity
+            former = identity.former_types.get(operator, {})
+            target = TableTarget(writer, connections.warehouse(writer.connection), identity.is_fresh, former)
             return ConditionalExecutor(operator, writer, target, connections, moves)
         case ConditionalWriter():
             return ConditionalExecutor(operator, writer, writer, connections, moves)

@@ -22,6 +22,7 @@ from airflow_logio.store.memory import (
     quarantine,
     scaling_requests,
     slots,
+    type_changes,
 )
 from airflow_logio.store.memory.drivers import driver_records
 from airflow_logio.store.memory.hearings import Hearings
@@ -53,6 +54,7 @@ from airflow_logio.store.records import (
     UnderWay,
 )
 from airflow_logio.store.rules.patience import Patience
+from airflow_logio.store.rules.type_rules import TypeChange
 
 
 class MemoryLogStore(LogStore):
@@ -90,6 +92,10 @@ class MemoryLogStore(LogStore):
         with self.tables.transaction():
             rows = [row for row in self.tables.runs.values() if pipeline in (None, row.spec.key.pipeline)]
         return [row.as_run() for row in reversed(rows)][:limit]
+
+    def change_types(self, run_id: int, change: TypeChange) -> Run:
+        with self.tables.transaction():
+            return type_changes.change(self.tables, run_id, change)
 
     def finish_run(self, run_id: int) -> bool:
         with self.tables.transaction():

@@ -42,6 +42,7 @@ from airflow_logio.store.records import (
 )
 from airflow_logio.store.rules.patience import Patience
 from airflow_logio.store.rules.scaling_rules import Rescaling, shape_of
+from airflow_logio.store.rules.type_rules import TypeChange
 from airflow_logio.store.sql import (
     backends,
     beats,
@@ -60,6 +61,7 @@ from airflow_logio.store.sql import (
     slot_moves,
     slots,
     supervisors,
+    type_changes,
     wake,
 )
 from airflow_logio.store.sql.engines import (
@@ -137,6 +139,12 @@ class SqlLogStore(LogStore):
             query = query.where(schema.run.c.pipeline == pipeline)
         with reading(self.engine) as connection:
             return [runs.to_run(row) for row in connection.execute(query)]
+
+    def change_types(self, run_id: int, change: TypeChange) -> Run:
+        with writing(self.engine) as connection:
+            run = type_changes.change(connection, self._run(connection, run_id).run_id, change)
+        self._runs.pop(run_id, None)
+        return run
 
     def finish_run(self, run_id: int) -> bool:
         with writing(self.engine) as connection:

@@ -100,19 +100,22 @@ def test_what_is_quarantined_is_shown_up_to_a_number(flow: TwoGroups, logio: Log
     """For people; programs get all of it."""
     insets = [f"{number:03d}" for number in range(MAX_QUARANTINED + 2)]
     error = "pipeline 'sales', operator 'total', port 'in', event 1 of read.out, Input Set [red]: KeyError: 'hour'"
-    flow.set_aside(*insets, error=error)
+    whole = f'{error}\n  File "shop.py", line 7, in total\n    return hours[hour]'
+    flow.set_aside(*insets, error=whole)
     code, text, _ = logio("status", flow.run.uid[:8])
     assert code == 0
     aside = text.partition("quarantined")[2]
     shown = [line for line in aside.splitlines() if line.startswith("total ")]
     assert [line.split()[1] for line in shown] == insets[:MAX_QUARANTINED]
-    assert all(line.rstrip().endswith(error) for line in shown), "the whole error, as it is"
+    assert all(line.rstrip().endswith(error) for line in shown), "its first line, uncut"
+    assert "shop.py" not in aside
+    assert "whole errors, with the author's frames: --json" in aside
     assert "... and 2 more (all with --json)" in aside
     assert f"retry them with: logio retry {flow.run.uid[:8]}" in aside
     _, text, _ = logio("status", flow.run.uid, "--json")
     found = json.loads(text)["quarantined"]
     assert [one["input_set"] for one in found] == insets
-    assert {(one["group"], one["operator"], one["error"]) for one in found} == {("totals", "total", error)}
+    assert {(one["group"], one["operator"], one["error"]) for one in found} == {("totals", "total", whole)}
     finish(flow)
     _, text, _ = logio("status", flow.run.uid[:8])
     assert text.splitlines()[1].startswith("finished with quarantine, started "), text

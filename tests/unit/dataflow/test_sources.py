@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from airflow_logio.dataflow import ParquetSource, SourceBatch, fingerprints
 from airflow_logio.dataflow.event_stream import regroup
+from airflow_logio.dataflow.schema_text import schema_of
 from airflow_logio.dataflow.sources import files
 from airflow_logio.errors import (
     ConfigurationError,
@@ -91,6 +92,22 @@ def test_columns_are_in_the_order_asked_for(tmp_path: Path) -> None:
     (batch,) = read(ParquetSource(str(path), columns=["c", "a"], ordered_by="b"))
     assert batch.table.to_pydict() == {"c": [3], "a": [1]}
     assert batch.table.column_names == ["c", "a"]
+
+
+def test_the_action_of_files_without_rows_says_their_schema(tmp_path: Path) -> None:
+    """As events would have it; of one that has rows, or whose transform was promised some, the first event says it."""
+    kinds = pa.schema(
+        [("a", pa.int64()), ("t", pa.timestamp("ms", "UTC")), ("d", pa.dictionary(pa.int32(), pa.string()))]
+    )
+    for name in ("1", "2"):
+        pq.write_table(kinds.empty_table(), tmp_path / f"{name}.parquet")
+    wanted = pa.schema([("d", pa.string()), ("t", pa.timestamp("us"))])
+    for path in ("1.parquet", "*.parquet"):
+        action = json.loads(json.dumps(ParquetSource(str(tmp_path / path), columns=("d", "t")).action({})))
+        assert schema_of(action["schema"]) == wanted
+    assert "schema" not in ParquetSource(str(tmp_path / "1.parquet"), transform=lambda table: table).action({})
+    write(tmp_path / "3.parquet", a=[1])
+    assert "schema" not in ParquetSource(str(tmp_path / "*.parquet"), columns=("a",)).action({})
 
 
 def test_action_is_json_and_says_what_was_read(tmp_path: Path) -> None:

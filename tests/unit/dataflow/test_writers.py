@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
@@ -189,6 +190,8 @@ def test_keys_name_actions_and_markers() -> None:
         (lambda: ParquetWriter("lake", "s3://bucket"), "folder 's3://bucket' is not allowed"),
         (lambda: ParquetWriter("lake", compression="zst"), "compression 'zst' is none of"),
         (lambda: ParquetWriter("lake", compression="zst"), "Did you mean 'zstd'?"),
+        (lambda: ParquetWriter("lake", schema={"a": "int64"}), "give an Arrow schema"),
+        (lambda: ParquetWriter("lake", schema=pa.schema([])), "name at least one, and none twice"),
     ],
 )
 def test_reads_and_files_refused_at_definition(build: Callable[[], Any], words: str) -> None:
@@ -247,6 +250,46 @@ def test_what_earlier_drivers_left_half_written_is_removed_and_what_later_ones_w
     with writer.connect(str(tmp_path)) as place:
         writer.write(place, action(1, token=2))
     assert files(folder) == [".000000000009.parquet.3.tmp", "000000000001.parquet", "notes.tmp"]
+
+
+SCHEMA = pa.schema([("a", pa.int64()), ("b", pa.string())])
+
+
+def opening(writer: ParquetWriter, token: int = 1) -> WriteAction:
+    description = {**(writer.opening() or {}), "action": "begin"}
+    return WriteAction("run1", "save", "lake", 1, token, pa.table({}), json.loads(json.dumps(description)))
+
+
+def test_a_run_begins_with_a_file_of_the_declared_schema_which_zombies_write_alike(tmp_path: Path) -> None:
+    writer = ParquetWriter("lake", schema=SCHEMA)
+    for token in (1, 2, 1):
+        with writer.connect(str(tmp_path)) as place:
+            writer.write_group(place, [opening(writer, token), action(2, token=token)])
+    assert files(tmp_path) == ["run1/save/000000000001.parquet", "run1/save/000000000002.parquet"]
+    assert pq.read_table(tmp_path / "run1/save/000000000001.parquet") == SCHEMA.empty_table()
+    assert pq.read_table(tmp_path / "run1/save") == ROWS
+
+
+@pytest.mark.parametrize(
+    ("table", "words"),
+    [
+        (pa.table({"a": [1], "c": ["x"]}), r"has columns \['a', 'b'\], but the records have \['a', 'c'\]"),
+        (pa.table({"a": [1], "b": [2]}), "column 'b' of the records is int64, but string in the schema"),
+    ],
+)
+def test_records_of_another_schema_than_declared_are_refused(table: pa.Table, words: str) -> None:
+    with pytest.raises(OperatorFailed, match=words):
+        ParquetWriter("lake", schema=SCHEMA).records(InputEvent("in", 1, table))
+
+
+def test_records_get_the_declared_order_of_columns() -> None:
+    records = ParquetWriter("lake", schema=SCHEMA).records(InputEvent("in", 1, ROWS.select(["b", "a"])))
+    assert records == ROWS
+
+
+def test_a_declared_schema_is_part_of_the_fingerprint_and_none_is_as_before() -> None:
+    assert ParquetWriter("lake", schema=SCHEMA).settings()["schema"] == [["a", "int64"], ["b", "string"]]
+    assert "schema" not in ParquetWriter("lake").settings()
 
 
 def test_a_file_that_cannot_be_written_is_never_seen_half(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

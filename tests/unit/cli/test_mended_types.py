@@ -1,0 +1,141 @@
+"""`logio run` and `logio retry` of a run whose pipeline has other types of columns by now."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from airflow_logio.cli import control, preparation, run
+from airflow_logio.cli.app import main
+from airflow_logio.protocol.states import GroupState
+from airflow_logio.runtime.launch import spark_submit
+from airflow_logio.runtime.launch import start_run as run_specs
+from airflow_logio.runtime.launch.launcher import LaunchContext
+from airflow_logio.store import open_store
+from airflow_logio.store.port import LogStore
+from airflow_logio.store.records import RunSpec
+from tests.support.logs import start_driver
+
+PRICES = Path(__file__).parents[2] / "support" / "bundle" / "prices.py"
+
+Logio = Callable[..., tuple[int, str]]
+
+
+@pytest.fixture
+def store(sqlite_url: str) -> Iterator[LogStore]:
+    opened = open_store(sqlite_url)
+    yield opened
+    opened.dispose()
+
+
+@pytest.fixture
+def logio(
+    sqlite_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Iterator[Logio]:
+    """Exit code and what is said, of a command that imports the pipeline as it is; nothing is launched."""
+
+    def supervise(context: LaunchContext, *_: object) -> int:
+        return 0
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("LOGIO_URL", sqlite_url)
+    monkeypatch.setenv("LOGIO_CONN_WAREHOUSE", f"sqlite:///{tmp_path / 'warehouse.db'}")
+    for module in (run, control):
+        monkeypatch.setattr(module, "supervise", supervise)
+    monkeypatch.setattr(control, "_launch", lambda context, group: 1)
+    monkeypatch.setattr(spark_submit, "check", lambda _settings: None)
+    pq.write_table(pa.table({"item": [1], "price": [1.5]}), tmp_path / "prices.parquet")
+    shutil.copy(PRICES, tmp_path / "shop_prices.py")
+    monkeypatch.syspath_prepend(str(tmp_path))
+
+    def command(*arguments: str) -> tuple[int, str]:
+        sys.modules.pop("shop_prices", None)
+        monkeypatch.setattr("sys.argv", ["logio", *arguments])
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as ended:
+            main()
+        printed = capsys.readouterr()
+        return int(ended.value.code or 0), printed.out + printed.err
+
+    yield command
+    sys.modules.pop("shop_prices", None)
+
+
+RUN = ("run", "shop_prices.py:prices", "--param", "transactions=prices.parquet", "--run-id", "mine")
+
+
+def edit(tmp_path: Path, text: str, wanted: str) -> None:
+    file = tmp_path / "shop_prices.py"
+    file.write_text(file.read_text().replace(text, wanted) + "\n# so that its size is another one\n")
+
+
+def types(store: LogStore) -> str:
+    settings: dict[str, str] = store.find_run("mine").spec.graph["operators"]["save"]["settings"]["columns"]
+    return settings["price"]
+
+
+NEW = ("retry", "mine", "--code", "new", "--detach")
+
+
+def test_new_code_takes_the_types_and_a_driver_that_runs_keeps_them(
+    logio: Logio, store: LogStore, tmp_path: Path
+) -> None:
+    assert logio(*RUN)[0] == 0
+    edit(tmp_path, '"double"', '"text"')
+    code, said = logio(*RUN)
+    assert code != 0 and "--code new` takes the other type" in " ".join(said.split()), said
+    assert logio("retry", "mine", "--detach")[0] == 0 and types(store) == "double", (
+        "it continues with the code that it has"
+    )
+    code, said = logio(*NEW)
+    assert (code, types(store)) == (0, "text"), said
+    edit(tmp_path, '"text"', '"decimal(20,2)"')
+    code, said = logio(*NEW)
+    assert (code, types(store)) == (0, "decimal(20,2)"), said
+    driver = start_driver(store, group="store", run=store.find_run("mine"))
+    edit(tmp_path, '"decimal(20,2)"', '"text"')
+    code, said = logio(*NEW)
+    said = " ".join(said.split())
+    assert code != 0 and "it is running: halt it (`logio stop" in said, said
+    store.halted(driver.ref)
+    assert store.group(driver.run.run_id, "store").state is GroupState.HALTED
+    assert logio(*NEW)[0] == 0
+    assert types(store) == "text"
+
+
+def test_a_run_that_keeps_no_code_takes_the_types_with_both_commands(
+    logio: Logio, store: LogStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An earlier version began it: it is resumed with the code of now."""
+
+    def without_code(*given: Any, code: object, **more: Any) -> RunSpec:
+        return run_specs.run_spec(*given, **more)
+
+    monkeypatch.setattr(preparation, "run_spec", without_code)
+    assert logio(*RUN)[0] == 0
+    edit(tmp_path, '"double"', '"text"')
+    code, said = logio(*RUN)
+    assert (code, types(store)) == (0, "text"), said
+    edit(tmp_path, '"text"', '"decimal(20,2)"')
+    code, said = logio("retry", "mine", "--detach")
+    assert (code, types(store)) == (0, "decimal(20,2)"), said
+
+
+def test_another_change_beside_it_is_refused_as_before(logio: Logio, store: LogStore, tmp_path: Path) -> None:
+    assert logio(*RUN)[0] == 0
+    edit(tmp_path, '"double"', '"text"')
+    edit(tmp_path, "records_per_event=10", "records_per_event=20")
+    for command in (RUN, NEW):
+        code, said = logio(*command)
+        said = " ".join(said.split())
+        assert (
+            code != 0 and "records_per_event was 10, is now 20" in said and "price was 'double', is now 'text'" in said
+        )
+    assert types(store) == "double"
