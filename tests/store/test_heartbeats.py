@@ -6,10 +6,11 @@ import os
 import sqlite3
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
@@ -185,12 +186,23 @@ def damage_in_the_middle(path: Path) -> None:
     path.write_bytes(content)
 
 
+def rename_a_column(path: Path) -> None:
+    """What a few bits can do to the description of a table."""
+    with tempfile.NamedTemporaryFile() as other:
+        Path(other.name).write_bytes(path.read_bytes())
+        with closing(sqlite3.connect(other.name)) as connection, connection:
+            connection.execute("ALTER TABLE logio_heartbeat RENAME COLUMN at TO a4")
+            connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        path.write_bytes(Path(other.name).read_bytes())
+
+
 DAMAGES: dict[str, Callable[[Path], object]] = {
     "garbage": lambda path: path.write_bytes(b"no database" * 100),
     "in the middle": damage_in_the_middle,
     "cut short": lambda path: os.truncate(path, 5000),
     "empty": lambda path: os.truncate(path, 0),
     "gone": Path.unlink,
+    "another column": rename_a_column,
 }
 
 

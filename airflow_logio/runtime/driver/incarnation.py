@@ -19,6 +19,7 @@ from airflow_logio.errors import (
     EpochVoid,
     ExternalUnavailable,
     Fenced,
+    LogInconsistent,
     LogioError,
     LogUnavailable,
     OperatorFailed,
@@ -28,7 +29,7 @@ from airflow_logio.errors import (
 from airflow_logio.protocol.life import Life, LifeStep
 from airflow_logio.protocol.recovery import Recovered
 from airflow_logio.protocol.replicas import replicated_group
-from airflow_logio.protocol.states import GroupState
+from airflow_logio.protocol.states import ALIVE, GroupState
 from airflow_logio.runtime.driver.call_guard import CallGuard
 from airflow_logio.runtime.driver.epoch import GroupEpoch, moves_explain, operators_of
 from airflow_logio.runtime.driver.epoch_settings import EpochSettings
@@ -143,17 +144,14 @@ class Driver:
             if finished:
                 self._sweep(run, ref, below=ref.incarnation + 1)
         except Fenced as error:
+            if self._is_latest(ref):
+                return self._park(session, _lost_commits(ref, error))
             log.warning("%s", error)
             if run is not None:  # it must clear away what it wrote since it was replaced
                 self._sweep(run, ref, below=ref.incarnation + 1)
             return REPLACED
         except (Park, ExternalUnavailable, ConfigurationError) as error:
-            cause = f"{type(error).__name__}: {error}"
-            log.error("group %s is parked: %s", ref.group, cause)
-            crash_here(CrashPoint.BEFORE_PARK)
-            self._store.patience.call("parking", lambda: session.park(cause))
-            crash_here(CrashPoint.AFTER_PARK)
-            return PARKED
+            return self._park(session, error)
         except Exception as error:
             cause = f"{type(error).__name__}: {error}"
             log.exception("group %s failed and will be recovered", ref.group)
@@ -164,6 +162,19 @@ class Driver:
                 crash_here(CrashPoint.AFTER_REPORT)
             return FAILED
         return FINISHED
+
+    def _park(self, session: GroupSession, error: LogioError) -> int:
+        cause = f"{type(error).__name__}: {error}"
+        log.error("group %s is parked: %s", session.ref.group, cause)
+        crash_here(CrashPoint.BEFORE_PARK)
+        self._store.patience.call("parking", lambda: session.park(cause))
+        crash_here(CrashPoint.AFTER_PARK)
+        return PARKED
+
+    def _is_latest(self, ref: GroupRef) -> bool:
+        """Whether the log knows no later driver of the group. A later one is in the log before it writes anywhere."""
+        status = self._store.patience.call("asking who came later", lambda: self._store.group(ref.run_id, ref.group))
+        return status.incarnation == ref.incarnation and status.state in ALIVE
 
     def _hear_wish(self, ref: GroupRef) -> None:
         """Called before anything is read: a driver that recovers a draining group reads nothing further."""
@@ -311,6 +322,14 @@ class Driver:
         log.warning("group %s, incarnation %d exits: %s", self._config.claim.group, self._config.claim.incarnation, why)
         sys.stderr.flush()
         os._exit(REPLACED)
+
+
+def _lost_commits(ref: GroupRef, error: Fenced) -> LogInconsistent:
+    return LogInconsistent(
+        f"{error}, yet the log knows no later driver of group {ref.group!r} than incarnation {ref.incarnation}: it has lost "
+        "commits (was an older copy restored, or did a standby take over that lacked the last ones?). Bring back the log "
+        "that has them, or give the run up and start a fresh one"
+    )
 
 
 def _check_fingerprint(pipeline: Pipeline, run: Run, ref: GroupRef) -> None:

@@ -7,10 +7,16 @@ twice, or not at all. Recovery would be too late to notice: what `assign` return
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import date, time, timedelta
+from numbers import Number
 from typing import Any
+from uuid import UUID
 
 import pyarrow as pa
 import pyarrow.compute as pc
+
+PLAIN = (str, bytes, bytearray, date, time, timedelta, UUID, type(None))
+"""Besides numbers: what is equal if ``==`` says so. Other objects may hold what is never equal to itself."""
 
 
 def is_due(events: int) -> bool:
@@ -20,6 +26,8 @@ def is_due(events: int) -> bool:
 
 def may_be_equal(one: Any, other: Any) -> bool:
     """False only for what is certainly different: what cannot be compared may be equal. NaN equals NaN."""
+    if isinstance(one, Number) and isinstance(other, Number):
+        return _values(one, other)
     if type(one) is not type(other):
         return False
     match one:
@@ -29,12 +37,10 @@ def may_be_equal(one: Any, other: Any) -> bool:
             return len(one) == len(other) and all(map(may_be_equal, one, other))
         case Mapping():
             return one.keys() == other.keys() and all(may_be_equal(one[key], other[key]) for key in one)
-    return _values(one, other)
+    return not isinstance(one, PLAIN) or _values(one, other)
 
 
 def _values(one: Any, other: Any) -> bool:
-    if getattr(type(one), "__eq__", None) is getattr(object, "__eq__", None):
-        return True  # no two objects are equal
     try:
         return bool(one == other) or bool(one != one and other != other)  # noqa: PLR0124  # that is what NaN is
     except Exception:  # arrays and frames have no truth

@@ -77,11 +77,14 @@ class WriteExecutor(ABC):
     def close(self) -> None:
         """Close the client; on the thread that has used it."""
         opened, self._opened, self._client = self._opened, None, None
-        if opened is not None:
-            try:
+        if opened is None:
+            return
+        point = FailurePoint(self._operator, action=f"the end of connection {self._connection!r}")
+        try:
+            with self._connections.calls.call("connect", point):
                 opened.__exit__(None, None, None)
-            except Exception as error:
-                log.warning("closing connection %r of %r: %s", self._connection, self._operator, error)
+        except Exception as error:
+            log.warning("closing connection %r of %r: %s", self._connection, self._operator, error)
 
     @abstractmethod
     def _attempt(self, client: Any, actions: Sequence[WriteAction], doubtful: Sequence[WriteAction]) -> None:

@@ -25,6 +25,8 @@ from airflow_logio.store.sql.schema import beat_metadata
 log = logging.getLogger(__name__)
 
 _DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+_OTHER_TABLES = ("no such table", "no such column", "has no column named", "Could not decode")
+"""What SQLite says where a table, or its description, is not what it was."""
 _INODE = "logio_inode"
 
 
@@ -72,9 +74,12 @@ def make_anew(path: Path) -> None:
 
 
 def _is_damage(error: BaseException | None) -> bool:
+    if isinstance(error, UnicodeDecodeError):
+        return True
     if not isinstance(error, sqlite3.Error):
         return False
-    return getattr(error, "sqlite_errorcode", 0) & 0xFF in _DAMAGED or "no such table" in str(error)
+    damaged = getattr(error, "sqlite_errorcode", 0) & 0xFF in _DAMAGED
+    return damaged or any(sentence in str(error) for sentence in _OTHER_TABLES)
 
 
 def _is_sound(path: Path) -> bool:
@@ -83,10 +88,15 @@ def _is_sound(path: Path) -> bool:
     try:
         with closing(sqlite3.connect(path, timeout=5)) as connection:
             (answer,) = connection.execute("PRAGMA quick_check(1)").fetchone()
-            found = {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
-    except sqlite3.DatabaseError as error:
+            if answer != "ok":
+                return False
+            for table in beat_metadata.tables.values():
+                # Not quoted alone: a name in quotes that no column has would be a text.
+                names = ", ".join(f't."{column.name}"' for column in table.columns)
+                connection.execute(f'SELECT {names} FROM "{table.name}" AS t').fetchall()
+    except (sqlite3.DatabaseError, UnicodeDecodeError) as error:
         return not _is_damage(error)
-    return bool(answer == "ok") and found >= beat_metadata.tables.keys()
+    return True
 
 
 def _inode(path: Path) -> int:

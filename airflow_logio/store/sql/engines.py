@@ -100,6 +100,8 @@ def translated(engine: Engine) -> Iterator[None]:
         yield
     except sa.exc.DBAPIError as error:
         raise _translate(engine, error) from error
+    except UnicodeDecodeError as error:  # SQLite: a text in the file is damaged
+        raise LogUnavailable(f"{describe(engine)} cannot be read: {error}") from error
     except (sa.exc.TimeoutError, sa.exc.PendingRollbackError, sa.exc.ResourceClosedError) as error:
         raise LogUnavailable(f"no usable connection to {describe(engine)}: {error}") from error
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import itertools
+from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -96,6 +98,26 @@ def test_what_is_equal_or_cannot_be_compared_is_not_refused(one: Any, other: Any
     assert may_be_equal(one, other)
 
 
+@dataclass
+class Amount:
+    value: float
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (Amount(float("nan")), Amount(float("nan"))),
+        ({float("nan")}, {float("nan")}),
+        (deque([float("nan")]), deque([float("nan")])),
+        (1, 1.0),
+        (1, np.int64(1)),
+    ],
+    ids=["dataclass", "set", "deque", "int and float", "int and numpy"],
+)
+def test_what_python_calls_different_or_another_type_may_be_equal(one: Any, other: Any) -> None:
+    assert may_be_equal(one, other)
+
+
 @pytest.mark.parametrize(
     ("one", "other"),
     [
@@ -107,8 +129,10 @@ def test_what_is_equal_or_cannot_be_compared_is_not_refused(one: Any, other: Any
         ({"a": 1}, {"b": 1}),
         ([1], [1, 1]),
         (1, "1"),
+        (1, 2.0),
+        ("a", "b"),
     ],
-    ids=["value", "null", "rows", "column", "name", "key", "length", "type"],
+    ids=["value", "null", "rows", "column", "name", "key", "length", "type", "number", "text"],
 )
 def test_what_differs_is_refused(one: Any, other: Any) -> None:
     assert not may_be_equal(one, other)

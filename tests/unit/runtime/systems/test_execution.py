@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 from urllib.error import URLError
 
@@ -16,6 +16,7 @@ import requests
 
 from airflow_logio.dataflow import CheckableWriter, ConditionalWriter, IdempotentWriter, Marker, WriteAction
 from airflow_logio.dataflow.action_writers import ActionWriter
+from airflow_logio.dataflow.call_limits import CallLimit
 from airflow_logio.errors import (
     ConfigurationError,
     ExternalUnavailable,
@@ -438,3 +439,36 @@ def test_writers_of_one_connection_take_turns_and_stop_at_once_while_it_is_away(
     for thread in threads:
         thread.writer.stop()
     assert time.monotonic() - began < 2
+
+
+def test_a_connection_whose_end_hangs_is_a_call_as_well() -> None:
+    """It counts against the limit of the operator's calls, and is shown."""
+    release = threading.Event()
+
+    class NeverEnds(Conditional):
+        @contextmanager
+        def connect(self, url: str) -> Iterator[dict[str, Any]]:
+            try:
+                yield {}
+            finally:
+                release.wait(30)
+
+        def apply(self, client: dict[str, Any], marker: Marker, actions: Sequence[WriteAction]) -> None:
+            raise AWAY
+
+    given = connections(5)
+    given.calls.limits = {"save": CallLimit(0.2)}
+    executor = executor_of("save", NeverEnds({}), given)
+
+    def write() -> None:
+        with suppress(ExternalUnavailable):
+            executor.execute(pending(1), 0, release)
+
+    thread = threading.Thread(target=write, daemon=True)
+    thread.start()
+    try:
+        eventually(lambda: given.calls.overrun() is not None, what="the call is over its limit")
+        assert "the end of connection 'crm' of operator 'save'" in str(given.calls.longest())
+    finally:
+        release.set()
+        thread.join(10)

@@ -1,0 +1,33 @@
+"""A log that is older than what its drivers have written elsewhere: it was restored, or a standby took over that lacked the
+last commits (line by line in docs/how-to/operate.md)."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+
+import pytest
+
+from airflow_logio.protocol.states import GroupState
+from tests.support.running import PlainLauncher, running
+from tests.support.warehouse import change
+
+pytestmark = pytest.mark.acceptance
+
+
+def test_a_log_that_has_lost_incarnations_parks_the_group_at_once(
+    sqlite_url: str, warehouse_url: str, small_transactions: Path, tmp_path: Path
+) -> None:
+    """The table has seen drivers that this log has never heard of. That is no reason to be recovered again and again."""
+    with running(sqlite_url, warehouse_url, small_transactions, PlainLauncher(tmp_path / "drivers")) as run:
+        run.until(lambda: run.count("publish.warehouse", "write") >= 3, "some hours are written")
+        run.signal("publish", signal.SIGKILL)
+        change(
+            warehouse_url,
+            "UPDATE logio_marker SET last_write = last_write + 100, token = token + 9 WHERE operator = 'publish'",
+        )
+        run.until(lambda: run.status("publish").state is GroupState.PARKED, "the group is parked")
+        status = run.status("publish")
+        assert status.incarnation == 2, "one recovery is enough to know"
+        assert "token 10 has written, but this driver holds 2" in (status.error or "")
+        assert "it has lost commits" in (status.error or "") and "was replaced, yet the log" in (status.error or "")
