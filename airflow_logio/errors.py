@@ -49,8 +49,8 @@ class ExternalUnavailable(LogioError):
 
 
 class ReplicaBusy(LogioError):
-    """A replica is stopped inside a transaction, so its slots cannot be moved now. Nothing was changed: try again once it
-    has been recovered."""
+    """Slots cannot be moved now: a replica is stopped inside a transaction, or another process moves slots of the group.
+    Nothing was changed: try again once that has ended or was recovered."""
 
 
 class OtherRunUnfinished(LogioError):

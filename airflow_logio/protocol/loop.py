@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 from airflow_logio.protocol import effects as fx
-from airflow_logio.protocol.commit_queue import DiscardOrder, ReadOrder, SourceOrder
+from airflow_logio.protocol.commit_queue import DiscardOrder, HandOver, ReadOrder, SourceOrder
 from airflow_logio.protocol.group import GroupProtocol
 from airflow_logio.protocol.logic import Emit, Output, Read
 from airflow_logio.protocol.recovery import Recovered
@@ -43,6 +43,14 @@ class Writer(Protocol):
     def settle(self, applied: Applied) -> None: ...
 
 
+class Readers(Protocol):
+    """The readers of the sources. They exist once the threads of the epoch have started."""
+
+    def ask(self, orders: Iterable[SourceOrder]) -> None: ...
+    def drain(self, name: str, *, cut_short: bool) -> None:
+        """No further read action follows. `cut_short`: nothing more of the one under way is wanted, either."""
+
+
 class Jobs(Protocol):
     """Jobs of mode ``executors``."""
 
@@ -68,6 +76,7 @@ class GroupLoop:
         protocol: GroupProtocol,
         commits: Commits,
         writers: Mapping[WriterKey, Writer],
+        readers: Readers,
         jobs: Jobs,
         garbage: Garbage,
         first_actions: Mapping[str, Mapping[str, Any]],
@@ -75,6 +84,7 @@ class GroupLoop:
         self.protocol = protocol
         self._commits = commits
         self._writers = writers
+        self._readers = readers
         self._jobs = jobs
         self._garbage = garbage
         self._first_actions = first_actions
@@ -88,20 +98,34 @@ class GroupLoop:
 
     # --- beginning: Algorithms 6 to 9 ---------------------------------------------------------------------------------
 
-    def rebuild(self, recovered: Recovered, unpack: Callable[[Event], Event]) -> None:
-        """Rebuild memory from the log, without triggering (Algorithm 9 Steps 1 and 2). Pending write actions go to their
-        writers (Algorithm 8)."""
+    def begin(
+        self,
+        recovered: Recovered,
+        unpack: Callable[[Event], Event],
+        start_threads: Callable[[], None],
+        *,
+        drains: Callable[[], bool],
+    ) -> fx.Effects:
+        """Begin the epoch in the order that recovery needs. Returns the effects of its first step, which is closed.
+
+        Memory is rebuilt from the log without triggering (Algorithm 9 Steps 1 and 2), and pending write actions go to their
+        writers (Algorithm 8). Threads start from where memory stands then. The first step generates what was triggered, and
+        sources begin (Algorithm 6): what can be done at once is asked of the readers, and a new read action is executed once
+        the log has it (`hand_over`). If the group drains (`drains`), only what is already stored is read: readers know that
+        before they are asked for anything.
+        """
         self.protocol.rebuild(recovered, unpack)
         self.write(recovered.writes, recovered=True)
-
-    def begin(self, *, drains: bool) -> list[SourceOrder]:
-        """The first step of an epoch: what was triggered is generated, and sources begin (Algorithm 6). `close` comes next.
-
-        Returns what the readers of sources must do at once. A new read action is executed once the log has it (`HandOver`).
-        With `drains`, only what is already stored is read.
-        """
+        start_threads()
+        is_draining = drains()
         self.protocol.resume()
-        return [order for name in self.sources for order in self._begin_source(name, drains=drains)]
+        orders = [order for name in self.sources for order in self._begin_source(name, drains=is_draining)]
+        effects = self.close()
+        if is_draining:
+            for name in self.sources:
+                self._readers.drain(name, cut_short=self.protocol.source(name).stored is None)
+        self._readers.ask(orders)
+        return effects
 
     @property
     def sources(self) -> list[str]:
@@ -196,25 +220,27 @@ class GroupLoop:
         self.note(now)
         self.protocol.set_aside(operator, inset_id, error)
 
-    def drain(self, now: float) -> Mapping[str, bool]:
+    def drain(self, now: float) -> None:
         """Drain the group (design D9): stop reading, once per epoch. What is not in a step yet counts as not read.
 
-        Returns, for each source, whether its reader stops at once. If not, the rest of a stored effect comes first, because
-        it has been read.
+        A reader stops at once, unless the rest of a stored effect comes first, because that has been read.
         """
         if self.draining:
-            return {}
+            return
         self.draining = True
         self.note(now)
         self.protocol.drain()
-        cut: dict[str, bool] = {}
         for name in self.sources:
             if name in self._handed_over:
                 self.protocol.end_source(name)
-            cut[name] = self.protocol.drain_source(name)
-        return cut
+            self._readers.drain(name, cut_short=self.protocol.drain_source(name))
 
     # --- after a commit -----------------------------------------------------------------------------------------------
+
+    def hand_over(self, durable: HandOver) -> None:
+        """What a transaction releases inside the group, now that it is durable. The committer's thread calls it."""
+        self.write(durable.writes)
+        self._readers.ask(durable.sources)
 
     def write(self, writes: Sequence[PendingWrite], *, recovered: bool = False) -> None:
         """Write actions that are in the log go to their writers, in order (Algorithm 5 Step 2)."""

@@ -337,8 +337,8 @@ class LogStore(ABC):
         Raises `ProtocolViolation` if a slot is done or unknown, if a replica that would get one does not run or was
         asked to halt, if a replica to retire would keep a slot that is not done, or if the run has ended. With
         `request_id`, raises it also if that request is no longer open: the caller is late. Raises `UnknownRun`, and
-        `ReplicaBusy` if a replica is stopped inside a transaction (on SQLite that shuts every process out:
-        `LogUnavailable`). When it raises, nothing is changed.
+        `ReplicaBusy` if a replica is stopped inside a transaction or another process moves slots of the group for seconds
+        (on SQLite that shuts every process out: `LogUnavailable`). When it raises, nothing is changed.
         """
 
     @abstractmethod

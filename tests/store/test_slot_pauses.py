@@ -16,7 +16,6 @@ from typing import Any
 
 import psutil
 import pytest
-import tenacity
 
 from airflow_logio import databases
 from airflow_logio.errors import EpochVoid, Fenced, LogUnavailable, ProtocolViolation, ReplicaBusy
@@ -48,6 +47,7 @@ from tests.support.replicated import (
     launch,
     owners,
     replicated_run,
+    rescale_at_last,
     slots,
     taken,
     to_slot,
@@ -99,10 +99,7 @@ class Scene:
         return self.scaler.rescale(self.run.run_id, GROUP, {slot: B})
 
     def rescale_at_last(self, slot: int) -> int:
-        """As whoever carries out a request does: a step that takes its time only delays the move."""
-        busy = tenacity.retry_if_exception_type((ReplicaBusy, LogUnavailable))
-        again = tenacity.Retrying(retry=busy, wait=tenacity.wait_fixed(0.01), stop=tenacity.stop_after_delay(30))
-        return again(self.rescale, slot)
+        return rescale_at_last(self.scaler, self.run, {slot: B})
 
     def check_exactly_once(self, slot: int, where: str, *, step_came_first: bool) -> None:
         """As the new owner sees it, which then takes what is there for it. The old one goes on with what it has left."""
@@ -193,7 +190,7 @@ ALSO: dict[str, Callable[[Scene], Any]] = {
     "register": lambda scene: launch(scene.old_store, scene.run, C),
     "declare_dead": lambda scene: scene.old_store.declare_dead(scene.old.ref, "test"),
     "finish": lambda scene: scene.old.session.commit([fx.FinishGroup()]),
-    "retire": lambda scene: scene.old_store.rescale(scene.run.run_id, GROUP, {0: B, 1: B}, retire=[A]),
+    "retire": lambda scene: rescale_at_last(scene.old_store, scene.run, {0: B, 1: B}, retire=[A]),
     "heartbeat": lambda scene: scene.old_store.heartbeat(scene.old.ref, 1, ready=True, rss_bytes=1),
     "halt": lambda scene: scene.old_store.halted(scene.old.ref),
 }
@@ -297,6 +294,22 @@ def stopped_replica(url: str, run: Run, group: str) -> Iterator[subprocess.Popen
 
 
 @pytest.mark.postgres
+def test_a_move_that_takes_too_long_is_in_the_way_of_the_next(postgres_url: str) -> None:
+    store = SqlLogStore.at(postgres_url, patience=QUICK)
+    run = replicated_run(store)
+    for name in (A, B, C):
+        launch(store, run, name)
+    before = contents(store)
+    with store.engine.begin() as stands_still:
+        slot_moves._lock_rescaling(stands_still, run.run_id, GROUP)
+        with pytest.raises(ReplicaBusy, match="another process has been moving slots of group 'work'"):
+            store.rescale(run.run_id, GROUP, {0: C})
+        assert contents(store) == before
+    assert store.rescale(run.run_id, GROUP, {0: C}) == 1
+    store.dispose()
+
+
+@pytest.mark.postgres
 def test_slots_of_a_stopped_replica_move_when_it_has_been_recovered(postgres_url: str) -> None:
     store = SqlLogStore.at(postgres_url, patience=QUICK)
     run = replicated_run(store)
@@ -304,7 +317,7 @@ def test_slots_of_a_stopped_replica_move_when_it_has_been_recovered(postgres_url
     old, new, third = launch(store, run, A), launch(store, run, B), launch(store, run, C)
     with stopped_replica(postgres_url, run, A):
         before = contents(store)
-        with pytest.raises(ReplicaBusy, match=r"replica 'work\.1' .* try again when it has been recovered"):
+        with pytest.raises(ReplicaBusy, match=r"replica 'work\.1' .* try again when it has ended"):
             store.rescale(run.run_id, GROUP, {0: B, 2: C})
         assert contents(store) == before
         new.session.commit([])  # it was locked for a moment, and holds nobody up

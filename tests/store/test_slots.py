@@ -32,6 +32,7 @@ from tests.support.replicated import (
     owners,
     replicated_run,
     replicated_spec,
+    rescale_at_last,
     slots,
     taken,
     to_slot,
@@ -422,7 +423,7 @@ def test_of_two_rescales_at_once_the_last_one_holds(log_store: LogStore) -> None
         dict.fromkeys(range(4), A),
     ]
     for _ in range(5):
-        outcomes = race(*[partial(log_store.rescale, run.run_id, GROUP, to) for to in moves])
+        outcomes = race(*[partial(rescale_at_last, log_store, run, to) for to in moves])
         assert all(isinstance(outcome, int) for outcome in outcomes), outcomes
         assert dict(enumerate(owners(log_store, run))) in moves
     total = sum(slot.moves for slot in slots(log_store, run))
@@ -436,11 +437,11 @@ def test_a_rescale_and_whatever_else_at_once(log_store: LogStore, number: int) -
     drivers = {name: launch(log_store, run, name) for name in (A, C)}
     claim = log_store.claim(run.run_id, B, expected=0, reason="test")
     acts: list[Callable[[], Any]] = [
-        lambda: log_store.rescale(run.run_id, GROUP, {0: C, 2: C, 3: C}, retire=[B]),
+        lambda: rescale_at_last(log_store, run, {0: C, 2: C, 3: C}, retire=[B]),
         lambda: log_store.register(claim, SOMEBODY),
         lambda: drivers[A].session.commit([fx.FinishGroup()]),
         lambda: log_store.heartbeat(drivers[C].ref, 1, ready=True, rss_bytes=1),
-        lambda: log_store.rescale(run.run_id, GROUP, {3: C}),
+        lambda: rescale_at_last(log_store, run, {3: C}),
     ]
     outcomes = list(race(*acts[number:], *acts[:number]))
     rescaled, registered, finished, beaten, other = outcomes[-number:] + outcomes[:-number] if number else outcomes
@@ -467,7 +468,7 @@ def test_a_claim_of_a_replica_and_its_retirement_at_once(log_store: LogStore, nu
     a, b = launch(log_store, run, A), launch(log_store, run, B)
     log_store.declare_dead(b.ref, "test")
     acts: list[Callable[[], Any]] = [
-        lambda: log_store.rescale(run.run_id, GROUP, {2: A, 3: A}, retire=[B]),
+        lambda: rescale_at_last(log_store, run, {2: A, 3: A}, retire=[B]),
         lambda: log_store.claim(run.run_id, B, expected=1, reason="a recovery"),
     ]
     outcomes = race(*(reversed(acts) if number % 2 else acts))

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import replace
 
+import tenacity
+
+from airflow_logio.errors import LogUnavailable, ReplicaBusy
 from airflow_logio.protocol import effects as fx
 from airflow_logio.protocol.liveness import RecoveryBudget
-from airflow_logio.protocol.replicas import Slot
+from airflow_logio.protocol.replicas import Placement, Slot
 from airflow_logio.protocol.values import Event, Port
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records import OperatorShape, ReplicatedShape, Run, RunSpec
@@ -41,6 +45,15 @@ def launch(store: LogStore, run: Run, name: str) -> Driver:
     session = store.session(ref)
     session.open()
     return Driver(store, run, claim, ref, session)
+
+
+def rescale_at_last(store: LogStore, run: Run, placement: Placement, *, retire: Collection[str] = ()) -> int:
+    """As whoever carries out a request does: a step or another move that takes its time only delays this one."""
+    busy = tenacity.retry_if_exception_type((ReplicaBusy, LogUnavailable))
+    again = tenacity.Retrying(
+        retry=busy, wait=tenacity.wait_fixed(0.01), stop=tenacity.stop_after_delay(30), reraise=True
+    )
+    return again(store.rescale, run.run_id, GROUP, placement, retire=retire)
 
 
 def owners(store: LogStore, run: Run) -> list[str | None]:

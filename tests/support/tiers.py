@@ -19,6 +19,8 @@ PLACES = {
     "unit/airflow": "airflow",
     "unit/test_docker.py": "airflow",
     "unit/testing/test_simulator.py": "campaign",
+    "unit/testing/test_failures.py": "campaign",
+    "unit/testing/test_own_pipelines.py": "campaign",
     "unit/testing/test_mutants.py": "slow",
     "unit/api/test_every_commit.py": "slow",
     "store/test_log_size.py": "slow",
@@ -42,6 +44,7 @@ BY_TURNS = {
         "test_dying_between_the_files_of_a_replayable_source",
         "test_bodies_too_large_for_the_log",
     ),
+    "test_spark_drivers.py": ("test_every_driver_is_killed_and_then_two_at_once",),
     "test_two_functions.py": ("test_dying_at_commits_changes_nothing",),
     "test_use_case_two.py": ("test_dying_at_random_commits_changes_nothing",),
     "test_writers.py": (

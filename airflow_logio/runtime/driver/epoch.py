@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -15,7 +15,7 @@ from airflow_logio.crash import CrashPoint, crash_here
 from airflow_logio.dataflow.operators import SourceOperator
 from airflow_logio.dataflow.replication import Routes
 from airflow_logio.errors import EpochVoid, Fenced, LogInconsistent, OperatorFailed
-from airflow_logio.protocol.commit_queue import HandOver, SourceOrder
+from airflow_logio.protocol.commit_queue import HandOver
 from airflow_logio.protocol.group import GroupProtocol
 from airflow_logio.protocol.logic import Emit
 from airflow_logio.protocol.loop import GroupLoop
@@ -41,6 +41,7 @@ from airflow_logio.runtime.driver.source_reader import (
     HandedOver,
     ReadBatch,
     SourceReader,
+    SourceReaders,
     Stored,
     without_plan,
 )
@@ -118,7 +119,7 @@ class GroupEpoch:
         self._writers = writer_threads(
             self._members, slots, settings.connections, self._bodies, self._mailbox.put, self._fail
         )
-        self._sources: dict[str, SourceReader] = {}
+        self._sources = SourceReaders()
         self._channel: Channel | None = None
         self._back_pressure: BackPressure
         """Exists once the threads have started: it depends on what the log says was sent."""
@@ -128,6 +129,7 @@ class GroupEpoch:
             protocol,
             self._committer,
             self._writers,
+            self._sources,
             self._generation,
             self._collection,
             {name: without_plan(first[name]) for name in first if name in self._members},
@@ -175,16 +177,10 @@ class GroupEpoch:
         # Nothing keeps it once memory is rebuilt: it has the bodies of all that is undone.
         recovered, self._recovered = self._recovered, None
         assert recovered is not None
-        drains = self._settings.drain_requested.is_set()
         self._committer.start()
-        self._loop.rebuild(recovered, self._bodies.unpacked)
-        self._start_threads()
-        orders = self._loop.begin(drains=drains)
-        self._close()
-        if drains:
-            for name, reader in self._sources.items():
-                reader.drain(cut_short=self._loop.protocol.source(name).stored is None)
-        self._ask(orders)
+        drains = self._settings.drain_requested.is_set
+        effects = self._loop.begin(recovered, self._bodies.unpacked, self._start_threads, drains=drains)
+        self._back_pressure.note(effects, self._load)
         log.info(
             "group %s rebuilt in %.2f s: %d acknowledged events, %d pending write actions",
             self._settings.group,
@@ -219,10 +215,6 @@ class GroupEpoch:
                 self._fail,
                 self._settings.may_start,
             )
-
-    def _ask(self, orders: Iterable[SourceOrder]) -> None:
-        for order in orders:
-            self._sources[order.operator].ask(order)
 
     def _stop(self, *, for_good: bool) -> None:
         """Join every thread: after this nothing of this epoch can reach the log or an external system.
@@ -281,8 +273,7 @@ class GroupEpoch:
             return
         log.info("group %s drains on request", self._settings.group)
         crash_here(CrashPoint.BEFORE_DRAIN)
-        for name, cut_short in self._loop.drain(time.monotonic()).items():
-            self._sources[name].drain(cut_short=cut_short)
+        self._loop.drain(time.monotonic())
 
     def _waiting(self, *, accepts: bool) -> Doing:
         """What the loop does while nothing is in its mailbox."""
@@ -364,8 +355,7 @@ class GroupEpoch:
         """On the committer's thread: hand out what may leave the group now that it is durable."""
         if durable.drained:
             crash_here(CrashPoint.AFTER_DRAIN)
-        self._loop.write(durable.writes)
-        self._ask(durable.sources)
+        self._loop.hand_over(durable)
         sent = [*durable.sent, *(to for sender in durable.released for to in self._pipeline.receivers(sender))]
         awaken = {name for receiver in sent for name in self._pipeline.applications_of(receiver.operator)}
         if awaken:

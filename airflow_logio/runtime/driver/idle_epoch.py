@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
-from airflow_logio.errors import LogUnavailable, ProtocolViolation
+from airflow_logio.errors import LogUnavailable, ProtocolViolation, ReplicaBusy
 from airflow_logio.protocol.replicas import replicated_group
 from airflow_logio.runtime.driver.channel import POLL_SECONDS
 from airflow_logio.runtime.driver.epoch_settings import EpochSettings
@@ -33,7 +33,7 @@ class IdleEpoch:
                 self._session.wait(POLL_SECONDS)
                 self._session.check()
                 self._retire_if_useless()
-            except LogUnavailable as error:
+            except (LogUnavailable, ReplicaBusy) as error:
                 log.debug("waiting for a slot: %s", error)
                 self._settings.stop_requested.wait(POLL_SECONDS)
         return False

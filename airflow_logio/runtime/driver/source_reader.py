@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import queue
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -358,6 +358,17 @@ class SourceReader:
                     attempts, reached = 0, self._offset
                 elif attempts >= LEAST_ATTEMPTS:
                     raise
+
+
+class SourceReaders(dict[str, SourceReader]):
+    """The readers of a group's sources (`protocol.loop.Readers`)."""
+
+    def ask(self, orders: Iterable[SourceOrder]) -> None:
+        for order in orders:
+            self[order.operator].ask(order)
+
+    def drain(self, name: str, *, cut_short: bool) -> None:
+        self[name].drain(cut_short=cut_short)
 
 
 def without_plan(action: Mapping[str, Any]) -> dict[str, Any]:

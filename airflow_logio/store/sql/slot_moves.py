@@ -53,11 +53,15 @@ def rescale(
 
 
 def _lock_rescaling(connection: Connection, run_id: int, group: str) -> None:
-    """Lock until the end of the transaction. On SQLite a transaction that writes is alone anyway."""
+    """Lock until the end of the transaction. On SQLite a transaction that writes is alone anyway.
+
+    Another move may wait `BUSY_SECONDS` for each replica, so this one waits for it as long as for any transaction.
+    """
     if connection.dialect.name == "postgresql":
-        connection.execute(sa.text(f"SET LOCAL lock_timeout = '{int(BUSY_SECONDS * 1000)}ms'"))
         lock = sa.text("SELECT pg_advisory_xact_lock(hashtext('logio rescale'), hashtext(:what))")
-        connection.execute(lock, {"what": f"{run_id} {group}"})
+        with _busy(connection.engine, f"another process has been moving slots of group {group!r} for seconds"):
+            connection.execute(lock, {"what": f"{run_id} {group}"})
+        connection.execute(sa.text(f"SET LOCAL lock_timeout = '{int(BUSY_SECONDS * 1000)}ms'"))
 
 
 def _lock_fences(connection: Connection, run: Run, rescaling: Rescaling) -> dict[str, int]:
@@ -69,7 +73,9 @@ def _lock_fences(connection: Connection, run: Run, rescaling: Rescaling) -> dict
     locked: dict[str, int] = {}
     for name in in_order.all():
         lock = sa.select(fence.c.incarnation).where(fence.c.run_id == run.run_id, fence.c.group_name == name)
-        with _busy(connection.engine, name):
+        with _busy(
+            connection.engine, f"replica {name!r} has been inside a transaction for more than {BUSY_SECONDS:g} s"
+        ):
             incarnation = connection.execute(lock.with_for_update()).scalar_one_or_none()
         if incarnation is not None:
             locked[name] = incarnation
@@ -79,14 +85,13 @@ def _lock_fences(connection: Connection, run: Run, rescaling: Rescaling) -> dict
 
 
 @contextmanager
-def _busy(engine: Engine, name: str) -> Iterator[None]:
+def _busy(engine: Engine, why: str) -> Iterator[None]:
     try:
         with translated(engine):
             yield
     except LockTimeout as error:
         raise ReplicaBusy(
-            f"replica {name!r} has been inside a transaction for more than {BUSY_SECONDS:g} s: its slots cannot be moved "
-            "now, and nothing was changed; try again when it has been recovered"
+            f"{why}: slots cannot be moved now, and nothing was changed; try again when it has ended or was recovered"
         ) from error
 
 
@@ -103,12 +108,16 @@ def _lock_groups(connection: Connection, run: Run, names: Collection[str]) -> di
     query = sa.select(table.c.group_name, table.c.state, table.c.desired).where(
         table.c.run_id == run.run_id, table.c.group_name.in_(names)
     )
+    with _busy(
+        connection.engine, f"another process has held {', '.join(sorted(names))} for more than {BUSY_SECONDS:g} s"
+    ):
+        rows = connection.execute(query.order_by(table.c.group_name).with_for_update()).all()
     return {
         row.group_name: (
             known(GroupState, row.state, f"the state of group {row.group_name!r}"),
             known(GroupState, row.desired, f"the desired state of group {row.group_name!r}"),
         )
-        for row in connection.execute(query.order_by(table.c.group_name).with_for_update())
+        for row in rows
     }
 
 

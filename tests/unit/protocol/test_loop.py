@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import pytest
 
@@ -17,73 +16,22 @@ from airflow_logio.protocol.commit_queue import (
     ReadOrder,
     hand_over,
 )
-from airflow_logio.protocol.group import GroupProtocol
-from airflow_logio.protocol.job_queue import JobQueue
 from airflow_logio.protocol.life import Life, LifeStep
-from airflow_logio.protocol.logic import Emit, OperatorSpec
-from airflow_logio.protocol.loop import COMMITTER_POLL_SECONDS, FLUSH_EVENTS, FLUSH_SECONDS, GroupLoop
-from airflow_logio.protocol.recovery import Recovered
+from airflow_logio.protocol.logic import Emit
+from airflow_logio.protocol.loop import COMMITTER_POLL_SECONDS, FLUSH_EVENTS, FLUSH_SECONDS
 from airflow_logio.protocol.values import Kind, Port
 from airflow_logio.protocol.write_queue import MAX_ACTIONS_WAITING, WriteQueue, WriteStep
 from airflow_logio.protocol.writes import PendingWrite
 from tests.support.logics import CountWindow, Writing, end, fed, of, operator, serialized
+from tests.support.loops import QUEUE, STORED, Epoch, drained, reading, source, states
 
 IN = Port("op", "in")
-NOTHING = Recovered({}, (), (), ())
-STORED, QUEUE = "effects/1", {"queue": 1}
-
-
-class NoGarbage:
-    overdue = False
-
-    def due(self, step: fx.Effects) -> fx.Effects:
-        return []
-
-    def is_overdue(self) -> bool:
-        return self.overdue
-
-
-class Epoch:
-    """A loop over a group, with its queues and no thread."""
-
-    def __init__(self, *specs: OperatorSpec, first: Mapping[str, Any] | None = None) -> None:
-        outputs = [Port(spec.name, port) for spec in specs for port in spec.outputs]
-        protocol = GroupProtocol(specs, {port: [Port("elsewhere", "in")] for port in outputs})
-        self.commits = CommitQueue()
-        self.writers = {(spec.name, "wh"): WriteQueue(spec.name, "wh") for spec in specs if spec.inputs}
-        self.garbage = NoGarbage()
-        jobs = JobQueue(protocol, [], lambda _: (1, 0))
-        self.loop = GroupLoop(protocol, self.commits, self.writers, jobs, self.garbage, {"source": first or {}})
-
-    def begun(self, *, drains: bool = False, recovered: Recovered = NOTHING) -> Epoch:
-        self.loop.rebuild(recovered, lambda event: event)
-        self.orders = self.loop.begin(drains=drains)
-        self.loop.close()
-        return self
-
-    def commit(self) -> fx.Effects:
-        """Everything that is queued, committed and handed over."""
-        done: fx.Effects = []
-        while self.commits.steps:
-            self.commits.take(lambda _: 0)
-            effects = self.commits.taken = serialized(self.commits.taken)
-            self.commits.committed()
-            durable = self.commits.peek()
-            self.loop.write(durable.writes)
-            self.orders = durable.sources
-            self.commits.handed_over()
-            done += effects
-        return done
 
 
 def window(size: int = 3) -> Epoch:
     epoch = Epoch(operator("op", CountWindow(size))).begun()
     epoch.commit()
     return epoch
-
-
-def source(*, replayable: bool = False) -> Epoch:
-    return Epoch(OperatorSpec("source", (), ("out",), None, replayable=replayable), first=QUEUE)
 
 
 # --- steps ------------------------------------------------------------------------------------------------------------
@@ -186,18 +134,18 @@ def test_a_used_up_effect_is_discarded_after_its_last_event_is_logged() -> None:
 def test_a_drain_ends_what_can_be_read_again_where_it_stands() -> None:
     epoch = source(replayable=True).begun()
     epoch.commit()
-    assert epoch.loop.drain(0.0) == {"source": True}
+    assert drained(epoch) == [("source", "cut short")]
     effects = epoch.loop.close()
     assert of(fx.DrainGroup, effects) and [e.event.kind for e in of(fx.LogEvent, effects)] == [Kind.END]
     epoch.loop.emit("source", [Emit("out", [1], 1)], 1, 0.0)
     epoch.loop.end_read("source", QUEUE, 0.0)
     assert epoch.loop.close() == [], "what was in the mailbox is not read"
-    assert epoch.loop.drain(0.0) == {}, "once per epoch"
+    assert drained(epoch) == [], "once per epoch"
 
 
 def test_a_drain_waits_for_a_stored_effect() -> None:
     epoch = reading()
-    assert epoch.loop.drain(0.0) == {"source": False}
+    assert drained(epoch) == [("source", "to its end")]
     epoch.loop.emit("source", [Emit("out", [1], 1)], 1, 0.0)
     assert [e.event.kind for e in of(fx.LogEvent, epoch.loop.close())] == [Kind.DATA]
     epoch.loop.used_whole("source", 0.0)
@@ -207,7 +155,7 @@ def test_a_drain_waits_for_a_stored_effect() -> None:
 def test_a_drain_ends_a_source_whose_stored_effect_is_used_whole() -> None:
     epoch = reading()
     epoch.loop.used_whole("source", 0.0)
-    assert epoch.loop.drain(0.0) == {"source": True}, "what follows is not asked for"
+    assert drained(epoch) == [("source", "cut short")], "what follows is not asked for"
 
 
 def test_a_driver_that_begins_to_drain_begins_no_read_action() -> None:
@@ -217,21 +165,6 @@ def test_a_driver_that_begins_to_drain_begins_no_read_action() -> None:
     begun = replayed.commit()
     again = source(replayable=True).begun(drains=True, recovered=states(begun))
     assert again.orders == []
-
-
-def reading() -> Epoch:
-    """A source whose effect is stored and logged so."""
-    epoch = source().begun()
-    epoch.commit()
-    epoch.loop.store_effect("source", STORED, 1, 0.0)
-    epoch.loop.close()
-    epoch.commit()
-    return epoch
-
-
-def states(effects: fx.Effects) -> Recovered:
-    """What recovery reads after these effects, the last state of an operator being the one that stands."""
-    return Recovered({effect.operator: effect.data for effect in of(fx.StoreState, effects)}, (), (), ())
 
 
 # --- the committer ----------------------------------------------------------------------------------------------------

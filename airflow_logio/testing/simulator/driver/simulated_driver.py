@@ -184,11 +184,7 @@ class SimulatedDriver:
             return False
         self.epochs += 1
         self._new_memory()
-        self.loop.rebuild(self.recovered, self._unpacked)
-        self._start_threads()
-        orders = self.loop.begin(drains=self.heard)
-        self.loop.close()
-        self.reading.order(orders)
+        self.loop.begin(self.recovered, self._unpacked, self._start_threads, drains=lambda: self.heard)
         self.fresh = True
         self.life.done(LifeStep.REBUILD)
         return True
@@ -197,14 +193,16 @@ class SimulatedDriver:
         """Start with an empty memory: nothing is left of an earlier epoch."""
         protocol = GroupProtocol(self.operators, self._receivers(), self.plan.lineage_in)
         names = [spec.name for spec in self.operators]
-        self.committer, self.writers = CommitQueue(), SimulatedWriters(self)
+        self.committer, self.writers, self.reading = CommitQueue(), SimulatedWriters(self), Reading(self)
         self.collection = Collection(
             names, [], clock=lambda: self.now, batch_rows=COLLECTED_ROWS, most_rows=COLLECTED_ROWS
         )
         self.jobs = {spec.name: None for spec in self.operators if spec.asynchronous}
         self.job_queue = JobQueue(protocol, self.jobs, lambda _held: (1, 0), SMALL_JOBS)
         first = {name: script.actions[0] for name, script in self.world.scenario.sources.items()}
-        self.loop = GroupLoop(protocol, self.committer, self.writers, self.job_queue, self.collection, first)
+        self.loop = GroupLoop(
+            protocol, self.committer, self.writers, self.reading, self.job_queue, self.collection, first
+        )
 
     def _receivers(self) -> Mapping[Port, tuple[Port, ...]]:
         if self.slots is None:
@@ -222,7 +220,7 @@ class SimulatedDriver:
         operators = self.protocol.operators
         self.cursors = {p: operators[p.operator].context.mark(p.name) for p in self.protocol.inputs_from_log()}
         self.inbox = {port: deque() for port in self.cursors}
-        self.delivered, self.reading, self.held_up = {}, Reading(self), HeldUp(self)
+        self.delivered, self.held_up = {}, HeldUp(self)
         self.drained = False
 
     def void(self) -> None:
@@ -309,9 +307,7 @@ class SimulatedDriver:
         """Stop reading, once per epoch. What was read but is not in a step counts as not read."""
         if not self.is_running or not self.must_drain or self.loop.finishing:
             return False
-        for name, cut_short in self.loop.drain(self.now).items():
-            if cut_short:
-                self.reading.sources.pop(name, None)
+        self.loop.drain(self.now)
         return True
 
     # --- jobs ---------------------------------------------------------------------------------------------------------
@@ -425,8 +421,7 @@ class SimulatedDriver:
         if self.committer.wants is not CommitStep.HAND_OVER:
             return False
         durable = self.committer.peek()
-        self.loop.write(durable.writes)
-        self.reading.order(durable.sources)
+        self.loop.hand_over(durable)
         self.drained = self.drained or durable.drained
         self.committer.handed_over()
         if self.loop.finishing and self.committer.is_idle():

@@ -24,7 +24,7 @@ class Reading:
         self.dropped: set[tuple[str, int]] = set()
         """(source, action) of discarded effects that no commit has reported yet."""
 
-    def order(self, orders: Iterable[SourceOrder]) -> None:
+    def ask(self, orders: Iterable[SourceOrder]) -> None:
         """Give the readers their orders. A stream that has ended meanwhile is read no further."""
         for order in orders:
             name = order.operator
@@ -33,6 +33,11 @@ class Reading:
                 self.drops.append((name, order.action_id, ref))
             elif self._driver.loop.reads_on(name):
                 self.sources[name] = Source(order.action_id - 1, order.offset, stored=order.stored)
+
+    def drain(self, name: str, *, cut_short: bool) -> None:
+        """A reader that is not cut short brings the rest of its stored effect, and is told then that it ends."""
+        if cut_short:
+            self.sources.pop(name, None)
 
     def read(self, about: object, many: int, _outcome: str) -> bool:
         """The source's thread reads more, from the external system or from the stored effect of its read action."""

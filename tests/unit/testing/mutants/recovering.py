@@ -174,7 +174,7 @@ def effect_dropped_in_the_loop(patch: pytest.MonkeyPatch) -> None:
 @mutant("feed", "a_complete_read_action_is_never_read_again")
 def complete_action_read_again(patch: pytest.MonkeyPatch) -> None:
     """A non-replayable read action of which no event is logged yet is executed again, though its effect is stored."""
-    order = Reading.order
+    order = Reading.ask
 
     def from_outside(self: Reading, orders: Iterable[SourceOrder]) -> None:
         order(self, orders)
@@ -182,7 +182,7 @@ def complete_action_read_again(patch: pytest.MonkeyPatch) -> None:
             if self._driver.protocol.source(name).offset == 0 and not source.inbox:
                 source.stored = None
 
-    patch.setattr(Reading, "order", from_outside)
+    patch.setattr(Reading, "ask", from_outside)
 
 
 class SweepsLiveOnes(World):
