@@ -100,7 +100,7 @@ def test_what_is_quarantined_is_shown_up_to_a_number(flow: TwoGroups, logio: Log
     """For people; programs get all of it."""
     insets = [f"{number:03d}" for number in range(MAX_QUARANTINED + 2)]
     error = "pipeline 'sales', operator 'total', port 'in', event 1 of read.out, Input Set [red]: KeyError: 'hour'"
-    whole = f"{error}\n  File \"shop.py\", line 7, in total\n    return hours[hour]"
+    whole = f'{error}\n  File "shop.py", line 7, in total\n    return hours[hour]'
     flow.set_aside(*insets, error=whole)
     code, text, _ = logio("status", flow.run.uid[:8])
     assert code == 0
