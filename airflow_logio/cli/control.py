@@ -47,7 +47,7 @@ def retry(
     known = ConnectionUrls.load(warn)
     log_url = known.log_url(log)
     with opened(log_url) as store:
-        found = with_types_of_now(store, store.find_run(run), known)
+        found = with_types_of_now(store, store.find_run(run), known, lambda said: out.print(said, markup=False))
         context = reopen(store, log_url, known.payloads(log), found, known, SparkSettings(master=master))
         check_tables(context, {one.operator for one in store.quarantined(found.run_id, group)})
         retried = store.retry_quarantined(found.run_id, group)

@@ -64,7 +64,7 @@ def prepare(
     spark_submit.check(wanted.settings)
     described = describe(payloads, wanted, known, say)
     pipeline, spec = described.pipeline, described.spec
-    run = _started(store, spec, described, alone=wanted.alone)
+    run = _started(store, spec, described, say, alone=wanted.alone)
     if others := other_unfinished(store, run):
         say(
             f"{len(others)} other run(s) of pipeline {pipeline.name!r} have not finished, the latest is "
@@ -77,7 +77,7 @@ def prepare(
     return _context(store, log_url, payloads, run, pipeline, described.ref, described.urls, wanted.settings)
 
 
-def _started(store: LogStore, spec: RunSpec, described: Described, *, alone: bool) -> Run:
+def _started(store: LogStore, spec: RunSpec, described: Described, say: Callable[[str], None], *, alone: bool) -> Run:
     """The run of the specification; one that exists takes other types of columns, where it can (`take_types`)."""
     try:
         run = store.start_run(spec, alone=alone)
@@ -85,17 +85,17 @@ def _started(store: LogStore, spec: RunSpec, described: Described, *, alone: boo
         run = store.find_run(spec.key.dag_run_id)
         if replace(run.spec.key, generation=1) != spec.key:
             raise
-        taken = take_types(store, run, described.pipeline, described.urls.__getitem__)
+        taken = take_types(store, run, described.pipeline, described.urls.__getitem__, say)
         if taken == run:
             raise
         return taken
-    return take_types(store, run, described.pipeline, described.urls.__getitem__)
+    return take_types(store, run, described.pipeline, described.urls.__getitem__, say)
 
 
-def with_types_of_now(store: LogStore, run: Run, known: ConnectionUrls) -> Run:
+def with_types_of_now(store: LogStore, run: Run, known: ConnectionUrls, say: Callable[[str], None]) -> Run:
     """The run, with the types of columns that its pipeline has now, where it can take them (`take_types`)."""
     pipeline = bundle.load(bundle.parse_ref(run.spec.pipeline_ref, Path(run.spec.bundle_root)))
-    return take_types(store, run, pipeline, lambda name: _urls(run.spec.connections, known, pipeline)[0][name])
+    return take_types(store, run, pipeline, lambda name: _urls(run.spec.connections, known, pipeline)[0][name], say)
 
 
 @dataclass(frozen=True, slots=True)

@@ -88,6 +88,7 @@ def test_both_commands_take_the_types_and_a_driver_that_runs_keeps_them(
     edit(tmp_path, '"text"', '"decimal(20,2)"')
     code, said = logio("retry", "mine", "--detach")
     assert (code, types(store)) == (0, "decimal(20,2)"), said
+    assert "takes other types of columns: save.price was text, is decimal(20,2)" in " ".join(said.split())
     driver = start_driver(store, group="store", run=store.find_run("mine"))
     edit(tmp_path, '"decimal(20,2)"', '"text"')
     for command in (RUN, ("retry", "mine", "--detach")):
