@@ -64,7 +64,7 @@ def retry(
     with opened(log_url) as store:
         found = store.find_run(run)
         if code is Code.NEW or found.spec.code_digest is None:
-            found = with_types_of_now(store, found, known)
+            found = with_types_of_now(store, found, known, lambda said: out.print(said, markup=False))
         if code is Code.NEW:
             _take_new_code(store, found, group)
         context = reopen(store, log_url, known.payloads(log), found, known, SparkSettings(master=master))

@@ -65,7 +65,7 @@ def prepare(
     """
     spark_submit.check(wanted.settings)
     described = describe(payloads, wanted, known, say)
-    run = _started(store, described, alone=wanted.alone)
+    run = _started(store, described, say, alone=wanted.alone)
     if run.spec.code_digest not in (None, described.code.digest):
         say(
             f"run {run.spec.key} continues with the code that it has, not with that of {described.ref.bundle_root}; to take "
@@ -84,7 +84,7 @@ def prepare(
     return _context(store, log_url, payloads, run, pipeline, ref, described.urls, wanted.settings)
 
 
-def _started(store: LogStore, described: Described, *, alone: bool) -> Run:
+def _started(store: LogStore, described: Described, say: Callable[[str], None], *, alone: bool) -> Run:
     """The run of the description. One that exists and keeps no code takes other types of columns, where it can
     (`take_types`): it is resumed with the code of now."""
     spec = described.spec
@@ -94,19 +94,19 @@ def _started(store: LogStore, described: Described, *, alone: bool) -> Run:
         run = store.find_run(spec.key.dag_run_id)
         if run.spec.code_digest is not None or replace(run.spec.key, generation=1) != spec.key:
             raise
-        taken = take_types(store, run, described.pipeline, described.urls.__getitem__)
+        taken = take_types(store, run, described.pipeline, described.urls.__getitem__, say)
         if taken == run:
             raise
         return taken
     if run.spec.code_digest is not None:
         return run
-    return take_types(store, run, described.pipeline, described.urls.__getitem__)
+    return take_types(store, run, described.pipeline, described.urls.__getitem__, say)
 
 
-def with_types_of_now(store: LogStore, run: Run, known: ConnectionUrls) -> Run:
+def with_types_of_now(store: LogStore, run: Run, known: ConnectionUrls, say: Callable[[str], None]) -> Run:
     """The run, with the types of columns that its pipeline has now, where it can take them (`take_types`)."""
     pipeline = bundle.load(bundle.parse_ref(run.spec.pipeline_ref, Path(run.spec.bundle_root)))
-    return take_types(store, run, pipeline, lambda name: _urls(run.spec.connections, known, pipeline)[0][name])
+    return take_types(store, run, pipeline, lambda name: _urls(run.spec.connections, known, pipeline)[0][name], say)
 
 
 @dataclass(frozen=True, slots=True)

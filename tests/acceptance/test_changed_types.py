@@ -19,6 +19,7 @@ from airflow_logio.protocol.states import GroupState
 from airflow_logio.runtime.launch.bundle import load, parse_ref
 from airflow_logio.runtime.launch.taken_types import take_types
 from airflow_logio.store.records import GroupRef, Run
+from tests.support.faults import Injected, around_commit, inject
 from tests.support.running import PlainLauncher, Running, running
 from tests.support.warehouse import rows_of
 
@@ -112,6 +113,23 @@ def test_code_of_before_is_refused_after_the_change_and_the_change_after_a_row(s
         mended.edit("text")
         with pytest.raises(IncompatibleRun, match="it is finished: start a fresh run"):
             mended.take()
+
+
+def test_a_command_that_dies_between_warehouse_and_log_has_changed_nothing(sqlite_url: str, tmp_path: Path) -> None:
+    """The writer's marker has the token of the next incarnation, which may be one with the types of before."""
+    with parked(sqlite_url, tmp_path) as mended:
+        mended.edit("decimal(20,2)")
+        with around_commit(mended.run.store, before=inject), pytest.raises(Injected):
+            mended.take()
+        assert rows_of(mended.warehouse, "SELECT last_write, token FROM logio_marker") == [(1, 2)]
+        mended.edit("double")
+        mended.run.relaunch("store")
+        assert "column 'price' (double)" in mended.until_parked()
+        mended.edit("decimal(20,2)")
+        mended.take()
+        mended.run.relaunch("store")
+        mended.run.finish()
+        assert mended.rows() == EXPECTED
 
 
 def test_rows_that_are_there_keep_their_type(sqlite_url: str, tmp_path: Path) -> None:

@@ -18,15 +18,21 @@ from airflow_logio.store.rules.type_rules import ChangedTypes, TypeChange, chang
 log = logging.getLogger(__name__)
 
 
-def take_types(store: LogStore, run: Run, pipeline: Pipeline, url_of: Callable[[str], str]) -> Run:
+def take_types(
+    store: LogStore,
+    run: Run,
+    pipeline: Pipeline,
+    url_of: Callable[[str], str],
+    say: Callable[[str], None] = log.info,
+) -> Run:
     """The run, with the types of columns that `pipeline` has; as it is, if these are no difference, or not the only one.
 
     The groups of the writers must be parked, halted or new. First the warehouses: no row of the run is in the tables, and
     earlier drivers are fenced there. Then the log, in one transaction; a driver that is launched later gives an empty
     table its types. Whoever dies in between has changed nothing that a later attempt does not do again.
 
-    `url_of` gives the URL of a connection. Raises `IncompatibleRun` with the reason if the types cannot be taken, `Fenced`,
-    `ExternalUnavailable`, and what the log raises.
+    `url_of` gives the URL of a connection, `say` tells the person what was taken. Raises `IncompatibleRun` with the reason if
+    the types cannot be taken, `Fenced`, `ExternalUnavailable`, and what the log raises.
     """
     graph, fingerprint = pipeline.describe(), pipeline.fingerprint()["graph"]
     if fingerprint == run.spec.graph_fingerprint:
@@ -40,7 +46,7 @@ def take_types(store: LogStore, run: Run, pipeline: Pipeline, url_of: Callable[[
         _check_unwritten(run, name, writers[name], url_of, incarnations[run.spec.operators[name].group] + 1)
     change = TypeChange(types, graph, fingerprint, run.spec.graph_fingerprint, incarnations)
     changed = store.change_types(run.run_id, change)
-    log.info("run %s takes other types of columns: %s", run.spec.key, told(types))
+    say(f"run {run.spec.key} takes other types of columns: {told(types)}")
     return changed
 
 

@@ -126,6 +126,7 @@ def test_a_run_that_keeps_no_code_takes_the_types_with_both_commands(
     edit(tmp_path, '"text"', '"decimal(20,2)"')
     code, said = logio("retry", "mine", "--detach")
     assert (code, types(store)) == (0, "decimal(20,2)"), said
+    assert "takes other types of columns: save.price was text, is decimal(20,2)" in " ".join(said.split())
 
 
 def test_another_change_beside_it_is_refused_as_before(logio: Logio, store: LogStore, tmp_path: Path) -> None:
