@@ -13,6 +13,8 @@ from airflow_logio.runtime.figures.run_summary import Outcome, RunSummary
 from airflow_logio.runtime.launch.driver_log import tail
 
 MAX_QUARANTINED = 10
+CHANGED = "if you have changed the code, with --code new"
+"""A run keeps its code (ADR-63)."""
 
 
 def report(console: Console, summary: RunSummary, *, debug: bool = False) -> None:
@@ -35,14 +37,16 @@ def report(console: Console, summary: RunSummary, *, debug: bool = False) -> Non
         elif group.log_path:
             console.print(f"Everything it has printed: {group.log_path}", markup=False, highlight=False)
         console.print(
-            f"Fix the cause, then: logio retry {summary.run.uid[:8]} {group.group}", markup=False, highlight=False
+            f"Fix the cause, then: logio retry {summary.run.uid[:8]} {group.group} ({CHANGED})",
+            markup=False,
+            highlight=False,
         )
     for one in summary.quarantined[:MAX_QUARANTINED]:
         console.print(f"quarantined: {one.error}", style="bold red", markup=False)
     if summary.quarantined:
         console.print(
             f"finished with quarantine: {len(summary.quarantined)} Input Set(s) are set aside. Fix the operator, then: "
-            f"logio retry {summary.run.uid[:8]}",
+            f"logio retry {summary.run.uid[:8]} ({CHANGED})",
             markup=False,
             highlight=False,
         )

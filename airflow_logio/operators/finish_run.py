@@ -75,5 +75,5 @@ class LogioFinishRunOperator(BaseOperator):
         if aside and self.fail_on_quarantine:
             raise AirflowFailException(
                 f"run {run.spec.key} is finished with quarantine: {len(aside)} Input Set(s) are set aside, listed above. "
-                f"Fix the operator, run `logio retry {run.uid[:8]}`, then clear this task"
+                f"Fix the operator, run `logio retry {run.uid[:8]} --code new`, then clear this task"
             )

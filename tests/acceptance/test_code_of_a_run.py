@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -16,7 +16,11 @@ import pytest
 
 from airflow_logio.cli import preparation
 from airflow_logio.cli.app import main
+from airflow_logio.crash import CrashPoint
 from airflow_logio.runtime.launch import spark_submit
+from airflow_logio.runtime.launch.launcher import Launched
+from airflow_logio.store.records import Claim
+from tests.support.deployments import Deployments
 from tests.support.running import PlainLauncher
 from tests.support.warehouse import rows_of
 
@@ -94,7 +98,7 @@ import pyarrow.compute as pc
 from airflow_logio import EveryEvents, ParquetSource, Pipeline, TableWriter, generate
 
 
-@generate
+@GENERATE
 def priced(numbers: pa.Table, inset_id: str) -> pa.Table:
     factor = int((Path(__file__).parent / "factor.txt").read_text())
     if int(inset_id) == 3 and factor < 3:
@@ -109,86 +113,102 @@ table = TableWriter("warehouse", "prices", {"batch": "bigint", "price": "bigint"
 prices.lineage(start="read.out", target="price.out")
 prices.group("all", read, price, prices.writer("save", table, price))
 '''
+OTHER_GRAPH = "prices.lineage(start='read.out', target='save.out')\n"
+SUMS = [sum(range(10 * batch, 10 * batch + 10)) for batch in range(3)]
 
 
-class Deployments:
-    """A repository of pipelines, and checkouts of its versions, as a Git bundle of Airflow has them."""
+def version(factor: int, *, more: str = "", quarantine: bool = False) -> dict[str, str]:
+    generate = "generate(on_error='quarantine', order_insensitive=True)" if quarantine else "generate"
+    source = VERSION.replace("GENERATE", generate) + more
+    return {"shop/__init__.py": "", "shop/prices.py": source, "shop/factor.txt": str(factor)}
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.repository = folder / "repository"
-        self.repository.mkdir()
-        self._git("init", "--quiet")
-        (self.repository / "shop_flows").mkdir()
-        (self.repository / "shop_flows" / "__init__.py").touch()
-        (self.repository / "shop_flows" / "prices.py").write_text(VERSION)
 
-    def commit(self, factor: int, *, more: str = "") -> str:
-        (self.repository / "shop_flows" / "factor.txt").write_text(str(factor))
-        (self.repository / "shop_flows" / "prices.py").write_text(VERSION + more)
-        self._git("add", "--all")
-        self._git("-c", "user.name=a", "-c", "user.email=a@b", "commit", "--quiet", "--message", str(factor))
-        return self._git("rev-parse", "HEAD").strip()
+class Shop:
+    """A terminal in whose folder versions of the shop's pipeline are deployed; drivers need no JVM."""
 
-    def deploy(self, commit: str, place: Path) -> None:
-        """What is at that place afterwards is this version; whatever was there before is gone."""
-        shutil.rmtree(place, ignore_errors=True)
-        self._git("worktree", "prune")
-        self._git("worktree", "add", "--quiet", "--force", "--detach", str(place), commit)
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+        self.deployments = Deployments(folder / "bundle", "shop")
+        self.warehouse = f"sqlite:///{folder}/warehouse.db"
+        self._monkeypatch, self._capsys = monkeypatch, capsys
+        launcher = PlainLauncher(folder / "drivers")
+        monkeypatch.setattr(preparation, "LocalProcessLauncher", lambda _: launcher)
+        monkeypatch.setattr(spark_submit, "check", lambda _: None)
+        monkeypatch.setenv("LOGIO_URL", f"sqlite:///{folder}/log.db")
+        monkeypatch.setenv("LOGIO_CONN_WAREHOUSE", self.warehouse)
+        monkeypatch.chdir(folder)
+        pq.write_table(pa.table({"n": range(30)}), folder / "numbers.parquet")
 
-    def _git(self, *arguments: str) -> str:
-        return subprocess.run(
-            ["git", *arguments], cwd=self.repository, check=True, text=True, stdout=subprocess.PIPE
-        ).stdout
+    def run(self, *, expected: int) -> str:
+        return self.logio(
+            "run",
+            "bundle/shop/prices.py:prices",
+            "--param",
+            "numbers=numbers.parquet",
+            "--run-id",
+            "r",
+            expected=expected,
+        )
+
+    def logio(self, *arguments: str, expected: int = 0) -> str:
+        """A command, in a process that has imported no version of the shop; what it prints."""
+        self.deployments.forget()
+        self._monkeypatch.setattr("sys.argv", ["logio", *arguments])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        printed = self._capsys.readouterr()
+        assert int(ended.value.code or 0) == expected, printed
+        return printed.out + printed.err
+
+    def prices(self) -> list[tuple[int, int]]:
+        return sorted((batch, price) for batch, price in rows_of(self.warehouse, "SELECT batch, price FROM prices"))
 
 
 @pytest.fixture
-def logio(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
-    """A command in a terminal of its own, which has imported nothing of the pipeline; drivers need no Spark."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(preparation, "LocalProcessLauncher", lambda _: PlainLauncher(tmp_path / "drivers"))
-    monkeypatch.setattr(spark_submit, "check", lambda _: None)
-    monkeypatch.setattr(sys, "path", list(sys.path))
-    for name in [name for name in os.environ if name.endswith("_URL")]:
-        monkeypatch.delenv(name)
-    monkeypatch.setenv("WAREHOUSE_URL", f"sqlite:///{tmp_path}/warehouse.db")
-
-    def command(*arguments: str, expected: int = 0) -> str:
-        for name in [name for name in sys.modules if name.startswith("shop_flows")]:
-            del sys.modules[name]
-        monkeypatch.setattr("sys.argv", ["logio", *arguments])
-        capsys.readouterr()
-        with pytest.raises(SystemExit) as ended:
-            main()
-        printed = "".join(capsys.readouterr())
-        assert (ended.value.code or 0) == expected, printed
-        return printed
-
-    return command
+def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Iterator[Shop]:
+    found = Shop(tmp_path, monkeypatch, capsys)
+    yield found
+    found.deployments.forget()
 
 
-def test_a_run_keeps_its_version_until_a_person_takes_another_one(tmp_path: Path, logio: Callable[..., str]) -> None:
+def test_a_run_keeps_its_version_until_a_person_takes_another_one(shop: Shop) -> None:
     """Version 1 parks; version 2, with another graph, is deployed in its place, and a retry still executes version 1,
     although no folder has it any more. Version 3 is taken on purpose."""
-    deployments = Deployments(tmp_path)
-    first = deployments.commit(1)
-    changed = deployments.commit(2, more="prices.lineage(start='read.out', target='save.out')\n")
-    third = deployments.commit(3)
-    place = tmp_path / "bundle"
-    deployments.deploy(first, place)
-    pq.write_table(pa.table({"n": range(30)}), tmp_path / "numbers.parquet")
-    run = ["run", f"{place}/shop_flows/prices.py:prices", "--param", "numbers=numbers.parquet", "--run-id", "r"]
-    assert "version 1 cannot price batch 3" in logio(*run, expected=1)
-    deployments.deploy(changed, place)
-    assert "version 1 cannot price batch 3" in logio("retry", "r", expected=1)
-    assert "another version of pipeline" in logio("retry", "r", "--code", "new", expected=1)
-    deployments.deploy(third, place)
-    assert "group all: its next driver gets code 1" in logio("retry", "r", "--code", "new")
-    url = f"sqlite:///{tmp_path}/warehouse.db"
-    sums = [sum(range(10 * batch, 10 * batch + 10)) for batch in range(3)]
-    assert sorted(rows_of(url, "SELECT batch, price FROM prices")) == [(1, sums[0]), (2, sums[1]), (3, 3 * sums[2])]
-    status = json.loads(logio("status", "r", "--json"))
-    assert [(change["number"], change["group"]) for change in status["code_changes"]] == [(1, "all")]
-    assert "logio retry --code new by" in status["code_changes"][0]["taken_by"]
-    assert "logio retry --code new by" in logio("status", "r")
-    assert [("code 1" in logio("lineage", "r", "price.out", str(event))) for event in (1, 3)] == [False, True]
+    shop.deployments.deploy(version(1))
+    assert "version 1 cannot price batch 3" in shop.run(expected=1)
+    shop.deployments.deploy(version(2, more=OTHER_GRAPH))
+    assert "version 1 cannot price batch 3" in shop.logio("retry", "r", expected=1)
+    refused = shop.logio("retry", "r", "--code", "new", expected=1)
+    assert "another version of pipeline" in refused and "continues it with the version that it has" in refused
+    shop.deployments.deploy(version(3))
+    assert "continues with the code that it has" in shop.run(expected=1)
+    assert "group all: its next driver gets code 1" in shop.logio("retry", "r", "--code", "new")
+    assert shop.prices() == [(1, SUMS[0]), (2, SUMS[1]), (3, 3 * SUMS[2])]
+    (change,) = json.loads(shop.logio("status", "r", "--json"))["code_changes"]
+    assert (change["number"], change["group"]) == (1, "all") and "logio retry --code new by" in change["taken_by"]
+    assert "logio retry --code new by" in shop.logio("status", "r")
+    assert [("code 1" in shop.logio("lineage", "r", "price.out", event)) for event in "13"] == [False, True]
+
+
+def test_a_quarantined_input_set_is_generated_by_the_mended_version(shop: Shop) -> None:
+    """Its group has finished, and is launched again with the code that the person wants."""
+    shop.deployments.deploy(version(1, quarantine=True))
+    assert "1 Input Set" in shop.run(expected=1)
+    shop.deployments.deploy(version(3, quarantine=True))
+    assert "group all: its next driver gets code 1" in shop.logio("retry", "r", "--code", "new")
+    assert shop.prices() == [(1, SUMS[0]), (2, SUMS[1]), (3, 3 * SUMS[2])]
+
+
+def test_a_recovery_executes_the_version_of_the_run(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A version is deployed while a driver works, which dies after its second commit; nobody looks at the folder again."""
+    launch = PlainLauncher.launch
+
+    def deployed_behind(launcher: PlainLauncher, claim: Claim, *more: Any) -> Launched:
+        launcher.armed = {("all", 1): f"{CrashPoint.AFTER_COMMIT}:2"}
+        launched = launch(launcher, claim, *more)
+        shop.deployments.deploy(version(4))
+        return launched
+
+    monkeypatch.setattr(PlainLauncher, "launch", deployed_behind)
+    shop.deployments.deploy(version(3))
+    assert "2 drivers launched, 1 of them recoveries" in shop.run(expected=0)
+    assert shop.prices() == [(batch, 3 * total) for batch, total in enumerate(SUMS, 1)]

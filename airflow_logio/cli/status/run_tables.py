@@ -252,7 +252,7 @@ def _recoveries(found: Sequence[Recovery]) -> Table | None:
 def _quarantine(report: Report) -> RenderableType | None:
     if not report.quarantined:
         return None
-    lines = [Text(f"retry them with: logio retry {report.run.uid[:8]}")]
+    lines = [Text(f"retry them with: logio retry {report.run.uid[:8]} (with changed code: --code new)")]
     if any("\n" in one.error for one in report.quarantined):
         lines.append(Text("whole errors, with the author's frames: --json"))
     return Group(_quarantined(report.quarantined), *lines)

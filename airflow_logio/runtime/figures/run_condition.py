@@ -26,13 +26,13 @@ def condition_of_run(run: Run, groups: Sequence[GroupStatus], at: float) -> RunC
     """The condition of a run from its groups; `at` is the time now, in seconds since the epoch."""
     retry = f"logio retry {run.uid[:8]}"
     if run.state is RunState.QUARANTINED:
-        return RunCondition(Outcome.QUARANTINED.value, f"mend the operator, then `{retry}`")
+        return RunCondition(Outcome.QUARANTINED.value, f"mend the operator, then `{retry} --code new`")
     states = {group.state for group in groups}
     if run.state is not RunState.RUNNING or states <= CONCLUDED:
         return RunCondition(run.state.value)
     if states <= ENDED:
         if GroupState.PARKED in states:
-            return RunCondition("parked", f"mend the cause, then `{retry}`")
+            return RunCondition("parked", f"mend the cause, then `{retry}` (with changed code: `--code new`)")
         return RunCondition("halted", f"`{retry}` continues it")
     if run.spec.supervision is Supervision.PROCESS and _is_left(groups, at):
         return RunCondition("waiting for a person", f"nobody runs it; `{retry}` continues it")

@@ -16,7 +16,7 @@ def budget_spent(tables: Tables, key: GroupKey) -> str | None:
     if budget.is_spent_at(points):
         return (
             f"group {key.group!r} failed at {points[-1]} again after {budget.same_event} recoveries; it is parked. "
-            "Fix the operator, or the data it cannot use, and `logio retry` the group"
+            "Fix the operator, or the data it cannot use, and `logio retry` the group (--code new after a change of the code)"
         )
     spent = [(n, row) for n, row in mine if n > forgiven]
     if not budget.is_spent([clock - row.claimed_at for _, row in spent]):

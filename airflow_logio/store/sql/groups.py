@@ -229,7 +229,7 @@ def failed_again(group: str, budget: RecoveryBudget, point: str) -> str:
     """The error of a group that is parked because its recoveries always end at the same place."""
     return (
         f"group {group!r} failed at {point} again after {budget.same_event} recoveries; it is parked. Fix the operator, "
-        "or the data it cannot use, and `logio retry` the group"
+        "or the data it cannot use, and `logio retry` the group (--code new after a change of the code)"
     )
 
 

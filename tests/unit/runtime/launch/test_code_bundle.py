@@ -168,6 +168,13 @@ def test_an_archive_reaches_no_file_outside_its_folder(name: str) -> None:
         from_archive(wrong.archive(), wrong.digest)
 
 
+def test_an_archive_that_would_fill_the_memory_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    large = CodeBundle({"sales.py": bytes(10_000)})
+    monkeypatch.setattr(code_bundle, "MOST_BYTES", 9_999)
+    with pytest.raises(LogInconsistent, match="damaged: it would have 10,000 bytes"):
+        from_archive(large.archive(), large.digest)
+
+
 def test_damage_of_an_archive_is_noticed() -> None:
     found = CodeBundle({"sales.py": b"price = 1\n" * 50})
     archive = found.archive()

@@ -1,0 +1,131 @@
+"""The code of a run, from the log: several runs in one process, damage, and what is not in the log."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from airflow_logio.errors import ConfigurationError
+from airflow_logio.runtime.launch import bundle
+from airflow_logio.runtime.launch.bundle import PipelineRef
+from airflow_logio.runtime.launch.code_bundle import collect
+from airflow_logio.runtime.launch.kept_code import Loaded, code_for, load_kept, take_new
+from airflow_logio.store.memory.store import MemoryLogStore
+from airflow_logio.store.records import Run
+from tests.support.deployments import Deployments
+from tests.support.logs import spec
+
+SOURCE = """
+from airflow_logio import Count, ParquetSource, Pipeline
+from stall.names import VERSION
+
+numbers = Pipeline("numbers", params={"numbers": str})
+numbers.sink("done", Count(), numbers.source("read", ParquetSource("{numbers}")))
+numbers.version = VERSION
+"""
+
+
+def version(name: str) -> dict[str, str]:
+    return {"stall/__init__.py": "", "stall/names.py": f"VERSION = {name!r}", "stall/numbers.py": SOURCE}
+
+
+class Stall:
+    """A log, and a folder in which versions are deployed one after the other."""
+
+    def __init__(self, folder: Path) -> None:
+        self.deployments = Deployments(folder, "stall")
+        self.ref = PipelineRef("stall.numbers", "numbers", folder)
+        self.store = MemoryLogStore()
+
+    def started(self, name: str) -> Run:
+        """A run that begins with the version of that name."""
+        self.deployments.deploy(version(name))
+        code, made = collect(self.ref), spec(dag_run=name)
+        made = replace(
+            made, code_digest=code.digest, pipeline_ref=str(self.ref), bundle_root=str(self.deployments.folder)
+        )
+        return self.store.start_run(made, code=code.kept())
+
+    def current(self) -> Loaded:
+        return bundle.load(self.ref), self.ref
+
+    def loaded(self, run: Run) -> str:
+        pipeline, ref = load_kept(self.store, run, self.current)
+        assert ref == self.ref
+        return str(vars(pipeline)["version"])
+
+    def given(self, run: Run, number: int = 0) -> str:
+        return code_for(self.store, run, self.ref, number).files["stall/names.py"].decode().partition("= ")[2]
+
+    def damage(self, run: Run, by: bytes | None) -> None:
+        (key,) = [key for key in self.store.tables.code if key[0] == run.run_id]
+        if by is None:
+            del self.store.tables.code[key]
+        else:
+            self.store.tables.code[key] = by
+
+
+@pytest.fixture
+def stall(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stall]:
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    found = Stall(tmp_path / "folder")
+    yield found
+    found.deployments.forget()
+
+
+def test_a_process_that_looks_after_several_runs_loads_each_as_it_began(stall: Stall) -> None:
+    first, second, third = (stall.started(name) for name in ("first", "second", "third"))
+    assert [stall.loaded(run) for run in (first, third, second, third, first)] == [
+        "first",
+        "third",
+        "second",
+        "third",
+        "first",
+    ]
+
+
+def test_what_a_process_has_imported_stays_what_it_was(stall: Stall) -> None:
+    run = stall.started("first")
+    stall.deployments.deploy(version("second"))
+    stall.current()
+    module, path = sys.modules["stall.numbers"], list(sys.path)
+    assert stall.loaded(run) == "first"
+    assert (sys.modules["stall.numbers"], sys.path) == (module, path)
+
+
+def test_a_version_that_cannot_be_imported_is_not_needed(stall: Stall) -> None:
+    run = stall.started("first")
+    stall.deployments.deploy({**version("second"), "stall/numbers.py": "import nothing_of_that_name"})
+    assert (stall.loaded(run), stall.given(run)) == ("first", "'first'")
+    stall.deployments.remove()
+    assert stall.loaded(run) == "first"
+
+
+@pytest.mark.parametrize("damage", [b"no archive", b"", None])
+def test_damaged_code_is_replaced_by_the_same_version_and_by_no_other(stall: Stall, damage: bytes | None) -> None:
+    run = stall.started("first")
+    stall.damage(run, damage)
+    assert (stall.loaded(run), stall.given(run)) == ("first", "'first'")
+    stall.deployments.deploy(version("second"))
+    with pytest.raises(ConfigurationError) as refused:
+        stall.given(run)
+    said = str(refused.value)
+    assert (
+        str(run.spec.key) in said
+        and "stall.numbers:numbers" in said
+        and f"`logio retry {run.uid[:8]} --code new`" in said
+    )
+    assert ("damaged" if damage is not None else "its row is lost") in said
+    assert take_new(stall.store, run, "g", stall.current(), by="a person") == 1
+    assert (stall.loaded(run), stall.given(run, 1)) == ("second", "'second'")
+
+
+def test_a_run_of_an_earlier_version_of_this_package_takes_what_is_there(stall: Stall) -> None:
+    stall.deployments.deploy(version("second"))
+    run = stall.store.start_run(spec())
+    assert (stall.loaded(run), stall.given(run)) == ("second", "'second'")
