@@ -17,7 +17,7 @@ from airflow_logio.operators._task.kills import KillGuard, killed_task
 from airflow_logio.operators._task.launches import Launching
 from airflow_logio.operators._task.pipeline_reference import reference, resolve
 from airflow_logio.operators._task.run_lookup import check_current, identity, opened_log, run_of
-from airflow_logio.protocol.states import WAITING, GroupState
+from airflow_logio.protocol.states import CONCLUDED, WAITING, GroupState
 from airflow_logio.runtime.launch.bundle import PipelineRef
 from airflow_logio.runtime.launch.kept_code import take_new
 from airflow_logio.runtime.launch.launcher import Launcher, LocalProcessLauncher
@@ -197,12 +197,12 @@ class LogioSparkOperator(BaseOperator):
         pipeline, ref = resolve(self.pipeline)
         run = store.patience.call("finding the run", lambda: run_of(store, pipeline.name, context, self.run_uid))
         check_current(run)
+        watcher = WholeWatcher(store, run, self.group)
         launching = Launching(store, self.logio_conn_id, self.make_launcher(), self.executor)
-        if asked:
+        if asked and store.patience.call("looking at the group", lambda: _restarts(store, run, watcher.members)):
             run = launching.take_types(run, recipe, self.pipeline)
             self._take_new_code(store, run, pipeline, ref, context)
         launch = launching.context(run, self.group, recipe, self.pipeline)
-        watcher = WholeWatcher(store, run, self.group)
         store.patience.call("noting the launch", lambda: self._note_launches(store, run, watcher.members, recipe))
         self._guard = KillGuard(launch.log_url, run, self.group, killed_task(context, self.task_id))
         task = GroupTask(launch, self.group, watcher, asked)
@@ -212,7 +212,7 @@ class LogioSparkOperator(BaseOperator):
     def _take_new_code(
         self, store: LogStore, run: Run, pipeline: Pipeline, ref: PipelineRef, context: Mapping[str, Any]
     ) -> None:
-        """A person has cleared the task: its next driver gets the code that this worker has, if the graph is the same."""
+        """A person has cleared the task, which launches the group: with this worker's code, if the graph is the same."""
         if pipeline.fingerprint()["graph"] != run.spec.graph_fingerprint:
             self.log.warning("Pipeline %s has another graph here: group %s keeps its code", pipeline.name, self.group)
             return
@@ -237,3 +237,13 @@ class LogioSparkOperator(BaseOperator):
         )
         self.defer(trigger=trigger, method_name="resume")
         raise AssertionError("defer does not return")
+
+
+def _restarts(store: LogStore, run: Run, members: Sequence[str]) -> bool:
+    """Whether a person who clears the task makes it launch a driver, at once or when the group has halted."""
+    statuses = [store.group(run.run_id, name) for name in members]
+    return any(
+        status.state in (GroupState.PARKED, GroupState.HALTED, GroupState.DEAD)
+        or (status.desired is GroupState.HALTED and status.state not in CONCLUDED)
+        for status in statuses
+    )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import typing
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -84,7 +85,10 @@ OF_CLAIMED: dict[str, Callable[[LogStore, Claim], Any]] = {
 }
 OF_NEW: dict[str, Callable[[LogStore, int], Any]] = {
     "claim": lambda store, run_id: store.claim(run_id, "g", expected=0, reason="test"),
-    "start another run": lambda store, _: store.start_run(spec("a", "b", dag_run="another")),
+    "start another run": lambda store, _: store.start_run(
+        replace(spec("a", "b", dag_run="another"), code_digest="first"), code=b"its code"
+    ),
+    "take code": lambda store, run_id: store.take_code(run_id, "g", "other", "f", archive=b"other code", by="a person"),
 }
 
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 import msgspec
 import pytest
 
-from airflow_logio.errors import LogInconsistent, ProtocolViolation, UnknownRun
+from airflow_logio.errors import Fenced, LogInconsistent, ProtocolViolation, UnknownRun
 from airflow_logio.protocol.states import GroupState, wish_after_claim
 from airflow_logio.store.code_records import CodeChange, KeptCode
 from airflow_logio.store.lineage.queries import backward
@@ -84,6 +84,30 @@ def test_many_who_take_it_at_once_take_it_once(log_store: LogStore) -> None:
     run = begun(log_store)
     assert race(*[lambda: take(log_store, run, "second")] * 4) == [1, 1, 1, 1]
     assert len(log_store.code_changes(run.run_id)) == 1
+
+
+def test_of_two_who_take_different_code_at_once_the_second_one_decides(log_store: LogStore) -> None:
+    """Both are written down, with the number that each was told."""
+    run = begun(log_store)
+    told = race(lambda: take(log_store, run, "second"), lambda: take(log_store, run, "third"))
+    assert sorted(told, key=str) == [1, 2]
+    changes = {change.digest: change.number for change in log_store.code_changes(run.run_id)}
+    assert changes == {"second": told[0], "third": told[1]}
+    assert log_store.claim(run.run_id, "g", expected=0, reason="test").code == 2
+
+
+def test_a_driver_with_the_earlier_code_commits_nothing_beside_one_with_the_later(log_store: LogStore) -> None:
+    run = begun(log_store)
+    zombie = start_driver(log_store, run=run)
+    zombie.session.commit([sent(1)])
+    take(log_store, run, "second")
+    log_store.declare_dead(zombie.ref, "it does not answer")
+    driver = start_driver(log_store, run=run, expected=1)
+    with pytest.raises(Fenced):
+        zombie.session.commit([sent(2)])
+    driver.session.commit([sent(2)])
+    with log_store.lineage(run) as log:
+        assert [(number, header.code) for number, header in log.headers("sender", "out", [1, 2])] == [(1, 0), (2, 1)]
 
 
 def test_what_is_wrong_is_refused_and_changes_nothing(log_store: LogStore) -> None:

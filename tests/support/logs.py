@@ -120,6 +120,8 @@ def contents(store: LogStore) -> dict[str, list[Any]]:
             "slots": tables.slots,
             "scalings": tables.scalings,
             "drivers": tables.drivers,
+            "code": tables.code,
+            "code changes": tables.code_changes,
         }
         return {name: sorted(table.items(), key=repr) for name, table in kept.items()}
     assert isinstance(store, SqlLogStore)

@@ -17,6 +17,7 @@ from airflow_logio.protocol.states import GroupState
 from airflow_logio.runtime.figures.lineage_records import records
 from airflow_logio.runtime.figures.run_summary import Outcome
 from airflow_logio.runtime.launch import bundle
+from airflow_logio.runtime.launch.code_bundle import collect
 from airflow_logio.runtime.launch.launcher import LaunchContext, launch_group
 from airflow_logio.runtime.launch.start_run import run_spec
 from airflow_logio.runtime.supervision.local_run import LocalRun
@@ -74,9 +75,10 @@ class Storm:
             connections={"warehouse": "warehouse"},
             budget=RecoveryBudget(1_000, 600),
             lease=LEASE,
+            code=(code := collect(ref)),
         )
         self.store: SqlLogStore = open_sql_store(place.log_url)
-        self.run = self.store.start_run(spec)
+        self.run = self.store.start_run(spec, code=code.kept())
         urls = {"warehouse": place.warehouse_url}
         self._context = LaunchContext(self.store, place.log_url, self.run, pipeline, ref, urls, self.launcher)
         self.weather = Weather(

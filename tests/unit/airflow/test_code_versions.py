@@ -10,13 +10,16 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from airflow.providers.common.compat.sdk import TaskDeferred
+import sqlalchemy as sa
+from airflow.providers.common.compat.sdk import AirflowFailException, TaskDeferred
 
 from airflow_logio.operators.recover_group import LogioRecoverGroupOperator
 from airflow_logio.operators.spark import LogioSparkOperator
 from airflow_logio.operators.start_run import LogioStartRunOperator
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records import GroupRef, Run
+from airflow_logio.store.sql import schema
+from airflow_logio.store.sql.store import SqlLogStore
 from tests.support.deployments import Deployments
 from tests.unit.airflow.support import FakeLauncher, context, register
 
@@ -84,7 +87,14 @@ def work(attempt: int = 1, max_tries: int = 3) -> None:
 
 
 def recover(log: LogStore, run: Run, launcher: FakeLauncher) -> str:
-    """The driver dies, and the recovery DAG's task recovers its group."""
+    """The driver dies, and the recovery DAG's task recovers its group; the version that the new driver gets."""
+    recovery = recovery_of(log, run, launcher)
+    assert recovery["outcome"] == "launched", recovery
+    register(log, launcher)
+    return version(launcher)
+
+
+def recovery_of(log: LogStore, run: Run, launcher: FakeLauncher) -> dict[str, Any]:
     dead = log.group(run.run_id, "all")
     launcher.kill()
     log.declare_dead(GroupRef(run.run_id, "all", dead.incarnation), "killed")
@@ -97,10 +107,8 @@ def recover(log: LogStore, run: Run, launcher: FakeLauncher) -> str:
         "cause": "killed",
         "detected_at": 0.0,
     }
-    recovery = LogioRecoverGroupOperator(task_id="recover", finding=finding).execute(context())
-    assert recovery["outcome"] == "launched", recovery
-    register(log, launcher)
-    return version(launcher)
+    recovery: dict[str, Any] = LogioRecoverGroupOperator(task_id="recover", finding=finding).execute(context())
+    return recovery
 
 
 def version(launcher: FakeLauncher) -> str:
@@ -128,6 +136,25 @@ def test_a_recovery_needs_no_folder(bundle: Deployments, log: LogStore, launcher
     assert recover(log, run, launcher) == "version 1"
 
 
+def test_code_that_is_damaged_in_the_log_parks_the_group_with_the_way_out(
+    bundle: Deployments, log: LogStore, launcher: FakeLauncher, run: Run
+) -> None:
+    """While the same version is there, it does not matter."""
+    assert isinstance(log, SqlLogStore)
+    with log.engine.begin() as connection:
+        (archive,) = connection.execute(sa.select(schema.code.c.archive)).scalars()
+        connection.execute(sa.update(schema.code).values(archive=archive[: len(archive) // 2]))
+    bundle.forget()
+    assert recover(log, run, launcher) == "version 1"
+    bundle.deploy(doubling("version 2"))
+    with pytest.raises(AirflowFailException) as parked:
+        recovery_of(log, run, launcher)
+    assert "is parked" in str(parked.value) and "is damaged" in str(parked.value)
+    assert f"`logio retry {run.uid[:8]} --code new`" in str(parked.value)
+    work(attempt=2, max_tries=4)
+    assert version(launcher) == "version 2"
+
+
 def test_another_attempt_of_the_task_keeps_the_version(
     bundle: Deployments, log: LogStore, launcher: FakeLauncher, run: Run
 ) -> None:
@@ -149,6 +176,16 @@ def test_a_person_who_clears_the_task_takes_the_version_of_the_worker(
     assert (change.number, change.group) == (1, "all") and "cleared by a person" in change.taken_by
     bundle.deploy(doubling("version 3"))
     assert recover(log, run, launcher) == "version 2"
+
+
+def test_a_clear_that_launches_nothing_takes_nothing(
+    bundle: Deployments, log: LogStore, launcher: FakeLauncher, run: Run
+) -> None:
+    """A recovery in the following night would execute what nobody has asked for."""
+    bundle.deploy(doubling("version 2"))
+    work(attempt=2, max_tries=4)
+    assert (len(launcher.claims), log.code_changes(run.run_id)) == (1, [])
+    assert recover(log, run, launcher) == "version 1"
 
 
 def test_a_version_with_another_graph_is_not_taken(

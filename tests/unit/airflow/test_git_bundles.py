@@ -154,7 +154,7 @@ def begin(log: LogStore, drivers: PlainLauncher, tmp_path: Path) -> Run:
 def recover(log: LogStore, run: Run, drivers: PlainLauncher) -> None:
     """The recovery DAG's sensor and task; then the new driver finishes its group."""
     finder = FailureFinder(log, run_uid=run.uid)
-    found = eventually(lambda: finder.look().failed, what="the failure is found")
+    found = eventually(lambda: finder.look().failed or (), what="the failure is found")
     recovery = LogioRecoverGroupOperator(task_id="recover", finding=found[0].as_dict()).execute(context())
     assert (recovery["outcome"], recovery["launched_incarnation"]) == ("launched", 2), recovery
     eventually(lambda: log.group(run.run_id, "all").state is GroupState.FINISHED, what="the group finishes")

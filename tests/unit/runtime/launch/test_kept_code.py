@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from airflow_logio.errors import ConfigurationError
 from airflow_logio.runtime.launch import bundle
 from airflow_logio.runtime.launch.bundle import PipelineRef
-from airflow_logio.runtime.launch.code_bundle import collect
+from airflow_logio.runtime.launch.code_bundle import CodeBundle, collect
+from airflow_logio.runtime.launch.driver_config import DriverConfig
 from airflow_logio.runtime.launch.kept_code import Loaded, code_for, load_kept, take_new
+from airflow_logio.runtime.launch.launcher import LaunchContext, Launched, Launcher, launch_group
+from airflow_logio.runtime.launch.spark_submit import SparkSettings
 from airflow_logio.store.memory.store import MemoryLogStore
-from airflow_logio.store.records import Run
+from airflow_logio.store.records import Claim, Run
 from tests.support.deployments import Deployments
 from tests.support.logs import spec
 
@@ -24,13 +28,27 @@ from airflow_logio import Count, ParquetSource, Pipeline
 from stall.names import VERSION
 
 numbers = Pipeline("numbers", params={"numbers": str})
-numbers.sink("done", Count(), numbers.source("read", ParquetSource("{numbers}")))
+read = numbers.source("read", ParquetSource("{numbers}"))
+numbers.group("g", read, numbers.sink("done", Count(), read))
 numbers.version = VERSION
 """
 
 
 def version(name: str) -> dict[str, str]:
     return {"stall/__init__.py": "", "stall/names.py": f"VERSION = {name!r}", "stall/numbers.py": SOURCE}
+
+
+@dataclass
+class CodeReceiver(Launcher):
+    """Starts nothing; notes which code the driver would get."""
+
+    codes: list[CodeBundle] = field(default_factory=list)
+
+    def launch(
+        self, claim: Claim, config: DriverConfig, settings: SparkSettings, conf: Mapping[str, str], code: CodeBundle
+    ) -> Launched:
+        self.codes.append(code)
+        return Launched(None, None)
 
 
 class Stall:
@@ -129,3 +147,24 @@ def test_a_run_of_an_earlier_version_of_this_package_takes_what_is_there(stall: 
     stall.deployments.deploy(version("second"))
     run = stall.store.start_run(spec())
     assert (stall.loaded(run), stall.given(run)) == ("second", "'second'")
+
+
+def test_code_that_is_taken_while_a_group_is_launched_is_what_the_driver_gets(
+    stall: Stall, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The launcher has looked, and not claimed: log and driver agree all the same."""
+    run = stall.started("first")
+    stall.deployments.deploy(version("second"))
+    claim, launcher = stall.store.claim, CodeReceiver()
+
+    def taken_before(*arguments: Any, **settings: Any) -> Claim:
+        assert take_new(stall.store, run, "g", stall.current(), by="a person") == 1
+        return claim(*arguments, **settings)
+
+    monkeypatch.setattr(stall.store, "claim", taken_before)
+    context = LaunchContext(
+        stall.store, f"sqlite:///{tmp_path}/log.db", run, stall.current()[0], stall.ref, {}, launcher
+    )
+    assert launch_group(context, "g", expected=0, reason="test").code == 1
+    (code,) = launcher.codes
+    assert code.files["stall/names.py"] == b"VERSION = 'second'"
