@@ -55,7 +55,7 @@ def test_a_run_with_quarantine_turns_its_closing_task_red(
         close(run)
     said = str(caught.value)
     assert "is finished with quarantine: 1 Input Set(s) are set aside" in said
-    assert f"`logio retry {run.uid[:8]}`, then clear this task" in said
+    assert f"`logio retry {run.uid[:8]} --code new`, then clear this task" in said
     assert log.find_run(run.uid).state is RunState.QUARANTINED
     printed = caplog.text + "".join(capsys.readouterr())
     assert f"Quarantined: operator totals, Input Set 1: {ERROR}" in printed
