@@ -27,6 +27,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import replace
 
 from airflow_logio.errors import LineageUnknown
+from airflow_logio.protocol.replicas import is_merger
 from airflow_logio.protocol.values import Kind, Port
 from airflow_logio.store.lineage.authored_result import as_authored
 from airflow_logio.store.lineage.captured_ports import CapturedPorts
@@ -100,7 +101,7 @@ def _query(
     with store.lineage(found) as log:
         edges = walk(log, ports, direction, begin, ids, end)
         _check_events(log, begin, ids)
-        result = _described(log, direction, [EventNode(begin, number) for number in ids], edges)
+        result = _described(log, direction, [EventNode(begin, number) for number in ids], edges, slots)
     return result if slots else as_authored(result, found)
 
 
@@ -121,11 +122,13 @@ def _check_events(log: LineageLog, port: Port, ids: Collection[int]) -> None:
     raise LineageUnknown(f"run {key} has no event {missing} of {port}; {extent}")
 
 
-def _described(log: LineageLog, direction: Direction, roots: Iterable[EventNode], edges: Edges) -> Lineage:
+def _described(log: LineageLog, direction: Direction, roots: Iterable[EventNode], edges: Edges, slots: bool) -> Lineage:
     """The result: its nodes, with what the log says about them."""
     bare = dict.fromkeys([*roots, *edges, *(end for ends in edges.values() for end in ends)])
     full: dict[Node, Node] = {node: node for node in bare}
     full |= _events(log, [node for node in bare if isinstance(node, EventNode)])
+    if not slots:
+        full |= _merged(log, [node for node in full.values() if isinstance(node, EventNode)])
     full |= _reads(log, [node for node in bare if isinstance(node, ReadNode)])
     begun = tuple(node for root in roots if isinstance(node := full[root], EventNode))
     return Lineage(
@@ -161,6 +164,33 @@ def _events(log: LineageLog, nodes: Iterable[EventNode]) -> dict[Node, Node]:
         for port, group in by_port.items()
         for event_id, header in log.headers(port.operator, port.name, group)
     }
+
+
+def _merged(log: LineageLog, nodes: Iterable[EventNode]) -> dict[Node, Node]:
+    """What a Merger has passed on, with the number of the code that made it in a slot: the Merger is of another group.
+
+    Where lineage begins behind the Merger, it is not captured what was merged, and the number stays that of the Merger.
+    """
+    by_port: dict[Port, dict[int, EventNode]] = defaultdict(dict)
+    for node in nodes:
+        if is_merger(node.port.operator):
+            by_port[node.port][node.event_id] = node
+    made: dict[Node, Node] = {}
+    for port, group in by_port.items():
+        insets = dict(log.input_sets_of(port, group))
+        taken: dict[Port, dict[int, str]] = defaultdict(dict)
+        for inset_id, _, sender, event_id in log.events_in(port.operator, set(insets.values())):
+            taken[sender][event_id] = inset_id
+        codes: dict[str, int] = {}
+        for sender, inset_of in taken.items():
+            for event_id, header in log.headers(sender.operator, sender.name, inset_of):
+                codes[inset_of[event_id]] = max(header.code, codes.get(inset_of[event_id], 0))
+        made |= {
+            group[event_id]: replace(group[event_id], code=codes[inset_id])
+            for event_id, inset_id in insets.items()
+            if inset_id in codes
+        }
+    return made
 
 
 def _reads(log: LineageLog, nodes: Iterable[ReadNode]) -> dict[Node, Node]:

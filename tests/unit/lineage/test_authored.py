@@ -13,7 +13,7 @@ from airflow_logio.protocol.values import Port
 from airflow_logio.store.lineage.queries import backward, forward
 from airflow_logio.store.lineage.result import InputSetNode
 from airflow_logio.store.memory import MemoryLogStore
-from airflow_logio.store.records import ReplicatedShape
+from airflow_logio.store.records import ReplicatedShape, Run, RunSpec
 from airflow_logio.store.rules.authored_ports import AuthoredPorts
 from airflow_logio.store.rules.channels import read_channel
 from tests.unit.lineage.flows import Flow, Op, Pairs, pairs_of, port
@@ -135,3 +135,39 @@ def test_names_of_ports(flow: Flow) -> None:
     assert ports.seen_receivers(port("v[2].in1")) == [Port("v", "in1")]
     assert ports.in_log(port("w.out")) == port("merge(w).out")
     assert ports.in_log(port("a.out")) == port("a.out")
+
+
+class TakenInSlots(MemoryLogStore):
+    """The groups of slots begin with other code than their run."""
+
+    def start_run(self, spec: RunSpec, *, alone: bool = False, code: bytes | None = None) -> Run:
+        run = super().start_run(spec, alone=alone, code=code)
+        for name in (name for name in spec.groups if name.startswith(("v[", "w["))):
+            self.take_code(run.run_id, name, f"code of {name}", "f", by="a person")
+        return run
+
+
+def test_an_event_that_a_merger_has_passed_on_has_the_code_that_made_it() -> None:
+    store = TakenInSlots()
+    flow = Flow(store, replicated(), [("a.out", "x.out")], groups=[("a", "dispatch(v)"), ("merge(w)", "x")])
+    flow.run = replace(
+        flow.run, spec=replace(flow.run.spec, replicated={"v": ReplicatedShape(("v.1",), len(SLOTS), 1)})
+    )
+    flow.to_the_end()
+    number = {change.group: change.number for change in store.code_changes(flow.run.run_id)}
+    seen_codes = set()
+    for target in sorted({b[1] for _, b in flow.relationships() if b[0] == "x.out"}):
+        origin = backward(store, flow.run, "x.out", target)
+        assert {event.code for event in (*origin.events("x.out"), *origin.events("a.out"))} == {0}
+        for event in origin.events("w.out"):
+            (inset,) = origin.after(event)
+            assert event.code == number[f"w[{inset.slot}]"]
+            seen_codes.add(event.code)
+    assert seen_codes <= {number[f"w[{slot}]"] for slot in SLOTS} and seen_codes
+    used = forward(store, flow.run, "a.out", list(range(1, 10)))
+    assert {event.code for event in used.events("w.out")} <= seen_codes
+    raw = backward(store, flow.run, "w.out", 1, slots=True)
+    assert raw.roots[0].code == 0, "the Merger's own"
+    (root,) = backward(store, flow.run, "w.out", 1).roots
+    assert root.code in seen_codes
+    store.dispose()
