@@ -94,8 +94,12 @@ def _take_new_code(store: LogStore, run: Run, group: str | None) -> None:
         if status.state in CONCLUDED and not reopens:
             continue
         number = take_new_code(store, run, status.group, f"logio retry --code new by {getuser()} on {this_host()}")
-        keeps = f"; the one that is {status.state} keeps code {status.code}" if status.state in ALIVE else ""
-        out.print(f"group {status.group}: its next driver gets code {number}{keeps}", markup=False)
+        said = f"its next driver gets code {number}"
+        if number == status.code:
+            said = f"{run.spec.bundle_root} holds no other code than code {number}, which it has"
+        elif status.state in ALIVE:
+            said += f"; the one that is {status.state} keeps code {status.code}"
+        out.print(f"group {status.group}: {said}", markup=False)
 
 
 def _launch(context: LaunchContext, group: str) -> int:
