@@ -43,7 +43,8 @@ class ParquetSource(SourceOperator):
     or a pattern, whose last part has ``*``, ``?`` or ``[...]``. What a pattern matches, in the order of the names, is fixed
     when the run is started; each file is a read action of its own, and must not change: one that is overwritten is noticed
     before any event is made of the change, and parks the group (docs/correctness.md says what is not seen: memory maps,
-    and bytes patched in files above 256 MiB). `columns` are those to read (all by default). `ordered_by` names a column each file must be sorted by, ascending, ties allowed.
+    and bytes patched in files above 256 MiB). `columns` are those to read (all by default).
+    `ordered_by` names a column each file must be sorted by, ascending, ties allowed.
     `transform` is a pure function table → table with the same number of rows, applied to each event; it may take ``params``,
     the run's parameters. Timestamps become
     timestamp[us] in UTC without zone. Raises PipelineDefinitionError.
