@@ -62,6 +62,8 @@ class LocalRun:
         launcher = context.launcher
         work_dir = launcher.work_dir if isinstance(launcher, LocalProcessLauncher) else None
         self._ender = DriverEnder(context.store, context.run, self._groups, work_dir, halt_grace)
+        self._met: set[str] = set()
+        """Groups that need no launch for having been halted before this run: they were seen otherwise, or launched."""
         self._finished: dict[str, int] = {}
         """Group → incarnation that was seen finished: halted under the same one, it was reopened."""
         self._peak: dict[str, int] = {}
@@ -80,7 +82,6 @@ class LocalRun:
         began = time.monotonic()
         store, run = self._context.store, self._context.run
         try:
-            self._resume()
             outcome = self._supervise(on_snapshot)
         except BaseException:
             self._ender.end(lambda: False)
@@ -96,10 +97,13 @@ class LocalRun:
             "summing up", lambda: summarize(store, run, self._context.pipeline, outcome, seconds, self._peak)
         )
 
-    def _resume(self) -> None:
-        for status in self._context.store.groups(self._run_id):
-            if status.group in self._groups and status.state is GroupState.HALTED:
-                self._launch_again(status, "resumed")
+    def _why_again(self, status: GroupStatus) -> str | None:
+        """Why a halted group is launched, or None if it stays halted."""
+        if status.state is not GroupState.HALTED:
+            return None
+        if status.group not in self._met:
+            return "resumed"
+        return "reopened" if self._finished.get(status.group) == status.incarnation else None
 
     def _launch_again(self, status: GroupStatus, reason: str) -> None:
         """Launch a group that only a person restarts. If another process was faster, its driver is watched like ours."""
@@ -150,19 +154,29 @@ class LocalRun:
         return bool(unfinished) and unfinished.isdisjoint(self._groups)
 
     def _tend(self, name: str) -> GroupState | None:
+        """The state of a group after what it needed was done, or None if it is unknown or about to change.
+
+        Without the log there is no claim, so no launch: the next look tries again.
+        """
         if self._halts:
             return None
         try:
-            observation = tend(self._context, self._watchers[name], name)
+            return self._look_and_launch(name)
         except LogUnavailable as error:
             self._say_unavailable(str(error))
             return None
+
+    def _look_and_launch(self, name: str) -> GroupState | None:
+        observation = tend(self._context, self._watchers[name], name)
         status = observation.status
         if status is None:
             self._say_unavailable(observation.unavailable)
             return None
-        if status.state is GroupState.HALTED and self._finished.get(name) == status.incarnation:
-            self._launch_again(status, "reopened")
+        reason = self._why_again(status)
+        if reason is not None:
+            self._launch_again(status, reason)
+        self._met.add(name)
+        if reason is not None:
             return None
         if status.state in CONCLUDED:
             self._finished[name] = status.incarnation

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -248,6 +249,35 @@ def test_groups_that_were_halted_are_launched_again(context: LaunchContext, laun
     summary = second.end()
     assert {group.incarnation for group in summary.groups} == {2}
     assert summary.recoveries == 0, "a person's wish is no recovery"
+
+
+def test_a_launch_waits_for_a_log_that_refuses_writes(
+    context: LaunchContext, launcher: Sleepers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    launcher.behaviour = registering(context.store)
+    first = Running(LocalRun(context, poll=0.02, halt_grace=0.2))
+    eventually(lambda: set(launcher.processes) == GROUPS, what="all launched")
+    first.local.halt()
+    first.end()
+    launcher.processes.clear()
+    claim, refused = context.store.claim, [True]
+
+    def disk_full(run_id: int, group: str, **arguments: Any) -> Claim:
+        if group == "totals" and refused[0]:
+            raise LogUnavailable("database or disk is full")
+        return claim(run_id, group, **arguments)
+
+    monkeypatch.setattr(context.store, "claim", disk_full)
+    second = Running(LocalRun(context, poll=0.02, halt_grace=0.2))
+    eventually(lambda: set(launcher.processes) == GROUPS - {"totals"}, what="the others are launched")
+    time.sleep(0.2)
+    assert len(launcher.alive()) == len(GROUPS) - 1, "a group that cannot be claimed yet ends no driver"
+    refused[0] = False
+    eventually(lambda: set(launcher.processes) == GROUPS, what="the log takes writes again, and the group is launched")
+    second.local.halt()
+    summary = second.end()
+    assert {group.incarnation for group in summary.groups} == {2}
+    assert summary.recoveries == 0
 
 
 def test_a_dead_driver_is_replaced_and_counted(context: LaunchContext, launcher: Sleepers) -> None:
