@@ -126,10 +126,9 @@ def hand_over(effects: fx.Effects) -> HandOver:
 
 
 def pending_write(effect: fx.LogWrite) -> PendingWrite:
-    """A write action as its writer gets it; large bodies are read back from the payload store."""
-    return PendingWrite(
-        effect.operator, effect.connection, effect.number, effect.header, effect.records, effect.body or b""
-    )
+    """A write action as its writer gets it: with its body, or with the reference of a body that is not in memory."""
+    body, ref = effect.body or b"", None if effect.body else effect.ref
+    return PendingWrite(effect.operator, effect.connection, effect.number, effect.header, effect.records, body, ref)
 
 
 class CommitQueue:

@@ -56,11 +56,17 @@ class GroupProtocol:
         self.ledger = Ledger(frozenset(lineage_in) | mine)
 
     def _is_fused(self, sender: Port, receiver: Port) -> bool:
-        """Whether events are handed over in memory. The chain is cut where they must wait: for write actions, for a turn."""
+        """Whether events are handed over in memory.
+
+        The chain is cut where they must wait: for write actions, for a turn, and in front of a chain that is evaluated
+        before the group gets its events, because an operator of another kind makes its events within the group.
+        """
         if receiver.operator not in self.operators:
             return False
-        waits = self.operators[sender.operator].spec.sends_after_writes
-        return not waits and self.operators[receiver.operator].order is None
+        before, behind = self.operators[sender.operator].spec, self.operators[receiver.operator]
+        if before.sends_after_writes or behind.order is not None:
+            return False
+        return before.evaluated or not behind.spec.evaluated
 
     def inputs_from_log(self) -> list[Port]:
         """Input ports of the group whose events are pulled from the log and whose stream has not ended."""
@@ -207,6 +213,16 @@ class GroupProtocol:
         return effects
 
     # --- questions ----------------------------------------------------------------------------------------------------
+
+    def fused(self, sender: Port) -> Sequence[Port]:
+        """Receivers that get the events of an output port in memory."""
+        return self._local.get(sender, ())
+
+    def is_logged(self, sender: Port) -> bool:
+        """Whether every event of an output port has a row in the log: it leaves the group, or lineage keeps it."""
+        captured = sender.name in self.operators[sender.operator].spec.lineage_out
+        kept = any(self.ledger.keeps(receiver) for receiver in self.fused(sender))
+        return captured or kept or bool(self._remote.get(sender))
 
     def source(self, operator: str) -> SourceProtocol:
         protocol = self.operators[operator]

@@ -70,6 +70,10 @@ class Ledger:
         """The step made an Output Set or a write action: it should be committed without waiting for the flush timer."""
         self.received = 0
 
+    def keeps(self, receiver: Port) -> bool:
+        """Whether lineage keeps the rows of a receiver port."""
+        return receiver in self._lineage_in
+
     def receive(self, receiver: Port, event: Event, *, in_log: bool) -> None:
         self._receipts[receiver, event.event_id] = _Receipt(event, in_log)
         if in_log:

@@ -113,6 +113,8 @@ class OperatorSpec:
     """The cyclic order in which events of the input ports are used; empty if there is none."""
     sends_after_writes: bool = False
     """Steps 5 and 6 of Algorithm 3 swapped: events of an Output Set are sent when its write actions are done."""
+    evaluated: bool = False
+    """Its events are evaluated before the group gets them (mode ``dataframe``): what it makes of an event comes with it."""
     quarantines: bool = False
     """An Input Set whose generation raises is set aside instead of failing the group."""
 
