@@ -2,6 +2,8 @@
 
 from airflow_logio.dataflow.accumulators import Sums
 from airflow_logio.dataflow.action_writers import CheckableWriter, ConditionalWriter, IdempotentWriter
+from airflow_logio.dataflow.dataset_writer import DatasetWriter
+from airflow_logio.dataflow.frame_operators import FrameOperator
 from airflow_logio.dataflow.function_operators import BatchOperator, FunctionOperator, WindowedOperator
 from airflow_logio.dataflow.functions import generate, stateless
 from airflow_logio.dataflow.lineage_scopes import LineageScope, lineage_paths, lineage_ports
@@ -26,7 +28,14 @@ from airflow_logio.dataflow.pipeline import Node, Pipeline
 from airflow_logio.dataflow.reads import FunctionRead, TableRead
 from airflow_logio.dataflow.replication import ByKey, Dispatcher, LeastLoaded, Merger, Partition, Replicated, RoundRobin
 from airflow_logio.dataflow.sinks import Count
-from airflow_logio.dataflow.sources import ConnectedSource, ParquetSource, QuerySource, SourceConnection
+from airflow_logio.dataflow.sources import (
+    ConnectedSource,
+    FolderSource,
+    ParquetSource,
+    QuerySource,
+    RangeSource,
+    SourceConnection,
+)
 from airflow_logio.dataflow.synchronized import Synchronized
 from airflow_logio.dataflow.table_writer import TableWriter
 from airflow_logio.dataflow.windows import EveryEvents, Tumbling, Window
@@ -40,9 +49,12 @@ __all__ = [
     "ConditionalWriter",
     "ConnectedSource",
     "Count",
+    "DatasetWriter",
     "Dispatcher",
     "EveryEvents",
     "External",
+    "FolderSource",
+    "FrameOperator",
     "FunctionOperator",
     "FunctionRead",
     "Group",
@@ -62,6 +74,7 @@ __all__ = [
     "Pipeline",
     "PortTable",
     "QuerySource",
+    "RangeSource",
     "Replicated",
     "RoundRobin",
     "SinkOperator",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from airflow_logio.dataflow.definition import Definition
+from airflow_logio.dataflow.frame_operators import FrameFunctionOperator
 from airflow_logio.dataflow.function_operators import FunctionOperator, WindowedOperator, windowed
 from airflow_logio.dataflow.functions import GenerativeFunction, StatelessFunction, name_of
 from airflow_logio.dataflow.operator_groups import Group
@@ -12,7 +13,7 @@ from airflow_logio.dataflow.operators import Operator
 from airflow_logio.dataflow.several_functions import SeveralFunctions
 from airflow_logio.dataflow.validation import check_operator
 from airflow_logio.dataflow.windows import Window
-from airflow_logio.protocol.values import Port
+from airflow_logio.protocol.values import ExecutionMode, Port
 
 
 def made(definition: Definition, name: str, function: object, window: object) -> object:
@@ -26,7 +27,8 @@ def made(definition: Definition, name: str, function: object, window: object) ->
     if window is not None:
         definition.refuse(f"operator {name!r} has a window, but {function!r} is no @generate function")
     if isinstance(function, StatelessFunction):
-        return FunctionOperator(function)
+        in_spark = function.mode is ExecutionMode.DATAFRAME
+        return FrameFunctionOperator(function) if in_spark else FunctionOperator(function)
     if callable(function) and not isinstance(function, Operator | type):
         definition.refuse(
             f"operator {name!r} is the plain function {name_of(function)!r}; decorate it: @stateless or @generate(...)"

@@ -38,6 +38,7 @@ class StatelessFunction:
     state_version: int = 1
     asks: tuple[str, ...] = ()
     on_error: str = "fail"
+    mode: ExecutionMode = ExecutionMode.DRIVER
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self.fn(*args, **kwargs)
@@ -72,6 +73,7 @@ def stateless(fn: Function, /) -> StatelessFunction: ...
 @overload
 def stateless(
     *,
+    mode: str = ...,
     inputs: Iterable[str] = ...,
     outputs: Iterable[str] = ...,
     columns: Iterable[str] | None = ...,
@@ -82,6 +84,7 @@ def stateless(
     fn: Function | None = None,
     /,
     *,
+    mode: str = "driver",
     inputs: Iterable[str] = ("in",),
     outputs: Iterable[str] = ("out",),
     columns: Iterable[str] | None = None,
@@ -90,7 +93,12 @@ def stateless(
 ) -> StatelessFunction | Callable[[Function], StatelessFunction]:
     """A deterministic function of each event: ``fn(table)`` returns a table, ``{output port: table}``, or None.
 
-    It gets an Arrow table, and may return frames of pandas or polars instead (`frames.as_table`).
+    Mode ``driver``: it gets an Arrow table, and may return frames of pandas or polars instead (`frames.as_table`).
+
+    Mode ``dataframe``: it gets a DataFrame of Spark and returns one, or ``{output port: DataFrame}`` with every port; its
+    records stay on the executors. It is evaluated lazily together with its neighbours, perhaps more than once, so it must
+    run no job itself (``count()``, ``collect()``). Each event makes one event per port, also without records. It may take
+    ``port`` and ``params``.
 
     `columns` are the input columns it needs (all by default). A parameter named ``port`` gets the input port, ``params`` the
     run's parameters (a mapping), ``event_ids`` a list with the number of the event on the sender's port, as `logio lineage`
@@ -101,14 +109,17 @@ def stateless(
     """
 
     def wrap(function: Function) -> StatelessFunction:
+        where = _stateless_mode(mode, function)
+        facts = ("port", PARAMS) if where is ExecutionMode.DATAFRAME else ("port", "event_ids", PARAMS)
         wrapped = StatelessFunction(
             function,
             _ports(inputs),
             _ports(outputs),
             check_columns(columns),
             state_version,
-            _asks(function, ("port", "event_ids", PARAMS), ()),
+            _asks(function, facts, ()),
             on_error,
+            where,
         )
         return _dressed(wrapped, function)
 
@@ -172,6 +183,11 @@ def generate(
 
     def wrap(function: Function) -> GenerativeFunction:
         where = _mode(mode)
+        if where is ExecutionMode.DATAFRAME:
+            raise PipelineDefinitionError(
+                f"function {name_of(function)!r} generates from Input Sets and has mode 'dataframe', which only stateless "
+                "functions have yet. Use mode='executors': Spark gets the records of many Input Sets in one DataFrame"
+            )
         named, ports = dict(reads or {}), _ports(inputs)
         if not ports:
             raise PipelineDefinitionError(
@@ -224,6 +240,16 @@ def _mode(mode: str) -> ExecutionMode:
         raise PipelineDefinitionError(
             f"mode {mode!r} is not one of {quoted(modes)}.{did_you_mean(mode, modes)}"
         ) from None
+
+
+def _stateless_mode(mode: str, function: Function) -> ExecutionMode:
+    where = _mode(mode)
+    if where is ExecutionMode.EXECUTORS:
+        raise PipelineDefinitionError(
+            f"function {name_of(function)!r} is stateless and has mode 'executors', which is for the Input Sets of a window. "
+            "Use mode='dataframe', or the default mode 'driver'"
+        )
+    return where
 
 
 def _asks(

@@ -9,6 +9,7 @@ from airflow_logio.dataflow.names import did_you_mean, quoted
 from airflow_logio.dataflow.operators import Operator, SourceOperator, StatelessOperator
 from airflow_logio.dataflow.replication.partition import Partition
 from airflow_logio.dataflow.replication.replicated import Replicated
+from airflow_logio.protocol.values import ExecutionMode
 
 
 def check_replicated(definition: Definition, graph: Graph, one: Replicated) -> None:
@@ -29,13 +30,7 @@ def check_replicated(definition: Definition, graph: Graph, one: Replicated) -> N
             definition.refuse(f"{where} is a source: it reads once. Put what follows it into a group of its own")
         if isinstance(operator, ManualOperator):
             definition.refuse(f"{where} is written by hand with the LOG.io API, which knows no slots")
-        if operator.port_order:
-            definition.refuse(f"{where} uses its input ports in a declared order, which its slots could not keep")
-        if operator.needs_event_ids:
-            definition.refuse(
-                f"{where} uses the ids of its events (event_ids, or lineage_column): each slot of a replicated group counts "
-                "its events on its own. Put it in front of the group, or behind it"
-            )
+        _check_kind(definition, where, operator)
         _check_state(definition, where, operator, one.partition)
         for connection, guarantee in operator.writes().items():
             if guarantee != "conditional":
@@ -47,6 +42,21 @@ def check_replicated(definition: Definition, graph: Graph, one: Replicated) -> N
     if one.ordered:
         _check_order(definition, graph, one)
     _check_neighbours(definition, graph, one)
+
+
+def _check_kind(definition: Definition, where: str, operator: Operator) -> None:
+    if operator.mode is ExecutionMode.DATAFRAME:
+        definition.refuse(
+            f"{where} runs in mode 'dataframe': executors share its work already. Put it into a group of its own, and give "
+            "that more executors"
+        )
+    if operator.port_order:
+        definition.refuse(f"{where} uses its input ports in a declared order, which its slots could not keep")
+    if operator.needs_event_ids:
+        definition.refuse(
+            f"{where} uses the ids of its events (event_ids, or lineage_column): each slot of a replicated group counts "
+            "its events on its own. Put it in front of the group, or behind it"
+        )
 
 
 def _check_state(definition: Definition, where: str, operator: Operator, partition: Partition) -> None:

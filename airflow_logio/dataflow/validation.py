@@ -10,7 +10,9 @@ from __future__ import annotations
 from itertools import combinations
 
 from airflow_logio.dataflow.action_writers import GUARANTEES, ActionWriter
+from airflow_logio.dataflow.dataset_writer import DatasetWriter
 from airflow_logio.dataflow.definition import Definition
+from airflow_logio.dataflow.frame_operators import FrameOperator
 from airflow_logio.dataflow.graph import Graph
 from airflow_logio.dataflow.group_order import groups_in_order
 from airflow_logio.dataflow.lineage_scopes import has_path
@@ -18,6 +20,7 @@ from airflow_logio.dataflow.manual_operator import ManualOperator, check_alone, 
 from airflow_logio.dataflow.names import check_count, check_name, did_you_mean, may_be_one_table, quoted
 from airflow_logio.dataflow.operators import BatchGenerator, Operator, SourceOperator, WriterOperator
 from airflow_logio.dataflow.quarantine_check import check_on_error, check_quarantines
+from airflow_logio.dataflow.sources import RangeSource
 from airflow_logio.dataflow.table_writer import TableWriter
 from airflow_logio.protocol.values import ExecutionMode
 
@@ -72,11 +75,28 @@ def _check_ports(definition: Definition, name: str, operator: Operator) -> None:
 
 def _check_mode(definition: Definition, name: str, operator: Operator) -> None:
     if operator.mode is ExecutionMode.DATAFRAME:
-        definition.refuse(
-            f"operator {name!r} runs in mode 'dataframe', which comes with the next release; use 'executors'"
-        )
+        _check_frames(definition, name, operator)
     if operator.mode is ExecutionMode.EXECUTORS and not isinstance(operator, BatchGenerator):
         definition.refuse(f"operator {name!r} runs in mode 'executors', so its class must also be a BatchGenerator")
+
+
+def _check_frames(definition: Definition, name: str, operator: Operator) -> None:
+    if not isinstance(operator, FrameOperator | RangeSource | DatasetWriter):
+        definition.refuse(
+            f"operator {name!r} runs in mode 'dataframe', so its class must be a FrameOperator (stateless functions), a "
+            "RangeSource or a DatasetWriter; windows run in mode 'executors'"
+        )
+    if operator.on_error != "fail":
+        definition.refuse(
+            f"operator {name!r} runs in mode 'dataframe' with on_error={operator.on_error!r}: its events are evaluated in "
+            "chains, so one cannot be set aside alone. Leave on_error out"
+        )
+    if operator.port_order:
+        definition.refuse(f"operator {name!r} runs in mode 'dataframe', which knows no port_order")
+    if operator.needs_event_ids:
+        definition.refuse(
+            f"operator {name!r} runs in mode 'dataframe': its events have no ids yet when it is evaluated"
+        )
 
 
 def _check_connections(definition: Definition, name: str, operator: Operator) -> None:
@@ -108,7 +128,7 @@ def _check_writer(definition: Definition, name: str, operator: Operator) -> None
     if operator.writes() != {operator.connection: operator.write_guarantee}:
         definition.refuse(f"writer {name!r} overrides writes(); a writer has one connection and one guarantee")
     base = GUARANTEES[str(operator.write_guarantee)]
-    if not isinstance(operator, base | TableWriter):
+    if not isinstance(operator, base | TableWriter | DatasetWriter):
         definition.refuse(
             f"writer {name!r} says that its write actions are {operator.write_guarantee}, but "
             f"{type(operator).__name__} is no {base.__name__}"

@@ -32,6 +32,8 @@ class WriteAction:
     description: Mapping[str, Any] = field(default_factory=dict)
     slot: int = 0
     """The slot of the key space, where the operator is replicated."""
+    dataset: str | None = None
+    """Of a `DatasetWriter`: where the manifest of its records is, in the payload store; then it has no `records`."""
 
     @property
     def key(self) -> str:

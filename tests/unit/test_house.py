@@ -87,10 +87,11 @@ def test_the_port_loads_no_database() -> None:
 PUBLIC = re.findall(
     r"\w+",
     """
-    BatchGenerator BatchOperator ByKey CheckableWriter ConditionalWriter ConnectedSource Count Dispatcher
-    EveryEvents External FunctionOperator FunctionRead Group IdempotentWriter InputEvent InputSet LeastLoaded
-    LineageScope ManualOperator Marker Merger Node Operator ParquetSource ParquetWriter Partition Pipeline
-    PortTable QuerySource Replicated RoundRobin SinkOperator SourceBatch SourceConnection SourceOperator
+    BatchGenerator BatchOperator ByKey CheckableWriter ConditionalWriter ConnectedSource Count DatasetWriter
+    Dispatcher EveryEvents External FolderSource FrameOperator FunctionOperator FunctionRead Group
+    IdempotentWriter InputEvent InputSet LeastLoaded LineageScope ManualOperator Marker Merger Node Operator
+    ParquetSource ParquetWriter Partition Pipeline
+    PortTable QuerySource RangeSource Replicated RoundRobin SinkOperator SourceBatch SourceConnection SourceOperator
     StatefulOperator StatelessOperator Sums Synchronized TableRead TableWriter Tumbling Window WindowedOperator
     WriteAction WriterOperator __version__ generate lineage_paths lineage_ports open_store stateless
     """,

@@ -1,7 +1,9 @@
 """Ready-made sources, and the base class of an author's own that read a connection."""
 
 from airflow_logio.dataflow.sources.connected import ConnectedSource, SourceConnection
+from airflow_logio.dataflow.sources.folder import FolderSource
 from airflow_logio.dataflow.sources.parquet import ParquetSource
 from airflow_logio.dataflow.sources.query import QuerySource
+from airflow_logio.dataflow.sources.ranges import RangeSource
 
-__all__ = ["ConnectedSource", "ParquetSource", "QuerySource", "SourceConnection"]
+__all__ = ["ConnectedSource", "FolderSource", "ParquetSource", "QuerySource", "RangeSource", "SourceConnection"]

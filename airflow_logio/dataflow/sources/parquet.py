@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import string
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -13,11 +11,12 @@ from airflow_logio.dataflow.describing import source, stable_name
 from airflow_logio.dataflow.event_stream import OrderCheck, regroup, uniform
 from airflow_logio.dataflow.fingerprints import parquet_fingerprint
 from airflow_logio.dataflow.frames import needed_table
-from airflow_logio.dataflow.names import check_column, check_count, check_name, did_you_mean
+from airflow_logio.dataflow.names import check_column, check_count, did_you_mean
 from airflow_logio.dataflow.operators import SourceBatch, SourceOperator
 from airflow_logio.dataflow.parameters import for_function
 from airflow_logio.dataflow.schema_text import SCHEMA, schema_text
 from airflow_logio.dataflow.sources.files import OpenFile, matching, opened, parquet, row_count
+from airflow_logio.dataflow.sources.placeholders import placeholders_of, resolved
 from airflow_logio.errors import (
     ConfigurationError,
     ExternalUnavailable,
@@ -70,7 +69,7 @@ class ParquetSource(SourceOperator):
         self.records_per_event = check_count("records_per_event", records_per_event)
         self.columns = None if columns is None else tuple(columns)
         self._transform = transform
-        self._placeholders = frozenset().union(*map(_placeholders, self.paths))
+        self._placeholders = frozenset().union(*map(placeholders_of, self.paths))
         if not self.paths:
             raise PipelineDefinitionError("a ParquetSource of no files; give a path, several, or a pattern")
 
@@ -97,7 +96,7 @@ class ParquetSource(SourceOperator):
         Raises ConfigurationError if there is no such file, or no such column in it.
         """
         try:
-            files = [file for path in self.paths for file in matching(self._resolved(path, params))]
+            files = [file for path in self.paths for file in matching(resolved(path, self._placeholders, params))]
         except ValueError as error:  # a NUL, half a surrogate pair
             raise ConfigurationError(f"no file can have the name {self.paths!a}: {error}") from error
         path = files[0]
@@ -217,14 +216,6 @@ class ParquetSource(SourceOperator):
             )
         return changed
 
-    def _resolved(self, path: str, params: Mapping[str, Any]) -> str:
-        missing = sorted(self._placeholders - set(params))
-        if missing:
-            raise ConfigurationError(f"path {path!r} needs run parameter {missing[0]!r}, which has no value")
-        path = path.format_map({name: str(params[name]) for name in self._placeholders})
-        # Recorded as absolute: the driver that replays the action may have another working directory.
-        return path if "://" in path else os.path.abspath(os.path.expanduser(path))
-
     def _columns_in(self, path: str, names: list[str]) -> list[str]:
         columns = list(names if self.columns is None else self.columns)
         for name in [*columns, *filter(None, [self.ordered_by])]:
@@ -233,22 +224,6 @@ class ParquetSource(SourceOperator):
             if names.count(name) > 1:
                 raise ConfigurationError(f"{path} has {names.count(name)} columns {name!r}; rename them in the file")
         return columns
-
-
-def _placeholders(path: object) -> frozenset[str]:
-    if not isinstance(path, str) or not path:
-        raise PipelineDefinitionError(f"path is {path!r}; give a string")
-    try:
-        fields = [(name, spec, conversion) for _, name, spec, conversion in string.Formatter().parse(path)]
-    except ValueError as error:
-        raise PipelineDefinitionError(f"path {path!r}: {error}") from error
-    names = set()
-    for name, spec, conversion in fields:
-        if name is not None:
-            if spec or conversion:
-                raise PipelineDefinitionError(f"path {path!r}: write {{{name}}} without format or conversion")
-            names.add(check_name("parameter", name))
-    return frozenset(names)
 
 
 def _tables_from(file: Any, columns: Iterable[str], first: int) -> Iterator[pa.Table]:

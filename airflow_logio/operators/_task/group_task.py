@@ -18,6 +18,7 @@ from airflow_logio.operators._task.run_lookup import driver_log
 from airflow_logio.protocol.replicas import base_operator
 from airflow_logio.protocol.states import CONCLUDED, WAITING, GroupState
 from airflow_logio.runtime.figures.whole_group import deciding
+from airflow_logio.runtime.launch.bundle import has_frames
 from airflow_logio.runtime.launch.launcher import LaunchContext, launch_group
 from airflow_logio.runtime.supervision.group_watch import Observation
 from airflow_logio.runtime.supervision.presence import SupervisionWatch
@@ -118,7 +119,8 @@ class GroupTask:
             for name in settings.__slots__
             if name not in ("conf", "env_vars") and getattr(settings, name) not in (None, False)
         }
-        conf = settings.effective_conf(self.context.pipeline.groups[self.group].spark)
+        pipeline = self.context.pipeline
+        conf = settings.effective_conf(pipeline.groups[self.group].spark, frames=has_frames(pipeline, self.group))
         log.info("Group %s: Spark settings %s, environment %s", self.group, shown, sorted(settings.env_vars))
         log.info("Group %s: Spark properties %s", self.group, redact(conf))
 

@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from airflow_logio.errors import LogUnavailable
 from airflow_logio.protocol.recovery import LoggedEvent
 from airflow_logio.protocol.values import Port
+from airflow_logio.runtime.driver.evaluation import Evaluation
 from airflow_logio.runtime.driver.lanes import Lane
 from airflow_logio.runtime.driver.mailbox import Closed, Mailbox
 from airflow_logio.runtime.payloads.bodies import Bodies, size_of
@@ -27,7 +28,10 @@ size."""
 
 
 class Channel:
-    """One thread for all input ports of a group that are fed from the log. `may_move`: the group is a replica."""
+    """One thread for all input ports of a group that are fed from the log.
+
+    `evaluation` evaluates the events of its chains on the way. `may_move`: the group is a replica.
+    """
 
     def __init__(
         self,
@@ -37,6 +41,7 @@ class Channel:
         mailbox: Mailbox,
         failed: Callable[[BaseException], None],
         *,
+        evaluation: Evaluation | None = None,
         may_move: bool = False,
     ) -> None:
         self._session = session
@@ -44,6 +49,7 @@ class Channel:
         self._bodies = bodies
         self._mailbox = mailbox
         self._failed = failed
+        self._evaluation = evaluation
         self._may_move = may_move
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="logio-channel", daemon=True)
@@ -104,5 +110,7 @@ class Channel:
         return self._session.fetch_all(cursors, max_events=FETCH_EVENTS, max_bytes=FETCH_BYTES)
 
     def _hand_over(self, receiver: Port, logged: LoggedEvent) -> None:
-        event = logged.event
-        self._mailbox.put_input((receiver, self._bodies.unpacked(event)), size_of(event))
+        event = self._bodies.unpacked(logged.event)
+        if self._evaluation is not None and self._evaluation.wants(receiver):
+            event = self._evaluation.event(receiver, event)
+        self._mailbox.put_input((receiver, event), size_of(logged.event))

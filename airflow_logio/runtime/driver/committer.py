@@ -10,7 +10,9 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Sequence
+from typing import Any
 
+import pyarrow as pa
 from msgspec.structs import replace
 
 from airflow_logio.crash import CrashPoint, crash_here
@@ -18,7 +20,9 @@ from airflow_logio.errors import LogUnavailable
 from airflow_logio.protocol import effects as fx
 from airflow_logio.protocol.commit_queue import CommitQueue, CommitStep, HandOver
 from airflow_logio.protocol.values import Kind, Port
+from airflow_logio.runtime.datasets.evaluated import Evaluated
 from airflow_logio.runtime.payloads.bodies import Bodies
+from airflow_logio.runtime.payloads.dataset import Dataset
 from airflow_logio.runtime.systems.arrow import encode
 from airflow_logio.store.port import GroupSession
 from airflow_logio.store.records import Collected
@@ -146,10 +150,17 @@ class Committer:
 def _payload_bytes(effect: fx.Effect) -> int:
     match effect:
         case fx.LogEvent(event, _):
-            return len(event.body) if event.body else getattr(event.payload, "nbytes", 0)
+            return _bytes(event.body, event.payload)
         case fx.LogWrite() | fx.LogRead():
-            return len(effect.body) if effect.body else getattr(effect.payload, "nbytes", 0)
+            return _bytes(effect.body, effect.payload)
     return 0
+
+
+def _bytes(body: bytes | None, payload: Any) -> int:
+    """What goes into the log; of a dataset, as good as nothing."""
+    if body:
+        return len(body)
+    return payload.nbytes if isinstance(payload, pa.Table) else 0
 
 
 def serialize(effects: fx.Effects, bodies: Bodies) -> fx.Effects:
@@ -161,6 +172,12 @@ def serialize(effects: fx.Effects, bodies: Bodies) -> fx.Effects:
     result: fx.Effects = []
     for effect in effects:
         match effect:
+            case fx.LogEvent(event, _) if event.kind is Kind.DATA and isinstance(event.payload, Evaluated):
+                dataset = event.payload.materialized
+                sent[event.sender] = sent.get(event.sender, 0) + dataset.nbytes
+                result.append(replace(effect, event=replace(event, body=b"", ref=str(dataset.reference))))
+            case fx.LogWrite() if isinstance(effect.payload, Dataset):
+                result.append(replace(effect, body=b"", ref=str(effect.payload.reference)))
             case fx.LogEvent(event, _) if event.kind is Kind.DATA:
                 body = encode(event.payload) if event.body is None else event.body
                 sent[event.sender] = sent.get(event.sender, 0) + len(body)

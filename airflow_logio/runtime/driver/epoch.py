@@ -14,7 +14,7 @@ from typing import Any
 from airflow_logio.crash import CrashPoint, crash_here
 from airflow_logio.dataflow.operators import SourceOperator
 from airflow_logio.dataflow.replication import Routes
-from airflow_logio.errors import EpochVoid, Fenced, LogInconsistent, OperatorFailed
+from airflow_logio.errors import ConfigurationError, EpochVoid, Fenced, LogInconsistent, OperatorFailed
 from airflow_logio.protocol.commit_queue import HandOver
 from airflow_logio.protocol.group import GroupProtocol
 from airflow_logio.protocol.logic import Emit
@@ -27,6 +27,7 @@ from airflow_logio.runtime.driver.back_pressure import BackPressure
 from airflow_logio.runtime.driver.channel import Channel
 from airflow_logio.runtime.driver.committer import Committer
 from airflow_logio.runtime.driver.epoch_settings import EpochSettings, Failure
+from airflow_logio.runtime.driver.evaluation import Evaluation, has_chains
 from airflow_logio.runtime.driver.garbage import Collection
 from airflow_logio.runtime.driver.generation import Generation
 from airflow_logio.runtime.driver.jobs import Generated
@@ -40,6 +41,7 @@ from airflow_logio.runtime.driver.source_reader import (
     Exhausted,
     HandedOver,
     ReadBatch,
+    ReadRange,
     SourceReader,
     SourceReaders,
     Stored,
@@ -49,6 +51,7 @@ from airflow_logio.runtime.driver.sweeps import sweeps_of
 from airflow_logio.runtime.driver.writer_threads import writer_threads
 from airflow_logio.runtime.payloads import EpochPayloads
 from airflow_logio.runtime.payloads.bodies import Bodies
+from airflow_logio.runtime.payloads.roots import HOW_TO_CONFIGURE
 from airflow_logio.store.port import GroupSession
 
 log = logging.getLogger(__name__)
@@ -116,8 +119,9 @@ class GroupEpoch:
         sweeps = sweeps_of(self._pipeline, settings.group) if slots is None else []
         self._collection = Collection(names, sweeps, self._bodies.remove)
         self._committer = Committer(session, self._bodies, self._release, self._fail, self._collection.committed)
+        self._evaluation = self._open_evaluation(protocol, epoch)
         self._writers = writer_threads(
-            self._members, slots, settings.connections, self._bodies, self._mailbox.put, self._fail
+            self._members, slots, settings.connections, self._bodies, settings.sessions, self._mailbox.put, self._fail
         )
         self._sources = SourceReaders()
         self._channel: Channel | None = None
@@ -143,6 +147,18 @@ class GroupEpoch:
         if payloads is None:
             return None
         return payloads.epoch(self._settings.run.uid, ref.group, ref.incarnation, epoch)
+
+    def _open_evaluation(self, protocol: GroupProtocol, epoch: int) -> Evaluation | None:
+        if not has_chains(self._members):
+            return None
+        if self._payloads is None:
+            raise ConfigurationError(
+                f"group {self._settings.group!r} has operators of mode 'dataframe', and this deployment has no payload "
+                f"store: {HOW_TO_CONFIGURE}"
+            )
+        ref = self._session.ref
+        job_group = f"logio {self._settings.run.uid} {ref.group} {ref.incarnation} {epoch}"
+        return Evaluation(self._settings, protocol, self._members, self._payloads, job_group)
 
     # --- life ---------------------------------------------------------------------------------------------------------
 
@@ -199,7 +215,9 @@ class GroupEpoch:
             self._settings.slots_of,
         )
         lanes, moves = lanes_of(self._loop.protocol), self._slots is not None
-        self._channel = Channel(self._session, lanes, self._bodies, self._mailbox, self._fail, may_move=moves)
+        self._channel = Channel(
+            self._session, lanes, self._bodies, self._mailbox, self._fail, evaluation=self._evaluation, may_move=moves
+        )
         self._channel.start()
         for name in self._loop.sources:
             operator = self._members[name]
@@ -214,6 +232,7 @@ class GroupEpoch:
                 self._mailbox,
                 self._fail,
                 self._settings.may_start,
+                self._evaluation,
             )
 
     def _stop(self, *, for_good: bool) -> None:
@@ -226,6 +245,8 @@ class GroupEpoch:
         self._load.watch(None)
         if self._payloads is not None:
             self._payloads.stop()
+        if self._evaluation is not None:
+            self._evaluation.stop()
         self._committer.stop()
         self._collection.stop()
         for writer in self._writers.values():
@@ -235,6 +256,8 @@ class GroupEpoch:
         if self._channel is not None:
             self._channel.stop()
         self._generation.join()
+        if self._evaluation is not None:
+            self._evaluation.join()
         if blocked and not for_good:
             raise OperatorFailed(
                 f"{blocked[0]} does not answer, and has been waited for {patience:g} s after this epoch of the group became "
@@ -290,7 +313,7 @@ class GroupEpoch:
             case (Port() as receiver, Event() as event):
                 self._load.took(1, event.records)
                 loop.deliver(receiver, event, now)
-            case ReadBatch() | Stored() | HandedOver() | Exhausted():
+            case ReadBatch() | ReadRange() | Stored() | HandedOver() | Exhausted():
                 self._observe_source(item, now)
             case Discarded(operator, action_id):
                 loop.discarded(operator, action_id, now)
@@ -301,13 +324,16 @@ class GroupEpoch:
             case Failure(error):
                 raise error
 
-    def _observe_source(self, item: ReadBatch | Stored | HandedOver | Exhausted, now: float) -> None:
+    def _observe_source(self, item: ReadBatch | ReadRange | Stored | HandedOver | Exhausted, now: float) -> None:
         loop = self._loop
         match item:
             case ReadBatch(operator, table, offset, about):
                 outputs = self._members[operator].outputs if table.num_rows else ()
                 emits = [Emit(port, table, table.num_rows, about=about) for port in outputs]
                 loop.emit(operator, emits, offset, now)
+            case ReadRange(operator, payload):
+                (port,) = self._members[operator].outputs
+                loop.emit(operator, [Emit(port, payload, payload.num_rows)], 1, now)
             case Stored(operator, ref, records, end):
                 if loop.reads_on(operator):
                     loop.store_effect(operator, ref, records, now)

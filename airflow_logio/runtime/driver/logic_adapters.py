@@ -6,6 +6,7 @@ are known here; `protocol.operator` adds what only it knows. What they say is co
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
@@ -15,18 +16,22 @@ import pyarrow as pa
 
 from airflow_logio.authored_frames import authored_frames
 from airflow_logio.dataflow.action_writers import ActionWriter
+from airflow_logio.dataflow.dataset_writer import DatasetWriter
 from airflow_logio.dataflow.frames import needed_table
+from airflow_logio.dataflow.function_operators import SCHEMAS
 from airflow_logio.dataflow.operators import InputEvent, InputSet, Operator, StatefulOperator, StatelessOperator
 from airflow_logio.dataflow.pipeline import Pipeline
 from airflow_logio.dataflow.replication import Dispatcher, Routes
 from airflow_logio.dataflow.schema_text import SCHEMA, schema_of
 from airflow_logio.dataflow.sources import ParquetSource
-from airflow_logio.dataflow.write_actions import BEGIN
+from airflow_logio.dataflow.write_actions import BEGIN, INSERT
 from airflow_logio.errors import FailurePoint, LogioError, OperatorFailed
 from airflow_logio.protocol.logic import Emit, Logic, OperatorSpec, Output, Write
 from airflow_logio.protocol.replicas import PLACE, PROGRESS
 from airflow_logio.protocol.values import Event, ExecutionMode, Port
+from airflow_logio.runtime.datasets.evaluated import Outputs
 from airflow_logio.runtime.driver.part_check import is_due, may_be_equal
+from airflow_logio.runtime.payloads.bodies import table_of
 from airflow_logio.runtime.systems.arrow import decode
 from airflow_logio.runtime.systems.call_watch import Call
 from airflow_logio.runtime.systems.connections import Connections, StepExternal
@@ -97,9 +102,10 @@ class _Adapter:
         self._fail(error, f"Input Set {inset_id!r}", at, is_first=is_first)
 
     def _input(self, port: str, event: Event) -> InputEvent:
-        table = event.payload
-        if table is None:
+        if event.payload is None:
             table = decode(f"event {event.event_id} of {event.sender}", event.body or b"")
+        else:
+            table = table_of(event.payload)
         place = event.about.get(PLACE)
         progress = event.about.get(PROGRESS, _NO_PROGRESS)
         return InputEvent(port, event.event_id, table, progress, None if place is None else (place[0], place[1]))
@@ -180,6 +186,47 @@ def _with_body(action: Any, serialized: Mapping[int, bytes | None]) -> Output:
     if isinstance(action, Write) and body is not None:
         return Write(action.connection, action.header, action.payload, action.records, body)
     return action  # type: ignore[no-any-return]
+
+
+class FrameLogic(StatelessLogic):
+    """An operator of mode ``dataframe``: what it makes of an event has come with the event (ADR-81).
+
+    Its state is the schemas of what it has sent, by output port: they stay the same for a whole run.
+    """
+
+    def initial_state(self) -> dict[str, Any]:
+        return {SCHEMAS: {}}
+
+    def assign(self, port: str, event: Event, state: dict[str, Any]) -> Mapping[str, Any]:
+        for name, output in self._outputs(port, event).items():
+            known = state[SCHEMAS].setdefault(name, output.schema)
+            if known != output.schema:
+                text = (
+                    f"output port {name!r} has sent records with the columns {_columns(known)}, and now gets "
+                    f"{_columns(output.schema)}: the events of a port have one schema for the whole run"
+                )
+                self._fail_at(OperatorFailed(text), port, event)
+        return super().assign(port, event, state)
+
+    def generate(self, inset_id: str, held: Any, state: Mapping[str, Any]) -> Iterable[Output]:
+        port, event = held
+        if isinstance(self._operator, DatasetWriter):
+            written = event.payload.writes[self._name]
+            yield Write(self._operator.connection, {"action": INSERT}, written, written.num_rows)
+        for name, output in self._outputs(port, event).items():
+            yield Emit(name, output, output.num_rows)
+
+    def _outputs(self, port: str, event: Event) -> Outputs:
+        return {} if isinstance(self._operator, DatasetWriter) else event.payload.then[Port(self._name, port)]
+
+
+def _columns(schema: str) -> str:
+    fields = json.loads(schema)["fields"]
+    return ", ".join(f"{field['name']} {_type_name(field['type'])}" for field in fields) or "none"
+
+
+def _type_name(kind: Any) -> str:
+    return kind if isinstance(kind, str) else str(kind.get("type", kind))
 
 
 class StatefulLogic(_Adapter):
@@ -354,6 +401,7 @@ def specs_of(
                 replayable=getattr(operator, "replayable", True),
                 port_order=tuple(operator.port_order),
                 sends_after_writes=operator.sends_after_writes,
+                evaluated=operator.mode is ExecutionMode.DATAFRAME,
                 quarantines=operator.on_error == "quarantine",
             )
         )
@@ -372,6 +420,8 @@ def _logic(
 ) -> Logic | None:
     if isinstance(operator, Dispatcher):
         return DispatcherLogic(pipeline.name, name, operator, connections, routes_of)
+    if operator.mode is ExecutionMode.DATAFRAME and operator.inputs:
+        return FrameLogic(pipeline.name, name, operator, connections)
     if isinstance(operator, StatelessOperator):
         return StatelessLogic(pipeline.name, name, operator, connections)
     if isinstance(operator, StatefulOperator):

@@ -33,7 +33,7 @@ from airflow_logio.runtime.driver.garbage import Collection
 from airflow_logio.runtime.driver.logic_adapters import captured_inputs, specs_of
 from airflow_logio.runtime.driver.sweeps import sweeps_of
 from airflow_logio.runtime.payloads import EpochPayloads
-from airflow_logio.runtime.payloads.bodies import Bodies
+from airflow_logio.runtime.payloads.bodies import Bodies, table_of
 from airflow_logio.runtime.systems.arrow import encode
 from airflow_logio.runtime.systems.connections import replay
 from airflow_logio.store.port import GroupSession
@@ -204,7 +204,7 @@ class DriverHost:
         return encode(table)
 
     def decode(self, event: Event) -> pa.Table:
-        return self._bodies.unpacked(event).payload
+        return table_of(self._bodies.unpacked(event).payload)
 
     def loaded(self, write: PendingWrite) -> PendingWrite:
         return self._bodies.loaded(write)

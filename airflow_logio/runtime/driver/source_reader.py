@@ -19,7 +19,8 @@ import pyarrow as pa
 from airflow_logio.authored_frames import authored_frames
 from airflow_logio.crash import CrashPoint, crash_here
 from airflow_logio.dataflow.operators import SourceBatch, SourceOperator
-from airflow_logio.dataflow.sources import ConnectedSource
+from airflow_logio.dataflow.sources import ConnectedSource, RangeSource
+from airflow_logio.dataflow.sources.ranges import END, START, is_empty
 from airflow_logio.dataflow.unavailability import advice
 from airflow_logio.errors import (
     ConfigurationError,
@@ -31,6 +32,8 @@ from airflow_logio.errors import (
 )
 from airflow_logio.protocol.commit_queue import DiscardOrder, ReadOrder, SourceOrder
 from airflow_logio.protocol.values import FIRST_EVENT_ID
+from airflow_logio.runtime.datasets.evaluated import Evaluated
+from airflow_logio.runtime.driver.evaluation import Evaluation
 from airflow_logio.runtime.driver.mailbox import Closed, Mailbox
 from airflow_logio.runtime.payloads.payload_store import EpochPayloads
 from airflow_logio.runtime.payloads.roots import HOW_TO_CONFIGURE
@@ -45,6 +48,8 @@ PLAN = "plan"
 """Key of the first read action: what the following ones need to know of it. Kept with the run, not with each action."""
 
 POLL_SECONDS = 0.25
+RANGE_POLL_SECONDS = 1.0
+"""A source without a new range is asked again so often."""
 LEAST_ATTEMPTS = 3
 """A read that fails after a long time has used up the time for replays. It still gets this many attempts."""
 
@@ -60,6 +65,14 @@ class ReadBatch:
     table: pa.Table
     next_offset: int
     about: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class ReadRange:
+    """The event of a range, evaluated."""
+
+    operator: str
+    payload: Evaluated
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +129,7 @@ class SourceReader:
         mailbox: Mailbox,
         failed: Callable[[BaseException], None],
         may_start: Callable[[threading.Event], None],
+        evaluation: Evaluation | None = None,
     ) -> None:
         self._name = name
         self._operator = operator
@@ -126,6 +140,7 @@ class SourceReader:
         self._mailbox = mailbox
         self._failed = failed
         self._may_start = may_start
+        self._evaluation = evaluation
         self._reading = 0
         self._started = False
         self._offset = 0
@@ -243,6 +258,9 @@ class SourceReader:
         self._reading = read.action_id
         what = f"reading source {self._name}"
         self._offset = read.offset
+        if isinstance(self._operator, RangeSource):
+            self._execute_range(what, read)
+            return
         if self._operator.replayable:
             self._replayed(what, lambda: self._bring(self._read(read.action, self._offset)))
             self._mailbox.put_input(self._end(read.action), 0)
@@ -262,6 +280,22 @@ class SourceReader:
         self._mailbox.put_input(HandedOver(self._name), 0)
         if not self._draining.is_set():
             self._mailbox.put_input(self._end(read.action), 0)
+
+    def _execute_range(self, what: str, read: ReadOrder) -> None:
+        """One range is one event: it is read, or it was (`offset` 1)."""
+        evaluation, action = self._evaluation, read.action
+        assert evaluation is not None, f"{self._name} has ranges, and nothing evaluates them"
+        if not read.offset and not is_empty(action):
+            crash_here(CrashPoint.BEFORE_READ)
+            payload = self._replayed(
+                what,
+                lambda: evaluation.range(self._name, self._params, action[START], action[END], read.action_id),
+            )
+            crash_here(CrashPoint.AFTER_READ)
+            self._check_wanted()
+            self._mailbox.put_input(ReadRange(self._name, payload), 0)
+            self._offset = 1
+        self._mailbox.put_input(self._end(action), 0)
 
     def _bring(self, batches: Iterator[SourceBatch]) -> None:
         """Hand over the batches, starting after the last one that was handed over: a replay resumes there."""
@@ -307,6 +341,13 @@ class SourceReader:
             f"the next read action of source {self._name}",
             lambda: self._next_action(previous),
         )
+        while isinstance(self._operator, RangeSource) and following is not None and is_empty(following):
+            self._interrupted.wait(RANGE_POLL_SECONDS)
+            self._check_wanted()
+            following = self._replayed(
+                f"the next range of source {self._name}",
+                lambda: self._next_action(previous),
+            )
         crash_here(CrashPoint.AFTER_NEXT_ACTION)
         return Exhausted(self._name, None if following is None else without_plan(following))
 

@@ -8,33 +8,37 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 from airflow_logio.dataflow.action_writers import ActionWriter
+from airflow_logio.dataflow.dataset_writer import DatasetWriter
 from airflow_logio.dataflow.operators import Operator
+from airflow_logio.errors import SparkLost
 from airflow_logio.protocol.replicas import slot_of
 from airflow_logio.protocol.write_queue import Applied, WriteQueue, WriterKey, WriteStep
 from airflow_logio.protocol.writes import PendingWrite
+from airflow_logio.runtime.datasets.publishing import Copies, DatasetTarget, copied_by_spark
+from airflow_logio.runtime.driver.spark_session import SparkSessions
 from airflow_logio.runtime.payloads.bodies import Bodies
 from airflow_logio.runtime.systems.connections import Connections
-from airflow_logio.runtime.systems.execution import executor_of
+from airflow_logio.runtime.systems.execution import IdempotentExecutor, WriteExecutor, executor_of
 
 
 class WriterThread:
-    """`moves`: how often the slot of the writer has changed owners."""
+    """The thread starts at once."""
 
     def __init__(
         self,
         operator: str,
         writer: ActionWriter,
-        connections: Connections,
+        executor: WriteExecutor,
         bodies: Bodies,
         done: Callable[[Applied], None],
         failed: Callable[[BaseException], None],
-        moves: int = 0,
     ) -> None:
         self._bodies = bodies
         self._actions_at_once = writer.actions_at_once
-        self._executor = executor_of(operator, writer, connections, moves)
+        self._executor = executor
         self._done = done
         self._failed = failed
         self._queue = WriteQueue(operator, writer.connection)
@@ -103,6 +107,7 @@ def writer_threads(
     slots: Mapping[int, int] | None,
     connections: Connections,
     bodies: Bodies,
+    sessions: SparkSessions,
     done: Callable[[Applied], None],
     failed: Callable[[BaseException], None],
 ) -> dict[WriterKey, WriterThread]:
@@ -110,13 +115,28 @@ def writer_threads(
 
     `slots` → how often they have moved; None for a group that is not replicated.
     """
-    return {
-        (name, operator.connection): WriterThread(
-            name, operator, connections, bodies, done, failed, _moves(name, slots)
-        )
-        for name, operator in members.items()
-        if isinstance(operator, ActionWriter)
-    }
+    threads = {}
+    for name, operator in members.items():
+        if isinstance(operator, ActionWriter):
+            if isinstance(operator, DatasetWriter):
+                target = DatasetTarget(operator, bodies.dataset, partial(_copied, sessions))
+                executor: WriteExecutor = IdempotentExecutor(name, operator, target, connections)
+            else:
+                executor = executor_of(name, operator, connections, _moves(name, slots))
+            threads[name, operator.connection] = WriterThread(name, operator, executor, bodies, done, failed)
+    return threads
+
+
+def _copied(sessions: SparkSessions, description: str, copies: Copies) -> None:
+    """`copied_by_spark`, its errors told apart. Raises `SparkLost`, `OSError`, and what the job raises."""
+    try:
+        copied_by_spark(sessions.get(), description, copies)
+    except OSError:
+        raise
+    except Exception as error:
+        if sessions.is_lost(error):
+            raise SparkLost(f"Spark ended while it copied files of {description}: {error}") from error
+        raise OSError(f"files could not be copied: {error}") from error
 
 
 def _moves(operator: str, slots: Mapping[int, int] | None) -> int:

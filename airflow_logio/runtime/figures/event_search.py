@@ -66,7 +66,7 @@ def _search(log: LineageLog, port: Port, values: Mapping[str, str], load: Load |
         header = decode_header(where, stored.header, stored.body, stored.ref)
         if header.kind is not Kind.DATA:
             continue
-        table = decode(where, _bytes(where, stored, load))
+        table = _table(where, stored, load)
         searched += 1
         if set(values) <= set(table.column_names):
             if count := _matches(table, values):
@@ -86,9 +86,9 @@ def _bodies(log: LineageLog, port: Port) -> Iterator[tuple[int, StoredBody]]:
         after = some[-1][0]
 
 
-def _bytes(where: str, stored: StoredBody, load: Load | None) -> bytes:
+def _table(where: str, stored: StoredBody, load: Load | None) -> pa.Table:
     if stored.ref is None or stored.body:
-        return stored.body
+        return decode(where, stored.body)
     if load is None:
         raise ConfigurationError(
             f"the records of {where} are in the payload store; name it where the log is configured"

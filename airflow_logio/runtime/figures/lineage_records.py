@@ -19,8 +19,8 @@ from airflow_logio.store.rules.authored_ports import AuthoredPorts
 from airflow_logio.store.rules.channels import read_channel
 from airflow_logio.store.rules.header import decode_header
 
-Load = Callable[[str, str], bytes]
-"""`Payloads.load`: what it is, and its reference → the bytes. Needed for bodies that are not in the log."""
+Load = Callable[[str, str], pa.Table]
+"""`Payloads.table`: what it is, and its reference → the records. Needed for bodies that are not in the log."""
 
 
 def records(store: LogStore, run: Run, node: EventNode | ReadNode | InputSetNode, load: Load | None = None) -> pa.Table:
@@ -101,4 +101,4 @@ def _table(log: LineageLog, operator: str, channel: str, event_id: int, where: s
         raise ConfigurationError(
             f"the records of {where} are in the payload store; name it where the log is configured"
         )
-    return decode(where, load(where, stored.ref))
+    return load(where, stored.ref)

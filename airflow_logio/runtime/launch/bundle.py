@@ -165,6 +165,12 @@ def load(ref: PipelineRef) -> Pipeline:
     return found.freeze()
 
 
+def has_frames(pipeline: Pipeline, group: str) -> bool:
+    """Whether an operator of the group works on DataFrames."""
+    modes = (pipeline.operators[name].mode for name in pipeline.group_of(group).operators)
+    return ExecutionMode.DATAFRAME in modes
+
+
 def needs_spark(pipeline: Pipeline, group: str) -> bool:
     """Whether an operator of the group runs its generation in Spark."""
     return any(pipeline.operators[name].mode is not ExecutionMode.DRIVER for name in pipeline.group_of(group).operators)

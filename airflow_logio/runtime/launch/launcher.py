@@ -20,7 +20,7 @@ from airflow_logio.dataflow.pipeline import Pipeline
 from airflow_logio.errors import ConfigurationError, Fenced, LogioError, UnknownRun
 from airflow_logio.protocol.states import GroupState, check_claim
 from airflow_logio.runtime.launch import driver_files, processes, spark_submit
-from airflow_logio.runtime.launch.bundle import PipelineRef, needs_spark
+from airflow_logio.runtime.launch.bundle import PipelineRef, has_frames, needs_spark
 from airflow_logio.runtime.launch.code_bundle import CodeBundle
 from airflow_logio.runtime.launch.driver_config import DriverConfig
 from airflow_logio.runtime.launch.driver_log import LOG_NAME
@@ -195,7 +195,8 @@ def launch_group(
         needs_spark(context.pipeline, group),
         environment,
     )
-    conf = context.settings.effective_conf(context.pipeline.group_of(group).spark)
+    spark, frames = context.pipeline.group_of(group).spark, has_frames(context.pipeline, group)
+    conf = context.settings.effective_conf(spark, frames=frames)
     try:
         if claim.code != status.code:  # a person has just taken other code
             code = code_for(context.store, context.run, context.ref, claim.code)

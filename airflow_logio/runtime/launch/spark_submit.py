@@ -59,6 +59,20 @@ BATCH_CONF: Mapping[str, str] = {
 """Defaults of every driver; a group's and a launch's settings override them."""
 
 
+FRAMES_CONF: Mapping[str, str] = {
+    # Plans of DataFrames are large ones: what Spark learns between stages is worth more than planning again costs.
+    "spark.sql.adaptive.enabled": "true",
+}
+"""More defaults, of drivers that evaluate chains of DataFrames."""
+
+FRAMES_SAFETY: Mapping[str, str] = {
+    # A task that runs again after its output was lost may make other records, which others have half of already (ADR-81).
+    "spark.sql.shuffle.orderIndependentChecksum.enabled": "true",
+    "spark.sql.shuffle.orderIndependentChecksum.enableFullRetryOnMismatch": "true",
+}
+"""What nobody switches off there."""
+
+
 @dataclass(frozen=True, slots=True)
 class SparkSettings:
     """What concerns Spark in a launch; None leaves spark-submit's default."""
@@ -89,9 +103,14 @@ class SparkSettings:
     spark_binary: str | None = None
     env_vars: Mapping[str, str] = field(default_factory=dict)
 
-    def effective_conf(self, group_conf: Mapping[str, str]) -> dict[str, str]:
-        """The group's settings, overridden by the launch's; small-machine defaults for local masters underneath."""
+    def effective_conf(self, group_conf: Mapping[str, str], *, frames: bool = False) -> dict[str, str]:
+        """The group's settings, overridden by the launch's; small-machine defaults for local masters underneath.
+
+        `frames`: the group has operators of mode ``dataframe``.
+        """
         conf = dict(BATCH_CONF)
+        if frames:
+            conf |= FRAMES_CONF
         if self.master.startswith("local"):
             conf |= {
                 "spark.ui.enabled": "false",
@@ -100,7 +119,7 @@ class SparkSettings:
                 "spark.sql.shuffle.partitions": "2",
                 "spark.driver.extraJavaOptions": LOCAL_JAVA_OPTIONS,
             }
-        return {**conf, **group_conf, **self.conf}
+        return {**conf, **group_conf, **self.conf, **(FRAMES_SAFETY if frames else {})}
 
 
 _OPTIONS = (

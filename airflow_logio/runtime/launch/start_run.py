@@ -11,9 +11,9 @@ from airflow_logio.dataflow.pipeline import Pipeline
 from airflow_logio.errors import ConfigurationError
 from airflow_logio.protocol.liveness import BEAT_SECONDS, Lease, RecoveryBudget
 from airflow_logio.protocol.values import Port
-from airflow_logio.runtime.launch.bundle import PipelineRef
+from airflow_logio.runtime.launch.bundle import PipelineRef, has_frames
 from airflow_logio.runtime.launch.code_bundle import CodeBundle
-from airflow_logio.runtime.payloads.roots import HOW_TO_CONFIGURE
+from airflow_logio.runtime.payloads.roots import HOW_TO_CONFIGURE, check_shared
 from airflow_logio.store.records import (
     REPLAY_SECONDS,
     BacklogBound,
@@ -63,6 +63,7 @@ def run_spec(
     check_replay_seconds(replay_seconds)
     sources = {name: op for name, op in pipeline.operators.items() if isinstance(op, SourceOperator)}
     _check_storable(pipeline, sources, payloads)
+    _check_shared(pipeline, payloads)
     actions = {name: source.action(checked) for name, source in sources.items()}
     fingerprint = pipeline.fingerprint()
     return RunSpec(
@@ -137,6 +138,18 @@ def _check_storable(pipeline: Pipeline, sources: Mapping[str, SourceOperator], p
             f"source {stored[0]!r} of pipeline {pipeline.name!r} cannot be replayed: the effect of its reads must be stored "
             f"outside the log before it is used, and this deployment has no payload store. To give it one, {HOW_TO_CONFIGURE}"
         )
+
+
+def _check_shared(pipeline: Pipeline, payloads: str | None) -> None:
+    name = next((name for name in pipeline.groups if has_frames(pipeline, name)), None)
+    if name is None:
+        return
+    if payloads is None:
+        raise ConfigurationError(
+            f"group {name!r} of pipeline {pipeline.name!r} has operators of mode 'dataframe': their records are in files "
+            f"outside the log, and this deployment has no payload store. To give it one, {HOW_TO_CONFIGURE}"
+        )
+    check_shared(payloads)
 
 
 def operator_shapes(pipeline: Pipeline) -> dict[str, OperatorShape]:

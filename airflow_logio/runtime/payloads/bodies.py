@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
+import pyarrow as pa
 from msgspec.structs import replace
 
 from airflow_logio.crash import CrashPoint, crash_here
 from airflow_logio.errors import ConfigurationError
 from airflow_logio.protocol.values import Event, Kind
 from airflow_logio.protocol.writes import PendingWrite
+from airflow_logio.runtime.payloads.dataset import Dataset
+from airflow_logio.runtime.payloads.manifests import is_manifest
 from airflow_logio.runtime.payloads.payload_store import INLINE_BYTES, EpochPayloads
 from airflow_logio.runtime.systems.arrow import decode
 from airflow_logio.store.rules.payload_references import Reference
@@ -32,18 +36,27 @@ class Bodies:
         return str(reference)
 
     def unpacked(self, event: Event) -> Event:
-        """The event with its records as an Arrow table; raises `LogInconsistent` if its body is damaged or missing."""
+        """The event with its records: an Arrow table, or a `Dataset`. Raises `LogInconsistent` if its body is damaged or
+        missing."""
         if event.kind is not Kind.DATA:
             return event
         where = f"event {event.event_id} of {event.sender}"
+        if self._payloads is not None and is_dataset(where, event.ref, event.body):
+            return replace(event, payload=self._payloads.dataset(where, str(event.ref)))
         return replace(event, payload=decode(where, self._body(where, event.body, event.ref)))
 
     def loaded(self, write: PendingWrite) -> PendingWrite:
-        """The write action with its body."""
-        if write.ref is None or write.body:
-            return write
+        """The write action with its body. One of a dataset stays as it is: its writer reads the manifest."""
         where = f"write action {write.number} of {write.operator} on {write.connection}"
+        if write.ref is None or write.body or is_dataset(where, write.ref, write.body):
+            return write
         return replace(write, body=self._body(where, write.body, write.ref))
+
+    def dataset(self, where: str, ref: str) -> Dataset:
+        """The dataset of a write action. Raises as `Payloads.dataset`."""
+        if self._payloads is None:
+            raise ConfigurationError(_no_store(where, ref))
+        return self._payloads.dataset(where, ref)
 
     def remove(self, refs: Iterable[str]) -> None:
         """Remove the bodies that garbage collection has taken out of the log."""
@@ -56,11 +69,25 @@ class Bodies:
         if ref is None or body:
             return body or b""
         if self._payloads is None:
-            raise ConfigurationError(
-                f"the body of {where} is in a payload store ({Reference.parse(where, ref).path}), and this deployment names "
-                "none: it was removed from the connection of the log"
-            )
+            raise ConfigurationError(_no_store(where, ref))
         return self._payloads.load(where, ref)
+
+
+def _no_store(where: str, ref: str) -> str:
+    return (
+        f"the body of {where} is in a payload store ({Reference.parse(where, ref).path}), and this deployment names none: it "
+        "was removed from the connection of the log"
+    )
+
+
+def is_dataset(where: str, ref: str | None, body: bytes | None) -> bool:
+    """Whether the body of `where` is a dataset."""
+    return ref is not None and not body and is_manifest(Reference.parse(where, ref).path)
+
+
+def table_of(payload: Any) -> pa.Table:
+    """The payload of an event as a table: as it is, or of its dataset. Raises as `Dataset.table`."""
+    return payload if isinstance(payload, pa.Table) else payload.table
 
 
 def size_of(event: Event) -> int:

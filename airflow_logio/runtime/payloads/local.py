@@ -55,21 +55,21 @@ class LocalStorage(Storage):
 
 def _create(target: Path) -> int:
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
-    _make(target.parent)
+    make_durable(target.parent)
     try:
         return os.open(target, flags, 0o600)
     except FileNotFoundError:  # another process has pruned the folder, which was still empty
-        _make(target.parent)
+        make_durable(target.parent)
         return os.open(target, flags, 0o600)
 
 
-def _make(folder: Path) -> None:
-    """Make a folder that survives a crash: the entry of each new one is on the disk."""
+def make_durable(folder: Path, mode: int = 0o700) -> None:
+    """Make a folder that survives a crash: the entry of each new one is on the disk. `mode` as of `os.mkdir`."""
     if folder.is_dir():
         return
-    _make(folder.parent)
+    make_durable(folder.parent, mode)
     with contextlib.suppress(FileExistsError):
-        folder.mkdir(mode=0o700)
+        folder.mkdir(mode=mode)
     _sync(folder.parent)
 
 

@@ -6,13 +6,19 @@ import threading
 import zlib
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
 from typing import Any, TypeVar
 
+import pyarrow as pa
+
 from airflow_logio.errors import ConfigurationError, LogInconsistent, LogioError, LogUnavailable
-from airflow_logio.runtime.payloads.local import LocalStorage
+from airflow_logio.runtime.payloads.dataset import Dataset
+from airflow_logio.runtime.payloads.local import LocalStorage, make_durable
+from airflow_logio.runtime.payloads.manifests import SUFFIX, Manifest, is_manifest, manifest_of
 from airflow_logio.runtime.payloads.objects import ObjectStorage
-from airflow_logio.runtime.payloads.roots import is_local, local_path, redacted, shown
+from airflow_logio.runtime.payloads.roots import check_shared, is_local, local_path, redacted, shown
 from airflow_logio.runtime.payloads.storage import Storage
+from airflow_logio.runtime.systems.arrow import decode
 from airflow_logio.store.rules.patience import Patience
 from airflow_logio.store.rules.payload_references import Reference
 
@@ -51,6 +57,18 @@ class Payloads:
             data: bytes = file.read()
         self._check(where, reference, zlib.crc32(data), len(data))
         return data
+
+    def dataset(self, where: str, ref: str) -> Dataset:
+        """The dataset whose manifest `ref` names; none of its files is looked at. Raises as `load`, `ConfigurationError`."""
+        check_shared(self._root)
+        manifest = manifest_of(where, self.load(where, ref))
+        return Dataset(where, str(local_path(self._root)), Reference.parse(where, ref), manifest)
+
+    def table(self, where: str, ref: str) -> pa.Table:
+        """The records of a body or a dataset. Raises as `load`, and `OperatorFailed` for a dataset too large for a table."""
+        if is_manifest(Reference.parse(where, ref).path):
+            return self.dataset(where, ref).table
+        return decode(where, self.load(where, ref))
 
     @contextmanager
     def opened(self, where: str, ref: str) -> Iterator[Any]:
@@ -106,10 +124,37 @@ class Payloads:
     def remove(self, refs: Iterable[str]) -> None:
         """Remove payloads that the log does not name any more; those that are gone already are no error.
 
-        The author removes references of their own making (operators written by hand).
+        Of a dataset the manifest goes last, so that a removal that was cut short can be repeated. The author removes
+        references of their own making (operators written by hand).
         """
         with self._translated():
-            self._storage.remove(own.path for ref in refs if (own := Reference.own(ref)) is not None)
+            paths = [own.path for ref in refs if (own := Reference.own(ref)) is not None]
+            self._storage.remove(self._files_of(paths))
+            self._storage.remove(paths)
+
+    def manifest(self, path: str) -> Manifest | None:
+        """A manifest by its path; None if there is none. Raises `LogInconsistent`, `LogUnavailable`."""
+        with self._translated():
+            try:
+                with self._storage.open(path) as file:
+                    data: bytes = file.read()
+            except FileNotFoundError:
+                return None
+        return manifest_of(path, data)
+
+    def _files_of(self, paths: Iterable[str]) -> list[str]:
+        manifests = (self.manifest(path) for path in paths if is_manifest(path))
+        return [file.path for manifest in manifests if manifest is not None for file in manifest.files]
+
+    def shared_folder(self) -> str:
+        """The root as a folder. Raises `ConfigurationError` if it is none."""
+        check_shared(self._root)
+        return str(local_path(self._root))
+
+    def make_folder(self, path: str) -> None:
+        """Make a folder below the root, durable."""
+        with self._translated():
+            make_durable(Path(self.shared_folder()) / path)
 
     def find(self, folder: str) -> list[str]:
         """Paths of all files below ``<run uid>`` or ``<run uid>/<group>``."""
@@ -188,6 +233,7 @@ class EpochPayloads:
         self._folder = folder
         self._stopping = threading.Event()
         self._attempts: dict[str, int] = {}
+        self._counting = threading.Lock()
 
     def __str__(self) -> str:
         return str(self._payloads)
@@ -196,26 +242,57 @@ class EpochPayloads:
         """Stop waiting for the store."""
         self._stopping.set()
 
-    def store(self, purpose: str, body: bytes) -> Reference:
+    def store(self, purpose: str, body: bytes, *, suffix: str = "") -> Reference:
         """Write a body; durable when this returns. Raises `LogUnavailable` when patience ends."""
 
         def attempt() -> Reference:
-            with self.created(purpose) as file:
+            with self.created(purpose, suffix=suffix) as file:
                 file.write(body)
             return file.reference
 
         return self._patiently(f"storing {purpose}", attempt)
 
     @contextmanager
-    def created(self, purpose: str) -> Iterator[PayloadFile]:
+    def created(self, purpose: str, *, suffix: str = "") -> Iterator[PayloadFile]:
         """A new file for this purpose, of a name of its own for each attempt."""
-        number = self._attempts[purpose] = self._attempts.get(purpose, 0) + 1
-        with self._payloads.created(f"{self._folder}/{purpose}.{number}") as file:
+        with self._payloads.created(f"{self._folder}/{purpose}.{self._attempt(purpose)}{suffix}") as file:
             yield file
+
+    def _attempt(self, purpose: str) -> int:
+        with self._counting:
+            number = self._attempts[purpose] = self._attempts.get(purpose, 0) + 1
+        return number
 
     def load(self, where: str, ref: str) -> bytes:
         """As `Payloads.load`."""
         return self._patiently(f"loading the payload of {where}", lambda: self._payloads.load(where, ref))
+
+    def dataset(self, where: str, ref: str) -> Dataset:
+        """As `Payloads.dataset`."""
+        return self._patiently(f"loading the manifest of {where}", lambda: self._payloads.dataset(where, ref))
+
+    def discard(self, paths: Iterable[str], emptied: str) -> None:
+        """As `Payloads.discard`."""
+        discarded = tuple(paths)
+        self._patiently("removing files", lambda: self._payloads.discard(discarded, emptied))
+
+    # --- datasets -----------------------------------------------------------------------------------------------------
+
+    @property
+    def root(self) -> str:
+        """The folder that driver and executors share. Raises `ConfigurationError` if the store is none."""
+        return self._payloads.shared_folder()
+
+    def new_folder(self, purpose: str) -> str:
+        """A new folder for the files of one attempt of a job, durable; its path below the root."""
+        path = f"{self._folder}/{purpose}.{self._attempt(purpose)}"
+        self._patiently(f"making the folder of {purpose}", lambda: self._payloads.make_folder(path))
+        return path
+
+    def put(self, where: str, purpose: str, manifest: Manifest) -> Dataset:
+        """Write the manifest of files that are durable; durable when this returns."""
+        reference = self.store(purpose, manifest.encoded(), suffix=SUFFIX)
+        return Dataset(where, self.root, reference, manifest)
 
     def opened(self, where: str, ref: str) -> AbstractContextManager[Any]:
         """As `Payloads.opened`."""

@@ -42,6 +42,15 @@ def local_path(root: str) -> Path:
     return Path(unquote(urlsplit(root).path) if "://" in root else root).expanduser()
 
 
+def check_shared(root: str) -> None:
+    """Datasets need a folder that driver and executors share. Raises `ConfigurationError`."""
+    if not is_local(root):
+        raise ConfigurationError(
+            f"the payload store {shown(root)} is no folder, and datasets (mode 'dataframe') need one that driver and "
+            f"executors share: {HOW_TO_CONFIGURE}"
+        )
+
+
 def shown(root: str) -> str:
     """The root for messages: no user, no password, no query."""
     if "://" not in root:

@@ -7,9 +7,11 @@ listed first and the log is asked afterwards: a file of a live incarnation is no
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterable
 
-from airflow_logio.errors import LogioError
+from airflow_logio.errors import LogInconsistent, LogioError
 from airflow_logio.protocol.states import CONCLUDED
+from airflow_logio.runtime.payloads.manifests import is_manifest
 from airflow_logio.runtime.payloads.payload_store import Payloads
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records import Run
@@ -57,9 +59,23 @@ def clear_away(root: str | None, store: LogStore, run: Run) -> None:
 
 def _sweep(payloads: Payloads, store: LogStore, run: Run, folder: str, paths: list[str]) -> int:
     named = {Reference.parse("a body", ref).path for ref in store.references(run.run_id, f"{folder}/")}
-    garbage = [path for path in paths if path not in named]
-    payloads.discard(garbage, folder)
+    live = named | _in_datasets(payloads, named)
+    garbage = [path for path in paths if path not in live]
+    # Manifests last: of a dataset that was to be removed, they say what its files are.
+    payloads.discard(sorted(garbage, key=is_manifest), folder)
     return len(garbage)
+
+
+def _in_datasets(payloads: Payloads, named: Iterable[str]) -> set[str]:
+    """The files of the datasets that the log names. Raises `LogInconsistent` if a manifest cannot be read: nobody knows then
+    what to keep."""
+    files: set[str] = set()
+    for path in filter(is_manifest, named):
+        manifest = payloads.manifest(path)
+        if manifest is None:
+            raise LogInconsistent(f"the manifest {path} is missing, or was just removed: nothing is swept beside it")
+        files.update(file.path for file in manifest.files)
+    return files
 
 
 def _incarnation(path: str) -> int:

@@ -133,9 +133,9 @@ class WriteExecutor(ABC):
         if write.body:
             records = decode(f"write action {write.number} of {write.operator}", write.body)
         identity = self._connections.identity
-        return WriteAction(
-            identity.run_uid, write.operator, write.connection, write.number, self._token, records, write.header
-        )
+        dataset = None if write.body else write.ref
+        where = (identity.run_uid, write.operator, write.connection, write.number)
+        return WriteAction(*where, self._token, records, write.header, dataset=dataset)
 
 
 class ConditionalExecutor(WriteExecutor):

@@ -381,7 +381,8 @@ class Thread:
     def __init__(self, writer: ActionWriter, shared: Connections, operator: str = "save") -> None:
         self.applied: list[Applied] = []
         self.errors: list[BaseException] = []
-        self.writer = WriterThread(operator, writer, shared, Bodies(None), self.applied.append, self.errors.append)
+        executor = executor_of(operator, writer, shared)
+        self.writer = WriterThread(operator, writer, executor, Bodies(None), self.applied.append, self.errors.append)
 
     def numbers(self) -> list[tuple[int, int]]:
         return [(one.first, one.last) for one in self.applied]

@@ -1,0 +1,146 @@
+"""`FolderSource`: a growing folder of Parquet files as a `RangeSource`."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+import pyarrow as pa
+
+from airflow_logio.dataflow.names import check_count
+from airflow_logio.dataflow.operators import SparkFrame
+from airflow_logio.dataflow.sources.placeholders import placeholders_of, resolved
+from airflow_logio.dataflow.sources.ranges import RangeSource
+from airflow_logio.errors import (
+    ConfigurationError,
+    ExternalUnavailable,
+    OperatorFailed,
+    PipelineDefinitionError,
+    SourceChanged,
+)
+
+FOLDER, AFTER, FILES, BYTES = "folder", "after", "files", "bytes"
+_SKIPPED = ("_", ".")
+"""Spark passes over files whose names begin so, without a word."""
+_MISREAD = frozenset("*?[]{}:=\\")
+"""Spark takes these for patterns, schemes and partitions."""
+
+
+class FolderSource(RangeSource):
+    """The Parquet files of a folder in the order of their names, `files_per_event` of them in each event.
+
+    `path` is a folder that driver and executors share, and may contain ``{param}`` placeholders. Files must arrive in the
+    order of their names (a date, a sequence number) and as a whole (written under a name beginning with ``.`` or ``_``, then
+    renamed), and stay as they are: a file that is added, removed or resized behind what was read parks the group. All files
+    have the columns of the first one.
+
+    A run reads the files that are there when it is started. With `unbounded`, it waits for more until it is drained.
+    Raises PipelineDefinitionError.
+    """
+
+    def __init__(self, path: str, *, files_per_event: int = 1, unbounded: bool = False) -> None:
+        if isinstance(path, str) and "://" in path:
+            raise PipelineDefinitionError(
+                f"path {path!r} is a URL; a FolderSource reads a folder of a shared file system"
+            )
+        self.path = path
+        self.files_per_event = check_count("files_per_event", files_per_event)
+        self.unbounded = bool(unbounded)
+        self._placeholders = placeholders_of(path)
+
+    def placeholders(self) -> frozenset[str]:
+        return self._placeholders
+
+    def first(self, params: Mapping[str, Any]) -> dict[str, Any]:
+        folder = resolved(self.path, self._placeholders, params)
+        _listed(folder)  # a folder that is not there is an error of whoever starts the run
+        return _offset(folder, [])
+
+    def last(self, params: Mapping[str, Any]) -> dict[str, Any] | None:
+        folder = resolved(self.path, self._placeholders, params)
+        return None if self.unbounded else _offset(folder, _listed(folder))
+
+    def latest(self, params: Mapping[str, Any], start: Any, limit: Any | None) -> dict[str, Any]:
+        files = _listed(start[FOLDER])
+        _check(files, start)
+        wanted = [one for one in files if limit is None or one[0] <= limit[AFTER]]
+        return _offset(start[FOLDER], wanted[: start[FILES] + self.files_per_event])
+
+    def frame(self, spark: Any, params: Mapping[str, Any], start: Any, end: Any) -> SparkFrame:
+        folder, files = start[FOLDER], _listed(start[FOLDER])
+        _check(files, start)
+        _check(files, end)
+        first, *_ = paths = [os.path.join(folder, name) for name, _ in files]
+        wanted = paths[start[FILES] : end[FILES]]
+        _check_columns(first, wanted)
+        reader = spark.read.schema(spark.read.parquet(first).schema)
+        for name in ("ignoreMissingFiles", "ignoreCorruptFiles", "recursiveFileLookup"):
+            reader = reader.option(name, False)
+        return reader.parquet(*wanted)
+
+
+def _listed(folder: str) -> list[tuple[str, int]]:
+    """Name and bytes of each file, by name. Raises ConfigurationError, ExternalUnavailable."""
+    try:
+        with os.scandir(folder) as entries:
+            files = [(entry.name, entry.stat().st_size) for entry in entries if _is_data(entry)]
+    except (FileNotFoundError, NotADirectoryError, PermissionError) as error:
+        raise ConfigurationError(f"the folder {folder} cannot be read: {error}; make or mount it") from error
+    except OSError as error:
+        raise ExternalUnavailable(f"the folder {folder} cannot be read: {error}") from error
+    for name, _ in files:
+        if _MISREAD & set(name):
+            raise ConfigurationError(
+                f"Spark would misread the name of file {name!r} in {folder}: rename it to letters, digits, '-', '_' and '.'"
+            )
+    return sorted(files)
+
+
+def _is_data(entry: os.DirEntry[str]) -> bool:
+    return entry.is_file() and not entry.name.startswith(_SKIPPED)
+
+
+def _offset(folder: str, files: list[tuple[str, int]]) -> dict[str, Any]:
+    """The place behind the last of `files`, which are all up to there."""
+    return {
+        FOLDER: folder,
+        AFTER: files[-1][0] if files else "",
+        FILES: len(files),
+        BYTES: sum(size for _, size in files),
+    }
+
+
+def _check(files: list[tuple[str, int]], offset: Mapping[str, Any]) -> None:
+    behind = _offset(offset[FOLDER], [one for one in files if one[0] <= offset[AFTER]])
+    if behind != {**offset}:
+        raise SourceChanged(
+            f"{offset[FOLDER]} has {behind[FILES]:,} files of {behind[BYTES]:,} bytes up to {offset[AFTER]!r}; it had "
+            f"{offset[FILES]:,} of {offset[BYTES]:,} when they were read. Files must arrive in the order of their names, and "
+            "stay as they are: put the folder back as it was, or start a fresh run"
+        )
+
+
+def _check_columns(first: str, paths: list[str]) -> None:
+    """Spark fills a column that a file does not have with nulls. Raises OperatorFailed."""
+    import pyarrow.parquet as pq
+
+    try:
+        wanted = pq.read_schema(first)
+        for path in paths:
+            found = pq.read_schema(path)
+            if sorted(zip(found.names, map(str, found.types), strict=True)) != sorted(
+                zip(wanted.names, map(str, wanted.types), strict=True)
+            ):
+                raise OperatorFailed(
+                    f"{path} has the columns {_columns(found)}; the first file of the folder, {os.path.basename(first)}, has "
+                    f"{_columns(wanted)}. All files of a FolderSource have the same columns"
+                )
+    except (pa.ArrowException, OSError) as error:
+        raise OperatorFailed(
+            f"a file of {os.path.dirname(first)} is no Parquet file that can be read: {error}"
+        ) from error
+
+
+def _columns(schema: pa.Schema) -> str:
+    return ", ".join(f"{field.name} {field.type}" for field in schema)

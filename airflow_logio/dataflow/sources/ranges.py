@@ -1,0 +1,78 @@
+"""`RangeSource`: a source of offsets, whose records Spark reads. One range is one read action and one event (ADR-82)."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from airflow_logio.dataflow.operators import SourceBatch, SourceOperator, SparkFrame
+from airflow_logio.errors import OperatorFailed
+from airflow_logio.protocol.values import ExecutionMode
+
+START, END, LIMIT = "start", "end", "limit"
+
+Offset = Any
+"""A place in the source: a JSON value that its author understands. Offsets are compared for equality only."""
+
+
+class RangeSource(SourceOperator):
+    """A source of anything with offsets: folders that grow, tables by a rising column, logs of messages.
+
+    A run reads one range after the other, each from the end of the one before. A range is logged before it is read and is
+    read again by a recovery: `frame` must return the same set of records for it every time, in any order, or raise
+    SourceChanged.
+    """
+
+    mode = ExecutionMode.DATAFRAME
+    outputs = ("out",)
+
+    @abstractmethod
+    def first(self, params: Mapping[str, Any]) -> Offset:
+        """Where a run begins; asked once per run."""
+
+    def last(self, params: Mapping[str, Any]) -> Offset | None:
+        """Where a run ends; asked once per run, when it is started. None (the default): it ends when it is drained."""
+        return None
+
+    @abstractmethod
+    def latest(self, params: Mapping[str, Any], start: Offset, limit: Offset | None) -> Offset:
+        """The end of the range that begins at `start`; `start` itself if there is nothing new.
+
+        `limit` is what `last` has returned: no range ends beyond it. Asked in the driver, before the range is logged. Raises
+        ExternalUnavailable, SourceChanged, ConfigurationError.
+        """
+
+    @abstractmethod
+    def frame(self, spark: Any, params: Mapping[str, Any], start: Offset, end: Offset) -> SparkFrame:
+        """The records behind `start`, up to and including `end`, as a lazy DataFrame. Raises SourceChanged."""
+
+    def action(self, params: Mapping[str, Any]) -> dict[str, Any]:
+        """The first range; the limit of the run is its ``plan``."""
+        first, limit = self.first(params), self.last(params)
+        described = self._range(params, first, limit)
+        return described if limit is None else {**described, "plan": {LIMIT: limit}}
+
+    def next_action(self, params: Mapping[str, Any], previous: Mapping[str, Any]) -> dict[str, Any] | None:
+        """The next range, which is empty if nothing has come yet. None at the end of a bounded run."""
+        limit = previous.get("plan", {}).get(LIMIT)
+        if limit is not None and previous[END] == limit:
+            return None
+        following = self._range(params, previous[END], limit)
+        if limit is not None and following[END] == previous[END]:
+            raise OperatorFailed(
+                f"the source ends at offset {limit!r} and finds nothing behind {previous[END]!r}: latest() must come to what "
+                "last() has returned"
+            )
+        return following
+
+    def _range(self, params: Mapping[str, Any], start: Offset, limit: Offset | None) -> dict[str, Any]:
+        return {START: start, END: self.latest(params, start, limit)}
+
+    def read(self, params: Mapping[str, Any], action: Mapping[str, Any], offset: int) -> Iterator[SourceBatch]:
+        raise OperatorFailed("the records of a RangeSource are read by Spark: frame() returns them")
+
+
+def is_empty(action: Mapping[str, Any]) -> bool:
+    """Whether a range has no records, because nothing has come yet."""
+    return bool(action[START] == action[END])

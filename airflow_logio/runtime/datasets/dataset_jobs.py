@@ -1,0 +1,148 @@
+"""The Spark jobs that write datasets, and DataFrames of what they have written (ADR-80)."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
+from typing import Any
+
+import pyarrow as pa
+
+from airflow_logio.crash import CrashPoint, crash_here
+from airflow_logio.dataflow.operators import SparkFrame
+from airflow_logio.dataflow.schema_text import schema_text
+from airflow_logio.errors import ConfigurationError, LogInconsistent, OperatorFailed
+from airflow_logio.runtime.payloads import EpochPayloads, task_files
+from airflow_logio.runtime.payloads.dataset import Dataset
+from airflow_logio.runtime.payloads.manifests import DataFile, Manifest, in_order
+
+PARTITION_TYPES = ("string", "integer", "long", "short", "byte", "date", "boolean")
+"""Types of columns, as Spark names them, whose values can be names of folders."""
+_USUAL = {"nullable": True, "containsNull": True, "valueContainsNull": True, "metadata": {}}
+_READ_OPTIONS = {
+    "ignoreMissingFiles": "false",
+    "ignoreCorruptFiles": "false",
+    "mergeSchema": "false",
+    "recursiveFileLookup": "false",
+    "parquet.page.verify-checksum.enabled": "true",
+}
+"""Whatever the session says: a file that is not there is an error, not an empty one."""
+
+
+def materialized(
+    payloads: EpochPayloads, where: str, purpose: str, frame: SparkFrame, partition_by: Sequence[str] = ()
+) -> Dataset:
+    """Run the job that writes the records of a DataFrame; files and manifest are durable when this returns.
+
+    `where` names what it will be the body of. Raises what the job raises, `LogUnavailable`, and `OperatorFailed` for columns
+    that cannot be written.
+    """
+    _check_columns(frame, partition_by)
+    folder = payloads.new_folder(purpose)
+    write = partial(task_files.written, payloads.root, folder, tuple(partition_by))
+    crash_here(CrashPoint.BEFORE_DATASET_JOB)
+    lines = frame.mapInArrow(write, task_files.RESULT).toArrow().to_pylist()
+    crash_here(CrashPoint.AFTER_DATASET_JOB)
+    files = in_order([_file(line) for line in lines])
+    kept = frame.drop(*partition_by) if partition_by else frame
+    manifest = Manifest(schema_of(kept), schema_text(_arrow_schema(kept)), files)
+    dataset = payloads.put(where, purpose, manifest)
+    crash_here(CrashPoint.AFTER_MANIFEST)
+    return dataset
+
+
+def frame_of(session: Any, dataset: Dataset) -> SparkFrame:
+    """The records of a dataset as a lazy DataFrame, its files compared with the manifest. Raises as `Dataset.check`."""
+    from pyspark.sql.types import StructType
+
+    schema = StructType.fromJson(_json(dataset.manifest.schema))
+    paths = dataset.paths()
+    if not paths:
+        return session.createDataFrame([], schema)
+    return session.read.schema(schema).options(**_READ_OPTIONS).parquet(*paths)
+
+
+def frame_of_table(session: Any, table: pa.Table) -> SparkFrame:
+    """Records that came as an Arrow table, as a DataFrame."""
+    return session.createDataFrame(table.replace_schema_metadata(None))
+
+
+def probe(session: Any, payloads: EpochPayloads) -> None:
+    """Whether driver and executors share the payload store: each reads what the other one writes.
+
+    Raises `ConfigurationError`.
+    """
+    root, folder = payloads.root, payloads.new_folder("probe")
+    said = payloads.store(f"{folder.rpartition('/')[2]}/driver", b"driver").path
+    rows = session.range(0, 1, 1, 1).mapInArrow(partial(_probed, root, folder, said), "found boolean, path string")
+    found = rows.toArrow().to_pylist()[0]
+    if found["found"] and os.path.isfile(os.path.join(root, found["path"])):
+        payloads.discard([said, found["path"]], folder)
+        return
+    blind = (
+        "executors do not see what the driver writes"
+        if not found["found"]
+        else "the driver does not see what executors write"
+    )
+    raise ConfigurationError(
+        f"the payload store {root} is not shared: {blind}. Mode 'dataframe' needs a folder that driver and executors have "
+        "mounted under one path"
+    )
+
+
+def _probed(root: str, folder: str, said: str, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    for _ in batches:
+        path = f"{folder}/executor"
+        found = os.path.isfile(os.path.join(root, said))
+        os.makedirs(os.path.join(root, folder), mode=0o700, exist_ok=True)
+        with open(os.path.join(root, path), "wb"):
+            yield pa.record_batch({"found": pa.array([found]), "path": pa.array([path])})
+
+
+def _file(line: dict[str, Any]) -> DataFile:
+    partition = tuple(filter(None, line["partition"].split("/")))
+    return DataFile(line["path"], line["size"], line["records"], line["footer"], partition)
+
+
+def _check_columns(frame: SparkFrame, partition_by: Sequence[str]) -> None:
+    names = frame.columns
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise OperatorFailed(
+            f"the DataFrame has several columns {twice[0]!r}, so they cannot be written: rename or drop one"
+        )
+    types = {field.name: field.dataType.typeName() for field in frame.schema.fields}
+    for name in partition_by:
+        if name not in types:
+            raise OperatorFailed(f"partition_by names {name!r}; the records have the columns {', '.join(names)}")
+        if types[name] not in PARTITION_TYPES:
+            raise OperatorFailed(
+                f"partition_by names {name!r}, which is {types[name]}: make it text, a whole number, a date or a boolean"
+            )
+    if partition_by and set(names) <= set(partition_by):
+        raise OperatorFailed("partition_by names all columns, so the files would have none")
+
+
+def schema_of(frame: SparkFrame) -> str:
+    """The schema of a DataFrame as JSON. Nulls are allowed everywhere: whether they are differs from plan to plan."""
+    return json.dumps(_all_nullable(frame.schema.jsonValue()), sort_keys=True, separators=(",", ":"))
+
+
+def _all_nullable(value: Any) -> Any:
+    if isinstance(value, dict):
+        changed = {key: _all_nullable(item) for key, item in value.items()}
+        return changed | {flag: usual for flag, usual in _USUAL.items() if flag in changed}
+    return [_all_nullable(item) for item in value] if isinstance(value, list) else value
+
+
+def _arrow_schema(frame: SparkFrame) -> pa.Schema:
+    return frame.limit(0).toArrow().schema
+
+
+def _json(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        raise LogInconsistent(f"a manifest has a schema that is none: {error}") from error

@@ -1,0 +1,151 @@
+"""Publishing a dataset into a folder: the write actions of a `DatasetWriter` (ADR-83)."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from airflow_logio.crash import CrashPoint, crash_here
+from airflow_logio.dataflow.dataset_writer import DatasetWriter
+from airflow_logio.dataflow.write_actions import WriteAction
+from airflow_logio.errors import ConfigurationError, ExternalUnavailable, LogInconsistent, LogUnavailable
+from airflow_logio.runtime.payloads import task_files
+from airflow_logio.runtime.payloads.dataset import Dataset
+from airflow_logio.runtime.payloads.local import make_durable
+from airflow_logio.runtime.payloads.roots import is_local, local_path
+
+RECEIPTS = "_logio"
+"""The folder of receipts. Readers of Parquet folders pass over names that begin so."""
+_WRONG = (FileNotFoundError, NotADirectoryError, IsADirectoryError, PermissionError)
+"""Errors of a file system that waiting does not fix."""
+
+Copies = Sequence[tuple[str, str, int]]
+"""(source, target, bytes) of each file."""
+
+
+@dataclass(slots=True)
+class Place:
+    """The folder that a connection names, and what this driver has prepared in it."""
+
+    base: str
+    prepared: set[str] = field(default_factory=set)
+
+
+class DatasetTarget:
+    """Executes the write actions of one writer. `dataset` finds the dataset of a reference, `copy` is `copied_by_spark`."""
+
+    unavailable: tuple[type[Exception], ...] = ()
+
+    def __init__(
+        self, writer: DatasetWriter, dataset: Callable[[str, str], Dataset], copy: Callable[[str, Copies], None]
+    ) -> None:
+        self._writer = writer
+        self._dataset = dataset
+        self._copy = copy
+
+    @contextmanager
+    def connect(self, url: str) -> Iterator[Place]:
+        """The folder of the connection. Raises `ConfigurationError`."""
+        named = f"connection {self._writer.connection!r}"
+        if not is_local(url) or not local_path(url).is_absolute():
+            raise ConfigurationError(
+                f"{named} is no folder: a DatasetWriter needs one that driver and executors share, as an absolute path or "
+                "file:///..."
+            )
+        base = str(local_path(url))
+        if not os.path.isdir(base):  # to make it would hide a disk that is not mounted
+            raise ConfigurationError(f"{named}: there is no folder {base}; make or mount it")
+        yield Place(base)
+
+    def write_group(self, client: Place, actions: Sequence[WriteAction]) -> None:
+        """Publish the actions, in order. Doing it again makes the same files."""
+        for action in actions:
+            try:
+                self._publish(client, action)
+            except _WRONG as error:
+                raise ConfigurationError(
+                    f"connection {self._writer.connection!r}: write action {action.number} of {action.operator!r} cannot be "
+                    f"written: {error}"
+                ) from error
+            except (OSError, LogUnavailable) as error:
+                raise ExternalUnavailable(f"connection {self._writer.connection!r}: {error}") from error
+
+    def _publish(self, place: Place, action: WriteAction) -> None:
+        where = f"write action {action.number} of {action.operator!r}"
+        if action.dataset is None:
+            raise LogInconsistent(f"{where} has no dataset in the log")
+        dataset = self._dataset(where, action.dataset)
+        folder = os.path.join(place.base, self._writer.folder)
+        stem = f"{action.run_uid}.{action.operator}.{action.number:012d}"
+        targets = [
+            os.path.join(folder, *file.partition, f"{stem}.{index:05d}.parquet")
+            for index, file in enumerate(dataset.manifest.files)
+        ]
+        for needed in {os.path.join(folder, RECEIPTS), *map(os.path.dirname, targets)}:
+            self._prepare(place, needed, action)
+        sizes = [file.size for file in dataset.manifest.files]
+        if copies := list(zip(dataset.paths(), targets, sizes, strict=True)):
+            self._copy(where, copies)
+        crash_here(CrashPoint.IN_PUBLICATION)
+        _put(os.path.join(folder, RECEIPTS, f"{stem}.json"), _receipt(folder, action, dataset, targets))
+
+    @staticmethod
+    def _prepare(place: Place, folder: str, action: WriteAction) -> None:
+        """A folder that is there, and free of what earlier drivers of this writer have left half-written."""
+        if folder in place.prepared:
+            return
+        make_durable(Path(folder), mode=0o777)
+        hidden = f".{action.run_uid}.{action.operator}."
+        for name in os.listdir(folder):
+            if name.startswith(hidden):
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(os.path.join(folder, name))
+        place.prepared.add(folder)
+
+
+def copied_by_spark(session: Any, description: str, copies: Copies) -> None:
+    """Copy files on executors, a task for each. Raises what the job raises."""
+    import pyarrow as pa
+
+    session.sparkContext.setJobDescription(description)
+    sources, targets, sizes = zip(*copies, strict=True)
+    table = pa.table({"source": list(sources), "target": list(targets), "size": pa.array(sizes, pa.int64())})
+    frame = session.createDataFrame(table).repartition(len(copies))
+    done = frame.mapInArrow(task_files.copied, task_files.COPIED).toArrow()
+    if done.num_rows != len(copies):
+        raise OSError(f"{description}: {done.num_rows:,} of {len(copies):,} files were copied")
+
+
+def _receipt(folder: str, action: WriteAction, dataset: Dataset, targets: Sequence[str]) -> bytes:
+    return msgspec.json.encode(
+        {
+            "run": action.run_uid,
+            "operator": action.operator,
+            "number": action.number,
+            "schema": msgspec.json.decode(dataset.manifest.schema),
+            "files": [
+                {"path": os.path.relpath(target, folder), "bytes": file.size, "records": file.records}
+                for target, file in zip(targets, dataset.manifest.files, strict=True)
+            ],
+        }
+    )
+
+
+def _put(path: str, data: bytes) -> None:
+    """A whole file or none, durable."""
+    folder, name = os.path.split(path)
+    hidden = os.path.join(folder, f".{name}.{uuid.uuid4().hex}")
+    with open(hidden, "xb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(hidden, path)
+    task_files.sync(folder)

@@ -1,0 +1,242 @@
+"""Evaluates the chains of a group: what operators of mode ``dataframe`` make of an event, before the loop gets it (ADR-81).
+
+Called by the threads that bring events; jobs of different threads run side by side. When the epoch ends, jobs under way are
+cancelled, and no more begin.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, NoReturn, TypeVar
+
+from msgspec.structs import replace
+
+from airflow_logio.authored_frames import authored_frames
+from airflow_logio.dataflow.dataset_writer import DatasetWriter
+from airflow_logio.dataflow.frame_operators import FrameOperator
+from airflow_logio.dataflow.operators import Operator, SparkFrame
+from airflow_logio.dataflow.sources import RangeSource
+from airflow_logio.errors import FailurePoint, LogioError, LogUnavailable, OperatorFailed, SparkLost
+from airflow_logio.protocol.group import GroupProtocol
+from airflow_logio.protocol.values import Event, ExecutionMode, Kind, Port
+from airflow_logio.runtime.datasets.dataset_jobs import frame_of, frame_of_table, materialized, probe, schema_of
+from airflow_logio.runtime.datasets.evaluated import Evaluated, Outputs
+from airflow_logio.runtime.driver.epoch_settings import EpochSettings
+from airflow_logio.runtime.driver.mailbox import Closed
+from airflow_logio.runtime.payloads import EpochPayloads
+from airflow_logio.runtime.payloads.dataset import Dataset
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+CANCEL_SECONDS = 0.5
+"""Jobs are cancelled so often until the threads that started them have ended: one may just have been submitted."""
+
+
+class Evaluation:
+    """`job_group` names the Spark jobs of this epoch, and no others."""
+
+    def __init__(
+        self,
+        settings: EpochSettings,
+        protocol: GroupProtocol,
+        members: Mapping[str, Operator],
+        payloads: EpochPayloads,
+        job_group: str,
+    ) -> None:
+        self._settings = settings
+        self._protocol = protocol
+        self._members = members
+        self._payloads = payloads
+        self._job_group = job_group
+        self._probing = threading.Lock()
+        self._is_shared = False
+        self._stopping = threading.Event()
+        self._ended = threading.Event()
+        self._has_evaluated = False
+        self._canceller: threading.Thread | None = None
+
+    # --- called by the threads that bring events ----------------------------------------------------------------------
+
+    def wants(self, receiver: Port) -> bool:
+        """Whether the events of an input port are evaluated."""
+        return self._members[receiver.operator].mode is ExecutionMode.DATAFRAME
+
+    def event(self, receiver: Port, event: Event) -> Event:
+        """An event from the log, with what its receiver and the chain behind it make of it.
+
+        Raises `OperatorFailed`, `SparkLost`, `LogUnavailable`, `Closed`.
+        """
+        if event.kind is not Kind.DATA:
+            return event
+        where = f"port {receiver}, event {event.event_id} of {event.sender}"
+        at = FailurePoint(receiver.operator, receiver.name, event.event_id)
+
+        def evaluated() -> Evaluated:
+            given = event.payload
+            session = self._settings.sessions.get()
+            frame = frame_of(session, given) if isinstance(given, Dataset) else frame_of_table(session, given)
+            then, writes = self._received(receiver, frame, f"{event.sender}.{event.event_id}", at)
+            return Evaluated(given if isinstance(given, Dataset) else None, schema_of(frame), then, writes)
+
+        return replace(event, payload=self._running(where, at, evaluated))
+
+    def range(self, source: str, params: Mapping[str, Any], start: Any, end: Any, number: int) -> Evaluated:
+        """The event of a range, read action `number` of a source. Raises as `event`, and what the source raises."""
+        operator = self._members[source]
+        assert isinstance(operator, RangeSource)
+        at = FailurePoint(source, action=f"read action {number}")
+
+        def evaluated() -> Evaluated:
+            session = self._settings.sessions.get()
+            with self._settings.connections.calls.call("frame", at):
+                frame = operator.frame(session, params, start, end)
+            return self._sent(Port(source, operator.outputs[0]), frame, str(number), at)
+
+        return self._running(f"source {source!r}, read action {number}", at, evaluated)
+
+    # --- called by the main thread ------------------------------------------------------------------------------------
+
+    def stop(self) -> None:
+        """Cancel the jobs of this epoch, and let no more begin."""
+        self._stopping.set()
+        if self._canceller is None and self._settings.sessions.is_ready():
+            self._canceller = threading.Thread(target=self._cancel, name="logio-cancel", daemon=True)
+            self._canceller.start()
+
+    def join(self) -> None:
+        """The threads that bring events have ended."""
+        self._ended.set()
+        if self._canceller is not None:
+            self._canceller.join()
+
+    def _cancel(self) -> None:
+        context = self._settings.sessions.get().sparkContext
+        while True:
+            try:
+                context.cancelJobGroup(self._job_group)
+            except Exception as error:  # the JVM is gone, and its jobs with it
+                log.debug("no jobs to cancel: %s", error)
+                return
+            if self._ended.wait(CANCEL_SECONDS):
+                return
+
+    # --- inside -------------------------------------------------------------------------------------------------------
+
+    def _sent(self, sender: Port, frame: SparkFrame, number: str, at: FailurePoint) -> Evaluated:
+        """What is sent on an output port, and what comes of it in the group."""
+        receivers = self._protocol.fused(sender)
+        dataset = None
+        if self._is_border(sender, receivers):
+            where = f"the event for {number} on port {sender}"
+            self._check_wanted()
+            dataset = materialized(self._payloads, where, f"datasets/{sender}/{number}", frame)
+            frame = frame_of(self._settings.sessions.get(), dataset)
+        then: dict[Port, Outputs] = {}
+        writes: dict[str, Dataset] = {}
+        for receiver in receivers:
+            if self.wants(receiver):
+                further, written = self._received(receiver, frame, number, at)
+                then |= further
+                writes |= written
+        return Evaluated(dataset, schema_of(frame), then, writes)
+
+    def _received(
+        self, receiver: Port, frame: SparkFrame, number: str, at: FailurePoint
+    ) -> tuple[Mapping[Port, Outputs], Mapping[str, Dataset]]:
+        """What one receiver makes of a DataFrame: events, or the files of a write action."""
+        operator = self._members[receiver.operator]
+        if isinstance(operator, DatasetWriter):
+            where = f"the write action of {receiver.operator} for {number}"
+            purpose = f"datasets/{receiver}/{number}"
+            self._check_wanted()
+            written = materialized(self._payloads, where, purpose, frame, operator.partition_by)
+            return {}, {receiver.operator: written}
+        assert isinstance(operator, FrameOperator)
+        made = self._called(operator, receiver, frame, at)
+        outputs = {port: self._sent(Port(receiver.operator, port), output, number, at) for port, output in made.items()}
+        return {receiver: outputs}, {}
+
+    def _called(
+        self, operator: FrameOperator, receiver: Port, frame: SparkFrame, at: FailurePoint
+    ) -> Mapping[str, SparkFrame]:
+        connections = self._settings.connections
+        try:
+            with connections.calls.call("frames", FailurePoint(receiver.operator, receiver.name, at.event_id)):
+                return operator.frames(receiver.name, frame, connections.params)
+        except Exception as error:
+            if isinstance(error, LogioError) and not isinstance(error, OperatorFailed):
+                raise
+            self._fail(error, f"operator {receiver.operator!r}", at)
+
+    def _is_border(self, sender: Port, receivers: Sequence[Port]) -> bool:
+        """Whether the events of an output port are materialized."""
+        if self._protocol.is_logged(sender) or len(receivers) > 1:
+            return True
+        return any(not self.wants(one) or len(self._members[one.operator].outputs) > 1 for one in receivers)
+
+    def _running(self, where: str, at: FailurePoint, evaluate: Callable[[], T]) -> T:
+        self._check_wanted()
+        with self._blaming(where, at):
+            session = self._settings.sessions.get()
+            session.sparkContext.setJobGroup(
+                self._job_group, f"{self._settings.group}: {where}", interruptOnCancel=True
+            )
+            self._probe_once(session)
+            result = evaluate()
+        self._has_evaluated = True
+        return result
+
+    def _probe_once(self, session: Any) -> None:
+        with self._probing:
+            if not self._is_shared:
+                probe(session, self._payloads)
+                self._is_shared = True
+
+    @contextmanager
+    def _blaming(self, where: str, at: FailurePoint) -> Iterator[None]:
+        try:
+            yield
+        except (LogioError, Closed) as error:
+            if isinstance(error, OperatorFailed) and error.at is None:
+                self._fail(error, where, at)
+            raise
+        except Exception as error:
+            self._check_wanted()  # a job that was cancelled is nobody's failure
+            if self._settings.sessions.is_lost(error):
+                raise SparkLost(f"Spark ended while it evaluated {where}: {_first_lines(error)}") from error
+            if _is_full(error):
+                raise LogUnavailable(
+                    f"{self._payloads}: {os.strerror(errno.ENOSPC)}, told by a task of Spark"
+                ) from error
+            self._fail(error, where, at)
+
+    def _fail(self, error: Exception, where: str, at: FailurePoint) -> NoReturn:
+        cause = str(error) if isinstance(error, OperatorFailed) else f"{type(error).__name__}: {_first_lines(error)}"
+        place = f"pipeline {self._settings.pipeline.name!r}, {where}"
+        cause += authored_frames(error)
+        raise OperatorFailed(cause, at, place=place, is_first=not self._has_evaluated) from error
+
+    def _check_wanted(self) -> None:
+        if self._stopping.is_set():
+            raise Closed
+
+
+def has_chains(members: Mapping[str, Operator]) -> bool:
+    """Whether a group has operators that are evaluated."""
+    return any(operator.mode is ExecutionMode.DATAFRAME for operator in members.values())
+
+
+def _is_full(error: Exception) -> bool:
+    """Whether a task has found the disk full: Spark has the error of a task as text only."""
+    return f"[Errno {errno.ENOSPC}]" in str(error)
+
+
+def _first_lines(error: BaseException, count: int = 12) -> str:
+    return "\n".join(str(error).splitlines()[:count])

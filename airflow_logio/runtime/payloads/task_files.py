@@ -1,0 +1,183 @@
+"""Files that tasks of Spark write and copy, on executors (ADR-80, ADR-83). Imports nothing that an executor may not have."""
+
+from __future__ import annotations
+
+import os
+import uuid
+import zlib
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+from urllib.parse import quote
+
+import pyarrow as pa
+
+MAX_PARTITIONS = 256
+"""Partitions that one task may write to: it has a file open for each."""
+RESULT = "path string, size long, records long, footer long, partition string"
+"""The schema of what a writing task returns."""
+COPIED = "path string"
+"""The schema of what a copying task returns."""
+_NULL = "__HIVE_DEFAULT_PARTITION__"
+_SEPARATOR = "/"
+_BLOCK = 4 * 2**20
+
+
+class TooManyPartitions(ValueError):
+    """One task would have to write to more partitions than `MAX_PARTITIONS`."""
+
+
+def written(
+    root: str, folder: str, partition_by: Sequence[str], batches: Iterable[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
+    """Write the batches of one task attempt to new files of ``root/folder``; yield a line for each, durable by then.
+
+    Nothing is written for a task without records. Raises OSError, `TooManyPartitions`.
+    """
+    target = os.path.join(root, folder)
+    files: dict[tuple[str, ...], _OpenFile] = {}
+    try:
+        for batch in batches:
+            if batch.num_rows:
+                for partition, records in _parts(batch, partition_by):
+                    file = files.get(partition)
+                    if file is None:
+                        file = files[partition] = _opened(target, records.schema, partition, files, partition_by)
+                    file.write(records)
+        lines = [file.close() for file in files.values()]
+    except BaseException:
+        for file in files.values():
+            file.discard()
+        raise
+    if lines:
+        sync(target)
+        yield _lines(folder, lines)
+
+
+def _opened(
+    target: str, schema: pa.Schema, partition: tuple[str, ...], files: dict[Any, Any], partition_by: Sequence[str]
+) -> _OpenFile:
+    if len(files) >= MAX_PARTITIONS:
+        raise TooManyPartitions(
+            f"one task has records for more than {MAX_PARTITIONS} values of {', '.join(partition_by)}: partition by fewer "
+            f"values, or bring records together before the writer: .repartition({', '.join(map(repr, partition_by))})"
+        )
+    return _OpenFile(target, schema, partition)
+
+
+class _OpenFile:
+    def __init__(self, folder: str, schema: pa.Schema, partition: tuple[str, ...]) -> None:
+        import pyarrow.parquet as pq
+
+        os.makedirs(folder, mode=0o700, exist_ok=True)
+        self._partition = partition
+        self._records = 0
+        self.name = f"{uuid.uuid4().hex}.parquet"
+        self._path = os.path.join(folder, self.name)
+        self._file = os.fdopen(os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb")
+        self._writer = pq.ParquetWriter(
+            self._file, schema, compression="zstd", compression_level=1, write_page_checksum=True
+        )
+
+    def write(self, records: pa.RecordBatch) -> None:
+        self._writer.write_batch(records)
+        self._records += records.num_rows
+
+    def close(self) -> tuple[str, int, int, int, str]:
+        self._writer.close()
+        self._file.flush()
+        os.fsync(self._file.fileno())
+        self._file.close()
+        size = os.path.getsize(self._path)
+        return self.name, size, self._records, footer_checksum(self._path, size), _SEPARATOR.join(self._partition)
+
+    def discard(self) -> None:
+        try:
+            self._file.close()
+            os.unlink(self._path)
+        except OSError:
+            return  # no manifest will name it: the sweep finds it
+
+
+def _lines(folder: str, lines: Sequence[tuple[str, int, int, int, str]]) -> pa.RecordBatch:
+    names, sizes, records, footers, partitions = zip(*lines, strict=True)
+    return pa.record_batch(
+        {
+            "path": pa.array([f"{folder}/{name}" for name in names], pa.string()),
+            "size": pa.array(sizes, pa.int64()),
+            "records": pa.array(records, pa.int64()),
+            "footer": pa.array(footers, pa.int64()),
+            "partition": pa.array(partitions, pa.string()),
+        }
+    )
+
+
+def _parts(batch: pa.RecordBatch, partition_by: Sequence[str]) -> Iterator[tuple[tuple[str, ...], pa.RecordBatch]]:
+    """The records of each partition, without its columns."""
+    if not partition_by:
+        yield (), batch
+        return
+    kept = [name for name in batch.schema.names if name not in partition_by]
+    table = pa.Table.from_batches([batch]).append_column("__row", pa.array(range(batch.num_rows), pa.int64()))
+    groups = table.group_by(list(partition_by), use_threads=False).aggregate([("__row", "list")])
+    for values in groups.to_pylist():
+        folders = tuple(f"{name}={_value(values[name])}" for name in partition_by)
+        rows = pa.array(values["__row_list"], pa.int64())
+        yield folders, batch.select(kept).take(rows)
+
+
+def _value(value: Any) -> str:
+    if value is None:
+        return _NULL
+    if isinstance(value, bool):
+        return str(value).lower()
+    return quote(str(value), safe=" ") or _NULL
+
+
+def footer_checksum(path: str, size: int) -> int:
+    """CRC-32 of the footer of a Parquet file: the last 8 bytes are its length and the magic."""
+    with open(path, "rb") as file:
+        file.seek(max(size - 8, 0))
+        length = min(int.from_bytes(file.read(4), "little") + 8, size)
+        file.seek(size - length)
+        return zlib.crc32(file.read(length))
+
+
+# --- copying ----------------------------------------------------------------------------------------------------------
+
+
+def copied(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Copy ``source`` to ``target`` for each row: under a hidden name of its own first, synced, then renamed."""
+    for batch in batches:
+        done = [_copy(row["source"], row["target"], row["size"]) for row in batch.to_pylist()]
+        yield pa.record_batch({"path": pa.array(done, pa.string())})
+
+
+def _copy(source: str, target: str, size: int) -> str:
+    folder, name = os.path.split(target)
+    hidden = os.path.join(folder, f".{name}.{uuid.uuid4().hex}")
+    try:
+        with open(source, "rb") as reader, open(hidden, "xb") as writer:
+            copied_bytes = 0
+            while block := reader.read(_BLOCK):
+                writer.write(block)
+                copied_bytes += len(block)
+            writer.flush()
+            os.fsync(writer.fileno())
+        if copied_bytes != size:
+            raise OSError(f"{source} has {copied_bytes:,} bytes, its manifest says {size:,}")
+        os.replace(hidden, target)
+    except BaseException:
+        if os.path.exists(hidden):
+            os.unlink(hidden)
+        raise
+    sync(folder)
+    return target
+
+
+def sync(folder: str) -> None:
+    """New names in a folder are on the disk when this returns."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,53 @@
+"""Orders as a lake: ranges of a folder, chains of DataFrames in two groups, a partitioned folder and a table."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from airflow_logio import DatasetWriter, FolderSource, Pipeline, TableWriter, stateless
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+lake = Pipeline("lake_orders", params={"orders": str}, connections=["lake", "warehouse"])
+
+
+@stateless(mode="dataframe", outputs=("good", "bad"))
+def checked(orders: DataFrame) -> dict[str, DataFrame]:
+    """Orders with a quantity, and the others."""
+    return {"good": orders.where("quantity > 0"), "bad": orders.where("quantity <= 0 OR quantity IS NULL")}
+
+
+@stateless(mode="dataframe")
+def priced(orders: DataFrame) -> DataFrame:
+    """What each order costs, and when it was drawn: another value each time it is evaluated."""
+    return orders.selectExpr("id", "store", "quantity * price AS cents", "uuid() AS drawn")
+
+
+@stateless(mode="dataframe")
+def per_store(orders: DataFrame) -> DataFrame:
+    """A shuffle within one event."""
+    return orders.groupBy("store").sum("cents").withColumnRenamed("sum(cents)", "cents")
+
+
+@stateless
+def rejected(orders: pa.Table) -> pa.Table:
+    """Mode ``driver`` behind a chain."""
+    return orders.select(["id"]).append_column("reason", pc.cast(orders.column("store"), pa.string()))
+
+
+raw = lake.source("raw", FolderSource("{orders}", files_per_event=2))
+checking = lake.operator("checked", checked, raw)
+pricing = lake.operator("priced", priced, "checked.good")
+summing = lake.operator("per_store", per_store, pricing)
+refused = lake.operator("rejected", rejected, "checked.bad")
+lake.writer("orders", DatasetWriter("lake", "orders", partition_by=("store",)), pricing)
+lake.writer("stores", DatasetWriter("lake", "stores"), summing)
+columns: dict[str, Any] = {"id": "bigint", "reason": "text"}
+lake.writer("refused", TableWriter("warehouse", "refused", columns=columns), refused)
+lake.group("front", "raw", "checked", "rejected")
+lake.group("back", "priced", "per_store", "orders", "stores")
+lake.lineage("raw", "priced")
