@@ -36,6 +36,7 @@ BY_TURNS = {
     "test_crash_points.py": ("test_dying_there_twice_changes_nothing",),
     "test_draining.py": ("test_dying_in_a_drain_reads_nothing_further",),
     "test_empty_sources.py": ("test_files_and_tables_have_their_schema_once_wherever_drivers_die",),
+    "test_lake.py": ("test_dying_around_jobs_manifests_and_publication",),
     "test_operator_errors.py": ("test_dying_around_the_report_of_an_error_twice", "test_dying_around_a_rebuild_twice"),
     "test_read_after_write.py": ("test_the_writer_dies_between_logging_and_sending",),
     "test_sources.py": (

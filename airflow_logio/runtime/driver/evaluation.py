@@ -120,7 +120,9 @@ class Evaluation:
         context = self._settings.sessions.get().sparkContext
         while True:
             try:
-                context.cancelJobGroup(self._job_group)
+                tracker = context.statusTracker()
+                if set(tracker.getActiveJobsIds()) & set(tracker.getJobIdsForGroup(self._job_group)):
+                    context.cancelJobGroup(self._job_group)
             except Exception as error:  # the JVM is gone, and its jobs with it
                 log.debug("no jobs to cancel: %s", error)
                 return

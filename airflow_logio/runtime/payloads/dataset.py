@@ -73,8 +73,8 @@ class Dataset:
         if self.nbytes > MAX_TABLE_BYTES:
             raise OperatorFailed(
                 f"{self.where} is a dataset of {self.nbytes:,} bytes, and an operator that works in the driver gets it "
-                f"as one table: at most {MAX_TABLE_BYTES:,} bytes. Make smaller events at the source, or let the operator run "
-                "in mode 'dataframe'"
+                f"as one table of at most {MAX_TABLE_BYTES:,} bytes. Make smaller events at the source, or let the operator "
+                "run in mode 'dataframe'"
             )
         schema = self.manifest.arrow_schema()
         tables = [schema.empty_table()]

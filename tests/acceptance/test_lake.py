@@ -1,0 +1,125 @@
+"""Chains of DataFrames on real spark-submit processes, which die, stop and wake up: what is published is exact."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import psutil
+import pytest
+import sqlalchemy as sa
+
+from airflow_logio.crash import CrashPoint
+from airflow_logio.protocol.liveness import Lease
+from airflow_logio.runtime.launch import bundle
+from airflow_logio.runtime.payloads import Payloads, sweep_run
+from airflow_logio.store.port import LogStore
+from tests.support import lake
+from tests.support.running import ArmedSparkLauncher, Running, has_ended, running
+from tests.support.waiting import eventually
+
+pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(600)]
+
+LAKE = bundle.parse_ref(f"{Path(__file__).parents[1] / 'support' / 'bundle' / 'lake_orders.py'}:lake")
+FILES, ROWS = 6, 3_000
+EVENTS = FILES // 2
+
+
+class Lake:
+    """The folders of one test."""
+
+    def __init__(self, tmp_path: Path, warehouse_url: str) -> None:
+        self.orders = lake.write_orders(tmp_path / "orders", FILES, ROWS)
+        self.published = tmp_path / "lake"
+        self.published.mkdir()
+        self.payloads = tmp_path / "payloads"
+        self.warehouse_url = warehouse_url
+
+    def settings(self) -> dict[str, object]:
+        return {
+            "ref": LAKE,
+            "params": {"orders": str(self.orders)},
+            "connections": {"lake": str(self.published), "warehouse": self.warehouse_url},
+            "payloads": str(self.payloads),
+        }
+
+    def assert_exact(self) -> None:
+        """Compared with what DuckDB makes of the files, by what readers of the folders see."""
+        expected = lake.expected_orders(self.orders)
+        assert lake.published_orders(self.published) == expected
+        assert len(set(lake.drawn(self.published))) == len(expected), "each order was drawn once"
+        assert lake.published_stores(self.published) == lake.expected_stores(self.orders)
+        engine = sa.create_engine(self.warehouse_url)
+        with engine.connect() as connection:
+            refused = connection.execute(sa.text("SELECT id FROM refused ORDER BY id")).fetchall()
+        engine.dispose()
+        assert [tuple(row) for row in refused] == lake.expected_refused(self.orders)
+        for folder in ("orders", "stores"):
+            receipts = lake.receipts(self.published / folder)
+            named = [file["path"] for receipt in receipts for file in receipt["files"]]
+            there = [path.relative_to(self.published / folder) for path in (self.published / folder).rglob("*.parquet")]
+            assert len(receipts) == EVENTS
+            assert sorted(named) == sorted(map(str, there)), "receipts name all that is there, hidden files included"
+
+    def assert_nothing_left(self, store: LogStore, run: Running) -> None:
+        """After the sweep every file is one of a dataset that the log names, whole."""
+        payloads = Payloads(str(self.payloads))
+        sweep_run(payloads, store, run.run)
+        refs = [ref for ref in store.references(run.run.run_id, f"{run.run.uid}/") if ".manifest#" in ref]
+        datasets = [payloads.dataset("a row", ref) for ref in refs]
+        named = {path for dataset in datasets for path in dataset.paths()}
+        manifests = {str(self.payloads / ref.partition("#")[0]) for ref in refs}
+        assert {str(path) for path in self.payloads.rglob("*") if path.is_file()} == named | manifests
+        kept = Counter(ref.partition("/datasets/")[2].partition("/")[0] for ref in refs)
+        assert kept == {"raw.out": EVENTS, "checked.good": EVENTS, "priced.out": EVENTS}, "what lineage keeps"
+
+
+SITES = {
+    "front": (
+        f"{CrashPoint.BEFORE_DATASET_JOB}:1",
+        f"{CrashPoint.AFTER_DATASET_JOB}:2",
+        f"{CrashPoint.AFTER_COMMIT}:2",
+    ),
+    "back": (
+        f"{CrashPoint.AFTER_MANIFEST}:1",
+        f"{CrashPoint.BEFORE_COMMIT}:2",
+        f"{CrashPoint.IN_PUBLICATION}:1",
+    ),
+}
+"""Where the drivers of a group die, one incarnation after the other."""
+
+
+def test_dying_around_jobs_manifests_and_publication(log_url: str, warehouse_url: str, tmp_path: Path) -> None:
+    one = Lake(tmp_path, warehouse_url)
+    armed = {(group, number): point for group, points in SITES.items() for number, point in enumerate(points, start=1)}
+    launcher = ArmedSparkLauncher(tmp_path / "drivers", armed)
+    with running(log_url, warehouse_url, one.orders, launcher, **one.settings()) as run:
+        run.finish(timeout=400)
+        died = {group: run.status(group).incarnation - 1 for group in SITES}
+        assert died == {group: len(points) for group, points in SITES.items()}, "every one of them was passed"
+        one.assert_exact()
+        one.assert_nothing_left(run.store, run)
+
+
+@pytest.mark.postgres
+def test_a_zombie_that_publishes_beside_its_successor(
+    postgres_url: str, postgres_warehouse_url: str, tmp_path: Path
+) -> None:
+    """Stopped with its files in the folder and no receipt, the ending of old processes switched off."""
+    one = Lake(tmp_path, postgres_warehouse_url)
+    launcher = ArmedSparkLauncher(tmp_path / "drivers", {("back", 1): f"{CrashPoint.IN_PUBLICATION}:1:stop"})
+    arguments = (postgres_url, postgres_warehouse_url, one.orders, launcher)
+    with running(*arguments, end_old_drivers=False, lease=Lease(8, 90), **one.settings()) as run:
+        run.until(lambda: run.is_running("back"), "back runs")
+        zombie = run.process("back")
+        jvm = zombie.parent()
+        assert jvm is not None
+        run.until(lambda: zombie.status() == psutil.STATUS_STOPPED, "back has stopped while it publishes")
+        run.until(lambda: run.is_running("back", 2), "back is replaced")
+        run.until(lambda: run.count("orders.lake", "write") > 0, "its successor has published")
+        zombie.resume()
+        eventually(lambda: has_ended(zombie) and has_ended(jvm), what="the zombie and its JVM exit", timeout=60)
+        run.finish()
+        assert run.status("back").incarnation == 2
+        one.assert_exact()
+        one.assert_nothing_left(run.store, run)
