@@ -26,14 +26,26 @@ BUSY_TIMEOUT_SECONDS = 20
 
 
 def read_url(url: str) -> URL:
-    """The parts of a URL of any kind of database. Raises `ConfigurationError`, which never repeats the URL."""
+    """The parts of a URL of any kind of database. Raises `ConfigurationError`, which never repeats the URL.
+
+    Every PostgreSQL is reached with psycopg2, which this package brings along: plain ``postgresql://`` means another driver
+    from SQLAlchemy 2.1 on, and Airflow writes ``postgres://``, which SQLAlchemy does not know.
+    """
     try:
-        return make_url(url)
+        parsed = make_url(url)
     except (sa.exc.ArgumentError, ValueError):  # their texts repeat parts of the URL: chain none of them
         raise ConfigurationError(
             "the database URL cannot be parsed; expected e.g. postgresql://user@host/name, with special characters of "
             "the password written as %XX"
         ) from None
+    is_postgres = parsed.drivername == "postgres" or parsed.get_backend_name() == "postgresql"
+    return parsed.set(drivername="postgresql+psycopg2") if is_postgres else parsed
+
+
+def with_driver(url: str) -> str:
+    """A connection's URL as authors' code gets it: of PostgreSQL in the form that Airflow's connections have, too."""
+    scheme, rest = url.partition("://")[::2]
+    return f"postgresql+psycopg2://{rest}" if scheme in ("postgres", "postgresql") else url
 
 
 def parse_url(url: str) -> URL:
@@ -47,7 +59,7 @@ def parse_url(url: str) -> URL:
         raise ConfigurationError("the database URL has two @: write an @ of the password as %40")
     backend = parsed.get_backend_name()
     if backend == "postgresql":
-        return parsed.set(drivername="postgresql+psycopg2")
+        return parsed
     if backend == "sqlite":
         if not parsed.database or parsed.database == ":memory:":
             raise ConfigurationError("an SQLite database for LOG.io must be a file: its processes have to share it")
@@ -117,7 +129,7 @@ def _set_wal(cursor: sqlite3.Cursor) -> None:
     again(cursor.execute, "PRAGMA journal_mode=WAL")
 
 
-def plain_engine(url: str | URL, owner: str, **options: Any) -> Engine:
+def plain_engine(url: URL, owner: str, **options: Any) -> Engine:
     """An engine of any database that SQLAlchemy reaches, with the guarantees of that database; `options` are SQLAlchemy's.
 
     Raises `ConfigurationError` if it cannot be made, saying whose URL that is (`owner`) and never repeating it.

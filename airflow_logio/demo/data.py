@@ -44,7 +44,6 @@ def warehouse_engine(url: str) -> sa.Engine:
     """A separate plain SQLAlchemy engine. Raises `ConfigurationError` for an unusable URL, without repeating the URL."""
     parsed = read_url(url)
     if parsed.get_backend_name() == "postgresql":
-        parsed = parsed.set(drivername="postgresql+psycopg2")
         return plain_engine(parsed, "the warehouse", executemany_mode="values_plus_batch")
     return plain_engine(parsed, "the warehouse")
 

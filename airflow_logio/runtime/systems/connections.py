@@ -14,6 +14,7 @@ import pyarrow as pa
 import tenacity
 
 from airflow_logio.crash import CrashPoint, crash_here
+from airflow_logio.databases import with_driver
 from airflow_logio.dataflow.frames import needed_table
 from airflow_logio.dataflow.operators import Operator
 from airflow_logio.dataflow.parameters import for_function
@@ -84,7 +85,7 @@ class Connections:
                 f"connection {name!r} is used by the pipeline, but the run was started without it "
                 f"(it has: {', '.join(sorted(self._urls)) or 'none'})"
             )
-        return self._urls[name]
+        return with_driver(self._urls[name])
 
     def warehouse(self, name: str) -> Warehouse:
         """The SQL database that a connection names."""

@@ -24,6 +24,7 @@ from airflow_logio.databases import (
     is_misconfigured,
     parse_url,
     plain_engine,
+    read_url,
     snapshot_options,
     sqlite_engine,
 )
@@ -229,16 +230,18 @@ def not_conditional(connection: str, backend: str) -> str:
 
 def _engine(name: str, url: str) -> Engine:
     """PostgreSQL and SQLite with all their guarantees; any other database that SQLAlchemy reaches, with its own."""
-    if not url.startswith(("postgresql", "sqlite")):
-        return plain_engine(url, f"connection {name!r}", pool_pre_ping=True, hide_parameters=True)
     try:
-        parsed = parse_url(url)
+        parsed = read_url(url)
+        if parsed.get_backend_name() in CONDITIONAL:
+            parsed = parse_url(url)
     except ConfigurationError as error:
         raise ConfigurationError(f"connection {name!r}: {error}") from None
     if parsed.get_backend_name() == "sqlite":
         engine = sqlite_engine(parsed)
         know_exact_decimals(engine)
         return engine
+    if parsed.get_backend_name() not in CONDITIONAL:
+        return plain_engine(parsed, f"connection {name!r}", pool_pre_ping=True, hide_parameters=True)
     return postgres_engine(
         parsed,
         f"logio {name}",

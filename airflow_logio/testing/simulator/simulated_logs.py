@@ -47,7 +47,8 @@ def sqlite_log() -> tuple[Log, Tables]:
 
 
 LOGS: Mapping[str, MakeLog] = {"memory": memory_log, "sqlite": sqlite_log}
-POSTGRES = "postgresql"
+POSTGRES = "postgres"
+"""How the URL of a PostgreSQL database begins; ``postgres://``, as Airflow writes it, is one."""
 
 
 def log_of(name: str) -> MakeLog:
