@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
@@ -13,18 +12,12 @@ from airflow_logio.dataflow.column_types import column_type
 from airflow_logio.dataflow.event_stream import regroup, uniform
 from airflow_logio.dataflow.names import check_columns, check_count, check_sql_name, check_table, quoted
 from airflow_logio.dataflow.operators import SourceBatch
+from airflow_logio.dataflow.sources import query_text
 from airflow_logio.dataflow.sources.connected import ConnectedSource, SourceConnection
 from airflow_logio.errors import PipelineDefinitionError, SourceChanged, SourceNotOrdered
 
 _EVERY = 2**63 - 1
 """A LIMIT that limits nothing: some databases take no OFFSET without one."""
-
-_BEGINNINGS = ("select", "with", "values", "table")
-_PARAMETER = re.compile(r"(?<![:\w\\]):([A-Za-z_]\w*)(?!:)")
-_TEXT = re.compile(r"'(?:[^']|'')*'")
-_OPAQUE = re.compile(r"""'(?:[^']|'')*'|"(?:[^"]|"")*"|\$(\w*)\$.*?\$\1\$|--[^\n]*|/\*.*?\*/""", re.DOTALL)
-"""Texts, quoted names and comments: what is in them is no part of the statement's form."""
-_CHANGE = re.compile(r"\b(?:insert\s+into|delete\s+from|merge\s+into|update\s+\w+\s+set)\b")
 
 
 class QuerySource(ConnectedSource):
@@ -57,7 +50,7 @@ class QuerySource(ConnectedSource):
         if (query is None) == (table is None):
             raise PipelineDefinitionError("a QuerySource reads either a query or a table: give one of them")
         if query is not None:
-            _check_select(query)
+            query_text.check_select(query)
         self.query = query
         self.table = None if table is None else check_table(table)
         self.columns = _typed(columns)
@@ -89,7 +82,7 @@ class QuerySource(ConnectedSource):
         return super().settings() | {"replayable": self.replayable}
 
     def placeholders(self) -> frozenset[str]:
-        return frozenset(_PARAMETER.findall(_TEXT.sub("", self.query or "")))
+        return query_text.parameters(self.query or "")
 
     def action(self, params: Mapping[str, Any]) -> dict[str, Any]:
         """statement, values of its parameters, connection: the text of the read action. Asks no database."""
@@ -126,9 +119,8 @@ class QuerySource(ConnectedSource):
 
     def _statement(self) -> str:
         if self.query is not None:
-            inner = self.query.strip().rstrip(";")
             names = ", ".join(self.columns)
-            statement = f"SELECT {names} FROM ({inner}) AS rows_of_query"
+            statement = f"SELECT {names} FROM ({query_text.bare(self.query)}) AS rows_of_query"
         else:
             statement = f"SELECT {', '.join(self.columns) or '*'} FROM {self.table}"
         return f"{statement} ORDER BY {', '.join(self.order_by)}" if self.order_by else statement
@@ -170,22 +162,6 @@ class _Ties:
                 "that their order is not the same every time; order by columns that together are unique, or declare the "
                 "source with replayable=False"
             )
-
-
-def _check_select(query: str) -> None:
-    """Raises PipelineDefinitionError for what is visibly not one SELECT; the database judges the rest."""
-    plain = _OPAQUE.sub(lambda found: " " if found[0].startswith(("--", "/*")) else " x ", query)
-    plain = plain.strip().rstrip("; \n\t").lower()
-    first = next(iter(re.findall(r"\w+", plain)), "")
-    if first not in _BEGINNINGS or _CHANGE.search(plain):
-        raise PipelineDefinitionError(
-            f"a QuerySource reads: its query is one SELECT, and {query.strip()[:60]!r} is none. What changes a database is "
-            "a writer's (docs/how-to/write-a-writer.md)"
-        )
-    if ";" in plain:
-        raise PipelineDefinitionError(
-            f"the query of a QuerySource is one SELECT, and {query.strip()[:60]!r} is several"
-        )
 
 
 def _typed(columns: Mapping[str, str] | Iterable[str]) -> dict[str, str | None]:

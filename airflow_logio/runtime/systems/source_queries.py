@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -12,6 +11,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from airflow_logio.dataflow.column_types import ColumnType, column_type
+from airflow_logio.dataflow.sources.query_text import without_colons
 from airflow_logio.errors import ConfigurationError
 from airflow_logio.runtime.systems.sql_types import read_type
 from airflow_logio.runtime.systems.table_reads import arrow_table, column_kind, described_table
@@ -19,7 +19,6 @@ from airflow_logio.runtime.systems.warehouse import Warehouse
 
 ROWS_PER_PIECE = 10_000
 
-_TEXT = re.compile(r"'(?:[^']|'')*'")
 _REFUSED_BY_SQLITE = ("no such ", 'near "', "incomplete input", "ambiguous column", "unrecognized token")
 
 
@@ -51,9 +50,7 @@ class DeclaredConnection:
 def _pieces(
     connection: Connection, statement: str, values: Mapping[str, Any], types: dict[str, ColumnType]
 ) -> Iterator[pa.Table]:
-    # A colon in a text is no parameter.
-    escaped = _TEXT.sub(lambda text: text[0].replace(":", r"\:"), statement)
-    selected = sa.text(escaped).columns(**{name: read_type(kind) for name, kind in types.items()})
+    selected = sa.text(without_colons(statement)).columns(**{name: read_type(kind) for name, kind in types.items()})
     try:
         result = connection.execution_options(yield_per=ROWS_PER_PIECE).execute(selected, dict(values))
         for rows in result.partitions():

@@ -128,6 +128,23 @@ def test_a_query_with_parameters_of_the_run(shop: Shop) -> None:
     assert len(shop.read(QuerySource("shop", table="sale"))) == 1
 
 
+@pytest.mark.parametrize(
+    "query",
+    [
+        "SELECT id FROM sale WHERE id < 2 -- the first ones",
+        "SELECT id FROM sale WHERE id < 2; -- the first ones; all of them\n",
+        "SELECT id FROM sale /* at :noon */ WHERE id < 2 ;; /* the :rest\n; */\n-- later: :x",
+        "-- what is asked: :nothing\nSELECT id FROM sale WHERE '-- :a ;' <> 'b' AND id < 2",
+        'SELECT "i:d" AS id FROM (SELECT id AS "i:d" FROM sale WHERE id < 2) AS quoted',
+    ],
+)
+def test_comments_and_semicolons_are_no_part_of_a_query(shop: Shop, query: str) -> None:
+    source = QuerySource("shop", query, columns={"id": "bigint"}, order_by="id")
+
+    assert source.placeholders() == frozenset()
+    assert ids(shop.read(source)) == [[0, 1]]
+
+
 def test_one_snapshot_however_long_it_takes(url: str) -> None:
     shop = Shop(url, 0)
     shop.add(*range(ROWS_PER_PIECE + 500))
