@@ -31,6 +31,8 @@ def as_table(value: Any) -> pa.Table | None:
     library = library_of(value)
     if type(value).__name__ != "DataFrame" or library not in ("pandas", "polars"):
         return None
+    if library == "polars":
+        _refuse_objects(value)
     try:
         table = _of_pandas(value) if library == "pandas" else value.to_arrow()
         return uniform(_plain(table))
@@ -70,6 +72,16 @@ def _of_pandas(frame: Any) -> pa.Table:
         frame = frame.reset_index(level=unnamed, drop=True) if unnamed else frame
         frame = frame.reset_index()
     return pa.Table.from_pandas(frame, preserve_index=False)
+
+
+def _refuse_objects(frame: Any) -> None:
+    """polars gives Python objects to Arrow as the bytes of their addresses."""
+    for name, kind in frame.schema.items():
+        if str(kind) == "Object":
+            raise OperatorFailed(
+                f"a polars DataFrame has column {name!r} of Python objects, for which Arrow has no type; make it text, "
+                "a number, or a struct"
+            )
 
 
 def _plain(table: pa.Table) -> pa.Table:

@@ -24,6 +24,7 @@ _OUTAGES = frozenset(
         ("requests", "ConnectionError"),
         ("requests", "Timeout"),
         ("requests", "ChunkedEncodingError"),
+        ("requests", "RetryError"),
         ("httpx", "TransportError"),
     }
 )
@@ -50,7 +51,8 @@ def is_outage(error: BaseException, more: type[Exception] | tuple[type[Exception
     """Whether an error means "unavailable": one of Python's own, of a well-known library, or of the author's `more`.
 
     These count: ExternalUnavailable, ConnectionError, TimeoutError, unreachable networks, names that cannot be resolved;
-    connection errors and timeouts of urllib, urllib3, requests and httpx; their errors for HTTP status 429, 502, 503, 504.
+    connection errors and timeouts of urllib, urllib3, requests and httpx; their errors for HTTP status 429, 502, 503, 504;
+    and that requests has tried again for a status as often as its author allowed.
     """
     if isinstance(error, (*_ALWAYS, *(more if isinstance(more, tuple) else (more,)))):
         return True

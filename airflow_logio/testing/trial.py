@@ -7,10 +7,10 @@ that is rolled back. What needs a Spark session or is driven by hand is left out
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import Any
+from typing import Any, TypeVar
 
 from airflow_logio.authored_frames import authored_frames
 from airflow_logio.dataflow.operators import Operator, SourceBatch, SourceOperator, StatefulOperator, StatelessOperator
@@ -19,13 +19,15 @@ from airflow_logio.dataflow.sources import ConnectedSource
 from airflow_logio.dataflow.table_writer import TableWriter
 from airflow_logio.dataflow.write_actions import WriteAction
 from airflow_logio.errors import LogioError, OperatorFailed
-from airflow_logio.protocol.effects import CountEvents, LogEvent, LogWrite
+from airflow_logio.protocol.effects import CountEvents, LogEvent, LogWrite, SetAside
 from airflow_logio.protocol.group import GroupProtocol
 from airflow_logio.protocol.logic import Emit
 from airflow_logio.protocol.values import Event, ExecutionMode, Port
 from airflow_logio.runtime.driver.logic_adapters import captured_inputs, specs_of
-from airflow_logio.runtime.driver.source_reader import without_plan
+from airflow_logio.runtime.driver.source_reader import PLAN, without_plan
 from airflow_logio.runtime.systems.connections import Connections
+
+T = TypeVar("T")
 
 
 @dataclass(slots=True)
@@ -39,6 +41,8 @@ class Trial:
     """Writer → records of its write actions."""
     left_out: list[str] = field(default_factory=list)
     """Operators that could not be tried."""
+    quarantined: list[str] = field(default_factory=list)
+    """The errors of Input Sets that a run would set aside."""
     problem: LogioError | None = None
 
 
@@ -95,21 +99,40 @@ class _Trying:
 
     def _read(self, name: str, source: SourceOperator, events: int) -> None:
         """One event after the other, so that what fails is told with the event that it fails at."""
-        first = source.action(self._params)
+        first = self._asked(name, lambda: source.action(self._params))
         self._protocol.begin_source(name, without_plan(first))
+        if not source.replayable:
+            self._protocol.store_effect(name, "of a trial", 0)  # nobody reads it: nothing of a trial is recovered
         for batch in islice(self._batches(name, source, first), events):
             emits = [Emit(port, batch.table, batch.table.num_rows, about=batch.about) for port in source.outputs]
             self._protocol.emit(name, emits, batch.next_offset)
             self._settle()
 
     def _batches(self, name: str, source: SourceOperator, action: Mapping[str, Any]) -> Iterator[SourceBatch]:
+        """Of one read action after the other, until one brings nothing: it may be waiting for data to come."""
+        plan = {PLAN: action[PLAN]} if PLAN in action else {}
+        following: Mapping[str, Any] | None = action
+        while following is not None:
+            action, found = without_plan(following), False
+            batches = self._asked(name, lambda: self._begin(source, action))  # noqa: B023
+            while (batch := self._asked(name, lambda: next(batches, None))) is not None:  # noqa: B023
+                if batch.table.num_rows:
+                    found = True
+                    yield batch
+            following = self._asked(name, lambda: source.next_action(self._params, {**action, **plan}))  # noqa: B023
+            if not found:
+                return
+
+    def _begin(self, source: SourceOperator, action: Mapping[str, Any]) -> Iterator[SourceBatch]:
+        if isinstance(source, ConnectedSource):
+            connection = self._connections.source(source.connection)
+            return iter(source.read_from(connection, self._params, action, 0))
+        return iter(source.read(self._params, action, 0))
+
+    def _asked(self, name: str, ask: Callable[[], T]) -> T:
+        """What a source answers; an error of its author's code is told with the source."""
         try:
-            if isinstance(source, ConnectedSource):
-                connection = self._connections.source(source.connection)
-                batches = source.read_from(connection, self._params, action, 0)
-            else:
-                batches = source.read(self._params, action, 0)
-            yield from (batch for batch in batches if batch.table.num_rows)
+            return ask()
         except LogioError:
             raise
         except Exception as error:
@@ -126,6 +149,8 @@ class _Trying:
                     self._trial.records[effect.port] += effect.records
                 elif isinstance(effect, LogEvent):
                     self._sent(effect)
+                elif isinstance(effect, SetAside):
+                    self._trial.quarantined.append(effect.error)
                 elif isinstance(effect, LogWrite) and effect.payload is not None:
                     writes.setdefault(effect.operator, []).append(effect)
             for name, logged in writes.items():

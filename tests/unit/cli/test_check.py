@@ -84,6 +84,60 @@ def test_an_error_of_the_author(
     assert "1 problem found" in printed
 
 
+PAGES = """
+import pyarrow as pa
+from airflow_logio import Pipeline, SourceBatch, SourceOperator, TableWriter, stateless
+
+class Pages(SourceOperator):
+    replayable = False
+
+    def action(self, params):
+        return {"page": 0, "plan": {"pages": 9}}
+
+    def next_action(self, params, previous):
+        page = previous["page"] + 1
+        return {"page": page} if page < previous["plan"]["pages"] else None
+
+    def read(self, params, action, offset):
+        assert "plan" not in action
+        yield SourceBatch(pa.table({"value": [action["page"] * 10]}), 1)
+
+def scaled(rows: pa.Table, params) -> pa.Table:
+    [value] = rows.column("value").to_pylist()
+    return pa.table({"total": [int(params["path"][0] == "i") * 100 // (value - BAD)]})
+
+BAD = -1
+def made(quarantine):
+    p = Pipeline("pages", params={"path": str}, connections=["wh"])
+    read = p.source("read", Pages())
+    mapped = p.operator("mapped", stateless(scaled, on_error="quarantine" if quarantine else "fail"), read)
+    p.group("all", read, mapped, p.writer("save", TableWriter("wh", "sums", {"total": "bigint"}), mapped))
+    return p
+
+plain, kept = made(False), made(True)
+"""
+
+
+def test_sources_of_many_actions_and_functions_that_take_parameters(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert check(monkeypatch, "pages", PAGES, "plain", "--try", "4") == 0
+    printed = capsys.readouterr().out
+    assert "tried    read.out: 4 events, 4 records" in printed
+    assert "tried    writer 'save': 4 records would be written" in printed
+
+
+def test_what_a_run_would_quarantine_is_a_problem(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert check(monkeypatch, "spoilt", PAGES.replace("BAD = -1", "BAD = 20"), "kept", "--try", "4") == 1
+    printed = capsys.readouterr().out
+    assert "problem  the first 4 events, set aside by quarantine: " in printed
+    assert "operator 'mapped'" in printed and "ZeroDivisionError" in printed
+    assert "tried    writer 'save': 3 records would be written" in printed, "the others go through"
+    assert "1 problem found" in printed
+
+
 def test_records_that_do_not_fit_their_table(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

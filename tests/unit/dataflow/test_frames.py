@@ -148,3 +148,13 @@ def test_an_operator_of_its_own_that_yields_something_else_is_told() -> None:
         match=r"port 'in', event 1 of s\.out.*: the operator, for output port 'out', returned polars\.LazyFrame",
     ):
         list(logic.generate("1", ("in", event), {}))
+
+
+def test_addresses_of_python_objects_are_no_data() -> None:
+    """polars gives them to Arrow as eight bytes each, without a word."""
+    frame = pl.DataFrame({"many": [{1, 2}]}, schema={"many": pl.Object})
+
+    with pytest.raises(
+        OperatorFailed, match=r"column 'many' of Python objects, .*; make it text, a number, or a struct"
+    ):
+        as_table(frame)

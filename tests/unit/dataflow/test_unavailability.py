@@ -116,6 +116,19 @@ def test_any_other_answer_of_a_service_is_an_answer(library: str, status: int, s
     assert not is_outage(error_of(ASK[library], f"{server}/{status}"))
 
 
+def test_attempts_that_an_author_has_limited_end_in_an_outage(server: str) -> None:
+    from urllib3.util import Retry
+
+    def ask(url: str) -> None:
+        with requests.Session() as session:
+            session.mount("http://", requests.adapters.HTTPAdapter(max_retries=Retry(1, status_forcelist=[503])))
+            session.get(url, timeout=SECONDS)
+
+    error = error_of(ask, f"{server}/503")
+    assert isinstance(error, requests.exceptions.RetryError)
+    assert is_outage(error)
+
+
 @pytest.mark.parametrize("library", ["urllib", "requests", "httpx"])
 @pytest.mark.parametrize("url", ["nonsense://127.0.0.1/", "no-url"])
 def test_what_is_no_address_is_an_error_of_the_author(library: str, url: str) -> None:
