@@ -154,11 +154,13 @@ RETRYABLE = ("08", "53", "57", "25P03", "25006")
 """Prefixes of SQLSTATE codes after which a retry may help: connection, resources, shutdown, read-only for now."""
 
 _MISCONFIGURED = (
-    "password authentication failed",
+    "authentication failed",  # of a password, a peer, or whatever a pooler trusts
     "no password supplied",
     "no pg_hba.conf entry",
     '" does not exist',
     "unsupported startup parameter",
+    "no such database:",  # this one and the next: PgBouncer
+    "no such user",
 )
 
 

@@ -63,9 +63,16 @@ def postgres_engine(url: URL, application: str, *, lock_timeout: float, **option
     return engine
 
 
-def check_settings(connection: Connection, where: str) -> None:
-    """Raise `ConfigurationError`, naming setting and remedy, unless this transaction has what it relies on."""
-    wanted = {"synchronous_commit": "on", "idle_in_transaction_session_timeout": f"{IDLE_IN_TRANSACTION_SECONDS}s"}
+def check_settings(connection: Connection, where: str, *, lock_timeout: float) -> None:
+    """Raise `ConfigurationError`, naming setting and remedy, unless this transaction has what it relies on.
+
+    `lock_timeout` is that of its engine, in whole seconds.
+    """
+    wanted = {
+        "synchronous_commit": "on",
+        "idle_in_transaction_session_timeout": f"{IDLE_IN_TRANSACTION_SECONDS}s",
+        "lock_timeout": f"{lock_timeout:g}s",
+    }
     found = connection.execute(sa.select(*(sa.func.current_setting(name).label(name) for name in wanted))).one()
     for name, value in wanted.items():
         if getattr(found, name) != value:
