@@ -183,11 +183,11 @@ def test_a_start_up_parameter_that_is_refused_is_no_outage(postgres_url: str) ->
         open_store(f"{url}?replication=database")
 
 
-@pytest.mark.parametrize("part", [{"database": "no_such_log"}, {"username": "nobody_of_ours"}])
-def test_a_database_or_user_that_the_pooler_does_not_know_is_no_outage(postgres_url: str, part: dict[str, str]) -> None:
+@pytest.mark.parametrize(("part", "name"), [("database", "no_such_log"), ("username", "nobody_of_ours")])
+def test_a_database_or_user_that_the_pooler_does_not_know_is_no_outage(postgres_url: str, part: str, name: str) -> None:
     with pgbouncer(postgres_url, pool_mode="transaction") as url:
-        wrong = sa.make_url(url).set(**part).render_as_string(hide_password=False)
-        with pytest.raises(ConfigurationError, match=next(iter(part.values()))):
+        wrong = sa.make_url(url)._replace(**{part: name}).render_as_string(hide_password=False)
+        with pytest.raises(ConfigurationError, match=name):
             open_store(wrong)
 
 
@@ -196,7 +196,7 @@ def test_a_limit_on_locks_that_a_pooler_takes_away_is_refused() -> None:
     engine = sa.create_engine("sqlite://")
     with engine.connect() as connection:
         found = {"synchronous_commit": "on", "idle_in_transaction_session_timeout": "5s", "lock_timeout": "0"}
-        connection.connection.create_function("current_setting", 1, found.get)  # type: ignore[attr-defined]
+        connection.connection.create_function("current_setting", 1, found.get)
         with pytest.raises(ConfigurationError, match=r"lock_timeout is '0' .* pool_mode = session or transaction"):
             postgres_sessions.check_settings(connection, "the log", lock_timeout=3)
     engine.dispose()
