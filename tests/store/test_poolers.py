@@ -186,7 +186,9 @@ def test_a_start_up_parameter_that_is_refused_is_no_outage(postgres_url: str) ->
 @pytest.mark.parametrize(("part", "name"), [("database", "no_such_log"), ("username", "nobody_of_ours")])
 def test_a_database_or_user_that_the_pooler_does_not_know_is_no_outage(postgres_url: str, part: str, name: str) -> None:
     with pgbouncer(postgres_url, pool_mode="transaction") as url:
-        wrong = sa.make_url(url)._replace(**{part: name}).render_as_string(hide_password=False)
+        known = sa.make_url(url)
+        other = known.set(database=name) if part == "database" else known.set(username=name)
+        wrong = other.render_as_string(hide_password=False)
         with pytest.raises(ConfigurationError, match=name):
             open_store(wrong)
 
