@@ -7,7 +7,6 @@ from pathlib import Path
 
 import psutil
 import pytest
-import sqlalchemy as sa
 
 from airflow_logio.crash import CrashPoint
 from airflow_logio.protocol.liveness import Lease
@@ -17,6 +16,7 @@ from airflow_logio.store.port import LogStore
 from tests.support import lake
 from tests.support.running import ArmedSparkLauncher, Running, has_ended, running
 from tests.support.waiting import eventually
+from tests.support.warehouse import rows_of
 
 pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(600)]
 
@@ -49,11 +49,8 @@ class Lake:
         assert lake.published_orders(self.published) == expected
         assert len(set(lake.drawn(self.published))) == len(expected), "each order was drawn once"
         assert lake.published_stores(self.published) == lake.expected_stores(self.orders)
-        engine = sa.create_engine(self.warehouse_url)
-        with engine.connect() as connection:
-            refused = connection.execute(sa.text("SELECT id FROM refused ORDER BY id")).fetchall()
-        engine.dispose()
-        assert [tuple(row) for row in refused] == lake.expected_refused(self.orders)
+        refused = rows_of(self.warehouse_url, "SELECT id FROM refused ORDER BY id")
+        assert refused == lake.expected_refused(self.orders)
         for folder in ("orders", "stores"):
             receipts = lake.receipts(self.published / folder)
             named = [file["path"] for receipt in receipts for file in receipt["files"]]
