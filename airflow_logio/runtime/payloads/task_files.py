@@ -6,6 +6,7 @@ import os
 import uuid
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from typing import Any
 from urllib.parse import quote
 
@@ -91,11 +92,12 @@ class _OpenFile:
         return self.name, size, self._records, footer_checksum(self._path, size), _SEPARATOR.join(self._partition)
 
     def discard(self) -> None:
-        try:
-            self._file.close()
+        """What cannot be removed is named by no manifest, so that the sweep finds it."""
+        with suppress(OSError):
             os.unlink(self._path)
-        except OSError:
-            return  # no manifest will name it: the sweep finds it
+        for handle in (self._writer, self._file):
+            with suppress(Exception):  # on a full disk, neither footer nor buffer can be written
+                handle.close()
 
 
 def _lines(folder: str, lines: Sequence[tuple[str, int, int, int, str]]) -> pa.RecordBatch:

@@ -1,0 +1,135 @@
+"""`FolderSource`: offsets in a growing folder, and what is not append-only is noticed before anything is read."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from airflow_logio import FolderSource
+from airflow_logio.dataflow.sources import folder
+from airflow_logio.errors import ConfigurationError, OperatorFailed, PipelineDefinitionError, SourceChanged
+
+
+def put(where: Path, *names: str, columns: tuple[str, ...] = ("id",)) -> None:
+    where.mkdir(exist_ok=True)
+    for name in names:
+        pq.write_table(pa.table({column: [1, 2] for column in columns}), where / name)
+
+
+@pytest.fixture
+def orders(tmp_path: Path) -> Path:
+    put(tmp_path / "orders", "b.parquet", "a.parquet", "c.parquet", "_SUCCESS", ".d.parquet")
+    return tmp_path / "orders"
+
+
+def source(orders: Path, **settings: Any) -> FolderSource:
+    return FolderSource(str(orders), **settings)
+
+
+def all_ranges(of: FolderSource) -> list[tuple[int, int, str]]:
+    action: dict[str, Any] | None = of.action({})
+    plan = {"plan": action["plan"]} if action is not None and "plan" in action else {}
+    found = []
+    while action is not None and action["start"] != action["end"]:
+        found.append((action["start"]["files"], action["end"]["files"], action["end"]["after"]))
+        action = of.next_action({}, {**action, **plan})
+    return found
+
+
+def test_files_are_read_by_name_and_hidden_ones_are_not(orders: Path) -> None:
+    assert all_ranges(source(orders)) == [(0, 1, "a.parquet"), (1, 2, "b.parquet"), (2, 3, "c.parquet")]
+    assert all_ranges(source(orders, files_per_event=2)) == [(0, 2, "b.parquet"), (2, 3, "c.parquet")]
+
+
+def test_a_bounded_run_ends_with_the_files_that_were_there(orders: Path) -> None:
+    one = source(orders, files_per_event=2)
+    first = one.action({})
+    put(orders, "z.parquet")
+    last = one.next_action({}, first)
+    assert last is not None
+    assert last["end"]["after"] == "c.parquet"
+    assert one.next_action({}, {**last, "plan": first["plan"]}) is None
+
+
+def test_an_unbounded_run_waits_and_finds_what_comes(orders: Path) -> None:
+    one = source(orders, files_per_event=3, unbounded=True)
+    first = one.action({})
+    assert "plan" not in first
+    waiting = one.next_action({}, first)
+    assert waiting is not None
+    assert waiting["start"] == waiting["end"]
+    put(orders, "d.parquet")
+    following = one.next_action({}, waiting)
+    assert following is not None
+    assert following["end"]["after"] == "d.parquet"
+
+
+def _late(orders: Path) -> None:
+    put(orders, "a2.parquet")
+
+
+def _removed(orders: Path) -> None:
+    (orders / "a.parquet").unlink()
+
+
+def _resized(orders: Path) -> None:
+    put(orders, "a.parquet", columns=("id", "more"))
+
+
+def _renamed(orders: Path) -> None:
+    (orders / "a.parquet").rename(orders / "a1.parquet")
+
+
+@pytest.mark.parametrize("change", [_late, _removed, _resized])
+def test_a_change_behind_what_was_read_is_refused(orders: Path, change: Any) -> None:
+    one = source(orders, files_per_event=2)
+    action = one.action({})
+    change(orders)
+    with pytest.raises(SourceChanged, match=r"Files must arrive in the order of their names"):
+        one.next_action({}, action)
+    with pytest.raises(SourceChanged, match=r"up to 'b.parquet'; it had 2 of"):
+        one.frame(None, {}, action["start"], action["end"])
+
+
+def test_files_with_other_columns_are_refused_by_name(orders: Path) -> None:
+    put(orders, "b.parquet", columns=("id", "price"))
+    one = source(orders, files_per_event=3)
+    action = one.action({})
+    with pytest.raises(
+        OperatorFailed, match=r"b\.parquet has the columns id int64, price int64; the first .* a\.parquet, has id"
+    ):
+        one.frame(None, {}, action["start"], action["end"])
+
+
+def test_what_is_no_parquet_file_is_refused_by_name(orders: Path) -> None:
+    (orders / "b.parquet").write_text("no Parquet")
+    one = source(orders, files_per_event=3)
+    action = one.action({})
+    with pytest.raises(OperatorFailed, match=r"is no Parquet file that can be read"):
+        one.frame(None, {}, action["start"], action["end"])
+
+
+@pytest.mark.parametrize("name", ["a*.parquet", "x=1.parquet", "a:b.parquet"])
+def test_names_that_spark_would_misread_are_refused_when_the_run_is_started(orders: Path, name: str) -> None:
+    put(orders, name)
+    with pytest.raises(ConfigurationError, match=r"Spark would misread the name of file '"):
+        source(orders).action({})
+
+
+def test_no_folder_and_no_files(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match="make or mount it"):
+        source(tmp_path / "none").action({})
+    (tmp_path / "empty").mkdir()
+    assert all_ranges(source(tmp_path / "empty")) == []
+    with pytest.raises(PipelineDefinitionError, match="is a URL"):
+        FolderSource("s3://bucket/x")
+
+
+def test_an_offset_says_how_much_lies_before_it(orders: Path) -> None:
+    listed = folder._listed(str(orders))
+    assert [name for name, _ in listed] == ["a.parquet", "b.parquet", "c.parquet"]
+    assert source(orders).action({})["plan"]["limit"]["bytes"] == sum(size for _, size in listed)

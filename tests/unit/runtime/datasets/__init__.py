@@ -1,0 +1,1 @@
+"""Datasets, as they are published and as Spark sees them."""
