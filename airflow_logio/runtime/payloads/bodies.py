@@ -87,7 +87,7 @@ def is_dataset(where: str, ref: str | None, body: bytes | None) -> bool:
 
 def table_of(payload: Any) -> pa.Table:
     """The payload of an event as a table: as it is, or of its dataset. Raises as `Dataset.table`."""
-    return payload if isinstance(payload, pa.Table) else payload.table
+    return getattr(payload, "table", payload)
 
 
 def size_of(event: Event) -> int:

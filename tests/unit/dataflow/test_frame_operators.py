@@ -65,7 +65,7 @@ class DataFrame:
 
 
 def operator_of(function: Callable[..., Any], **settings: Any) -> FrameFunctionOperator:
-    return FrameFunctionOperator(stateless(function, mode="dataframe", **settings))
+    return FrameFunctionOperator(stateless(mode="dataframe", **settings)(function))
 
 
 def test_a_function_gets_its_columns_its_port_and_the_parameters() -> None:
@@ -103,13 +103,13 @@ def test_anything_but_a_dataframe_for_every_port_is_refused(returned: Any, setti
 
 def test_windows_quarantine_and_event_ids_are_refused_with_the_way_out() -> None:
     with pytest.raises(PipelineDefinitionError, match="has mode 'dataframe', which only stateless"):
-        generate(same, mode="dataframe")  # type: ignore[call-overload]
+        generate(mode="dataframe")(same)
     made = pipeline()
     read = made.source("read", FolderSource("{path}"))
     with pytest.raises(
         PipelineDefinitionError, match=r"'kept' runs in mode 'dataframe' with on_error='quarantine'.*Leave"
     ):
-        made.operator("kept", stateless(same, mode="dataframe", on_error="quarantine"), read)
+        made.operator("kept", stateless(mode="dataframe", on_error="quarantine")(same), read)
 
 
 def test_a_class_that_is_no_frame_operator_is_refused() -> None:
@@ -134,7 +134,7 @@ def test_a_class_that_is_no_frame_operator_is_refused() -> None:
 def test_a_replicated_group_has_no_chains() -> None:
     made = pipeline()
     read = made.source("read", FolderSource("{path}"))
-    mapped = made.operator("mapped", stateless(same, mode="dataframe"), read)
+    mapped = made.operator("mapped", stateless(mode="dataframe")(same), read)
     made.writer("save", DatasetWriter("lake"), mapped)
     with pytest.raises(
         PipelineDefinitionError, match="'mapped' runs in mode 'dataframe': executors share its work already"
@@ -146,7 +146,7 @@ def test_a_replicated_group_has_no_chains() -> None:
 def test_modes_mix_in_one_pipeline() -> None:
     made = pipeline()
     read = made.source("read", FolderSource("{path}"))
-    mapped = made.operator("mapped", stateless(same, mode="dataframe"), read)
+    mapped = made.operator("mapped", stateless(mode="dataframe")(same), read)
     counted = made.operator("counted", generate(same), mapped, window=EveryEvents(2))
     made.writer("save", DatasetWriter("lake", "counts", partition_by=("day",)), counted)
     made.freeze()

@@ -190,7 +190,7 @@ EAGER: list[tuple[Change, str]] = [
     (lambda p: p.writer("x", Hope(), "same"), "write actions of operator 'x' on connection 'warehouse' are neither"),
     (
         lambda p: p.operator("x", odd(mode=ExecutionMode.DATAFRAME), "same"),
-        "'x' runs in mode 'dataframe', which comes with",
+        "'x' runs in mode 'dataframe', so its class must be a FrameOperator",
     ),
     (lambda p: p.operator("x", odd(mode=ExecutionMode.EXECUTORS), "same"), "must also be a BatchGenerator"),
     # groups

@@ -162,7 +162,7 @@ def test_records_in_the_payload_store() -> None:
             store.tables.bodies[key] = row._replace(body=b"", ref="some/where")
     with pytest.raises(ConfigurationError, match="payload store"):
         records(store, sales.run, event)
-    loaded = {("ingest.out 3", "some/where"): encode(sold(3))}
+    loaded = {("ingest.out 3", "some/where"): sold(3)}
     assert records(store, sales.run, event, lambda what, ref: loaded[what, ref]).equals(sold(3))
 
 
