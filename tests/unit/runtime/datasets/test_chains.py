@@ -1,0 +1,335 @@
+"""Datasets and chains in a real Spark session: values come back, what is random is drawn once, failures are named."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from airflow_logio import DatasetWriter, FolderSource, Pipeline, TableWriter, stateless
+from airflow_logio.errors import LogInconsistent, LogUnavailable, OperatorFailed
+from airflow_logio.runtime.datasets import dataset_jobs
+from airflow_logio.runtime.driver.epoch import GroupEpoch, operators_of
+from airflow_logio.runtime.driver.epoch_settings import EpochSettings
+from airflow_logio.runtime.driver.spark_session import SparkSessions
+from airflow_logio.runtime.launch.spark_submit import SparkSettings
+from airflow_logio.runtime.launch.start_run import operator_shapes
+from airflow_logio.runtime.payloads import EpochPayloads, Payloads
+from airflow_logio.runtime.systems.connections import Connections, WriterIdentity
+from airflow_logio.store.memory import MemoryLogStore
+from tests.store.small_disk import small_folder
+from tests.support.logs import spec, start_driver
+from tests.support.warehouse import rows_of
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(240)]
+
+PATIENCE_SECONDS = 90
+
+
+@pytest.fixture(scope="module")
+def sessions() -> Iterator[SparkSessions]:
+    """As a driver on one machine has it, two executors' worth of threads."""
+    from pyspark.sql import SparkSession
+
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    builder = SparkSession.builder.master("local[2]").appName("chains")
+    conf = SparkSettings().effective_conf({"spark.sql.session.timeZone": "Asia/Tokyo"}, frames=True)
+    for name, value in conf.items():
+        builder = builder.config(name, value)
+    session = builder.getOrCreate()
+    made = SparkSessions("chains")
+    made.get()
+    yield made
+    session.stop()
+
+
+@pytest.fixture
+def spark(sessions: SparkSessions) -> Any:
+    return sessions.get()
+
+
+@pytest.fixture
+def epoch(tmp_path: Path) -> EpochPayloads:
+    return Payloads(str(tmp_path / "payloads")).epoch("run", "g", 1, 0)
+
+
+# --- datasets ---------------------------------------------------------------------------------------------------------
+
+EVERY_TYPE = """
+    SELECT id, IF(id % 3 = 0, NULL, concat('Köln ', id)) AS text, CAST(id AS DECIMAL(38, 18)) / 7 AS price,
+        CAST(id AS INT) AS small, CAST('NaN' AS DOUBLE) AS nan, CAST(0.1 AS FLOAT) AS real,
+        TIMESTAMP '2024-03-31 02:30:00.123456' + make_interval(0, 0, 0, 0, id) AS at,
+        TIMESTAMP_NTZ '2024-03-31 02:30:00.123456' AS wall, DATE '1582-10-04' AS day, id % 2 = 0 AS even,
+        CAST(concat('x', id) AS BINARY) AS raw, array(id, NULL) AS many, map('a', id, 'b', NULL) AS named,
+        struct(id AS a, struct('ü' AS c) AS b) AS deep, CAST(NULL AS STRING) AS never
+    FROM range(0, 100, 1, 3)
+"""
+
+
+def test_values_come_back_as_they_were(spark: Any, epoch: EpochPayloads) -> None:
+    frame = spark.sql(EVERY_TYPE)
+    made = dataset_jobs.materialized(epoch, "event 1", "d/1", frame)
+    again = dataset_jobs.frame_of(spark, made)
+
+    assert made.num_rows == 100
+    assert [field.dataType for field in again.schema] == [field.dataType for field in frame.schema]
+    assert str(again.orderBy("id").collect()) == str(frame.orderBy("id").collect())
+    expected = frame.orderBy("id").toArrow()
+    found = made.table.sort_by("id")
+    for name in ("text", "price", "small", "nan", "real", "wall", "day", "even", "raw", "many", "deep", "never"):
+        assert str(found.column(name).to_pylist()) == str(expected.column(name).to_pylist()), name
+    assert pa.types.is_timestamp(found.schema.field("at").type)
+    utc = expected.column("at").cast(pa.timestamp("us", "UTC")).cast(pa.timestamp("us"))
+    assert found.column("at").to_pylist() == utc.to_pylist(), "times are UTC without a zone"
+
+
+def test_no_records_keep_their_schema(spark: Any, epoch: EpochPayloads) -> None:
+    frame = spark.sql(EVERY_TYPE).where("id < 0")
+    made = dataset_jobs.materialized(epoch, "event 1", "d/1", frame)
+    assert made.paths() == []
+    assert made.table.num_rows == 0
+    again = dataset_jobs.frame_of(spark, made)
+    assert again.columns == frame.columns
+    assert again.collect() == []
+
+
+def test_a_damaged_page_fails_the_job_that_reads_it(spark: Any, epoch: EpochPayloads) -> None:
+    made = dataset_jobs.materialized(epoch, "event 1", "d/1", spark.range(0, 100_000, 1, 1))
+    path = Path(made.paths()[0])
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+    frame = dataset_jobs.frame_of(spark, made)
+    with pytest.raises(Exception, match=r"(?i)checksum|corrupt|crc"):
+        frame.toArrow()
+    path.unlink()
+    with pytest.raises(LogInconsistent, match="has lost a file"):
+        dataset_jobs.frame_of(spark, made)
+
+
+@pytest.mark.parametrize(
+    ("query", "partition_by", "says"),
+    [
+        ("SELECT 1 AS a, 2 AS a", (), r"has several columns 'a'"),
+        ("SELECT 1 AS a", ("b",), r"partition_by names 'b'; the records have the columns a"),
+        ("SELECT 1 AS a, 1.5D AS b", ("b",), r"partition_by names 'b', which is double: make it text"),
+        ("SELECT 1 AS a, 'x' AS b", ("a", "b"), r"partition_by names all columns"),
+    ],
+)
+def test_columns_that_cannot_be_written_are_refused_before_a_job(
+    spark: Any, epoch: EpochPayloads, query: str, partition_by: tuple[str, ...], says: str
+) -> None:
+    with pytest.raises(OperatorFailed, match=says):
+        dataset_jobs.materialized(epoch, "event 1", "d/1", spark.sql(query), partition_by)
+
+
+# --- chains -----------------------------------------------------------------------------------------------------------
+
+
+@stateless(mode="dataframe")
+def drawn(orders: Any) -> Any:
+    """Another value each time it is evaluated."""
+    return orders.selectExpr("id", "uuid() AS drawn")
+
+
+@stateless(mode="dataframe", outputs=("even", "odd"))
+def split(orders: Any) -> dict[str, Any]:
+    from pyspark.sql import functions as F
+
+    numbered = orders.withColumn("luck", F.rand())
+    return {"even": numbered.where("luck < 0.5"), "odd": numbered.where("luck >= 0.5")}
+
+
+@stateless(mode="dataframe")
+def unchanged(orders: Any) -> Any:
+    return orders
+
+
+@stateless
+def counted(orders: pa.Table) -> pa.Table:
+    """Of mode ``driver``."""
+    return pa.table({"records": [orders.num_rows]})
+
+
+class Work:
+    """A pipeline whose operators are all in one group, run in this process."""
+
+    def __init__(self, root: Path, sessions: SparkSessions, payloads: Path | None = None) -> None:
+        self.orders, self.lake, self.sessions = root / "orders", root / "lake", sessions
+        self.payloads = payloads or root / "payloads"
+        self.warehouse = f"sqlite:///{root}/wh.db"
+        self.lake.mkdir()
+        self.orders.mkdir()
+        for number in range(3):
+            ids = list(range(number * 100, number * 100 + 100))
+            pq.write_table(pa.table({"id": ids}), self.orders / f"{number}.parquet")
+        self.pipeline = Pipeline("work", params={"orders": str}, connections=["lake", "warehouse"])
+        self.raw = self.pipeline.source("raw", FolderSource("{orders}"))
+        self.stop = threading.Event()
+
+    def published(self, folder: str) -> list[dict[str, Any]]:
+        files = sorted((self.lake / folder).glob("*.parquet"))
+        return [row for file in files for row in pq.read_table(file).to_pylist()]
+
+    def run(self) -> bool:
+        """Whether the group has finished; raises what ends it."""
+        self.pipeline.group("all", *self.pipeline.operators)
+        self.pipeline.freeze()
+        params = {"orders": str(self.orders)}
+        store = MemoryLogStore()
+        run = store.start_run(
+            replace(
+                spec("all"),
+                params=params,
+                operators=operator_shapes(self.pipeline),
+                actions={"raw": self.raw_source().action(params)},
+            )
+        )
+        driver = start_driver(store, group="all", run=run)
+        urls = {"lake": str(self.lake), "warehouse": self.warehouse}
+        connections = Connections("work", urls, WriterIdentity(run.uid, 1, run.created_at), 1.0, params=params)
+        settings = EpochSettings(
+            self.pipeline,
+            run,
+            "all",
+            connections,
+            self.sessions,
+            lambda _: None,
+            self.stop,
+            payloads=Payloads(str(self.payloads)),
+        )
+        recovered = driver.session.recover(operators_of(settings, None))
+        timer = threading.Timer(PATIENCE_SECONDS, self.stop.set)
+        timer.start()
+        try:
+            return GroupEpoch(settings, driver.session, 0, recovered).run()
+        finally:
+            timer.cancel()
+            connections.close()
+
+    def raw_source(self) -> FolderSource:
+        found = self.pipeline.operators["raw"]
+        assert isinstance(found, FolderSource)
+        return found
+
+
+@pytest.fixture
+def work(tmp_path: Path, sessions: SparkSessions) -> Work:
+    return Work(tmp_path, sessions)
+
+
+def test_what_is_drawn_is_drawn_once_for_all_receivers(work: Work) -> None:
+    """Two writers, an operator of mode driver, and halves that together are the whole."""
+    made = work.pipeline
+    ids = made.operator("drawn", drawn, work.raw)
+    made.writer("left", DatasetWriter("lake", "left"), ids)
+    made.writer("right", DatasetWriter("lake", "right"), made.operator("copy", unchanged, ids))
+    halves = made.operator("split", split, work.raw)
+    made.writer("even", DatasetWriter("lake", "even"), "split.even")
+    made.writer("odd", DatasetWriter("lake", "odd"), "split.odd")
+    counts = made.operator("counts", counted, ids)
+    made.writer("save", TableWriter("warehouse", "counts", {"records": "bigint"}), counts)
+    assert halves is not None
+    assert work.run()
+    left = work.published("left")
+    assert sorted(row["id"] for row in left) == list(range(300))
+    assert {row["id"]: row["drawn"] for row in left} == {row["id"]: row["drawn"] for row in work.published("right")}
+    even, odd = work.published("even"), work.published("odd")
+    assert sorted(row["id"] for row in even + odd) == list(range(300)), "no order is in both halves, or in none"
+    assert rows_of(work.warehouse, "SELECT records FROM counts") == [(100,)] * 3
+    receipts = [json.loads(path.read_text()) for path in sorted((work.lake / "left" / "_logio").iterdir())]
+    assert [receipt["number"] for receipt in receipts] == [1, 2, 3]
+
+
+def failing(orders: Any) -> Any:
+    """Fails in a task of the second file."""
+    from pyspark.sql import functions as F
+
+    @F.udf("long")
+    def checked(number: int) -> int:
+        if number == 150:
+            raise ValueError("150 is no order")
+        return number
+
+    return orders.select(checked("id").alias("id"))
+
+
+def other_columns() -> Callable[[Any], Any]:
+    calls = iter(range(100))
+
+    def made(orders: Any) -> Any:
+        return orders if next(calls) < 1 else orders.selectExpr("CAST(id AS STRING) AS id")
+
+    return made
+
+
+@pytest.mark.parametrize(
+    ("function", "says"),
+    [
+        (failing, r"pipeline 'work', source 'raw', read action 2.*150 is no order"),
+        (lambda orders: orders.toArrow(), r"operator 'bad'.*returned pyarrow\.Table for output port 'out'"),
+        (lambda orders: orders.select("price"), r"operator 'bad'.*price"),
+        (other_columns(), r"schema|columns"),
+    ],
+    ids=["udf", "table", "column", "other columns"],
+)
+def test_an_error_of_the_author_is_told_with_its_place(work: Work, function: Callable[[Any], Any], says: str) -> None:
+    bad = work.pipeline.operator("bad", stateless(mode="dataframe")(function), work.raw)
+    work.pipeline.writer("save", DatasetWriter("lake", "out"), bad)
+    with pytest.raises(OperatorFailed, match=f"(?s){says}"):
+        work.run()
+
+
+def test_a_group_that_halts_does_not_wait_for_its_job(work: Work, spark: Any) -> None:
+    def slow(orders: Any) -> Any:
+        def sleep(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            time.sleep(60)
+            yield from batches
+
+        return orders.mapInArrow(sleep, "id long")
+
+    bad = work.pipeline.operator("slow", stateless(mode="dataframe")(slow), work.raw)
+    work.pipeline.writer("save", DatasetWriter("lake", "out"), bad)
+    tracker = spark.sparkContext.statusTracker()
+
+    def stop_when_it_runs() -> None:
+        while not tracker.getActiveJobsIds() and not work.stop.wait(0.1):
+            pass
+        time.sleep(1.0)
+        work.stop.set()
+
+    stopping = threading.Thread(target=stop_when_it_runs)
+    started = time.monotonic()
+    stopping.start()
+    assert not work.run()
+    stopping.join()
+    assert time.monotonic() - started < 40
+    assert not tracker.getActiveJobsIds(), "it was cancelled"
+
+
+def test_a_full_disk_is_a_store_that_is_unavailable(tmp_path: Path, sessions: SparkSessions) -> None:
+    with small_folder(tmp_path / "otherwise") as small:
+        work = Work(tmp_path, sessions, payloads=small.path)
+
+        def wide(orders: Any) -> Any:
+            small.fill()
+            return orders.selectExpr("id", "repeat(uuid(), 2000) AS noise")
+
+        bad = work.pipeline.operator("wide", stateless(mode="dataframe")(wide), work.raw)
+        work.pipeline.writer("save", DatasetWriter("lake", "out"), bad)
+        try:
+            with pytest.raises(LogUnavailable, match=r"No space left on device|File too large"):
+                work.run()
+        finally:
+            small.make_room()
+        assert not list(small.path.rglob("*.parquet"))
