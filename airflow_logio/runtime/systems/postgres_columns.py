@@ -87,6 +87,8 @@ def _loses_decimals(has: Found, kind: ColumnType) -> bool:
 
 
 def _loses_integers(has: Found, kind: ColumnType) -> bool:
+    if has.name == "oid" or has.name.startswith("reg"):  # which have no sign
+        return True
     floats = _FLOATS if kind.name == "bigint" else ("real",)
     return has.name in floats or _digits_behind_the_point(has, 0) < 0
 

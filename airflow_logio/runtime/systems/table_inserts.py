@@ -10,12 +10,13 @@ import pyarrow.compute as pc
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from airflow_logio.dataflow.column_types import DECIMAL, ColumnType
+from airflow_logio.dataflow.column_types import ColumnType
 from airflow_logio.dataflow.table_writer import TableWriter
 from airflow_logio.dataflow.write_actions import WriteAction
 from airflow_logio.errors import WriteRefused
-from airflow_logio.runtime.systems import postgres_columns, sql_types
+from airflow_logio.runtime.systems import sql_types
 from airflow_logio.runtime.systems.conversions import as_declared
+from airflow_logio.runtime.systems.found_kinds import found_kinds
 from airflow_logio.runtime.systems.found_types import found_types
 from airflow_logio.runtime.systems.lossy_columns import check_columns, targets
 from airflow_logio.runtime.systems.table_names import TableName
@@ -65,7 +66,9 @@ def prepared(
     dialect, declared = connection.dialect.name, writer.column_types()
     # Asked for each time: the table may be another one than when the writer began, or of another writer's making.
     found = found_types(connection, name) or {}
-    kinds: Mapping[str, ColumnType | None] = declared or _found_kinds(connection, writer, name, found, actions)
+    kinds: Mapping[str, ColumnType | None] = declared or found_kinds(
+        writer.table, target_table(connection, writer, name), found, actions, dialect
+    )
     if declared or dialect == "sqlite":
         check_columns(writer.table, kinds, found, dialect)
     records = as_declared(writer.table, targets(kinds, found, dialect), actions)
@@ -93,38 +96,6 @@ def rehearse(connection: Connection, writer: TableWriter, name: TableName, actio
     connection.execute(sa.insert(table).from_select(list(table.columns), nothing))
     if made := prepared(connection, writer, name, [action for action in actions if action.records.num_rows]):
         insert(connection, *made)
-
-
-def _found_kinds(
-    connection: Connection,
-    writer: TableWriter,
-    name: TableName,
-    found: Mapping[str, str],
-    actions: Sequence[WriteAction],
-) -> dict[str, ColumnType | None]:
-    """The types of the records' columns in the database; None for one that only the database's driver knows.
-
-    Raises `WriteRefused` for a column or a table that is not there.
-    """
-    names, dialect = actions[0].records.column_names, connection.dialect.name
-    table = target_table(connection, writer, name)
-    check_columns(writer.table, dict.fromkeys(names), found, dialect)
-    if dialect == "sqlite":
-        types = {column.name.lower(): column.type for column in table.columns}
-        return {column: sql_types.described(types[column.lower()]) for column in names}
-    return {column: _found_kind(found[column], [one.records for one in actions], column) for column in names}
-
-
-def _found_kind(found: str, records: Sequence[pa.Table], column: str) -> ColumnType | None:
-    """A NUMERIC without a precision holds every decimal and every double: it is taken for what the records have."""
-    if found == "numeric":
-        kinds = {
-            sql_types.kind_of_records(one.schema.field(column).type) for one in records if column in one.schema.names
-        }
-        kind = kinds.pop() if len(kinds) == 1 else None
-        if kind is not None and kind.name == DECIMAL:
-            return kind
-    return postgres_columns.kind_of(found)
 
 
 def _array_type(kind: ColumnType, found: str) -> str:
