@@ -27,8 +27,8 @@ def found_kinds(
 ) -> dict[str, ColumnType | None]:
     """Column → its type in the database; None for one that only the database's driver knows.
 
-    Raises `WriteRefused` for a column that is not there, and for records of another sort: nobody has declared that a number is
-    to be a text, or a time a number.
+    Raises `WriteRefused` for a column that is not there, and for records of another sort: nobody has declared that a number
+    is to be a text, or a time a number.
     """
     names = actions[0].records.column_names
     check_columns(table, dict.fromkeys(names), found, dialect)
@@ -63,6 +63,6 @@ def _check_sort(table: str, name: str, kind: ColumnType, action: WriteAction) ->
     sorts = _SORTS[given.name], _SORTS[kind.name]
     if sorts[0] != sorts[1] and sorts not in _CONVERTED:
         raise WriteRefused(
-            f"records for table {table!r}, column {name!r} ({kind}), write action {action.number}: they have {records} there; "
-            "cast it before the writer, or declare the columns"
+            f"records for table {table!r}, column {name!r} ({kind}), write action {action.number}: they have {records} "
+            "there; cast it before the writer, or declare the columns"
         )

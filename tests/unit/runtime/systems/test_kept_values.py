@@ -65,15 +65,17 @@ VALUES: dict[str, tuple[pa.DataType, list[Any]]] = {
     "decimal(38,20)": (pa.decimal128(38, 20), [Decimal("0.10000000000000000001"), Decimal(123456789012345678)]),
 }  # fmt: skip
 _tables = (f"t{number}" for number in itertools.count(1))
+_started = (float(number) for number in itertools.count(1))
 
 
-def is_written(warehouse: Warehouse, table: str, kind: str | None, value: pa.Array) -> bool:
-    """Whether a run of its own has written it; False if that was refused."""
-    writer = TableWriter("wh", table, {"v": kind} if kind else None, on_new_run="replace")
-    run, begun = f"run of {table} {next(_tables)}", next(_started)
+def is_written(warehouse: Warehouse, table: str, kind: str | None, values: pa.Array) -> bool:
+    """Whether a run of its own has written them, numbered, in place of all rows; False if that was refused."""
+    writer = TableWriter("wh", table, {"v": kind, "i": "bigint"} if kind else None, on_new_run="replace")
+    begun = next(_started)
+    run, records = f"run {begun}", pa.table({"v": values, "i": pa.array(range(len(values)), pa.int64())})
     actions = [
         WriteAction(run, "op", "wh", 1, 1, pa.table({}), {"action": "begin"}),
-        WriteAction(run, "op", "wh", 2, 1, pa.table({"v": value}), {"action": "insert"}),
+        WriteAction(run, "op", "wh", 2, 1, records, {"action": "insert"}),
     ]
     try:
         warehouse.apply(Marker(run, "op", "wh", 0, 1, begun), writer, actions)
@@ -82,20 +84,22 @@ def is_written(warehouse: Warehouse, table: str, kind: str | None, value: pa.Arr
     return True
 
 
-_started = (float(number) for number in itertools.count(1))
-
-
 def changed(
-    warehouse: Warehouse, kind: str | None, table: str, values: pa.Array, read: Callable[[str], Any], same: Any
+    warehouse: Warehouse,
+    kind: str | None,
+    table: str,
+    values: pa.Array,
+    read: Callable[[str], list[Any]],
+    same: Callable[[str | None, Any, Any], bool],
 ) -> list[str]:
-    """What was written, and is not there as it was."""
-    found = []
-    for place, value in enumerate(values.to_pylist()):
-        if is_written(warehouse, table, kind, values.slice(place, 1)):
-            there = read(table)
-            if not same(kind, value, there):
-                found.append(f"{kind}: {value!r} is there as {there!r}")
-    return found
+    """What was written, and is not there as it was. Values are written one by one if one of them is refused."""
+    if is_written(warehouse, table, kind, values):
+        found = zip(values.to_pylist(), read(table), strict=True)
+        return [f"{kind}: {value!r} is there as {there!r}" for value, there in found if not same(kind, value, there)]
+    if len(values) == 1:
+        return []
+    singly = (changed(warehouse, kind, table, values.slice(place, 1), read, same) for place in range(len(values)))
+    return list(itertools.chain.from_iterable(singly))
 
 
 # --- SQLite -----------------------------------------------------------------------------------------------------------
@@ -114,6 +118,10 @@ def sqlite(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Warehouse
     warehouse.close()
 
 
+def values_in_sqlite(plain: sqlite3.Connection, table: str) -> list[Any]:
+    return [value for (value,) in plain.execute(f"SELECT v FROM {table} ORDER BY i")]
+
+
 def same_in_sqlite(kind: str | None, value: Any, there: Any) -> bool:
     """Times, dates and decimals may be text; a decimal of 15 digits may be the nearest double; 5.0 is 5."""
     if isinstance(value, Decimal):
@@ -130,8 +138,8 @@ def same_in_sqlite(kind: str | None, value: Any, there: Any) -> bool:
 def test_sqlite_keeps_a_value_of_a_declared_type_or_refuses_it(sqlite: Any, kind: str, found: str) -> None:
     warehouse, plain = sqlite
     table, (arrow, values) = next(_tables), VALUES[kind]
-    plain.execute(f"CREATE TABLE {table} (v {found})")
-    read = lambda name: plain.execute(f"SELECT v FROM {name}").fetchone()[0]  # noqa: E731
+    plain.execute(f"CREATE TABLE {table} (v {found}, i BIGINT)")
+    read = partial(values_in_sqlite, plain)
     assert changed(warehouse, kind, table, pa.array(values, arrow), read, same_in_sqlite) == []
 
 
@@ -150,9 +158,9 @@ def test_sqlite_refuses_no_value_that_it_keeps(sqlite: Any) -> None:
     ]
     for kind, found, value in fine:
         table = next(_tables)
-        plain.execute(f"CREATE TABLE {table} (v {found})")
+        plain.execute(f"CREATE TABLE {table} (v {found}, i BIGINT)")
         assert is_written(warehouse, table, kind, pa.array([value], VALUES[kind][0])), f"{kind} into {found}"
-        assert same_in_sqlite(kind, value, plain.execute(f"SELECT v FROM {table}").fetchone()[0])
+        assert same_in_sqlite(kind, value, values_in_sqlite(plain, table)[0])
 
 
 def test_sqlite_keeps_a_record_as_it_is_where_nothing_is_declared(sqlite: Any) -> None:
@@ -161,8 +169,8 @@ def test_sqlite_keeps_a_record_as_it_is_where_nothing_is_declared(sqlite: Any) -
     for found in ["", "TIME", "BLOB", "JSON", "NUMERIC(9,2)", "INTEGER", "DATE"]:
         for kind in ("bigint", "double", "decimal(10,4)", "text"):
             table, (arrow, values) = next(_tables), VALUES[kind]
-            plain.execute(f"CREATE TABLE {table} (v {found}, other)")
-            read = lambda name: plain.execute(f"SELECT v FROM {name}").fetchone()[0]  # noqa: E731
+            plain.execute(f"CREATE TABLE {table} (v {found}, i BIGINT, other)")
+            read = partial(values_in_sqlite, plain)
             for line in changed(warehouse, None, table, pa.array(values, arrow), read, _same_or_converted):
                 pytest.fail(f"{found}: {line}")
 
@@ -244,9 +252,8 @@ def same_in_postgres(kind: str | None, value: Any, there: Any) -> bool:
     return (isinstance(there, type(value)) or is_number) and bool(there == value)
 
 
-def value_in(plain: Any, table: str) -> Any:
-    ((value,),) = execute(plain, f"SELECT v FROM {table}")
-    return value
+def values_in_postgres(plain: Any, table: str) -> list[Any]:
+    return [value for (value,) in execute(plain, f"SELECT v FROM {table} ORDER BY i")]
 
 
 @pytest.mark.postgres
@@ -254,10 +261,10 @@ def value_in(plain: Any, table: str) -> Any:
 def test_postgresql_keeps_a_value_of_a_declared_type_or_refuses_it(postgres: Postgres, found: str) -> None:
     warehouse, plain = postgres
     table, lines = next(_tables), []
-    execute(plain, f"CREATE TABLE {table} (v {found})")
+    execute(plain, f"CREATE TABLE {table} (v {found}, i BIGINT)")
     for kind, (arrow, values) in VALUES.items():
         lines += changed(
-            warehouse, kind, table, pa.array(values, arrow), lambda name: value_in(plain, name), same_in_postgres
+            warehouse, kind, table, pa.array(values, arrow), partial(values_in_postgres, plain), same_in_postgres
         )
     assert lines == []
 
@@ -271,8 +278,8 @@ def test_postgresql_keeps_a_value_or_refuses_it_where_nothing_is_declared(
 ) -> None:
     warehouse, plain = postgres
     table, lines = next(_tables), []
-    execute(plain, f"CREATE TABLE {table} (v {found}{other})")
-    read = lambda name: value_in(plain, name)  # noqa: E731
+    execute(plain, f"CREATE TABLE {table} (v {found}, i bigint{other})")
+    read = partial(values_in_postgres, plain)
     for kind in ("bigint", "double", "timestamp", "decimal(10,4)", "decimal(12,0)", "decimal(38,20)", "binary"):
         arrow, values = VALUES[kind]
         lines += changed(warehouse, None, table, pa.array(values, arrow), read, same_in_postgres)
@@ -329,7 +336,7 @@ def test_which_values_a_column_of_postgresql_refuses(postgres: Postgres, found: 
     """Those that it would change, and no other one."""
     warehouse, plain = postgres
     table = next(_tables)
-    execute(plain, f"CREATE TABLE {table} (v {found})")
+    execute(plain, f"CREATE TABLE {table} (v {found}, i BIGINT)")
     assert is_written(warehouse, table, None, pa.array([value])) == is_kept
 
 
