@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from airflow_logio.dataflow.column_types import DECIMAL, ColumnType
 from airflow_logio.dataflow.write_actions import WriteAction
 from airflow_logio.errors import WriteRefused
-from airflow_logio.runtime.systems.sql_types import arrow_type
+from airflow_logio.runtime.systems.sql_types import arrow_type, kind_of_records
 from airflow_logio.runtime.systems.value_checks import Check, nothing
 
 _FAILURES = (pa.ArrowException, ValueError, OverflowError, RecursionError)
@@ -139,7 +139,7 @@ def _cast(column: pa.ChunkedArray, kind: ColumnType) -> pa.ChunkedArray:
         return special(column, wanted)
     converted = column.cast(wanted)
     if (pa.types.is_timestamp(found) and kind.name == "date") or (
-        pa.types.is_integer(found) and kind.name == "boolean"
+        kind.name == "boolean" and kind_of_records(found) in (ColumnType("bigint"), ColumnType("double"))
     ):
         _refuse_other(column, converted.cast(found))
     return converted

@@ -175,24 +175,22 @@ def test_sqlite_keeps_a_record_as_it_is_where_nothing_is_declared(sqlite: Any) -
                 pytest.fail(f"{found}: {line}")
 
 
-def _same_or_converted(_: Any, value: Any, there: Any) -> bool:
-    """A text for a number, bytes or a date is that number, these bytes, that date."""
+def _same_or_converted(_: str | None, value: Any, there: Any) -> bool:
+    """A text for a number, bytes or a date is that number (Arrow reads hexadecimal ones, too), these bytes, that date."""
     if isinstance(value, str) and isinstance(there, int | float):
-        return Decimal(repr(there)) == Decimal(value.strip())
-    if isinstance(there, bytes):
-        return bool(there == (value.encode() if isinstance(value, str) else value))
-    if isinstance(value, Decimal):
-        return Decimal(str(there)) == value
-    return bool(there == value) or (isinstance(value, str) and str(there).strip() == value.strip())
+        return (Decimal(int(value, 16)) if value.startswith("0x") else Decimal(value)) == Decimal(repr(there))
+    if isinstance(value, str) and isinstance(there, bytes):
+        return value.encode() == there
+    return bool(there == value) or (isinstance(value, Decimal) and Decimal(str(there)) == value)
 
 
 # --- PostgreSQL -------------------------------------------------------------------------------------------------------
 
 POSTGRES_TYPES = [
-    "bigint", "integer", "smallint", "numeric", "numeric(9,2)", "numeric(12,4)", "numeric(8,-2)", "numeric(2,5)", "money", "real",
-    "double precision", "text", "varchar", "varchar(3)", "char(3)", "char(36)", "bpchar", "name", '"char"', "boolean", "timestamp",
-    "timestamp(0)", "timestamptz", "timestamptz(3)", "date", "json", "jsonb", "uuid", "bytea", "cents", "half_cents", "stamp", "oid",
-    "interval",
+    "bigint", "integer", "smallint", "numeric", "numeric(9,2)", "numeric(12,4)", "numeric(8,-2)", "numeric(2,5)", "money",
+    "real", "double precision", "text", "varchar", "varchar(3)", "char(3)", "char(36)", "bpchar", "name", '"char"', "boolean",
+    "timestamp", "timestamp(0)", "timestamptz", "timestamptz(3)", "date", "json", "jsonb", "uuid", "bytea", "cents",
+    "half_cents", "stamp", "oid", "interval",
 ]  # fmt: skip
 OF_DOMAINS = [
     "CREATE DOMAIN cents AS numeric(9,2)",
@@ -232,24 +230,38 @@ def execute(plain: Any, statement: str) -> list[Any]:
 
 
 def same_in_postgres(kind: str | None, value: Any, there: Any) -> bool:
-    """Read as text where psycopg2 would parse it."""
-    if isinstance(there, memoryview):
-        there = bytes(there)
+    """Of the same type and value. Numbers may be of another type; a date may be its midnight, and midnight its date."""
+    there = _unwrapped(there)
     if kind == "json":  # jsonb, which an author makes, keeps the value, not the text
         exact = partial(json.loads, parse_float=Decimal, parse_int=Decimal)
         return bool(exact(value) == exact(there))
-    if isinstance(value, datetime) and isinstance(there, datetime):
-        return there.replace(tzinfo=None) == value
-    if isinstance(value, date) and isinstance(there, datetime):
-        return there.replace(tzinfo=None) == datetime(value.year, value.month, value.day)  # noqa: DTZ001
+    if isinstance(there, Real):
+        return _nearest_real(float(value)) == value
     if isinstance(value, float) and isinstance(there, Decimal):
         return float(there) == value
-    if isinstance(value, int | Decimal) and isinstance(there, str) and there.startswith(("$", "-$")):
-        return Decimal(there.replace("$", "").replace(",", "")) == value
-    if isinstance(value, int | float) and isinstance(there, Real):
-        return math.isinf(value) or struct.unpack("f", struct.pack("f", value))[0] == value
-    is_number = isinstance(value, int | float | Decimal) and not isinstance(value, bool)
-    return (isinstance(there, type(value)) or is_number) and bool(there == value)
+    if isinstance(value, date):
+        return isinstance(there, date) and _midnight(value) == _midnight(there)
+    if isinstance(value, bytes) and isinstance(there, str):
+        return kind is None and value == there.encode()
+    is_comparable = isinstance(there, type(value)) or isinstance(value, int | float | Decimal)
+    return is_comparable and bool(there == value)
+
+
+def _unwrapped(there: Any) -> Any:
+    if isinstance(there, memoryview):
+        return bytes(there)
+    is_money = isinstance(there, str) and there.startswith(("$", "-$"))
+    return Decimal(there.replace("$", "").replace(",", "")) if is_money else there
+
+
+def _nearest_real(value: float) -> float:
+    return value if math.isinf(value) else float(struct.unpack("f", struct.pack("f", value))[0])
+
+
+def _midnight(value: date) -> datetime:
+    if isinstance(value, datetime):
+        return value.replace(tzinfo=None)
+    return datetime(value.year, value.month, value.day)  # noqa: DTZ001
 
 
 def values_in_postgres(plain: Any, table: str) -> list[Any]:
