@@ -236,7 +236,7 @@ def same_in_postgres(kind: str | None, value: Any, there: Any) -> bool:
         exact = partial(json.loads, parse_float=Decimal, parse_int=Decimal)
         return bool(exact(value) == exact(there))
     if isinstance(there, Real):
-        return _nearest_real(float(value)) == value
+        return bool(_nearest_real(float(value)) == value)
     if isinstance(value, float) and isinstance(there, Decimal):
         return float(there) == value
     if isinstance(value, date):
