@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import uuid
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -17,7 +17,8 @@ import pyarrow.compute as pc
 from airflow_logio.dataflow.column_types import DECIMAL, ColumnType
 from airflow_logio.dataflow.write_actions import WriteAction
 from airflow_logio.errors import WriteRefused
-from airflow_logio.runtime.systems.sql_types import arrow_type
+from airflow_logio.runtime.systems.sql_types import arrow_type, kind_of_records
+from airflow_logio.runtime.systems.value_checks import Check, nothing
 
 _FAILURES = (pa.ArrowException, ValueError, OverflowError, RecursionError)
 _YEARS_1_TO_9999 = {
@@ -27,22 +28,32 @@ _YEARS_1_TO_9999 = {
 _UUID = r"^[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}$"
 
 
-def as_declared(
-    table: str, kinds: Mapping[str, ColumnType], actions: Sequence[WriteAction], *, with_nan: bool
-) -> pa.Table:
-    """The records of the actions, those of the first one first, with the columns and types of `kinds`.
+class Target(NamedTuple):
+    """A column that values go into."""
 
-    `with_nan`: whether the database has NaN. Raises `WriteRefused`, naming table, column, write action and row.
+    kind: ColumnType | None
+    """None: of a type that this package does not know; values stay as the records have them."""
+    check: Check = nothing
+    """Raises ValueError for a value that the column would change."""
+
+    def __str__(self) -> str:
+        return "" if self.kind is None else f" ({self.kind})"
+
+
+def as_declared(table: str, targets: Mapping[str, Target], actions: Sequence[WriteAction]) -> pa.Table:
+    """The records of the actions, those of the first one first, with the columns and types of `targets`.
+
+    Raises `WriteRefused`, naming table, column, write action and row.
     """
     for action in actions:
-        _check_names(table, kinds, action)
-    columns = []
-    for name, kind in kinds.items():
+        _check_names(table, list(targets), action)
+    columns = {}
+    for name, target in targets.items():
         try:
-            columns.append(_converted(_whole(name, actions, kind), kind, with_nan=with_nan))
+            columns[name] = converted(_whole(name, actions, target.kind), target)
         except _FAILURES as error:
-            raise WriteRefused(f"{_place(table, name, kind, actions, with_nan=with_nan)}: {_told(error)}") from error
-    return pa.table(columns, schema=pa.schema([(name, arrow_type(kind)) for name, kind in kinds.items()]))
+            raise WriteRefused(f"{_place(table, name, target, actions)}: {_told(error)}") from error
+    return pa.table(columns)
 
 
 def row_of(row: int, actions: Sequence[WriteAction]) -> str:
@@ -54,38 +65,38 @@ def row_of(row: int, actions: Sequence[WriteAction]) -> str:
     raise IndexError(row)
 
 
-def _check_names(table: str, kinds: Mapping[str, ColumnType], action: WriteAction) -> None:
+def _check_names(table: str, columns: Sequence[str], action: WriteAction) -> None:
     found = action.records.column_names
-    if missing := [name for name in kinds if name not in found]:
+    if missing := [name for name in columns if name not in found]:
         problem = f"have no column {missing[0]!r}"
-    elif unknown := [name for name in found if name not in kinds]:
+    elif unknown := [name for name in found if name not in columns]:
         problem = f"have column {unknown[0]!r}"
     else:
         return
     raise WriteRefused(
         f"records for table {table!r}, write action {action.number}, {problem}: they have {found}, and the table "
-        f"{list(kinds)}"
+        f"{columns}"
     )
 
 
-def _whole(name: str, actions: Sequence[WriteAction], kind: ColumnType) -> pa.ChunkedArray:
+def _whole(name: str, actions: Sequence[WriteAction], kind: ColumnType | None) -> pa.ChunkedArray:
     """One column of all actions; where its types differ, each is converted by itself."""
     columns = [action.records.column(name) for action in actions]
-    if len({column.type for column in columns}) > 1:
+    if kind is not None and len({column.type for column in columns}) > 1:
         columns = [_cast(column, kind) for column in columns]
     return pa.chunked_array([chunk for column in columns for chunk in column.chunks], columns[0].type)
 
 
-def _place(table: str, name: str, kind: ColumnType, actions: Sequence[WriteAction], *, with_nan: bool) -> str:
+def _place(table: str, name: str, target: Target, actions: Sequence[WriteAction]) -> str:
     """Where a conversion fails: found by halves, of the first action that has such a value."""
-    where = f"records for table {table!r}, column {name!r} ({kind})"
+    where = f"records for table {table!r}, column {name!r}{target}"
     for action in actions:
         column = action.records.column(name)
-        if _fails(column, kind, with_nan=with_nan):
+        if _fails(column, target):
             first, last = 0, len(column)
             while last - first > 1:
                 middle = (first + last) // 2
-                if _fails(column.slice(first, middle - first), kind, with_nan=with_nan):
+                if _fails(column.slice(first, middle - first), target):
                     last = middle
                 else:
                     first = middle
@@ -93,9 +104,9 @@ def _place(table: str, name: str, kind: ColumnType, actions: Sequence[WriteActio
     return where
 
 
-def _fails(column: pa.ChunkedArray, kind: ColumnType, *, with_nan: bool) -> bool:
+def _fails(column: pa.ChunkedArray, target: Target) -> bool:
     try:
-        _converted(column, kind, with_nan=with_nan)
+        converted(column, target)
     except _FAILURES:
         return True
     return False
@@ -108,13 +119,12 @@ def _told(error: BaseException) -> str:
 # --- one column -------------------------------------------------------------------------------------------------------
 
 
-def _converted(column: pa.ChunkedArray, kind: ColumnType, *, with_nan: bool) -> pa.ChunkedArray:
-    """Raises one of `_FAILURES` for a value that would not come back as it was."""
-    converted = _cast(column, kind)
-    _refuse_far_times(converted)
-    if kind.name == "double" and not with_nan and pc.any(pc.is_nan(converted)).as_py():
-        raise ValueError("NaN, which SQLite would turn into NULL; fill it before the writer")
-    return converted
+def converted(column: pa.ChunkedArray, target: Target) -> pa.ChunkedArray:
+    """Raises ValueError, or an error of Arrow, for a value that would not come back as it was."""
+    values = column if target.kind is None else _cast(column, target.kind)
+    _refuse_far_times(values)
+    target.check(values)
+    return values
 
 
 def _cast(column: pa.ChunkedArray, kind: ColumnType) -> pa.ChunkedArray:
@@ -129,7 +139,7 @@ def _cast(column: pa.ChunkedArray, kind: ColumnType) -> pa.ChunkedArray:
         return special(column, wanted)
     converted = column.cast(wanted)
     if (pa.types.is_timestamp(found) and kind.name == "date") or (
-        pa.types.is_integer(found) and kind.name == "boolean"
+        kind.name == "boolean" and kind_of_records(found) in (ColumnType("bigint"), ColumnType("double"))
     ):
         _refuse_other(column, converted.cast(found))
     return converted

@@ -44,17 +44,24 @@ class DeclaredConnection:
             types = {name: column_type(name, kind) if kind else None for name, kind in columns.items()}
             if table is not None and not (types and all(types.values())):
                 types = _described(connection, table, types)
-            yield from _pieces(connection, statement, values, {name: kind for name, kind in types.items() if kind})
+            where = "a source" if table is None else f"a source of table {table!r}"
+            known = {name: kind for name, kind in types.items() if kind}
+            yield from _pieces(connection, where, statement, values, known)
 
 
 def _pieces(
-    connection: Connection, statement: str, values: Mapping[str, Any], types: dict[str, ColumnType]
+    connection: Connection, where: str, statement: str, values: Mapping[str, Any], types: dict[str, ColumnType]
 ) -> Iterator[pa.Table]:
-    selected = sa.text(without_colons(statement)).columns(**{name: read_type(kind) for name, kind in types.items()})
+    is_sqlite, rows_before = connection.dialect.name == "sqlite", 0
+    selected = sa.text(without_colons(statement)).columns(
+        **{name: sa.types.NullType() if is_sqlite else read_type(kind) for name, kind in types.items()}
+    )
     try:
         result = connection.execution_options(yield_per=ROWS_PER_PIECE).execute(selected, dict(values))
         for rows in result.partitions():
-            yield arrow_table("a source's query", types, list(zip(*rows, strict=True)))
+            columns = list(zip(*rows, strict=True))
+            yield arrow_table(f"the query of {where}", types, columns, as_cells=is_sqlite, first_row=rows_before)
+            rows_before += len(rows)
     except sa.exc.DBAPIError as error:
         cause = str(error.orig).strip()
         if isinstance(error, sa.exc.ProgrammingError | sa.exc.DataError) or cause.startswith(_REFUSED_BY_SQLITE):

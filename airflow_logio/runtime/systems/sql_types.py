@@ -109,6 +109,33 @@ def postgres_array(kind: ColumnType) -> str:
     return f"{_POSTGRES[kind.name]}[]"
 
 
+def decimal_kind(precision: int, scale: int) -> ColumnType:
+    """For a NUMERIC of PostgreSQL, which may end before the point, or begin behind it."""
+    return ColumnType(DECIMAL, max(precision, scale, precision - scale), max(scale, 0))
+
+
+def kind_of_records(found: pa.DataType) -> ColumnType | None:
+    """The column type that holds every value of an Arrow type; None if there is none."""
+    if pa.types.is_dictionary(found):
+        found = found.value_type
+    if pa.types.is_decimal(found):
+        return ColumnType(DECIMAL, found.precision, found.scale)
+    return next((ColumnType(name) for is_one, name in _RECORDS if is_one(found)), None)
+
+
+_RECORDS: tuple[tuple[Callable[[pa.DataType], bool], str], ...] = (
+    (pa.types.is_boolean, "boolean"),
+    (pa.types.is_integer, "bigint"),
+    (pa.types.is_floating, "double"),
+    (pa.types.is_string, "text"),
+    (pa.types.is_large_string, "text"),
+    (pa.types.is_timestamp, "timestamp"),
+    (pa.types.is_date, "date"),
+    (pa.types.is_binary, "binary"),
+    (pa.types.is_large_binary, "binary"),
+)
+
+
 def described(found: TypeEngine[Any]) -> ColumnType | None:
     """The column type that holds every value of a column of a database; None for a type that this package does not know."""
     if isinstance(found, ExactDecimal):
@@ -116,9 +143,7 @@ def described(found: TypeEngine[Any]) -> ColumnType | None:
     if isinstance(found, sa.Numeric) and not isinstance(
         found, sa.Float
     ):  # a Float is no Numeric from SQLAlchemy 2.1 on
-        if found.precision is None:
-            return ColumnType("double")
-        return ColumnType(DECIMAL, found.precision, found.scale or 0)
+        return ColumnType("double") if found.precision is None else decimal_kind(found.precision, found.scale or 0)
     if isinstance(found, sa.DateTime):
         return ColumnType("timestamptz" if found.timezone else "timestamp")
     return next((ColumnType(name) for known, name in _KNOWN if isinstance(found, known)), None)

@@ -10,13 +10,15 @@ import pyarrow.compute as pc
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from airflow_logio.dataflow.column_types import DECIMAL, ColumnType
+from airflow_logio.dataflow.column_types import ColumnType
 from airflow_logio.dataflow.table_writer import TableWriter
 from airflow_logio.dataflow.write_actions import WriteAction
 from airflow_logio.errors import WriteRefused
 from airflow_logio.runtime.systems import sql_types
 from airflow_logio.runtime.systems.conversions import as_declared
-from airflow_logio.runtime.systems.lossy_columns import check_columns
+from airflow_logio.runtime.systems.found_kinds import found_kinds
+from airflow_logio.runtime.systems.found_types import found_types
+from airflow_logio.runtime.systems.lossy_columns import check_columns, targets
 from airflow_logio.runtime.systems.table_names import TableName
 
 ROWS_PER_STATEMENT = 50_000
@@ -27,11 +29,7 @@ Insert = Callable[[Connection, pa.Table], None]
 def check_target(connection: Connection, writer: TableWriter, name: TableName) -> None:
     """Raises `WriteRefused` if the table is there and a column does not hold what is declared."""
     declared = writer.column_types()
-    if declared is not None:
-        try:
-            found = sa.Table(name.table, sa.MetaData(), schema=name.schema, autoload_with=connection)
-        except sa.exc.NoSuchTableError:
-            return
+    if declared is not None and (found := found_types(connection, name)) is not None:
         check_columns(writer.table, declared, found, connection.dialect.name)
 
 
@@ -65,21 +63,22 @@ def prepared(
     """
     if not actions:
         return None
-    kinds: Mapping[str, ColumnType] | None = writer.column_types()
-    if kinds is None:
-        table = target_table(connection, writer, name)
-        kinds = _found_kinds(table, actions[0].records.column_names)
-        if kinds is None:
-            records = pa.concat_tables([action.records for action in actions])
-            return records, lambda on, rows: _insert_values(on, table, rows)
-        decimals = {column: kind for column, kind in kinds.items() if kind.name == DECIMAL}
-        check_columns(writer.table, decimals, table, connection.dialect.name)
-    is_sqlite = connection.dialect.name == "sqlite"
-    declared = kinds
-    records = as_declared(writer.table, declared, actions, with_nan=not is_sqlite)
-    if is_sqlite:
+    dialect, declared = connection.dialect.name, writer.column_types()
+    # Asked for each time: the table may be another one than when the writer began, or of another writer's making.
+    found = found_types(connection, name) or {}
+    kinds: Mapping[str, ColumnType | None] = declared or found_kinds(
+        writer.table, target_table(connection, writer, name), found, actions, dialect
+    )
+    if declared or dialect == "sqlite":
+        check_columns(writer.table, kinds, found, dialect)
+    records = as_declared(writer.table, targets(kinds, found, dialect), actions)
+    if dialect == "sqlite":
         return records, lambda on, rows: _insert_sqlite(on, name, rows)
-    return records, lambda on, rows: _insert_postgres(on, name, declared, rows)
+    if None in kinds.values():
+        table = target_table(connection, writer, name)
+        return records, lambda on, rows: _insert_values(on, table, kinds, rows)
+    types = {column: _array_type(kind, found[column]) for column, kind in kinds.items() if kind is not None}
+    return records, lambda on, rows: _insert_postgres(on, name, types, rows)
 
 
 def insert(connection: Connection, records: pa.Table, into: Insert) -> None:
@@ -99,24 +98,24 @@ def rehearse(connection: Connection, writer: TableWriter, name: TableName, actio
         insert(connection, *made)
 
 
-def _found_kinds(table: sa.Table, names: Sequence[str]) -> dict[str, ColumnType] | None:
-    """The types of the columns in the database; None if one is of a type that only the database's driver knows."""
-    kinds = {}
-    for name in names:
-        found = table.columns.get(name)
-        kind = None if found is None or isinstance(found.type, sa.Enum) else sql_types.described(found.type)
-        if kind is None:
-            return None
-        kinds[name] = kind
-    return kinds
+def _array_type(kind: ColumnType, found: str) -> str:
+    """The type as which values are sent. A double that PostgreSQL itself makes a NUMERIC keeps 15 digits only."""
+    if kind.name == "double" and found == "numeric":
+        return "numeric[]"
+    return sql_types.postgres_array(kind)
 
 
-def _insert_values(connection: Connection, table: sa.Table, rows: pa.Table) -> None:
-    for field in rows.schema:
-        column = table.columns.get(field.name)
-        if pa.types.is_decimal(field.type) and column is not None and isinstance(column.type, sa.Float):
-            raise WriteRefused(f"table {table.name!r}, column {field.name!r}: a decimal does not fit into a double")
-    connection.execute(sa.insert(table), rows.to_pylist())
+def _insert_values(
+    connection: Connection, table: sa.Table, kinds: Mapping[str, ColumnType | None], rows: pa.Table
+) -> None:
+    """Values as the driver passes them on, to columns of a type that only it knows."""
+    columns: list[Any] = []
+    for place, (name, kind) in enumerate(kinds.items()):
+        columns.append(sa.column(name, table.columns[name].type if kind is None else sql_types.read_type(kind)))
+        if kind is not None and kind.name == "timestamptz":
+            rows = rows.set_column(place, name, rows.column(name).cast(pa.timestamp("us", "UTC")))
+    target = sa.table(table.name, *columns, schema=table.schema)
+    connection.execute(sa.insert(target), rows.to_pylist())
 
 
 def _insert_sqlite(connection: Connection, name: TableName, rows: pa.Table) -> None:
@@ -137,26 +136,28 @@ def _sqlite_values(column: pa.ChunkedArray) -> list[Any]:
         column = pc.strftime(column, format="%Y-%m-%d")
     elif pa.types.is_boolean(column.type):
         column = column.cast(pa.int8())
+    elif pa.types.is_time(column.type):
+        column = column.cast(pa.time64("us")).cast(pa.string())
     elif pa.types.is_decimal(column.type):
         return [None if value is None else format(value, "f") for value in column.to_pylist()]
     values: list[Any] = column.to_pylist()
     return values
 
 
-def _insert_postgres(connection: Connection, name: TableName, kinds: Mapping[str, ColumnType], rows: pa.Table) -> None:
-    """One INSERT of parallel arrays: one statement, parsed by the server, no round trip per page of rows."""
+def _insert_postgres(connection: Connection, name: TableName, types: Mapping[str, str], rows: pa.Table) -> None:
+    """One INSERT of parallel arrays of `types`: one statement, parsed by the server, no round trip per page of rows."""
     quote = connection.dialect.identifier_preparer.quote
     names = ", ".join(quote(column) for column in rows.column_names)
-    casts = ", ".join(f"%s::{sql_types.postgres_array(kinds[column])}" for column in rows.column_names)
-    values = tuple(_postgres_array(rows.column(column), kinds[column]) for column in rows.column_names)
+    casts = ", ".join(f"%s::{types[column]}" for column in rows.column_names)
+    values = tuple(_postgres_array(rows.column(column), types[column]) for column in rows.column_names)
     connection.exec_driver_sql(f"INSERT INTO {name.quoted(connection)} ({names}) SELECT * FROM unnest({casts})", values)
 
 
-def _postgres_array(column: pa.ChunkedArray, kind: ColumnType) -> Any:
+def _postgres_array(column: pa.ChunkedArray, kind: str) -> Any:
     """An array literal for types whose text form needs no quoting; a list, quoted by the driver, for text and bytes."""
-    if kind.name in ("text", "json", "binary"):
+    if pa.types.is_binary(column.type) or kind in ("text[]", "json[]"):
         return column.to_pylist()
     text = pc.cast(column, pa.string())
     if pa.types.is_timestamp(column.type) or pa.types.is_date(column.type):
-        text = pc.binary_join_element_wise('"', text, '"' if kind.name != "timestamptz" else '+00"', "")
+        text = pc.binary_join_element_wise('"', text, '"' if kind != "timestamptz[]" else '+00"', "")
     return "{" + ",".join(pc.fill_null(text, "NULL").to_pylist()) + "}"

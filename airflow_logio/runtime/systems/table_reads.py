@@ -14,10 +14,11 @@ from airflow_logio.dataflow.column_types import DECIMAL, ColumnType
 from airflow_logio.dataflow.names import schema_and_table
 from airflow_logio.dataflow.reads import TableRead
 from airflow_logio.errors import ConfigurationError
-from airflow_logio.runtime.systems import sql_types
+from airflow_logio.runtime.systems import sql_types, sqlite_cells
 
 KEYS_PER_QUERY = 5_000
 TEXT = ColumnType("text")
+_FAILURES = (pa.ArrowException, ValueError, OverflowError)
 
 
 def described_table(connection: Connection, table: str, where: str) -> sa.Table:
@@ -40,7 +41,8 @@ def fetch(connection: Connection, read: TableRead, keys: pa.Array | None) -> pa.
     if missing:
         raise ConfigurationError(f"table {read.table!r} of connection {read.connection!r} has no column {missing[0]!r}")
     kinds = {name: column_kind(table.columns[name]) for name in names}
-    query = sa.select(*(_read_as(table.columns[name], kind) for name, kind in kinds.items()))
+    is_sqlite = connection.dialect.name == "sqlite"
+    query = sa.select(*(_read_as(table.columns[name], kind, is_sqlite=is_sqlite) for name, kind in kinds.items()))
     if keys is None or read.key is None:
         found = connection.execute(query).all()
     else:
@@ -51,7 +53,7 @@ def fetch(connection: Connection, read: TableRead, keys: pa.Array | None) -> pa.
             found += connection.execute(restricted, {"keys": values[start : start + KEYS_PER_QUERY]}).all()
     columns = list(zip(*found, strict=True)) if found else [()] * len(names)
     where = f"table {read.table!r} of connection {read.connection!r}"
-    return arrow_table(where, kinds, columns)
+    return arrow_table(where, kinds, columns, as_cells=is_sqlite)
 
 
 def column_kind(column: sa.Column[Any]) -> ColumnType:
@@ -59,34 +61,45 @@ def column_kind(column: sa.Column[Any]) -> ColumnType:
     return sql_types.described(column.type) or TEXT
 
 
-def arrow_table(where: str, kinds: dict[str, ColumnType], columns: Sequence[Sequence[Any]]) -> pa.Table:
-    """Columns of values as an Arrow table. Raises `ConfigurationError`, naming `where`, column and row (counted from 0)."""
-    schema = pa.schema([(name, sql_types.arrow_type(kind)) for name, kind in kinds.items()])
-    arrays = [_array(where, field, values) for field, values in zip(schema, columns, strict=True)]
-    return pa.table(arrays, schema=schema)
+def arrow_table(
+    where: str, kinds: dict[str, ColumnType], columns: Sequence[Sequence[Any]], *, as_cells: bool, first_row: int = 0
+) -> pa.Table:
+    """Columns of values as an Arrow table; `as_cells` if they are as SQLite has stored them, whatever they are.
+
+    Raises `ConfigurationError`, naming `where`, column and row (counted from 0; `first_row` is that of the first one).
+    """
+    arrays = {}
+    for (name, kind), values in zip(kinds.items(), columns, strict=True):
+        try:
+            arrays[name] = _array(kind, values, as_cells=as_cells)
+        except _FAILURES as error:
+            row = next(row for row, value in enumerate(values) if not _fits(kind, value, as_cells=as_cells))
+            raise ConfigurationError(
+                f"{where}, column {name!r}, row {first_row + row} of those read (counted from 0): the value is no "
+                f"{sql_types.arrow_type(kind)}: {error}"
+            ) from error
+    return pa.table(arrays, schema=pa.schema([(name, sql_types.arrow_type(kind)) for name, kind in kinds.items()]))
 
 
-def _read_as(column: sa.Column[Any], kind: ColumnType) -> sa.ColumnElement[Any]:
+def _read_as(column: sa.Column[Any], kind: ColumnType, *, is_sqlite: bool) -> sa.ColumnElement[Any]:
+    if is_sqlite:
+        return sa.type_coerce(column, sa.types.NullType()).label(column.name)
     if kind.name not in (DECIMAL, "json", "uuid"):
         return column
     return sa.type_coerce(column, sql_types.read_type(kind)).label(column.name)
 
 
-def _array(where: str, field: pa.Field, values: Sequence[Any]) -> pa.Array:
-    if pa.types.is_floating(field.type):  # NUMERIC without a precision comes as Decimal
+def _array(kind: ColumnType, values: Sequence[Any], *, as_cells: bool) -> pa.Array:
+    if as_cells:
+        values = [sqlite_cells.value_of(kind, value) for value in values]
+    elif kind.name == "double":  # NUMERIC without a precision comes as Decimal
         values = [None if value is None else float(value) for value in values]
-    try:
-        return pa.array(values, field.type)
-    except (pa.ArrowException, ValueError, OverflowError) as error:
-        row = next((row for row, value in enumerate(values) if not _fits(value, field.type)), 0)
-        raise ConfigurationError(
-            f"{where}, column {field.name!r}, row {row} of those read (counted from 0): the value is no {field.type}: {error}"
-        ) from error
+    return pa.array(values, sql_types.arrow_type(kind))
 
 
-def _fits(value: Any, kind: pa.DataType) -> bool:
+def _fits(kind: ColumnType, value: Any, *, as_cells: bool) -> bool:
     try:
-        pa.array([value], kind)
-    except (pa.ArrowException, ValueError, OverflowError):
+        _array(kind, [value], as_cells=as_cells)
+    except _FAILURES:
         return False
     return True

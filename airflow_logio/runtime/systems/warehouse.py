@@ -9,7 +9,7 @@ wrote, or if another run owns the table. A stopped process cannot hold the marke
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 
@@ -54,7 +54,7 @@ class Warehouse:
     def __init__(self, name: str, url: str) -> None:
         self.name = name
         self.engine = _engine(name, url)
-        self._prepared: dict[str, TableName] = {}
+        self._prepared: dict[Hashable, TableName] = {}
         self._retyped: set[tuple[str, str]] = set()
 
     # --- reads --------------------------------------------------------------------------------------------------------
@@ -144,16 +144,19 @@ class Warehouse:
             transaction.rollback()
 
     def _prepare(self, writer: TableWriter) -> TableName:
-        """Once for a table: which one it is, that it holds what is declared, and the tables that we keep ourselves."""
-        if writer.table not in self._prepared:
+        """Once for a table and its columns as a writer declares them: which table it is, that it holds what is declared, and
+        the tables that we keep ourselves.
+        """
+        checked = writer.table, None if writer.columns is None else tuple(writer.columns.items())
+        if checked not in self._prepared:
             if self.engine.dialect.name not in CONDITIONAL:
                 raise ConfigurationError(not_conditional(self.name, self.engine.dialect.name))
             with self._translated(lambda _: _what_is_kept(writer)), self.engine.begin() as connection:
                 name = table_name(connection, writer.table)
                 warehouse_rows.make_tables(connection, name.schema)
                 table_inserts.check_target(connection, writer, name)
-            self._prepared[writer.table] = name
-        return self._prepared[writer.table]
+            self._prepared[checked] = name
+        return self._prepared[checked]
 
     def _refused_row(self, attempt: TableTransaction, error: sa.exc.DBAPIError) -> str:
         """Which row it is that the database refuses, in words: found by trying, in a transaction that is rolled back."""

@@ -179,6 +179,8 @@ AFTER_9999 = 253_402_300_800
         ("text", pa.array([b"\xff"])),
         ("boolean", pa.array(["perhaps"])),
         ("boolean", pa.array([0, 2])),
+        ("boolean", pa.array([0.0, 0.5])),
+        ("boolean", pa.array([Decimal("0.5")])),
         ("date", pa.array([datetime(2020, 1, 1), datetime(2020, 1, 1, 10)])),  # noqa: DTZ001
         ("double", pa.array([Decimal("0.5")], pa.decimal128(10, 2))),
         ("decimal(10,2)", pa.array([0.5])),
