@@ -239,7 +239,9 @@ class SupervisorRecord:
     """Seconds since its last look, by the database's clock."""
 
     def covers(self, run: Run) -> bool:
-        """Whether it looks after this run."""
+        """Whether it looks after this run. Who looks after many leaves out those of `logio run`."""
+        if run.spec.supervision is Supervision.PROCESS:
+            return self.run_uid == run.uid
         return self.run_uid in (None, run.uid) and self.pipeline in (None, run.spec.key.pipeline)
 
 
