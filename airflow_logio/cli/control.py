@@ -12,6 +12,7 @@ import typer
 
 from airflow_logio.cli.common import LogOption, RunArgument, opened, out, warn
 from airflow_logio.cli.connection_file import ConnectionUrls
+from airflow_logio.cli.left_runs import check_supervised, supervised_by, takes_over
 from airflow_logio.cli.preparation import CLI_DAG_ID, reopen, take_new_code, with_types_of_now
 from airflow_logio.cli.run import supervise
 from airflow_logio.errors import Fenced, ProtocolViolation
@@ -19,6 +20,7 @@ from airflow_logio.protocol.states import ALIVE, CONCLUDED, ENDED, GroupState
 from airflow_logio.runtime.launch.launcher import LaunchContext, launch_group
 from airflow_logio.runtime.launch.processes import this_host
 from airflow_logio.runtime.launch.spark_submit import SparkSettings
+from airflow_logio.runtime.supervision.lost_drivers import find_lost
 from airflow_logio.runtime.supervision.retried_tables import check_tables
 from airflow_logio.runtime.supervision.stop_run import States, StopMode, StopRun
 from airflow_logio.store.port import LogStore
@@ -47,7 +49,10 @@ def retry(
     group: Annotated[str | None, typer.Argument(help="Group; default: all that can be retried")] = None,
     log: LogOption = None,
     master: Annotated[str, typer.Option(help="Spark master")] = "local[1]",
-    detach: Annotated[bool, typer.Option("--detach", help="Launch the drivers and exit without watching them")] = False,
+    detach: Annotated[
+        bool,
+        typer.Option("--detach", help="Launch the drivers and exit; refused if no supervisor would look after them"),
+    ] = False,
     json_path: Annotated[Path | None, typer.Option("--json", help="Write the summary to this file")] = None,
     code: Annotated[
         Code,
@@ -57,12 +62,15 @@ def retry(
     """Relaunch parked, halted or dead groups, at no cost to their recovery budget, and put back quarantined Input Sets.
 
     In a run that `logio run` started, this command supervises all groups: those that were halted when one was parked
-    resume, too. In a run of Airflow, it supervises only the retried ones. Finished groups behind a retried Input Set resume.
+    resume, too, and so do those whose drivers were killed with its terminal. In a run of Airflow, it supervises only the
+    retried ones. Finished groups behind a retried Input Set resume.
     """
     known = ConnectionUrls.load(warn)
     log_url = known.log_url(log)
     with opened(log_url) as store:
         found = store.find_run(run)
+        if detach:
+            check_supervised(store, found, group)
         if code is Code.NEW or found.spec.code_digest is None:
             found = with_types_of_now(store, found, known, lambda said: out.print(said, markup=False))
         if code is Code.NEW:
@@ -72,15 +80,24 @@ def retry(
         retried = store.retry_quarantined(found.run_id, group)
         if retried.input_sets:
             out.print(f"{len(retried.input_sets)} quarantined Input Set(s) are retried", markup=False)
+        mine = found.spec.key.dag_id == CLI_DAG_ID
+        if mine:
+            _find_lost(store, found, group)
         names = _to_launch(store, found, group, retried)
         for name in names:
             incarnation = _launch(context, name)
             if detach:
                 out.print(f"group {name} of {found.spec.key}: incarnation {incarnation} launched", markup=False)
-        if detach or not names:
+        if detach or not (names or takes_over(store, found)):
             return
-        mine = found.spec.key.dag_id == CLI_DAG_ID
         raise typer.Exit(supervise(context, None if mine else names, json_path))
+
+
+def _find_lost(store: LogStore, run: Run, group: str | None) -> None:
+    """Declare drivers dead that are: nobody else does if they were killed with the process that supervised them."""
+    lost = find_lost(store, run, run.spec.groups if group is None else [group])
+    for name, cause in lost.items():
+        out.print(f"group {name} is dead: {cause}", markup=False)
 
 
 def _take_new_code(store: LogStore, run: Run, group: str | None) -> None:
@@ -115,7 +132,8 @@ def _launch(context: LaunchContext, group: str) -> int:
 
 
 def _to_launch(store: LogStore, run: Run, group: str | None, retried: Retried) -> list[str]:
-    """The groups to launch; raises `ProtocolViolation` if there is nothing to retry."""
+    """The groups to launch; none if the run is only to be supervised again. Raises `ProtocolViolation` if there is nothing
+    to retry."""
     statuses = {status.group: status for status in store.groups(run.run_id)}
     if group is not None and group not in statuses:
         store.group(run.run_id, group)  # its error says which groups there are
@@ -125,11 +143,11 @@ def _to_launch(store: LogStore, run: Run, group: str | None, retried: Retried) -
     startable = (*STARTABLE, GroupState.NEW) if is_left else STARTABLE
     names = [name for name in asked if statuses[name].state in startable]
     names += [name for name in retried.to_launch if name not in names]
-    if not names and not retried.input_sets:
+    if not names and not retried.input_sets and (group is not None or not takes_over(store, run)):
         states = ", ".join(f"{name} is {statuses[name].state.value}" for name in asked)
         raise ProtocolViolation(
             f"run {run.spec.key} has nothing to retry: {states}, and none of their Input Sets is quarantined; only a "
-            f"group that is one of {', '.join(startable)} is launched again"
+            f"group that is one of {', '.join(startable)} is launched again{supervised_by(store, run, statuses)}"
         )
     return names
 

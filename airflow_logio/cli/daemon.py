@@ -66,8 +66,8 @@ def _tended(store: LogStore, name: str) -> Run:
     run = store.find_run(name)
     if run.spec.supervision is Supervision.PROCESS:
         raise ConfigurationError(
-            f"run {run.spec.key} was started by `logio run`, which supervises it; if that has ended, continue the run with "
-            f"`logio run {run.spec.pipeline_ref} --run-id {run.spec.key.dag_run_id}`"
+            f"run {run.spec.key} was started by `logio run`, which supervises it; if that has ended, "
+            f"`logio retry {run.uid[:8]}` continues the run"
         )
     if run.state is not RunState.RUNNING:
         raise ConfigurationError(f"run {run.spec.key} has ended, it is {run.state.value}: there is nothing to tend")

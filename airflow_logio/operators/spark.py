@@ -178,6 +178,7 @@ class LogioSparkOperator(BaseOperator):
             if sighting.state in WAITING:
                 raise AirflowFailException(task.failure(sighting))
             run_uid = task.context.run.uid
+            self._hand_over(store)
         self._watch(run_uid, sighting.incarnations, interval)
 
     def _until_settled(self, task: GroupTask, interval: float, *, recovers: bool) -> Sighting:
@@ -226,8 +227,19 @@ class LogioSparkOperator(BaseOperator):
         for name in names:
             store.note_launch(run.run_id, name, recipe)
 
+    def _hand_over(self, store: LogStore) -> None:
+        """A person may have ended the task meanwhile, and may until its trigger runs: Airflow need not tell either of it.
+
+        Raises AirflowFailException if that has happened.
+        """
+        guard = self._guard
+        if guard is None:  # it was killed
+            return
+        self._guard = store.patience.call("noting the deferral", lambda: guard.deferring(store))
+        if store.patience.call("asking what the task has become", lambda: guard.is_ended(store)):
+            raise AirflowFailException(f"group {self.group!r} is halted: a person has ended its task meanwhile")
+
     def _watch(self, run_uid: str, incarnations: Mapping[str, int], interval: float) -> NoReturn:
-        self._guard = None  # from here on the trigger is told
         trigger = LogioGroupTrigger(
             logio_conn_id=self.logio_conn_id,
             run_uid=run_uid,

@@ -122,6 +122,8 @@ class LogioSuperviseOperator(BaseOperator):
             # The trigger finds what failed meanwhile. The groups of the run may all have ended.
             ended = found.failed is not None and not found.going_on
             summary = self._summary(store, run) if ended else {}
+            if ended:
+                store.patience.call("taking leave", partial(store.forget_supervisor, self._name(context)))
         if ended:
             return summary
         self._wait(context, run)

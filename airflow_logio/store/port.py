@@ -415,6 +415,10 @@ class LogStore(ABC):
         """Supervisors of these names are about to look for failed groups. Of two notes of one name the last one counts."""
 
     @abstractmethod
+    def forget_supervisor(self, name: str) -> None:
+        """The supervisor of that name looks no more. Nothing happens if there is none."""
+
+    @abstractmethod
     def supervisors(self) -> Sequence[SupervisorRecord]:
         """All supervisors that have looked for failed groups, the latest first."""
 

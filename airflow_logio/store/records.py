@@ -203,7 +203,8 @@ class DriverIdentity:
 
 @dataclass(frozen=True, slots=True)
 class KilledTask:
-    """An Airflow task that was killed while it watched a group, before it knew why (ADR-66)."""
+    """An Airflow task that was killed while it watched a group, before it knew why (ADR-66); or may have been: one on its
+    way to the triggerer, which nobody tells if a person ends it there."""
 
     dag_id: str
     dag_run_id: str
@@ -211,6 +212,8 @@ class KilledTask:
     map_index: int = -1
     last_try: bool = False
     """Whether Airflow would not have tried it again: then it may have failed by itself."""
+    ask_at: float | None = None
+    """Of a task on its way: when to ask what it has become, in seconds since the epoch. Its trigger takes the note away."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,7 +242,9 @@ class SupervisorRecord:
     """Seconds since its last look, by the database's clock."""
 
     def covers(self, run: Run) -> bool:
-        """Whether it looks after this run."""
+        """Whether it looks after this run. Who looks after many leaves out those of `logio run`."""
+        if run.spec.supervision is Supervision.PROCESS:
+            return self.run_uid == run.uid
         return self.run_uid in (None, run.uid) and self.pipeline in (None, run.spec.key.pipeline)
 
 

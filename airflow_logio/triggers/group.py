@@ -20,7 +20,7 @@ from airflow_logio.errors import LogioError, LogUnavailable
 from airflow_logio.protocol.states import WAITING, GroupState
 from airflow_logio.runtime.figures.whole_group import members_of
 from airflow_logio.runtime.supervision.halt import Halt, halt_all_for_good
-from airflow_logio.runtime.supervision.killed_task import STOPPING
+from airflow_logio.runtime.supervision.killed_task import STOPPING, note_killed
 from airflow_logio.runtime.supervision.presence import SupervisionWatch
 from airflow_logio.runtime.supervision.whole_watch import WholeWatcher
 from airflow_logio.store.port import LogStore
@@ -170,6 +170,8 @@ class LogioGroupTrigger(LogTrigger):
         if self._observers is None or self._observers.store is not store:
             self._observers = _Observers.of(store, sight.run, self.group, self.log.info)
         observers = self._observers
+        if any(one.killed is not None for one in sight.groups if one.group in observers.watcher.members):
+            note_killed(store, sight.run, self.group, None)  # from here on Airflow tells this trigger
         sighting = observers.watcher.judge(sight.groups, look.asked_at)
         self.incarnations |= sighting.incarnations
         if (warning := observers.supervision.warning(look.supervisors)) is not None:

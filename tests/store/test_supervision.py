@@ -11,7 +11,7 @@ from airflow_logio.errors import LogInconsistent
 from airflow_logio.protocol import effects as fx
 from airflow_logio.protocol.states import GroupState
 from airflow_logio.store.port import LogStore
-from airflow_logio.store.records import Claim, LaunchRecipe, RunKey, SupervisorNote, SupervisorRecord
+from airflow_logio.store.records import Claim, LaunchRecipe, RunKey, Supervision, SupervisorNote, SupervisorRecord
 from airflow_logio.store.sql import schema
 from airflow_logio.store.sql.engines import writing
 from airflow_logio.store.sql.failure_channel import FailureListener
@@ -74,14 +74,24 @@ def test_the_latest_look_comes_first(log_store: LogStore) -> None:
 
 
 def test_whom_a_supervisor_looks_after(log_store: LogStore) -> None:
-    run = log_store.start_run(spec())
-    other = log_store.start_run(replace(spec(), key=RunKey("other", "dag", "run-1")))
+    run = log_store.start_run(replace(spec(), supervision=Supervision.TASK))
+    other = log_store.start_run(replace(spec(), key=RunKey("other", "dag", "run-1"), supervision=Supervision.DAG))
+    mine = log_store.start_run(replace(spec(), key=RunKey("mine", "dag", "run-1")))
     for record, covered in [
-        (SupervisorRecord("all", None, None, 0.0), (True, True)),
-        (SupervisorRecord("pipeline", "sales", None, 0.0), (True, False)),
-        (SupervisorRecord("run", None, other.uid, 0.0), (False, True)),
+        (SupervisorRecord("all", None, None, 0.0), (True, True, False)),
+        (SupervisorRecord("pipeline", "sales", None, 0.0), (True, False, False)),
+        (SupervisorRecord("run", None, other.uid, 0.0), (False, True, False)),
+        (SupervisorRecord("logio run", None, mine.uid, 0.0), (False, False, True)),
     ]:
-        assert (record.covers(run), record.covers(other)) == covered
+        assert (record.covers(run), record.covers(other), record.covers(mine)) == covered
+
+
+def test_who_looks_no_more_takes_leave(log_store: LogStore) -> None:
+    for name in ("first", "second"):
+        log_store.note_supervisor(name)
+    for _ in range(2):
+        log_store.forget_supervisor("first")
+        assert [one.name for one in log_store.supervisors()] == ["second"]
 
 
 # --- what there is to look at -----------------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ from airflow_logio.runtime.figures.recoveries import Recovery
 from airflow_logio.runtime.figures.run_condition import RunCondition, condition_of_run
 from airflow_logio.runtime.figures.run_summary import driver_json, quarantined_json
 from airflow_logio.runtime.figures.snapshot import Amount, ConnectionView, GroupView
-from airflow_logio.store.records import GroupStatus, Load, PortProgress, Run
+from airflow_logio.store.records import GroupStatus, Load, PortProgress, Run, SupervisorRecord
 
 
 def document(report: Report) -> dict[str, Any]:
@@ -51,10 +51,10 @@ def _supervision(report: Report) -> dict[str, Any]:
     }
 
 
-def listed_run(run: Run, groups: Sequence[GroupStatus]) -> dict[str, Any]:
+def listed_run(run: Run, groups: Sequence[GroupStatus], looked: SupervisorRecord | None) -> dict[str, Any]:
     """One run in the list of all."""
     listed = {group.group: _status(group) for group in groups}
-    return _run(run) | _condition(condition_of_run(run, groups, time.time())) | {"groups": listed}
+    return _run(run) | _condition(condition_of_run(run, groups, time.time(), looked)) | {"groups": listed}
 
 
 def _condition(found: RunCondition) -> dict[str, str]:

@@ -14,6 +14,7 @@ from airflow_logio.cli.status import run_tables
 from airflow_logio.cli.status.report import Report, Reporter
 from airflow_logio.cli.status.run_watch import watch
 from airflow_logio.cli.status.screens import JsonScreen, PlainScreen, Screen, TerminalScreen
+from airflow_logio.runtime.supervision.presence import last_look
 from airflow_logio.store.port import LogStore
 
 INTERRUPTED = 130
@@ -48,9 +49,10 @@ def status(
 
 
 def _runs(store: LogStore, *, as_json: bool) -> None:
-    runs = [(run, store.groups(run.run_id)) for run in store.list_runs()]
+    looks = store.supervisors()
+    runs = [(run, store.groups(run.run_id), last_look(looks, run)) for run in store.list_runs()]
     if as_json:
-        typer.echo(json.dumps([documents.listed_run(run, groups) for run, groups in runs], indent=2))
+        typer.echo(json.dumps([documents.listed_run(*one) for one in runs], indent=2))
     else:
         out.print(run_tables.runs(runs) if runs else "no runs")
 

@@ -15,7 +15,14 @@ from airflow_logio.runtime.figures.snapshot import Observer, Snapshot
 from airflow_logio.runtime.supervision.presence import MISSING_SECONDS, last_look, missing
 from airflow_logio.store.code_records import CodeChange
 from airflow_logio.store.port import LogStore
-from airflow_logio.store.records import DriverRecord, GroupStatus, QuarantinedInputSet, Run, SupervisorRecord
+from airflow_logio.store.records import (
+    DriverRecord,
+    GroupStatus,
+    QuarantinedInputSet,
+    Run,
+    Supervision,
+    SupervisorRecord,
+)
 
 LONG_CALL_SECONDS = 10.0
 """A call of an author's code that has run for so long is shown."""
@@ -45,7 +52,7 @@ class Report:
     drivers: Sequence[DriverRecord]
     quarantined: Sequence[QuarantinedInputSet]
     supervisor: SupervisorRecord | None
-    """The supervisor that last looked for failed groups of this run. None for `logio run`, whose process notes nothing."""
+    """The supervisor that last looked for failed groups of this run."""
     replicated: Sequence[Replicas] = ()
     code_changes: Sequence[CodeChange] = ()
     """Which group got other code than the run has begun with, by whom."""
@@ -53,14 +60,22 @@ class Report:
     @property
     def unsupervised(self) -> str | None:
         """What is wrong if no supervisor looks for failed groups of an unfinished run."""
-        if self.has_ended or self.at - self.run.created_at < MISSING_SECONDS:
+        if self.has_ended or (self._has_just_begun and not self._is_of_a_terminal):
             return None
         return missing(self.run, self.supervisor)
 
     @property
+    def _has_just_begun(self) -> bool:
+        return self.at - self.run.created_at < MISSING_SECONDS
+
+    @property
+    def _is_of_a_terminal(self) -> bool:
+        return self.run.spec.supervision is Supervision.PROCESS
+
+    @property
     def condition(self) -> RunCondition:
         """The run's state, for people, with the next command."""
-        return condition_of_run(self.run, [view.status for view in self.snapshot.groups], self.at)
+        return condition_of_run(self.run, [view.status for view in self.snapshot.groups], self.at, self.supervisor)
 
     @property
     def warnings(self) -> Sequence[str]:

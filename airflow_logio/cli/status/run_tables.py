@@ -21,21 +21,28 @@ from airflow_logio.runtime.figures.recoveries import Recovery
 from airflow_logio.runtime.figures.run_condition import condition_of_run
 from airflow_logio.runtime.figures.snapshot import ConnectionView
 from airflow_logio.store.code_records import CodeChange
-from airflow_logio.store.records import DriverRecord, GroupStatus, PortProgress, QuarantinedInputSet, Run
+from airflow_logio.store.records import (
+    DriverRecord,
+    GroupStatus,
+    PortProgress,
+    QuarantinedInputSet,
+    Run,
+    SupervisorRecord,
+)
 
 MAX_QUARANTINED = 20
 MAX_WATCHED_RECOVERIES = 5
 MAX_WATCHED_REQUESTS = 2
 
 
-def runs(listed: Sequence[tuple[Run, Sequence[GroupStatus]]]) -> RenderableType:
+def runs(listed: Sequence[tuple[Run, Sequence[GroupStatus], SupervisorRecord | None]]) -> RenderableType:
     """All runs, the newest first."""
     table = cells.table("uid", "run", "pipeline", "state", "started (UTC)", "groups", "next")
-    for run, groups in listed:
+    for run, groups, looked in listed:
         used = [group for group in groups if group.state is not GroupState.RETIRED]
         states = ", ".join(f"{group.group} {condition_of(group)}" for group in used)
         key = run.spec.key
-        found = condition_of_run(run, groups, time.time())
+        found = condition_of_run(run, groups, time.time(), looked)
         started = cells.utc(run.created_at)
         cells.row(table, run.uid[:8], _name(run), key.pipeline, found.word, started, states, found.next_step)
     return table

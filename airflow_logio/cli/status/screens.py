@@ -70,11 +70,13 @@ class PlainScreen(Screen):
         self._progress = Progress(console)
         self._news = RecoveryNews()
         self._away_since: float | None = None
+        self._is_left = False
 
     def show(self, report: Report) -> None:
         if self._away_since is not None:
             self._progress.say(f"the log is back after {report.at - self._away_since:.0f} s")
             self._away_since = None
+        self._say_if_left(report)
         begun, committed = self._news.of(report.drivers)
         for recovery in begun:
             self._progress.say(f"{recovery.group}: recovery by incarnation {recovery.incarnation}: {recovery.cause}")
@@ -86,6 +88,13 @@ class PlainScreen(Screen):
             self._progress.say(run_tables.last_line(report))
         else:
             self._progress.show(report.snapshot)
+
+    def _say_if_left(self, report: Report) -> None:
+        """Once each time that nobody supervises the run any more."""
+        unsupervised = report.unsupervised
+        if unsupervised is not None and not self._is_left:
+            self._progress.say(f"warning: {unsupervised}")
+        self._is_left = unsupervised is not None
 
     def away(self, since: float, error: LogUnavailable) -> None:
         if self._away_since is None:

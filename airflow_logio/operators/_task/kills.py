@@ -5,13 +5,21 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from airflow_logio import _compat
 from airflow_logio.operators._task.run_lookup import identity
-from airflow_logio.runtime.supervision.killed_task import Meaning, note_killed, resolve_kill
+from airflow_logio.runtime.supervision.killed_task import (
+    REMOVED,
+    Meaning,
+    meaning,
+    note_killed,
+    on_its_way,
+    resolve_kill,
+)
 from airflow_logio.store import open_store
+from airflow_logio.store.port import LogStore
 from airflow_logio.store.records import KilledTask, Run
 
 log = logging.getLogger(__name__)
@@ -59,6 +67,31 @@ class KillGuard:
         log.warning(
             "Group %s %s: %s", self.group, "is halted" if found is Meaning.HALT else "keeps running", found.value
         )
+
+    def deferring(self, store: LogStore) -> KillGuard:
+        """The guard from now on: the task is about to defer. Raises `LogUnavailable`.
+
+        The note covers what happens until its trigger looks for the first time.
+        """
+        task = on_its_way(self.task)
+        note_killed(store, self.run, self.group, task)
+        return replace(self, task=task)
+
+    def is_ended(self, store: LogStore) -> bool:
+        """Whether a person has ended the task by now; then its group is halted. False as well if Airflow does not answer.
+
+        It is asked at each deferral. So that Airflow does not know the task is no reason to halt here; it is, where the note
+        is read. Raises `LogUnavailable`.
+        """
+        try:
+            state = _compat.get_task_state(self.task)
+        except Exception as error:
+            log.debug("Group %s: Airflow does not say what its task has become: %s", self.group, error)
+            return False
+        if state == REMOVED or meaning(state, self.task) is not Meaning.HALT:
+            return False
+        resolve_kill(store, self.run, self.group, self.task, lambda _: state, grace_seconds=GRACE_SECONDS)
+        return True
 
 
 def killed_task(context: Mapping[str, Any], task_id: str) -> KilledTask:

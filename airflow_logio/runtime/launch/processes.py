@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import socket
@@ -10,6 +11,8 @@ from pathlib import Path
 import psutil
 
 from airflow_logio.store.records import DriverIdentity
+
+log = logging.getLogger(__name__)
 
 APPLICATION = Path(__file__).parents[1] / "application" / "logio_driver.py"
 """What spark-submit runs; drivers are recognized by its name in their command line."""
@@ -123,15 +126,22 @@ def is_stopped(identity: DriverIdentity) -> bool:
 def end(identity: DriverIdentity, timeout: float = 10.0) -> bool:
     """SIGKILL what is left of a driver on this machine and wait for its end; False if something survived.
 
-    A stopped process dies of SIGKILL too. Nothing is done to processes of other machines: those are fenced only.
+    A stopped process dies of SIGKILL too. Nothing is done to processes of other machines, or of other users: those are
+    fenced only.
     """
     left = driver_processes(identity)
+    denied = 0
     for process in left:
         for one in (process, *_children(process)):
             try:
                 one.send_signal(signal.SIGKILL)
             except psutil.NoSuchProcess:
                 continue
+            except psutil.AccessDenied:
+                denied += 1
+    if denied:
+        log.warning("%d process(es) of driver %d belong to another user, and are only fenced", denied, identity.pid)
+        return False
     _, alive = psutil.wait_procs(left, timeout=timeout)
     return not alive
 

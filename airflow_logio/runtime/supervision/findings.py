@@ -20,6 +20,7 @@ from airflow_logio.protocol.replicas import replicated_group
 from airflow_logio.protocol.states import ALIVE, ENDED, RunState
 from airflow_logio.runtime.scaling.requests import is_due, look_after
 from airflow_logio.runtime.supervision.group_watch import GroupWatcher
+from airflow_logio.runtime.supervision.killed_task import is_to_be_asked
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records import GroupStatus, KilledTask, Run, RunSight, ScalingRequest, Supervision
 
@@ -218,7 +219,7 @@ class FailureFinder:
             for status in sight.groups:
                 found = self._judge(sight.run, status, asked_at)
                 going_on += status.state not in ENDED
-                if status.killed is not None and status.state not in ENDED:
+                if status.killed is not None and status.state not in ENDED and is_to_be_asked(status.killed):
                     killed.append(_kill(sight.run, status.group, status.killed))
                 if found is not None:
                     failed.append(found)

@@ -3,10 +3,14 @@
 A worker that is shut down, a timeout and a person's mark all look alike to the task that is killed. Airflow knows, and may
 not answer in the seconds that the task has left. So the task first leaves a note in the log, and whoever learns the answer,
 this task or a supervisor, takes it away.
+
+A task that defers leaves such a note, too, before: Airflow tells nobody of a mark that comes when the worker has sent its
+last heartbeat and no trigger runs yet. The trigger takes it away.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from enum import StrEnum
@@ -16,8 +20,17 @@ from airflow_logio.runtime.supervision.halt import halt_all_for_good
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records import KilledTask, Run
 
-STOPPING = frozenset({"failed", "success", "skipped", "removed"})
+REMOVED = "removed"
+"""Of a task instance that Airflow does not have."""
+STOPPING = frozenset({"failed", "success", "skipped", REMOVED})
 """States of a task instance that has ended, or is gone; a task that was cleared, or is tried again, has another state."""
+
+ON_ITS_WAY = frozenset({"running", "deferred"})
+"""States of a task instance between its worker and its trigger."""
+ARRIVAL_SECONDS = 30.0
+"""A trigger usually looks for the first time well within that time."""
+AGAIN_SECONDS = 300.0
+"""How often a task is asked after whose trigger does not come (there is no triggerer)."""
 
 StateOf = Callable[[KilledTask], str | None]
 """The state of a task instance as the scheduler has it; ``removed`` if it is gone, None if it has no state."""
@@ -49,18 +62,30 @@ def note_killed(store: LogStore, run: Run, group: str, task: KilledTask | None) 
         store.note_launch(run.run_id, name, replace(recipe, killed=task))
 
 
+def on_its_way(task: KilledTask, seconds: float = ARRIVAL_SECONDS) -> KilledTask:
+    """The note of a task that defers; `seconds` from now somebody asks what it has become."""
+    return replace(task, ask_at=time.time() + seconds)
+
+
+def is_to_be_asked(task: KilledTask) -> bool:
+    """Whether a supervisor asks now what has become of it."""
+    return task.ask_at is None or time.time() >= task.ask_at
+
+
 def resolve_kill(
     store: LogStore, run: Run, group: str, task: KilledTask, state_of: StateOf, *, grace_seconds: float
 ) -> Meaning:
-    """Ask what the task has become, act on it, and take the note away.
+    """Ask what the task has become, act on it, and take the note away; that of a task on its way stays for later.
 
     What is halted is what was there before the answer came: if the task has been cleared since, a later incarnation is the
     next attempt's. Raises what `state_of` raises, and `LogUnavailable`: then the note stays.
     """
     members = members_of(run, group)
     present = {one.group: one.incarnation for one in store.groups(run.run_id) if one.group in members}
-    found = meaning(state_of(task), task)
+    state = state_of(task)
+    found = meaning(state, task)
     if found is Meaning.HALT:
         halt_all_for_good(store, run, group, present, grace_seconds=grace_seconds)
-    note_killed(store, run, group, None)
+    is_to_stay = task.ask_at is not None and state in ON_ITS_WAY
+    note_killed(store, run, group, on_its_way(task, AGAIN_SECONDS) if is_to_stay else None)
     return found

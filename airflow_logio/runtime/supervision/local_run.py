@@ -12,6 +12,7 @@ fails.
 from __future__ import annotations
 
 import logging
+import os
 import time
 from collections.abc import Callable, Sequence
 
@@ -20,6 +21,7 @@ from airflow_logio.protocol.states import CONCLUDED, ENDED, GroupState
 from airflow_logio.runtime.figures.run_summary import Outcome, RunSummary, summarize
 from airflow_logio.runtime.figures.snapshot import Observer, Snapshot
 from airflow_logio.runtime.launch.launcher import LaunchContext, LocalProcessLauncher, launch_group
+from airflow_logio.runtime.launch.processes import this_host
 from airflow_logio.runtime.payloads import payload_root
 from airflow_logio.runtime.scaling.requests import Stage, carry_out, look_after
 from airflow_logio.runtime.supervision.end_drivers import DriverEnder
@@ -31,6 +33,8 @@ from airflow_logio.store.records import GroupStatus
 log = logging.getLogger(__name__)
 
 _SILENT_SECONDS = 30.0
+_NOTE_SECONDS = 3.0
+"""How often the log is told that this process supervises the run."""
 
 OnSnapshot = Callable[[Snapshot], None]
 
@@ -69,6 +73,9 @@ class LocalRun:
         self._peak: dict[str, int] = {}
         self._halts = 0
         self._said_unavailable = float("-inf")
+        self._note_as = None if groups else f"process {os.getpid()} on {this_host()}"
+        """Its name as the supervisor of the run; None if it supervises only some groups."""
+        self._noted_at = float("-inf")
 
     def halt(self) -> None:
         """End the run: the first call asks the drivers to halt, the second kills them. Safe in a signal handler."""
@@ -84,8 +91,10 @@ class LocalRun:
         try:
             outcome = self._supervise(on_snapshot)
         except BaseException:
+            self._forget()
             self._ender.end(lambda: False)
             raise
+        self._forget()
         self._ender.end(lambda: self._halts < 2)
         if outcome is Outcome.FINISHED:
             clear_up(payload_root(self._context.log_url, self._context.payloads), store, run)
@@ -116,6 +125,7 @@ class LocalRun:
     def _supervise(self, on_snapshot: OnSnapshot) -> Outcome:
         shown = float("-inf")
         while not self._halts:
+            self._note()
             self._scale()
             states = [self._tend(name) for name in self._groups]
             if GroupState.PARKED in states:
@@ -130,6 +140,24 @@ class LocalRun:
                 self._show(on_snapshot)
             time.sleep(self._poll)
         return Outcome.HALTED
+
+    def _note(self) -> None:
+        """Who looks at the run can see that it is supervised. That nobody could be told is no reason to stop."""
+        if self._note_as is None or time.monotonic() - self._noted_at < _NOTE_SECONDS:
+            return
+        self._noted_at = time.monotonic()
+        try:
+            self._context.store.note_supervisor(self._note_as, run_uid=self._context.run.uid)
+        except LogUnavailable as error:
+            log.debug("the look is not noted: %s", error)
+
+    def _forget(self) -> None:
+        """From here on nothing is launched: who retries a group now must supervise it."""
+        try:
+            if self._note_as is not None:
+                self._context.store.forget_supervisor(self._note_as)
+        except LogUnavailable as error:
+            log.debug("that nobody looks any more is not noted: %s", error)
 
     def _scale(self) -> None:
         """Carry out what was asked for, here or elsewhere: another process that does the same does no harm."""

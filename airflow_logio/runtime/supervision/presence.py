@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 
 from airflow_logio.errors import LogUnavailable
+from airflow_logio.runtime.figures.run_condition import is_left
 from airflow_logio.store.records import Run, Supervision, SupervisorRecord
 
 ASK_SECONDS = 10.0
@@ -23,9 +24,11 @@ def last_look(supervisors: Sequence[SupervisorRecord], run: Run) -> SupervisorRe
 
 def missing(run: Run, seen: SupervisorRecord | None) -> str | None:
     """What is wrong if no supervisor looks after a run, in words for its owner; None if one does."""
-    if run.spec.supervision is Supervision.PROCESS or (seen is not None and seen.age_seconds < MISSING_SECONDS):
+    if run.spec.supervision is Supervision.PROCESS:
+        return _left(run, seen) if is_left(run, seen, time.time()) else None
+    if seen is not None and seen.age_seconds < MISSING_SECONDS:
         return None
-    last = "none ever has" if seen is None else f"{seen.name} did so {seen.age_seconds:.0f} s ago, and not since"
+    last = _last(seen)
     if run.spec.supervision is Supervision.DAG:
         return (
             f"no supervisor looks for failed groups of this run ({last}): the recovery DAG is paused, missing or has "
@@ -35,6 +38,17 @@ def missing(run: Run, seen: SupervisorRecord | None) -> str | None:
         f"no supervisor looks for failed groups of this run ({last}): the supervising task of its DAG run has ended, "
         "or there is no triggerer. A group that dies is recovered by its own task after a while"
     )
+
+
+def _left(run: Run, seen: SupervisorRecord | None) -> str:
+    return (
+        f"nobody supervises this run ({_last(seen)}): its `logio run` is gone. Drivers that live keep running, those that "
+        f"die stay dead, and nobody finishes the run; `logio retry {run.uid[:8]}` supervises it again"
+    )
+
+
+def _last(seen: SupervisorRecord | None) -> str:
+    return "none ever has" if seen is None else f"{seen.name} did so {seen.age_seconds:.0f} s ago, and not since"
 
 
 class SupervisionWatch:

@@ -267,6 +267,10 @@ class MemoryLogStore(LogStore):
             for one in notes:
                 tables.supervisors[one.name] = SupervisorRow(one.pipeline, one.run_uid, tables.now())
 
+    def forget_supervisor(self, name: str) -> None:
+        with self.tables.transaction():
+            self.tables.supervisors.pop(name, None)
+
     def supervisors(self) -> Sequence[SupervisorRecord]:
         tables = self.tables
         with tables.transaction():

@@ -386,6 +386,10 @@ class SqlLogStore(LogStore):
             with writing(self.beats) as connection:
                 supervisors.note(connection, notes)
 
+    def forget_supervisor(self, name: str) -> None:
+        with writing(self.beats) as connection:
+            supervisors.forget(connection, name)
+
     def supervisors(self) -> Sequence[SupervisorRecord]:
         with reading(self.beats) as connection:
             return supervisors.supervisors(connection)

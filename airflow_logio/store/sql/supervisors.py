@@ -50,6 +50,10 @@ def note(connection: Connection, notes: Sequence[SupervisorNote]) -> None:
     connection.execute(sa.delete(table).where(table.c.at < clock - FORGOTTEN_SECONDS))
 
 
+def forget(connection: Connection, name: str) -> None:
+    connection.execute(sa.delete(schema.supervisor).where(schema.supervisor.c.name == name))
+
+
 def supervisors(connection: Connection) -> Sequence[SupervisorRecord]:
     table, clock = schema.supervisor, now(connection.dialect.name)
     query = sa.select(table, (clock - table.c.at).label("age")).order_by(table.c.at.desc(), table.c.name)

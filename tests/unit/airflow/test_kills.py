@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -26,10 +28,13 @@ from airflow_logio.operators.stop import LogioStopOperator
 from airflow_logio.operators.supervise import LogioSuperviseOperator
 from airflow_logio.protocol.states import GroupState
 from airflow_logio.runtime.scaling.policies import DS2
+from airflow_logio.runtime.supervision import killed_task as killed_tasks
 from airflow_logio.runtime.supervision.findings import FailureFinder
 from airflow_logio.sensors.failed_group import LogioFailedGroupSensor
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records import GroupStatus, KilledTask, Run
+from airflow_logio.triggers.group import LogioGroupTrigger
+from airflow_logio.triggers.log_poller import LogLook
 from tests.support.waiting import eventually
 from tests.unit.airflow.support import DAG_ID, RUN_ID, FakeLauncher, context, register, write_transactions
 
@@ -93,9 +98,9 @@ def watching(
         task = totals(deferrable=True)
         with pytest.raises(TaskDeferred):
             task.execute(given)
-        assert task._guard is None, "from the deferral on the trigger is told"
+        recipe = log.launch_recipe(run.run_id, "totals") or pytest.fail("no recipe")
         task = totals(deferrable=False)
-        task._group_task(given, log, log.launch_recipe(run.run_id, "totals") or pytest.fail("no recipe"), False)
+        task._group_task(given, log, replace(recipe, killed=None), False)
         if status(log, run).state is not GroupState.RUNNING:
             register(log, launcher)
         return task
@@ -148,7 +153,13 @@ def unexplained(watching: Any, answers: Any, log: LogStore, run: Run) -> GroupSt
 def test_the_next_attempt_takes_the_note_away(log: LogStore, run: Run) -> None:
     with pytest.raises(TaskDeferred):
         totals().execute(context(attempt=2))
-    assert (status(log, run).state, status(log, run).killed) == (GroupState.RUNNING, None)
+    assert status(log, run).state is GroupState.RUNNING
+    assert is_on_its_way(log, run), "it has left a note of its own"
+
+
+def is_on_its_way(log: LogStore, run: Run) -> bool:
+    killed = status(log, run).killed
+    return killed is not None and replace(killed, ask_at=None) == TASK and (killed.ask_at or 0.0) > time.time()
 
 
 def supervise(run: Run, log: LogStore) -> None:
@@ -172,6 +183,97 @@ def test_the_supervisor_finds_out(state: str, then: GroupState, answers: Any, lo
     supervise(run, log)
     assert (status(log, run).state, status(log, run).killed) == (then, None)
     assert FailureFinder(log, run_uid=run.uid).look().killed == ()
+
+
+# --- on the way from the worker to the triggerer ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("state", ["failed", "success", "skipped"])
+def test_a_mark_during_the_launch_is_noticed_before_the_deferral(
+    state: str, answers: Any, log: LogStore, run: Run, launcher: FakeLauncher
+) -> None:
+    """The worker learns of it with its next heartbeat, and would have ended before."""
+    asked = answers(state)
+    with pytest.raises(AirflowFailException, match="is halted: a person has ended its task"):
+        totals(deferrable=True).execute(context())
+    assert asked == [TASK]
+    assert (status(log, run).state, status(log, run).killed) == (GroupState.HALTED, None)
+    assert launcher.children[-1].poll() is not None, "nothing is left running"
+
+
+@pytest.fixture
+def deferred(answers: Any, run: Run, log: LogStore, launcher: FakeLauncher) -> LogioSparkOperator:
+    """Airflow may refuse the deferral now, or no trigger may come: nobody would be told of a mark."""
+    answers("running")
+    task = totals(deferrable=True)
+    with pytest.raises(TaskDeferred):
+        task.execute(context())
+    register(log, launcher)
+    assert is_on_its_way(log, run)
+    return task
+
+
+@pytest.mark.usefixtures("deferred")
+@pytest.mark.parametrize("answer", ["removed", NoAnswer("the API server is away")])
+def test_only_a_mark_ends_a_deferral(answer: str | Exception, answers: Any, log: LogStore, run: Run) -> None:
+    answers(answer)
+    with pytest.raises(TaskDeferred):
+        totals(deferrable=True).execute(context(attempt=2))
+    assert status(log, run).state is GroupState.RUNNING
+    assert is_on_its_way(log, run)
+
+
+@pytest.mark.usefixtures("deferred")
+@pytest.mark.parametrize(
+    ("state", "then", "stays"),
+    [
+        ("failed", GroupState.HALTED, False),
+        ("removed", GroupState.HALTED, False),
+        ("running", GroupState.RUNNING, True),
+        ("deferred", GroupState.RUNNING, True),
+        ("up_for_retry", GroupState.RUNNING, False),
+    ],
+)
+def test_a_trigger_that_does_not_come_is_asked_after(
+    state: str, then: GroupState, stays: bool, answers: Any, log: LogStore, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = answers(state)
+    assert FailureFinder(log, run_uid=run.uid).look().killed == (), "it is given time"
+    with monkeypatch.context() as later:
+        clock = time.time() + killed_tasks.ARRIVAL_SECONDS + 1
+        later.setattr(time, "time", lambda: clock)
+        supervise(run, log)
+        assert [replace(one, ask_at=None) for one in asked] == [TASK]
+        assert FailureFinder(log, run_uid=run.uid).look().killed == (), "not again so soon"
+    assert (status(log, run).state, is_on_its_way(log, run)) == (then, stays)
+
+
+def test_a_worker_that_is_shut_down_during_the_deferral_leaves_it_to_the_trigger(
+    deferred: LogioSparkOperator, answers: Any, log: LogStore, run: Run
+) -> None:
+    answers("deferred")
+    deferred.on_kill()
+    assert status(log, run).state is GroupState.RUNNING
+    assert is_on_its_way(log, run)
+
+
+def test_a_mark_during_the_deferral_halts_where_the_worker_is_told(
+    deferred: LogioSparkOperator, answers: Any, log: LogStore, run: Run
+) -> None:
+    answers("failed")
+    deferred.on_kill()
+    assert (status(log, run).state, status(log, run).killed) == (GroupState.HALTED, None)
+
+
+@pytest.mark.usefixtures("deferred")
+def test_the_trigger_takes_the_note_away(log: LogStore, run: Run) -> None:
+    """From its first look on it is told."""
+    trigger = LogioGroupTrigger(logio_conn_id="logio_default", run_uid=run.uid, group="totals")
+    assert trigger._see(LogLook(time.monotonic(), log, {run.uid: log.sight([run.uid])[0]})) is None
+    assert (status(log, run).state, status(log, run).killed) == (GroupState.RUNNING, None)
+
+
+# --- nobody has answered ------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.usefixtures("unexplained")

@@ -363,9 +363,11 @@ def test_on_a_worker_it_holds_a_slot_until_all_groups_have_ended(
 ) -> None:
     """Without a triggerer."""
     launcher.kill()
+    noted: list[str] = []
 
     def then() -> None:
         eventually(lambda: len(launcher.claims) == 2, what="it is recovered")
+        noted.extend(one.name for one in log.supervisors())
         finish(log, register(log, launcher))
         for group in run.spec.groups:
             if group != "totals":
@@ -377,7 +379,8 @@ def test_on_a_worker_it_holds_a_slot_until_all_groups_have_ended(
     task = LogioSuperviseOperator(task_id="supervise", pipeline=REF, deferrable=False, poll_interval=0.01)
     assert task.execute(context())["recoveries"] == {"totals": 1}
     drivers.join()
-    assert next(one.name for one in log.supervisors()).startswith("task supervise of ")
+    assert [name.startswith("task supervise of ") for name in noted] == [True]
+    assert list(log.supervisors()) == [], "who retries a group now must not count on it"
 
 
 def test_a_group_that_is_parked_does_not_keep_the_others_from_being_supervised(

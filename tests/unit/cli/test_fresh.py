@@ -145,14 +145,16 @@ def test_what_is_said_to_be_next_works_as_it_is_written(
     listed = json.loads(logio("status", "--json")[1])
     (found,) = listed
     assert (found["condition"], f"logio retry {run.uid[:8]}" in found["next_step"]) == (word, True)
-    heading = logio("status", run.uid[:8])[1].splitlines()[1:3]
-    assert heading[0].startswith(f"{word}, started ") and heading[1] == f"next: {found['next_step']}"
+    lines = logio("status", run.uid[:8])[1].splitlines()
+    assert lines[0].startswith("warning: nobody supervises this run (none ever has)") == (states == "new")
+    assert f"next: {found['next_step']}" in lines and any(line.startswith(f"{word}, started ") for line in lines)
     code, said = logio("run", SALES, "--run-id", "tuesday", "--alone")
     assert code == 1 and f"`logio retry {run.uid[:8]}`" in said and f"`logio fresh {run.uid[:8]}`" in said
     assert "clear its red tasks" not in said and "LogioPipelineGroup" not in said, "nobody said Airflow"
     launched: list[str] = []
     monkeypatch.setattr(control, "_launch", lambda _context, group: launched.append(group))
-    assert logio("retry", run.uid[:8], "--detach")[0] == 0
+    monkeypatch.setattr(control, "supervise", lambda *_: 0)
+    assert logio("retry", run.uid[:8])[0] == 0
     assert launched == [group.group for group in store.groups(run.run_id)]
 
 

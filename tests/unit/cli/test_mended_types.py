@@ -81,7 +81,7 @@ def types(store: LogStore) -> str:
     return settings["price"]
 
 
-NEW = ("retry", "mine", "--code", "new", "--detach")
+NEW = ("retry", "mine", "--code", "new")
 
 
 def test_new_code_takes_the_types_and_a_driver_that_runs_keeps_them(
@@ -91,9 +91,7 @@ def test_new_code_takes_the_types_and_a_driver_that_runs_keeps_them(
     edit(tmp_path, '"double"', '"text"')
     code, said = logio(*RUN)
     assert code != 0 and "--code new` takes the other type" in " ".join(said.split()), said
-    assert logio("retry", "mine", "--detach")[0] == 0 and types(store) == "double", (
-        "it continues with the code that it has"
-    )
+    assert logio("retry", "mine")[0] == 0 and types(store) == "double", "it continues with the code that it has"
     code, said = logio(*NEW)
     assert (code, types(store)) == (0, "text"), said
     edit(tmp_path, '"text"', '"decimal(20,2)"')
@@ -124,7 +122,7 @@ def test_a_run_that_keeps_no_code_takes_the_types_with_both_commands(
     code, said = logio(*RUN)
     assert (code, types(store)) == (0, "text"), said
     edit(tmp_path, '"text"', '"decimal(20,2)"')
-    code, said = logio("retry", "mine", "--detach")
+    code, said = logio("retry", "mine")
     assert (code, types(store)) == (0, "decimal(20,2)"), said
     assert "takes other types of columns: save.price was text, is decimal(20,2)" in " ".join(said.split())
 

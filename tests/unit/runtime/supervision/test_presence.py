@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 
 import pytest
 
 from airflow_logio.errors import LogUnavailable
+from airflow_logio.runtime.figures.run_condition import LEFT_SECONDS as LEFT_ALONE_SECONDS
 from airflow_logio.runtime.supervision.presence import (
     ASK_SECONDS,
     LEFT_SECONDS,
@@ -42,8 +44,14 @@ def started(store: MemoryLogStore, supervision: Supervision) -> Run:
     return store.start_run(replace(spec(), supervision=supervision))
 
 
-def test_a_run_that_a_process_supervises_misses_nobody(store: MemoryLogStore) -> None:
-    assert missing(started(store, Supervision.PROCESS), None) is None
+def test_a_run_of_a_terminal_misses_nobody_but_its_process(store: MemoryLogStore) -> None:
+    run = started(store, Supervision.PROCESS)
+    mine = SupervisorRecord("process 12 on host", None, run.uid, LEFT_ALONE_SECONDS - 1)
+    assert missing(run, mine) is None
+    said = missing(run, replace(mine, age_seconds=LEFT_ALONE_SECONDS + 3))
+    assert said is not None and "process 12 on host did so 33 s ago, and not since" in said
+    assert f"`logio retry {run.uid[:8]}`" in said
+    assert missing(replace(run, created_at=time.time()), None) is None, "it has just begun"
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -28,6 +29,7 @@ from airflow_logio.store.port import LogStore
 from airflow_logio.store.records import GroupRef, GroupStatus
 from tests.support.logs import SOMEBODY, sent, spec, start_driver
 
+NOBODY = 65534
 Sleeper = Callable[..., subprocess.Popen[bytes]]
 
 
@@ -216,6 +218,25 @@ def test_a_process_of_another_container_is_nobodys_namesake(sleeper: Sleeper) ->
         assert processes.end(elsewhere)
     assert child.poll() is None
     assert processes.is_gone(replace(own, boot_id=f"another/{namespace}")) is True, "no container survives a boot"
+
+
+def test_a_driver_of_another_user_is_only_fenced(sleeper: Sleeper) -> None:
+    """It is seen, and not ours to end: what recovers it goes on, and waits for nothing."""
+    is_root = os.geteuid() == 0
+    identity = processes.identity_of(sleeper().pid if is_root else 1)
+    assert identity is not None
+    child = os.fork()
+    if child == 0:
+        code = 2
+        try:
+            if is_root:
+                os.setuid(NOBODY)
+            began = time.monotonic()
+            code = 0 if processes.end(identity) is False and time.monotonic() - began < 5 else 1
+        finally:
+            os._exit(code)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert processes.is_gone(identity) is False
 
 
 def test_a_shell_in_a_drivers_folder_is_left_alone(sleeper: Sleeper, tmp_path: Path) -> None:

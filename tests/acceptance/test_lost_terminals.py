@@ -1,0 +1,94 @@
+"""A terminal with `logio run` is killed, with its drivers or without: what is said, and that `logio retry` goes on."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+
+import psutil
+import pytest
+
+from airflow_logio.runtime.figures.run_condition import LEFT_SECONDS
+from airflow_logio.runtime.launch.leftovers import processes_under
+from tests.acceptance.test_logio_run import SALES, folder, is_exact, started
+from tests.support.waiting import eventually
+
+__all__ = ["folder"]  # a fixture
+
+pytestmark = [pytest.mark.acceptance, pytest.mark.spark]
+
+PATIENCE = LEFT_SECONDS + 60
+
+
+def said(folder: Path, *arguments: str) -> str:
+    command = started(folder, *arguments)
+    printed, _ = command.communicate(timeout=240)
+    assert command.returncode == 0, printed
+    return printed
+
+
+def condition(folder: Path) -> tuple[str, str, set[str]]:
+    """Of the only run: its condition, the next step, the states of its groups."""
+    (found,) = json.loads(said(folder, "status", "--json"))
+    return found["condition"], found["next_step"], {group["state"] for group in found["groups"].values()}
+
+
+def typed(step: str) -> list[str]:
+    """The command in a sentence, as a person types it."""
+    program, *arguments = step.split("`")[1].split()
+    assert program == "logio"
+    return arguments
+
+
+@pytest.fixture
+def terminal(folder: Path) -> subprocess.Popen[str]:
+    """All four drivers work."""
+    run = started(folder, "run", SALES, "--param", "transactions=transactions.parquet", "--run-id", "mine")
+
+    def all_run() -> bool:
+        listed = started(folder, "status", "--json")
+        printed, _ = listed.communicate(timeout=60)
+        found = json.loads(printed) if listed.returncode == 0 else []
+        states = [group["state"] for one in found for group in one["groups"].values()]
+        return len(states) == 4 and set(states) <= {"running", "finished"} and "running" in states
+
+    eventually(all_run, what="its drivers run", timeout=120)
+    return run
+
+
+def kill(*processes: psutil.Process) -> None:
+    for process in processes:
+        try:
+            process.kill()
+        except psutil.NoSuchProcess:
+            continue
+
+
+def test_a_run_that_was_killed_with_its_drivers_goes_on_as_status_says(
+    folder: Path, terminal: subprocess.Popen[str]
+) -> None:
+    terminal.kill()
+    terminal.communicate()
+    kill(*processes_under(folder / ".logio" / "drivers"))
+    assert processes_under(folder) == []
+    eventually(lambda: condition(folder)[0] == "waiting for a person", what="nobody runs it", timeout=PATIENCE)
+    _, step, states = condition(folder)
+    assert "running" in states and "nobody supervises this run" in said(folder, "status", "mine")
+    printed = said(folder, *typed(step))
+    assert "is dead: the driver's process" in printed
+    assert condition(folder) == ("finished", "", {"finished"})
+    assert is_exact(folder)
+    assert processes_under(folder) == []
+
+
+def test_a_run_whose_terminal_was_killed_finishes_its_groups_and_then_waits(
+    folder: Path, terminal: subprocess.Popen[str]
+) -> None:
+    terminal.kill()
+    terminal.communicate()
+    eventually(lambda: condition(folder)[2] == {"finished"}, what="its drivers go on by themselves", timeout=200)
+    eventually(lambda: condition(folder)[0] == "waiting for a person", what="nobody finishes it", timeout=PATIENCE)
+    said(folder, *typed(condition(folder)[1]))
+    assert condition(folder) == ("finished", "", {"finished"})
+    assert is_exact(folder)

@@ -1,0 +1,183 @@
+"""A run of `logio run` whose process is gone: what `logio status` says of it, and what `logio retry` does."""
+
+from __future__ import annotations
+
+import io
+import json
+import sqlite3
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import pytest
+from rich.console import Console
+
+from airflow_logio.cli import control
+from airflow_logio.cli.status.report import Reporter
+from airflow_logio.cli.status.screens import PlainScreen
+from airflow_logio.protocol import effects as fx
+from airflow_logio.protocol.states import GroupState, RunState
+from airflow_logio.runtime.figures import run_condition
+from airflow_logio.runtime.launch.launcher import LaunchContext
+from airflow_logio.runtime.launch.processes import boot_id, this_host
+from airflow_logio.runtime.supervision.lost_drivers import find_lost
+from airflow_logio.store.port import LogStore
+from airflow_logio.store.records import DriverIdentity, Run, Supervision
+from tests.support.logs import SOMEBODY, start_driver
+from tests.unit.cli.test_fresh import Logio, logio, start, store
+
+__all__ = ["logio", "start", "store"]  # fixtures
+
+GROUPS = ["hourly", "ingest", "publish", "totals"]
+GONE = DriverIdentity(this_host(), boot_id(), 2**22 + 1, 12.5)
+"""Of a process of this machine that has ended: no pid is so large."""
+
+
+@pytest.fixture(autouse=True)
+def launched(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What `logio retry` launches, and "supervise" where it supervises the whole run."""
+    found: list[str] = []
+
+    def supervise(_context: LaunchContext, groups: Sequence[str] | None, _json: object) -> int:
+        assert groups is None
+        found.append("supervise")
+        return 0
+
+    monkeypatch.setattr(control, "_launch", lambda _context, group: found.append(group))
+    monkeypatch.setattr(control, "supervise", supervise)
+    return found
+
+
+@pytest.fixture
+def run(start: Callable[..., Run], store: LogStore, monkeypatch: pytest.MonkeyPatch) -> Run:
+    """Supervised a minute ago. A driver of each group has given a heartbeat."""
+    found = start("mine")
+    store.note_supervisor("process 12 on here", run_uid=found.uid)
+    monkeypatch.setattr(run_condition, "LEFT_SECONDS", -1.0)
+    return found
+
+
+def drive(store: LogStore, run: Run, identity: DriverIdentity = SOMEBODY) -> None:
+    for name in GROUPS:
+        ref = store.register(store.claim(run.run_id, name, expected=0, reason="test"), identity)
+        store.heartbeat(ref, 1, ready=True, rss_bytes=1 << 20)
+
+
+def silence(sqlite_url: str, seconds: float) -> None:
+    beats = sqlite3.connect(sqlite_url.removeprefix("sqlite:///") + ".heartbeat")
+    with beats:
+        beats.execute("UPDATE logio_heartbeat SET at = at - ?", (seconds,))
+    beats.close()
+
+
+def listed(logio: Logio) -> tuple[str, str]:
+    (found,) = json.loads(logio("status", "--json")[1])
+    return found["condition"], found["next_step"]
+
+
+def test_a_run_that_was_killed_with_its_drivers_waits_for_a_person(
+    run: Run, store: LogStore, logio: Logio, sqlite_url: str, launched: list[str]
+) -> None:
+    drive(store, run, GONE)
+    assert listed(logio) == ("running", f"nobody supervises it; `logio retry {run.uid[:8]}` does")
+    silence(sqlite_url, 9)
+    assert listed(logio)[0] == "running", "the lease has not run out"
+    silence(sqlite_url, 2)
+    assert listed(logio) == ("waiting for a person", f"nobody runs it; `logio retry {run.uid[:8]}` continues it")
+    shown = logio("status", run.uid)[1]
+    assert "waiting for a person, started" in shown and "process 12 on here did so" in shown
+    code, said = logio("retry", run.uid[:8])
+    assert (code, launched) == (0, [*GROUPS, "supervise"]), said
+    assert "group ingest is dead: the driver's process" in said
+    assert {group.recoveries for group in store.groups(run.run_id)} == {0}, "it costs no budget"
+
+
+def test_a_run_whose_drivers_live_is_running_and_warned_of(
+    run: Run, store: LogStore, logio: Logio, launched: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drive(store, run)
+    code, shown = logio("status", run.uid)
+    first, *_ = shown.splitlines()
+    assert code == 0 and first.startswith("warning: nobody supervises this run (process 12 on here did so"), shown
+    assert f"`logio retry {run.uid[:8]}` supervises it again" in first
+    assert "\nrunning, started " in shown and f"next: nobody supervises it; `logio retry {run.uid[:8]}`" in shown
+    printed = io.StringIO()
+    screen, reporter = PlainScreen(Console(file=printed, width=200)), Reporter(store, run.uid)
+    for _ in range(2):
+        screen.show(reporter.look())
+    assert printed.getvalue().count("warning: nobody supervises this run") == 1, "--watch says so as well, once"
+    monkeypatch.setattr(control, "find_lost", lambda *_: {})  # they give heartbeats
+    assert logio("retry", run.uid[:8])[0] == 0
+    assert launched == ["supervise"]
+
+
+def test_a_run_that_somebody_supervises_is_left_to_them(
+    run: Run, store: LogStore, logio: Logio, launched: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drive(store, run)
+    monkeypatch.setattr(run_condition, "LEFT_SECONDS", 30.0)
+    monkeypatch.setattr(control, "find_lost", lambda *_: {})
+    assert listed(logio) == ("running", "")
+    shown = logio("status", run.uid)[1]
+    assert "nobody supervises" not in shown and "supervised by process 12 on here, last seen" in shown
+    code, said = logio("retry", run.uid[:8])
+    said = " ".join(said.split())
+    assert (code, launched) == (1, []) and "has nothing to retry: hourly is running" in said
+    assert "process 12 on here supervised it" in said and "the same command takes the run over in" in said
+
+
+def test_a_run_whose_groups_have_finished_unseen_is_finished_by_a_retry(
+    run: Run, store: LogStore, logio: Logio, launched: list[str]
+) -> None:
+    for name in GROUPS:
+        start_driver(store, group=name, run=run).session.commit([fx.FinishGroup()])
+    assert store.find_run(run.uid).state is RunState.RUNNING
+    assert listed(logio)[0] == "waiting for a person"
+    assert logio("retry", run.uid[:8])[0] == 0
+    assert launched == ["supervise"]
+
+
+def test_drivers_are_lost_by_their_lease_where_nobody_sees_their_process(run: Run, store: LogStore) -> None:
+    drive(store, run)
+    quick = replace(run, spec=replace(run.spec, lease=replace(run.spec.lease, seconds=0.5)))
+    lost = find_lost(store, quick, ["ingest", "totals"])
+    assert list(lost) == ["ingest", "totals"] and "gave no heartbeat" in lost["ingest"]
+    assert store.group(run.run_id, "publish").state is GroupState.RUNNING
+    assert find_lost(store, quick, ["ingest"]) == {}, "it is dead, as the log says"
+
+
+def test_a_retry_leaves_no_drivers_to_nobody(
+    run: Run, store: LogStore, logio: Logio, launched: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """--detach, of a run of `logio run`."""
+    drive(store, run, GONE)
+    store.forget_supervisor("process 12 on here")
+    store.note_supervisor("logio tend on here")  # which leaves such runs alone
+    for options in ([], ["totals"]):
+        code, said = logio("retry", run.uid[:8], *options, "--detach")
+        said = " ".join(said.split())
+        assert (code, launched) == (1, [])
+        assert "nobody supervises it now" in said and f"`{' '.join(['logio retry', run.uid[:8], *options])}`" in said
+    assert store.group(run.run_id, "totals").state is GroupState.RUNNING, "nothing was done"
+    monkeypatch.setattr("airflow_logio.cli.left_runs.LEFT_SECONDS", 30.0)
+    store.note_supervisor("process 13 on here", run_uid=run.uid)
+    assert logio("retry", run.uid[:8], "--detach")[0] == 0
+    assert launched == GROUPS
+
+
+def test_nor_in_a_run_of_airflow(
+    start: Callable[..., Run], store: LogStore, logio: Logio, launched: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = start("mine")
+    find = type(store).find_run
+
+    def of_airflow(self: LogStore, name: str) -> Run:
+        found = find(self, name)
+        return replace(
+            found, spec=replace(found.spec, supervision=Supervision.TASK, key=replace(found.spec.key, dag_id="dag"))
+        )
+
+    drive(store, run, GONE)
+    monkeypatch.setattr(type(store), "find_run", of_airflow)
+    code, said = logio("retry", run.uid[:8], "--detach")
+    said = " ".join(said.split())
+    assert (code, launched) == (1, []) and f"start `logio tend {run.uid[:8]}`" in said
