@@ -75,7 +75,7 @@ class Evaluation:
         """
         if event.kind is not Kind.DATA:
             return event
-        where = f"port {receiver}, event {event.event_id} of {event.sender}"
+        where = f"pipeline {self._settings.pipeline.name!r}, port {receiver}, event {event.event_id} of {event.sender}"
         at = FailurePoint(receiver.operator, receiver.name, event.event_id)
 
         def evaluated() -> Evaluated:
@@ -99,7 +99,7 @@ class Evaluation:
                 frame = operator.frame(session, params, start, end)
             return self._sent(Port(source, operator.outputs[0]), frame, str(number), at)
 
-        return self._running(f"source {source!r}, read action {number}", at, evaluated)
+        return self._running("", at, evaluated)  # the thread of the source says where it is
 
     # --- called by the main thread ------------------------------------------------------------------------------------
 
@@ -187,9 +187,8 @@ class Evaluation:
         self._check_wanted()
         with self._blaming(where, at):
             session = self._settings.sessions.get()
-            session.sparkContext.setJobGroup(
-                self._job_group, f"{self._settings.group}: {where}", interruptOnCancel=True
-            )
+            what = where or f"source {at.operator!r}, {at.action}"
+            session.sparkContext.setJobGroup(self._job_group, f"{self._settings.group}: {what}", interruptOnCancel=True)
             self._probe_once(session)
             result = evaluate()
         self._has_evaluated = True
@@ -206,13 +205,17 @@ class Evaluation:
         try:
             yield
         except (LogioError, Closed) as error:
-            if isinstance(error, OperatorFailed) and error.at is None:
-                self._fail(error, where, at)
+            if isinstance(error, OperatorFailed):
+                raise OperatorFailed(
+                    str(error), error.at or at, place=where, is_first=not self._has_evaluated
+                ) from error
             raise
         except Exception as error:
             self._check_wanted()  # a job that was cancelled is nobody's failure
             if self._settings.sessions.is_lost(error):
-                raise SparkLost(f"Spark ended while it evaluated {where}: {_first_lines(error)}") from error
+                raise SparkLost(
+                    f"Spark ended while it evaluated {where or at.operator}: {_first_lines(error)}"
+                ) from error
             if _is_full(error):
                 raise LogUnavailable(
                     f"{self._payloads}: {os.strerror(errno.ENOSPC)}, told by a task of Spark"
@@ -221,9 +224,8 @@ class Evaluation:
 
     def _fail(self, error: Exception, where: str, at: FailurePoint) -> NoReturn:
         cause = str(error) if isinstance(error, OperatorFailed) else f"{type(error).__name__}: {_first_lines(error)}"
-        place = f"pipeline {self._settings.pipeline.name!r}, {where}"
         cause += authored_frames(error)
-        raise OperatorFailed(cause, at, place=place, is_first=not self._has_evaluated) from error
+        raise OperatorFailed(cause, at, place=where, is_first=not self._has_evaluated) from error
 
     def _check_wanted(self) -> None:
         if self._stopping.is_set():
