@@ -12,7 +12,7 @@ import typer
 
 from airflow_logio.cli.common import LogOption, RunArgument, opened, out, warn
 from airflow_logio.cli.connection_file import ConnectionUrls
-from airflow_logio.cli.left_runs import check_supervised, supervised_by, takes_over
+from airflow_logio.cli.left_runs import check_goes_on, check_supervised, declare_lost, supervised_by, takes_over
 from airflow_logio.cli.preparation import CLI_DAG_ID, reopen, take_new_code, with_types_of_now
 from airflow_logio.cli.run import supervise
 from airflow_logio.errors import Fenced, ProtocolViolation
@@ -20,7 +20,7 @@ from airflow_logio.protocol.states import ALIVE, CONCLUDED, ENDED, GroupState
 from airflow_logio.runtime.launch.launcher import LaunchContext, launch_group
 from airflow_logio.runtime.launch.processes import this_host
 from airflow_logio.runtime.launch.spark_submit import SparkSettings
-from airflow_logio.runtime.supervision.lost_drivers import find_lost
+from airflow_logio.runtime.supervision.presence import last_look, missing
 from airflow_logio.runtime.supervision.retried_tables import check_tables
 from airflow_logio.runtime.supervision.stop_run import States, StopMode, StopRun
 from airflow_logio.store.port import LogStore
@@ -71,6 +71,9 @@ def retry(
         found = store.find_run(run)
         if detach:
             check_supervised(store, found, group)
+        mine = found.spec.key.dag_id == CLI_DAG_ID
+        if mine and group is not None:
+            check_goes_on(store, found, group)
         if code is Code.NEW or found.spec.code_digest is None:
             found = with_types_of_now(store, found, known, lambda said: out.print(said, markup=False))
         if code is Code.NEW:
@@ -80,9 +83,8 @@ def retry(
         retried = store.retry_quarantined(found.run_id, group)
         if retried.input_sets:
             out.print(f"{len(retried.input_sets)} quarantined Input Set(s) are retried", markup=False)
-        mine = found.spec.key.dag_id == CLI_DAG_ID
         if mine:
-            _find_lost(store, found, group)
+            declare_lost(store, found, group, lambda said: out.print(said, markup=False))
         names = _to_launch(store, found, group, retried)
         for name in names:
             incarnation = _launch(context, name)
@@ -91,13 +93,6 @@ def retry(
         if detach or not (names or takes_over(store, found)):
             return
         raise typer.Exit(supervise(context, None if mine else names, json_path))
-
-
-def _find_lost(store: LogStore, run: Run, group: str | None) -> None:
-    """Declare drivers dead that are: nobody else does if they were killed with the process that supervised them."""
-    lost = find_lost(store, run, run.spec.groups if group is None else [group])
-    for name, cause in lost.items():
-        out.print(f"group {name} is dead: {cause}", markup=False)
 
 
 def _take_new_code(store: LogStore, run: Run, group: str | None) -> None:
@@ -173,11 +168,15 @@ def stop(
     mode = StopMode.DRAIN if drain else StopMode.HALT
     seconds = timeout if timeout is not None else float("inf") if drain else HALT_SECONDS
     with opened(known.log_url(log)) as store:
-        stopping = StopRun(store, store.find_run(run), mode, group)
+        found = store.find_run(run)
+        if drain and (left := missing(found, last_look(store.supervisors(), found))) is not None:
+            warn(left)
+        stopping = StopRun(store, found, mode, group)
         states = watch_stop(stopping, seconds)
     if not stopping.has_succeeded(states):
         warn(
-            "a group that is not running holds up the others: fix the cause, then `logio retry` lets the drain continue"
+            f"a group that is not running holds up the others: fix the cause, then `logio retry {found.uid[:8]}` lets the "
+            "drain continue"
         )
         raise typer.Exit(1)
 

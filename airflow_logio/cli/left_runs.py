@@ -1,13 +1,14 @@
-"""Runs whose supervisor is gone: what a person may do about them."""
+"""Runs of which groups, or the supervisor, are gone: what `logio retry` checks before it launches anything."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
-from airflow_logio.errors import ConfigurationError
-from airflow_logio.protocol.states import ALIVE
+from airflow_logio.errors import ConfigurationError, ProtocolViolation
+from airflow_logio.protocol.states import ALIVE, GroupState
 from airflow_logio.runtime.figures.run_condition import LEFT_SECONDS, is_left
+from airflow_logio.runtime.supervision.lost_drivers import find_lost
 from airflow_logio.runtime.supervision.presence import last_look, missing
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records import GroupStatus, Run, Supervision
@@ -30,6 +31,23 @@ def check_supervised(store: LogStore, run: Run, group: str | None) -> None:
             f"supervises what it launches), or start `logio tend {run.uid[:8]}` or clear task `supervise` of the DAG run "
             "first"
         )
+
+
+def check_goes_on(store: LogStore, run: Run, group: str) -> None:
+    """Raises `ProtocolViolation` if another group is parked: whoever supervises all groups would end at once."""
+    parked = [one.group for one in store.groups(run.run_id) if one.state is GroupState.PARKED and one.group != group]
+    if parked:
+        raise ProtocolViolation(
+            f"group {group!r} of run {run.spec.key} does not go on alone: {', '.join(parked)} is parked, too. Fix the "
+            f"causes, then `logio retry {run.uid[:8]}` launches all"
+        )
+
+
+def declare_lost(store: LogStore, run: Run, group: str | None, say: Callable[[str], None]) -> None:
+    """Declare drivers dead that are: nobody else does if they were killed with the process that supervised them."""
+    lost = find_lost(store, run, run.spec.groups if group is None else [group])
+    for name, cause in lost.items():
+        say(f"group {name} is dead: {cause}")
 
 
 def takes_over(store: LogStore, run: Run) -> bool:

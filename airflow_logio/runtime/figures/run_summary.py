@@ -9,6 +9,7 @@ from typing import Any
 
 from airflow_logio.dataflow.pipeline import Pipeline
 from airflow_logio.protocol.states import GroupState
+from airflow_logio.runtime.figures.authored_figures import ports_seen
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records import DriverRecord, GroupStatus, PortProgress, QuarantinedInputSet, Run
 
@@ -66,7 +67,7 @@ class RunSummary:
             "seconds": {"total": _rounded(self.seconds), "first_to_last_event": _rounded(self.event_seconds)},
             "records_per_second": _rounded(self.records_per_second, 0),
             "ports": {f"{row.port} {row.direction}": {"events": row.events, "records": row.records, "bytes": row.bytes}
-                      for row in self.ports},
+                      for row in ports_seen(self.run, self.ports)},
             "drivers_launched": len(self.drivers),
             "recoveries": self.recoveries,
             "rss_bytes": dict(self.peak_rss),

@@ -45,7 +45,11 @@ def check_ended(run: Run, groups: GroupStates, *, unfinished: bool) -> None:
         ]
     raise ProtocolViolation(
         f"run {run.spec.key} has not ended: {', '.join(left)}; "
-        + ("`logio stop` halts it" if unfinished else "`logio retry` resumes it, --unfinished gives it up")
+        + (
+            f"`logio stop {run.uid[:8]}` halts it"
+            if unfinished
+            else f"`logio retry {run.uid[:8]}` resumes it, --unfinished gives it up"
+        )
     )
 
 

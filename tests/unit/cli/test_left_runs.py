@@ -11,7 +11,7 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
-from airflow_logio.cli import control
+from airflow_logio.cli import control, left_runs
 from airflow_logio.cli.status.report import Reporter
 from airflow_logio.cli.status.screens import PlainScreen
 from airflow_logio.protocol import effects as fx
@@ -21,7 +21,7 @@ from airflow_logio.runtime.launch.launcher import LaunchContext
 from airflow_logio.runtime.launch.processes import boot_id, this_host
 from airflow_logio.runtime.supervision.lost_drivers import find_lost
 from airflow_logio.store.port import LogStore
-from airflow_logio.store.records import DriverIdentity, Run, Supervision
+from airflow_logio.store.records import DriverIdentity, GroupRef, Run, Supervision
 from tests.support.logs import SOMEBODY, start_driver
 from tests.unit.cli.test_fresh import Logio, logio, start, store
 
@@ -105,7 +105,7 @@ def test_a_run_whose_drivers_live_is_running_and_warned_of(
     for _ in range(2):
         screen.show(reporter.look())
     assert printed.getvalue().count("warning: nobody supervises this run") == 1, "--watch says so as well, once"
-    monkeypatch.setattr(control, "find_lost", lambda *_: {})  # they give heartbeats
+    monkeypatch.setattr(left_runs, "find_lost", lambda *_: {})  # they give heartbeats
     assert logio("retry", run.uid[:8])[0] == 0
     assert launched == ["supervise"]
 
@@ -115,7 +115,7 @@ def test_a_run_that_somebody_supervises_is_left_to_them(
 ) -> None:
     drive(store, run)
     monkeypatch.setattr(run_condition, "LEFT_SECONDS", 30.0)
-    monkeypatch.setattr(control, "find_lost", lambda *_: {})
+    monkeypatch.setattr(left_runs, "find_lost", lambda *_: {})
     assert listed(logio) == ("running", "")
     shown = logio("status", run.uid)[1]
     assert "nobody supervises" not in shown and "supervised by process 12 on here, last seen" in shown
@@ -158,7 +158,7 @@ def test_a_retry_leaves_no_drivers_to_nobody(
         assert (code, launched) == (1, [])
         assert "nobody supervises it now" in said and f"`{' '.join(['logio retry', run.uid[:8], *options])}`" in said
     assert store.group(run.run_id, "totals").state is GroupState.RUNNING, "nothing was done"
-    monkeypatch.setattr("airflow_logio.cli.left_runs.LEFT_SECONDS", 30.0)
+    monkeypatch.setattr(left_runs, "LEFT_SECONDS", 30.0)
     store.note_supervisor("process 13 on here", run_uid=run.uid)
     assert logio("retry", run.uid[:8], "--detach")[0] == 0
     assert launched == GROUPS
@@ -181,3 +181,28 @@ def test_nor_in_a_run_of_airflow(
     code, said = logio("retry", run.uid[:8], "--detach")
     said = " ".join(said.split())
     assert (code, launched) == (1, []) and f"start `logio tend {run.uid[:8]}`" in said
+
+
+def test_a_parked_group_does_not_go_on_beside_another_one(
+    run: Run, store: LogStore, logio: Logio, launched: list[str]
+) -> None:
+    """Both have lost their warehouse, say. Who supervises the run would end at once."""
+    drive(store, run, GONE)
+    for status in store.groups(run.run_id):
+        ref = GroupRef(run.run_id, status.group, status.incarnation)
+        assert store.park(ref, "away") if status.group in ("hourly", "totals") else store.halted(ref)
+    code, said = logio("retry", run.uid[:8], "totals", "--code", "new")
+    said = " ".join(said.split())
+    assert (code, launched) == (1, []) and "hourly is parked, too" in said and f"`logio retry {run.uid[:8]}`" in said
+    assert logio("retry", run.uid[:8])[0] == 0 and launched == [*GROUPS, "supervise"]
+
+
+def test_a_drain_that_nobody_supervises_says_so_and_names_the_run(run: Run, store: LogStore, logio: Logio) -> None:
+    drive(store, run, GONE)
+    for status in store.groups(run.run_id):
+        if status.group != "ingest":
+            assert store.park(GroupRef(run.run_id, status.group, status.incarnation), "away")
+    code, said = logio("stop", run.uid[:8], "--drain")
+    said = " ".join(said.split())
+    assert code == 1 and "warning: nobody supervises this run" in said, said
+    assert f"fix the cause, then `logio retry {run.uid[:8]}` lets the drain continue" in said
