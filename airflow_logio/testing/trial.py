@@ -89,7 +89,7 @@ class _Trying:
         sources = {
             name: operator
             for name, operator in self._pipeline.operators.items()
-            if isinstance(operator, SourceOperator)
+            if isinstance(operator, SourceOperator) and name in self._turn
         }
         for name, source in sources.items():
             self._read(name, source, events)

@@ -64,6 +64,8 @@ class FolderSource(RangeSource):
     def latest(self, params: Mapping[str, Any], start: Any, limit: Any | None) -> dict[str, Any]:
         files = _listed(start[FOLDER])
         _check(files, start)
+        if limit is not None:
+            _check(files, limit)  # before a range is logged that nobody could read again
         wanted = [one for one in files if limit is None or one[0] <= limit[AFTER]]
         return _offset(start[FOLDER], wanted[: start[FILES] + self.files_per_event])
 
@@ -84,21 +86,23 @@ def _listed(folder: str) -> list[tuple[str, int]]:
     """Name and bytes of each file, by name. Raises ConfigurationError, ExternalUnavailable."""
     try:
         with os.scandir(folder) as entries:
-            files = [(entry.name, entry.stat().st_size) for entry in entries if _is_data(entry)]
+            there = [entry for entry in entries if not entry.name.startswith(_SKIPPED)]
+            files = [(entry.name, entry.stat().st_size) for entry in there if entry.is_file()]
+            inner = [entry.name for entry in there if entry.is_dir()]
     except (FileNotFoundError, NotADirectoryError, PermissionError) as error:
         raise ConfigurationError(f"the folder {folder} cannot be read: {error}; make or mount it") from error
     except OSError as error:
         raise ExternalUnavailable(f"the folder {folder} cannot be read: {error}") from error
+    if inner:
+        raise ConfigurationError(
+            f"{folder} has the folder {min(inner)!r}, whose files a FolderSource does not read: name that one, or move them"
+        )
     for name, _ in files:
         if _MISREAD & set(name):
             raise ConfigurationError(
                 f"Spark would misread the name of file {name!r} in {folder}: rename it to letters, digits, '-', '_' and '.'"
             )
     return sorted(files)
-
-
-def _is_data(entry: os.DirEntry[str]) -> bool:
-    return entry.is_file() and not entry.name.startswith(_SKIPPED)
 
 
 def _offset(folder: str, files: list[tuple[str, int]]) -> dict[str, Any]:

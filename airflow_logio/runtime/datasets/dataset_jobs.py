@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import uuid
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any
@@ -20,15 +22,21 @@ from airflow_logio.runtime.payloads.manifests import DataFile, Manifest, in_orde
 
 PARTITION_TYPES = ("string", "integer", "long", "short", "byte", "date", "boolean")
 """Types of columns, as Spark names them, whose values can be names of folders."""
+_ONE_PATH = "Mode 'dataframe' needs a folder that driver and all executors have mounted under one path, as one user"
+_GREETING = b"can you read this?"
 _USUAL = {"nullable": True, "containsNull": True, "valueContainsNull": True, "metadata": {}}
 _READ_OPTIONS = {
     "ignoreMissingFiles": "false",
     "ignoreCorruptFiles": "false",
     "mergeSchema": "false",
+    "datetimeRebaseMode": "CORRECTED",
+    "int96RebaseMode": "CORRECTED",
     "recursiveFileLookup": "false",
     "parquet.page.verify-checksum.enabled": "true",
 }
-"""Whatever the session says: a file that is not there is an error, not an empty one."""
+"""Whatever the session says: a file that is not there is an error, not an empty one; a date is the one that was written."""
+_NO_PARQUET = re.compile(r'"(?:type|elementType|keyType|valueType)":"(void|[^"]*interval[^"]*|time(?:\(\d\))?)"')
+"""Types whose values would not come back."""
 
 
 def materialized(
@@ -47,6 +55,7 @@ def materialized(
     crash_here(CrashPoint.AFTER_DATASET_JOB)
     files = in_order([_file(line) for line in lines])
     kept = frame.drop(*partition_by) if partition_by else frame
+    _check_seen(payloads.root, files)
     manifest = Manifest(schema_of(kept), schema_text(_arrow_schema(kept)), files)
     dataset = payloads.put(where, purpose, manifest)
     crash_here(CrashPoint.AFTER_MANIFEST)
@@ -65,40 +74,69 @@ def frame_of(session: Any, dataset: Dataset) -> SparkFrame:
 
 
 def frame_of_table(session: Any, table: pa.Table) -> SparkFrame:
-    """Records that came as an Arrow table, as a DataFrame."""
-    return session.createDataFrame(table.replace_schema_metadata(None))
+    """Records that came as an Arrow table, as a DataFrame. Times without a zone are UTC, whatever the session's zone is."""
+    in_utc = pa.schema([pa.field(field.name, _in_utc(field.type)) for field in table.schema])
+    return session.createDataFrame(table.cast(in_utc))
 
 
 def probe(session: Any, payloads: EpochPayloads) -> None:
     """Whether driver and executors share the payload store: each reads what the other one writes.
 
-    Raises `ConfigurationError`.
+    As many tasks ask as run at a time. Raises `ConfigurationError`.
     """
     root, folder = payloads.root, payloads.new_folder("probe")
-    said = payloads.store(f"{folder.rpartition('/')[2]}/driver", b"driver").path
-    rows = session.range(0, 1, 1, 1).mapInArrow(partial(_probed, root, folder, said), "found boolean, path string")
-    found = rows.toArrow().to_pylist()[0]
-    if found["found"] and os.path.isfile(os.path.join(root, found["path"])):
-        payloads.discard([said, found["path"]], folder)
+    said = payloads.store(f"{folder.rpartition('/')[2]}/driver", _GREETING).path
+    tasks = max(1, session.sparkContext.defaultParallelism)
+    rows = session.range(0, tasks, 1, tasks).mapInArrow(
+        partial(_probed, root, folder, said), "found boolean, path string"
+    )
+    found = rows.toArrow().to_pylist()
+    if not all(row["found"] for row in found):
+        blind = "executors do not see what the driver writes"
+    elif not all(_greeted(root, row["path"]) for row in found):
+        blind = "the driver does not see what executors write"
+    else:
+        payloads.discard([said, *(row["path"] for row in found)], folder)
         return
-    blind = (
-        "executors do not see what the driver writes"
-        if not found["found"]
-        else "the driver does not see what executors write"
-    )
-    raise ConfigurationError(
-        f"the payload store {root} is not shared: {blind}. Mode 'dataframe' needs a folder that driver and executors have "
-        "mounted under one path"
-    )
+    raise ConfigurationError(f"the payload store {root} is not shared: {blind}. {_ONE_PATH}")
 
 
 def _probed(root: str, folder: str, said: str, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     for _ in batches:
-        path = f"{folder}/executor"
-        found = os.path.isfile(os.path.join(root, said))
+        path = f"{folder}/{uuid.uuid4().hex}"
+        found = _greeted(root, said)
         os.makedirs(os.path.join(root, folder), mode=0o700, exist_ok=True)
-        with open(os.path.join(root, path), "wb"):
-            yield pa.record_batch({"found": pa.array([found]), "path": pa.array([path])})
+        with open(os.path.join(root, path), "wb") as file:
+            file.write(_GREETING)
+        yield pa.record_batch({"found": pa.array([found]), "path": pa.array([path])})
+
+
+def _greeted(root: str, path: str) -> bool:
+    try:
+        with open(os.path.join(root, path), "rb") as file:
+            return file.read() == _GREETING
+    except OSError:
+        return False
+
+
+def _check_seen(root: str, files: Sequence[DataFile]) -> None:
+    """Raises `ConfigurationError` for a file that an executor has written where the driver does not see it."""
+    for file in files:
+        path = os.path.join(root, file.path)
+        if not os.path.isfile(path) or os.path.getsize(path) != file.size:
+            raise ConfigurationError(
+                f"an executor has written {path} ({file.size:,} bytes), and the driver does not see it so. {_ONE_PATH}"
+            )
+
+
+def _in_utc(kind: Any) -> Any:
+    if pa.types.is_timestamp(kind) and kind.tz is None:
+        return pa.timestamp(kind.unit, "UTC")
+    if pa.types.is_list(kind):
+        return pa.list_(_in_utc(kind.value_type))
+    if pa.types.is_struct(kind):
+        return pa.struct([pa.field(field.name, _in_utc(field.type)) for field in kind])
+    return kind
 
 
 def _file(line: dict[str, Any]) -> DataFile:
@@ -108,10 +146,22 @@ def _file(line: dict[str, Any]) -> DataFile:
 
 def _check_columns(frame: SparkFrame, partition_by: Sequence[str]) -> None:
     names = frame.columns
-    twice = sorted({name for name in names if names.count(name) > 1})
+    if not names:
+        raise OperatorFailed("the DataFrame has no columns, so its records cannot be written: select some")
+    lowered = [name.lower() for name in names]
+    twice = [name for name in names if lowered.count(name.lower()) > 1]
+    if dotted := [name for name in names if set(name) & set(".`")]:
+        raise OperatorFailed(
+            f"the DataFrame has a column {dotted[0]!r}, whose name Spark takes for a path: rename it, without dots and `"
+        )
     if twice:
         raise OperatorFailed(
-            f"the DataFrame has several columns {twice[0]!r}, so they cannot be written: rename or drop one"
+            f"the DataFrame has several columns {twice[0]!r}, so they cannot be written: rename or drop one (upper and lower "
+            "case are the same to Spark)"
+        )
+    if unknown := _NO_PARQUET.search(schema_of(frame)):
+        raise OperatorFailed(
+            f"the DataFrame has values of type {unknown[1]}, which files of Parquet do not keep: cast or drop them"
         )
     types = {field.name: field.dataType.typeName() for field in frame.schema.fields}
     for name in partition_by:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -24,11 +25,33 @@ from airflow_logio.runtime.payloads.roots import is_local, local_path
 
 RECEIPTS = "_logio"
 """The folder of receipts. Readers of Parquet folders pass over names that begin so."""
-_WRONG = (FileNotFoundError, NotADirectoryError, IsADirectoryError, PermissionError)
+_WRONG = frozenset(
+    {
+        errno.ENOENT,
+        errno.ENOTDIR,
+        errno.EISDIR,
+        errno.EACCES,
+        errno.EPERM,
+        errno.ENAMETOOLONG,
+        errno.EINVAL,
+        errno.EROFS,
+    }
+)
 """Errors of a file system that waiting does not fix."""
 
-Copies = Sequence[tuple[str, str, int]]
-"""(source, target, bytes) of each file."""
+
+class Copy(NamedTuple):
+    """A file that is to be published."""
+
+    source: str
+    target: str
+    size: int
+    """Bytes."""
+    hidden: str
+    """What its name begins with until it is whole."""
+
+
+Copies = Sequence[Copy]
 
 
 @dataclass(slots=True)
@@ -70,12 +93,12 @@ class DatasetTarget:
         for action in actions:
             try:
                 self._publish(client, action)
-            except _WRONG as error:
-                raise ConfigurationError(
-                    f"connection {self._writer.connection!r}: write action {action.number} of {action.operator!r} cannot be "
-                    f"written: {error}"
-                ) from error
             except (OSError, LogUnavailable) as error:
+                if isinstance(error, OSError) and error.errno in _WRONG:
+                    raise ConfigurationError(
+                        f"connection {self._writer.connection!r}: write action {action.number} of {action.operator!r} cannot "
+                        f"be written: {error}"
+                    ) from error
                 raise ExternalUnavailable(f"connection {self._writer.connection!r}: {error}") from error
 
     def _publish(self, place: Place, action: WriteAction) -> None:
@@ -91,33 +114,50 @@ class DatasetTarget:
         ]
         for needed in {os.path.join(folder, RECEIPTS), *map(os.path.dirname, targets)}:
             self._prepare(place, needed, action)
-        sizes = [file.size for file in dataset.manifest.files]
-        if copies := list(zip(dataset.paths(), targets, sizes, strict=True)):
+        copies = [
+            Copy(source, target, file.size, _hidden(os.path.basename(target), action.token))
+            for source, target, file in zip(dataset.paths(), targets, dataset.manifest.files, strict=True)
+        ]
+        if copies:
             self._copy(where, copies)
+            self._check(copies)
         crash_here(CrashPoint.IN_PUBLICATION)
-        _put(os.path.join(folder, RECEIPTS, f"{stem}.json"), _receipt(folder, action, dataset, targets))
+        name = f"{stem}.json"
+        receipts = os.path.join(folder, RECEIPTS)
+        _put(receipts, name, _hidden(name, action.token), _receipt(folder, action, dataset, targets))
+
+    def _check(self, copies: Copies) -> None:
+        """Raises `ConfigurationError` for a file that an executor has copied to where the driver does not see it."""
+        for copy in copies:
+            if not os.path.isfile(copy.target) or os.path.getsize(copy.target) != copy.size:
+                raise ConfigurationError(
+                    f"connection {self._writer.connection!r}: an executor has copied {copy.size:,} bytes to {copy.target}, "
+                    "and the driver does not see them; driver and all executors need the folder under one path"
+                )
 
     @staticmethod
     def _prepare(place: Place, folder: str, action: WriteAction) -> None:
-        """A folder that is there, and free of what earlier drivers of this writer have left half-written."""
+        """A folder that is there, and free of what drivers that were replaced have left half-written.
+
+        What a driver with a higher token is writing stays: this one is the replaced one then.
+        """
         if folder in place.prepared:
             return
         make_durable(Path(folder), mode=0o777)
         hidden = f".{action.run_uid}.{action.operator}."
         for name in os.listdir(folder):
-            if name.startswith(hidden):
+            if name.startswith(hidden) and _token(name) < action.token:
                 with contextlib.suppress(FileNotFoundError):
                     os.unlink(os.path.join(folder, name))
         place.prepared.add(folder)
 
 
-def copied_by_spark(session: Any, description: str, copies: Copies) -> None:
-    """Copy files on executors, a task for each. Raises what the job raises."""
+def copied_by_spark(session: Any, job_group: str, description: str, copies: Copies) -> None:
+    """Copy files on executors, a task for each, as a job of that group. Raises what the job raises."""
     import pyarrow as pa
 
-    session.sparkContext.setJobDescription(description)
-    sources, targets, sizes = zip(*copies, strict=True)
-    table = pa.table({"source": list(sources), "target": list(targets), "size": pa.array(sizes, pa.int64())})
+    session.sparkContext.setJobGroup(job_group, description, interruptOnCancel=True)
+    table = pa.Table.from_pylist([copy._asdict() for copy in copies])
     frame = session.createDataFrame(table).repartition(len(copies))
     done = frame.mapInArrow(task_files.copied, task_files.COPIED).toArrow()
     if done.num_rows != len(copies):
@@ -139,10 +179,21 @@ def _receipt(folder: str, action: WriteAction, dataset: Dataset, targets: Sequen
     )
 
 
-def _put(path: str, data: bytes) -> None:
+def _hidden(name: str, token: int) -> str:
+    """What the names begin with under which a driver with that token writes a file."""
+    return f".{name}.{token:x}."
+
+
+def _token(hidden: str) -> int:
+    """That of the driver whose file it is; -1 if the name does not tell."""
+    with contextlib.suppress(ValueError, IndexError):
+        return int(hidden.rsplit(".", 2)[-2], 16)
+    return -1
+
+
+def _put(folder: str, name: str, beginning: str, data: bytes) -> None:
     """A whole file or none, durable."""
-    folder, name = os.path.split(path)
-    hidden = os.path.join(folder, f".{name}.{uuid.uuid4().hex}")
+    path, hidden = os.path.join(folder, name), os.path.join(folder, f"{beginning}{uuid.uuid4().hex}")
     with open(hidden, "xb") as file:
         file.write(data)
         file.flush()

@@ -121,7 +121,14 @@ class GroupEpoch:
         self._committer = Committer(session, self._bodies, self._release, self._fail, self._collection.committed)
         self._evaluation = self._open_evaluation(protocol, epoch)
         self._writers = writer_threads(
-            self._members, slots, settings.connections, self._bodies, settings.sessions, self._mailbox.put, self._fail
+            self._members,
+            slots,
+            settings.connections,
+            self._bodies,
+            settings.sessions,
+            self._mailbox.put,
+            self._fail,
+            self._job_group(epoch),
         )
         self._sources = SourceReaders()
         self._channel: Channel | None = None
@@ -156,9 +163,12 @@ class GroupEpoch:
                 f"group {self._settings.group!r} has operators of mode 'dataframe', and this deployment has no payload "
                 f"store: {HOW_TO_CONFIGURE}"
             )
+        return Evaluation(self._settings, protocol, self._members, self._payloads, self._job_group(epoch))
+
+    def _job_group(self, epoch: int) -> str:
+        """Names the Spark jobs of chains and of their writers, and no others."""
         ref = self._session.ref
-        job_group = f"logio {self._settings.run.uid} {ref.group} {ref.incarnation} {epoch}"
-        return Evaluation(self._settings, protocol, self._members, self._payloads, job_group)
+        return f"logio {self._settings.run.uid} {ref.group} {ref.incarnation} {epoch}"
 
     # --- life ---------------------------------------------------------------------------------------------------------
 

@@ -10,6 +10,7 @@ import errno
 import logging
 import os
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, NoReturn, TypeVar
@@ -21,10 +22,18 @@ from airflow_logio.dataflow.dataset_writer import DatasetWriter
 from airflow_logio.dataflow.frame_operators import FrameOperator
 from airflow_logio.dataflow.operators import Operator, SparkFrame
 from airflow_logio.dataflow.sources import RangeSource
-from airflow_logio.errors import FailurePoint, LogioError, LogUnavailable, OperatorFailed, SparkLost
+from airflow_logio.errors import (
+    ExternalUnavailable,
+    FailurePoint,
+    LogioError,
+    LogUnavailable,
+    OperatorFailed,
+    SparkLost,
+)
 from airflow_logio.protocol.group import GroupProtocol
 from airflow_logio.protocol.values import Event, ExecutionMode, Kind, Port
 from airflow_logio.runtime.datasets.dataset_jobs import frame_of, frame_of_table, materialized, probe, schema_of
+from airflow_logio.runtime.datasets.determinism import FRAMES_SAFETY, check_repeatable
 from airflow_logio.runtime.datasets.evaluated import Evaluated, Outputs
 from airflow_logio.runtime.driver.epoch_settings import EpochSettings
 from airflow_logio.runtime.driver.mailbox import Closed
@@ -35,6 +44,8 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
+MOST_LINES = 12
+"""Of what Spark says of a failed job."""
 CANCEL_SECONDS = 0.5
 """Jobs are cancelled so often until the threads that started them have ended: one may just have been submitted."""
 
@@ -60,6 +71,7 @@ class Evaluation:
         self._stopping = threading.Event()
         self._ended = threading.Event()
         self._has_evaluated = False
+        self._unavailable_since: float | None = None
         self._canceller: threading.Thread | None = None
 
     # --- called by the threads that bring events ----------------------------------------------------------------------
@@ -171,7 +183,10 @@ class Evaluation:
         connections = self._settings.connections
         try:
             with connections.calls.call("frames", FailurePoint(receiver.operator, receiver.name, at.event_id)):
-                return operator.frames(receiver.name, frame, connections.params)
+                made = operator.frames(receiver.name, frame, connections.params)
+            if len(made) > 1:
+                check_repeatable(made)
+            return made
         except Exception as error:
             if isinstance(error, LogioError) and not isinstance(error, OperatorFailed):
                 raise
@@ -189,9 +204,11 @@ class Evaluation:
             session = self._settings.sessions.get()
             what = where or f"source {at.operator!r}, {at.action}"
             session.sparkContext.setJobGroup(self._job_group, f"{self._settings.group}: {what}", interruptOnCancel=True)
+            for name, value in FRAMES_SAFETY.items():
+                session.conf.set(name, value)  # a function may have changed what nobody switches off
             self._probe_once(session)
             result = evaluate()
-        self._has_evaluated = True
+        self._has_evaluated, self._unavailable_since = True, None
         return result
 
     def _probe_once(self, session: Any) -> None:
@@ -204,6 +221,8 @@ class Evaluation:
     def _blaming(self, where: str, at: FailurePoint) -> Iterator[None]:
         try:
             yield
+        except LogUnavailable as error:
+            self._unavailable(error)
         except (LogioError, Closed) as error:
             if isinstance(error, OperatorFailed):
                 raise OperatorFailed(
@@ -214,16 +233,27 @@ class Evaluation:
             self._check_wanted()  # a job that was cancelled is nobody's failure
             if self._settings.sessions.is_lost(error):
                 raise SparkLost(
-                    f"Spark ended while it evaluated {where or at.operator}: {_first_lines(error)}"
+                    f"Spark ended while it evaluated {where or at.operator}: {_shortened(error)}"
                 ) from error
             if _is_full(error):
-                raise LogUnavailable(
-                    f"{self._payloads}: {os.strerror(errno.ENOSPC)}, told by a task of Spark"
-                ) from error
+                text = f"{self._payloads}: {os.strerror(errno.ENOSPC)}, told by a task of Spark"
+                self._unavailable(LogUnavailable(text), error)
             self._fail(error, where, at)
 
+    def _unavailable(self, error: LogUnavailable, cause: Exception | None = None) -> NoReturn:
+        """The payload store is unavailable, which only these threads notice: said, and for `replay_seconds` only."""
+        self._unavailable_since = self._unavailable_since or time.monotonic()
+        waited, limit = time.monotonic() - self._unavailable_since, self._settings.connections.replay_seconds
+        if waited < limit:
+            log.warning("%s; evaluated again", error)
+            raise error from cause
+        raise ExternalUnavailable(
+            f"{error}. That has lasted for {waited:.0f} s. What is to be done stays in the log: when there is room, or the "
+            "store is back, `logio retry` resumes it"
+        ) from (cause or error)
+
     def _fail(self, error: Exception, where: str, at: FailurePoint) -> NoReturn:
-        cause = str(error) if isinstance(error, OperatorFailed) else f"{type(error).__name__}: {_first_lines(error)}"
+        cause = str(error) if isinstance(error, OperatorFailed) else f"{type(error).__name__}: {_shortened(error)}"
         cause += authored_frames(error)
         raise OperatorFailed(cause, at, place=where, is_first=not self._has_evaluated) from error
 
@@ -238,9 +268,11 @@ def has_chains(members: Mapping[str, Operator]) -> bool:
 
 
 def _is_full(error: Exception) -> bool:
-    """Whether a task has found the disk full: Spark has the error of a task as text only."""
-    return f"[Errno {errno.ENOSPC}]" in str(error)
+    """Whether a task has found the disk, or its quota, full: Spark has the error of a task as text only."""
+    return any(f"[Errno {number}]" in str(error) for number in (errno.ENOSPC, errno.EDQUOT))
 
 
-def _first_lines(error: BaseException, count: int = 12) -> str:
-    return "\n".join(str(error).splitlines()[:count])
+def _shortened(error: BaseException) -> str:
+    """The beginning, and the end, where a Python worker says what was raised; without the frames of the JVM."""
+    lines = [line for line in str(error).splitlines() if line.strip() and not line.startswith("\tat ")]
+    return "\n".join(lines if len(lines) <= MOST_LINES else [*lines[:3], "...", *lines[3 - MOST_LINES :]])

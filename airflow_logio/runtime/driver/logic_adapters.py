@@ -191,19 +191,20 @@ def _with_body(action: Any, serialized: Mapping[int, bytes | None]) -> Output:
 class FrameLogic(StatelessLogic):
     """An operator of mode ``dataframe``: what it makes of an event has come with the event (ADR-81).
 
-    Its state is the schemas of what it has sent, by output port: they stay the same for a whole run.
+    Its state is the schemas of what it has sent, by output port, or written: they stay the same for a whole run.
     """
 
     def initial_state(self) -> dict[str, Any]:
         return {SCHEMAS: {}}
 
     def assign(self, port: str, event: Event, state: dict[str, Any]) -> Mapping[str, Any]:
-        for name, output in self._outputs(port, event).items():
-            known = state[SCHEMAS].setdefault(name, output.schema)
-            if known != output.schema:
+        for name, schema in self._schemas(port, event).items():
+            known = state[SCHEMAS].setdefault(name, schema)
+            if known != schema:
+                what = f"output port {name!r}" if self._operator.outputs else f"folder {self._operator}"
                 text = (
-                    f"output port {name!r} has sent records with the columns {_columns(known)}, and now gets "
-                    f"{_columns(output.schema)}: the events of a port have one schema for the whole run"
+                    f"{what} has had records with the columns {_columns(known)}, and now gets {_columns(schema)}: they have "
+                    "one schema for the whole run"
                 )
                 self._fail_at(OperatorFailed(text), port, event)
         return super().assign(port, event, state)
@@ -215,6 +216,11 @@ class FrameLogic(StatelessLogic):
             yield Write(self._operator.connection, {"action": INSERT}, written, written.num_rows)
         for name, output in self._outputs(port, event).items():
             yield Emit(name, output, output.num_rows)
+
+    def _schemas(self, port: str, event: Event) -> Mapping[str, str]:
+        if isinstance(self._operator, DatasetWriter):
+            return {port: event.payload.schema}
+        return {name: output.schema for name, output in self._outputs(port, event).items()}
 
     def _outputs(self, port: str, event: Event) -> Outputs:
         return {} if isinstance(self._operator, DatasetWriter) else event.payload.then[Port(self._name, port)]

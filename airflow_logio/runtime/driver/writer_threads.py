@@ -110,8 +110,9 @@ def writer_threads(
     sessions: SparkSessions,
     done: Callable[[Applied], None],
     failed: Callable[[BaseException], None],
+    job_group: str,
 ) -> dict[WriterKey, WriterThread]:
-    """The writer threads of an epoch; they start at once.
+    """The writer threads of an epoch, whose Spark jobs are those of `job_group`; they start at once.
 
     `slots` → how often they have moved; None for a group that is not replicated.
     """
@@ -119,7 +120,7 @@ def writer_threads(
     for name, operator in members.items():
         if isinstance(operator, ActionWriter):
             if isinstance(operator, DatasetWriter):
-                target = DatasetTarget(operator, bodies.dataset, partial(_copied, sessions))
+                target = DatasetTarget(operator, bodies.dataset, partial(_copied, sessions, job_group))
                 executor: WriteExecutor = IdempotentExecutor(name, operator, target, connections)
             else:
                 executor = executor_of(name, operator, connections, _moves(name, slots))
@@ -127,10 +128,10 @@ def writer_threads(
     return threads
 
 
-def _copied(sessions: SparkSessions, description: str, copies: Copies) -> None:
+def _copied(sessions: SparkSessions, job_group: str, description: str, copies: Copies) -> None:
     """`copied_by_spark`, its errors told apart. Raises `SparkLost`, `OSError`, and what the job raises."""
     try:
-        copied_by_spark(sessions.get(), description, copies)
+        copied_by_spark(sessions.get(), job_group, description, copies)
     except OSError:
         raise
     except Exception as error:

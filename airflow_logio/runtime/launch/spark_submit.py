@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from airflow_logio.errors import ConfigurationError
+from airflow_logio.runtime.datasets.determinism import FRAMES_SAFETY
 
 JAVA_VERSIONS = (17, 21)
 
@@ -64,13 +65,6 @@ FRAMES_CONF: Mapping[str, str] = {
     "spark.sql.adaptive.enabled": "true",
 }
 """More defaults, of drivers that evaluate chains of DataFrames."""
-
-FRAMES_SAFETY: Mapping[str, str] = {
-    # A task that runs again after its output was lost may make other records, which others have half of already (ADR-81).
-    "spark.sql.shuffle.orderIndependentChecksum.enabled": "true",
-    "spark.sql.shuffle.orderIndependentChecksum.enableFullRetryOnMismatch": "true",
-}
-"""What nobody switches off there."""
 
 
 @dataclass(frozen=True, slots=True)

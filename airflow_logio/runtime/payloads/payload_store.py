@@ -5,8 +5,8 @@ from __future__ import annotations
 import threading
 import zlib
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager
-from pathlib import Path
+from contextlib import AbstractContextManager, contextmanager, suppress
+from pathlib import Path, PurePosixPath
 from typing import Any, TypeVar
 
 import pyarrow as pa
@@ -129,7 +129,11 @@ class Payloads:
         """
         with self._translated():
             paths = [own.path for ref in refs if (own := Reference.own(ref)) is not None]
-            self._storage.remove(self._files_of(paths))
+            files = self._files_of(paths)
+            self._storage.remove(files)
+            for folder in {PurePosixPath(file).parent for file in files}:  # one folder, one dataset
+                with suppress(OSError):
+                    (Path(self.shared_folder()) / folder).rmdir()
             self._storage.remove(paths)
 
     def manifest(self, path: str) -> Manifest | None:

@@ -8,7 +8,6 @@ import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from typing import Any
-from urllib.parse import quote
 
 import pyarrow as pa
 
@@ -18,6 +17,9 @@ RESULT = "path string, size long, records long, footer long, partition string"
 """The schema of what a writing task returns."""
 COPIED = "path string"
 """The schema of what a copying task returns."""
+_ESCAPED = frozenset("\"#%'*/:=?\\{[]^\x7f").union(map(chr, range(32)))
+"""What Spark and Hive write as ``%XX`` in names of partitions; anything else, of whatever alphabet, stays as it is."""
+MOST_BYTES_OF_A_NAME = 255
 _NULL = "__HIVE_DEFAULT_PARTITION__"
 _SEPARATOR = "/"
 _BLOCK = 4 * 2**20
@@ -25,6 +27,10 @@ _BLOCK = 4 * 2**20
 
 class TooManyPartitions(ValueError):
     """One task would have to write to more partitions than `MAX_PARTITIONS`."""
+
+
+class NoPartition(ValueError):
+    """A value that is no name of a partition."""
 
 
 def written(
@@ -119,20 +125,34 @@ def _parts(batch: pa.RecordBatch, partition_by: Sequence[str]) -> Iterator[tuple
         yield (), batch
         return
     kept = [name for name in batch.schema.names if name not in partition_by]
-    table = pa.Table.from_batches([batch]).append_column("__row", pa.array(range(batch.num_rows), pa.int64()))
-    groups = table.group_by(list(partition_by), use_threads=False).aggregate([("__row", "list")])
-    for values in groups.to_pylist():
-        folders = tuple(f"{name}={_value(values[name])}" for name in partition_by)
-        rows = pa.array(values["__row_list"], pa.int64())
+    values = pa.Table.from_batches([batch]).select(list(partition_by))
+    row = "_".join(("row", *partition_by))  # a name that none of them has
+    table = values.append_column(row, pa.array(range(batch.num_rows), pa.int64()))
+    groups = table.group_by(list(partition_by), use_threads=False).aggregate([(row, "list")])
+    for group in groups.to_pylist():
+        folders = tuple(_folder(name, group[name]) for name in partition_by)
+        rows = pa.array(group[f"{row}_list"], pa.int64())
         yield folders, batch.select(kept).take(rows)
 
 
-def _value(value: Any) -> str:
-    if value is None:
-        return _NULL
-    if isinstance(value, bool):
-        return str(value).lower()
-    return quote(str(value), safe=" ") or _NULL
+def _folder(name: str, value: Any) -> str:
+    """As Spark and Hive write and read it. Raises `NoPartition` for a value that they would not read back."""
+    text = str(value).lower() if isinstance(value, bool) else str(value)
+    if value is not None and text in ("", _NULL):
+        raise NoPartition(
+            f"partition column {name!r} has the text {text!r}, which readers take for null; fill it before"
+        )
+    folder = f"{_escaped(name)}={_NULL if value is None else _escaped(text)}"
+    if len(folder.encode()) > MOST_BYTES_OF_A_NAME:
+        raise NoPartition(
+            f"partition column {name!r} has the value {text[:40]!r}..., and the name of its folder would be longer than "
+            f"{MOST_BYTES_OF_A_NAME} bytes; partition by shorter values"
+        )
+    return folder
+
+
+def _escaped(text: str) -> str:
+    return "".join(f"%{ord(char):02X}" if char in _ESCAPED else char for char in text)
 
 
 def footer_checksum(path: str, size: int) -> int:
@@ -148,15 +168,18 @@ def footer_checksum(path: str, size: int) -> int:
 
 
 def copied(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Copy ``source`` to ``target`` for each row: under a hidden name of its own first, synced, then renamed."""
+    """Copy ``source`` to ``target`` for each row: under a hidden name of its own first, synced, then renamed.
+
+    ``hidden`` is what that name begins with.
+    """
     for batch in batches:
-        done = [_copy(row["source"], row["target"], row["size"]) for row in batch.to_pylist()]
+        done = [_copy(row["source"], row["target"], row["size"], row["hidden"]) for row in batch.to_pylist()]
         yield pa.record_batch({"path": pa.array(done, pa.string())})
 
 
-def _copy(source: str, target: str, size: int) -> str:
-    folder, name = os.path.split(target)
-    hidden = os.path.join(folder, f".{name}.{uuid.uuid4().hex}")
+def _copy(source: str, target: str, size: int, beginning: str) -> str:
+    folder = os.path.dirname(target)
+    hidden = os.path.join(folder, f"{beginning}{uuid.uuid4().hex}")
     try:
         with open(source, "rb") as reader, open(hidden, "xb") as writer:
             copied_bytes = 0

@@ -127,6 +127,33 @@ def test_sources_of_many_actions_and_functions_that_take_parameters(
     assert "tried    writer 'save': 4 records would be written" in printed
 
 
+FRAMES = """
+import pyarrow as pa
+from airflow_logio import DatasetWriter, FolderSource, Pipeline, TableWriter, stateless
+
+@stateless
+def counted(rows: pa.Table) -> pa.Table:
+    return pa.table({"total": [rows.num_rows]})
+
+lake = Pipeline("lake", params={"path": str}, connections=["wh", "lake"])
+read = lake.source("read", FolderSource("orders"))
+lake.writer("keep", DatasetWriter("lake", "orders"), read)
+lake.writer("save", TableWriter("wh", "sums", {"total": "bigint"}), lake.operator("counted", counted, read))
+"""
+
+
+def test_what_needs_spark_is_left_out(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("LOGIO_CONN_LAKE", str(folder))
+    monkeypatch.setenv("LOGIO_PAYLOADS", str(folder / "payloads"))
+    (folder / "orders").mkdir()
+    assert check(monkeypatch, "frames", FRAMES, "lake", "--try", "2") == 0
+    printed = capsys.readouterr().out
+    assert "not tried  operator 'read': it needs Spark" in printed
+    assert "not tried  operator 'counted'" in printed
+
+
 def test_what_a_run_would_quarantine_is_a_problem(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -95,6 +95,25 @@ def test_a_change_behind_what_was_read_is_refused(orders: Path, change: Any) -> 
         one.frame(None, {}, action["start"], action["end"])
 
 
+@pytest.mark.parametrize("change", [_late, _removed, _resized])
+def test_a_change_ahead_of_what_was_read_is_refused_before_it_is_logged(orders: Path, change: Any) -> None:
+    """Below the end of a bounded run, which knows what it will read."""
+    (orders / "0.parquet").write_bytes((orders / "a.parquet").read_bytes())
+    one = source(orders)
+    action = one.action({})
+    assert action["end"]["after"] == "0.parquet"
+    change(orders)
+    with pytest.raises(SourceChanged, match=r"up to 'c.parquet'; it had 4 of"):
+        one.next_action({}, action)
+
+
+def test_folders_within_are_refused_by_name(orders: Path) -> None:
+    """Else a folder that Spark has partitioned would be an empty source."""
+    put(orders / "day=1", "a.parquet")
+    with pytest.raises(ConfigurationError, match=r"has the folder 'day=1', whose files a FolderSource does not read"):
+        source(orders).action({})
+
+
 def test_files_with_other_columns_are_refused_by_name(orders: Path) -> None:
     put(orders, "b.parquet", columns=("id", "price"))
     one = source(orders, files_per_event=3)

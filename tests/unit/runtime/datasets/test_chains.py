@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import json
 import os
 import sys
@@ -93,6 +94,39 @@ def test_values_come_back_as_they_were(spark: Any, epoch: EpochPayloads) -> None
     assert found.column("at").to_pylist() == utc.to_pylist(), "times are UTC without a zone"
 
 
+def test_days_are_those_that_were_written_whatever_the_session_makes_of_old_files(
+    spark: Any, epoch: EpochPayloads
+) -> None:
+    query = "SELECT DATE '1000-01-01' AS day, TIMESTAMP '0001-01-01 00:00:00' AS at"
+    texts = ("CAST(day AS STRING)", "CAST(at AS STRING)")
+    made = dataset_jobs.materialized(epoch, "event 1", "d/1", spark.sql(query))
+    spark.conf.set("spark.sql.parquet.datetimeRebaseModeInRead", "LEGACY")
+    try:
+        assert (
+            dataset_jobs.frame_of(spark, made).selectExpr(*texts).collect()
+            == spark.sql(query).selectExpr(*texts).collect()
+        )
+    finally:
+        spark.conf.unset("spark.sql.parquet.datetimeRebaseModeInRead")
+
+
+def test_times_of_operators_in_the_driver_are_utc_in_every_zone(spark: Any, epoch: EpochPayloads) -> None:
+    at = [dt.datetime.fromisoformat(text) for text in ("2024-03-31T02:30:00", "2024-07-01T12:00:00.000001")]
+    table = pa.table({"at": pa.array(at, pa.timestamp("us")), "deep": [{"at": one} for one in at]})
+    for zone in ("Europe/Berlin", "America/New_York"):
+        spark.conf.set("spark.sql.session.timeZone", zone)
+        try:
+            made = dataset_jobs.materialized(
+                epoch, "event 1", f"d/{zone[:2]}", dataset_jobs.frame_of_table(spark, table)
+            )
+            found = made.table.sort_by("at")
+            assert found.column("at").equals(table.column("at")), zone
+            deep = [row["at"].astimezone(dt.UTC).replace(tzinfo=None) for row in found.column("deep").to_pylist()]
+            assert deep == at, "within others they have a zone, and are the same"
+        finally:
+            spark.conf.set("spark.sql.session.timeZone", "Asia/Tokyo")
+
+
 def test_no_records_keep_their_schema(spark: Any, epoch: EpochPayloads) -> None:
     frame = spark.sql(EVERY_TYPE).where("id < 0")
     made = dataset_jobs.materialized(epoch, "event 1", "d/1", frame)
@@ -121,6 +155,10 @@ def test_a_damaged_page_fails_the_job_that_reads_it(spark: Any, epoch: EpochPayl
     ("query", "partition_by", "says"),
     [
         ("SELECT 1 AS a, 2 AS a", (), r"has several columns 'a'"),
+        ("SELECT 1 AS a, 2 AS A", (), r"has several columns 'a'"),
+        ("SELECT 1 AS `a.b`", (), r"has a column 'a\.b', whose name Spark takes for a path"),
+        ("SELECT struct(INTERVAL 1 DAY AS i) AS a", (), r"has values of type interval day"),
+        ("SELECT array() AS a", (), r"has values of type void"),
         ("SELECT 1 AS a", ("b",), r"partition_by names 'b'; the records have the columns a"),
         ("SELECT 1 AS a, 1.5D AS b", ("b",), r"partition_by names 'b', which is double: make it text"),
         ("SELECT 1 AS a, 'x' AS b", ("a", "b"), r"partition_by names all columns"),
@@ -144,10 +182,24 @@ def drawn(orders: Any) -> Any:
 
 @stateless(mode="dataframe", outputs=("even", "odd"))
 def split(orders: Any) -> dict[str, Any]:
+    """By what was drawn before."""
+    return {"even": orders.where("drawn < '8'"), "odd": orders.where("drawn >= '8'")}
+
+
+@stateless(mode="dataframe", outputs=("even", "odd"))
+def drawn_twice(orders: Any) -> dict[str, Any]:
     from pyspark.sql import functions as F
 
     numbered = orders.withColumn("luck", F.rand())
     return {"even": numbered.where("luck < 0.5"), "odd": numbered.where("luck >= 0.5")}
+
+
+@stateless(mode="dataframe", outputs=("even", "odd"))
+def of_now(orders: Any) -> dict[str, Any]:
+    return {
+        "even": orders.where("now() < TIMESTAMP '2020-01-01'"),
+        "odd": orders.where("now() >= TIMESTAMP '2020-01-01'"),
+    }
 
 
 @stateless(mode="dataframe")
@@ -234,7 +286,7 @@ def test_what_is_drawn_is_drawn_once_for_all_receivers(work: Work) -> None:
     ids = made.operator("drawn", drawn, work.raw)
     made.writer("left", DatasetWriter("lake", "left"), ids)
     made.writer("right", DatasetWriter("lake", "right"), made.operator("copy", unchanged, ids))
-    halves = made.operator("split", split, work.raw)
+    halves = made.operator("split", split, ids)
     made.writer("even", DatasetWriter("lake", "even"), "split.even")
     made.writer("odd", DatasetWriter("lake", "odd"), "split.odd")
     counts = made.operator("counts", counted, ids)
@@ -249,6 +301,20 @@ def test_what_is_drawn_is_drawn_once_for_all_receivers(work: Work) -> None:
     assert rows_of(work.warehouse, "SELECT records FROM counts") == [(100,)] * 3
     receipts = [json.loads(path.read_text()) for path in sorted((work.lake / "left" / "_logio").iterdir())]
     assert [receipt["number"] for receipt in receipts] == [1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    ("function", "says"), [(drawn_twice, "depends on something random"), (of_now, r"depends on now\(\)")]
+)
+def test_outputs_that_would_not_be_parts_of_one_whole_are_refused(work: Work, function: Any, says: str) -> None:
+    """Each output is a job of its own: records would be in both, or in none."""
+    work.pipeline.operator("bad", function, work.raw)
+    work.pipeline.writer("even", DatasetWriter("lake", "even"), "bad.even")
+    work.pipeline.writer("odd", DatasetWriter("lake", "odd"), "bad.odd")
+    with pytest.raises(
+        OperatorFailed, match=f"operator 'bad': .*'even', one of 2, {says}.*one output compute that before"
+    ):
+        work.run("bad", "even", "odd")
 
 
 def failing(orders: Any) -> Any:

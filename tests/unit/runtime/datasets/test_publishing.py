@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from pathlib import Path
 
 import pyarrow as pa
@@ -13,7 +12,7 @@ import pytest
 from airflow_logio import DatasetWriter
 from airflow_logio.dataflow.write_actions import WriteAction
 from airflow_logio.errors import ConfigurationError, ExternalUnavailable, LogInconsistent
-from airflow_logio.runtime.datasets.publishing import DatasetTarget
+from airflow_logio.runtime.datasets.publishing import Copies, DatasetTarget
 from airflow_logio.runtime.payloads import Payloads, task_files
 from tests.support.datasets import dataset_of
 
@@ -30,11 +29,12 @@ class Lake:
         self.folder.mkdir()
         self.copies = 0
         self.fails: Exception | None = None
+        self.is_shared = True
 
-    def action(self, partition_by: tuple[str, ...] = ("store",)) -> WriteAction:
+    def action(self, partition_by: tuple[str, ...] = ("store",), token: int = 2) -> WriteAction:
         epoch = self.payloads.epoch("run7", "g", 1, 0)
         made = dataset_of(epoch, ORDERS.slice(0, 50), ORDERS.slice(50), partition_by=partition_by)
-        return WriteAction("run7", "save", "lake", 3, 1, None, {}, dataset=str(made.reference))
+        return WriteAction("run7", "save", "lake", 3, token, None, dataset=str(made.reference))
 
     def publish(self, action: WriteAction, url: str = "") -> None:
         writer = DatasetWriter("lake", "orders", partition_by=("store",))
@@ -42,11 +42,11 @@ class Lake:
         with target.connect(url or str(self.folder)) as place:
             target.write_group(place, [action])
 
-    def _copy(self, what: str, copies: Sequence[tuple[str, str, int]]) -> None:
+    def _copy(self, what: str, copies: Copies) -> None:
         self.copies += 1
-        sources, targets, sizes = zip(*copies, strict=True)
-        rows = pa.record_batch({"source": list(sources), "target": list(targets), "size": list(sizes)})
-        list(task_files.copied([rows]))
+        if not self.is_shared:
+            return
+        list(task_files.copied(pa.Table.from_pylist([copy._asdict() for copy in copies]).to_batches()))
         if self.fails is not None:
             raise self.fails
 
@@ -88,14 +88,18 @@ def test_what_was_cut_short_is_completed_and_leaves_nothing_hidden(lake: Lake) -
     with pytest.raises(ExternalUnavailable, match="connection 'lake': cut"):
         lake.publish(action)
     assert not list(lake.folder.rglob("*.json")), "no receipt before the files are there"
-    half = lake.folder / "orders" / "store=0" / f".{STEM}.00000.parquet.beef"
-    half.write_bytes(b"half of a file")
-    other = half.with_name(".run8.save.000000000001.00000.parquet.beef")
-    other.write_bytes(b"of another run, which may be writing it")
+    half = lake.folder / "orders" / "store=0" / f".{STEM}.00000.parquet.1.beef"
+    kept = [
+        half.with_name(".run8.save.000000000001.00000.parquet.1.beef"),  # of another run
+        half.with_name(f".{STEM}.00000.parquet.2.beef"),  # of a task of this driver
+        half.with_name(f".{STEM}.00000.parquet.3.beef"),  # of a successor: then this driver is the replaced one
+    ]
+    for path in (half, *kept):
+        path.write_bytes(b"half of a file")
     lake.fails = None
     lake.publish(action)
     assert not half.exists()
-    assert other.exists()
+    assert all(path.exists() for path in kept)
     assert pq.read_table(lake.folder / "orders").num_rows == 100
 
 
@@ -105,6 +109,13 @@ def test_an_action_without_records_leaves_a_receipt_only(lake: Lake) -> None:
     lake.publish(WriteAction("run7", "save", "lake", 3, 1, None, {}, dataset=str(made.reference)))
     assert list(lake.files()) == [f"orders/_logio/{STEM}.json"]
     assert lake.copies == 0
+
+
+def test_executors_that_copy_to_where_nobody_looks_are_noticed(lake: Lake) -> None:
+    lake.is_shared = False
+    with pytest.raises(ConfigurationError, match=r"and the driver does not see them; driver and all executors need"):
+        lake.publish(lake.action())
+    assert not list(lake.folder.rglob("*.json")), "no receipt of what is not there"
 
 
 def test_a_folder_that_is_not_there_is_not_made(lake: Lake, tmp_path: Path) -> None:

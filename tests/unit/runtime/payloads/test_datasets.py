@@ -155,11 +155,11 @@ def test_a_full_disk_is_told_and_leaves_no_file(tmp_path: Path) -> None:
 
 
 VALUES: dict[str, tuple[Any, str]] = {
-    "text": ("Köln am Rhein", "K%C3%B6ln am Rhein"),
+    "text": ("Köln am Rhein", "Köln am Rhein"),
     "slash": ("a/b=c%d", "a%2Fb%3Dc%25d"),
     "dots": ("..", ".."),
     "none": (None, "__HIVE_DEFAULT_PARTITION__"),
-    "empty": ("", "__HIVE_DEFAULT_PARTITION__"),
+    "control": ("a\tb", "a%09b"),
     "true": (True, "true"),
     "number": (-7, "-7"),
     "date": (dt.date(2017, 8, 3), "2017-08-03"),
@@ -173,6 +173,21 @@ def test_values_of_partitions_are_names_of_folders(epoch: EpochPayloads, name: s
     made = dataset_of(epoch, table, partition_by=("of",))
     assert [file.partition for file in made.manifest.files] == [(f"of={folder}",)]
     assert made.table.column_names == ["id"]
+
+
+@pytest.mark.parametrize(
+    ("value", "says"),
+    [
+        ("", "has the text '', which readers take for null"),
+        ("__HIVE_DEFAULT_PARTITION__", "which readers take for null"),
+        ("ж" * 130, r"partition column 'of' has the value '.*longer than 255 bytes"),
+    ],
+)
+def test_values_that_readers_would_not_get_back_are_refused_by_the_task(
+    epoch: EpochPayloads, value: str, says: str
+) -> None:
+    with pytest.raises(task_files.NoPartition, match=says):
+        dataset_of(epoch, pa.table({"id": [1], "of": [value]}), partition_by=("of",))
 
 
 def test_every_record_is_in_the_file_of_its_partition(epoch: EpochPayloads) -> None:
@@ -194,7 +209,9 @@ def test_too_many_partitions_of_one_task_are_refused_with_the_way_out(epoch: Epo
 
 def test_a_copy_is_whole_or_not_there(tmp_path: Path) -> None:
     (tmp_path / "source").write_bytes(b"12345")
-    rows = pa.record_batch({"source": [str(tmp_path / "source")], "target": [str(tmp_path / "target")], "size": [6]})
+    rows = pa.record_batch(
+        {"source": [str(tmp_path / "source")], "target": [str(tmp_path / "target")], "size": [6], "hidden": [".x."]}
+    )
     with pytest.raises(OSError, match="has 5 bytes, its manifest says 6"):
         list(task_files.copied([rows]))
     assert [path.name for path in tmp_path.iterdir()] == ["source"]
@@ -213,6 +230,7 @@ def test_a_removal_that_was_cut_short_is_repeated(
 ) -> None:
     made = dataset_of(epoch, ORDERS, ORDERS)
     removed: list[str] = []
+    folder = Path(made.paths()[0]).parent
 
     def interrupted(path: Any, *_: Any, **__: Any) -> None:
         if removed:
@@ -229,6 +247,7 @@ def test_a_removal_that_was_cut_short_is_repeated(
     assert ".manifest" in left, "it says what is still to be removed"
     payloads.remove([str(made.reference)])
     assert not [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert not folder.exists(), "an empty folder per event would be left"
     payloads.remove([str(made.reference)])
 
 

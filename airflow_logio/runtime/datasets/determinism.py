@@ -1,0 +1,37 @@
+"""What several jobs must not compute differently: the outputs of an operator that has several (ADR-81)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from airflow_logio.dataflow.operators import SparkFrame
+from airflow_logio.errors import OperatorFailed
+
+FRAMES_SAFETY: Mapping[str, str] = {
+    # A task that runs again after its output was lost may make other records, which others have half of already (ADR-81).
+    "spark.sql.shuffle.orderIndependentChecksum.enabled": "true",
+    "spark.sql.shuffle.orderIndependentChecksum.enableFullRetryOnMismatch": "true",
+}
+"""What nobody switches off in drivers that evaluate chains."""
+
+_OF_NOW = re.compile(r"\b(current_timestamp|current_date|current_time|now|localtimestamp|localtime)\(", re.IGNORECASE)
+"""Deterministic to Spark within one query, and another value in the next."""
+
+
+def check_repeatable(outputs: Mapping[str, SparkFrame]) -> None:
+    """Raises `OperatorFailed` if Spark knows that an output would not be the same if it was computed twice.
+
+    Each output is written by a job of its own, so that records would be in two of them, or in none. What a Python function
+    returns Spark takes for determined by its arguments, unless its author says `asNondeterministic`.
+    """
+    for port, frame in outputs.items():
+        plan = frame._jdf.queryExecution().analyzed()
+        of_now = _OF_NOW.search(plan.toString())
+        if of_now or not plan.deterministic():
+            what = f"{of_now[1]}()" if of_now else "something random"
+            raise OperatorFailed(
+                f"output port {port!r}, one of {len(outputs)}, depends on {what}: outputs are computed one by one, so a "
+                "record could be in two of them, or in none. Let an operator with one output compute that before: its "
+                "records are written once, and can be divided then"
+            )
