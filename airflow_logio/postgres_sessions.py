@@ -63,23 +63,22 @@ def postgres_engine(url: URL, application: str, *, lock_timeout: float, **option
     return engine
 
 
-def check_settings(connection: Connection, where: str, *, lock_timeout: float) -> None:
-    """Raise `ConfigurationError`, naming setting and remedy, unless this transaction has what it relies on.
-
-    `lock_timeout` is that of its engine, in whole seconds.
-    """
-    wanted = {
-        "synchronous_commit": "on",
-        "idle_in_transaction_session_timeout": f"{IDLE_IN_TRANSACTION_SECONDS}s",
-        "lock_timeout": f"{lock_timeout:g}s",
-    }
-    found = connection.execute(sa.select(*(sa.func.current_setting(name).label(name) for name in wanted))).one()
+def check_settings(connection: Connection, where: str) -> None:
+    """Raise `ConfigurationError`, naming setting and remedy, unless this transaction has what it relies on."""
+    wanted = {"synchronous_commit": "on", "idle_in_transaction_session_timeout": f"{IDLE_IN_TRANSACTION_SECONDS}s"}
+    names = (*wanted, "lock_timeout")
+    found = connection.execute(sa.select(*(sa.func.current_setting(name).label(name) for name in names))).one()
     for name, value in wanted.items():
         if getattr(found, name) != value:
             raise ConfigurationError(
                 f"{where}: {name} is {getattr(found, name)!r} in a transaction that has set it to {value!r}, so commits "
                 f"would not be safe; {_REMEDY}"
             )
+    if found.lock_timeout == "0":
+        raise ConfigurationError(
+            f"{where}: lock_timeout is '0' in a transaction that has set it, so locks of a driver that has stopped would be "
+            f"waited for without an end; {_REMEDY}"
+        )
 
 
 def check_transactions(engine: Engine, where: str) -> None:

@@ -200,5 +200,5 @@ def test_a_limit_on_locks_that_a_pooler_takes_away_is_refused() -> None:
         found = {"synchronous_commit": "on", "idle_in_transaction_session_timeout": "5s", "lock_timeout": "0"}
         connection.connection.create_function("current_setting", 1, found.get)
         with pytest.raises(ConfigurationError, match=r"lock_timeout is '0' .* pool_mode = session or transaction"):
-            postgres_sessions.check_settings(connection, "the log", lock_timeout=3)
+            postgres_sessions.check_settings(connection, "the log")
     engine.dispose()

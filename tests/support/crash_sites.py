@@ -13,7 +13,9 @@ def named(*ends: str) -> list[CrashPoint]:
     return [point for point in CrashPoint if point.endswith(ends)]
 
 
-IN_SPARK = named("_job")
+IN_LAKES = named("_dataset_job", "_manifest", "_publication")
+"""test_lake.py: by drivers of mode ``dataframe``."""
+IN_SPARK = [point for point in named("_job") if point not in IN_LAKES]
 """test_spark_drivers.py: passed by drivers with a Spark session only."""
 IN_STORES = named("_store", "_drop")
 """test_sources.py: by sources that cannot be replayed."""
@@ -38,6 +40,7 @@ IN_EXTERNAL_WRITES = named("_external_write")
 
 ELSEWHERE = frozenset(
     IN_SPARK
+    + IN_LAKES
     + IN_STORES
     + IN_PAYLOADS
     + IN_REMOVALS

@@ -11,7 +11,7 @@ from airflow_logio.databases import parse_url
 from airflow_logio.errors import ConfigurationError, LogUnavailable, SchemaMismatch
 from airflow_logio.postgres_sessions import check_settings, check_transactions
 from airflow_logio.store.sql.backends import identity
-from airflow_logio.store.sql.engines import LOCK_TIMEOUT_SECONDS, describe, log_engine, reading
+from airflow_logio.store.sql.engines import describe, log_engine, reading
 from airflow_logio.store.sql.schema import REVISION, VERSION_TABLE
 
 
@@ -38,7 +38,7 @@ def check(url: str) -> str:
     try:
         with reading(engine) as connection:
             if connection.dialect.name == "postgresql":
-                check_settings(connection, describe(engine), lock_timeout=LOCK_TIMEOUT_SECONDS)
+                check_settings(connection, describe(engine))
             found = current(connection)
             log_id = identity(connection) if found == REVISION else ""
     except LogUnavailable:
