@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from airflow_logio.cli.connection_file import ConnectionUrls
+from airflow_logio.cli.spark_options import SparkOptions
 from airflow_logio.dataflow.pipeline import Pipeline
 from airflow_logio.dataflow.sources import ParquetSource
 from airflow_logio.errors import IncompatibleRun
@@ -43,7 +44,8 @@ class Wanted:
     connection_ids: Mapping[str, str]
     run_id: str | None = None
     hold_sources: bool = False
-    settings: SparkSettings = field(default_factory=SparkSettings)
+    spark: SparkOptions = field(default_factory=SparkOptions)
+    """Of a continued run: what replaces the options that it was started with."""
     replay_seconds: float | None = None
     """None: the default, or for a continued run, the value that it was started with."""
     alone: bool = False
@@ -63,13 +65,13 @@ def prepare(
 
     Missing values come from the pipeline's `local_defaults`, if it has any.
     """
-    spark_submit.check(wanted.settings)
+    spark_submit.check(wanted.spark.settings())
     described = describe(payloads, wanted, known, say)
     run = _started(store, described, say, alone=wanted.alone)
     if run.spec.code_digest not in (None, described.code.digest):
         say(
             f"run {run.spec.key} continues with the code that it has, not with that of {described.ref.bundle_root}; to take "
-            f"the new code: logio retry {run.uid[:8]} --code new"
+            f"the new code: `logio retry {run.uid[:8]} --code new`"
         )
     pipeline, ref = load_kept(store, run, lambda: (described.pipeline, described.ref))
     if others := other_unfinished(store, run):
@@ -81,7 +83,14 @@ def prepare(
         )
     if wanted.replay_seconds is not None and run.spec.replay_seconds != wanted.replay_seconds:
         say(f"run {run.spec.key} keeps the replay seconds it was started with: {run.spec.replay_seconds:g}")
-    return _context(store, log_url, payloads, run, pipeline, ref, described.urls, wanted.settings)
+    kept = SparkOptions.kept(run)
+    spark = wanted.spark.over(kept)
+    if spark.to_keep() != run.spec.spark:
+        say(
+            f"run {run.spec.key} keeps the Spark options it was started with: {str(kept) or 'none'}; those of now are for "
+            "the drivers of this command"
+        )
+    return _context(store, log_url, payloads, run, pipeline, ref, described.urls, spark.settings())
 
 
 def _started(store: LogStore, described: Described, say: Callable[[str], None], *, alone: bool) -> Run:
@@ -125,7 +134,7 @@ def describe(payloads: str | None, wanted: Wanted, known: ConnectionUrls, say: C
     """Load the pipeline and check what is wanted of it. Raises `ConfigurationError`, `PipelineDefinitionError`."""
     ref = bundle.parse_ref(wanted.pipeline_ref)
     pipeline = bundle.load(ref)
-    environment_of(pipeline, wanted.settings)  # refused now, not when the first group is launched
+    environment_of(pipeline, wanted.spark.settings())  # refused now, not when the first group is launched
     ids = {name: name for name in pipeline.connections} | dict(wanted.connection_ids)
     assumed = {name: make() for name, make in pipeline.local.params.items() if name not in wanted.params}
     params = _absolute(pipeline, {**assumed, **wanted.params})
@@ -141,6 +150,7 @@ def describe(payloads: str | None, wanted: Wanted, known: ConnectionUrls, say: C
         replay_seconds=wanted.replay_seconds,
         payloads=payloads,
         code=code,
+        spark=wanted.spark.to_keep(),
     )
     urls, files = _urls(ids, known, pipeline)
     check_sql_urls(pipeline, urls)
