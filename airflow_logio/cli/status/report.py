@@ -11,9 +11,9 @@ from airflow_logio.cli.status.replica_report import Replicas, replicas_of
 from airflow_logio.protocol.states import ENDED, GroupState, RunState
 from airflow_logio.runtime.figures.group_condition import condition_of, silent_seconds
 from airflow_logio.runtime.figures.recoveries import Recovery, recoveries
-from airflow_logio.runtime.figures.run_condition import RunCondition, condition_of_run
+from airflow_logio.runtime.figures.run_condition import MISSING_SECONDS, RunCondition, condition_of_run
 from airflow_logio.runtime.figures.snapshot import Observer, Snapshot
-from airflow_logio.runtime.supervision.presence import MISSING_SECONDS, last_look, missing
+from airflow_logio.runtime.supervision.presence import last_look, missing
 from airflow_logio.store.code_records import CodeChange
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records import (
