@@ -37,7 +37,7 @@ class Holding:
 
     @property
     def gone(self) -> int:
-        """Events that may have held such records, and whose records are not in the log any more."""
+        """Events that may have held such records, and that retention has removed, records and lineage together."""
         return self.sent - self.searched
 
 

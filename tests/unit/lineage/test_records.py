@@ -284,10 +284,10 @@ def test_what_is_gone_is_said(
     assert logio(monkeypatch, "lineage", "run-1", "ingest.out", "--where", "product_id=11") == 1
     said = capsys.readouterr().err
     assert (
-        "none of the 10 events of ingest.out in the log holds a record with product_id=11; the records of 50 more"
-        in said
+        "none of the 10 events of ingest.out in the log holds a record with product_id=11; 50 more events of ingest.out are "
+        "not in the log any more: retention has removed their records together with their lineage" in said
     )
-    assert "lineage_column keeps the event id with each row" in said
+    assert "the lineage_column of a TableWriter names the event of each row" in said
 
 
 def test_what_cannot_be_answered_is_one_sentence(
