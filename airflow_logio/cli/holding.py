@@ -20,7 +20,7 @@ def holding(
     """(port of the log, event ids) of the events that hold such a record. Raises `LineageUnknown` if none does."""
     found = events_holding(store, run, port, values, load)
     wanted = " and ".join(f"{name}={value}" for name, value in values.items())
-    every = [(str(one.port), number) for one in found for number in one.records]
+    every = [(str(one.place), number) for one in found for number in one.records]
     gone = _gone(found, port)
     if not every:
         searched = sum(one.searched for one in found)

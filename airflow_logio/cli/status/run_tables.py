@@ -14,6 +14,7 @@ from airflow_logio.cli import display
 from airflow_logio.cli.common import written
 from airflow_logio.cli.status import cells, replica_tables
 from airflow_logio.cli.status.report import Report, condition_seen
+from airflow_logio.protocol.replicas import base_operator
 from airflow_logio.protocol.states import ENDED, GroupState, RunState
 from airflow_logio.protocol.values import Port
 from airflow_logio.runtime.figures.authored_figures import connections_seen, pending_seen, ports_seen
@@ -268,7 +269,7 @@ def _quarantine(report: Report) -> RenderableType | None:
 def _quarantined(aside: Sequence[QuarantinedInputSet]) -> Table:
     table = cells.table("quarantined", "Input Set", "since (UTC)", "error")
     for one in aside[:MAX_QUARANTINED]:
-        cells.row(table, one.operator, one.inset_id, cells.utc(one.since), one.error.partition("\n")[0])
+        cells.row(table, base_operator(one.operator), one.inset_id, cells.utc(one.since), one.error.partition("\n")[0])
     if len(aside) > MAX_QUARANTINED:
         cells.row(table, "", f"... and {len(aside) - MAX_QUARANTINED:,} more (all with --json)", "", "")
     return table
