@@ -24,6 +24,7 @@ from airflow_logio.dataflow.pipeline import Pipeline
 from airflow_logio.dataflow.replication import Dispatcher, Routes
 from airflow_logio.dataflow.schema_text import SCHEMA, schema_of
 from airflow_logio.dataflow.sources import ParquetSource
+from airflow_logio.dataflow.unavailability import advice_for_code
 from airflow_logio.dataflow.write_actions import BEGIN, INSERT
 from airflow_logio.errors import FailurePoint, LogioError, OperatorFailed
 from airflow_logio.protocol.logic import Emit, Logic, OperatorSpec, Output, Write
@@ -86,7 +87,7 @@ class _Adapter:
             raise error
         cause = str(error) if isinstance(error, OperatorFailed) else f"{type(error).__name__}: {error}"
         place = f"pipeline {self._pipeline!r}, operator {self._name!r}, {where}"
-        cause += authored_frames(error)
+        cause += advice_for_code(error) + authored_frames(error)
         at = at or FailurePoint(self._name, action=where)
         raise OperatorFailed(cause, at, place=place, is_first=is_first) from error
 

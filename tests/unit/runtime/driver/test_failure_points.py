@@ -7,6 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+import requests
 
 from airflow_logio.dataflow.operators import External, InputEvent, InputSet, PortTable, StatefulOperator
 from airflow_logio.errors import FailurePoint, OperatorFailed
@@ -114,6 +115,21 @@ def test_a_failure_names_event_and_input_set_as_far_as_they_are_known(phase: str
     group.step(events[0])
     group.step(events[1])
     assert failure(group, *events[2:]).at == at, "in other steps, as the next driver takes them"
+
+
+class Asking(Pairs):
+    """Asks a service by itself, which is unavailable."""
+
+    def generate(self, input_set: InputSet, state: Mapping[str, Any], external: External) -> Iterable[PortTable]:
+        raise requests.ConnectionError("refused")
+
+
+def test_code_that_asks_a_service_by_itself_is_told_what_is_asked_again() -> None:
+    logic = StatefulLogic("p", "op", Asking(), CONNECTIONS)
+    group = Group([OperatorSpec("op", ("in", "other"), ("out",), logic)])
+    said, *frames = str(failure(group, fed(1), fed(2))).splitlines()
+    assert "ConnectionError: refused. An operator's own code is not called again" in said
+    assert "FunctionRead in `reads`" in said and "test_failure_points.py" in frames[0]
 
 
 class Three(Pairs):
