@@ -12,6 +12,7 @@ import logging
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
+from uuid import uuid4
 
 import pyarrow as pa
 import sqlalchemy as sa
@@ -131,17 +132,24 @@ class Warehouse:
             contender.check_not_replaced(warehouse_rows.read_owner(connection, name))
 
     def rehearse(self, writer: TableWriter, actions: Sequence[WriteAction] = ()) -> None:
-        """Do what the writer would do, in a transaction that is rolled back: make its table, empty it, insert records.
+        """Do what the writer would do, in a transaction that is rolled back: advance its marker, become the owner of its
+        table, make it, empty it, insert records.
 
         Nothing is emptied: the statement that would do so finds no row. Raises as `apply`, and `WriteRefused` where the
         database refuses a statement: for a permission, a column, a value, or a key that is in the table already.
         """
         with self._translated(), self.engine.connect() as connection, connection.begin() as transaction:
             name = table_name(connection, writer.table)
-            warehouse_rows.make_tables(connection, name.schema)
+            with self._translated(lambda _: _what_is_kept(writer)):
+                warehouse_rows.make_tables(connection, name.schema)
+                warehouse_rows.rehearse(connection, name, self._nobody(writer))
             table_inserts.check_target(connection, writer, name)
             table_inserts.rehearse(connection, writer, name, actions)
             transaction.rollback()
+
+    def _nobody(self, writer: TableWriter) -> Contender:
+        """A run that no log has."""
+        return Contender(writer.table, self.name, "rehearsal", Owner(uuid4().hex, 0.0), writer.on_new_run)
 
     def _prepare(self, writer: TableWriter) -> TableName:
         """Once for a table and its columns as a writer declares them: which table it is, that it holds what is declared, and
