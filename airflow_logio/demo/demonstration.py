@@ -123,7 +123,7 @@ class Demonstration:
         began = said = time.monotonic()
         self.progress.say(f"{what} ...")
         while not self._answer(done):
-            self.standalone.check_alive()
+            self.look_after_airflow()
             now = time.monotonic()
             if now - began > seconds:
                 raise ConfigurationError(f"timed out after {seconds:g} s: {what}; see {self.places.airflow_log}")
