@@ -15,6 +15,7 @@ from typing import Any
 from airflow_logio.errors import EpochVoid, LogInconsistent, ProtocolViolation
 from airflow_logio.protocol import effects as fx
 from airflow_logio.protocol.values import Port
+from airflow_logio.protocol.write_queue import WriterKey
 from airflow_logio.protocol.writes import PendingWrite
 
 MAX_BYTES_PER_COMMIT = 32 * 2**20
@@ -101,6 +102,8 @@ class HandOver:
     """Receivers of events, which may be asleep."""
     released: list[Port] = field(default_factory=list)
     """Output ports whose held events were released: their receivers may be asleep."""
+    compared: list[WriterKey] = field(default_factory=list)
+    """Writers whose markers were compared with the log: they may apply what they have taken."""
     drained: bool = False
     """The log says that the group drains."""
 
@@ -120,6 +123,8 @@ def hand_over(effects: fx.Effects) -> HandOver:
                 found.sources.append(ReadOrder(operator, action_id, action))
             case fx.ReadDone(operator, _, action_id):
                 found.sources.append(DiscardOrder(operator, action_id))
+            case fx.MarkCompared(operator, connection):
+                found.compared.append((operator, connection))
             case fx.DrainGroup():
                 found.drained = True
     return found

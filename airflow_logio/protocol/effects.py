@@ -92,6 +92,14 @@ class WritesDone(Value, frozen=True):
     last: int
 
 
+class MarkCompared(Value, frozen=True):
+    """The marker of a writer is not ahead of the log (ADR-88). Its context, in the same step, has noted it; so nothing is
+    left to store, and from this commit on its write actions may be applied."""
+
+    operator: str
+    connection: str
+
+
 class StoreState(Value, frozen=True):
     """Context and global state of an operator, serialized when the step ended (an upsert of its current STATE row)."""
 
@@ -280,6 +288,7 @@ Effect = (
     | MarkDone
     | LogWrite
     | WritesDone
+    | MarkCompared
     | StoreState
     | LogStateEvent
     | RecordLineage

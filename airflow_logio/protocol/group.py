@@ -17,6 +17,7 @@ from airflow_logio.protocol.effects import (
     FinishGroup,
     LogRead,
     LogWrite,
+    MarkCompared,
     RecordLineage,
     Release,
     StoreState,
@@ -186,6 +187,14 @@ class GroupProtocol:
         """The stored effect of a used-up read action is discarded (Algorithm 1 Step 2.d)."""
         self.source(operator).dropped(action_id, self.ledger)
 
+    def compared(self, operator: str, connection: str) -> None:
+        """The marker of a writer was found not to be ahead of the log. Its actions may be applied once that is durable."""
+        protocol = self.operators[operator]
+        protocol.context.uncompared.pop(connection, None)
+        protocol.dirty = True
+        self.ledger.add(MarkCompared(operator, connection))
+        self.ledger.has_output = True
+
     def writes_done(self, operator: str, connection: str, first: int, last: int, records: int) -> None:
         """The external system has applied write actions `first` to `last` (Algorithm 5 Step 3)."""
         self.ledger.add(WritesDone(operator, connection, first, last))
@@ -213,6 +222,14 @@ class GroupProtocol:
         return effects
 
     # --- questions ----------------------------------------------------------------------------------------------------
+
+    def log_ends(self) -> Mapping[tuple[str, str], int]:
+        """(operator, connection) → what its marker is compared with; of those that the log has given numbers to."""
+        return {
+            (name, connection): number
+            for name, operator in self.operators.items()
+            for connection, number in operator.context.uncompared.items()
+        }
 
     def fused(self, sender: Port) -> Sequence[Port]:
         """Receivers that get the events of an output port in memory."""

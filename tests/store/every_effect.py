@@ -44,6 +44,7 @@ EVERY_KIND: fx.Effects = [
     fx.MarkDone("receiver", "A", 2),
     fx.LogWrite("receiver", "wh", 2, {}, 1, None, b"w2"),
     fx.WritesDone("receiver", "wh", 1, 1),
+    fx.MarkCompared("receiver", "wh"),
     fx.Release(SWAPPED, 1, 2, 2),
     fx.SetAside("receiver", "Q", 1, "ValueError: no"),
     fx.StoreState("receiver", b"after"),

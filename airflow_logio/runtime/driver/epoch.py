@@ -22,7 +22,7 @@ from airflow_logio.protocol.loop import GroupLoop
 from airflow_logio.protocol.recovery import Recovered
 from airflow_logio.protocol.replicas import slot_of
 from airflow_logio.protocol.values import Event, Port
-from airflow_logio.protocol.write_queue import Applied
+from airflow_logio.protocol.write_queue import Applied, Compared
 from airflow_logio.runtime.driver.back_pressure import BackPressure
 from airflow_logio.runtime.driver.channel import Channel
 from airflow_logio.runtime.driver.committer import Committer
@@ -329,6 +329,8 @@ class GroupEpoch:
                 loop.discarded(operator, action_id, now)
             case Generated():
                 self._observe_job(item, now)
+            case Compared():
+                loop.compared(item, now)
             case Applied():
                 loop.applied(item, now)
             case Failure(error):
