@@ -39,6 +39,7 @@ from airflow_logio.runtime.driver.epoch_settings import EpochSettings
 from airflow_logio.runtime.driver.mailbox import Closed
 from airflow_logio.runtime.payloads import EpochPayloads
 from airflow_logio.runtime.payloads.dataset import Dataset
+from airflow_logio.runtime.systems.call_watch import Call
 
 log = logging.getLogger(__name__)
 
@@ -150,7 +151,8 @@ class Evaluation:
         if self._is_border(sender, receivers):
             where = f"the event for {number} on port {sender}"
             self._check_wanted()
-            dataset = materialized(self._payloads, where, f"datasets/{sender}/{number}", frame)
+            with self._job(sender.operator, at):
+                dataset = materialized(self._payloads, where, f"datasets/{sender}/{number}", frame)
             frame = frame_of(self._settings.sessions.get(), dataset)
         then: dict[Port, Outputs] = {}
         writes: dict[str, Dataset] = {}
@@ -170,7 +172,8 @@ class Evaluation:
             where = f"the write action of {receiver.operator} for {number}"
             purpose = f"datasets/{receiver}/{number}"
             self._check_wanted()
-            written = materialized(self._payloads, where, purpose, frame, operator.partition_by)
+            with self._job(receiver.operator, at):
+                written = materialized(self._payloads, where, purpose, frame, operator.partition_by)
             return {}, {receiver.operator: written}
         assert isinstance(operator, FrameOperator)
         made = self._called(operator, receiver, frame, at)
@@ -191,6 +194,11 @@ class Evaluation:
             if isinstance(error, LogioError) and not isinstance(error, OperatorFailed):
                 raise
             self._fail(error, f"operator {receiver.operator!r}", at)
+
+    def _job(self, operator: str, at: FailurePoint) -> Call:
+        """The job that makes what `operator` sends or writes: the work of a chain is done here, not in its functions."""
+        point = at if at.operator == operator else FailurePoint(operator, action=f"what comes of {at}")
+        return self._settings.connections.calls.call("job", point)
 
     def _is_border(self, sender: Port, receivers: Sequence[Port]) -> bool:
         """Whether the events of an output port are materialized."""

@@ -18,6 +18,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from airflow_logio import DatasetWriter, FolderSource, Pipeline, TableWriter, stateless
+from airflow_logio.dataflow.call_limits import CallLimit
 from airflow_logio.errors import ExternalUnavailable, LogInconsistent, OperatorFailed
 from airflow_logio.runtime.datasets import dataset_jobs
 from airflow_logio.runtime.driver.epoch import GroupEpoch, operators_of
@@ -26,6 +27,7 @@ from airflow_logio.runtime.driver.spark_session import SparkSessions
 from airflow_logio.runtime.launch.spark_submit import SparkSettings
 from airflow_logio.runtime.launch.start_run import operator_shapes
 from airflow_logio.runtime.payloads import EpochPayloads, Payloads
+from airflow_logio.runtime.systems.call_watch import CallWatch
 from airflow_logio.runtime.systems.connections import Connections, WriterIdentity
 from airflow_logio.store.memory import MemoryLogStore
 from tests.store.small_disk import small_folder
@@ -228,6 +230,7 @@ class Work:
         self.pipeline = Pipeline("work", params={"orders": str}, connections=["lake", "warehouse"])
         self.raw = self.pipeline.source("raw", FolderSource("{orders}"))
         self.stop = threading.Event()
+        self.calls = CallWatch()
 
     def published(self, folder: str) -> list[dict[str, Any]]:
         files = sorted((self.lake / folder).glob("*.parquet"))
@@ -249,7 +252,7 @@ class Work:
         )
         driver = start_driver(store, group="all", run=run)
         urls = {"lake": str(self.lake), "warehouse": self.warehouse}
-        connections = Connections("work", urls, WriterIdentity(run.uid, 1, run.created_at), 1.0, params=params)
+        connections = Connections("work", urls, WriterIdentity(run.uid, 1, run.created_at), 1.0, self.calls, params)
         settings = EpochSettings(
             self.pipeline,
             run,
@@ -358,7 +361,7 @@ def test_an_error_of_the_author_is_told_with_its_place(work: Work, function: Cal
         work.run("bad", "save")
 
 
-def test_a_group_that_halts_does_not_wait_for_its_job(work: Work, spark: Any) -> None:
+def test_a_group_that_halts_does_not_wait_for_its_job_which_is_a_call_meanwhile(work: Work, spark: Any) -> None:
     def slow(orders: Any) -> Any:
         def sleep(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             time.sleep(60)
@@ -369,20 +372,27 @@ def test_a_group_that_halts_does_not_wait_for_its_job(work: Work, spark: Any) ->
     bad = work.pipeline.operator("slow", stateless(mode="dataframe")(slow), work.raw)
     work.pipeline.writer("save", DatasetWriter("lake", "out"), bad)
     tracker = spark.sparkContext.statusTracker()
+    work.calls.limits = {"save": CallLimit(0.5)}
+    seen: list[Any] = []
 
     def stop_when_it_runs() -> None:
+        while not work.calls.longest()[0].startswith("`job`") and not work.stop.wait(0.1):
+            pass
         while not tracker.getActiveJobsIds() and not work.stop.wait(0.1):
             pass
         time.sleep(1.0)
+        seen.extend([work.calls.longest(), work.calls.overrun(), time.monotonic()])
         work.stop.set()
 
     stopping = threading.Thread(target=stop_when_it_runs, daemon=True)
-    started = time.monotonic()
     stopping.start()
     assert not work.run("slow", "save")
     stopping.join()
-    assert time.monotonic() - started < 40
+    (said, seconds), over, asked = seen
+    assert time.monotonic() - asked < 40
     assert not tracker.getActiveJobsIds(), "it was cancelled"
+    assert said == "`job` of what comes of read action 1 of operator 'raw' of operator 'save'" and 0.9 < seconds < 60
+    assert over is not None and over[0].point.operator == "save", "the limit of the operator whose files it makes"
 
 
 def test_a_full_disk_is_a_store_that_is_unavailable(tmp_path: Path, sessions: SparkSessions) -> None:
