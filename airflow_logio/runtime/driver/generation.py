@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -67,9 +68,9 @@ class Generation:
         """Whether an Input Set is in a job: no event can join it, and it stays triggered until the job is noted."""
         return self._protocol.operators[name].triggered[inset_id].origin()
 
-    def join(self) -> None:
-        for runner in self._runners.values():
-            runner.join()
+    def threads(self) -> list[threading.Thread]:
+        """Of the jobs that are under way."""
+        return [runner.thread for runner in self._runners.values() if runner.thread is not None]
 
 
 def extent(held: Any) -> tuple[int, int]:

@@ -81,9 +81,10 @@ class JobRunner:
         """The loop has taken the result; the runner is free again."""
         self._thread = None
 
-    def join(self) -> None:
-        if self._thread is not None:
-            self._thread.join()
+    @property
+    def thread(self) -> threading.Thread | None:
+        """Of the job that is under way."""
+        return self._thread
 
     def _run(self, sets: Sequence[InputSet]) -> None:
         try:

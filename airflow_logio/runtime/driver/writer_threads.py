@@ -74,12 +74,12 @@ class WriterThread:
         with self._changed:
             self._queue.settle(applied)
 
-    def stop(self) -> None:
-        """Join: after this returns, the thread writes nothing any more."""
+    def stop(self) -> threading.Thread:
+        """Nothing more is begun. What is under way ends, and the thread with it: the thread is to be joined."""
         with self._changed:
             self._stopping.set()
             self._changed.notify_all()
-        self._thread.join()
+        return self._thread
 
     def _run(self) -> None:
         try:

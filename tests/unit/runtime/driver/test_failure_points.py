@@ -261,7 +261,8 @@ def test_a_job_names_the_events_of_the_input_set_to_blame() -> None:
     )
     runner.start(group.protocol.start_job("op", ["1", "0"]))
     eventually(lambda: errors, what="the job fails", timeout=30)
-    runner.join()
+    assert runner.thread is not None
+    runner.thread.join()
     (error,) = errors
     assert isinstance(error, OperatorFailed) and error.at == FailurePoint("op", inset_id="1")
     assert str(error).splitlines()[0] == f"{PLACE}Input Set '1', port 'in', events 3 to 4: KeyError: 'basket'"

@@ -410,7 +410,7 @@ def test_groups_are_as_large_as_the_writer_says_and_the_client_is_closed_at_the_
     thread = Thread(Pairs(system), connections())
     thread.writer.add(pending(1, 2, 3, 4, 5))
     eventually(lambda: len(system.written) == 5, what="all are written")
-    thread.writer.stop()
+    thread.writer.stop().join()
     assert thread.numbers() == [(1, 2), (3, 4), (5, 5)]
     assert (system.opened, system.open, thread.errors) == (1, 0, [])
 
@@ -422,7 +422,7 @@ def test_a_thread_asks_only_for_what_it_was_handed_at_recovery() -> None:
     thread.writer.add(pending(1, 2, 3), recovered=True)
     thread.writer.add(pending(4, 5))
     eventually(lambda: len(system.written) == 5, what="all are written")
-    thread.writer.stop()
+    thread.writer.stop().join()
     assert (system.asked, system.written) == ([1, 2, 3], [1, 2, 3, 4, 5])
 
 
@@ -452,7 +452,7 @@ def test_writers_of_one_connection_take_turns_and_stop_at_once_while_it_is_away(
     eventually(lambda: all(len(one.errors) < 998 for one in systems), what="both have been tried again")
     began = time.monotonic()
     for thread in threads:
-        thread.writer.stop()
+        thread.writer.stop().join()
     assert time.monotonic() - began < 2
 
 
