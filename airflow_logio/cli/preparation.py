@@ -17,7 +17,7 @@ from airflow_logio.protocol.states import CONCLUDED
 from airflow_logio.runtime.launch import bundle, spark_submit
 from airflow_logio.runtime.launch.bundle import PipelineRef
 from airflow_logio.runtime.launch.code_bundle import CodeBundle, collect
-from airflow_logio.runtime.launch.kept_code import load_kept, take_new
+from airflow_logio.runtime.launch.kept_code import load_kept, newest, take_new
 from airflow_logio.runtime.launch.launcher import LaunchContext, LocalProcessLauncher, environment_of
 from airflow_logio.runtime.launch.spark_submit import SparkSettings
 from airflow_logio.runtime.launch.start_run import run_spec
@@ -71,7 +71,8 @@ def prepare(
             f"run {run.spec.key} continues with the code that it has, not with that of {described.ref.bundle_root}; to take "
             f"the new code: logio retry {run.uid[:8]} --code new"
         )
-    pipeline, ref = load_kept(store, run, lambda: (described.pipeline, described.ref))
+    code = newest(store, run)
+    pipeline, ref = load_kept(store, run, lambda: (described.pipeline, described.ref), code)
     if others := other_unfinished(store, run):
         say(
             f"{len(others)} other run(s) of pipeline {described.pipeline.name!r} have not finished, the latest is "
@@ -81,7 +82,7 @@ def prepare(
         )
     if wanted.replay_seconds is not None and run.spec.replay_seconds != wanted.replay_seconds:
         say(f"run {run.spec.key} keeps the replay seconds it was started with: {run.spec.replay_seconds:g}")
-    return _context(store, log_url, payloads, run, pipeline, ref, described.urls, wanted.settings)
+    return _context(store, log_url, payloads, run, pipeline, ref, described.urls, wanted.settings, code=code)
 
 
 def _started(store: LogStore, described: Described, say: Callable[[str], None], *, alone: bool) -> Run:
@@ -172,12 +173,13 @@ def reopen(
     """The context of a run in the log, with its own connection ids unless others are given. Raises as `prepare` does."""
     spark_submit.check(settings)
     ref = bundle.parse_ref(run.spec.pipeline_ref, Path(run.spec.bundle_root))
-    pipeline, ref = load_kept(store, run, lambda: (bundle.load(ref), ref))
+    code = newest(store, run)
+    pipeline, ref = load_kept(store, run, lambda: (bundle.load(ref), ref), code)
     check_graph(run, pipeline.fingerprint()["graph"], pipeline.describe())
     urls, _ = _urls(connection_ids or run.spec.connections, known, pipeline)
     check_sql_urls(pipeline, urls)
     check_table_databases(pipeline, urls.__getitem__)
-    return _context(store, log_url, payloads, run, pipeline, ref, urls, settings, work_dir)
+    return _context(store, log_url, payloads, run, pipeline, ref, urls, settings, work_dir, code=code)
 
 
 def take_new_code(store: LogStore, run: Run, group: str, by: str) -> int:
@@ -228,8 +230,11 @@ def _context(
     urls: Mapping[str, str],
     settings: SparkSettings,
     work_dir: Path = WORK_DIR,
+    *,
+    code: int,
 ) -> LaunchContext:
     return LaunchContext(
+        code=code,
         store=store,
         log_url=log_url,
         run=run,
