@@ -47,6 +47,15 @@ class RangeSource(SourceOperator):
     def frame(self, spark: Any, params: Mapping[str, Any], start: Offset, end: Offset) -> SparkFrame:
         """The records behind `start`, up to and including `end`, as a lazy DataFrame. Raises SourceChanged."""
 
+    def observed(self, params: Mapping[str, Any], start: Offset, end: Offset) -> Any:
+        """What tells in the driver whether the range is still what it was; compared for equality.
+
+        `frame` is lazy: Spark reads later than it looks. So this is asked before `frame`, and again when Spark has read and
+        before an event is made of it: another answer parks the group, and nothing of the range is kept. The default sees
+        nothing.
+        """
+        return None
+
     def action(self, params: Mapping[str, Any]) -> dict[str, Any]:
         """The first range; the limit of the run is its ``plan``."""
         first, limit = self.first(params), self.last(params)

@@ -29,6 +29,7 @@ from airflow_logio.errors import (
     LogioError,
     LogUnavailable,
     OperatorFailed,
+    SourceChanged,
 )
 from airflow_logio.protocol.commit_queue import DiscardOrder, ReadOrder, SourceOrder
 from airflow_logio.protocol.values import FIRST_EVENT_ID
@@ -287,15 +288,28 @@ class SourceReader:
         assert evaluation is not None, f"{self._name} has ranges, and nothing evaluates them"
         if not read.offset and not is_empty(action):
             crash_here(CrashPoint.BEFORE_READ)
-            payload = self._replayed(
-                what,
-                lambda: evaluation.range(self._name, self._params, action[START], action[END], read.action_id),
-            )
+            payload = self._replayed(what, lambda: self._evaluated(evaluation, action, read.action_id))
             crash_here(CrashPoint.AFTER_READ)
             self._check_wanted()
             self._mailbox.put_input(ReadRange(self._name, payload), 0)
             self._offset = 1
         self._mailbox.put_input(self._end(action), 0)
+
+    def _evaluated(self, evaluation: Evaluation, action: Mapping[str, Any], number: int) -> Evaluated:
+        """The event of a range that did not change while Spark read it. Raises `SourceChanged`, and as `Evaluation.range`."""
+        operator, start, end = self._operator, action[START], action[END]
+        assert isinstance(operator, RangeSource)
+        with self._connections.calls.call("observed", self._point()):
+            before = operator.observed(self._params, start, end)
+        payload = evaluation.range(self._name, self._params, start, end, number)
+        with self._connections.calls.call("observed", self._point()):
+            after = operator.observed(self._params, start, end)
+        if after != before:
+            raise SourceChanged(
+                f"{self._where()}: the range from {start} to {end} was changed while it was read: it was {before}, and is "
+                f"{after}. Nothing of it was used: put it back as it was, or start a fresh run"
+            )
+        return payload
 
     def _bring(self, batches: Iterator[SourceBatch]) -> None:
         """Hand over the batches, starting after the last one that was handed over: a replay resumes there."""

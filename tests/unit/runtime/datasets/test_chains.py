@@ -19,7 +19,7 @@ import pytest
 
 from airflow_logio import DatasetWriter, FolderSource, Pipeline, TableWriter, stateless
 from airflow_logio.dataflow.call_limits import CallLimit
-from airflow_logio.errors import ExternalUnavailable, LogInconsistent, OperatorFailed
+from airflow_logio.errors import ExternalUnavailable, LogInconsistent, OperatorFailed, SourceChanged
 from airflow_logio.runtime.datasets import dataset_jobs
 from airflow_logio.runtime.driver.epoch import GroupEpoch, operators_of
 from airflow_logio.runtime.driver.epoch_settings import EpochSettings
@@ -393,6 +393,20 @@ def test_a_group_that_halts_does_not_wait_for_its_job_which_is_a_call_meanwhile(
     assert not tracker.getActiveJobsIds(), "it was cancelled"
     assert said == "`job` of what comes of read action 1 of operator 'raw' of operator 'save'" and 0.9 < seconds < 60
     assert over is not None and over[0].point.operator == "save", "the limit of the operator whose files it makes"
+
+
+def test_a_file_that_is_overwritten_before_spark_reads_it_is_noticed_and_not_used(work: Work) -> None:
+    """A DataFrame is lazy: Spark reads after the source has looked at its files."""
+
+    def overwriting(orders: Any) -> Any:
+        pq.write_table(pa.table({"id": list(range(1000, 1100))}), work.orders / "0.parquet")
+        return orders
+
+    bad = work.pipeline.operator("bad", stateless(mode="dataframe")(overwriting), work.raw)
+    work.pipeline.writer("save", DatasetWriter("lake", "out"), bad)
+    with pytest.raises(SourceChanged, match=r"source 'raw', read action 1 .* was changed while it was read"):
+        work.run("bad", "save")
+    assert work.published("out") == []
 
 
 def test_a_full_disk_is_a_store_that_is_unavailable(tmp_path: Path, sessions: SparkSessions) -> None:
