@@ -60,6 +60,13 @@ def type_name(value: Any) -> str:
     return name if hint is None else f"{name} ({hint})"
 
 
+def is_spark_frame(value: object) -> bool:
+    """A DataFrame of Spark, classic or Connect, without importing Spark: a pipeline's module may do without it."""
+    return any(
+        base.__module__.startswith("pyspark.sql") and base.__name__ == "DataFrame" for base in type(value).__mro__
+    )
+
+
 def library_of(value: Any) -> str:
     """The top-level package of a value's type."""
     return type(value).__module__.partition(".")[0]

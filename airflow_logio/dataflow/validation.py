@@ -13,6 +13,7 @@ from airflow_logio.dataflow.action_writers import GUARANTEES, ActionWriter
 from airflow_logio.dataflow.dataset_writer import DatasetWriter
 from airflow_logio.dataflow.definition import Definition
 from airflow_logio.dataflow.frame_operators import FrameOperator
+from airflow_logio.dataflow.function_operators import FrameWindowOperator
 from airflow_logio.dataflow.graph import Graph
 from airflow_logio.dataflow.group_order import groups_in_order
 from airflow_logio.dataflow.lineage_scopes import has_path
@@ -81,10 +82,12 @@ def _check_mode(definition: Definition, name: str, operator: Operator) -> None:
 
 
 def _check_frames(definition: Definition, name: str, operator: Operator) -> None:
+    if isinstance(operator, FrameWindowOperator):
+        return
     if not isinstance(operator, FrameOperator | RangeSource | DatasetWriter):
         definition.refuse(
             f"operator {name!r} runs in mode 'dataframe', so its class must be a FrameOperator (stateless functions), a "
-            "RangeSource or a DatasetWriter; windows run in mode 'executors'"
+            "RangeSource or a DatasetWriter; a window is for a @generate function"
         )
     if operator.on_error != "fail":
         definition.refuse(

@@ -59,14 +59,14 @@ class GroupProtocol:
         """Whether events are handed over in memory.
 
         The chain is cut where they must wait: for write actions, for a turn, and in front of a chain that is evaluated
-        before the group gets its events, because an operator of another kind makes its events within the group.
+        before the group gets its events, because an operator of another kind, or a window, makes its events within the group.
         """
         if receiver.operator not in self.operators:
             return False
         before, behind = self.operators[sender.operator].spec, self.operators[receiver.operator]
         if before.sends_after_writes or behind.order is not None:
             return False
-        return before.evaluated or not behind.spec.evaluated
+        return before.hands_on or not behind.spec.evaluated
 
     def inputs_from_log(self) -> list[Port]:
         """Input ports of the group whose events are pulled from the log and whose stream has not ended."""
@@ -118,7 +118,7 @@ class GroupProtocol:
     def generated(
         self, operator: str, results: Iterable[tuple[str, Sequence[Output]]], reads: Sequence[Read] = ()
     ) -> None:
-        """A job of mode ``executors`` has ended: Step 4 of Algorithm 3 for its Input Sets, in the order triggered.
+        """A job has ended: Step 4 of Algorithm 3 for its Input Sets, in the order triggered.
 
         `reads` are the read actions of the whole job, one action each, with a row per Input Set (design D6).
         """
@@ -194,7 +194,7 @@ class GroupProtocol:
             self._release(self.operators[operator], connection, last)
 
     def set_aside(self, operator: str, inset_id: str, error: str) -> None:
-        """A job of mode ``executors`` has found that the generation of one Input Set raises (quarantine)."""
+        """A job has found that the generation of one Input Set raises (quarantine)."""
         protocol = self.operators[operator]
         protocol.set_aside(inset_id, error, self.ledger)
         self._after_update(protocol)

@@ -3,7 +3,7 @@
 Pure: no thread, no clock, no database. The driver's main thread runs a `GroupLoop` over its mailbox. The simulator runs the
 same object one step at a time, so what a schedule shows is true of the code that ships. The state machines of the other
 threads stand beside it: `Life` (in which order an epoch begins), `CommitQueue` (the committer), `WriteQueue` (a writer),
-`JobQueue` (jobs of mode ``executors``).
+`JobQueue` (the jobs of asynchronous operators).
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Readers(Protocol):
 
 
 class Jobs(Protocol):
-    """Jobs of mode ``executors``."""
+    """The jobs of asynchronous operators."""
 
     def is_full(self) -> bool: ...
 

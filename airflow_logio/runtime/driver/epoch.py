@@ -134,7 +134,9 @@ class GroupEpoch:
         self._channel: Channel | None = None
         self._back_pressure: BackPressure
         """Exists once the threads have started: it depends on what the log says was sent."""
-        self._generation = Generation(protocol, settings, self._members, self._mailbox.put)
+        self._generation = Generation(
+            protocol, settings, self._members, self._mailbox.put, self._evaluation, self._payloads
+        )
         first = settings.run.spec.actions
         self._loop = GroupLoop(
             protocol,

@@ -20,6 +20,7 @@ from msgspec.structs import replace
 from airflow_logio.authored_frames import authored_frames
 from airflow_logio.dataflow.dataset_writer import DatasetWriter
 from airflow_logio.dataflow.frame_operators import FrameOperator
+from airflow_logio.dataflow.function_operators import FrameWindowOperator
 from airflow_logio.dataflow.operators import Operator, SparkFrame
 from airflow_logio.dataflow.sources import RangeSource
 from airflow_logio.errors import (
@@ -35,6 +36,7 @@ from airflow_logio.protocol.values import Event, ExecutionMode, Kind, Port
 from airflow_logio.runtime.datasets.dataset_jobs import frame_of, frame_of_table, materialized, probe, schema_of
 from airflow_logio.runtime.datasets.determinism import FRAMES_SAFETY, check_repeatable
 from airflow_logio.runtime.datasets.evaluated import Evaluated, Outputs
+from airflow_logio.runtime.datasets.frame_windows import windows_of
 from airflow_logio.runtime.driver.epoch_settings import EpochSettings
 from airflow_logio.runtime.driver.mailbox import Closed
 from airflow_logio.runtime.payloads import EpochPayloads
@@ -46,6 +48,8 @@ T = TypeVar("T")
 
 MOST_LINES = 12
 """Of what Spark says of a failed job."""
+RETRY_SECONDS = 1.0
+"""Between two attempts of a job while the payload store is unavailable."""
 CANCEL_SECONDS = 0.5
 """Jobs are cancelled so often until the threads that started them have ended: one may just have been submitted."""
 
@@ -93,9 +97,15 @@ class Evaluation:
         def evaluated() -> Evaluated:
             given = event.payload
             session = self._settings.sessions.get()
-            frame = frame_of(session, given) if isinstance(given, Dataset) else frame_of_table(session, given)
+            dataset = given if isinstance(given, Dataset) else None
+            if dataset is None and self._has_windows(receiver):  # which looks at the records itself
+                return Evaluated(schema=schema_of(frame_of_table(session, given.slice(0, 0))), given=given)
+            frame = frame_of_table(session, given) if dataset is None else frame_of(session, dataset)
+            if dataset is not None and self._has_windows(receiver):
+                windows = self._windows(receiver, dataset, frame, at)
+                return Evaluated(dataset, schema_of(frame), windows=windows)
             then, writes = self._received(receiver, frame, f"{event.sender}.{event.event_id}", at)
-            return Evaluated(given if isinstance(given, Dataset) else None, schema_of(frame), then, writes)
+            return Evaluated(dataset, schema_of(frame), then, writes)
 
         return replace(event, payload=self._running(where, at, evaluated))
 
@@ -112,6 +122,19 @@ class Evaluation:
             return self._sent(Port(source, operator.outputs[0]), frame, str(number), at)
 
         return self._running("", at, evaluated)  # the thread of the source says where it is
+
+    def job(self, what: str, at: FailurePoint, evaluate: Callable[[], T]) -> T:
+        """What a job of Input Sets makes; `what` describes it. Waits while the payload store is unavailable: the limit of the
+        call that this thread is in does not count that.
+
+        Raises as `event`, except `LogUnavailable`.
+        """
+        while True:
+            try:
+                return self._running("", at, evaluate, what)
+            except LogUnavailable:
+                with self._settings.connections.calls.inner("store", limited=False):
+                    self._stopping.wait(RETRY_SECONDS)
 
     # --- called by the main thread ------------------------------------------------------------------------------------
 
@@ -154,12 +177,34 @@ class Evaluation:
             frame = frame_of(self._settings.sessions.get(), dataset)
         then: dict[Port, Outputs] = {}
         writes: dict[str, Dataset] = {}
+        windows: dict[Port, Mapping[int, int]] = {}
         for receiver in receivers:
-            if self.wants(receiver):
+            if self._has_windows(receiver):
+                assert dataset is not None, "a window is a border"
+                windows |= self._windows(receiver, dataset, frame, at)
+            elif self.wants(receiver):
                 further, written = self._received(receiver, frame, number, at)
                 then |= further
                 writes |= written
-        return Evaluated(dataset, schema_of(frame), then, writes)
+        return Evaluated(dataset, schema_of(frame), then, writes, windows)
+
+    def _has_windows(self, receiver: Port) -> bool:
+        return isinstance(self._members[receiver.operator], FrameWindowOperator)
+
+    def _windows(
+        self, receiver: Port, dataset: Dataset, frame: SparkFrame, at: FailurePoint
+    ) -> Mapping[Port, Mapping[int, int]]:
+        """In which windows of time the records of a dataset are; nothing where windows count events."""
+        operator = self._members[receiver.operator]
+        assert isinstance(operator, FrameWindowOperator)
+        grid = operator.window.grid()
+        if grid is None:
+            return {}
+        self._check_wanted()
+        try:
+            return {receiver: windows_of(dataset, frame, grid)}
+        except OperatorFailed as error:
+            self._fail(error, f"operator {receiver.operator!r}", at)
 
     def _received(
         self, receiver: Port, frame: SparkFrame, number: str, at: FailurePoint
@@ -196,13 +241,16 @@ class Evaluation:
         """Whether the events of an output port are materialized."""
         if self._protocol.is_logged(sender) or len(receivers) > 1:
             return True
-        return any(not self.wants(one) or len(self._members[one.operator].outputs) > 1 for one in receivers)
+        return any(
+            not self.wants(one) or self._has_windows(one) or len(self._members[one.operator].outputs) > 1
+            for one in receivers
+        )
 
-    def _running(self, where: str, at: FailurePoint, evaluate: Callable[[], T]) -> T:
+    def _running(self, where: str, at: FailurePoint, evaluate: Callable[[], T], described: str = "") -> T:
         self._check_wanted()
         with self._blaming(where, at):
             session = self._settings.sessions.get()
-            what = where or f"source {at.operator!r}, {at.action}"
+            what = described or where or f"source {at.operator!r}, {at.action}"
             session.sparkContext.setJobGroup(self._job_group, f"{self._settings.group}: {what}", interruptOnCancel=True)
             for name, value in FRAMES_SAFETY.items():
                 session.conf.set(name, value)  # a function may have changed what nobody switches off

@@ -131,7 +131,7 @@ class Payloads:
             paths = [own.path for ref in refs if (own := Reference.own(ref)) is not None]
             files = self._files_of(paths)
             self._storage.remove(files)
-            for folder in {PurePosixPath(file).parent for file in files}:  # one folder, one dataset
+            for folder in {PurePosixPath(file).parent for file in files}:  # empty after the last of its datasets
                 with suppress(OSError):
                     (Path(self.shared_folder()) / folder).rmdir()
             self._storage.remove(paths)

@@ -33,6 +33,36 @@ class NoPartition(ValueError):
     """A value that is no name of a partition."""
 
 
+class ForeignInputSet(ValueError):
+    """A row that belongs to no Input Set of the job."""
+
+
+def written_sets(
+    root: str, folder: str, column: str, count: int, batches: Iterable[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
+    """As `written`, by a column whose values are 0 to `count` - 1. Raises `ForeignInputSet` for any other."""
+
+    def checked() -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            _check_places(batch, column, count)
+            yield batch
+
+    yield from written(root, folder, (column,), checked())
+
+
+def _check_places(batch: pa.RecordBatch, column: str, count: int) -> None:
+    import pyarrow.compute as pc
+
+    values = batch.column(column)
+    low, high = pc.min_max(values).as_py().values()
+    if values.null_count or (low is not None and (low < 0 or high >= count)):
+        found = "null" if values.null_count else str(low if low < 0 else high)
+        raise ForeignInputSet(
+            f"column {column!r} of the Spark function's result is {found} somewhere, but the job has {count:,} Input Sets, "
+            "counted from 0; it must be passed on unchanged"
+        )
+
+
 def written(
     root: str, folder: str, partition_by: Sequence[str], batches: Iterable[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:

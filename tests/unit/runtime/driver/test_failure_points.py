@@ -14,7 +14,7 @@ from airflow_logio.protocol.effects import SetAside
 from airflow_logio.protocol.logic import OperatorSpec
 from airflow_logio.protocol.recovery import LoggedEvent, Recovered
 from airflow_logio.protocol.values import Event, Kind, Port
-from airflow_logio.runtime.driver.jobs import JobRunner
+from airflow_logio.runtime.driver.jobs import TableJobs
 from airflow_logio.runtime.driver.logic_adapters import StatefulLogic, StatelessLogic
 from airflow_logio.runtime.systems.connections import Connections, WriterIdentity
 from tests.support.logics import FEED, Group, end, fed, of
@@ -249,7 +249,7 @@ def test_a_job_names_the_events_of_the_input_set_to_blame() -> None:
     group.step(*(fed(number) for number in range(1, 5)))
     operator = group.protocol.operators["op"]
     errors: list[BaseException] = []
-    runner = JobRunner(
+    runner = TableJobs(
         "p",
         "op",
         Job(),  # type: ignore[arg-type]
