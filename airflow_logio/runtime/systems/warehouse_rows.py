@@ -6,6 +6,7 @@ connections find it, whatever their default schema is.
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import sqlalchemy as sa
@@ -28,6 +29,7 @@ marker_table = sa.Table(
 )
 
 
+@cache  # one object per schema, so that SQLAlchemy compiles each statement once and not for every write
 def owner_table(schema: str | None) -> sa.Table:
     """The owners of the tables of a schema."""
     return sa.Table(
