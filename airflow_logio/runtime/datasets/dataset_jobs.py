@@ -47,19 +47,34 @@ def materialized(
     `where` names what it will be the body of. Raises what the job raises, `LogUnavailable`, and `OperatorFailed` for columns
     that cannot be written.
     """
-    _check_columns(frame, partition_by)
+    check_columns(frame, partition_by)
+    files = in_order(written_files(payloads, purpose, frame, partition_by))
+    kept = frame.drop(*partition_by) if partition_by else frame
+    dataset = payloads.put(where, purpose, Manifest(schema_of(kept), arrow_schema_of(kept), files))
+    crash_here(CrashPoint.AFTER_MANIFEST)
+    return dataset
+
+
+def written_files(
+    payloads: EpochPayloads,
+    purpose: str,
+    frame: SparkFrame,
+    partition_by: Sequence[str] = (),
+    most_bytes: int | None = None,
+) -> list[DataFile]:
+    """Run the job that writes the records of a DataFrame. Files are durable when this returns; nothing names them yet.
+
+    They are in no order. `most_bytes` is the size at which a task begins another one. Raises what the job raises, and
+    `LogUnavailable`.
+    """
     folder = payloads.new_folder(purpose)
-    write = partial(task_files.written, payloads.root, folder, tuple(partition_by))
+    write = partial(task_files.written, payloads.root, folder, tuple(partition_by), most_bytes=most_bytes)
     crash_here(CrashPoint.BEFORE_DATASET_JOB)
     lines = frame.mapInArrow(write, task_files.RESULT).toArrow().to_pylist()
     crash_here(CrashPoint.AFTER_DATASET_JOB)
-    files = in_order([_file(line) for line in lines])
-    kept = frame.drop(*partition_by) if partition_by else frame
+    files = [_file(line) for line in lines]
     _check_seen(payloads.root, files)
-    manifest = Manifest(schema_of(kept), schema_text(_arrow_schema(kept)), files)
-    dataset = payloads.put(where, purpose, manifest)
-    crash_here(CrashPoint.AFTER_MANIFEST)
-    return dataset
+    return files
 
 
 def frame_of(session: Any, dataset: Dataset) -> SparkFrame:
@@ -144,7 +159,8 @@ def _file(line: dict[str, Any]) -> DataFile:
     return DataFile(line["path"], line["size"], line["records"], line["footer"], partition)
 
 
-def _check_columns(frame: SparkFrame, partition_by: Sequence[str]) -> None:
+def check_columns(frame: SparkFrame, partition_by: Sequence[str] = ()) -> None:
+    """Raises `OperatorFailed` for columns that cannot be written, without a job."""
     names = frame.columns
     if not names:
         raise OperatorFailed("the DataFrame has no columns, so its records cannot be written: select some")
@@ -187,8 +203,9 @@ def _all_nullable(value: Any) -> Any:
     return [_all_nullable(item) for item in value] if isinstance(value, list) else value
 
 
-def _arrow_schema(frame: SparkFrame) -> pa.Schema:
-    return frame.limit(0).toArrow().schema
+def arrow_schema_of(frame: SparkFrame) -> str:
+    """The schema of a DataFrame as Arrow has it, as `schema_text`."""
+    return schema_text(frame.limit(0).toArrow().schema)
 
 
 def _json(text: str) -> Any:

@@ -14,10 +14,11 @@ import pyarrow as pa
 from airflow_logio.errors import ConfigurationError, LogInconsistent, LogioError, LogUnavailable
 from airflow_logio.runtime.payloads.dataset import Dataset
 from airflow_logio.runtime.payloads.local import LocalStorage, make_durable
-from airflow_logio.runtime.payloads.manifests import SUFFIX, Manifest, is_manifest, manifest_of
+from airflow_logio.runtime.payloads.manifests import SUFFIX, DataFile, Manifest, is_manifest, manifest_of
 from airflow_logio.runtime.payloads.objects import ObjectStorage
 from airflow_logio.runtime.payloads.roots import check_shared, is_local, local_path, redacted, shown
 from airflow_logio.runtime.payloads.storage import Storage
+from airflow_logio.runtime.payloads.stored_frames import StoredFrame, is_stored_frame, stored_frame_of
 from airflow_logio.runtime.systems.arrow import decode
 from airflow_logio.store.rules.patience import Patience
 from airflow_logio.store.rules.payload_references import Reference
@@ -124,31 +125,45 @@ class Payloads:
     def remove(self, refs: Iterable[str]) -> None:
         """Remove payloads that the log does not name any more; those that are gone already are no error.
 
-        Of a dataset the manifest goes last, so that a removal that was cut short can be repeated. The author removes
-        references of their own making (operators written by hand).
+        Of a dataset the manifest goes last, so that a removal that was cut short can be repeated. Of a stored effect of Spark
+        go the files that are no event's. The author removes references of their own making (operators written by hand).
         """
         with self._translated():
             paths = [own.path for ref in refs if (own := Reference.own(ref)) is not None]
             files = self._files_of(paths)
             self._storage.remove(files)
-            for folder in {PurePosixPath(file).parent for file in files}:  # one folder, one dataset
+            for folder in {PurePosixPath(file).parent for file in files}:  # the last one of it makes it empty
                 with suppress(OSError):
                     (Path(self.shared_folder()) / folder).rmdir()
             self._storage.remove(paths)
 
     def manifest(self, path: str) -> Manifest | None:
         """A manifest by its path; None if there is none. Raises `LogInconsistent`, `LogUnavailable`."""
+        data = self._by_path(path)
+        return None if data is None else manifest_of(path, data)
+
+    def stored_frame(self, path: str) -> StoredFrame | None:
+        """A stored effect of Spark by its path. As `manifest`."""
+        data = self._by_path(path)
+        return None if data is None else stored_frame_of(path, data)
+
+    def _by_path(self, path: str) -> bytes | None:
         with self._translated():
             try:
                 with self._storage.open(path) as file:
-                    data: bytes = file.read()
+                    return bytes(file.read())
             except FileNotFoundError:
                 return None
-        return manifest_of(path, data)
 
     def _files_of(self, paths: Iterable[str]) -> list[str]:
-        manifests = (self.manifest(path) for path in paths if is_manifest(path))
-        return [file.path for manifest in manifests if manifest is not None for file in manifest.files]
+        """The files that go with these."""
+        found: list[DataFile] = []
+        for path in paths:
+            if is_manifest(path) and (manifest := self.manifest(path)) is not None:
+                found += manifest.files
+            elif is_stored_frame(path) and (stored := self.stored_frame(path)) is not None:
+                found += stored.own_files()
+        return [file.path for file in found]
 
     def shared_folder(self) -> str:
         """The root as a folder. Raises `ConfigurationError` if it is none."""
