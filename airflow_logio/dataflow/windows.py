@@ -69,6 +69,11 @@ class Window(ABC):
         """Names what `progress` counts: the same for windows that close at the same time."""
         return ""
 
+    def ordered_on(self) -> str | None:
+        """The column by which events must come in order, because a later record closes earlier Input Sets; None (the default)
+        if they may come in any order."""
+        return None
+
     def progress(self, event: InputEvent) -> str | None:
         """How far the stream has come with this event, as text that sorts like time; None if it does not say.
 
@@ -159,6 +164,9 @@ class Tumbling(Window):
 
     def progress_name(self) -> str:
         return f"{self.on}/{window_seconds(self.length)}" + ("/weeks" if window_origin(self.length) else "")
+
+    def ordered_on(self) -> str:
+        return self.on
 
     def progress(self, event: InputEvent) -> str | None:
         """The latest window of its records."""

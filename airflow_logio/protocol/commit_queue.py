@@ -86,7 +86,16 @@ class DiscardOrder:
     """Reference of the stored effect; None if the reader that gets this order has stored it itself."""
 
 
-SourceOrder = ReadOrder | DiscardOrder
+@dataclass(frozen=True, slots=True)
+class ForgetOrder:
+    """The event of a read action is in the log: tell the external system that it may forget what was read up to its end."""
+
+    operator: str
+    action_id: int
+    action: Mapping[str, Any]
+
+
+SourceOrder = ReadOrder | DiscardOrder | ForgetOrder
 
 
 @dataclass(slots=True)
@@ -120,6 +129,8 @@ def hand_over(effects: fx.Effects) -> HandOver:
                 found.sources.append(ReadOrder(operator, action_id, action))
             case fx.ReadDone(operator, _, action_id):
                 found.sources.append(DiscardOrder(operator, action_id))
+            case fx.MayForget(operator, action_id, action):
+                found.sources.append(ForgetOrder(operator, action_id, action))
             case fx.DrainGroup():
                 found.drained = True
     return found

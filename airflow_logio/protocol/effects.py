@@ -159,6 +159,15 @@ class DropRead(Value, frozen=True):
     action_id: int
 
 
+class MayForget(Value, frozen=True):
+    """The one event of a replayable read action is in the log, and with it all that was made of it: the external system may
+    forget what was read. No step of the paper's, and no row: it is handed over when it is durable."""
+
+    operator: str
+    action_id: int
+    action: Mapping[str, Any]
+
+
 class Release(Value, frozen=True):
     """Steps 5 and 6 of Algorithm 3 swapped: the writes are done, so events `first` to `last` are sent, `rows` rows."""
 
@@ -287,6 +296,7 @@ Effect = (
     | CompleteReadAction
     | ReadDone
     | DropRead
+    | MayForget
     | Release
     | SetAside
     | Collect

@@ -147,7 +147,7 @@ class GroupProtocol:
                 about = {READ_ACTION_ID: source.action_id, **output.about}
                 output = Emit(output.port, output.payload, output.records, output.body, about)  # noqa: PLW2901
             self._emit(source, output, None, has_read=False)
-        source.advance(offset)
+        source.advance(offset, self.ledger)
 
     def store_effect(self, operator: str, ref: str, records: int) -> None:
         """The effect of a non-replayable read action is stored at `ref` (Algorithm 1 Step 2.b)."""
@@ -185,6 +185,10 @@ class GroupProtocol:
     def effect_dropped(self, operator: str, action_id: int) -> None:
         """The stored effect of a used-up read action is discarded (Algorithm 1 Step 2.d)."""
         self.source(operator).dropped(action_id, self.ledger)
+
+    def forgotten(self, operator: str, action_id: int) -> None:
+        """The external system may have forgotten what was read up to the end of a read action: it was told to."""
+        self.source(operator).forgotten(action_id)
 
     def writes_done(self, operator: str, connection: str, first: int, last: int, records: int) -> None:
         """The external system has applied write actions `first` to `last` (Algorithm 5 Step 3)."""
@@ -231,11 +235,12 @@ class GroupProtocol:
         return protocol
 
     def is_finished(self) -> bool:
-        """Every operator has ended and sent what it held, and every stored effect is discarded."""
+        """Every operator has ended and sent what it held, every stored effect is discarded, and sources were told what they
+        may forget."""
         return all(
             operator.context.finished
             and not operator.context.outbox
-            and not (isinstance(operator, SourceProtocol) and operator.to_drop())
+            and not (isinstance(operator, SourceProtocol) and (operator.to_drop() or operator.to_forget()))
             for operator in self.operators.values()
         )
 

@@ -109,6 +109,8 @@ class OperatorSpec:
     """Every event is an Input Set of its own: the marks already tell which ones are closed."""
     replayable: bool = True
     """The read actions of a source return the same records again (Algorithm 1 Step 3 instead of Step 2)."""
+    forgets: bool = False
+    """A source whose read actions have one event each, and which is told when it may forget what was read."""
     port_order: tuple[str, ...] = ()
     """The cyclic order in which events of the input ports are used; empty if there is none."""
     sends_after_writes: bool = False

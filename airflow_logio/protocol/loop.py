@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 from airflow_logio.protocol import effects as fx
-from airflow_logio.protocol.commit_queue import DiscardOrder, HandOver, ReadOrder, SourceOrder
+from airflow_logio.protocol.commit_queue import DiscardOrder, ForgetOrder, HandOver, ReadOrder, SourceOrder
 from airflow_logio.protocol.group import GroupProtocol
 from airflow_logio.protocol.logic import Emit, Output, Read
 from airflow_logio.protocol.recovery import Recovered
@@ -136,6 +136,8 @@ class GroupLoop:
         source = self.protocol.source(name)
         for action_id, ref in source.to_drop():
             yield DiscardOrder(name, action_id, ref)
+        if (used := source.to_forget()) is not None:
+            yield ForgetOrder(name, *used)
         if source.action is None:
             if not drains:
                 self.protocol.begin_source(name, self._first_actions[name])
@@ -200,6 +202,11 @@ class GroupLoop:
         """A stored effect is discarded (Algorithm 1 Step 2.d)."""
         self.note(now)
         self.protocol.effect_dropped(operator, action_id)
+
+    def forgotten(self, operator: str, action_id: int, now: float) -> None:
+        """A source was told what it may forget."""
+        self.note(now)
+        self.protocol.forgotten(operator, action_id)
 
     def applied(self, applied: Applied, now: float) -> None:
         """The external system has applied write actions (Algorithm 5 Step 3)."""

@@ -54,6 +54,7 @@ EVERY_KIND: fx.Effects = [
     fx.CompleteReadAction("source", "source", 1),
     fx.ReadDone("drain", "queue", 1),
     fx.DropRead("drain", "queue", 1),
+    fx.MayForget("source", 1, {"end": 1}),
     fx.LogRead("receiver", "wh", 1, {}, ("A",), 1, None, b"r"),
     fx.Collect(("nobody",), 10),
     fx.SweepShared(Port("nobody", "out"), 0, 10),

@@ -19,6 +19,8 @@ IN_SPARK = [point for point in named("_job") if point not in IN_LAKES]
 """test_spark_drivers.py: passed by drivers with a Spark session only."""
 IN_STORES = named("_store", "_drop")
 """test_sources.py: by sources that cannot be replayed."""
+IN_FORGETS = named("_forget")
+"""test_spark_sources.py: by sources of ranges that forget."""
 IN_PAYLOADS = named("_body", "_sweep")
 """test_sources.py: by drivers whose bodies are too large for the log."""
 IN_REMOVALS = named("_removal")
@@ -42,6 +44,7 @@ ELSEWHERE = frozenset(
     IN_SPARK
     + IN_LAKES
     + IN_STORES
+    + IN_FORGETS
     + IN_PAYLOADS
     + IN_REMOVALS
     + IN_DRAINS

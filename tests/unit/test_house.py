@@ -92,7 +92,7 @@ PUBLIC = re.findall(
     IdempotentWriter InputEvent InputSet LeastLoaded LineageScope ManualOperator Marker Merger Node Operator
     ParquetSource ParquetWriter Partition Pipeline
     PortTable QuerySource RangeSource Replicated RoundRobin SinkOperator SourceBatch SourceConnection SourceOperator
-    StatefulOperator StatelessOperator Sums Synchronized TableRead TableWriter Tumbling Window WindowedOperator
+    SparkSource StatefulOperator StatelessOperator Sums Synchronized TableRead TableWriter Tumbling Window WindowedOperator
     WriteAction WriterOperator __version__ generate lineage_paths lineage_ports open_store stateless
     """,
 )

@@ -39,9 +39,10 @@ from airflow_logio.runtime.driver.source_reader import (
     PLAN,
     Discarded,
     Exhausted,
+    Forgotten,
     HandedOver,
     ReadBatch,
-    ReadRange,
+    ReadFrame,
     SourceReader,
     SourceReaders,
     Stored,
@@ -323,10 +324,12 @@ class GroupEpoch:
             case (Port() as receiver, Event() as event):
                 self._load.took(1, event.records)
                 loop.deliver(receiver, event, now)
-            case ReadBatch() | ReadRange() | Stored() | HandedOver() | Exhausted():
+            case ReadBatch() | ReadFrame() | Stored() | HandedOver() | Exhausted():
                 self._observe_source(item, now)
             case Discarded(operator, action_id):
                 loop.discarded(operator, action_id, now)
+            case Forgotten(operator, action_id):
+                loop.forgotten(operator, action_id, now)
             case Generated():
                 self._observe_job(item, now)
             case Applied():
@@ -334,16 +337,16 @@ class GroupEpoch:
             case Failure(error):
                 raise error
 
-    def _observe_source(self, item: ReadBatch | ReadRange | Stored | HandedOver | Exhausted, now: float) -> None:
+    def _observe_source(self, item: ReadBatch | ReadFrame | Stored | HandedOver | Exhausted, now: float) -> None:
         loop = self._loop
         match item:
             case ReadBatch(operator, table, offset, about):
                 outputs = self._members[operator].outputs if table.num_rows else ()
                 emits = [Emit(port, table, table.num_rows, about=about) for port in outputs]
                 loop.emit(operator, emits, offset, now)
-            case ReadRange(operator, payload):
+            case ReadFrame(operator, payload, records, offset, about):
                 (port,) = self._members[operator].outputs
-                loop.emit(operator, [Emit(port, payload, payload.num_rows)], 1, now)
+                loop.emit(operator, [Emit(port, payload, records, about=about)], offset, now)
             case Stored(operator, ref, records, end):
                 if loop.reads_on(operator):
                     loop.store_effect(operator, ref, records, now)

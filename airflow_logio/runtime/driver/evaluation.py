@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import logging
 import os
+import pickle
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -20,8 +21,10 @@ from msgspec.structs import replace
 from airflow_logio.authored_frames import authored_frames
 from airflow_logio.dataflow.dataset_writer import DatasetWriter
 from airflow_logio.dataflow.frame_operators import FrameOperator
-from airflow_logio.dataflow.operators import Operator, SparkFrame
-from airflow_logio.dataflow.sources import RangeSource
+from airflow_logio.dataflow.frames import needed_spark_frame
+from airflow_logio.dataflow.operators import Operator, SourceOperator, SparkFrame
+from airflow_logio.dataflow.sources import RangeSource, SparkSource
+from airflow_logio.dataflow.unavailability import is_outage
 from airflow_logio.errors import (
     ExternalUnavailable,
     FailurePoint,
@@ -35,6 +38,7 @@ from airflow_logio.protocol.values import Event, ExecutionMode, Kind, Port
 from airflow_logio.runtime.datasets.dataset_jobs import frame_of, frame_of_table, materialized, probe, schema_of
 from airflow_logio.runtime.datasets.determinism import FRAMES_SAFETY, check_repeatable
 from airflow_logio.runtime.datasets.evaluated import Evaluated, Outputs
+from airflow_logio.runtime.datasets.spark_effects import StoredEvent, store_frame
 from airflow_logio.runtime.driver.epoch_settings import EpochSettings
 from airflow_logio.runtime.driver.mailbox import Closed
 from airflow_logio.runtime.payloads import EpochPayloads
@@ -44,6 +48,10 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
+_NOT_SHIPPED = (
+    ". What a function works with in tasks of Spark is sent to them: make locks, sessions, open files and connections inside "
+    "of it, and hand in what they are made of"
+)
 MOST_LINES = 12
 """Of what Spark says of a failed job."""
 CANCEL_SECONDS = 0.5
@@ -107,11 +115,47 @@ class Evaluation:
 
         def evaluated() -> Evaluated:
             session = self._settings.sessions.get()
-            with self._settings.connections.calls.call("frame", at):
-                frame = operator.frame(session, params, start, end)
+            with self._asking(operator), self._settings.connections.calls.call("frame", at):
+                made = operator.frame(session, params, start, end)
+            frame = needed_spark_frame(made, f"frame() of {type(operator).__name__}")
             return self._sent(Port(source, operator.outputs[0]), frame, str(number), at)
 
         return self._running("", at, evaluated)  # the thread of the source says where it is
+
+    def effect(self, source: str, params: Mapping[str, Any], number: int) -> tuple[str, int]:
+        """Store the whole effect of read action `number` of a source: its reference, and its records. Raises as `range`."""
+        operator = self._members[source]
+        assert isinstance(operator, SparkSource)
+        at, port = FailurePoint(source, action=f"read action {number}"), Port(source, operator.outputs[0])
+
+        def stored() -> tuple[str, int]:
+            session = self._settings.sessions.get()
+            with self._asking(operator), self._settings.connections.calls.call("read", at):
+                frame = operator.frame(session, params)
+            self._before_job()
+            return store_frame(
+                self._payloads,
+                port,
+                number,
+                frame,
+                ordered_by=operator.ordered_by,
+                bytes_per_event=operator.bytes_per_event,
+                named=self._is_border(port, self._protocol.fused(port)),
+            )
+
+        return self._running("", at, stored)
+
+    def stored(self, source: str, number: int, event: StoredEvent) -> Evaluated:
+        """An event of the stored effect of read action `number`. Raises as `event`."""
+        port = Port(source, self._members[source].outputs[0])
+        at = FailurePoint(source, action=f"read action {number}, event {event.number}")
+        dataset = event.dataset if event.is_named else None
+
+        def evaluated() -> Evaluated:
+            frame = frame_of(self._settings.sessions.get(), event.dataset)
+            return self._sent(port, frame, f"{number}-{event.number}", at, dataset)
+
+        return self._running("", at, evaluated)
 
     # --- called by the main thread ------------------------------------------------------------------------------------
 
@@ -143,13 +187,14 @@ class Evaluation:
 
     # --- inside -------------------------------------------------------------------------------------------------------
 
-    def _sent(self, sender: Port, frame: SparkFrame, number: str, at: FailurePoint) -> Evaluated:
-        """What is sent on an output port, and what comes of it in the group."""
+    def _sent(
+        self, sender: Port, frame: SparkFrame, number: str, at: FailurePoint, dataset: Dataset | None = None
+    ) -> Evaluated:
+        """What is sent on an output port, and what comes of it in the group. `dataset` has the records, if one does."""
         receivers = self._protocol.fused(sender)
-        dataset = None
-        if self._is_border(sender, receivers):
+        if dataset is None and self._is_border(sender, receivers):
             where = f"the event for {number} on port {sender}"
-            self._check_wanted()
+            self._before_job()
             dataset = materialized(self._payloads, where, f"datasets/{sender}/{number}", frame)
             frame = frame_of(self._settings.sessions.get(), dataset)
         then: dict[Port, Outputs] = {}
@@ -169,7 +214,7 @@ class Evaluation:
         if isinstance(operator, DatasetWriter):
             where = f"the write action of {receiver.operator} for {number}"
             purpose = f"datasets/{receiver}/{number}"
-            self._check_wanted()
+            self._before_job()
             written = materialized(self._payloads, where, purpose, frame, operator.partition_by)
             return {}, {receiver.operator: written}
         assert isinstance(operator, FrameOperator)
@@ -192,6 +237,17 @@ class Evaluation:
                 raise
             self._fail(error, f"operator {receiver.operator!r}", at)
 
+    @contextmanager
+    def _asking(self, operator: SourceOperator) -> Iterator[None]:
+        """What a source raises if an external system is unavailable becomes `ExternalUnavailable`; not if Spark is."""
+        try:
+            yield
+        except Exception as error:
+            unavailable = ExternalUnavailable(f"{type(error).__name__}: {error}")
+            if not is_outage(error, operator.unavailable) or self._settings.sessions.is_lost(unavailable):
+                raise
+            raise unavailable from error
+
     def _is_border(self, sender: Port, receivers: Sequence[Port]) -> bool:
         """Whether the events of an output port are materialized."""
         if self._protocol.is_logged(sender) or len(receivers) > 1:
@@ -204,12 +260,17 @@ class Evaluation:
             session = self._settings.sessions.get()
             what = where or f"source {at.operator!r}, {at.action}"
             session.sparkContext.setJobGroup(self._job_group, f"{self._settings.group}: {what}", interruptOnCancel=True)
-            for name, value in FRAMES_SAFETY.items():
-                session.conf.set(name, value)  # a function may have changed what nobody switches off
             self._probe_once(session)
             result = evaluate()
         self._has_evaluated, self._unavailable_since = True, None
         return result
+
+    def _before_job(self) -> None:
+        """A function may have changed what nobody switches off."""
+        self._check_wanted()
+        session = self._settings.sessions.get()
+        for name, value in FRAMES_SAFETY.items():
+            session.conf.set(name, value)
 
     def _probe_once(self, session: Any) -> None:
         with self._probing:
@@ -254,6 +315,8 @@ class Evaluation:
 
     def _fail(self, error: Exception, where: str, at: FailurePoint) -> NoReturn:
         cause = str(error) if isinstance(error, OperatorFailed) else f"{type(error).__name__}: {_shortened(error)}"
+        if isinstance(error, pickle.PicklingError):
+            cause += _NOT_SHIPPED
         cause += authored_frames(error)
         raise OperatorFailed(cause, at, place=where, is_first=not self._has_evaluated) from error
 

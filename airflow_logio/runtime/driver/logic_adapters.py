@@ -24,6 +24,7 @@ from airflow_logio.dataflow.pipeline import Pipeline
 from airflow_logio.dataflow.replication import Dispatcher, Routes
 from airflow_logio.dataflow.schema_text import SCHEMA, schema_of
 from airflow_logio.dataflow.sources import ParquetSource
+from airflow_logio.dataflow.sources.ranges import forgets
 from airflow_logio.dataflow.write_actions import BEGIN, INSERT
 from airflow_logio.errors import FailurePoint, LogioError, OperatorFailed
 from airflow_logio.protocol.logic import Emit, Logic, OperatorSpec, Output, Write
@@ -405,6 +406,7 @@ def specs_of(
                 reads_state=operator.reads_state,
                 stateless=isinstance(operator, StatelessOperator),
                 replayable=getattr(operator, "replayable", True),
+                forgets=forgets(operator),
                 port_order=tuple(operator.port_order),
                 sends_after_writes=operator.sends_after_writes,
                 evaluated=operator.mode is ExecutionMode.DATAFRAME,

@@ -93,9 +93,17 @@ class EffectRows:
 
     def _add(
         self,
-        effect: fx.LogEvent | fx.LogWrite | fx.LogRead | fx.LogStateEvent | fx.RecordLineage | fx.StartReadAction,
+        effect: fx.LogEvent
+        | fx.LogWrite
+        | fx.LogRead
+        | fx.LogStateEvent
+        | fx.RecordLineage
+        | fx.StartReadAction
+        | fx.MayForget,
     ) -> None:
         match effect:
+            case fx.MayForget():
+                pass  # it has no row
             case fx.LogEvent():
                 self._log_event(effect)
             case fx.LogWrite():

@@ -53,7 +53,7 @@ class Counter(RangeSource):
 
 
 class DataFrame:
-    """What `_is_frame` takes for one of Spark: its module says so."""
+    """What `is_spark_frame` takes for one of Spark: its module says so."""
 
     __module__ = "pyspark.sql.classic.dataframe"
 

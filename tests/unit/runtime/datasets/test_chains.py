@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import datetime as dt
 import json
-import os
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -18,50 +16,24 @@ import pyarrow.parquet as pq
 import pytest
 
 from airflow_logio import DatasetWriter, FolderSource, Pipeline, TableWriter, stateless
+from airflow_logio.dataflow import SourceOperator
 from airflow_logio.errors import ExternalUnavailable, LogInconsistent, OperatorFailed
+from airflow_logio.protocol.liveness import RecoveryBudget
 from airflow_logio.runtime.datasets import dataset_jobs
 from airflow_logio.runtime.driver.epoch import GroupEpoch, operators_of
 from airflow_logio.runtime.driver.epoch_settings import EpochSettings
 from airflow_logio.runtime.driver.spark_session import SparkSessions
-from airflow_logio.runtime.launch.spark_submit import SparkSettings
 from airflow_logio.runtime.launch.start_run import operator_shapes
 from airflow_logio.runtime.payloads import EpochPayloads, Payloads
 from airflow_logio.runtime.systems.connections import Connections, WriterIdentity
 from airflow_logio.store.memory import MemoryLogStore
 from tests.store.small_disk import small_folder
-from tests.support.logs import spec, start_driver
+from tests.support.logs import Driver, replace_driver, spec, start_driver
 from tests.support.warehouse import rows_of
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(240)]
 
 PATIENCE_SECONDS = 90
-
-
-@pytest.fixture(scope="module")
-def sessions() -> Iterator[SparkSessions]:
-    """As a driver on one machine has it, two executors' worth of threads."""
-    from pyspark.sql import SparkSession
-
-    os.environ["PYSPARK_PYTHON"] = sys.executable
-    builder = SparkSession.builder.master("local[2]").appName("chains")
-    conf = SparkSettings().effective_conf({"spark.sql.session.timeZone": "Asia/Tokyo"}, frames=True)
-    for name, value in conf.items():
-        builder = builder.config(name, value)
-    session = builder.getOrCreate()
-    made = SparkSessions("chains")
-    made.get()
-    yield made
-    session.stop()
-
-
-@pytest.fixture
-def spark(sessions: SparkSessions) -> Any:
-    return sessions.get()
-
-
-@pytest.fixture
-def epoch(tmp_path: Path) -> EpochPayloads:
-    return Payloads(str(tmp_path / "payloads")).epoch("run", "g", 1, 0)
 
 
 # --- datasets ---------------------------------------------------------------------------------------------------------
@@ -216,7 +188,9 @@ def counted(orders: pa.Table) -> pa.Table:
 class Work:
     """A pipeline whose operators are all in one group, run in this process."""
 
-    def __init__(self, root: Path, sessions: SparkSessions, payloads: Path | None = None) -> None:
+    def __init__(
+        self, root: Path, sessions: SparkSessions, payloads: Path | None = None, source: SourceOperator | None = None
+    ) -> None:
         self.orders, self.lake, self.sessions = root / "orders", root / "lake", sessions
         self.payloads = payloads or root / "payloads"
         self.warehouse = f"sqlite:///{root}/wh.db"
@@ -226,30 +200,36 @@ class Work:
             ids = list(range(number * 100, number * 100 + 100))
             pq.write_table(pa.table({"id": ids}), self.orders / f"{number}.parquet")
         self.pipeline = Pipeline("work", params={"orders": str}, connections=["lake", "warehouse"])
-        self.raw = self.pipeline.source("raw", FolderSource("{orders}"))
+        self.raw = self.pipeline.source("raw", source or FolderSource("{orders}"))
         self.stop = threading.Event()
+        self.store = MemoryLogStore()
+        self.driver: Driver | None = None
+        """Of the incarnation that runs, or has run last."""
 
     def published(self, folder: str) -> list[dict[str, Any]]:
         files = sorted((self.lake / folder).glob("*.parquet"))
         return [row for file in files for row in pq.read_table(file).to_pylist()]
 
     def run(self, *operators: str) -> bool:
-        """Whether the group of the source and these has finished; raises what ends it."""
-        self.pipeline.group("all", self.raw, *operators)
-        self.pipeline.freeze()
+        """Whether the group of the source and these has finished; raises what ends it. Asked again, it is recovered."""
         params = {"orders": str(self.orders)}
-        store = MemoryLogStore()
-        run = store.start_run(
-            replace(
-                spec("all"),
+        if self.driver is None:
+            self.pipeline.group("all", self.raw, *operators)
+            self.pipeline.freeze()
+            asked = replace(
+                spec("all", budget=RecoveryBudget(50)),
                 params=params,
                 operators=operator_shapes(self.pipeline),
                 actions={"raw": self.raw_source().action(params)},
             )
-        )
-        driver = start_driver(store, group="all", run=run)
+            self.driver = driver = start_driver(self.store, group="all", run=self.store.start_run(asked))
+        else:
+            self.driver = driver = replace_driver(self.driver)
+        run = driver.run
         urls = {"lake": str(self.lake), "warehouse": self.warehouse}
-        connections = Connections("work", urls, WriterIdentity(run.uid, 1, run.created_at), 1.0, params=params)
+        connections = Connections(
+            "work", urls, WriterIdentity(run.uid, driver.ref.incarnation, run.created_at), 1.0, params=params
+        )
         settings = EpochSettings(
             self.pipeline,
             run,
@@ -269,9 +249,9 @@ class Work:
             timer.cancel()
             connections.close()
 
-    def raw_source(self) -> FolderSource:
+    def raw_source(self) -> SourceOperator:
         found = self.pipeline.operators["raw"]
-        assert isinstance(found, FolderSource)
+        assert isinstance(found, SourceOperator)
         return found
 
 
