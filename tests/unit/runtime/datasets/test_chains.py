@@ -201,7 +201,7 @@ class Work:
             pq.write_table(pa.table({"id": ids}), self.orders / f"{number}.parquet")
         self.pipeline = Pipeline("work", params={"orders": str}, connections=["lake", "warehouse"])
         self.raw = self.pipeline.source("raw", source or FolderSource("{orders}"))
-        self.stop = threading.Event()
+        self.stop, self.drain = threading.Event(), threading.Event()
         self.store = MemoryLogStore()
         self.driver: Driver | None = None
         """Of the incarnation that runs, or has run last."""
@@ -238,6 +238,7 @@ class Work:
             self.sessions,
             lambda _: None,
             self.stop,
+            drain_requested=self.drain,
             payloads=Payloads(str(self.payloads)),
         )
         recovered = driver.session.recover(operators_of(settings, None))

@@ -6,6 +6,7 @@ import contextlib
 import itertools
 import json
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import ModuleType
@@ -230,6 +231,37 @@ def test_a_dataframe_is_evaluated_once_and_its_files_go_with_its_effect(
     none.finish()
     assert none.published("out") == []
     none.assert_nothing_left()
+
+
+@pytest.mark.parametrize(
+    ("module", "point", "published"),
+    [(spark_effects, CrashPoint.AFTER_STORE, 0), (committer, CrashPoint.AFTER_COMMIT, ORDERS)],
+)
+def test_a_drain_lets_what_was_read_leave_and_reads_nothing_more(
+    tmp_path: Path,
+    sessions: SparkSessions,
+    monkeypatch: pytest.MonkeyPatch,
+    module: ModuleType,
+    point: CrashPoint,
+    published: int,
+) -> None:
+    """What the log has as read leaves; what is stored and not in the log counts as not read."""
+    one = Reading(tmp_path, sessions, SparkSource(lambda spark: spark.range(0, ORDERS, 1, 3), bytes_per_event="1 kB"))
+    one.pipeline.writer("save", DatasetWriter("lake", "out"), one.raw)
+    one.names = ("save",)
+
+    def drain(here: CrashPoint) -> None:
+        if here is point and (module is spark_effects or one.has_effect()):
+            one.drain.set()
+            if module is spark_effects:
+                time.sleep(1.0)  # the loop has heard of it when the reader goes on
+
+    with monkeypatch.context() as patch:
+        patch.setattr(module, "crash_here", drain)
+        one.finish()
+    assert one.drain.is_set()
+    assert sorted(row["id"] for row in one.published("out")) == list(range(published))
+    one.assert_nothing_left()
 
 
 # --- what its author has got wrong ------------------------------------------------------------------------------------
