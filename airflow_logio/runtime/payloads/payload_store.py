@@ -10,11 +10,12 @@ from pathlib import Path, PurePosixPath
 from typing import Any, TypeVar
 
 import pyarrow as pa
+from msgspec.structs import replace
 
 from airflow_logio.errors import ConfigurationError, LogInconsistent, LogioError, LogUnavailable
 from airflow_logio.runtime.payloads.dataset import Dataset
-from airflow_logio.runtime.payloads.local import LocalStorage, make_durable
-from airflow_logio.runtime.payloads.manifests import SUFFIX, Manifest, is_manifest, manifest_of
+from airflow_logio.runtime.payloads.local import LocalStorage, linked, make_durable
+from airflow_logio.runtime.payloads.manifests import SUFFIX, DataFile, Manifest, in_order, is_manifest, manifest_of
 from airflow_logio.runtime.payloads.objects import ObjectStorage
 from airflow_logio.runtime.payloads.roots import check_shared, is_local, local_path, redacted, shown
 from airflow_logio.runtime.payloads.storage import Storage
@@ -160,6 +161,15 @@ class Payloads:
         with self._translated():
             make_durable(Path(self.shared_folder()) / path)
 
+    def link(self, paths: Iterable[str], folder: str) -> None:
+        """Give files a second name each, in a folder. Raises `LogInconsistent` for one that is missing, `LogUnavailable`."""
+        root = Path(self.shared_folder())
+        with self._translated():
+            try:
+                linked([root / path for path in paths], root / folder)
+            except FileNotFoundError as error:
+                raise LogInconsistent(f"{self}: a dataset has lost a file: {error}") from None
+
     def find(self, folder: str) -> list[str]:
         """Paths of all files below ``<run uid>`` or ``<run uid>/<group>``."""
         with self._translated():
@@ -297,6 +307,20 @@ class EpochPayloads:
         """Write the manifest of files that are durable; durable when this returns."""
         reference = self.store(purpose, manifest.encoded(), suffix=SUFFIX)
         return Dataset(where, self.root, reference, manifest)
+
+    def own(self, where: str, purpose: str, dataset: Dataset) -> Dataset:
+        """The same records as a dataset of its own, with names of its own for the files; durable when this returns."""
+
+        def attempt() -> tuple[DataFile, ...]:
+            folder = self.new_folder(purpose)
+            self._payloads.link([file.path for file in dataset.manifest.files], folder)
+            return tuple(
+                replace(file, path=f"{folder}/{PurePosixPath(file.path).name}") for file in dataset.manifest.files
+            )
+
+        files = self._patiently(f"naming the files of {purpose}", attempt)
+        manifest = dataset.manifest
+        return self.put(where, purpose, Manifest(manifest.schema, manifest.arrow, in_order(files)))
 
     def opened(self, where: str, ref: str) -> AbstractContextManager[Any]:
         """As `Payloads.opened`."""
