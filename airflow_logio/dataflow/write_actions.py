@@ -12,6 +12,8 @@ from airflow_logio.protocol.warehouse_rules import LogEnd, MarkerRow, to_apply
 
 BEGIN, INSERT = "begin", "insert"
 """What the description of a write action says under ``action``: the one a run begins with, or records to write."""
+EVENT = "event"
+"""Under which it says the id of the event, where the writer needs it and the records are a dataset."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +35,9 @@ class WriteAction:
     slot: int = 0
     """The slot of the key space, where the operator is replicated."""
     dataset: str | None = None
-    """Of a `DatasetWriter`: where the manifest of its records is, in the payload store; then it has no `records`."""
+    """Where the manifest of its records is, in the payload store, if they are a dataset; then it has no `records`."""
+    first_row: int = 0
+    """The number of its first one of `records`, where these are only a part of a dataset."""
 
     @property
     def key(self) -> str:

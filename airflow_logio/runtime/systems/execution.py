@@ -180,10 +180,9 @@ def executor_of(operator: str, writer: ActionWriter, connections: Connections, m
     """
     match writer:
         case TableWriter():
-            identity = connections.identity
-            former = identity.former_types.get(operator, {})
-            target = TableTarget(writer, connections.warehouse(writer.connection), identity.is_fresh, former)
-            return ConditionalExecutor(operator, writer, target, connections, moves)
+            return ConditionalExecutor(
+                operator, writer, table_target(operator, writer, connections), connections, moves
+            )
         case ConditionalWriter():
             return ConditionalExecutor(operator, writer, writer, connections, moves)
         case CheckableWriter():
@@ -191,6 +190,13 @@ def executor_of(operator: str, writer: ActionWriter, connections: Connections, m
         case IdempotentWriter():
             return IdempotentExecutor(operator, writer, writer, connections)
     raise PipelineDefinitionError(f"there is no way to execute the write actions of {operator!r}: {writer!r}")
+
+
+def table_target(operator: str, writer: TableWriter, connections: Connections) -> TableTarget:
+    """What executes the write actions of a `TableWriter`."""
+    identity = connections.identity
+    former = identity.former_types.get(operator, {})
+    return TableTarget(writer, connections.warehouse(writer.connection), identity.is_fresh, former)
 
 
 def _named(actions: Sequence[WriteAction]) -> str:

@@ -41,11 +41,16 @@ def owner_table(schema: str | None) -> sa.Table:
 
 
 def make_tables(connection: Connection, schema: str | None) -> None:
-    """Make the tables that are missing; one client at a time."""
-    if connection.dialect.name == "postgresql":
-        connection.execute(sa.text("SELECT pg_advisory_xact_lock(hashtext('logio warehouse'))"))
+    """Make the tables that are missing."""
+    lock_making(connection)
     for table in (marker_table, owner_table(schema)):
         table.create(connection, checkfirst=True)
+
+
+def lock_making(connection: Connection) -> None:
+    """One client at a time makes tables that all of them need."""
+    if connection.dialect.name == "postgresql":
+        connection.execute(sa.text("SELECT pg_advisory_xact_lock(hashtext('logio warehouse'))"))
 
 
 # --- markers ----------------------------------------------------------------------------------------------------------
