@@ -30,6 +30,7 @@ from airflow_logio.runtime.driver.epoch_settings import EpochSettings, Failure
 from airflow_logio.runtime.driver.evaluation import Evaluation, has_chains
 from airflow_logio.runtime.driver.garbage import Collection
 from airflow_logio.runtime.driver.generation import Generation
+from airflow_logio.runtime.driver.job_cancel import JobCancel
 from airflow_logio.runtime.driver.jobs import Generated
 from airflow_logio.runtime.driver.lanes import lanes_of
 from airflow_logio.runtime.driver.load import Doing
@@ -48,6 +49,7 @@ from airflow_logio.runtime.driver.source_reader import (
     without_plan,
 )
 from airflow_logio.runtime.driver.sweeps import sweeps_of
+from airflow_logio.runtime.driver.write_executors import Executors
 from airflow_logio.runtime.driver.writer_threads import writer_threads
 from airflow_logio.runtime.payloads import EpochPayloads
 from airflow_logio.runtime.payloads.bodies import Bodies
@@ -120,16 +122,11 @@ class GroupEpoch:
         self._collection = Collection(names, sweeps, self._bodies.remove)
         self._committer = Committer(session, self._bodies, self._release, self._fail, self._collection.committed)
         self._evaluation = self._open_evaluation(protocol, epoch)
-        self._writers = writer_threads(
-            self._members,
-            slots,
-            settings.connections,
-            self._bodies,
-            settings.sessions,
-            self._mailbox.put,
-            self._fail,
-            self._job_group(epoch),
+        self._jobs = JobCancel(settings.sessions, self._job_group(epoch))
+        executors = Executors(
+            settings.connections, self._bodies, self._payloads, settings.sessions, self._job_group(epoch)
         )
+        self._writers = writer_threads(self._members, slots, executors, self._bodies, self._mailbox.put, self._fail)
         self._sources = SourceReaders()
         self._channel: Channel | None = None
         self._back_pressure: BackPressure
@@ -257,6 +254,7 @@ class GroupEpoch:
             self._payloads.stop()
         if self._evaluation is not None:
             self._evaluation.stop()
+        self._jobs.begin()
         self._committer.stop()
         self._collection.stop()
         for writer in self._writers.values():
@@ -266,8 +264,7 @@ class GroupEpoch:
         if self._channel is not None:
             self._channel.stop()
         self._generation.join()
-        if self._evaluation is not None:
-            self._evaluation.join()
+        self._jobs.end()
         if blocked and not for_good:
             raise OperatorFailed(
                 f"{blocked[0]} does not answer, and has been waited for {patience:g} s after this epoch of the group became "

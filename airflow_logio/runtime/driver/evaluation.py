@@ -1,7 +1,7 @@
 """Evaluates the chains of a group: what operators of mode ``dataframe`` make of an event, before the loop gets it (ADR-81).
 
 Called by the threads that bring events; jobs of different threads run side by side. When the epoch ends, jobs under way are
-cancelled, and no more begin.
+cancelled (`job_cancel`), and no more begin.
 """
 
 from __future__ import annotations
@@ -37,17 +37,13 @@ from airflow_logio.runtime.datasets.determinism import FRAMES_SAFETY, check_repe
 from airflow_logio.runtime.datasets.evaluated import Evaluated, Outputs
 from airflow_logio.runtime.driver.epoch_settings import EpochSettings
 from airflow_logio.runtime.driver.mailbox import Closed
+from airflow_logio.runtime.driver.spark_errors import shortened
 from airflow_logio.runtime.payloads import EpochPayloads
 from airflow_logio.runtime.payloads.dataset import Dataset
 
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
-
-MOST_LINES = 12
-"""Of what Spark says of a failed job."""
-CANCEL_SECONDS = 0.5
-"""Jobs are cancelled so often until the threads that started them have ended: one may just have been submitted."""
 
 
 class Evaluation:
@@ -69,10 +65,8 @@ class Evaluation:
         self._probing = threading.Lock()
         self._is_shared = False
         self._stopping = threading.Event()
-        self._ended = threading.Event()
         self._has_evaluated = False
         self._unavailable_since: float | None = None
-        self._canceller: threading.Thread | None = None
 
     # --- called by the threads that bring events ----------------------------------------------------------------------
 
@@ -116,30 +110,8 @@ class Evaluation:
     # --- called by the main thread ------------------------------------------------------------------------------------
 
     def stop(self) -> None:
-        """Cancel the jobs of this epoch, and let no more begin."""
+        """Let no more jobs begin."""
         self._stopping.set()
-        if self._canceller is None and self._settings.sessions.is_ready():
-            self._canceller = threading.Thread(target=self._cancel, name="logio-cancel", daemon=True)
-            self._canceller.start()
-
-    def join(self) -> None:
-        """The threads that bring events have ended."""
-        self._ended.set()
-        if self._canceller is not None:
-            self._canceller.join()
-
-    def _cancel(self) -> None:
-        context = self._settings.sessions.get().sparkContext
-        while True:
-            try:
-                tracker = context.statusTracker()
-                if set(tracker.getActiveJobsIds()) & set(tracker.getJobIdsForGroup(self._job_group)):
-                    context.cancelJobGroup(self._job_group)
-            except Exception as error:  # the JVM is gone, and its jobs with it
-                log.debug("no jobs to cancel: %s", error)
-                return
-            if self._ended.wait(CANCEL_SECONDS):
-                return
 
     # --- inside -------------------------------------------------------------------------------------------------------
 
@@ -232,9 +204,7 @@ class Evaluation:
         except Exception as error:
             self._check_wanted()  # a job that was cancelled is nobody's failure
             if self._settings.sessions.is_lost(error):
-                raise SparkLost(
-                    f"Spark ended while it evaluated {where or at.operator}: {_shortened(error)}"
-                ) from error
+                raise SparkLost(f"Spark ended while it evaluated {where or at.operator}: {shortened(error)}") from error
             if _is_full(error):
                 text = f"{self._payloads}: {os.strerror(errno.ENOSPC)}, told by a task of Spark"
                 self._unavailable(LogUnavailable(text), error)
@@ -253,7 +223,7 @@ class Evaluation:
         ) from (cause or error)
 
     def _fail(self, error: Exception, where: str, at: FailurePoint) -> NoReturn:
-        cause = str(error) if isinstance(error, OperatorFailed) else f"{type(error).__name__}: {_shortened(error)}"
+        cause = str(error) if isinstance(error, OperatorFailed) else f"{type(error).__name__}: {shortened(error)}"
         cause += authored_frames(error)
         raise OperatorFailed(cause, at, place=where, is_first=not self._has_evaluated) from error
 
@@ -270,9 +240,3 @@ def has_chains(members: Mapping[str, Operator]) -> bool:
 def _is_full(error: Exception) -> bool:
     """Whether a task has found the disk, or its quota, full: Spark has the error of a task as text only."""
     return any(f"[Errno {number}]" in str(error) for number in (errno.ENOSPC, errno.EDQUOT))
-
-
-def _shortened(error: BaseException) -> str:
-    """The beginning, and the end, where a Python worker says what was raised; without the frames of the JVM."""
-    lines = [line for line in str(error).splitlines() if line.strip() and not line.startswith("\tat ")]
-    return "\n".join(lines if len(lines) <= MOST_LINES else [*lines[:3], "...", *lines[3 - MOST_LINES :]])

@@ -30,6 +30,7 @@ from airflow_logio.protocol.logic import Emit, Logic, OperatorSpec, Output, Writ
 from airflow_logio.protocol.replicas import PLACE, PROGRESS
 from airflow_logio.protocol.values import Event, ExecutionMode, Port
 from airflow_logio.runtime.datasets.evaluated import Outputs
+from airflow_logio.runtime.driver.kept_in_files import written_in_files
 from airflow_logio.runtime.driver.part_check import is_due, may_be_equal
 from airflow_logio.runtime.payloads.bodies import table_of
 from airflow_logio.runtime.systems.arrow import decode
@@ -142,7 +143,8 @@ class StatelessLogic(_Adapter):
     def generate(self, inset_id: str, held: Any, state: Mapping[str, Any]) -> Iterable[Output]:
         port, event = held
         try:
-            yield from self._generated(self._input(port, event), event)
+            in_files = written_in_files(self._operator, port, event)
+            yield from self._generated(self._input(port, event), event) if in_files is None else in_files
         except Exception as error:
             self._fail_at(error, port, event, inset_id, is_first=not self._has_generated)
         self._has_generated = True

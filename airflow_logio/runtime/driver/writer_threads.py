@@ -8,20 +8,15 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 
 from airflow_logio.dataflow.action_writers import ActionWriter
-from airflow_logio.dataflow.dataset_writer import DatasetWriter
 from airflow_logio.dataflow.operators import Operator
-from airflow_logio.errors import SparkLost
 from airflow_logio.protocol.replicas import slot_of
 from airflow_logio.protocol.write_queue import Applied, WriteQueue, WriterKey, WriteStep
 from airflow_logio.protocol.writes import PendingWrite
-from airflow_logio.runtime.datasets.publishing import Copies, DatasetTarget, copied_by_spark
-from airflow_logio.runtime.driver.spark_session import SparkSessions
+from airflow_logio.runtime.driver.write_executors import Executors
 from airflow_logio.runtime.payloads.bodies import Bodies
-from airflow_logio.runtime.systems.connections import Connections
-from airflow_logio.runtime.systems.execution import IdempotentExecutor, WriteExecutor, executor_of
+from airflow_logio.runtime.systems.execution import WriteExecutor
 
 
 class WriterThread:
@@ -105,39 +100,21 @@ class WriterThread:
 def writer_threads(
     members: Mapping[str, Operator],
     slots: Mapping[int, int] | None,
-    connections: Connections,
+    executors: Executors,
     bodies: Bodies,
-    sessions: SparkSessions,
     done: Callable[[Applied], None],
     failed: Callable[[BaseException], None],
-    job_group: str,
 ) -> dict[WriterKey, WriterThread]:
-    """The writer threads of an epoch, whose Spark jobs are those of `job_group`; they start at once.
+    """The writer threads of an epoch; they start at once.
 
     `slots` → how often they have moved; None for a group that is not replicated.
     """
     threads = {}
     for name, operator in members.items():
         if isinstance(operator, ActionWriter):
-            if isinstance(operator, DatasetWriter):
-                target = DatasetTarget(operator, bodies.dataset, partial(_copied, sessions, job_group))
-                executor: WriteExecutor = IdempotentExecutor(name, operator, target, connections)
-            else:
-                executor = executor_of(name, operator, connections, _moves(name, slots))
+            executor = executors.of(name, operator, _moves(name, slots))
             threads[name, operator.connection] = WriterThread(name, operator, executor, bodies, done, failed)
     return threads
-
-
-def _copied(sessions: SparkSessions, job_group: str, description: str, copies: Copies) -> None:
-    """`copied_by_spark`, its errors told apart. Raises `SparkLost`, `OSError`, and what the job raises."""
-    try:
-        copied_by_spark(sessions.get(), job_group, description, copies)
-    except OSError:
-        raise
-    except Exception as error:
-        if sessions.is_lost(error):
-            raise SparkLost(f"Spark ended while it copied files of {description}: {error}") from error
-        raise OSError(f"files could not be copied: {error}") from error
 
 
 def _moves(operator: str, slots: Mapping[int, int] | None) -> int:

@@ -27,7 +27,7 @@ from airflow_logio.runtime.supervision.stop_run import StopMode, StopRun
 from airflow_logio.store.records import Run
 from airflow_logio.store.sql.store import SqlLogStore
 from tests.store.small_disk import SmallFolder
-from tests.support.crash_sites import IN_LAKES
+from tests.support.crash_sites import IN_LAKES, IN_STAGINGS
 from tests.support.postgres import PostgresServer
 
 LEASE = Lease(seconds=3, launch_seconds=60)
@@ -35,7 +35,7 @@ PER_LOOK = 0.3
 """How likely something begins at a look."""
 LONGEST_SECONDS = 4.0
 """Of standing still, and of an outage: shorter than the lease, and longer."""
-POINTS = tuple(point for point in CrashPoint if point not in IN_LAKES)
+POINTS = tuple(point for point in CrashPoint if point not in IN_LAKES + IN_STAGINGS)
 
 
 def armed(seed: int, groups: tuple[str, ...]) -> dict[tuple[str, int], str]:

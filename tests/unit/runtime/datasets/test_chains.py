@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import datetime as dt
 import json
-import os
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -23,7 +21,6 @@ from airflow_logio.runtime.datasets import dataset_jobs
 from airflow_logio.runtime.driver.epoch import GroupEpoch, operators_of
 from airflow_logio.runtime.driver.epoch_settings import EpochSettings
 from airflow_logio.runtime.driver.spark_session import SparkSessions
-from airflow_logio.runtime.launch.spark_submit import SparkSettings
 from airflow_logio.runtime.launch.start_run import operator_shapes
 from airflow_logio.runtime.payloads import EpochPayloads, Payloads
 from airflow_logio.runtime.systems.connections import Connections, WriterIdentity
@@ -35,28 +32,6 @@ from tests.support.warehouse import rows_of
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(240)]
 
 PATIENCE_SECONDS = 90
-
-
-@pytest.fixture(scope="module")
-def sessions() -> Iterator[SparkSessions]:
-    """As a driver on one machine has it, two executors' worth of threads."""
-    from pyspark.sql import SparkSession
-
-    os.environ["PYSPARK_PYTHON"] = sys.executable
-    builder = SparkSession.builder.master("local[2]").appName("chains")
-    conf = SparkSettings().effective_conf({"spark.sql.session.timeZone": "Asia/Tokyo"}, frames=True)
-    for name, value in conf.items():
-        builder = builder.config(name, value)
-    session = builder.getOrCreate()
-    made = SparkSessions("chains")
-    made.get()
-    yield made
-    session.stop()
-
-
-@pytest.fixture
-def spark(sessions: SparkSessions) -> Any:
-    return sessions.get()
 
 
 @pytest.fixture
