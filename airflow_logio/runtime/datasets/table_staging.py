@@ -18,7 +18,7 @@ from airflow_logio.runtime.datasets import staging_tasks
 from airflow_logio.runtime.payloads import EpochPayloads
 from airflow_logio.runtime.payloads.dataset import Dataset
 from airflow_logio.runtime.systems.staging_tables import StagingTables
-from airflow_logio.runtime.systems.stored_records import Staged, Stored
+from airflow_logio.runtime.systems.stored_records import RecordsInFiles, StagedFiles
 from airflow_logio.runtime.systems.table_names import TableName
 from airflow_logio.runtime.systems.warehouse import TableTarget, Warehouse
 
@@ -86,13 +86,13 @@ class StagingTarget:
         is_large = dataset.nbytes > STAGED_BYTES and client.engine.dialect.name == "postgresql"
         table = StagingTables(client).make(marker, self._tables.writer, action, dataset) if is_large else None
         if table is None:
-            self._tables.apply(client, marker, [action], {action.number: Stored(dataset)})
+            self._tables.apply(client, marker, [action], {action.number: RecordsInFiles(dataset)})
             return
         try:
             crash_here(CrashPoint.BEFORE_STAGING)
             staged = self._staged(table, action, dataset, where)
             crash_here(CrashPoint.AFTER_STAGING)
-            self._tables.apply(client, marker, [action], {action.number: Stored(dataset, staged)})
+            self._tables.apply(client, marker, [action], {action.number: RecordsInFiles(dataset, staged)})
             crash_here(CrashPoint.BEFORE_UNSTAGING)
         finally:
             self._drop(client, table)
@@ -101,7 +101,7 @@ class StagingTarget:
     def _drop(self, client: Warehouse, *tables: TableName) -> None:
         self._left = StagingTables(client).drop([*self._left, *tables])
 
-    def _staged(self, table: TableName, action: WriteAction, dataset: Dataset, where: str) -> Staged:
+    def _staged(self, table: TableName, action: WriteAction, dataset: Dataset, where: str) -> StagedFiles:
         files = len(dataset.manifest.files)
         with self._readable_url() as ref:
             named = (self._payloads.root, ref, action.connection, table, self._tables.writer, action, where)
@@ -112,7 +112,7 @@ class StagingTarget:
                 return numbers.mapInArrow(load, staging_tasks.RESULT).toArrow()
 
             lines = self._job(f"{where}: loading {table.table}", job).to_pylist()
-        return Staged(table, _attempts(where, lines, dataset.counts()))
+        return StagedFiles(table, _attempts(where, lines, dataset.counts()))
 
     @contextmanager
     def _readable_url(self) -> Iterator[str]:

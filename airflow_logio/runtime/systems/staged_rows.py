@@ -9,7 +9,7 @@ from sqlalchemy.engine import Connection
 
 from airflow_logio.errors import ExternalUnavailable
 from airflow_logio.runtime.systems.found_types import found_types
-from airflow_logio.runtime.systems.stored_records import Staged
+from airflow_logio.runtime.systems.stored_records import StagedFiles
 from airflow_logio.runtime.systems.table_names import TableName
 
 FILE, ATTEMPT = "logio_file", "logio_attempt"
@@ -25,7 +25,7 @@ def check_there(connection: Connection, table: TableName) -> None:
 
 
 def check_whole(
-    connection: Connection, target: TableName, columns: Sequence[str], staged: Staged, counts: Sequence[int]
+    connection: Connection, target: TableName, columns: Sequence[str], staged: StagedFiles, counts: Sequence[int]
 ) -> None:
     """Raises `ExternalUnavailable` unless the staging table has what the job has said.
 
@@ -51,7 +51,7 @@ def check_whole(
 
 
 def move(
-    connection: Connection, target: TableName, columns: Sequence[str], staged: Staged, file: int | None = None
+    connection: Connection, target: TableName, columns: Sequence[str], staged: StagedFiles, file: int | None = None
 ) -> None:
     """Move the rows that the job has named; of one file only, if it is given."""
     quote = connection.dialect.identifier_preparer.quote
@@ -63,6 +63,6 @@ def move(
     )
 
 
-def _pairs(staged: Staged, file: int | None = None) -> tuple[list[int], list[str]]:
+def _pairs(staged: StagedFiles, file: int | None = None) -> tuple[list[int], list[str]]:
     files = sorted(staged.attempts) if file is None else [file]
     return files, [staged.attempts[one] for one in files]

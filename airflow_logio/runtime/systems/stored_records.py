@@ -31,7 +31,7 @@ class StoredRecords(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Staged:
+class StagedFiles:
     """Where executors have put the records of a write action."""
 
     table: TableName
@@ -40,11 +40,11 @@ class Staged:
 
 
 @dataclass(frozen=True, slots=True)
-class Stored:
+class RecordsInFiles:
     """The records of one write action."""
 
     records: StoredRecords
-    staged: Staged | None = None
+    staged: StagedFiles | None = None
     """None: they pass through the driver."""
 
 

@@ -16,10 +16,10 @@ from airflow_logio.protocol.warehouse_rules import Contender, MarkerRow, Owner
 from airflow_logio.runtime.systems import staged_rows, table_inserts, warehouse_rows
 from airflow_logio.runtime.systems.conversions import row_of
 from airflow_logio.runtime.systems.refused_rows import first_refused
-from airflow_logio.runtime.systems.stored_records import Stored, no_part, parts
+from airflow_logio.runtime.systems.stored_records import RecordsInFiles, no_part, parts
 from airflow_logio.runtime.systems.table_names import TableName
 
-NOTHING_STORED: Mapping[int, Stored] = MappingProxyType({})
+NOTHING_STORED: Mapping[int, RecordsInFiles] = MappingProxyType({})
 
 
 class TableTransaction:
@@ -35,7 +35,7 @@ class TableTransaction:
         marker: Marker,
         writer: TableWriter,
         actions: Sequence[WriteAction],
-        stored: Mapping[int, Stored],
+        stored: Mapping[int, RecordsInFiles],
         *,
         is_fresh: bool,
     ) -> None:

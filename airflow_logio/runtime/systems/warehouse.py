@@ -36,7 +36,7 @@ from airflow_logio.postgres_sessions import postgres_engine
 from airflow_logio.protocol.warehouse_rules import OPENING_WRITE, Contender, Owner, check_token
 from airflow_logio.runtime.systems import table_inserts, table_reads, table_retyping, warehouse_rows
 from airflow_logio.runtime.systems.sql_types import know_exact_decimals
-from airflow_logio.runtime.systems.stored_records import Stored
+from airflow_logio.runtime.systems.stored_records import RecordsInFiles
 from airflow_logio.runtime.systems.table_names import TableName, table_name
 from airflow_logio.runtime.systems.table_transaction import NOTHING_STORED, TableTransaction
 
@@ -87,7 +87,7 @@ class Warehouse:
         actions: Sequence[WriteAction],
         *,
         is_fresh: bool = False,
-        stored: Mapping[int, Stored] = NOTHING_STORED,
+        stored: Mapping[int, RecordsInFiles] = NOTHING_STORED,
     ) -> None:
         """Apply a gapless group of write actions and advance the marker, in one transaction.
 
@@ -224,7 +224,7 @@ class TableTarget:
         client: Warehouse,
         marker: Marker,
         actions: Sequence[WriteAction],
-        stored: Mapping[int, Stored] = NOTHING_STORED,
+        stored: Mapping[int, RecordsInFiles] = NOTHING_STORED,
     ) -> None:
         """As `Warehouse.apply`."""
         if self.former_types:

@@ -20,7 +20,7 @@ from airflow_logio.runtime.payloads import EpochPayloads, Payloads, dataset
 from airflow_logio.runtime.payloads.dataset import Dataset
 from airflow_logio.runtime.supervision.staging_left import drop_staging_of, staging_of
 from airflow_logio.runtime.systems.staging_tables import StagingTables
-from airflow_logio.runtime.systems.stored_records import Staged, Stored
+from airflow_logio.runtime.systems.stored_records import RecordsInFiles, StagedFiles
 from airflow_logio.runtime.systems.table_names import TableName
 from airflow_logio.runtime.systems.warehouse import Warehouse
 from airflow_logio.store.memory import MemoryLogStore
@@ -69,7 +69,7 @@ class Driver:
 
     def insert(self, made: Dataset, number: int = 2) -> None:
         """Through the driver."""
-        stored = {number: Stored(made)}
+        stored = {number: RecordsInFiles(made)}
         self.warehouse.apply(self.marker, self.writer, [self.action(number, made)], stored=stored)
 
     def make(self, made: Dataset, number: int = 2) -> TableName:
@@ -82,12 +82,12 @@ class Driver:
         assert records == made.counts()[file]
         return attempt
 
-    def staged(self, made: Dataset, number: int = 2) -> Staged:
+    def staged(self, made: Dataset, number: int = 2) -> StagedFiles:
         table = self.make(made, number)
-        return Staged(table, {file: self.load(table, made, file, number) for file in range(len(made.counts()))})
+        return StagedFiles(table, {file: self.load(table, made, file, number) for file in range(len(made.counts()))})
 
-    def move(self, made: Dataset, staged: Staged, number: int = 2) -> None:
-        stored = {number: Stored(made, staged)}
+    def move(self, made: Dataset, staged: StagedFiles, number: int = 2) -> None:
+        stored = {number: RecordsInFiles(made, staged)}
         self.warehouse.apply(self.marker, self.writer, [self.action(number, made)], stored=stored)
 
 
@@ -223,7 +223,7 @@ def test_only_the_attempts_that_the_job_has_named_are_moved(
     driver.begin()
     table = driver.make(made)
     driver.load(table, made, 0)
-    staged = Staged(table, {1: driver.load(table, made, 1), 0: driver.load(table, made, 0)})
+    staged = StagedFiles(table, {1: driver.load(table, made, 1), 0: driver.load(table, made, 0)})
     driver.move(made, staged)
     driver.load(table, made, 1)
     driver.move(made, staged)
