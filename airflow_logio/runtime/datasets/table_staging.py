@@ -73,16 +73,16 @@ class StagingTarget:
         for group in _groups(actions):
             if group[0].dataset is None:
                 self._tables.apply(client, marker, group)
-            else:
+                continue
+            try:
                 self._apply_dataset(client, marker, group[0])
+            except errors.LogUnavailable as error:  # the payload store
+                raise ExternalUnavailable(str(error)) from error
 
     def _apply_dataset(self, client: Warehouse, marker: Marker, action: WriteAction) -> None:
         where = f"write action {action.number} of {action.operator!r}"
-        try:
-            dataset = self._dataset(where, str(action.dataset))
-            dataset.check()  # now, because no transaction may be idle for long
-        except errors.LogUnavailable as error:
-            raise ExternalUnavailable(str(error)) from error
+        dataset = self._dataset(where, str(action.dataset))
+        dataset.check()  # now, because no transaction may be idle for long
         is_large = dataset.nbytes > STAGED_BYTES and client.engine.dialect.name == "postgresql"
         table = StagingTables(client).make(marker, self._tables.writer, action, dataset) if is_large else None
         if table is None:

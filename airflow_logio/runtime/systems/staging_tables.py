@@ -46,6 +46,11 @@ noted = sa.Table(
 _DROP_LOCK_TIMEOUT = "5s"
 _MAY_MAKE_TABLES = sa.text("SELECT has_schema_privilege(current_schema(), 'CREATE')")
 _IS_NOTED_HERE = sa.text("SELECT to_regclass('logio_staging') IS NOT NULL")
+_MAY_NOTE = sa.text("""
+    SELECT bool_and(has_table_privilege(CAST(to_regclass('logio_staging') AS oid), privilege))
+    FROM unnest(ARRAY['SELECT', 'INSERT', 'DELETE']) AS privilege
+""")
+"""Null if nobody has ever staged anything here; false for a user who cannot have."""
 _END_SESSIONS = sa.text("""
     SELECT pg_terminate_backend(a.pid)
     FROM pg_catalog.pg_locks AS l JOIN pg_catalog.pg_stat_activity AS a ON a.pid = l.pid
@@ -75,6 +80,8 @@ class StagingTables:
             if not connection.execute(_IS_NOTED_HERE).scalar_one():
                 warehouse_rows.lock_making(connection)
                 noted.create(connection, checkfirst=True)
+            if not connection.execute(_MAY_NOTE).scalar_one():
+                return None
         with self._warehouse.translated(), engine.begin() as connection:
             if not marker.unapplied([action], *warehouse_rows.lock_marker(connection, marker)):
                 return None
@@ -151,7 +158,7 @@ class StagingTables:
         return self._where(noted.c.run_uid == run_uid) or ()
 
     def _noted(self, marker: Marker) -> Sequence[TableName] | None:
-        """Those of a writer, with tokens up to the marker's; None if nobody has ever made one here."""
+        """Those of a writer, with tokens up to the marker's; None if this user cannot have made one."""
         columns = noted.c
         return self._where(
             columns.run_uid == marker.run_uid,
@@ -163,7 +170,7 @@ class StagingTables:
 
     def _where(self, *conditions: sa.ColumnElement[bool]) -> Sequence[TableName] | None:
         with self._warehouse.translated(), self._warehouse.engine.begin() as connection:
-            if not connection.execute(_IS_NOTED_HERE).scalar_one():
+            if not connection.execute(_MAY_NOTE).scalar_one():
                 return None
             found = connection.execute(sa.select(noted.c.table_schema, noted.c.table_name).where(*conditions))
             return [TableName(schema, name) for schema, name in found]

@@ -312,7 +312,35 @@ def test_records_of_other_columns_are_refused_before_anything_is_made(
     assert rows_of(postgres_url, STAGING) == [(0,)]
 
 
-def test_who_may_make_no_tables_or_has_such_columns_stages_nothing(
+def test_who_may_make_no_tables_stages_nothing(
+    drivers: Callable[..., Driver], postgres_url: str, epoch: EpochPayloads
+) -> None:
+    drivers().begin()
+    change(postgres_url, "REVOKE CREATE ON SCHEMA public FROM PUBLIC")
+    change(postgres_url, "CREATE ROLE loader LOGIN")
+    change(postgres_url, "GRANT SELECT, INSERT, UPDATE ON t, logio_marker, logio_owner TO loader")
+    loader = Driver(postgres_url.replace("postgres@", "loader@"), token=2)
+    made = dataset_of(epoch, rows(0, 20))
+    try:
+        loader.tables.sweep(loader.marker)
+        assert loader.tables.make(loader.marker, WRITER, loader.action(2, made), made) is None
+        change(postgres_url, "GRANT CREATE ON SCHEMA public TO loader")
+        other = drivers(TableWriter("wh", "o", {"id": "bigint", "note": "text"}), run="other")
+        other.begin()
+        other.make(made)
+        loader.tables.sweep(loader.marker)
+        assert loader.tables.make(loader.marker, WRITER, loader.action(2, made), made) is None, (
+            "nor who may not note it"
+        )
+        loader.insert(made)
+    finally:
+        loader.warehouse.close()
+        change(postgres_url, "DROP OWNED BY loader")
+        change(postgres_url, "DROP ROLE loader")
+    assert rows_of(postgres_url, "SELECT count(*) FROM t") == [(20,)]
+
+
+def test_a_target_with_such_columns_is_not_staged(
     drivers: Callable[..., Driver], postgres_url: str, epoch: EpochPayloads
 ) -> None:
     change(postgres_url, "CREATE TABLE t (logio_file bigint, note text)")
@@ -322,6 +350,17 @@ def test_who_may_make_no_tables_or_has_such_columns_stages_nothing(
     assert driver.tables.make(driver.marker, driver.writer, driver.action(2, made), made) is None
     driver.insert(made)
     assert rows_of(postgres_url, "SELECT count(*), sum(logio_file) FROM t") == [(20, sum(range(20)))]
+
+
+def test_names_of_columns_are_those_of_the_target_whatever_is_in_them(
+    drivers: Callable[..., Driver], postgres_url: str, epoch: EpochPayloads
+) -> None:
+    change(postgres_url, 'CREATE TABLE t ("Id %" bigint, "a ""quoted"" one" text)')
+    driver = drivers(TableWriter("wh", "t"))
+    driver.begin()
+    made = dataset_of(epoch, rows(0, 20).rename_columns(["Id %", 'a "quoted" one']))
+    driver.move(made, driver.staged(made))
+    assert rows_of(postgres_url, 'SELECT count(*), sum("Id %") FROM t') == [(20, sum(range(20)))]
 
 
 # --- drivers that were replaced ---------------------------------------------------------------------------------------
