@@ -11,7 +11,7 @@ from typing import Any
 
 from airflow_logio.cli.connection_file import ConnectionUrls
 from airflow_logio.dataflow.pipeline import Pipeline
-from airflow_logio.dataflow.sources import ParquetSource
+from airflow_logio.dataflow.sources import FolderSource, ParquetSource
 from airflow_logio.errors import IncompatibleRun
 from airflow_logio.protocol.states import CONCLUDED
 from airflow_logio.runtime.launch import bundle, spark_submit
@@ -191,8 +191,9 @@ def take_new_code(store: LogStore, run: Run, group: str, by: str) -> int:
 
 def _absolute(pipeline: Pipeline, params: Mapping[str, Any]) -> dict[str, Any]:
     """Make paths absolute that are relative to this terminal's folder: a driver works in a folder of its own."""
-    sources = [source for source in pipeline.operators.values() if isinstance(source, ParquetSource)]
-    begins = [path for source in sources for path in source.paths]
+    files = [source for source in pipeline.operators.values() if isinstance(source, ParquetSource)]
+    folders = [source.path for source in pipeline.operators.values() if isinstance(source, FolderSource)]
+    begins = [*folders, *(path for source in files for path in source.paths)]
     return {
         name: os.path.abspath(value)
         if any(path.startswith(f"{{{name}}}") for path in begins) and "://" not in str(value)
@@ -202,20 +203,29 @@ def _absolute(pipeline: Pipeline, params: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _urls(ids: Mapping[str, str], known: ConnectionUrls, pipeline: Pipeline) -> tuple[dict[str, str], list[str]]:
-    """The pipeline's connection name → URL, and the connections that are files of its `local_defaults`.
+    """The pipeline's connection name → URL, and the connections that are files or folders of its `local_defaults`.
 
-    Such a file replaces a connection that was given no id and is not known on this machine.
+    These replace a connection that was given no id and is not known on this machine.
     """
+    sql = {name for operator in pipeline.operators.values() for name in operator.sql_connections()}
     files = [
         name
         for name, conn_id in ids.items()
         if name in pipeline.local.connections and conn_id == name and known.find(conn_id) is None
     ]
     urls = {
-        name: sqlite_url(pipeline.local.connections[name]) if name in files else known.get(conn_id)
+        name: _local_url(pipeline.local.connections[name], is_sql=name in sql) if name in files else known.get(conn_id)
         for name, conn_id in ids.items()
     }
     return urls, files
+
+
+def _local_url(path: Path, *, is_sql: bool) -> str:
+    """An SQLite file, or a folder, which is made."""
+    if is_sql:
+        return sqlite_url(path)
+    path.mkdir(parents=True, exist_ok=True, mode=0o700)
+    return str(path.absolute())
 
 
 def _context(
