@@ -72,7 +72,8 @@ class Demonstration:
         with self.watch.measured("check"):
             result = self._check(params)
         exact = result is not None and result.exact and followed.state == "success"
-        self._write_summary(followed, result, exact=exact, triggered_at=triggered_at, ended_at=ended_at)
+        records = self.example.records(params)
+        self._write_summary(followed, result, records, exact=exact, triggered_at=triggered_at, ended_at=ended_at)
         return exact
 
     def stop(self, patient: Callable[[], bool]) -> None:
@@ -192,9 +193,18 @@ class Demonstration:
             DriverEnder(store, run, run.spec.groups, self.places.drivers, HALT_SECONDS).end(patient)
 
     def _write_summary(
-        self, followed: Followed, result: CheckResult | None, *, exact: bool, triggered_at: float, ended_at: float
+        self,
+        followed: Followed,
+        result: CheckResult | None,
+        records: int | None,
+        *,
+        exact: bool,
+        triggered_at: float,
+        ended_at: float,
     ) -> None:
         details: dict[str, Any] = followed.summary.as_json() if followed.summary else {}
+        if records is not None:
+            details |= {"records": records, "records_per_second": None}
         seconds = {"total": self.watch.total, "first_to_last_event": None, **details.pop("seconds", {})}
         seconds["total"] = self.watch.total
         stages = run_stages(followed.summary, triggered_at, ended_at) if followed.summary else {}

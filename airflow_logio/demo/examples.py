@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 from airflow_logio.demo.comparing import CheckResult
 from airflow_logio.demo.data import load_products, parquet_file
 from airflow_logio.demo.lake_check import check_lake
-from airflow_logio.demo.many_sales import sales_folder, wanted_records
+from airflow_logio.demo.many_sales import records_in, sales_folder, wanted_records
 from airflow_logio.demo.places import Places
 from airflow_logio.demo.sales_check import check
 from airflow_logio.errors import ConfigurationError
@@ -42,6 +42,10 @@ class Example(ABC):
     def check(self, places: Places, params: Params) -> CheckResult:
         """Compare what the DAG run has made with an independent computation. Raises `ConfigurationError` if there is
         nothing to compare."""
+
+    def records(self, params: Params) -> int | None:
+        """Records that the source reads, where the log does not count them."""
+        return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +87,9 @@ class LakeExample(Example):
         shutil.rmtree(places.lake, ignore_errors=True)
         places.lake.mkdir(mode=0o700)
         return {"sales": str(sales), "products": str(parquet_file("products"))}
+
+    def records(self, params: Params) -> int | None:
+        return records_in(Path(params["sales"]))
 
     def check(self, places: Places, params: Params) -> CheckResult:
         return check_lake(places.lake, places.warehouse_url, Path(params["sales"]), Path(params["products"]))

@@ -84,6 +84,11 @@ def is_complete(folder: Path) -> bool:
     return promised == _sizes(folder)
 
 
+def records_in(folder: Path) -> int:
+    """The number of sales in a folder that is complete."""
+    return int(json.loads((folder / RECEIPT).read_text())["records"])
+
+
 def _sizes(folder: Path) -> dict[str, int]:
     return {file.name: file.stat().st_size for file in sorted(folder.glob("*.parquet"))}
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from statistics import median
+from typing import TypeVar
 
 import sqlalchemy as sa
 
@@ -25,6 +26,7 @@ PER_COMMIT = 50
 COMMITS = 200
 FILES = 20_000
 SCHEMA = '{"fields":[' + ",".join(f'{{"name":"column_{n}","type":"long"}}' for n in range(10)) + '],"type":"struct"}'
+T = TypeVar("T")
 OUT, IN = Port("named", "out"), Port("hourly", "in")
 
 
@@ -38,7 +40,7 @@ def measure(databases: Databases) -> Iterator[Figure]:
             yield from _rows(databases.name, store)
             yield _commits(databases.name, store)
             if databases.name == "sqlite":
-                yield from _manifests(databases.name)
+                yield from _manifests(databases.name, Payloads(str(folder / "manifests")))
                 yield _sweep(databases.name, store, folder / "payloads")
         finally:
             store.dispose()
@@ -66,13 +68,9 @@ def _rows(database: str, store: SqlLogStore) -> Iterator[Figure]:
 
 def _commits(database: str, store: SqlLogStore) -> Figure:
     """One event in each commit, durable."""
-    driver, seconds = _driver(store, "commits"), []
-    for number in range(1, COMMITS + 1):
-        began = time.perf_counter()
-        driver.session.commit([_sent(driver, number)])
-        seconds.append(time.perf_counter() - began)
-    details = f"of {COMMITS} with one event, nobody else writing; slowest {max(seconds) * 1e3:.1f} ms"
-    return Figure(database, "log: a commit", median(seconds) * 1e3, "ms", "none", details)
+    driver = _driver(store, "commits")
+    took, _ = _timed(lambda number: driver.session.commit([_sent(driver, number + 1)]))
+    return Figure(database, "log: a commit", took, "ms", "none", f"of {COMMITS} with one event, nobody else writing")
 
 
 def _sent(driver: Driver, number: int) -> fx.LogEvent:
@@ -102,8 +100,13 @@ def _manifest(uid: str, files: int) -> Manifest:
     return Manifest(SCHEMA, "schema", tuple(lines))
 
 
-def _manifests(database: str) -> Iterator[Figure]:
+def _manifests(database: str, payloads: Payloads) -> Iterator[Figure]:
     uid = f"{1:032x}"
+    epoch, small = payloads.epoch(uid, "sales", 1, 1), _manifest(uid, 2)
+    written, references = _timed(lambda n: str(epoch.put("a dataset", f"datasets/{OUT}/{n}", small).reference))
+    read, _ = _timed(lambda n: payloads.dataset("a dataset", references[n]))
+    yield Figure(database, "manifest: one is written, durable", written, "ms", "none", f"of 2 files, {COMMITS} times")
+    yield Figure(database, "manifest: one is read", read, "ms", "none", "of 2 files, still in memory")
     manifest = _manifest(uid, FILES)
     encoded = manifest.encoded()
     per_line = (len(encoded) - len(_manifest(uid, 0).encoded())) / FILES
@@ -112,6 +115,16 @@ def _manifests(database: str) -> Iterator[Figure]:
     manifest_of("a dataset", encoded)
     took = (time.perf_counter() - began) / FILES * 1e6
     yield Figure(database, "manifest: a file is read", took, "microseconds", "none", f"of {FILES:,} in one manifest")
+
+
+def _timed(call: Callable[[int], T]) -> tuple[float, list[T]]:
+    """Milliseconds of the median call, and what each has returned."""
+    seconds, results = [], []
+    for number in range(COMMITS):
+        began = time.perf_counter()
+        results.append(call(number))
+        seconds.append(time.perf_counter() - began)
+    return median(seconds) * 1e3, results
 
 
 def _sweep(database: str, store: SqlLogStore, root: Path) -> Figure:

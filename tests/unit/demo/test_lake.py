@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import sqlite3
 from collections.abc import Callable
@@ -15,7 +14,7 @@ import pytest
 from airflow_logio.demo.comparing import CheckResult
 from airflow_logio.demo.data import parquet_file
 from airflow_logio.demo.lake_check import check_lake
-from airflow_logio.demo.many_sales import CITIES, RECEIPT, all_records, sales_folder, wanted_records
+from airflow_logio.demo.many_sales import CITIES, RECEIPT, all_records, records_in, sales_folder, wanted_records
 from airflow_logio.errors import ConfigurationError
 from airflow_logio.runtime.launch import bundle
 
@@ -168,7 +167,7 @@ def test_the_pipeline_is_valid_and_brings_its_data(tmp_path: Path, monkeypatch: 
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("RECORDS", "1000")
     made: Callable[[str], Path] = lambda name: Path(pipeline.local.params[name]())  # noqa: E731
-    assert json.loads((made("sales") / RECEIPT).read_text())["records"] == 1_000
+    assert records_in(made("sales")) == 1_000
     assert made("products") == parquet_file("products")
     assert set(pipeline.local.params) == set(pipeline.params)
     assert set(pipeline.local.connections) == set(pipeline.connections) == {"lake", "warehouse"}
