@@ -72,7 +72,7 @@ class Demonstration:
         with self.watch.measured("check"):
             result = self._check(params)
         exact = result is not None and result.exact and followed.state == "success"
-        records = self.example.records(params)
+        records = self.example.records_read(params)
         self._write_summary(followed, result, records, exact=exact, triggered_at=triggered_at, ended_at=ended_at)
         return exact
 

@@ -43,7 +43,7 @@ class Example(ABC):
         """Compare what the DAG run has made with an independent computation. Raises `ConfigurationError` if there is
         nothing to compare."""
 
-    def records(self, params: Params) -> int | None:
+    def records_read(self, params: Params) -> int | None:
         """Records that the source reads, where the log does not count them."""
         return None
 
@@ -88,7 +88,7 @@ class LakeExample(Example):
         places.lake.mkdir(mode=0o700)
         return {"sales": str(sales), "products": str(parquet_file("products"))}
 
-    def records(self, params: Params) -> int | None:
+    def records_read(self, params: Params) -> int | None:
         return records_in(Path(params["sales"]))
 
     def check(self, places: Places, params: Params) -> CheckResult:

@@ -54,7 +54,7 @@ def _reference(uid: str, number: int) -> str:
 def _rows(database: str, store: SqlLogStore) -> Iterator[Figure]:
     """The log grows by what events with datasets have in it, with indexes."""
     driver = _driver(store, "rows")
-    kinds = {
+    kinds: dict[str, Callable[[int], fx.Effects]] = {
         "an event on its way to one receiver": lambda n: [_sent(driver, n)],
         "lineage of an event": lambda n: [fx.RecordLineage(OUT, n, str(n))],
     }

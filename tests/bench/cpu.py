@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 
 import psutil
@@ -23,22 +23,22 @@ def cpu_seconds(root: psutil.Process) -> float:
 
 
 class Meter:
-    """The last reading is kept: a process may end before anybody asks."""
+    """Of several processes; the last reading of each is kept: it may end before anybody asks."""
 
-    def __init__(self, pid: int) -> None:
-        self._root = psutil.Process(pid)
-        self.seconds = cpu_seconds(self._root)
+    def __init__(self, pids: Iterable[int]) -> None:
+        self._seconds = {psutil.Process(pid): 0.0 for pid in pids}
 
     def read(self) -> float:
-        with suppress(psutil.NoSuchProcess):
-            self.seconds = max(self.seconds, cpu_seconds(self._root))
-        return self.seconds
+        for root, before in self._seconds.items():
+            with suppress(psutil.NoSuchProcess):
+                self._seconds[root] = max(before, cpu_seconds(root))
+        return sum(self._seconds.values())
 
 
 @contextmanager
-def metered(pid: int) -> Iterator[Meter]:
+def metered(pids: Iterable[int]) -> Iterator[Meter]:
     """A meter that is read all the time."""
-    meter, ended = Meter(pid), threading.Event()
+    meter, ended = Meter(pids), threading.Event()
 
     def watch() -> None:
         while not ended.wait(EVERY_SECONDS):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 
 import duckdb
@@ -21,13 +22,49 @@ SECONDS_PER_FILE = 6 * 3_600
 Fingerprint = tuple[int, int]
 """Number of records, and the sum of a 64-bit hash of each: the same bag of records has the same."""
 
-_EXPECTED = """
+
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """What must come of orders: a query of DuckDB, and the columns that are compared, in types that they are cast to."""
+
+    query: str
+    columns: tuple[str, ...]
+
+    def of(self, orders: Path) -> Fingerprint:
+        return self._fingerprint(self.query.format(orders=orders, products=parquet_file("products")))
+
+    def found(self, files: Iterable[Path]) -> Fingerprint:
+        """What is in some files."""
+        listed = ", ".join(f"'{file}'" for file in files)
+        return self._fingerprint(f"SELECT * FROM read_parquet([{listed}])") if listed else (0, 0)
+
+    def _fingerprint(self, query: str) -> Fingerprint:
+        hashed = f"hash({', '.join(self.columns)})::HUGEINT"
+        with duckdb.connect() as database:
+            database.execute("SET memory_limit = '2GB'")
+            row = database.execute(f"SELECT count(*), coalesce(sum({hashed}), 0) FROM ({query})").fetchone()
+        assert row is not None
+        return int(row[0]), int(row[1])
+
+
+NAMED = Expected(
+    """
 SELECT o.product_id, id, ordered_at::DATE AS day, ordered_at, store_id,
        CAST(round(price * 100) AS BIGINT) * quantity AS cents, note, coalesce(department, 'UNKNOWN') AS department
 FROM read_parquet('{orders}/*.parquet') o LEFT JOIN '{products}' p ON p.product_id = o.product_id
 WHERE quantity > 0
-"""
-_HASHED = "hash(product_id::BIGINT, id::BIGINT, day, ordered_at::TIMESTAMP, store_id::BIGINT, cents, note, department)"
+""",
+    (
+        "product_id::BIGINT",
+        "id::BIGINT",
+        "day",
+        "ordered_at::TIMESTAMP",
+        "store_id::BIGINT",
+        "cents",
+        "note",
+        "department",
+    ),
+)
 
 
 def write_orders(folder: Path, files: int, file_bytes: int) -> Path:
@@ -53,22 +90,3 @@ def write_orders(folder: Path, files: int, file_bytes: int) -> Path:
         )
         pq.write_table(table, folder / f"orders-{number:05d}.parquet", compression="zstd", compression_level=1)
     return folder
-
-
-def expected(orders: Path) -> Fingerprint:
-    """What the chain must make of the orders."""
-    return _fingerprint(_EXPECTED.format(orders=orders, products=parquet_file("products")))
-
-
-def found(files: Iterable[Path]) -> Fingerprint:
-    """What is in some files."""
-    listed = ", ".join(f"'{file}'" for file in files)
-    return _fingerprint(f"SELECT * FROM read_parquet([{listed}])") if listed else (0, 0)
-
-
-def _fingerprint(query: str) -> Fingerprint:
-    with duckdb.connect() as database:
-        database.execute("SET memory_limit = '2GB'")
-        row = database.execute(f"SELECT count(*), coalesce(sum({_HASHED}::HUGEINT), 0) FROM ({query})").fetchone()
-    assert row is not None
-    return int(row[0]), int(row[1])

@@ -33,16 +33,15 @@ from airflow_logio.store import open_store
 from tests.bench.cpu import Meter, metered
 from tests.bench.databases import Databases
 from tests.bench.figure import Figure
-from tests.bench.orders import Fingerprint, expected, found, write_orders
+from tests.bench.orders import NAMED, Expected, Fingerprint, write_orders
 from tests.bench.throughput import WrongResult
 from tests.support.waiting import eventually
 
 PIPELINE = Path(__file__).parent / "pipelines" / "orders.py"
 SCRIPT = Path(__file__).parent / "spark_script.py"
-GROUP, WRITER = "chain", "save"
+WRITER = "save"
 FILES_PER_EVENT = 4
 SETTINGS = SparkSettings(master="local[2]", driver_memory="2g")
-SCRIPTS = ("synced", "plain", "streaming")
 LOOK_SECONDS = 0.02
 LONG = 3_600.0
 
@@ -58,45 +57,69 @@ class Took:
 
 
 @dataclass(frozen=True, slots=True)
+class Shape:
+    """A pipeline, and the script that it is measured against: it writes the same datasets with sync."""
+
+    name: str
+    attr: str
+    """Of the pipeline, in `PIPELINE`."""
+    groups: tuple[str, ...]
+    script: str
+    target: float
+    expected: Expected
+    actions_per_event: int = 1
+
+
+CHAIN = Shape("chain", "chain", ("chain",), "synced", 1.15, NAMED)
+SHAPES = (CHAIN,)
+OTHERS = ("plain", "streaming")
+"""Scripts that `CHAIN` is compared with as well."""
+
+
+@dataclass(frozen=True, slots=True)
 class Work:
     """What every run does: the orders, and what must come of them."""
 
     orders: Path
     events: int
-    wanted: Fingerprint
+    wanted: dict[Expected, Fingerprint]
 
-    def check(self, files: Iterator[Path], what: str) -> None:
+    def check(self, files: Iterator[Path], expected: Expected, what: str) -> None:
         """Raises `WrongResult`."""
-        if (is_so := found(files)) != self.wanted:
-            raise WrongResult(f"{what}: {is_so} are the records and their hash, and {self.wanted} were expected")
+        if (is_so := expected.found(files)) != self.wanted[expected]:
+            raise WrongResult(f"{what}: {is_so} are records and hash, and {self.wanted[expected]} were expected")
 
 
 def measure(databases: Databases, runs: int, events: int, event_mb: int) -> Iterator[Figure]:
     """`events` of about `event_mb` MB of files each. Raises `WrongResult`."""
     with tempfile.TemporaryDirectory(prefix="logio-bench-") as name:
         orders = write_orders(Path(name) / "orders", events * FILES_PER_EVENT, event_mb * 10**6 // FILES_PER_EVENT)
-        work = Work(orders, events, expected(orders))
+        work = Work(orders, events, {shape.expected: shape.expected.of(orders) for shape in SHAPES})
         took: dict[str, list[Took]] = {}
         for _ in range(runs):  # in turns: what else the machine does meanwhile meets all of them
-            took.setdefault(GROUP, []).append(_chain(databases, work))
-            for kind in SCRIPTS:
+            for shape in SHAPES:
+                took.setdefault(shape.name, []).append(_timed(databases, work, shape))
+            for kind in (*dict.fromkeys(shape.script for shape in SHAPES), *OTHERS):
                 took.setdefault(kind, []).append(_script(kind, work))
-        yield from _ratios(databases.name, took, f"{events} events of {event_mb} MB")
-        yield _killed(databases, work, median(one.seconds for one in took[GROUP]))
+        for shape in SHAPES:
+            yield _ratio(databases.name, took, shape.name, shape.script, f"{shape.target}", f"{events} x {event_mb} MB")
+        split = f"of it {_seconds(took['synced']) / _seconds(took['plain']):.2f} for batches and sync"
+        yield _ratio(databases.name, took, CHAIN.name, "plain", "none", split)
+        yield _ratio(databases.name, took, CHAIN.name, "streaming", "none", "availableNow, as many files per trigger")
+        yield _killed(databases, work, _seconds(took[CHAIN.name]))
 
 
-def _ratios(database: str, took: dict[str, list[Took]], size: str) -> Iterator[Figure]:
-    seconds = {kind: median(one.seconds for one in runs) for kind, runs in took.items()}
-    cpu = {kind: median(one.cpu for one in runs) for kind, runs in took.items()}
-    told = "; ".join(f"{kind} {_listed(runs)}" for kind, runs in took.items())
-    synced, plain = seconds[GROUP] / seconds["synced"], seconds[GROUP] / seconds["plain"]
-    details = f"{size}; CPU {cpu[GROUP] / cpu['synced']:.2f}; {told}"
-    yield Figure(database, "chain, against a script that syncs", synced, "x", "1.15", details)
-    details = f"{seconds['synced'] / seconds['plain']:.2f} for batches and sync, {synced:.2f} for the rest"
-    yield Figure(database, "chain, against the plainest script", plain, "x", "none", details)
-    streaming = seconds[GROUP] / seconds["streaming"]
-    details = f"CPU {cpu[GROUP] / cpu['streaming']:.2f}; availableNow, the same files per trigger"
-    yield Figure(database, "chain, against Structured Streaming", streaming, "x", "none", details)
+def _ratio(database: str, took: dict[str, list[Took]], ours: str, script: str, target: str, more: str) -> Figure:
+    of_both = f"{ours} {_listed(took[ours])}; {script} {_listed(took[script])}"
+    cpu = median(one.cpu for one in took[ours]) / median(one.cpu for one in took[script])
+    value = _seconds(took[ours]) / _seconds(took[script])
+    return Figure(
+        database, f"{ours}, against script {script}", value, "x", target, f"{more}; CPU x {cpu:.2f}; {of_both}"
+    )
+
+
+def _seconds(runs: list[Took]) -> float:
+    return median(one.seconds for one in runs)
 
 
 def _listed(runs: list[Took]) -> str:
@@ -108,8 +131,9 @@ def _listed(runs: list[Took]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ChainRun:
-    """A run of the pipeline, nothing launched yet; `lake` is where it publishes."""
+    """A run of a pipeline, nothing launched yet; `lake` is where it publishes."""
 
+    shape: Shape
     context: LaunchContext
     local: LocalRun
     lake: Path
@@ -119,14 +143,16 @@ class ChainRun:
         rows = self.context.store.progress(self.context.run.run_id)
         return sum(row.events for row in rows if row.port.operator == WRITER and row.direction == "write")
 
-    def is_ready(self, incarnation: int) -> bool:
-        status = self.context.store.group(self.context.run.run_id, GROUP)
-        return status.incarnation == incarnation and status.ready
+    def are_ready(self, incarnation: int) -> bool:
+        groups = self.context.store.groups(self.context.run.run_id)
+        return all(status.incarnation == incarnation and status.ready for status in groups)
 
-    def pid(self) -> int:
-        identity = self.context.store.group(self.context.run.run_id, GROUP).identity
-        assert identity is not None
-        return identity.pid
+    def pids(self) -> list[int]:
+        identities = [status.identity for status in self.context.store.groups(self.context.run.run_id)]
+        return [identity.pid for identity in identities if identity is not None]
+
+    def is_done(self, work: Work) -> bool:
+        return self.published() == work.events * self.shape.actions_per_event
 
     def last_at(self) -> float:
         """When the last file was published."""
@@ -135,11 +161,11 @@ class ChainRun:
 
 
 @contextmanager
-def _run(databases: Databases, folder: Path, orders: Path) -> Iterator[ChainRun]:
+def _run(databases: Databases, folder: Path, orders: Path, shape: Shape) -> Iterator[ChainRun]:
     log_url, _ = databases.fresh(folder)
     lake, payloads = folder / "lake", folder / "payloads"
     lake.mkdir()
-    ref = bundle.parse_ref(f"{PIPELINE}:chain")
+    ref = bundle.parse_ref(f"{PIPELINE}:{shape.attr}")
     pipeline = bundle.load(ref)
     store = open_store(log_url, application="logio bench")
     try:
@@ -164,20 +190,20 @@ def _run(databases: Databases, folder: Path, orders: Path) -> Iterator[ChainRun]
             settings=SETTINGS,
             payloads=str(payloads),
         )
-        yield ChainRun(context, LocalRun(context), lake)
+        yield ChainRun(shape, context, LocalRun(context), lake)
     finally:
         store.dispose()
 
 
-def _chain(databases: Databases, work: Work) -> Took:
+def _timed(databases: Databases, work: Work, shape: Shape) -> Took:
     """From the drivers being up to the last published file."""
 
     def followed(run: ChainRun, began: float, meter: Meter) -> Took:
         cpu = meter.read()
-        eventually(lambda: run.published() == work.events, what="all is published", timeout=LONG, every=LOOK_SECONDS)
+        eventually(lambda: run.is_done(work), what="all is published", timeout=LONG, every=LOOK_SECONDS)
         return Took(run.last_at() - began, meter.read() - cpu)
 
-    return _supervised(databases, work, followed)
+    return _supervised(databases, work, shape, followed)
 
 
 def _killed(databases: Databases, work: Work, undisturbed: float) -> Figure:
@@ -188,13 +214,13 @@ def _killed(databases: Databases, work: Work, undisturbed: float) -> Figure:
         eventually(lambda: run.published() >= half, what="half is published", timeout=LONG, every=LOOK_SECONDS)
         time.sleep(undisturbed / work.events * 0.9)  # the next event is nearly done: the most that can be lost
         killed_at = time.time()
-        psutil.Process(run.pid()).send_signal(signal.SIGKILL)
-        eventually(lambda: run.is_ready(2), what="the next driver is up", timeout=LONG, every=LOOK_SECONDS)
+        psutil.Process(run.pids()[0]).send_signal(signal.SIGKILL)
+        eventually(lambda: run.are_ready(2), what="the next driver is up", timeout=LONG, every=LOOK_SECONDS)
         restart = time.time() - killed_at
-        eventually(lambda: run.published() == work.events, what="all is published", timeout=LONG, every=LOOK_SECONDS)
+        eventually(lambda: run.is_done(work), what="all is published", timeout=LONG, every=LOOK_SECONDS)
         return run.last_at() - began, restart
 
-    seconds, restart = _supervised(databases, work, followed)
+    seconds, restart = _supervised(databases, work, CHAIN, followed)
     event = undisturbed / work.events
     lost = seconds - undisturbed
     details = f"restart {restart:.1f} s, one event {event:.1f} s: {(lost - restart) / event:.2f} events of work lost"
@@ -203,16 +229,19 @@ def _killed(databases: Databases, work: Work, undisturbed: float) -> Figure:
     )
 
 
-def _supervised(databases: Databases, work: Work, followed: Callable[[ChainRun, float, Meter], T]) -> T:
+def _supervised(databases: Databases, work: Work, shape: Shape, followed: Callable[[ChainRun, float, Meter], T]) -> T:
     """What `followed` returns of a run, which must be exact; it gets the time at which all drivers were up."""
-    with tempfile.TemporaryDirectory(prefix="logio-bench-") as name, _run(databases, Path(name), work.orders) as run:
+    with (
+        tempfile.TemporaryDirectory(prefix="logio-bench-") as name,
+        _run(databases, Path(name), work.orders, shape) as run,
+    ):
         outcome: list[Outcome] = []
         thread = threading.Thread(target=lambda: outcome.append(run.local.run().outcome), name="supervisor")
         thread.start()
         try:
-            eventually(lambda: run.is_ready(1), what="the driver is up", timeout=LONG, every=LOOK_SECONDS)
+            eventually(lambda: run.are_ready(1), what="all drivers are up", timeout=LONG, every=LOOK_SECONDS)
             began = time.time()
-            with metered(psutil.Process(run.pid()).ppid()) as meter:  # spark-submit's JVM
+            with metered(psutil.Process(pid).ppid() for pid in run.pids()) as meter:  # spark-submit's JVMs
                 result = followed(run, began, meter)
         except BaseException:
             run.local.halt()
@@ -220,8 +249,8 @@ def _supervised(databases: Databases, work: Work, followed: Callable[[ChainRun, 
         finally:
             thread.join()
         if outcome != [Outcome.FINISHED]:
-            raise WrongResult(f"the run of the chain is {outcome}")
-        work.check(run.lake.rglob("*.parquet"), "the chain")
+            raise WrongResult(f"the run of {shape.name} is {outcome}")
+        work.check(run.lake.rglob("*.parquet"), shape.expected, shape.name)
         return result
 
 
@@ -251,5 +280,6 @@ def _script(kind: str, work: Work) -> Took:
         lines = [line for line in done.stdout.splitlines() if line.startswith("MEASURED ")]
         if done.returncode or len(lines) != 1:
             raise WrongResult(f"the script {kind} has failed: {done.stderr[-2_000:]}")
-        work.check(target.rglob("*.parquet"), f"script {kind}")
+        expected = next((shape.expected for shape in SHAPES if shape.script == kind), CHAIN.expected)
+        work.check(target.rglob("*.parquet"), expected, f"script {kind}")
         return Took(**json.loads(lines[0].removeprefix("MEASURED ")))

@@ -19,12 +19,11 @@ from typing import Any
 import psutil
 from pyspark.sql import DataFrame, SparkSession
 
-sys.path += [str(Path(__file__).parent / "pipelines"), str(Path(__file__).parents[2])]
-
-from order_functions import cleanse, with_department
+sys.path.append(str(Path(__file__).parents[2]))
 
 from airflow_logio.runtime.driver.spark_session import warm_up
 from tests.bench.cpu import cpu_seconds
+from tests.bench.pipelines.orders import cleanse, with_department
 
 CODEC = {"compression": "zstd", "parquet.compression.codec.zstd.level": "1"}
 """As the files of datasets are compressed."""
