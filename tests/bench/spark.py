@@ -210,10 +210,12 @@ def _killed(databases: Databases, work: Work, undisturbed: float) -> Figure:
     """The driver is killed when half of the events are published: seconds that are lost, and those of its restart."""
 
     def followed(run: ChainRun, began: float, _: Meter) -> tuple[float, float]:
-        half = work.events // 2
+        half = max(1, work.events // 2)
         eventually(lambda: run.published() >= half, what="half is published", timeout=LONG, every=LOOK_SECONDS)
-        time.sleep(undisturbed / work.events * 0.9)  # the next event is nearly done: the most that can be lost
+        time.sleep((time.time() - began) / half * 0.9)  # the next event is nearly done: the most that can be lost
         killed_at = time.time()
+        if run.is_done(work):
+            raise WrongResult("the driver was to be killed in the middle, and was done: ask for more --events")
         psutil.Process(run.pids()[0]).send_signal(signal.SIGKILL)
         eventually(lambda: run.are_ready(2), what="the next driver is up", timeout=LONG, every=LOOK_SECONDS)
         restart = time.time() - killed_at
