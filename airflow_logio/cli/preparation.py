@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from airflow_logio.cli.connection_file import ConnectionUrls
+from airflow_logio.dataflow.dataset_writer import DatasetWriter
+from airflow_logio.dataflow.parquet_writer import ParquetWriter
 from airflow_logio.dataflow.pipeline import Pipeline
 from airflow_logio.dataflow.sources import FolderSource, ParquetSource
 from airflow_logio.errors import IncompatibleRun
@@ -207,22 +209,25 @@ def _urls(ids: Mapping[str, str], known: ConnectionUrls, pipeline: Pipeline) -> 
 
     These replace a connection that was given no id and is not known on this machine.
     """
-    sql = {name for operator in pipeline.operators.values() for name in operator.sql_connections()}
+    writers = [one for one in pipeline.operators.values() if isinstance(one, DatasetWriter | ParquetWriter)]
+    folders = {writer.connection for writer in writers}
     files = [
         name
         for name, conn_id in ids.items()
         if name in pipeline.local.connections and conn_id == name and known.find(conn_id) is None
     ]
     urls = {
-        name: _local_url(pipeline.local.connections[name], is_sql=name in sql) if name in files else known.get(conn_id)
+        name: _local_url(pipeline.local.connections[name], is_folder=name in folders)
+        if name in files
+        else known.get(conn_id)
         for name, conn_id in ids.items()
     }
     return urls, files
 
 
-def _local_url(path: Path, *, is_sql: bool) -> str:
+def _local_url(path: Path, *, is_folder: bool) -> str:
     """An SQLite file, or a folder, which is made."""
-    if is_sql:
+    if not is_folder:
         return sqlite_url(path)
     path.mkdir(parents=True, exist_ok=True, mode=0o700)
     return str(path.absolute())

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import shutil
 import sqlite3
-from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
 import duckdb
 import pytest
 
+from airflow_logio.cli.connection_file import ConnectionFile, ConnectionUrls
+from airflow_logio.cli.preparation import Wanted, describe
 from airflow_logio.demo.comparing import CheckResult
 from airflow_logio.demo.data import parquet_file
 from airflow_logio.demo.lake_check import check_lake
 from airflow_logio.demo.many_sales import CITIES, RECEIPT, all_records, records_in, sales_folder, wanted_records
 from airflow_logio.errors import ConfigurationError
-from airflow_logio.runtime.launch import bundle
 
 RECORDS = 120_000
 PIPELINE = Path(__file__).parents[3] / "dags" / "pipelines" / "orders_lake.py"
@@ -163,11 +163,15 @@ def test_a_lake_that_is_not_there_is_told(lake: Path, made: Path, tmp_path: Path
 
 
 def test_the_pipeline_is_valid_and_brings_its_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pipeline = bundle.load(bundle.parse_ref(f"{PIPELINE}:orders_lake")).validate()
+    """As `logio run` without options: a thousand sales, a folder and a warehouse."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("RECORDS", "1000")
-    made: Callable[[str], Path] = lambda name: Path(pipeline.local.params[name]())  # noqa: E731
-    assert records_in(made("sales")) == 1_000
-    assert made("products") == parquet_file("products")
-    assert set(pipeline.local.params) == set(pipeline.params)
-    assert set(pipeline.local.connections) == set(pipeline.connections) == {"lake", "warehouse"}
+    known = ConnectionUrls({}, ConnectionFile(None, {}))
+    said: list[str] = []
+    described = describe(str(tmp_path / "payloads"), Wanted(f"{PIPELINE}:orders_lake", {}, {}), known, said.append)
+    described.pipeline.validate()
+    assert records_in(Path(described.spec.params["sales"])) == 1_000
+    assert described.spec.params["products"] == str(parquet_file("products"))
+    lake = tmp_path / ".logio" / "lake"
+    assert described.urls == {"lake": str(lake), "warehouse": f"sqlite:///{lake.with_name('warehouse.db')}"}
+    assert lake.is_dir() and said == []
