@@ -49,8 +49,8 @@ format: $(STAMP) ## rewrite the code as `make check` wants it
 	$(BIN)/ruff check --fix .
 	$(BIN)/python .ci/quote
 
-bench: $(STAMP) ## the figures of docs/performance.md
-	@JAVA_HOME="$$(.ci/java)" && export JAVA_HOME && exec $(BIN)/python -m tests.bench
+bench: $(STAMP) ## the figures of docs/performance.md (ARGS="--only spark" for some, ARGS=--help lists them)
+	@JAVA_HOME="$$(.ci/java)" && export JAVA_HOME && exec $(BIN)/python -m tests.bench $(ARGS)
 
 clean: ## remove the virtual environment, the demo's files and all caches
 	rm -rf $(VENV) .demo .logio build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -17,14 +17,15 @@ from airflow_logio.api.infos import ActionInfo, EventInfo, StateInfo
 from airflow_logio.api.input_sets import InputSets
 from airflow_logio.api.pending_writes import WriteActions
 from airflow_logio.api.read_actions import ReadActions
-from airflow_logio.dataflow.write_actions import WriteAction
+from airflow_logio.dataflow.write_actions import Marker, WriteAction
 from airflow_logio.errors import ApiMisuse
 from airflow_logio.protocol import effects as fx
-from airflow_logio.protocol.context import Context
+from airflow_logio.protocol.context import Context, decode_state, encode_state
 from airflow_logio.protocol.ledger import Ledger
 from airflow_logio.protocol.logic import OperatorSpec
 from airflow_logio.protocol.recovery import Recovered
 from airflow_logio.protocol.values import Event, Port
+from airflow_logio.protocol.warehouse_rules import MarkerRow, compare
 from airflow_logio.store.port import GroupSession
 
 
@@ -76,6 +77,11 @@ class Book:
         self.context, self._remembered, self.packed = Context(), stored.Remembered(), None
         if spec.name in recovered.states:
             self.context, self._remembered, self.packed = stored.decode(spec.name, recovered.states[spec.name])
+        self._row = recovered.states.get(spec.name)
+        """The STATE row as the log has it."""
+        self.context.reopen()
+        for connection in station.writable:
+            self.context.uncompared.setdefault(connection, 0)
         self.snapshots = {
             inset_id: stored.decode(spec.name, data)[2] or stored.pack(spec.name, {})
             for _, inset_id, data in recovered.snapshots
@@ -189,11 +195,38 @@ class Book:
         if staged.is_empty() and self.pending_since is None:
             return
         try:
-            self.host.commit(self._effects(staged))
+            self._commit(self._effects(staged))
         except BaseException as error:
             self._broken = error
             raise
         self._settle(staged)
+
+    def _commit(self, effects: fx.Effects) -> None:
+        self.host.commit(effects)
+        (self._row,) = (effect.data for effect in effects if isinstance(effect, fx.StoreState))
+
+    def look(self, marker: Marker, row: MarkerRow) -> None:
+        """The row of a marker, before the author's code applies anything by it: once per connection and epoch it is
+        compared with the log, and the log is told before this returns (ADR-88).
+
+        What is pending or staged is not committed with it: the row of the state goes out as it came in, without the note
+        that the marker is to be compared. If the log has no such note, no number was given out since. Raises `Fenced`,
+        `LogInconsistent`, and what `commit` raises.
+        """
+        connection = marker.connection
+        if connection not in self.context.uncompared:
+            return
+        self.check_usable()
+        compare(self.spec.name, connection, marker.token, row, self.context.uncompared[connection])
+        try:
+            kept = None if self._row is None else decode_state(self.spec.name, self._row)
+            if kept is not None and kept.context.uncompared.pop(connection, None) is not None:
+                data = encode_state(kept.context, kept.state)
+                self._commit([fx.StoreState(self.spec.name, data), fx.MarkCompared(self.spec.name, connection)])
+        except BaseException as error:
+            self._broken = error
+            raise
+        del self.context.uncompared[connection]
 
     def _check_state(self, staged: Staged) -> None:
         if self.counted and staged.state is None:

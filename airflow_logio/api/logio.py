@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 from typing import Any, TypeVar
 
 import pyarrow as pa
@@ -376,8 +378,12 @@ class Logio:
         return self._book.host.url(connection)
 
     def marker(self, connection: str) -> Marker:
-        """The writer's identity: run, fencing token, and the key of the high-water row of a conditional system."""
-        return self._book.host.marker(connection)
+        """The writer's identity: run, fencing token, and the key of the high-water row of a conditional system.
+
+        Where `Marker.unapplied` sees that row, it also notices a log that has lost commits.
+        """
+        marker = self._book.host.marker(connection)
+        return replace(marker, look=partial(self._book.look, marker))
 
     def encode(self, table: pa.Table) -> bytes:
         """A table as bytes, for a state or a file: an Arrow IPC stream."""

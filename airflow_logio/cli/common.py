@@ -6,11 +6,12 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, TextIO
+from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
 import typer
 from rich.console import Console
 
+from airflow_logio.commands import with_log
 from airflow_logio.store import open_store
 from airflow_logio.store.rules.patience import Patience
 
@@ -21,28 +22,50 @@ PIPE_WIDTH = 200
 """Width of output to a pipe or a file, in columns: wide, so that nothing is wrapped."""
 
 
+@dataclass(slots=True)
+class GlobalOptions:
+    """What was given for all commands."""
+
+    debug: bool = False
+    log: str | None = None
+
+
+options = GlobalOptions()
+
+
+def written(text: str) -> str:
+    """A sentence as this terminal shows it: its commands ask the log that was asked now."""
+    return with_log(text, options.log)
+
+
+class _Terminal(Console):
+    """Texts are `written`. What is in tables, or has a style of its own, is so already."""
+
+    def print(self, *objects: Any, **how: Any) -> None:
+        super().print(*(written(one) if isinstance(one, str) else one for one in objects), **how)
+
+
 def _console(stream: TextIO, *, stderr: bool = False) -> Console:
-    return Console(stderr=stderr, highlight=False, soft_wrap=True, width=None if stream.isatty() else PIPE_WIDTH)
+    return _Terminal(stderr=stderr, highlight=False, soft_wrap=True, width=None if stream.isatty() else PIPE_WIDTH)
 
 
 out = _console(sys.stdout)
 err = _console(sys.stderr, stderr=True)
 
-
-@dataclass(slots=True)
-class GlobalOptions:
-    """What was given before the command."""
-
-    debug: bool = False
-
-
-options = GlobalOptions()
-
 TERMINAL_PATIENCE = Patience(total_seconds=30)
 """Short, because a person is waiting."""
 
+
+def _note_log(log: str | None) -> str | None:
+    options.log = log
+    return log
+
+
 LogOption = Annotated[
-    str | None, typer.Option("--log", help="Connection id of the log. Default: LOGIO_URL, else .logio/logio.db")
+    str | None,
+    typer.Option(
+        "--log", help="Connection id of the log. Default: LOGIO_URL, else .logio/logio.db", callback=_note_log
+    ),
 ]
 RunArgument = Annotated[str, typer.Argument(help="Run: its uid, the beginning of it, or its run id")]
 

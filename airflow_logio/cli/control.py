@@ -15,11 +15,11 @@ from airflow_logio.cli.connection_file import ConnectionUrls
 from airflow_logio.cli.left_runs import check_goes_on, check_supervised, declare_lost, supervised_by, takes_over
 from airflow_logio.cli.preparation import CLI_DAG_ID, reopen, take_new_code, with_types_of_now
 from airflow_logio.cli.run import supervise
+from airflow_logio.cli.spark_options import ConfOption, MasterOption, MemoryOption, SparkOptions, options_for
 from airflow_logio.errors import Fenced, ProtocolViolation
 from airflow_logio.protocol.states import ALIVE, CONCLUDED, ENDED, GroupState
 from airflow_logio.runtime.launch.launcher import LaunchContext, launch_group
 from airflow_logio.runtime.launch.processes import this_host
-from airflow_logio.runtime.launch.spark_submit import SparkSettings
 from airflow_logio.runtime.supervision.presence import last_look, missing
 from airflow_logio.runtime.supervision.retried_tables import check_tables
 from airflow_logio.runtime.supervision.stop_run import States, StopMode, StopRun
@@ -48,7 +48,9 @@ def retry(
     run: RunArgument,
     group: Annotated[str | None, typer.Argument(help="Group; default: all that can be retried")] = None,
     log: LogOption = None,
-    master: Annotated[str, typer.Option(help="Spark master")] = "local[1]",
+    master: MasterOption = None,
+    driver_memory: MemoryOption = None,
+    conf: ConfOption = None,
     detach: Annotated[
         bool,
         typer.Option("--detach", help="Launch the drivers and exit; refused if no supervisor would look after them"),
@@ -63,8 +65,10 @@ def retry(
 
     In a run that `logio run` started, this command supervises all groups: those that were halted when one was parked
     resume, too, and so do those whose drivers were killed with its terminal. In a run of Airflow, it supervises only the
-    retried ones. Finished groups behind a retried Input Set resume.
+    retried ones. Finished groups behind a retried Input Set resume. Drivers get the Spark options with which the run was
+    started.
     """
+    given = SparkOptions.given(master, driver_memory, conf)
     known = ConnectionUrls.load(warn)
     log_url = known.log_url(log)
     with opened(log_url) as store:
@@ -78,7 +82,8 @@ def retry(
             found = with_types_of_now(store, found, known, lambda said: out.print(said, markup=False))
         if code is Code.NEW:
             _take_new_code(store, found, group)
-        context = reopen(store, log_url, known.payloads(log), found, known, SparkSettings(master=master))
+        settings = options_for(found, given).settings()
+        context = reopen(store, log_url, known.payloads(log), found, known, settings)
         check_tables(context, {one.operator for one in store.quarantined(found.run_id, group)})
         retried = store.retry_quarantined(found.run_id, group)
         if retried.input_sets:

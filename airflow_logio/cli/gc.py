@@ -13,10 +13,11 @@ from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from airflow_logio.cli.common import TERMINAL_PATIENCE, LogOption, err, opened, out, warn
 from airflow_logio.cli.connection_file import ConnectionUrls
 from airflow_logio.dataflow.durations import retention_seconds
-from airflow_logio.errors import PipelineDefinitionError, ProtocolViolation
+from airflow_logio.errors import LogioError, PipelineDefinitionError, ProtocolViolation
 from airflow_logio.runtime.launch.driver_files import discard, folders_of
 from airflow_logio.runtime.payloads import Payloads
 from airflow_logio.runtime.supervision import tidying
+from airflow_logio.runtime.supervision.staging_left import drop_staging_of, is_staged_in, staging_of
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records import Run
 from airflow_logio.store.rules.endings import GroupStates, check_ended
@@ -42,8 +43,8 @@ def gc(
     ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be done, but change nothing")] = False,
 ) -> None:
-    """Collect what ended runs have left in the log, and the files of their drivers on this machine. With --older-than,
-    remove old runs altogether.
+    """Collect what ended runs have left in the log, the files of their drivers on this machine, and staging tables. With
+    --older-than, remove old runs altogether.
 
     Running groups collect their own garbage, and a run that finishes is tidied up. So this command is for interrupted
     cleanups and for old runs. It refuses a run that has not ended.
@@ -57,8 +58,10 @@ def gc(
         old = [] if age is None else _of(ended, store.removable(age, unfinished=unfinished))
         young = [found for found in ended if found not in old]
         if dry_run:
-            _say_what_would_be_done(store, old, young)
+            _say_what_would_be_done(store, old, young, known)
             return
+        for found in ended:
+            _drop_staging(found, known)
         files = {found.uid: folders_of(found.uid, store.drivers(found.run_id)) for found in ended}
         rows = sum(_remove(store, found, payloads, unfinished=unfinished) for found in old)
         rows += sum(_tidy(store, found, payloads) for found in young)
@@ -96,9 +99,12 @@ def _of(runs: Sequence[Run], among: Sequence[Run]) -> list[Run]:
     return [run for run in runs if run.run_id in ids]
 
 
-def _say_what_would_be_done(store: LogStore, old: Sequence[Run], young: Sequence[Run]) -> None:
+def _say_what_would_be_done(store: LogStore, old: Sequence[Run], young: Sequence[Run], known: ConnectionUrls) -> None:
     for run in old:
         out.print(f"would remove {_name(run)}", markup=False)
+    staging = [table for run in (*old, *young) for table in _asked_for_staging(run, known)]
+    for table in staging:
+        out.print(f"would drop {table}, a staging table that a run has left", markup=False)
     files = [folder for run in (*old, *young) for folder in folders_of(run.uid, store.drivers(run.run_id))]
     for folder in files:
         out.print(f"would remove {folder}, the files of a run's drivers", markup=False)
@@ -106,7 +112,7 @@ def _say_what_would_be_done(store: LogStore, old: Sequence[Run], young: Sequence
     for run, rows in garbage:
         if rows:
             out.print(f"would collect {rows:,} rows of {_name(run)}", markup=False)
-    if not old and not files and not any(rows for _, rows in garbage):
+    if not old and not files and not staging and not any(rows for _, rows in garbage):
         out.print("nothing would be done")
 
 
@@ -124,6 +130,28 @@ def _remove(store: LogStore, run: Run, payloads: Payloads | None, *, unfinished:
             payloads.discard(payloads.find(run.uid), run.uid)
     out.print(f"removed {_name(run)}: {rows:,} rows", markup=False)
     return rows
+
+
+def _drop_staging(run: Run, known: ConnectionUrls) -> None:
+    try:
+        if dropped := drop_staging_of(_staged_in(run, known), run):
+            out.print(f"{_name(run)}: {dropped} staging table(s) dropped", markup=False)
+    except LogioError as error:
+        warn(f"the staging tables of {_name(run)} are not dropped: {error}")
+
+
+def _asked_for_staging(run: Run, known: ConnectionUrls) -> Sequence[str]:
+    try:
+        return staging_of(_staged_in(run, known), run)
+    except LogioError as error:
+        warn(f"whether {_name(run)} has left staging tables is unknown: {error}")
+        return ()
+
+
+def _staged_in(run: Run, known: ConnectionUrls) -> dict[str, str]:
+    """The connections of a run, of those that are known here, in which there may be staging tables: name → URL."""
+    urls = {name: known.find(conn_id) for name, conn_id in run.spec.connections.items()}
+    return {name: url for name, url in urls.items() if url is not None and is_staged_in(url)}
 
 
 def _discard_files(folders: Sequence[Path]) -> None:

@@ -20,7 +20,7 @@ def holding(
     """(port of the log, event ids) of the events that hold such a record. Raises `LineageUnknown` if none does."""
     found = events_holding(store, run, port, values, load)
     wanted = " and ".join(f"{name}={value}" for name, value in values.items())
-    every = [(str(one.port), number) for one in found for number in one.records]
+    every = [(str(one.place), number) for one in found for number in one.records]
     gone = _gone(found, port)
     if not every:
         searched = sum(one.searched for one in found)
@@ -40,6 +40,7 @@ def _gone(found: Sequence[Holding], port: str) -> str:
     if not gone:
         return ""
     return (
-        f"; the records of {gone:,} more events of {port} are not in the log any more, and could not be searched. A table "
-        "whose TableWriter has a lineage_column keeps the event id with each row, however long the log keeps records"
+        f"; {gone:,} more events of {port} are not in the log any more: retention has removed their records together with "
+        "their lineage, and nothing leads to them from a table. A scope's `retention` says for how long an event is kept; "
+        "the lineage_column of a TableWriter names the event of each row, which needs no search"
     )

@@ -10,14 +10,17 @@ from pathlib import Path
 from typing import Any
 
 from airflow_logio.cli.connection_file import ConnectionUrls
+from airflow_logio.cli.spark_options import SparkOptions
+from airflow_logio.dataflow.dataset_writer import DatasetWriter
+from airflow_logio.dataflow.parquet_writer import ParquetWriter
 from airflow_logio.dataflow.pipeline import Pipeline
-from airflow_logio.dataflow.sources import ParquetSource
+from airflow_logio.dataflow.sources import FolderSource, ParquetSource
 from airflow_logio.errors import IncompatibleRun
 from airflow_logio.protocol.states import CONCLUDED
 from airflow_logio.runtime.launch import bundle, spark_submit
 from airflow_logio.runtime.launch.bundle import PipelineRef
 from airflow_logio.runtime.launch.code_bundle import CodeBundle, collect
-from airflow_logio.runtime.launch.kept_code import load_kept, take_new
+from airflow_logio.runtime.launch.kept_code import load_kept, newest, take_new
 from airflow_logio.runtime.launch.launcher import LaunchContext, LocalProcessLauncher, environment_of
 from airflow_logio.runtime.launch.spark_submit import SparkSettings
 from airflow_logio.runtime.launch.start_run import run_spec
@@ -43,7 +46,8 @@ class Wanted:
     connection_ids: Mapping[str, str]
     run_id: str | None = None
     hold_sources: bool = False
-    settings: SparkSettings = field(default_factory=SparkSettings)
+    spark: SparkOptions = field(default_factory=SparkOptions)
+    """Of a continued run: what replaces the options that it was started with."""
     replay_seconds: float | None = None
     """None: the default, or for a continued run, the value that it was started with."""
     alone: bool = False
@@ -63,15 +67,16 @@ def prepare(
 
     Missing values come from the pipeline's `local_defaults`, if it has any.
     """
-    spark_submit.check(wanted.settings)
+    spark_submit.check(wanted.spark.settings())
     described = describe(payloads, wanted, known, say)
     run = _started(store, described, say, alone=wanted.alone)
     if run.spec.code_digest not in (None, described.code.digest):
         say(
             f"run {run.spec.key} continues with the code that it has, not with that of {described.ref.bundle_root}; to take "
-            f"the new code: logio retry {run.uid[:8]} --code new"
+            f"the new code: `logio retry {run.uid[:8]} --code new`"
         )
-    pipeline, ref = load_kept(store, run, lambda: (described.pipeline, described.ref))
+    code = newest(store, run)
+    pipeline, ref = load_kept(store, run, lambda: (described.pipeline, described.ref), code)
     if others := other_unfinished(store, run):
         say(
             f"{len(others)} other run(s) of pipeline {described.pipeline.name!r} have not finished, the latest is "
@@ -81,7 +86,14 @@ def prepare(
         )
     if wanted.replay_seconds is not None and run.spec.replay_seconds != wanted.replay_seconds:
         say(f"run {run.spec.key} keeps the replay seconds it was started with: {run.spec.replay_seconds:g}")
-    return _context(store, log_url, payloads, run, pipeline, ref, described.urls, wanted.settings)
+    kept = SparkOptions.kept(run)
+    spark = wanted.spark.over(kept)
+    if spark.to_keep() != run.spec.spark:
+        say(
+            f"run {run.spec.key} keeps the Spark options it was started with: {str(kept) or 'none'}; those of now are for "
+            "the drivers of this command"
+        )
+    return _context(store, log_url, payloads, run, pipeline, ref, described.urls, spark.settings(), code=code)
 
 
 def _started(store: LogStore, described: Described, say: Callable[[str], None], *, alone: bool) -> Run:
@@ -125,7 +137,7 @@ def describe(payloads: str | None, wanted: Wanted, known: ConnectionUrls, say: C
     """Load the pipeline and check what is wanted of it. Raises `ConfigurationError`, `PipelineDefinitionError`."""
     ref = bundle.parse_ref(wanted.pipeline_ref)
     pipeline = bundle.load(ref)
-    environment_of(pipeline, wanted.settings)  # refused now, not when the first group is launched
+    environment_of(pipeline, wanted.spark.settings())  # refused now, not when the first group is launched
     ids = {name: name for name in pipeline.connections} | dict(wanted.connection_ids)
     assumed = {name: make() for name, make in pipeline.local.params.items() if name not in wanted.params}
     params = _absolute(pipeline, {**assumed, **wanted.params})
@@ -141,6 +153,7 @@ def describe(payloads: str | None, wanted: Wanted, known: ConnectionUrls, say: C
         replay_seconds=wanted.replay_seconds,
         payloads=payloads,
         code=code,
+        spark=wanted.spark.to_keep(),
     )
     urls, files = _urls(ids, known, pipeline)
     check_sql_urls(pipeline, urls)
@@ -172,12 +185,13 @@ def reopen(
     """The context of a run in the log, with its own connection ids unless others are given. Raises as `prepare` does."""
     spark_submit.check(settings)
     ref = bundle.parse_ref(run.spec.pipeline_ref, Path(run.spec.bundle_root))
-    pipeline, ref = load_kept(store, run, lambda: (bundle.load(ref), ref))
+    code = newest(store, run)
+    pipeline, ref = load_kept(store, run, lambda: (bundle.load(ref), ref), code)
     check_graph(run, pipeline.fingerprint()["graph"], pipeline.describe())
     urls, _ = _urls(connection_ids or run.spec.connections, known, pipeline)
     check_sql_urls(pipeline, urls)
     check_table_databases(pipeline, urls.__getitem__)
-    return _context(store, log_url, payloads, run, pipeline, ref, urls, settings, work_dir)
+    return _context(store, log_url, payloads, run, pipeline, ref, urls, settings, work_dir, code=code)
 
 
 def take_new_code(store: LogStore, run: Run, group: str, by: str) -> int:
@@ -191,8 +205,9 @@ def take_new_code(store: LogStore, run: Run, group: str, by: str) -> int:
 
 def _absolute(pipeline: Pipeline, params: Mapping[str, Any]) -> dict[str, Any]:
     """Make paths absolute that are relative to this terminal's folder: a driver works in a folder of its own."""
-    sources = [source for source in pipeline.operators.values() if isinstance(source, ParquetSource)]
-    begins = [path for source in sources for path in source.paths]
+    files = [source for source in pipeline.operators.values() if isinstance(source, ParquetSource)]
+    folders = [source.path for source in pipeline.operators.values() if isinstance(source, FolderSource)]
+    begins = [*folders, *(path for source in files for path in source.paths)]
     return {
         name: os.path.abspath(value)
         if any(path.startswith(f"{{{name}}}") for path in begins) and "://" not in str(value)
@@ -202,20 +217,32 @@ def _absolute(pipeline: Pipeline, params: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _urls(ids: Mapping[str, str], known: ConnectionUrls, pipeline: Pipeline) -> tuple[dict[str, str], list[str]]:
-    """The pipeline's connection name → URL, and the connections that are files of its `local_defaults`.
+    """The pipeline's connection name → URL, and the connections that are files or folders of its `local_defaults`.
 
-    Such a file replaces a connection that was given no id and is not known on this machine.
+    These replace a connection that was given no id and is not known on this machine.
     """
+    writers = [one for one in pipeline.operators.values() if isinstance(one, DatasetWriter | ParquetWriter)]
+    folders = {writer.connection for writer in writers}
     files = [
         name
         for name, conn_id in ids.items()
         if name in pipeline.local.connections and conn_id == name and known.find(conn_id) is None
     ]
     urls = {
-        name: sqlite_url(pipeline.local.connections[name]) if name in files else known.get(conn_id)
+        name: _local_url(pipeline.local.connections[name], is_folder=name in folders)
+        if name in files
+        else known.get(conn_id)
         for name, conn_id in ids.items()
     }
     return urls, files
+
+
+def _local_url(path: Path, *, is_folder: bool) -> str:
+    """An SQLite file, or a folder, which is made."""
+    if not is_folder:
+        return sqlite_url(path)
+    path.mkdir(parents=True, exist_ok=True, mode=0o700)
+    return str(path.absolute())
 
 
 def _context(
@@ -228,8 +255,11 @@ def _context(
     urls: Mapping[str, str],
     settings: SparkSettings,
     work_dir: Path = WORK_DIR,
+    *,
+    code: int,
 ) -> LaunchContext:
     return LaunchContext(
+        code=code,
         store=store,
         log_url=log_url,
         run=run,

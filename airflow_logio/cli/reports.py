@@ -54,14 +54,15 @@ def _parked(console: Console, group: GroupStatus, *, debug: bool) -> None:
 
 def _next(summary: RunSummary) -> Iterator[str]:
     """How the run has ended, where that is not plain, and what to type."""
-    retry = f"logio retry {summary.run.uid[:8]}"
+    uid = summary.run.uid[:8]
+    retry = f"`logio retry {uid}`"
     if len(summary.parked) == 1:
-        yield f"Fix the cause, then: {retry} {summary.parked[0].group} ({CHANGED})"
+        yield f"Fix the cause, then: `logio retry {uid} {summary.parked[0].group}` ({CHANGED})"
     elif summary.parked:  # they go on together: while one is parked, `logio retry` of another one ends at once
         yield f"Fix the causes, then: {retry} ({CHANGED})"
     aside = len(summary.quarantined)
     if aside > MAX_QUARANTINED:
-        yield f"... and {aside - MAX_QUARANTINED:,} more quarantined: logio status {summary.run.uid[:8]} --json shows all"
+        yield f"... and {aside - MAX_QUARANTINED:,} more quarantined: `logio status {uid} --json` shows all"
     if aside:
         is_over = "finished with quarantine: " if summary.outcome is Outcome.QUARANTINED else ""
         yield f"{is_over}{aside:,} Input Set(s) are set aside. Fix the operator, then: {retry} ({CHANGED})"

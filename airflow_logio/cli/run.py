@@ -17,9 +17,9 @@ from airflow_logio.cli.common import LogOption, err, opened, options, out, pairs
 from airflow_logio.cli.connection_file import ConnectionUrls
 from airflow_logio.cli.display import Progress
 from airflow_logio.cli.preparation import Wanted, prepare
+from airflow_logio.cli.spark_options import ConfOption, MasterOption, MemoryOption, SparkOptions
 from airflow_logio.runtime.figures.run_summary import Outcome
 from airflow_logio.runtime.launch.launcher import LaunchContext
-from airflow_logio.runtime.launch.spark_submit import SparkSettings
 from airflow_logio.runtime.supervision.local_run import LocalRun
 
 INTERRUPTED = 130
@@ -52,21 +52,18 @@ def run(
         bool, typer.Option("--alone", help="Refuse to start while another run of the pipeline is unfinished")
     ] = False,
     json_path: Annotated[Path | None, typer.Option("--json", help="Write the summary to this file")] = None,
-    master: Annotated[str, typer.Option(help="Spark master")] = "local[1]",
-    driver_memory: Annotated[str | None, typer.Option(help="Memory of each driver's JVM")] = None,
-    conf: Annotated[list[str] | None, typer.Option("--conf", help="Spark property, key=value")] = None,
+    master: MasterOption = None,
+    driver_memory: MemoryOption = None,
+    conf: ConfOption = None,
 ) -> None:
     """Run a pipeline without Airflow until it has finished. Ctrl-C halts it; the same --run-id resumes it."""
-    settings = SparkSettings(master=master, conf=pairs("--conf", conf or ()))
-    if driver_memory:
-        settings = SparkSettings(master=master, conf=settings.conf, driver_memory=driver_memory)
     wanted = Wanted(
         pipeline_ref=pipeline,
         params=pairs("--param", param or ()),
         connection_ids=pairs("--connection", connection or ()),
         run_id=run_id,
         hold_sources=hold_sources,
-        settings=settings,
+        spark=SparkOptions.given(master, driver_memory, conf),
         replay_seconds=replay_seconds,
         alone=alone,
     )

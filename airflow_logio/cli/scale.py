@@ -10,9 +10,9 @@ import typer
 from airflow_logio.cli.common import LogOption, RunArgument, opened, out, warn
 from airflow_logio.cli.connection_file import ConnectionUrls
 from airflow_logio.cli.preparation import reopen
+from airflow_logio.cli.spark_options import MasterOption, SparkOptions, options_for
 from airflow_logio.errors import LogUnavailable
 from airflow_logio.runtime.launch.launcher import LaunchContext
-from airflow_logio.runtime.launch.spark_submit import SparkSettings
 from airflow_logio.runtime.scaling.requests import Stage, Step, carry_out
 from airflow_logio.store.records import ScalingRequest
 
@@ -29,7 +29,7 @@ def scale(
     replicas: Annotated[int, typer.Argument(min=0, help="Number of active replicas; 0 puts the group to sleep")],
     log: LogOption = None,
     reason: Annotated[str, typer.Option(help="Reason; stored with the request")] = "logio scale",
-    master: Annotated[str, typer.Option(help="Spark master of the drivers that are launched")] = "local[1]",
+    master: MasterOption = None,
     detach: Annotated[
         bool, typer.Option("--detach", help="Only request it; the supervisor of the run carries it out")
     ] = False,
@@ -44,7 +44,8 @@ def scale(
     log_url = known.log_url(log)
     with opened(log_url) as store:
         found = store.find_run(run)
-        context = reopen(store, log_url, known.payloads(log), found, known, SparkSettings(master=master))
+        settings = options_for(found, SparkOptions.given(master)).settings()
+        context = reopen(store, log_url, known.payloads(log), found, known, settings)
         request = store.request_scaling(found.run_id, group, replicas, by="logio scale", reason=reason)
         if detach:
             out.print(f"request {request.request_id}: {group} is to have {replicas} replica(s)", markup=False)

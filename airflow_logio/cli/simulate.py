@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -25,6 +24,14 @@ COMPARISONS = ("destinations_are_those_of_a_run_without_failures", "replicas_mak
 """What a pipeline violates that makes another result each time."""
 LINE_SECONDS = 5.0
 """Between two lines on progress where the output is no terminal."""
+_COLUMNS = (
+    TextColumn("{task.description}"),
+    BarColumn(),
+    MofNCompleteColumn(),
+    TextColumn("{task.fields[rate]}"),
+    TimeRemainingColumn(),
+    TextColumn("{task.fields[wrong]}", style="red"),
+)
 
 
 def register(app: typer.Typer) -> None:
@@ -81,13 +88,16 @@ def simulate(
     )
     if state is not None:
         campaign.resume(state)
-    for name in campaign.scenarios:
-        _check(campaign, name)
     started, before = time.monotonic(), campaign.ran
     interrupted = False
-    with _progress(campaign) as advance:
+    with Progress(*_COLUMNS, console=err, disable=not err.is_terminal) as bar:
+        shown = _Shown(campaign, bar)
         try:
-            campaigns.run(campaign, processes=processes or os.cpu_count() or 1, state=state, progress=advance)
+            for name in campaign.scenarios:
+                shown.checks(name)
+                _check(campaign, name)
+            started = time.monotonic()
+            campaigns.run(campaign, processes=processes or os.cpu_count() or 1, state=state, progress=shown.advance)
         except KeyboardInterrupt:
             interrupted = True
             if state is not None:
@@ -115,39 +125,41 @@ def _check(campaign: Campaign, name: str) -> None:
         raise ConfigurationError(f"{name}: even a run without failures is wrong: {error}") from error
 
 
-@contextmanager
-def _progress(campaign: Campaign) -> Iterator[Callable[[Chunk, Tally], None]]:
+class _Shown:
     """A progress bar with schedules per second, or a line now and then if the output is no terminal. Each scenario's first
     failure is told at once."""
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("{task.fields[rate]}"),
-        TimeRemainingColumn(),
-        TextColumn("{task.fields[wrong]}", style="red"),
-    )
-    started, before, failed = time.monotonic(), campaign.ran, set[str]()
-    with Progress(*columns, console=err, disable=not err.is_terminal) as progress:
-        task = progress.add_task("schedules", total=campaign.schedules, completed=before, rate="", wrong="")
-        told = started
 
-        def advance(chunk: Chunk, tally: Tally) -> None:
-            nonlocal told
-            if tally.failures and chunk.scenario not in failed:
-                failed.add(chunk.scenario)
-                first = tally.failures[0]
-                err.print(f"{chunk.scenario}: seed {first.seed} fails: {first.invariant}: {first.what}", markup=False)
-            now = time.monotonic()
-            rate = f"{(campaign.ran - before) / max(now - started, 1e-9):.3g}/s"
-            wrong = counted(campaign.violations, "violation") if campaign.violations else ""
-            progress.update(task, advance=tally.schedules, rate=rate, wrong=wrong)
-            if not err.is_terminal and now - told >= LINE_SECONDS:
-                told = now
-                line = f"{campaign.ran:,} of {campaign.schedules:,} schedules, {rate}, {wrong or 'no violations'}"
-                err.print(line, markup=False)
+    def __init__(self, campaign: Campaign, bar: Progress) -> None:
+        self._campaign = campaign
+        self._bar = bar
+        self._before = campaign.ran
+        self._task = bar.add_task("", total=campaign.schedules, completed=campaign.ran, rate="", wrong="")
+        self._failed = set[str]()
+        self._began = time.monotonic()
+        self._told = float("-inf")
 
-        yield advance
+    def checks(self, scenario: str) -> None:
+        """Before the run without failures, which may take long."""
+        self._bar.update(self._task, description=f"{scenario}, without failures")
+        self._tell(f"{scenario}: a run without failures first")
+        self._began = time.monotonic()
+
+    def advance(self, chunk: Chunk, tally: Tally) -> None:
+        campaign = self._campaign
+        if tally.failures and chunk.scenario not in self._failed:
+            self._failed.add(chunk.scenario)
+            first = tally.failures[0]
+            err.print(f"{chunk.scenario}: seed {first.seed} fails: {first.invariant}: {first.what}", markup=False)
+        rate = f"{(campaign.ran - self._before) / max(time.monotonic() - self._began, 1e-9):.3g}/s"
+        wrong = counted(campaign.violations, "violation") if campaign.violations else ""
+        self._bar.update(self._task, description="schedules", advance=tally.schedules, rate=rate, wrong=wrong)
+        self._tell(f"{campaign.ran:,} of {campaign.schedules:,} schedules, {rate}, {wrong or 'no violations'}")
+
+    def _tell(self, line: str) -> None:
+        now = time.monotonic()
+        if not err.is_terminal and now - self._told >= LINE_SECONDS:
+            self._told = now
+            err.print(line, markup=False)
 
 
 def _report(campaign: Campaign, ran: int, seconds: float) -> None:

@@ -35,6 +35,7 @@ from airflow_logio.dataflow.sources import (
     QuerySource,
     RangeSource,
     SourceConnection,
+    SparkSource,
 )
 from airflow_logio.dataflow.synchronized import Synchronized
 from airflow_logio.dataflow.table_writer import TableWriter
@@ -81,6 +82,7 @@ __all__ = [
     "SourceBatch",
     "SourceConnection",
     "SourceOperator",
+    "SparkSource",
     "StatefulOperator",
     "StatelessOperator",
     "Sums",

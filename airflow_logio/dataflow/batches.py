@@ -5,7 +5,7 @@ A batch is thousands of small tables; all work here is per column or per Input S
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 
 import numpy as np
@@ -32,10 +32,18 @@ def tagged(held: Sequence[Sequence[pa.Table]], tags: Mapping[str, pa.Array] | No
     counts = [sum(table.num_rows for table in part) for part in held]
     ordinals = np.repeat(np.arange(len(held), dtype=np.int64), counts)
     front = {INSET_ID: pa.array(ordinals)} | {name: tag.take(pa.array(ordinals)) for name, tag in (tags or {}).items()}
-    for name in front:
-        if name in records.column_names:
-            raise OperatorFailed(f"the records have a column {name!r}, which the batch needs for itself: rename it")
+    check_free(front, records.column_names)
     return pa.table(front | dict(zip(records.column_names, records.columns, strict=True)))
+
+
+def check_free(tags: Iterable[str], names: Iterable[str]) -> None:
+    """Raises OperatorFailed if the records already have a column of the name of a tag, which Spark reads in any case."""
+    taken = {name.lower(): name for name in names}
+    for tag in tags:
+        if tag in taken:
+            raise OperatorFailed(
+                f"the records have a column {taken[tag]!r}, which the batch needs for itself: rename it"
+            )
 
 
 def split(result: pa.Table, count: int) -> list[pa.Table | None]:
@@ -61,12 +69,17 @@ def _order(table: pa.Table, keys: Sequence[str]) -> pa.Array:
     return pc.sort_indices(table, sort_keys=[(key, "ascending") for key in keys])
 
 
-def _check_ordinals(result: pa.Table, count: int) -> None:
-    if INSET_ID not in result.column_names:
+def check_kept(names: Sequence[str]) -> None:
+    """Raises OperatorFailed if the columns of a result are without ``inset_id``."""
+    if INSET_ID not in names:
         raise OperatorFailed(
-            f"the result of the Spark function has columns {result.column_names}, but not {INSET_ID!r}: keep it "
+            f"the result of the Spark function has columns {list(names)}, but not {INSET_ID!r}: keep it "
             f"(group by it), it says which Input Set a row belongs to"
         )
+
+
+def _check_ordinals(result: pa.Table, count: int) -> None:
+    check_kept(result.column_names)
     column = result.column(INSET_ID)
     if not pa.types.is_integer(column.type) or column.null_count:
         raise OperatorFailed(

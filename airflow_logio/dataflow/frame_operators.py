@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from airflow_logio.dataflow.describing import source, stable_name
-from airflow_logio.dataflow.frames import type_name
+from airflow_logio.dataflow.frames import is_spark_frame, type_name
 from airflow_logio.dataflow.functions import StatelessFunction, name_of
 from airflow_logio.dataflow.names import quoted
 from airflow_logio.dataflow.operators import External, InputEvent, PortTable, SparkFrame, StatelessOperator
@@ -59,7 +59,7 @@ class FrameFunctionOperator(FrameOperator):
                 f"'dataframe' return {wanted}, one for every port (an empty one if there is nothing to send)"
             )
         for port, frame in by_port.items():
-            if not _is_frame(frame):
+            if not is_spark_frame(frame):
                 raise OperatorFailed(
                     f"function {name!r} returned {type_name(frame)} for output port {port!r}; in mode 'dataframe' return a "
                     "DataFrame of Spark"
@@ -75,10 +75,3 @@ class FrameFunctionOperator(FrameOperator):
 
 def _said(returned: Any) -> str:
     return f"ports {quoted(tuple(returned))}" if isinstance(returned, Mapping) else type_name(returned)
-
-
-def _is_frame(value: object) -> bool:
-    """A DataFrame of Spark, classic or Connect, without importing Spark: a pipeline's module may do without it."""
-    return any(
-        base.__module__.startswith("pyspark.sql") and base.__name__ == "DataFrame" for base in type(value).__mro__
-    )

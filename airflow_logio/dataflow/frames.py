@@ -1,4 +1,5 @@
-"""Frames of other libraries that an author's function returns, as Arrow tables; recognized without importing a library."""
+"""Frames of other libraries that an author's function returns, recognized without importing a library: as Arrow tables, or
+as they are where Spark evaluates them."""
 
 from __future__ import annotations
 
@@ -50,6 +51,20 @@ def needed_table(value: Any, what: str) -> pa.Table:
             f"{what} returned {type_name(value)}; return an Arrow table, or a DataFrame of pandas or polars"
         )
     return table
+
+
+def is_spark_frame(value: object) -> bool:
+    """A DataFrame of Spark, classic or Connect, without importing Spark: a pipeline's module may do without it."""
+    return any(
+        base.__module__.startswith("pyspark.sql") and base.__name__ == "DataFrame" for base in type(value).__mro__
+    )
+
+
+def needed_spark_frame(value: Any, what: str) -> Any:
+    """`value`, which `what` returned; that begins the sentence of the error. Raises OperatorFailed if it is no DataFrame."""
+    if not is_spark_frame(value):
+        raise OperatorFailed(f"{what} returned {type_name(value)}; return a DataFrame of Spark")
+    return value
 
 
 def type_name(value: Any) -> str:

@@ -1,4 +1,5 @@
-"""Operators made of functions: `FunctionOperator`, `WindowedOperator`, and its batched form `BatchOperator`."""
+"""Operators made of functions: `FunctionOperator`, `WindowedOperator`, and its forms for Spark, `BatchOperator` and
+`FrameWindowOperator`."""
 
 from __future__ import annotations
 
@@ -10,7 +11,7 @@ import pyarrow.compute as pc
 
 from airflow_logio.dataflow import batches
 from airflow_logio.dataflow.describing import source, stable_name
-from airflow_logio.dataflow.frames import as_table, library_of, type_name
+from airflow_logio.dataflow.frames import as_table, is_spark_frame, library_of, type_name
 from airflow_logio.dataflow.functions import ONE_INPUT, GenerativeFunction, StatelessFunction, name_of
 from airflow_logio.dataflow.names import did_you_mean
 from airflow_logio.dataflow.operators import (
@@ -215,10 +216,80 @@ class BatchOperator(WindowedOperator, BatchGenerator):
         raise OperatorFailed(f"function {name_of(self._function.fn)!r} runs in Spark jobs, not in the driver")
 
 
+class FrameWindowOperator(WindowedOperator):
+    """A windowed operator whose records are on Spark's executors (mode ``dataframe``, ADR-84).
+
+    Event state: as of a `WindowedOperator`, with parts of datasets in place of tables, where the event is one. Global state:
+    the window's, and ``schemas``: input port → schema of its records, as Spark has it.
+    """
+
+    def __init__(self, function: GenerativeFunction, window: Window) -> None:
+        name = name_of(function.fn)
+        if not window.suits_datasets:
+            raise PipelineDefinitionError(
+                f"function {name!r} has mode 'dataframe', and {window!r} needs the records to say which Input Sets they are "
+                "in: use Tumbling(...), EveryEvents(...) or Synchronized(...), or mode='executors'"
+            )
+        for read, declared in function.reads.items():
+            if declared.key is not None:
+                raise PipelineDefinitionError(
+                    f"function {name!r} has mode 'dataframe', and its read {read!r} is restricted by key {declared.key!r}: "
+                    "the keys of all records would have to pass through the driver. Leave key out, or use mode='executors'"
+                )
+        super().__init__(function, window.for_datasets())
+
+    @property
+    def window(self) -> Window:
+        return self._window
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The columns that the function needs, all if empty."""
+        return self._function.columns
+
+    def initial_state(self) -> dict[str, Any]:
+        return {**self._window.initial_state(), SCHEMAS: {}}
+
+    def assign(self, event: InputEvent, state: dict[str, Any]) -> Mapping[str, Any]:
+        """Of an event whose records came as a table."""
+        parts = self._window.assign(event, state)
+        return {inset_id: self._part(event, part) for inset_id, part in parts.items()}
+
+    def held_by_port(self, held: Any) -> Mapping[str, Sequence[Any]]:
+        """The parts in an event state, by input port."""
+        parts: Mapping[str, Sequence[Any]] = held if self._has_ports else {self.inputs[0]: held}
+        return parts
+
+    def part_of(self, port: str, part: Any) -> Any:
+        """For `accumulate`."""
+        return (port, part) if self._has_ports else part
+
+    def run_on(
+        self, frames: Mapping[str, SparkFrame], reads: Mapping[str, SparkFrame], params: Mapping[str, Any]
+    ) -> SparkFrame:
+        """What the author's function makes of many Input Sets: a DataFrame per input port, with column ``inset_id``."""
+        asked = {PARAMS: params} if PARAMS in self._function.asks else {}
+        asked |= {name: reads[name] for name in self.reads}
+        fn = self._function.fn
+        result = fn(**frames, **asked) if self._has_ports else fn(frames[self.inputs[0]], **asked)
+        if not is_spark_frame(result):
+            raise OperatorFailed(
+                f"function {name_of(fn)!r} returned {type_name(result)}; in mode 'dataframe' return a DataFrame of Spark"
+            )
+        return result
+
+    def generate(self, input_set: InputSet, state: Mapping[str, Any], external: External) -> Iterable[PortTable]:
+        raise OperatorFailed(f"function {name_of(self._function.fn)!r} runs in Spark jobs, not in the driver")
+
+
 def windowed(function: GenerativeFunction, window: Window) -> WindowedOperator:
     """The operator of a `generate` function, by its mode."""
-    batched = function.mode is ExecutionMode.EXECUTORS
-    return BatchOperator(function, window) if batched else WindowedOperator(function, window)
+    match function.mode:
+        case ExecutionMode.EXECUTORS:
+            return BatchOperator(function, window)
+        case ExecutionMode.DATAFRAME:
+            return FrameWindowOperator(function, window)
+    return WindowedOperator(function, window)
 
 
 def project(table: pa.Table, columns: Sequence[str]) -> pa.Table:

@@ -174,6 +174,9 @@ def generate(
     ``inset_id`` (and ``window_start``), and each declared read; the DataFrame it returns keeps column ``inset_id``. It may
     take ``params``.
 
+    Mode ``dataframe``: the same, for records that do not fit through a driver: executors read and write them. With
+    `inputs`, ``fn(clicks, views, ...)`` gets a DataFrame per input port. A declared read has no key.
+
     `columns` are the input columns it needs (all by default): less to hold, less to ship. An output without records is
     not sent. With ``on_error="quarantine"`` an Input Set on which it raises is set aside with the error, and the others
     are generated. This needs ``order_insensitive=True``, the author's word that it does not matter when an Output Set
@@ -183,17 +186,12 @@ def generate(
 
     def wrap(function: Function) -> GenerativeFunction:
         where = _mode(mode)
-        if where is ExecutionMode.DATAFRAME:
-            raise PipelineDefinitionError(
-                f"function {name_of(function)!r} generates from Input Sets and has mode 'dataframe', which only stateless "
-                "functions have yet. Use mode='executors': Spark gets the records of many Input Sets in one DataFrame"
-            )
         named, ports = dict(reads or {}), _ports(inputs)
         if not ports:
             raise PipelineDefinitionError(
                 f"function {name_of(function)!r} has inputs=(): name its input ports, or leave it out"
             )
-        facts = (PARAMS,) if where is ExecutionMode.EXECUTORS else FACTS
+        facts = FACTS if where is ExecutionMode.DRIVER else (PARAMS,)
         wrapped = GenerativeFunction(
             function,
             where,
@@ -300,9 +298,9 @@ def _check_generative(function: GenerativeFunction) -> None:
         _check_inputs(function)
     if function.finish is not None and function.accumulate is None:
         raise PipelineDefinitionError(f"function {name!r} has finish= without accumulate=")
-    if function.mode is ExecutionMode.EXECUTORS and (function.accumulate is not None or len(function.outputs) != 1):
+    if function.mode is not ExecutionMode.DRIVER and (function.accumulate is not None or len(function.outputs) != 1):
         raise PipelineDefinitionError(
-            f"function {name!r}: in mode 'executors' Spark gets the records themselves (no accumulate=), "
+            f"function {name!r}: in mode {str(function.mode)!r} Spark gets the records themselves (no accumulate=), "
             "and returns one DataFrame (one output port)"
         )
 

@@ -20,7 +20,7 @@ class LocalDefaults:
     params: Mapping[str, Callable[[], Any]] = field(default_factory=dict)
     """Run parameter → function that makes its value; called only if the parameter is not given."""
     connections: Mapping[str, Path] = field(default_factory=dict)
-    """Connection → SQLite file, relative to the terminal's folder."""
+    """Connection → SQLite file, or a folder where files are written; relative to the terminal's folder."""
     prepare: Prepare | None = None
     """Called before a run is started that uses any of these defaults, e.g. to load tables that the pipeline reads."""
 

@@ -194,7 +194,8 @@ class Pipeline:
     ) -> None:
         """What `logio run` uses where nothing else is given, so that an example needs no options; Airflow ignores it.
 
-        `params` maps a run parameter to a function that makes its value, `connections` a connection to an SQLite file.
+        `params` maps a run parameter to a function that makes its value, `connections` a connection to an SQLite file, or to
+        a folder if files are written there.
         `prepare` is called before a run that uses any of them is started, with connection name → database URL, and may
         return a sentence for the terminal.
         """

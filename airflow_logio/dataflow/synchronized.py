@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
-
-import pyarrow as pa
+from typing import Any
 
 from airflow_logio.dataflow.names import check_count, check_name, did_you_mean, quoted
-from airflow_logio.dataflow.operators import InputEvent
-from airflow_logio.dataflow.windows import Window
+from airflow_logio.dataflow.windows import Arrival, CountingWindow
 from airflow_logio.errors import OperatorFailed, PipelineDefinitionError
 
 INCOMPLETE = ("generate", "drop", "error")
@@ -18,7 +15,7 @@ INCOMPLETE = ("generate", "drop", "error")
 
 
 @dataclass(frozen=True, slots=True, init=False)
-class Synchronized(Window):
+class Synchronized(CountingWindow):
     """``Synchronized(a=50, b=100)``: Input Set n has events 50(n-1)+1 to 50n of port a, 100(n-1)+1 to 100n of port b.
 
     Input Sets are named ``"1"``, ``"2"``, ...; one is complete when both ports have brought their share. It depends on
@@ -32,8 +29,6 @@ class Synchronized(Window):
     ``drop`` them (they are done, with an empty Output Set) or ``error``. For port names that are no Python names of
     arguments give a mapping: ``Synchronized({"ordered": 5, "received": 5})``. Raises PipelineDefinitionError.
     """
-
-    suits_many_ports: ClassVar[bool] = True
 
     counts: tuple[tuple[str, int], ...]
     incomplete: str
@@ -74,13 +69,10 @@ class Synchronized(Window):
     def initial_state(self) -> dict[str, Any]:
         return {"events": dict.fromkeys(self.ports(), 0)}
 
-    def assign(self, event: InputEvent, state: dict[str, Any]) -> Mapping[str, pa.Table]:
-        number = state["events"][event.port] // dict(self.counts)[event.port] + 1
-        state["events"][event.port] += 1
-        return {str(number): event.table}
-
-    def part(self, event: InputEvent, inset_id: str) -> pa.Table:
-        return event.table
+    def joined(self, arrival: Arrival, state: dict[str, Any]) -> Sequence[str]:
+        number = state["events"][arrival.port] // dict(self.counts)[arrival.port] + 1
+        state["events"][arrival.port] += 1
+        return (str(number),)
 
     def triggered(self, state: Mapping[str, Any], open_insets: Sequence[str]) -> Sequence[str]:
         complete = self._complete(state)
@@ -96,9 +88,6 @@ class Synchronized(Window):
             f"the inputs have ended, but Input Set {inset_id!r} is incomplete: it has {self._share(inset_id, state)}. "
             "Send the missing events, or say Synchronized(..., incomplete='generate') or 'drop'"
         )
-
-    def order(self, inset_id: str) -> int:
-        return int(inset_id)
 
     def describe(self) -> dict[str, Any]:
         """Counts as pairs: the order of the ports is part of the pipeline."""

@@ -85,6 +85,11 @@ class TableWriter(ActionWriter):
             raise OperatorFailed(f"table {self.table!r} has columns {list(self.columns)}, but the records have {names}")
         return records.select(list(self.columns))
 
+    def takes_files(self) -> bool:
+        """Whether it may get the records of an event bit by bit: unless its author has changed what is written, or sent."""
+        ours = (TableWriter.records, ActionWriter.process)
+        return (type(self).records, type(self).process) == ours
+
     def settings(self) -> dict[str, Any]:
         """As a run of an earlier version has them, where there is no lineage column."""
         return {name: value for name, value in super().settings().items() if name not in self._unset()}

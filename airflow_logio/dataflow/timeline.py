@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any
 
 import numpy as np
@@ -14,6 +17,35 @@ from airflow_logio.dataflow.operators import InputEvent
 from airflow_logio.errors import OperatorFailed
 
 _PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
+
+
+@dataclass(frozen=True, slots=True)
+class Grid:
+    """Windows of one length by the times in column `on`: window n holds what is at `start(n)` or later, and before
+    `start(n + 1)`, in seconds since 1970-01-01 UTC."""
+
+    on: str
+    seconds: int
+    origin: int = 0
+    """Where window 0 starts; if it is not 0, both are whole days."""
+    most: int | None = None
+    """At most so many windows in one event; None says nothing."""
+
+    def start(self, number: int) -> int:
+        return self.origin + number * self.seconds
+
+    def number(self, at: int) -> int:
+        """The window that a time is in."""
+        return (at - self.origin) // self.seconds
+
+    def name(self, number: int) -> str:
+        """The start of a window, ``2017-03-05T10:00``, so that names sort like times. Raises OperatorFailed for one that no
+        calendar of ours has."""
+        try:
+            start = datetime.fromtimestamp(self.start(number), UTC).replace(tzinfo=None)
+        except (OverflowError, ValueError, OSError) as error:
+            raise OperatorFailed(f"column {self.on!r} holds a time outside the years 1 to 9999") from error
+        return start.isoformat(timespec="minutes" if self.seconds % 60 == 0 else "seconds")
 
 
 def window_numbers(event: InputEvent, on: str, seconds: int, origin: int = 0) -> tuple[npt.NDArray[np.int64], bool]:
@@ -38,17 +70,42 @@ def window_numbers(event: InputEvent, on: str, seconds: int, origin: int = 0) ->
 
 
 def _column(event: InputEvent, on: str) -> Any:
-    names = event.table.column_names
-    if on not in names:
-        raise OperatorFailed(f"the window needs column {on!r}; the records have {names}.{did_you_mean(on, names)}")
-    if names.count(on) > 1:
-        raise OperatorFailed(f"the window needs column {on!r}, of which the records have {names.count(on)}")
+    check_named(on, event.table.column_names)
     column = event.table.column(on)
     if not (pa.types.is_timestamp(column.type) or pa.types.is_date(column.type)):
-        raise OperatorFailed(f"the window needs a timestamp or date in column {on!r}, which is {column.type}")
+        raise no_time(on, column.type)
     if column.null_count:
-        raise OperatorFailed(
-            f"column {on!r} has {column.null_count} null(s) in event {event.event_id} on port {event.port!r}: a record "
-            "without a time belongs to no window. Drop or fill such records before the window"
-        )
+        raise nulls(on, column.null_count, f" in event {event.event_id} on port {event.port!r}")
     return column
+
+
+def check_named(on: str, names: Sequence[str]) -> None:
+    """Raises OperatorFailed if the records do not have the column `on`, once."""
+    if on not in names:
+        raise OperatorFailed(
+            f"the window needs column {on!r}; the records have {list(names)}.{did_you_mean(on, names)}"
+        )
+    if names.count(on) > 1:
+        raise OperatorFailed(f"the window needs column {on!r}, of which the records have {names.count(on)}")
+
+
+def no_time(on: str, kind: object) -> OperatorFailed:
+    """`kind` is the type of the column as its library names it."""
+    return OperatorFailed(f"the window needs a timestamp or date in column {on!r}, which is {kind}")
+
+
+def nulls(on: str, count: int, where: str = "") -> OperatorFailed:
+    """`where` continues the sentence."""
+    return OperatorFailed(
+        f"column {on!r} has {count:,} null(s){where}: a record without a time belongs to no window. Drop or fill such "
+        "records before the window"
+    )
+
+
+def too_many_windows(grid: Grid, count: int, first: int, last: int) -> OperatorFailed:
+    """`first` and `last` are the numbers of the earliest and the latest of the `count` windows."""
+    return OperatorFailed(
+        f"the times of column {grid.on!r} are in {count:,} windows, from {grid.name(first)} to {grid.name(last)}, and one "
+        f"event may be in {grid.most:,}. Make smaller events at the source, or longer windows; if so many are meant, say "
+        "Tumbling(..., windows_per_event=...)"
+    )

@@ -88,6 +88,16 @@ def advice(error: BaseException, where: str) -> str:
     )
 
 
+def advice_for_code(error: BaseException) -> str:
+    """How an author declares what a function of his has asked by itself, if that was unavailable; empty for other errors."""
+    if not is_outage(error):
+        return ""
+    return (
+        ". An operator's own code is not called again and again while a system is unavailable. Declare what it reads there "
+        "as FunctionRead in `reads`, or what it writes as a writer: that is tried again for `replay_seconds`"
+    )
+
+
 def _name(kind: type) -> tuple[str, str]:
     return kind.__module__.partition(".")[0], kind.__qualname__
 

@@ -13,14 +13,16 @@ from airflow_logio.dataflow.action_writers import GUARANTEES, ActionWriter
 from airflow_logio.dataflow.dataset_writer import DatasetWriter
 from airflow_logio.dataflow.definition import Definition
 from airflow_logio.dataflow.frame_operators import FrameOperator
+from airflow_logio.dataflow.function_operators import FrameWindowOperator
 from airflow_logio.dataflow.graph import Graph
 from airflow_logio.dataflow.group_order import groups_in_order
 from airflow_logio.dataflow.lineage_scopes import has_path
 from airflow_logio.dataflow.manual_operator import ManualOperator, check_alone, check_manual
 from airflow_logio.dataflow.names import check_count, check_name, did_you_mean, may_be_one_table, quoted
 from airflow_logio.dataflow.operators import BatchGenerator, Operator, SourceOperator, WriterOperator
+from airflow_logio.dataflow.order_check import check_orders
 from airflow_logio.dataflow.quarantine_check import check_on_error, check_quarantines
-from airflow_logio.dataflow.sources import RangeSource
+from airflow_logio.dataflow.sources import RangeSource, SparkSource
 from airflow_logio.dataflow.table_writer import TableWriter
 from airflow_logio.protocol.values import ExecutionMode
 
@@ -53,6 +55,7 @@ def check_whole(definition: Definition) -> Graph:
     _check_reads_beside_writes(definition, graph)
     _check_tables(definition)
     check_quarantines(definition, graph)
+    check_orders(definition, graph)
     for scope in definition.scopes:
         if not has_path(graph, scope):
             definition.refuse(
@@ -81,10 +84,12 @@ def _check_mode(definition: Definition, name: str, operator: Operator) -> None:
 
 
 def _check_frames(definition: Definition, name: str, operator: Operator) -> None:
-    if not isinstance(operator, FrameOperator | RangeSource | DatasetWriter):
+    if isinstance(operator, FrameWindowOperator):
+        return
+    if not isinstance(operator, FrameOperator | RangeSource | SparkSource | DatasetWriter):
         definition.refuse(
             f"operator {name!r} runs in mode 'dataframe', so its class must be a FrameOperator (stateless functions), a "
-            "RangeSource or a DatasetWriter; windows run in mode 'executors'"
+            "RangeSource, a SparkSource or a DatasetWriter; a window is for a @generate function"
         )
     if operator.on_error != "fail":
         definition.refuse(

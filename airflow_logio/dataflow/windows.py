@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any, ClassVar
 
@@ -19,10 +19,24 @@ import pyarrow as pa
 from airflow_logio.dataflow.durations import window_origin, window_seconds
 from airflow_logio.dataflow.names import check_column, check_count
 from airflow_logio.dataflow.operators import InputEvent
-from airflow_logio.dataflow.timeline import window_numbers
+from airflow_logio.dataflow.timeline import Grid, too_many_windows, window_numbers
 from airflow_logio.errors import OperatorFailed
 
 WINDOW_START = "window_start"
+MOST_WINDOWS = 10_000
+"""Of one event in mode ``dataframe``, unless the author says otherwise."""
+
+
+@dataclass(frozen=True, slots=True)
+class Arrival:
+    """What a window must know of an event to say which Input Sets it is in, wherever its records are."""
+
+    port: str
+    event_id: int
+    windows: Mapping[int, int] = field(default_factory=dict)
+    """Number of a window of time (`Window.grid`) → records of the event; none of them 0."""
+    progress: str | None = None
+    """How far the windows of the whole stream have come, if only part of it arrives."""
 
 
 class Window(ABC):
@@ -32,6 +46,8 @@ class Window(ABC):
     """Whether a function with several input ports may use it."""
     partitionable: ClassVar[bool] = False
     """Whether the Input Sets of part of the stream, by key, are parts of the Input Sets of the whole stream."""
+    suits_datasets: ClassVar[bool] = False
+    """Whether mode ``dataframe`` may use it: `joined`, and `grid` if its Input Sets are windows of time, say it all."""
 
     def ports(self) -> tuple[str, ...]:
         """The input ports it is made for; empty if it takes those of the function, in the order of arrival."""
@@ -48,6 +64,22 @@ class Window(ABC):
     @abstractmethod
     def assign(self, event: InputEvent, state: dict[str, Any]) -> Mapping[str, pa.Table]:
         """{inset_id: records}, in the order of `order`; together the parts are the records of the event, each once."""
+
+    def joined(self, arrival: Arrival, state: dict[str, Any]) -> Sequence[str]:
+        """The Input Sets that an event is in, in the order of `order`: what `assign` does, without the records."""
+        raise NotImplementedError(f"{type(self).__name__} says suits_datasets, and has no joined()")
+
+    def for_datasets(self) -> Window:
+        """Itself, with the bounds that it has in mode ``dataframe``."""
+        return self
+
+    def grid(self) -> Grid | None:
+        """Its windows of time, `number` says which one is an Input Set; None if whole events are in its Input Sets."""
+        return None
+
+    def number(self, inset_id: str) -> int:
+        """The number of the window of time that is the Input Set."""
+        raise NotImplementedError(f"Input Sets of {type(self).__name__} are no windows of time")
 
     @abstractmethod
     def part(self, event: InputEvent, inset_id: str) -> pa.Table:
@@ -69,6 +101,11 @@ class Window(ABC):
         """Names what `progress` counts: the same for windows that close at the same time."""
         return ""
 
+    def ordered_on(self) -> str | None:
+        """The column by which events must come in order, because a later record closes earlier Input Sets; None (the default)
+        if they may come in any order."""
+        return None
+
     def progress(self, event: InputEvent) -> str | None:
         """How far the stream has come with this event, as text that sorts like time; None if it does not say.
 
@@ -89,16 +126,30 @@ class Window(ABC):
         """JSON-able settings for the run fingerprint."""
 
 
+class CountingWindow(Window):
+    """A window that counts events: each is as a whole in one Input Set, whatever its records are."""
+
+    suits_many_ports = True
+    suits_datasets = True
+
+    def assign(self, event: InputEvent, state: dict[str, Any]) -> Mapping[str, pa.Table]:
+        return dict.fromkeys(self.joined(Arrival(event.port, event.event_id), state), event.table)
+
+    def part(self, event: InputEvent, inset_id: str) -> pa.Table:
+        return event.table
+
+    def order(self, inset_id: str) -> int:
+        return int(inset_id)
+
+
 @dataclass(frozen=True, slots=True)
-class EveryEvents(Window):
+class EveryEvents(CountingWindow):
     """Input Sets of `count` events each, named ``"1"``, ``"2"``, ... (the paper's OP2).
 
     Global state: ``{"events": number of events seen}``. Input Set b is complete when ``events >= b * count``; the last,
     shorter one is flushed at the end of the stream. An event without records counts. Events of several input ports count
     alike, as they arrive (the paper's second use case, not synchronized). Raises PipelineDefinitionError.
     """
-
-    suits_many_ports: ClassVar[bool] = True
 
     count: int
 
@@ -108,20 +159,14 @@ class EveryEvents(Window):
     def initial_state(self) -> dict[str, Any]:
         return {"events": 0}
 
-    def assign(self, event: InputEvent, state: dict[str, Any]) -> Mapping[str, pa.Table]:
+    def joined(self, arrival: Arrival, state: dict[str, Any]) -> Sequence[str]:
         batch = state["events"] // self.count + 1
         state["events"] += 1
-        return {str(batch): event.table}
-
-    def part(self, event: InputEvent, inset_id: str) -> pa.Table:
-        return event.table
+        return (str(batch),)
 
     def triggered(self, state: Mapping[str, Any], open_insets: Sequence[str]) -> Sequence[str]:
         complete = state["events"] // self.count
         return sorted((inset for inset in open_insets if int(inset) <= complete), key=int)
-
-    def order(self, inset_id: str) -> int:
-        return int(inset_id)
 
     def describe(self) -> dict[str, Any]:
         return {"window": "EveryEvents", "count": self.count}
@@ -135,40 +180,67 @@ class Tumbling(Window):
     so that names sort like times. Global state: ``{"watermark": the latest window seen}``. A window is complete when a
     record of a later one has been seen. An event's records may come in any order, but a record of a window before the
     watermark is late and raises OperatorFailed: its window may be generated already, and dropping it would be silent
-    loss. Raises OperatorFailed also for null timestamps, PipelineDefinitionError for a length that fits no day.
+    loss. Raises OperatorFailed also for null timestamps, and for an event with records of more than `windows_per_event`
+    windows (10,000 in mode ``dataframe``, otherwise any number); PipelineDefinitionError for a length that fits no day.
     """
 
     partitionable: ClassVar[bool] = True
+    suits_datasets: ClassVar[bool] = True
 
     length: str
     on: str
+    windows_per_event: int | None = None
 
     def __post_init__(self) -> None:
         window_seconds(self.length)
         check_column(self.on)
+        if self.windows_per_event is not None:
+            check_count("Tumbling: windows_per_event", self.windows_per_event)
 
     def initial_state(self) -> dict[str, Any]:
         return {"watermark": None}
 
     def assign(self, event: InputEvent, state: dict[str, Any]) -> Mapping[str, pa.Table]:
-        parts = {self._name(number): records for number, records in self._slices(event)}
-        self._refuse_late(event, parts, state["watermark"])
-        seen = (state["watermark"], event.progress.get(self.progress_name()), *parts)
+        slices = self._slices(event)
+        windows = {number: records.num_rows for number, records in slices}
+        progress = event.progress.get(self.progress_name())
+        names = self.joined(Arrival(event.port, event.event_id, windows, progress), state)
+        return dict(zip(names, (records for _, records in slices), strict=True))
+
+    def joined(self, arrival: Arrival, state: dict[str, Any]) -> Sequence[str]:
+        grid = self.grid()
+        names = {grid.name(number): records for number, records in sorted(arrival.windows.items())}
+        if grid.most is not None and len(names) > grid.most:
+            raise too_many_windows(grid, len(names), min(arrival.windows), max(arrival.windows))
+        self._refuse_late(arrival, names, state["watermark"])
+        seen = (state["watermark"], arrival.progress, *names)
         state["watermark"] = max((one for one in seen if one is not None), default=None)
-        return parts
+        return list(names)
+
+    def for_datasets(self) -> Tumbling:
+        return replace(self, windows_per_event=self.windows_per_event or MOST_WINDOWS)
+
+    def grid(self) -> Grid:
+        return Grid(self.on, window_seconds(self.length), window_origin(self.length), self.windows_per_event)
+
+    def number(self, inset_id: str) -> int:
+        return self.grid().number(int(self._start(inset_id).timestamp()))
 
     def progress_name(self) -> str:
         return f"{self.on}/{window_seconds(self.length)}" + ("/weeks" if window_origin(self.length) else "")
+
+    def ordered_on(self) -> str:
+        return self.on
 
     def progress(self, event: InputEvent) -> str | None:
         """The latest window of its records."""
         if not event.table.num_rows:
             return None
         numbers, _ = self._numbers(event)
-        return self._name(int(np.max(numbers)))
+        return self.grid().name(int(np.max(numbers)))
 
     def part(self, event: InputEvent, inset_id: str) -> pa.Table:
-        number = (int(self._start(inset_id).timestamp()) - window_origin(self.length)) // window_seconds(self.length)
+        number = self.number(inset_id)
         numbers, ordered = self._numbers(event)
         if not ordered:
             return event.table.filter(pa.array(numbers == number))
@@ -205,24 +277,16 @@ class Tumbling(Window):
         bounds = zip([0, *cuts], [*cuts, len(numbers)], strict=True)
         return [(int(numbers[begin]), event.table.slice(begin, end - begin)) for begin, end in bounds if end > begin]
 
-    def _name(self, number: int) -> str:
-        seconds = window_seconds(self.length)
-        try:
-            start = datetime.fromtimestamp(number * seconds + window_origin(self.length), UTC).replace(tzinfo=None)
-        except (OverflowError, ValueError, OSError) as error:
-            raise OperatorFailed(f"column {self.on!r} holds a time outside the years 1 to 9999") from error
-        return start.isoformat(timespec="minutes" if seconds % 60 == 0 else "seconds")
-
     @staticmethod
     def _start(inset_id: str) -> datetime:
         return datetime.fromisoformat(inset_id).replace(tzinfo=UTC)
 
-    def _refuse_late(self, event: InputEvent, parts: Mapping[str, pa.Table], watermark: str | None) -> None:
-        late = [name for name in parts if watermark is not None and name < watermark]
+    def _refuse_late(self, arrival: Arrival, records: Mapping[str, int], watermark: str | None) -> None:
+        late = [name for name in records if watermark is not None and name < watermark]
         if late:
-            records = sum(parts[name].num_rows for name in late)
             raise OperatorFailed(
-                f"event {event.event_id} on port {event.port!r} brings {records} late record(s), the earliest for "
-                f"window {late[0]}: a record of window {watermark} has been seen, so the earlier windows are closed. "
-                f"Order the input by {self.on!r} (ParquetSource(..., ordered_by={self.on!r}) refuses unordered files)"
+                f"event {arrival.event_id} on port {arrival.port!r} brings {sum(records[name] for name in late)} late "
+                f"record(s), the earliest for window {late[0]}: a record of window {watermark} has been seen, so the earlier "
+                f"windows are closed. Order the input by {self.on!r} (ParquetSource(..., ordered_by={self.on!r}) refuses "
+                "unordered files)"
             )

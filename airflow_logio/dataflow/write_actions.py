@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow as pa
 
-from airflow_logio.protocol.warehouse_rules import LogEnd, MarkerRow, to_apply
+from airflow_logio.protocol.warehouse_rules import MarkerRow, to_apply
 
 BEGIN, INSERT = "begin", "insert"
 """What the description of a write action says under ``action``: the one a run begins with, or records to write."""
+EVENT = "event"
+"""Under which it says the id of the event, where the writer needs it and the records are a dataset."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +35,9 @@ class WriteAction:
     slot: int = 0
     """The slot of the key space, where the operator is replicated."""
     dataset: str | None = None
-    """Of a `DatasetWriter`: where the manifest of its records is, in the payload store; then it has no `records`."""
+    """Where the manifest of its records is, in the payload store, if they are a dataset; then it has no `records`."""
+    first_row: int = 0
+    """The number of its first one of `records`, where these are only a part of a dataset."""
 
     @property
     def key(self) -> str:
@@ -62,7 +66,8 @@ class Marker:
     token: int
     started_at: float
     """When the run was started, seconds since 1970 by the clock of its log."""
-    log_end: LogEnd = field(default_factory=LogEnd, repr=False, compare=False)
+    look: Callable[[MarkerRow], None] | None = field(default=None, repr=False, compare=False)
+    """Sees the row before anything is applied by it. It may raise, to refuse, or where nothing is to be applied yet."""
 
     @property
     def key(self) -> str:
@@ -75,6 +80,10 @@ class Marker:
         To be asked inside the step that then applies them, with the row locked. Afterwards the row holds the number of the
         last action and `self.token`. Raises `Fenced` if a higher token wrote (this driver was replaced), and
         `LogInconsistent` if the row is behind the log, or ahead of it (one of them was restored from an older copy).
+        What else it raises must leave the step, too, with nothing applied: a driver looks at the row before its first
+        group of actions (ADR-88).
         """
         row = MarkerRow(number, token)
-        return to_apply(self.operator, self.connection, self.token, actions, row, self.log_end)
+        if self.look is not None:
+            self.look(row)
+        return to_apply(self.operator, self.connection, self.token, actions, row)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 from sqlalchemy.engine import URL
@@ -11,12 +12,19 @@ from airflow_logio.databases import parse_url
 from airflow_logio.demo.data import warehouse_engine
 
 
-def log_connection(url: str) -> str:
+def log_connection(url: str, payloads: str | None = None) -> str:
     """Connection type ``logio``. Raises `ConfigurationError` for a database that cannot hold a log."""
     parsed = parse_url(url)
+    extra = {} if payloads is None else {"payloads": payloads}
     if parsed.get_backend_name() == "sqlite":
-        return json.dumps({"conn_type": "logio", "extra": {"path": parsed.database}})
-    return json.dumps(_server("logio", parsed))
+        return json.dumps({"conn_type": "logio", "extra": {"path": parsed.database, **extra}})
+    fields = _server("logio", parsed)
+    return json.dumps({**fields, "extra": {**fields.get("extra", {}), **extra}} if extra else fields)
+
+
+def folder_connection(folder: Path) -> str:
+    """Connection type ``file``, as a URI."""
+    return folder.as_uri()
 
 
 def warehouse_connection(url: str) -> str:

@@ -16,10 +16,9 @@ from airflow_logio.cli.display import Progress
 from airflow_logio.dataflow.pipeline import Pipeline
 from airflow_logio.demo import earlier
 from airflow_logio.demo.airflow_components import AirflowComponents
-from airflow_logio.demo.check import CheckResult, check
+from airflow_logio.demo.comparing import CheckResult
 from airflow_logio.demo.dag_run_watch import Followed, Follower
-from airflow_logio.demo.data import load_products, parquet_file
-from airflow_logio.demo.examples import Example
+from airflow_logio.demo.examples import Example, Params
 from airflow_logio.demo.places import Places
 from airflow_logio.demo.rest import Airflow, AirflowUnavailable
 from airflow_logio.demo.standalone import Standalone
@@ -55,27 +54,26 @@ class Demonstration:
     def run(self) -> bool:
         """Raises `LogioError` for anything that fails."""
         spark_submit.check_java()
-        whole, products = parquet_file("transactions"), parquet_file("products")
+        self.example.check_installed()
         with self.watch.measured("prepare"):
             self._remove_leftovers()
             pipeline = bundle.load(bundle.parse_ref(str(self.places.dags / "pipelines" / self.example.pipeline)))
-            transactions = self.example.transactions(whole, self.places.folder)
             store = self._store = open_store(self.places.log_url, application="logio demo", create=True)
-            if loaded := load_products(self.places.warehouse_url, products):
-                self.progress.say(f"loaded {loaded:,} products into the warehouse")
+            params = self.example.prepare(self.places, self.progress.say)
         with self.watch.measured("airflow_start"):
             airflow = self._start_airflow()
         with self.watch.measured("dag_parsed"):
             self._wait_for_dag(airflow)
         triggered_at = time.time()
         with self.watch.measured("dag_run"):
-            followed = self._follow(airflow, store, pipeline, transactions)
+            followed = self._follow(airflow, store, pipeline, params)
         ended_at = time.time()
         self._report_failure(airflow, followed)
         with self.watch.measured("check"):
-            result = self._check(transactions, products)
+            result = self._check(params)
         exact = result is not None and result.exact and followed.state == "success"
-        self._write_summary(followed, result, exact=exact, triggered_at=triggered_at, ended_at=ended_at)
+        records = self.example.records_read(params)
+        self._write_summary(followed, result, records, exact=exact, triggered_at=triggered_at, ended_at=ended_at)
         return exact
 
     def stop(self, patient: Callable[[], bool]) -> None:
@@ -123,7 +121,7 @@ class Demonstration:
         began = said = time.monotonic()
         self.progress.say(f"{what} ...")
         while not self._answer(done):
-            self.standalone.check_alive()
+            self.look_after_airflow()
             now = time.monotonic()
             if now - began > seconds:
                 raise ConfigurationError(f"timed out after {seconds:g} s: {what}; see {self.places.airflow_log}")
@@ -140,10 +138,10 @@ class Demonstration:
         except AirflowUnavailable:
             return False
 
-    def _follow(self, airflow: Airflow, store: LogStore, pipeline: Pipeline, transactions: Path) -> Followed:
+    def _follow(self, airflow: Airflow, store: LogStore, pipeline: Pipeline, params: Params) -> Followed:
         self._give_up_earlier(airflow, store)
         airflow.unpause(self.example.dag_id)
-        airflow.trigger(self.example.dag_id, self.run_id, {"transactions": str(transactions)})
+        airflow.trigger(self.example.dag_id, self.run_id, dict(params))
         self.progress.say(f"triggered {self.example.dag_id}, run {self.run_id}; Airflow: {self.standalone.url}")
         if "LOGIO_URL" not in os.environ:  # its own file: the address of a user's database is not repeated
             logio = Path(sys.executable).parent / "logio"
@@ -172,11 +170,11 @@ class Demonstration:
                 for line in tail(group.log_path):
                     self.progress.say(f"  | {line}")
 
-    def _check(self, transactions: Path, products: Path) -> CheckResult | None:
+    def _check(self, params: Params) -> CheckResult | None:
         """None if there is nothing to check: a failed run may not have created the tables."""
-        self.progress.say("checking the warehouse with DuckDB, straight from the Parquet files")
+        self.progress.say("checking the result with DuckDB, straight from the Parquet files")
         try:
-            result = check(self.places.warehouse_url, transactions, products)
+            result = self.example.check(self.places, params)
         except ConfigurationError as error:
             self.progress.say(str(error))
             return None
@@ -195,9 +193,18 @@ class Demonstration:
             DriverEnder(store, run, run.spec.groups, self.places.drivers, HALT_SECONDS).end(patient)
 
     def _write_summary(
-        self, followed: Followed, result: CheckResult | None, *, exact: bool, triggered_at: float, ended_at: float
+        self,
+        followed: Followed,
+        result: CheckResult | None,
+        records: int | None,
+        *,
+        exact: bool,
+        triggered_at: float,
+        ended_at: float,
     ) -> None:
         details: dict[str, Any] = followed.summary.as_json() if followed.summary else {}
+        if records is not None:
+            details |= {"records": records, "records_per_second": None}
         seconds = {"total": self.watch.total, "first_to_last_event": None, **details.pop("seconds", {})}
         seconds["total"] = self.watch.total
         stages = run_stages(followed.summary, triggered_at, ended_at) if followed.summary else {}

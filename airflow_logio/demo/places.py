@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import airflow_logio
+from airflow_logio.databases import sqlite_file
 from airflow_logio.errors import ConfigurationError
 from airflow_logio.runtime.systems.sqlite_files import absolute, in_url
 
@@ -20,6 +21,8 @@ class Places:
     dags: Path
     log_url: str
     warehouse_url: str
+    payloads: str | None = None
+    """From LOGIO_PAYLOADS; by default a folder beside an SQLite log (None), or in `folder`."""
 
     @classmethod
     def of_this_clone(cls, environment: Mapping[str, str] = os.environ) -> Places:
@@ -30,11 +33,13 @@ class Places:
             raise ConfigurationError(f"the demonstration runs from a clone of the repository; there is no {dags}")
         folder = root / ".demo"
         folder.mkdir(mode=0o700, exist_ok=True)
+        log_url = absolute(environment.get("LOGIO_URL", "")) or f"sqlite:///{in_url(folder / 'logio.db')}"
         return cls(
             folder,
             dags,
-            absolute(environment.get("LOGIO_URL", "")) or f"sqlite:///{in_url(folder / 'logio.db')}",
+            log_url,
             absolute(environment.get("WAREHOUSE_URL", "")) or f"sqlite:///{in_url(folder / 'warehouse.db')}",
+            environment.get("LOGIO_PAYLOADS") or (None if sqlite_file(log_url) else str(folder / "payloads")),
         )
 
     @property
@@ -49,6 +54,11 @@ class Places:
     def drivers(self) -> Path:
         """The launcher's work_dir, one folder per run."""
         return self.folder / "drivers"
+
+    @property
+    def lake(self) -> Path:
+        """Where the folders of `DatasetWriter` are."""
+        return self.folder / "lake"
 
     @property
     def summary(self) -> Path:

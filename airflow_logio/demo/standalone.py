@@ -19,7 +19,12 @@ from pathlib import Path
 
 import psutil
 
-from airflow_logio.demo.airflow_connections import log_connection, spark_connection, warehouse_connection
+from airflow_logio.demo.airflow_connections import (
+    folder_connection,
+    log_connection,
+    spark_connection,
+    warehouse_connection,
+)
 from airflow_logio.demo.places import Places
 from airflow_logio.errors import ConfigurationError
 
@@ -152,7 +157,8 @@ def environment(places: Places, port: int) -> dict[str, str]:
         "AIRFLOW__LOGIO__WORK_DIR": str(places.drivers),
         "AIRFLOW__LOGIO__POLL_INTERVAL": "0.5",
         "AIRFLOW__SCHEDULER__ENABLE_HEALTH_CHECK": "False",
-        "AIRFLOW_CONN_LOGIO_DEFAULT": log_connection(places.log_url),
+        "AIRFLOW_CONN_LOGIO_DEFAULT": log_connection(places.log_url, places.payloads),
+        "AIRFLOW_CONN_LAKE_FOLDER": folder_connection(places.lake),
         "AIRFLOW_CONN_WAREHOUSE_DB": warehouse_connection(places.warehouse_url),
         "AIRFLOW_CONN_SPARK_DEFAULT": spark_connection(),
         "SPT_NOENV": "1",  # else setproctitle overwrites the environment by which `stop` finds the processes

@@ -7,10 +7,12 @@ from typing import Any, ClassVar
 
 from airflow.providers.common.compat.sdk import AirflowFailException, BaseOperator
 
+from airflow_logio.commands import with_log
 from airflow_logio.dataflow.pipeline import Pipeline
 from airflow_logio.hooks.logio import LogioHook
 from airflow_logio.operators._task.pipeline_reference import reference, resolve
 from airflow_logio.operators._task.run_lookup import check_current, opened_log, progress_table, run_of
+from airflow_logio.protocol.replicas import base_operator
 from airflow_logio.protocol.states import CONCLUDED
 from airflow_logio.runtime.supervision.tidying import clear_up
 from airflow_logio.store.records import QuarantinedInputSet, Run
@@ -71,9 +73,12 @@ class LogioFinishRunOperator(BaseOperator):
 
     def _report_quarantine(self, run: Run, aside: Sequence[QuarantinedInputSet]) -> None:
         for one in aside:
-            self.log.error("Quarantined: operator %s, Input Set %s: %s", one.operator, one.inset_id, one.error)
+            self.log.error(
+                "Quarantined: operator %s, Input Set %s: %s", base_operator(one.operator), one.inset_id, one.error
+            )
         if aside and self.fail_on_quarantine:
-            raise AirflowFailException(
+            said = (
                 f"run {run.spec.key} is finished with quarantine: {len(aside)} Input Set(s) are set aside, listed above. "
                 f"Fix the operator, run `logio retry {run.uid[:8]} --code new`, then clear this task"
             )
+            raise AirflowFailException(with_log(said, self.logio_conn_id))

@@ -198,17 +198,25 @@ class LogioSparkOperator(BaseOperator):
         pipeline, ref = resolve(self.pipeline)
         run = store.patience.call("finding the run", lambda: run_of(store, pipeline.name, context, self.run_uid))
         check_current(run)
+        # From here on a kill leaves its note: this may be a later attempt, whose group lives.
+        log_url = LogioHook(self.logio_conn_id).get_url()
+        self._guard = KillGuard(log_url, run, self.group, killed_task(context, self.task_id))
         watcher = WholeWatcher(store, run, self.group)
         launching = Launching(store, self.logio_conn_id, self.make_launcher(), self.executor)
         if asked and store.patience.call("looking at the group", lambda: _restarts(store, run, watcher.members)):
             run = launching.take_types(run, recipe, self.pipeline)
             self._take_new_code(store, run, pipeline, ref, context)
         launch = launching.context(run, self.group, recipe, self.pipeline)
+        self._stop_if_killed()
         store.patience.call("noting the launch", lambda: self._note_launches(store, run, watcher.members, recipe))
-        self._guard = KillGuard(launch.log_url, run, self.group, killed_task(context, self.task_id))
         task = GroupTask(launch, self.group, watcher, asked)
         task.log_settings()
         return task
+
+    def _stop_if_killed(self) -> None:
+        """The process of a killed task lives for some seconds more. What it writes would take its own note away."""
+        if self._guard is None:
+            raise AirflowException(f"the task of group {self.group!r} was killed before it launched anything")
 
     def _take_new_code(
         self, store: LogStore, run: Run, pipeline: Pipeline, ref: PipelineRef, context: Mapping[str, Any]

@@ -15,6 +15,7 @@ from typing import Any
 from airflow_logio.errors import EpochVoid, LogInconsistent, ProtocolViolation
 from airflow_logio.protocol import effects as fx
 from airflow_logio.protocol.values import Port
+from airflow_logio.protocol.write_queue import WriterKey
 from airflow_logio.protocol.writes import PendingWrite
 
 MAX_BYTES_PER_COMMIT = 32 * 2**20
@@ -86,7 +87,16 @@ class DiscardOrder:
     """Reference of the stored effect; None if the reader that gets this order has stored it itself."""
 
 
-SourceOrder = ReadOrder | DiscardOrder
+@dataclass(frozen=True, slots=True)
+class ForgetOrder:
+    """The event of a read action is in the log: tell the external system that it may forget what was read up to its end."""
+
+    operator: str
+    action_id: int
+    action: Mapping[str, Any]
+
+
+SourceOrder = ReadOrder | DiscardOrder | ForgetOrder
 
 
 @dataclass(slots=True)
@@ -101,6 +111,8 @@ class HandOver:
     """Receivers of events, which may be asleep."""
     released: list[Port] = field(default_factory=list)
     """Output ports whose held events were released: their receivers may be asleep."""
+    compared: list[WriterKey] = field(default_factory=list)
+    """Writers whose markers were compared with the log: they may apply what they have taken."""
     drained: bool = False
     """The log says that the group drains."""
 
@@ -120,6 +132,10 @@ def hand_over(effects: fx.Effects) -> HandOver:
                 found.sources.append(ReadOrder(operator, action_id, action))
             case fx.ReadDone(operator, _, action_id):
                 found.sources.append(DiscardOrder(operator, action_id))
+            case fx.MarkCompared(operator, connection):
+                found.compared.append((operator, connection))
+            case fx.MayForget(operator, action_id, action):
+                found.sources.append(ForgetOrder(operator, action_id, action))
             case fx.DrainGroup():
                 found.drained = True
     return found

@@ -57,6 +57,9 @@ class Context(msgspec.Struct):
     """Output port → next event_id (SSN). Ids are allocated here, never by the database (design D5)."""
     next_write: dict[str, int] = msgspec.field(default_factory=dict)
     """Connection → number of its next write action."""
+    uncompared: dict[str, int] = msgspec.field(default_factory=dict)
+    """Connection → last write action that the log had given out when an epoch began whose driver has not compared it with
+    the external system's marker, and so has applied nothing (ADR-88)."""
     next_state: int = 1
     next_action: int = 1
     triggered: list[str] = msgspec.field(default_factory=list)
@@ -94,7 +97,16 @@ class Context(msgspec.Struct):
         self.next_event[port] = event_id + 1
         return event_id
 
+    def reopen(self) -> None:
+        """An epoch begins: a marker beyond what the log has given out by now is ahead of it. Stored with the first write
+        action that comes after, and kept until a driver has compared: what this epoch gives out says nothing of markers.
+        """
+        for connection, number in self.next_write.items():
+            self.uncompared.setdefault(connection, number - 1)
+
     def allocate_write(self, connection: str) -> int:
+        if connection not in self.next_write:
+            self.uncompared[connection] = FIRST_EVENT_ID - 1
         number = self.next_write.get(connection, FIRST_EVENT_ID)
         self.next_write[connection] = number + 1
         return number

@@ -92,6 +92,14 @@ class WritesDone(Value, frozen=True):
     last: int
 
 
+class MarkCompared(Value, frozen=True):
+    """The marker of a writer is not ahead of the log (ADR-88). Its context, in the same step, has noted it; so nothing is
+    left to store, and from this commit on its write actions may be applied."""
+
+    operator: str
+    connection: str
+
+
 class StoreState(Value, frozen=True):
     """Context and global state of an operator, serialized when the step ended (an upsert of its current STATE row)."""
 
@@ -157,6 +165,15 @@ class DropRead(Value, frozen=True):
     operator: str
     connection: str
     action_id: int
+
+
+class MayForget(Value, frozen=True):
+    """The one event of a replayable read action is in the log, and with it all that was made of it: the external system may
+    forget what was read. No step of the paper's, and no row: it is handed over when it is durable."""
+
+    operator: str
+    action_id: int
+    action: Mapping[str, Any]
 
 
 class Release(Value, frozen=True):
@@ -280,6 +297,7 @@ Effect = (
     | MarkDone
     | LogWrite
     | WritesDone
+    | MarkCompared
     | StoreState
     | LogStateEvent
     | RecordLineage
@@ -287,6 +305,7 @@ Effect = (
     | CompleteReadAction
     | ReadDone
     | DropRead
+    | MayForget
     | Release
     | SetAside
     | Collect

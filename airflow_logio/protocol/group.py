@@ -17,6 +17,7 @@ from airflow_logio.protocol.effects import (
     FinishGroup,
     LogRead,
     LogWrite,
+    MarkCompared,
     RecordLineage,
     Release,
     StoreState,
@@ -59,14 +60,14 @@ class GroupProtocol:
         """Whether events are handed over in memory.
 
         The chain is cut where they must wait: for write actions, for a turn, and in front of a chain that is evaluated
-        before the group gets its events, because an operator of another kind makes its events within the group.
+        before the group gets its events, because an operator of another kind, or a window, makes its events within the group.
         """
         if receiver.operator not in self.operators:
             return False
         before, behind = self.operators[sender.operator].spec, self.operators[receiver.operator]
         if before.sends_after_writes or behind.order is not None:
             return False
-        return before.evaluated or not behind.spec.evaluated
+        return before.hands_on or not behind.spec.evaluated
 
     def inputs_from_log(self) -> list[Port]:
         """Input ports of the group whose events are pulled from the log and whose stream has not ended."""
@@ -118,7 +119,7 @@ class GroupProtocol:
     def generated(
         self, operator: str, results: Iterable[tuple[str, Sequence[Output]]], reads: Sequence[Read] = ()
     ) -> None:
-        """A job of mode ``executors`` has ended: Step 4 of Algorithm 3 for its Input Sets, in the order triggered.
+        """A job has ended: Step 4 of Algorithm 3 for its Input Sets, in the order triggered.
 
         `reads` are the read actions of the whole job, one action each, with a row per Input Set (design D6).
         """
@@ -147,7 +148,7 @@ class GroupProtocol:
                 about = {READ_ACTION_ID: source.action_id, **output.about}
                 output = Emit(output.port, output.payload, output.records, output.body, about)  # noqa: PLW2901
             self._emit(source, output, None, has_read=False)
-        source.advance(offset)
+        source.advance(offset, self.ledger)
 
     def store_effect(self, operator: str, ref: str, records: int) -> None:
         """The effect of a non-replayable read action is stored at `ref` (Algorithm 1 Step 2.b)."""
@@ -186,6 +187,18 @@ class GroupProtocol:
         """The stored effect of a used-up read action is discarded (Algorithm 1 Step 2.d)."""
         self.source(operator).dropped(action_id, self.ledger)
 
+    def compared(self, operator: str, connection: str) -> None:
+        """The marker of a writer was found not to be ahead of the log. Its actions may be applied once that is durable."""
+        protocol = self.operators[operator]
+        protocol.context.uncompared.pop(connection, None)
+        protocol.dirty = True
+        self.ledger.add(MarkCompared(operator, connection))
+        self.ledger.has_output = True
+
+    def forgotten(self, operator: str, action_id: int) -> None:
+        """The external system may have forgotten what was read up to the end of a read action: it was told to."""
+        self.source(operator).forgotten(action_id)
+
     def writes_done(self, operator: str, connection: str, first: int, last: int, records: int) -> None:
         """The external system has applied write actions `first` to `last` (Algorithm 5 Step 3)."""
         self.ledger.add(WritesDone(operator, connection, first, last))
@@ -194,7 +207,7 @@ class GroupProtocol:
             self._release(self.operators[operator], connection, last)
 
     def set_aside(self, operator: str, inset_id: str, error: str) -> None:
-        """A job of mode ``executors`` has found that the generation of one Input Set raises (quarantine)."""
+        """A job has found that the generation of one Input Set raises (quarantine)."""
         protocol = self.operators[operator]
         protocol.set_aside(inset_id, error, self.ledger)
         self._after_update(protocol)
@@ -214,6 +227,14 @@ class GroupProtocol:
 
     # --- questions ----------------------------------------------------------------------------------------------------
 
+    def log_ends(self) -> Mapping[tuple[str, str], int]:
+        """(operator, connection) → what its marker is compared with; of those that the log has given numbers to."""
+        return {
+            (name, connection): number
+            for name, operator in self.operators.items()
+            for connection, number in operator.context.uncompared.items()
+        }
+
     def fused(self, sender: Port) -> Sequence[Port]:
         """Receivers that get the events of an output port in memory."""
         return self._local.get(sender, ())
@@ -231,11 +252,12 @@ class GroupProtocol:
         return protocol
 
     def is_finished(self) -> bool:
-        """Every operator has ended and sent what it held, and every stored effect is discarded."""
+        """Every operator has ended and sent what it held, every stored effect is discarded, and sources were told what they
+        may forget."""
         return all(
             operator.context.finished
             and not operator.context.outbox
-            and not (isinstance(operator, SourceProtocol) and operator.to_drop())
+            and not (isinstance(operator, SourceProtocol) and (operator.to_drop() or operator.to_forget()))
             for operator in self.operators.values()
         )
 

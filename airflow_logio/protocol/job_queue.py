@@ -1,4 +1,4 @@
-"""Which triggered Input Sets go into which job of mode ``executors``, and when (design D7). Pure."""
+"""Which triggered Input Sets go into which Spark job, and when (design D7). Pure."""
 
 from __future__ import annotations
 

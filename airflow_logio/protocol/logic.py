@@ -103,20 +103,28 @@ class OperatorSpec:
     lineage_starts: frozenset[str] = frozenset()
     """Those `lineage_out` ports at which paths only start (Section 3.1): how their events were made is not recorded."""
     asynchronous: bool = False
-    """Generation is a separate step, for many Input Sets at once (mode ``executors``)."""
+    """Generation is a separate step, for many Input Sets at once (mode ``executors``, windows of mode ``dataframe``)."""
     reads_state: bool = False
     stateless: bool = False
     """Every event is an Input Set of its own: the marks already tell which ones are closed."""
     replayable: bool = True
     """The read actions of a source return the same records again (Algorithm 1 Step 3 instead of Step 2)."""
+    forgets: bool = False
+    """A source whose read actions have one event each, and which is told when it may forget what was read."""
     port_order: tuple[str, ...] = ()
     """The cyclic order in which events of the input ports are used; empty if there is none."""
     sends_after_writes: bool = False
     """Steps 5 and 6 of Algorithm 3 swapped: events of an Output Set are sent when its write actions are done."""
     evaluated: bool = False
-    """Its events are evaluated before the group gets them (mode ``dataframe``): what it makes of an event comes with it."""
+    """Its events are evaluated before the group gets them (mode ``dataframe``): what it makes of an event comes with it,
+    unless it is `asynchronous`."""
     quarantines: bool = False
     """An Input Set whose generation raises is set aside instead of failing the group."""
+
+    @property
+    def hands_on(self) -> bool:
+        """What it sends comes with the event that it gets, together with what the operators behind it make of it."""
+        return self.evaluated and not self.asynchronous
 
     @property
     def captured_out(self) -> frozenset[str]:

@@ -3,7 +3,7 @@
 Pure: no thread, no clock, no database. The driver's main thread runs a `GroupLoop` over its mailbox. The simulator runs the
 same object one step at a time, so what a schedule shows is true of the code that ships. The state machines of the other
 threads stand beside it: `Life` (in which order an epoch begins), `CommitQueue` (the committer), `WriteQueue` (a writer),
-`JobQueue` (jobs of mode ``executors``).
+`JobQueue` (the jobs of asynchronous operators).
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 from airflow_logio.protocol import effects as fx
-from airflow_logio.protocol.commit_queue import DiscardOrder, HandOver, ReadOrder, SourceOrder
+from airflow_logio.protocol.commit_queue import DiscardOrder, ForgetOrder, HandOver, ReadOrder, SourceOrder
 from airflow_logio.protocol.group import GroupProtocol
 from airflow_logio.protocol.logic import Emit, Output, Read
 from airflow_logio.protocol.recovery import Recovered
 from airflow_logio.protocol.source import SourceProtocol
 from airflow_logio.protocol.values import FIRST_EVENT_ID, Event, Port
-from airflow_logio.protocol.write_queue import Applied, WriterKey
+from airflow_logio.protocol.write_queue import Applied, Compared, WriterKey
 from airflow_logio.protocol.writes import PendingWrite
 
 FLUSH_SECONDS = 0.25
@@ -37,7 +37,8 @@ class Commits(Protocol):
 class Writer(Protocol):
     """A writer's queue: a `WriteQueue`, or one behind a lock."""
 
-    def add(self, writes: Sequence[PendingWrite], *, recovered: bool = False) -> None: ...
+    def add(self, writes: Sequence[PendingWrite], *, recovered: bool = False, log_end: int = 0) -> None: ...
+    def release(self) -> None: ...
     def is_full(self) -> bool: ...
     def is_idle(self) -> bool: ...
     def settle(self, applied: Applied) -> None: ...
@@ -52,7 +53,7 @@ class Readers(Protocol):
 
 
 class Jobs(Protocol):
-    """Jobs of mode ``executors``."""
+    """The jobs of asynchronous operators."""
 
     def is_full(self) -> bool: ...
 
@@ -88,6 +89,8 @@ class GroupLoop:
         self._jobs = jobs
         self._garbage = garbage
         self._first_actions = first_actions
+        self._log_ends: Mapping[WriterKey, int] = {}
+        """Writer → what its marker is compared with; 0 if the log had given out nothing to it."""
         self._open_since: float | None = None
         self._handed_over: set[str] = set()
         """Sources whose stored effect is used up: only what follows their read action is still unknown."""
@@ -115,6 +118,7 @@ class GroupLoop:
         before they are asked for anything.
         """
         self.protocol.rebuild(recovered, unpack)
+        self._log_ends = self.protocol.log_ends()
         self.write(recovered.writes, recovered=True)
         start_threads()
         is_draining = drains()
@@ -136,6 +140,8 @@ class GroupLoop:
         source = self.protocol.source(name)
         for action_id, ref in source.to_drop():
             yield DiscardOrder(name, action_id, ref)
+        if (used := source.to_forget()) is not None:
+            yield ForgetOrder(name, *used)
         if source.action is None:
             if not drains:
                 self.protocol.begin_source(name, self._first_actions[name])
@@ -201,6 +207,16 @@ class GroupLoop:
         self.note(now)
         self.protocol.effect_dropped(operator, action_id)
 
+    def compared(self, compared: Compared, now: float) -> None:
+        """The marker of a writer is not ahead of the log: it may write once the log knows that."""
+        self.note(now)
+        self.protocol.compared(compared.operator, compared.connection)
+
+    def forgotten(self, operator: str, action_id: int, now: float) -> None:
+        """A source was told what it may forget."""
+        self.note(now)
+        self.protocol.forgotten(operator, action_id)
+
     def applied(self, applied: Applied, now: float) -> None:
         """The external system has applied write actions (Algorithm 5 Step 3)."""
         self.note(now)
@@ -240,6 +256,8 @@ class GroupLoop:
     def hand_over(self, durable: HandOver) -> None:
         """What a transaction releases inside the group, now that it is durable. The committer's thread calls it."""
         self.write(durable.writes)
+        for key in durable.compared:
+            self._writers[key].release()
         self._readers.ask(durable.sources)
 
     def write(self, writes: Sequence[PendingWrite], *, recovered: bool = False) -> None:
@@ -248,7 +266,7 @@ class GroupLoop:
         for write in writes:
             by_writer.setdefault((write.operator, write.connection), []).append(write)
         for key, group in by_writer.items():
-            self._writers[key].add(group, recovered=recovered)
+            self._writers[key].add(group, recovered=recovered, log_end=self._log_ends.get(key, 0))
 
     # --- steps --------------------------------------------------------------------------------------------------------
 

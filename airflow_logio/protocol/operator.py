@@ -48,6 +48,7 @@ class OperatorProtocol:
         """Step 1: global state and LOG.io context, from STATE."""
         stored = decode_state(self.spec.name, data)
         self.context, self.state = stored.context, stored.state
+        self.context.reopen()
         self.triggered = {inset_id: InputSetState() for inset_id in self.context.triggered}
 
     def restore_snapshot(self, inset_id: str, data: bytes) -> None:

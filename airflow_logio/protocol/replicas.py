@@ -35,6 +35,19 @@ class Slot:
     """Its operators have all ended, and no write action is pending."""
 
 
+@dataclass(frozen=True, slots=True)
+class SlotsSight:
+    """What the log knows of a replicated group in which nobody seems to work."""
+
+    all_done: bool
+    is_owned: bool
+    """A replica owns a slot that is not done."""
+    has_work: bool
+    """There is work for a replica: an event, an end of stream, a write action, an Input Set that is triggered (or was
+    quarantined, and is retried), or an Output Set that is not sent. Input Sets that wait for more events are no such work: a
+    group may sleep with windows open."""
+
+
 def replica_name(group: str, number: int) -> str:
     """The name in the log of replica `number`, from 1: it is a group of its own, claimed and recovered like any other."""
     return f"{group}.{number}"

@@ -2,7 +2,8 @@
 
 The global state is ``{"action_id", "action", "offset", "stored", "done", "ended", "to_drop"}``: the read action on
 record, the number of its records whose events are logged, the reference of its stored effect, and the stored effects
-that are used up but not discarded yet. It commits with each event, so that recovery needs nothing else.
+that are used up but not discarded yet; of a source that forgets, also ``"to_forget"``. It commits with each event, so that
+recovery needs nothing else.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from airflow_logio.errors import ProtocolViolation
-from airflow_logio.protocol.effects import CompleteReadAction, DropRead, ReadDone, StartReadAction
+from airflow_logio.protocol.effects import CompleteReadAction, DropRead, MayForget, ReadDone, StartReadAction
 from airflow_logio.protocol.ledger import Ledger
 from airflow_logio.protocol.operator import OperatorProtocol
 
@@ -45,6 +46,7 @@ class SourceProtocol(OperatorProtocol):
             "done": False,
             "ended": False,
             "to_drop": self.to_drop(),
+            **self._still_to_forget(),
         }
         kept = bool(self.spec.lineage_out)
         ledger.add(StartReadAction(self.spec.name, READ_CONNECTION, action_id, dict(action), kept=kept))
@@ -80,6 +82,14 @@ class SourceProtocol(OperatorProtocol):
         """(action_id, reference) of stored effects that are used up: to be discarded (Algorithm 6 Step 3.a)."""
         return list(self.state.get("to_drop", ()))
 
+    def to_forget(self) -> tuple[int, Mapping[str, Any]] | None:
+        """(action_id, read action): the last one whose event is in the log, if the external system may not have heard."""
+        found = self.state.get("to_forget")
+        return None if found is None else (int(found[0]), found[1])
+
+    def _still_to_forget(self) -> dict[str, Any]:
+        return {"to_forget": self.state["to_forget"]} if "to_forget" in self.state else {}
+
     def store_effect(self, ref: str, records: int, ledger: Ledger) -> None:
         """Algorithm 1 Step 2.b: the whole effect is stored at `ref`. From now on, the external system is not read for it."""
         self._refuse_unless_under_way()
@@ -93,7 +103,7 @@ class SourceProtocol(OperatorProtocol):
         ledger.has_output = True
         ledger.add(CompleteReadAction(self.spec.name, READ_CONNECTION, self.action_id, ref, records))
 
-    def advance(self, offset: int) -> None:
+    def advance(self, offset: int, ledger: Ledger) -> None:
         """Algorithm 1 Step 2.c (2): the offset at the end of the batch, stored with the event."""
         self._refuse_unless_under_way()
         if offset < self.offset:
@@ -105,6 +115,16 @@ class SourceProtocol(OperatorProtocol):
             )
         self.state["offset"] = offset
         self.dirty = True
+        if self.spec.forgets:
+            self.state["to_forget"] = [self.action_id, self.state["action"]]
+            ledger.add(MayForget(self.spec.name, self.action_id, self.state["action"]))
+
+    def forgotten(self, action_id: int) -> None:
+        """The external system has heard that it may forget what was read up to the end of a read action."""
+        pending = self.to_forget()
+        if pending is not None and pending[0] <= action_id:
+            del self.state["to_forget"]
+            self.dirty = True
 
     def complete(self, ledger: Ledger) -> None:
         """The last event of the read action is logged: Algorithm 1 Step 3, or Step 2.c (3) for a stored effect."""

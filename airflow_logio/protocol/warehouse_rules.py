@@ -53,44 +53,32 @@ def check_token(operator: str, connection: str, token: int, row: MarkerRow) -> N
         )
 
 
-class LogEnd:
-    """The last number that the log had given out to a writer when its driver began, until the marker was compared with it.
+def compare(operator: str, connection: str, token: int, row: MarkerRow, log_end: int) -> None:
+    """Refuse to write where the marker is ahead of the log.
 
-    A marker is never ahead of it: actions are logged first. If it is, commits of the log are lost (a copy was restored,
-    a standby took over that lacked them), and what the log gives out now would count as applied. Compared once: later
-    the row may hold numbers that were given out since.
-    """
+    `log_end` is the last number that the log had given out when an epoch began, of the earliest epoch since whose begin
+    nothing was applied. A marker is never beyond it: actions are logged first. If it is, commits of the log are lost (a
+    copy was restored, a standby took over that lacked them), and what the log gives out now would count as applied. So
+    nothing may be applied before the log knows that the comparison has succeeded (ADR-88).
 
-    def __init__(self, number: int | None = None) -> None:
-        self._number = number
-
-    def compare(self, operator: str, connection: str, row: MarkerRow) -> None:
-        """Raises `LogInconsistent` if the row is ahead."""
-        if self._number is not None and row.number > self._number:
-            raise LogInconsistent(
-                f"connection {connection!r} has applied write actions of {operator!r} up to {row.number}, but the log has "
-                f"given out numbers up to {self._number} only: it has lost commits (was an older copy restored, or did a "
-                "standby take over that lacked the last ones?). Bring back the log that has them, or give the run up and "
-                "start a fresh one"
-            )
-        self._number = None
-
-
-def first_log_end(actions: Sequence[Action], recovered: int) -> LogEnd:
-    """For the first group of a driver; `recovered` is the last action that was pending when it began, 0 if none was."""
-    return LogEnd(max(recovered, actions[0].number - 1))
-
-
-def to_apply(
-    operator: str, connection: str, token: int, actions: Sequence[Action], row: MarkerRow, log_end: LogEnd
-) -> Sequence[Action]:
-    """The actions that a driver with this token still has to apply, by the state of the row.
-
-    Raises `Fenced` if a higher token wrote, `LogInconsistent` if the row is behind the log, or was ahead of it when the
-    driver began.
+    Raises `Fenced` if a higher token wrote, `LogInconsistent` if the row is ahead.
     """
     check_token(operator, connection, token, row)
-    log_end.compare(operator, connection, row)
+    if row.number > log_end:
+        raise LogInconsistent(
+            f"connection {connection!r} has applied write actions of {operator!r} up to {row.number}, but the log has "
+            f"given out numbers up to {log_end} only: it has lost commits (was an older copy restored, or did a "
+            "standby take over that lacked the last ones?). Bring back the log that has them, or give the run up and "
+            "start a fresh one"
+        )
+
+
+def to_apply(operator: str, connection: str, token: int, actions: Sequence[Action], row: MarkerRow) -> Sequence[Action]:
+    """The actions that a driver with this token still has to apply, by the state of the row.
+
+    Raises `Fenced` if a higher token wrote, `LogInconsistent` if the row is behind the log.
+    """
+    check_token(operator, connection, token, row)
     return unapplied(actions, row.number)
 
 

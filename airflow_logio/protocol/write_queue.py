@@ -25,6 +25,10 @@ WriterKey = tuple[str, str]
 class WriteStep(Enum):
     """What a writer does with the actions that it has taken."""
 
+    COMPARE = auto()
+    """Read the marker, without applying anything: is it ahead of the log?"""
+    WAIT = auto()
+    """Wait until the log knows that it is not (ADR-88)."""
     APPLY = auto()
     """Keep trying until the external system has applied all of them."""
     REPORT = auto()
@@ -32,6 +36,8 @@ class WriteStep(Enum):
 
 
 ORDER = (WriteStep.APPLY, WriteStep.REPORT)
+FIRST = (WriteStep.COMPARE, WriteStep.WAIT)
+"""Before the first actions of an epoch are applied to a conditional system."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,15 +51,29 @@ class Applied:
     records: int
 
 
-class WriteQueue:
-    """What is pending, what was taken, and how many actions the loop has not seen succeed."""
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """The marker of a writer is not ahead of the log."""
 
-    def __init__(self, operator: str, connection: str) -> None:
+    operator: str
+    connection: str
+
+
+class WriteQueue:
+    """What is pending, what was taken, and how many actions the loop has not seen succeed.
+
+    `compares`: the external system has a marker, which is compared with the log before anything is applied.
+    """
+
+    def __init__(self, operator: str, connection: str, *, compares: bool = False) -> None:
         self.key: WriterKey = (operator, connection)
         self.pending: deque[PendingWrite] = deque()
         self.taken: list[PendingWrite] = []
         self.recovered = 0
         """Actions up to this number were pending when the group was rebuilt: an earlier driver may have applied them."""
+        self.log_end: int | None = None
+        """What the marker is compared with: the last number that the log had given out when nothing was applied since."""
+        self._compares = compares
         self._bytes = 0
         self._outstanding = 0
         self._left: list[WriteStep] = []
@@ -63,8 +83,10 @@ class WriteQueue:
         """The next step for the actions taken; None if none are."""
         return self._left[0] if self._left else None
 
-    def add(self, writes: Sequence[PendingWrite], *, recovered: bool = False) -> None:
-        """Hand over actions that are in the log; `recovered` ones were there when the group was rebuilt (Algorithm 8)."""
+    def add(self, writes: Sequence[PendingWrite], *, recovered: bool = False, log_end: int = 0) -> None:
+        """Hand over actions that are in the log; `recovered` ones were there when the group was rebuilt (Algorithm 8).
+        The same `log_end` comes with all of them."""
+        self.log_end = log_end
         self.pending.extend(writes)
         self._bytes += sum(len(write.body) for write in writes)
         self._outstanding += len(writes)
@@ -92,8 +114,19 @@ class WriteQueue:
             self._bytes -= len(write.body)
             if write.ref is not None:
                 break
-        self._left = list(ORDER) if self.taken else []
+        first = FIRST if self._compares else ()
+        self._left = [*first, *ORDER] if self.taken else []
         return self.taken
+
+    def compared(self) -> Compared:
+        """The marker is not ahead of the log: the report to the loop, which logs it, and then says `release`."""
+        self._done(WriteStep.COMPARE)
+        return Compared(*self.key)
+
+    def release(self) -> None:
+        """The log knows that the marker was compared."""
+        self._done(WriteStep.WAIT)
+        self._compares = False
 
     def applied(self) -> None:
         """The external system has applied all that was taken."""

@@ -14,7 +14,7 @@ from airflow_logio.errors import FailurePoint
 from airflow_logio.protocol.commit_queue import CommitAttempt
 from airflow_logio.protocol.effects import Effects
 from airflow_logio.protocol.recovery import LoggedEvent, Recovered
-from airflow_logio.protocol.replicas import Placement, Slot
+from airflow_logio.protocol.replicas import Placement, Slot, SlotsSight
 from airflow_logio.protocol.states import GroupState, RunState, ScalingState
 from airflow_logio.protocol.values import Port
 from airflow_logio.store.code_records import CodeChange, KeptCode
@@ -367,11 +367,10 @@ class LogStore(ABC):
         """
 
     @abstractmethod
-    def has_work(self, run_id: int, group: str) -> bool:
-        """Whether a replicated group has work for a replica: an event, an end of stream, a write action, an Input Set
-        that is triggered (or was quarantined, and is retried), or an Output Set that is not sent.
+    def slots_sight(self, groups: Collection[tuple[int, str]]) -> Mapping[tuple[int, str], SlotsSight]:
+        """(run id, replicated group) → its slots, and whether it has work; in as many statements as for one of them.
 
-        Input Sets that wait for more events are not such work: a group may sleep with windows open.
+        Without those that the log does not have.
         """
 
     @abstractmethod

@@ -7,13 +7,11 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
-import msgspec
-
-from airflow_logio.errors import ConfigurationError, LogioError
+from airflow_logio.errors import LogioError
 from airflow_logio.protocol.liveness import Lease, RecoveryBudget
 from airflow_logio.protocol.replicas import slot_of
 from airflow_logio.protocol.states import GroupState, RunState, ScalingState
-from airflow_logio.protocol.values import Port, unstorable
+from airflow_logio.protocol.values import Port
 
 REPLAY_SECONDS = 900.0
 
@@ -132,6 +130,8 @@ class RunSpec:
     """Names the code that the run was started with (`CodeBundle`). None if an earlier version began it, which kept none."""
     former_types: Mapping[str, Mapping[str, tuple[str, ...]]] = field(default_factory=dict)
     """Writer → column → the types that `graph` had before a person changed them, while nothing was in the column."""
+    spark: Mapping[str, Any] = field(default_factory=dict)
+    """Of `logio run`: the Spark options that it was given, without secrets (`SparkOptions.to_keep`)."""
 
     def unused_replicas(self) -> frozenset[str]:
         """Replicas beyond those with which the run begins."""
@@ -154,25 +154,6 @@ class RunSpec:
             if group in self.replicated and slot is not None:
                 found.setdefault(group, set()).add(slot)
         return {group: sorted(slots) for group, slots in sorted(found.items())}
-
-
-def encode_spec(spec: RunSpec) -> str:
-    """The stored form of a description. Raises `ConfigurationError` for what would not come back as it was given."""
-    names = {"pipeline": spec.key.pipeline, "dag_id": spec.key.dag_id, "dag_run_id": spec.key.dag_run_id}
-    for what, name in [*names.items(), *(("group", group) for group in spec.groups)]:
-        if (reason := unstorable(name)) is not None:
-            raise ConfigurationError(f"the {what} of a run cannot be {ascii(name)[:60]}: {reason}")
-    try:
-        text = msgspec.json.encode(spec).decode()
-        same = msgspec.json.decode(text, type=RunSpec).params == dict(spec.params)
-    except (msgspec.MsgspecError, TypeError, ValueError, OverflowError, RecursionError) as error:
-        raise ConfigurationError(f"the description of run {str(spec.key)!a} cannot be stored: {error}") from error
-    if not same:
-        raise ConfigurationError(
-            f"the parameters of run {spec.key} cannot be stored as they are (a number such as nan or inf?): "
-            f"{dict(spec.params)}"
-        )
-    return text
 
 
 @dataclass(frozen=True, slots=True)

@@ -92,7 +92,7 @@ class LogioFailedGroupTrigger(LogTrigger):
             self._store, self._finder = store, FailureFinder(store, pipeline=self.pipeline, run_uid=self.run_uid)
         mine = look.runs.get(self.run_uid) if self.run_uid is not None else None
         sights = look.going_on if self.run_uid is None else [] if mine is None else [mine]
-        return self._finder.judge(sights, look.asked_at)
+        return self._finder.judge(sights, look.asked_at, look.slots)
 
     def _not_answered(self, error: LogUnavailable | None) -> Findings:
         why = str(error)

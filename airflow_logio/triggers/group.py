@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 from airflow.providers.common.compat.sdk import AirflowException
 
 from airflow_logio._compat import TriggerEvent, aget_task_state
+from airflow_logio.commands import with_log
 from airflow_logio.errors import LogioError, LogUnavailable
 from airflow_logio.protocol.states import WAITING, GroupState
 from airflow_logio.runtime.figures.whole_group import members_of
@@ -95,7 +96,8 @@ class LogioGroupTrigger(LogTrigger):
 
     async def _follow_task(self) -> None:
         """Do what `on_kill` says. An error is logged here, since no task may be waiting any more."""
-        unhalted = "Group %s is not halted, and its task may have been marked: %s. `logio stop %s %s` halts it"
+        said = "Group %s is not halted, and its task may have been marked: %s. `logio stop %s %s` halts it"
+        unhalted = with_log(said, self.logio_conn_id)
         try:
             await self._halt_if_marked()
         except asyncio.CancelledError:

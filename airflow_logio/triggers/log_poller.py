@@ -20,6 +20,8 @@ from typing import Any, TypeVar
 
 from airflow_logio.errors import LogUnavailable
 from airflow_logio.hooks.logio import LogioHook
+from airflow_logio.protocol.replicas import SlotsSight
+from airflow_logio.runtime.scaling.requests import in_question
 from airflow_logio.store.port import Hearing, LogStore
 from airflow_logio.store.records import RunFigures, RunSight, SupervisorNote, SupervisorRecord
 
@@ -32,6 +34,8 @@ dead driver is ended or a lock is waited for; a halt takes as long as its driver
 FIGURES_SECONDS = 10.0
 NOTE_SECONDS = 5.0
 """How often the log is told that supervisors are looking, and asked which ones do."""
+SLOTS_SECONDS = 5.0
+"""How often the log is asked whether groups that sleep have work: of all of them at once."""
 LEAST_SECONDS = 0.5
 """Between two looks, unless the poll interval is shorter: triggers that begin one after the other are looked for together."""
 RUNG_SECONDS = 0.1
@@ -58,6 +62,8 @@ class LogLook:
     figures: Mapping[int, RunFigures] = field(default_factory=dict)
     """run id → figures, now and then."""
     supervisors: Sequence[SupervisorRecord] = ()
+    slots: Mapping[tuple[int, str], SlotsSight] = field(default_factory=dict)
+    """(run id, group) → slots and work of replicated groups in which nobody seems to work, now and then."""
     error: LogUnavailable | None = None
 
 
@@ -81,6 +87,8 @@ class Watch:
     is_busy: bool = False
     is_unnoted: bool = True
     has_no_figures: bool = True
+    slots_asked: float = -1.0
+    """In which part of time, `SLOTS_SECONDS` long, its groups that sleep were last asked about."""
     context: contextvars.Context = field(default_factory=contextvars.copy_context)
     """Of the trigger: Airflow tells by it to which task's log a line belongs."""
 
@@ -289,11 +297,12 @@ class _LogPoller:
         if missing := wanted - runs.keys():
             runs |= {one.run.uid: one for one in store.sight(sorted(missing))}
         figures = self._ask_for_figures(store, due, runs, asked_at)
+        slots = self._ask_for_slots(store, due, runs, asked_at)
         self._note(store, due, asked_at)
         if any(watch.figures for watch in due) and asked_at - self._asked_at >= NOTE_SECONDS:
             self._asked_at = asked_at
             self._supervisors = store.supervisors()
-        return LogLook(asked_at, store, runs, going_on, figures, self._supervisors)
+        return LogLook(asked_at, store, runs, going_on, figures, self._supervisors, slots)
 
     def _ask_for_figures(
         self, store: LogStore, due: Sequence[Watch], runs: Mapping[str, RunSight], now: float
@@ -305,6 +314,20 @@ class _LogPoller:
         for watch in chosen:
             watch.has_no_figures = False
         return found
+
+    def _ask_for_slots(
+        self, store: LogStore, due: Sequence[Watch], runs: Mapping[str, RunSight], now: float
+    ) -> Mapping[tuple[int, str], SlotsSight]:
+        part = now // SLOTS_SECONDS
+        looking = [watch for watch in due if watch.note and not watch.is_busy and watch.slots_asked != part]
+        for watch in looking:
+            watch.slots_asked = part
+        if any(watch.all_runs for watch in looking):
+            sights = list(runs.values())
+        else:
+            sights = [runs[uid] for uid in {watch.uid for watch in looking} if uid is not None and uid in runs]
+        asked = [one for sight in sights for one in in_question(sight)]
+        return store.slots_sight(asked) if asked else {}
 
     def _note(self, store: LogStore, due: Sequence[Watch], now: float) -> None:
         """Tell the log which supervisors look: all at once; in between, those that have just begun."""

@@ -49,13 +49,14 @@ class Lake:
         assert lake.published_orders(self.published) == expected
         assert len(set(lake.drawn(self.published))) == len(expected), "each order was drawn once"
         assert lake.published_stores(self.published) == lake.expected_stores(self.orders)
+        assert lake.published_days(self.published) == lake.expected_days(self.orders)
         refused = rows_of(self.warehouse_url, "SELECT id FROM refused ORDER BY id")
         assert refused == lake.expected_refused(self.orders)
-        for folder in ("orders", "stores"):
+        for folder, actions in {"orders": EVENTS, "stores": EVENTS, "days": lake.DAYS}.items():
             receipts = lake.receipts(self.published / folder)
             named = [file["path"] for receipt in receipts for file in receipt["files"]]
             there = [path.relative_to(self.published / folder) for path in (self.published / folder).rglob("*.parquet")]
-            assert len(receipts) == EVENTS
+            assert len(receipts) == actions
             assert sorted(named) == sorted(map(str, there)), "receipts name all that is there, hidden files included"
 
     def assert_nothing_left(self, store: LogStore, run: Running) -> None:
@@ -70,7 +71,7 @@ class Lake:
         kept = Counter(ref.partition("/datasets/")[2].partition("/")[0] for ref in refs)
         captured = {port: kept.pop(port) for port in ("raw.out", "checked.good", "priced.out")}
         assert captured == dict.fromkeys(captured, EVENTS), "what lineage keeps"
-        last = set(kept) - {"orders.in", "stores.in"}
+        last = set(kept) - {"orders.in", "stores.in", "days.in"}
         assert not last, kept
         assert max(kept.values(), default=0) <= 1, f"only the last write actions are not collected yet: {kept}"
 
@@ -86,8 +87,13 @@ SITES = {
         f"{CrashPoint.BEFORE_COMMIT}:2",
         f"{CrashPoint.IN_PUBLICATION}:1",
     ),
+    "windows": (
+        f"{CrashPoint.AFTER_DATASET_JOB}:1",
+        f"{CrashPoint.AFTER_MANIFEST}:1",
+        f"{CrashPoint.BEFORE_COMMIT}:2",
+    ),
 }
-"""Where the drivers of a group die, one incarnation after the other."""
+"""Where the drivers of a group die, one incarnation after the other; those of the windows around their first generation."""
 
 
 def test_dying_around_jobs_manifests_and_publication(log_url: str, warehouse_url: str, tmp_path: Path) -> None:

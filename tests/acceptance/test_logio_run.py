@@ -13,8 +13,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from airflow_logio.demo.check import check
 from airflow_logio.demo.data import parquet_file
+from airflow_logio.demo.sales_check import check
 from airflow_logio.runtime.launch.leftovers import processes_under
 from tests.support.bundle import outside
 from tests.support.grocery import write_slice

@@ -3,6 +3,7 @@ last commits (line by line in docs/how-to/operate.md)."""
 
 from __future__ import annotations
 
+import re
 import signal
 from pathlib import Path
 
@@ -14,6 +15,9 @@ from tests.support.warehouse import change
 
 pytestmark = pytest.mark.acceptance
 
+AHEAD = "UPDATE logio_marker SET last_write = last_write + 100"
+"""The table has seen write actions that this log has never given out."""
+
 
 def test_a_log_that_has_lost_incarnations_parks_the_group_at_once(
     sqlite_url: str, warehouse_url: str, small_transactions: Path, tmp_path: Path
@@ -22,12 +26,26 @@ def test_a_log_that_has_lost_incarnations_parks_the_group_at_once(
     with running(sqlite_url, warehouse_url, small_transactions, PlainLauncher(tmp_path / "drivers")) as run:
         run.until(lambda: run.count("publish.warehouse", "write") >= 3, "some hours are written")
         run.signal("publish", signal.SIGKILL)
-        change(
-            warehouse_url,
-            "UPDATE logio_marker SET last_write = last_write + 100, token = token + 9 WHERE operator = 'publish'",
-        )
+        change(warehouse_url, f"{AHEAD}, token = token + 9 WHERE operator = 'publish'")
         run.until(lambda: run.status("publish").state is GroupState.PARKED, "the group is parked")
         status = run.status("publish")
         assert status.incarnation == 2, "one recovery is enough to know"
         assert "token 10 has written, but this driver holds 2" in (status.error or "")
         assert "it has lost commits" in (status.error or "") and "was replaced, yet the log" in (status.error or "")
+
+
+def test_a_marker_ahead_of_the_log_parks_the_group_with_both_numbers(
+    sqlite_url: str, warehouse_url: str, small_transactions: Path, tmp_path: Path
+) -> None:
+    """No driver was lost with the commits, so no token says so: the numbers do, also to whoever resumes."""
+    with running(sqlite_url, warehouse_url, small_transactions, PlainLauncher(tmp_path / "drivers")) as run:
+        run.until(lambda: run.count("publish.warehouse", "write") >= 3, "some hours are written")
+        run.signal("publish", signal.SIGKILL)
+        change(warehouse_url, f"{AHEAD} WHERE operator = 'publish'")
+        run.until(lambda: run.status("publish").state is GroupState.PARKED, "the group is parked")
+        status = run.status("publish")
+        assert status.incarnation == 2
+        said = re.search(r"up to (\d+), but the log has given out numbers up to (\d+) only", status.error or "")
+        assert said is not None and "it has lost commits" in (status.error or ""), status.error
+        applied, logged = map(int, said.groups())
+        assert applied >= 100 > logged >= 3

@@ -203,7 +203,7 @@ def check_status(terminal: Terminal, run: Running, transactions: Path) -> None:
     code, text, _ = terminal.logio("status", run.run.uid[:8])
     assert code == 0
     assert text.splitlines()[1].startswith("finished with quarantine, started "), text
-    assert f"retry them with: logio retry {run.run.uid[:8]}" in text
+    assert f"retry them with: `logio retry {run.run.uid[:8]}`" in text
     table = text.partition("quarantined")[2].partition("retry them")[0]
     rows = [line.split() for line in table.splitlines() if line.strip().startswith("checked")]
     assert sorted((cells[1] for cells in rows), key=int) == unlucky

@@ -13,7 +13,7 @@ CHILD = '''
 import os, sys
 import psutil, pyarrow as pa
 from airflow_logio.runtime.driver import spark_session
-from airflow_logio.runtime.driver.jobs import JobRunner
+from airflow_logio.runtime.driver.jobs import TableJobs
 from airflow_logio.runtime.systems.connections import Connections, WriterIdentity
 
 spark_session.warm_up = lambda session: None
@@ -46,7 +46,7 @@ class Unlucky:
 done, failed = [], []
 sessions = spark_session.SparkSessions("test")
 connections = Connections("p", {}, WriterIdentity("run", 1, 0.0), 1.0)
-runner = JobRunner("p", "op", Unlucky(), sessions, connections, str, done.append, failed.append)
+runner = TableJobs("p", "op", Unlucky(), sessions, connections, str, done.append, failed.append)
 runner.start([("a", None), ("b", None)])
 runner.join()
 print([type(error).__name__ for error in failed], done, flush=True)

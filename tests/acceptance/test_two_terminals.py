@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
@@ -171,6 +172,32 @@ def test_a_parked_group_that_is_retried_while_the_run_ends_keeps_its_new_driver(
         second = Supervisor(run.context).start().end()
         assert second.outcome is Outcome.FINISHED
         assert {group.group: group.incarnation for group in second.groups} == {"ingest": 1, "checked": 2, "save": 2}
+    assert written(faulty_warehouse) == expected(few_transactions, with_unlucky=True)
+
+
+def test_a_group_that_was_asked_to_halt_by_a_terminal_that_is_gone_is_resumed_when_it_has_halted(
+    sqlite_url: str, faulty_warehouse: str, few_transactions: Path, tmp_path: Path
+) -> None:
+    """The terminal was killed while it ended the run. Its wish is in the log, and a driver obeys when the next one looks."""
+    mend(faulty_warehouse)
+    launcher = PlainLauncher(tmp_path / "drivers", {("save", 1): "after_commit:1:stop"})
+    ref = parse_ref(f"{BUNDLE}:failing")
+    with running(sqlite_url, faulty_warehouse, few_transactions, launcher, ref=ref) as run:
+        run.until(lambda: is_stopped(run, "save"), "save stands still")
+        run.store.request(run.run.run_id, "save", GroupState.HALTED)
+        looks: list[object] = []
+        local = LocalRun(run.context, poll=0.05, snapshot_every=0.05)
+        summaries: list[RunSummary] = []
+        second = threading.Thread(target=lambda: summaries.append(local.run(looks.append)), daemon=True)
+        second.start()
+        eventually(lambda: len(looks) > 2, what="the second terminal has looked", timeout=60)
+        run.process("save").send_signal(signal.SIGCONT)
+        second.join(60)
+        local.halt()
+        local.halt()
+        second.join(60)
+        assert [one.outcome for one in summaries] == [Outcome.FINISHED]
+        assert run.status("save").incarnation == 2
     assert written(faulty_warehouse) == expected(few_transactions, with_unlucky=True)
 
 

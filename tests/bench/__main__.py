@@ -1,5 +1,5 @@
-"""``python -m tests.bench``: throughput and recovery of the sales pipeline, also under Airflow, replicas, and the simulator;
-all checked."""
+"""``python -m tests.bench``: throughput and recovery of the sales pipeline, also under Airflow, replicas, the simulator, and
+DataFrames against PySpark scripts; all checked."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from tests.bench import in_airflow, recovery, replicas, simulation, throughput
-from tests.bench.databases import DATABASES, Databases, Postgres
+from tests.bench import constants, in_airflow, recovery, replicas, simulation, spark, throughput
+from tests.bench.databases import DATABASES, Databases, Postgres, Sqlite
 
 RECOVERED = ("totals", "hourly")
-PARTS = ("throughput", "recovery", "replicas", "airflow", "simulation")
+PARTS = ("throughput", "recovery", "replicas", "airflow", "simulation", "spark", "constants")
 
 
 def main() -> int:
@@ -26,6 +26,8 @@ def main() -> int:
         "in_airflow": [],
         "replicas": [],
         "simulation": [],
+        "spark": [],
+        "constants": [],
     }
     print(f"load average before: {os.getloadavg()[0]:.2f}; cores: {os.cpu_count()}", flush=True)
     try:
@@ -52,6 +54,10 @@ def _with_database(databases: Databases, arguments: argparse.Namespace, results:
             _replicas(databases, arguments.runs, results)
         if arguments.only in (None, "airflow") and isinstance(databases, Postgres):
             _in_airflow(databases, arguments, results)
+        if arguments.only in (None, "constants"):
+            _constants(databases, results)
+        if arguments.only in (None, "spark") and isinstance(databases, Sqlite):
+            _spark(databases, arguments, results)
     except throughput.WrongResult as error:
         raise throughput.WrongResult(f"{databases.name}: {error}") from error
     finally:
@@ -91,6 +97,18 @@ def _in_airflow(databases: Postgres, arguments: argparse.Namespace, results: dic
             print(measured.line(), flush=True)
 
 
+def _constants(databases: Databases, results: dict[str, Any]) -> None:
+    for measured in constants.measure(databases):
+        results["constants"].append(measured.as_json())
+        print(measured.line(), flush=True)
+
+
+def _spark(databases: Sqlite, arguments: argparse.Namespace, results: dict[str, Any]) -> None:
+    for measured in spark.measure(databases, arguments.runs, arguments.events, arguments.event_mb):
+        results["spark"].append(measured.as_json())
+        print(measured.line(), flush=True)
+
+
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="make bench", description=__doc__)
     parser.add_argument("--runs", type=int, default=3, help="runs per throughput figure (the median is reported)")
@@ -99,6 +117,8 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument(
         "--events-per-second", type=float, default=20.0, help="of the source while others are killed under load"
     )
+    parser.add_argument("--events", type=int, default=4, help="of DataFrames that are measured against scripts")
+    parser.add_argument("--event-mb", type=int, default=256, help="MB of Parquet files in each of these events")
     parser.add_argument("--database", action="append", choices=list(DATABASES), help="only this one (repeatable)")
     parser.add_argument("--only", choices=PARTS, help="only this part")
     parser.add_argument("--json", type=Path, help="write all figures to this file")

@@ -30,10 +30,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from airflow_logio.demo.check import check
 from airflow_logio.demo.data import parquet_file
 from airflow_logio.demo.places import Places
 from airflow_logio.demo.rest import Airflow, AirflowUnavailable
+from airflow_logio.demo.sales_check import check
 from airflow_logio.demo.standalone import Standalone
 from airflow_logio.protocol.states import GroupState
 from airflow_logio.runtime.figures.recoveries import Recovery, recoveries

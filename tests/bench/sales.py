@@ -7,8 +7,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from airflow_logio.demo.check import check
 from airflow_logio.demo.data import parquet_file
+from airflow_logio.demo.sales_check import check
 from airflow_logio.protocol.liveness import Lease
 from airflow_logio.runtime.launch import bundle
 from airflow_logio.runtime.launch.launcher import LaunchContext, LocalProcessLauncher

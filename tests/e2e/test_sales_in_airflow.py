@@ -15,6 +15,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from airflow_logio.demo.airflow_components import COMPONENTS, component_of
 from airflow_logio.demo.places import Places
 from airflow_logio.demo.rest import AirflowRefused, AirflowUnavailable
 from airflow_logio.demo.standalone import Standalone
@@ -80,9 +81,19 @@ def with_a_policy_of_its_own(controller: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def person(places: Places) -> Iterator[Person]:
-    standalone = Standalone(places)
-    standalone.start()
+def standalone(places: Places) -> Iterator[Standalone]:
+    started = Standalone(places)
+    started.start()
+    try:
+        yield started
+    finally:
+        started.stop()
+        for process in drivers(places):
+            process.kill()
+
+
+@pytest.fixture(scope="module")
+def person(standalone: Standalone) -> Person:
     airflow = Person(standalone.url, standalone.login)
 
     def is_ready() -> bool:
@@ -92,14 +103,9 @@ def person(places: Places) -> Iterator[Person]:
         except AirflowUnavailable:
             return False
 
-    try:
-        eventually(is_ready, what="Airflow is healthy and has parsed the DAG", timeout=LONG, every=0.5)
-        airflow.unpause(DAG_ID)
-        yield airflow
-    finally:
-        standalone.stop()
-        for process in drivers(places):
-            process.kill()
+    eventually(is_ready, what="Airflow is healthy and has parsed the DAG", timeout=LONG, every=0.5)
+    airflow.unpause(DAG_ID)
+    return airflow
 
 
 def drivers(places: Places) -> list[psutil.Process]:
@@ -113,6 +119,14 @@ def drivers(places: Places) -> list[psutil.Process]:
 
 def group(log: LogStore, name: str) -> GroupStatus:
     return log.group(log.list_runs()[0].run_id, name)
+
+
+def test_the_components_that_airflow_standalone_has_started_are_told_apart(
+    person: Person, standalone: Standalone
+) -> None:
+    """So that the demonstration can say which is gone, and start it again."""
+    found = [component_of(process) for process in standalone.components()]
+    assert sorted(filter(None, found)) == sorted(COMPONENTS), [one.cmdline() for one in standalone.components()]
 
 
 def test_killed_halted_and_cleared_it_is_exact(person: Person, places: Places, tmp_path: Path) -> None:

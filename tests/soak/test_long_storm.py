@@ -1,23 +1,48 @@
-"""An hour of storms: as `tests/acceptance/test_storm.py`, with seeds that `make test` does not run."""
+"""An hour of storms: as `tests/acceptance/test_storm.py`, with seeds that nobody has seen, in every process of pytest-xdist.
+
+`LOGIO_STORM_SECONDS` is another time, `LOGIO_STORM_SEED` one seed to be repeated.
+"""
 
 from __future__ import annotations
 
+import itertools
+import os
+import random
+import shutil
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from tests.support.postgres import PostgresServer
-from tests.support.storm.places import on_postgres, on_sqlite
-from tests.support.storm.storms import storm
+from tests.support.storm.places import place_of
+from tests.support.storm.storms import MOST_SECONDS, storm
 
-pytestmark = pytest.mark.timeout(600)
+SECONDS = float(os.environ.get("LOGIO_STORM_SECONDS", "3600"))
+SEED = os.environ.get("LOGIO_STORM_SEED")
+AGAIN = "LOGIO_STORM_SEED={} .venv/bin/python -m pytest -n0 -m soak tests/soak/test_long_storm.py"
+PROCESSES = 1 if SEED else int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
 
-SEEDS = range(1_000, 1_400)
 
-
-@pytest.mark.parametrize("seed", SEEDS)
-def test_a_storm(seed: int, postgres_server: PostgresServer, tmp_path: Path) -> None:
-    place = on_sqlite(tmp_path) if seed // 2 % 2 else on_postgres(seed, postgres_server, tmp_path)
-    with place as somewhere, storm(seed, somewhere) as one:
-        one.blow()
-        one.check()
+@pytest.mark.timeout(SECONDS + 2 * MOST_SECONDS)
+@pytest.mark.parametrize("process", range(PROCESSES))
+def test_storms(
+    process: int, postgres_server: PostgresServer, tmp_path: Path, record_property: Callable[[str, object], None]
+) -> None:
+    dice, ends_at = random.SystemRandom(), time.monotonic() + SECONDS
+    for count in itertools.count(1):
+        seed = int(SEED) if SEED else dice.randrange(1_000, 1_000_000_000)
+        folder = tmp_path / str(seed)
+        folder.mkdir()
+        try:
+            with place_of(seed, postgres_server, folder) as place, storm(seed, place) as one:
+                one.blow()
+                one.check()
+        except BaseException as error:
+            error.add_note(f"the storm of seed {seed}, after {count - 1} others; again: {AGAIN.format(seed)}")
+            raise
+        shutil.rmtree(folder)
+        if SEED or time.monotonic() > ends_at:
+            record_property("storms", count)
+            return

@@ -62,16 +62,16 @@ class SmallFolder:
 
     def __init__(self, path: Path, *, is_mounted: bool) -> None:
         self.path = path
-        self._is_mounted = is_mounted
+        self.is_mounted = is_mounted
 
     def fill(self) -> None:
-        if self._is_mounted:
+        if self.is_mounted:
             SmallDisk("", self.path).fill()
             return
         resource.setrlimit(resource.RLIMIT_FSIZE, (0, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
 
     def make_room(self) -> None:
-        if self._is_mounted:
+        if self.is_mounted:
             SmallDisk("", self.path).make_room()
             return
         hard = resource.getrlimit(resource.RLIMIT_FSIZE)[1]

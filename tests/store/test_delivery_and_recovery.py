@@ -130,7 +130,7 @@ def test_a_commit_wakes_a_waiting_receiver(log_store: LogStore, group: str) -> N
     thread = threading.Thread(target=receive, daemon=True)
     thread.start()
     sender.session.commit([sent(1)])
-    sender.session.announce([group])
+    sender.session.announce(sorted({"g", group, "z" * 300}))
     assert found.wait(10), "the receiver slept through the commit"
     thread.join()
     receiver.close()

@@ -12,7 +12,7 @@ import pytest
 from airflow_logio.errors import EpochVoid, Fenced, LogInconsistent, ProtocolViolation, UnknownRun
 from airflow_logio.protocol import effects as fx
 from airflow_logio.protocol.context import Context, HeldOutput, encode_state
-from airflow_logio.protocol.replicas import Slot
+from airflow_logio.protocol.replicas import Slot, SlotsSight
 from airflow_logio.protocol.states import GroupState, RunState
 from airflow_logio.protocol.values import Event, Kind, Port
 from airflow_logio.store.port import LogStore
@@ -489,21 +489,42 @@ def test_the_end_of_an_ordinary_group_needs_no_slots(log_store: LogStore) -> Non
     assert log_store.finish_run(run.run_id)
 
 
+def has_work(store: LogStore, run: Run) -> bool:
+    return store.slots_sight([(run.run_id, GROUP)])[run.run_id, GROUP].has_work
+
+
+def test_slots_and_work_of_many_groups_are_asked_for_at_once(log_store: LogStore) -> None:
+    runs = [replicated_run(log_store, slots=2, initial=1, dag_run=f"run-{number}") for number in range(4)]
+    nothing, an_event, its_end, an_owner = [(run.run_id, GROUP) for run in runs]
+    workers = [launch(log_store, run, A) for run in runs]
+    workers[2].session.commit([fx.StoreState("work[1]", encode_state(Context(ended={"in"}), {}))])
+    for run in runs[:3]:
+        log_store.rescale(run.run_id, GROUP, {0: None, 1: None}, retire=[A])
+    feeder(log_store, runs[1]).session.commit([to_slot(1, 0)])
+    asked = [nothing, an_event, its_end, an_owner, (an_owner[0], "another"), (4711, GROUP)]
+    assert log_store.slots_sight(asked) == {
+        nothing: SlotsSight(all_done=False, is_owned=False, has_work=False),
+        an_event: SlotsSight(all_done=False, is_owned=False, has_work=True),
+        its_end: SlotsSight(all_done=False, is_owned=False, has_work=True),
+        an_owner: SlotsSight(all_done=False, is_owned=True, has_work=False),
+    }
+
+
 def test_a_sleeping_group_has_work_when_anything_waits_for_a_replica(log_store: LogStore) -> None:
     run = replicated_run(log_store, initial=1)
     sender, worker = feeder(log_store, run), launch(log_store, run, A)
-    assert not log_store.has_work(run.run_id, GROUP)
+    assert not has_work(log_store, run)
     sender.session.commit([to_slot(1, 0)])
-    assert log_store.has_work(run.run_id, GROUP), "an event"
+    assert has_work(log_store, run), "an event"
     worker.session.commit([taken(1, 0)])
-    assert not log_store.has_work(run.run_id, GROUP), "a window that is open is no reason to wake"
+    assert not has_work(log_store, run), "a window that is open is no reason to wake"
     worker.session.commit([fx.LogWrite("work[0]", "warehouse", 1, {}, 1, body=b"x")])
-    assert log_store.has_work(run.run_id, GROUP), "a write action"
+    assert has_work(log_store, run), "a write action"
     worker.session.commit([fx.WritesDone("work[0]", "warehouse", 1, 1)])
     end = fx.LogEvent(Event(Port("feed", "slot1"), 1, Kind.END, body=b""), (fx.Delivery(inbox(1)),))
     sender.session.commit([end])
-    assert log_store.has_work(run.run_id, GROUP), "the end of its stream"
-    assert not log_store.has_work(run.run_id, "another")
+    assert has_work(log_store, run), "the end of its stream"
+    assert not log_store.slots_sight([(run.run_id, "another")])
 
 
 LEFT_TO_DO = {
@@ -523,7 +544,7 @@ def test_a_sleeping_group_has_work_that_no_row_tells_of(log_store: LogStore, wha
     worker = launch(log_store, run, A)
     worker.session.commit([fx.StoreState("work[1]", encode_state(context, {}))])
     assert log_store.rescale(run.run_id, GROUP, {0: None, 1: None}, retire=[A]) == 2
-    assert log_store.has_work(run.run_id, GROUP) is is_work
+    assert has_work(log_store, run) is is_work
 
 
 @pytest.mark.parametrize("also_ended", [False, True])
@@ -539,7 +560,7 @@ def test_an_operator_that_has_ended_is_no_work_while_another_one_of_its_slot_wai
     waits = encode_state(Context(marks={"in": 3}), {"large": "x" * 1000})
     worker.session.commit([fx.StoreState("work[0]", ended), fx.StoreState("second[0]", ended if also_ended else waits)])
     assert log_store.rescale(run.run_id, GROUP, {0: None}, retire=[A]) == 1
-    assert log_store.has_work(run.run_id, GROUP) is also_ended, "then only the slot's own end is left"
+    assert has_work(log_store, run) is also_ended, "then only the slot's own end is left"
 
 
 def test_a_slot_that_is_done_is_no_work_and_a_state_that_cannot_be_read_is(log_store: LogStore) -> None:
@@ -547,6 +568,6 @@ def test_a_slot_that_is_done_is_no_work_and_a_state_that_cannot_be_read_is(log_s
     first, second = launch(log_store, run, A), launch(log_store, run, B)
     first.session.commit([fx.StoreState("work[0]", encode_state(Context(ended={"in"}, finished=True), {}))])
     first.session.commit([fx.FinishGroup()])
-    assert not log_store.has_work(run.run_id, GROUP)
+    assert not has_work(log_store, run)
     second.session.commit([fx.StoreState("work[1]", b"garbage")])
-    assert log_store.has_work(run.run_id, GROUP), "whoever recovers it says what is wrong"
+    assert has_work(log_store, run), "whoever recovers it says what is wrong"

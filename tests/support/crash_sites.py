@@ -15,11 +15,15 @@ def named(*ends: str) -> list[CrashPoint]:
 
 IN_LAKES = named("_dataset_job", "_manifest", "_publication")
 """test_lake.py: by drivers of mode ``dataframe``."""
+IN_STAGINGS = named("_staging", "_unstaging", "_staging_sweep")
+"""test_staging.py: by writers of tables behind operators of mode ``dataframe``."""
 IN_SPARK = [point for point in named("_job") if point not in IN_LAKES]
 """test_spark_drivers.py: passed by drivers with a Spark session only."""
 IN_STORES = named("_store", "_drop")
 """test_sources.py: by sources that cannot be replayed."""
-IN_PAYLOADS = named("_body", "_sweep")
+IN_FORGETS = named("_forget")
+"""test_spark_sources.py: by sources of ranges that forget."""
+IN_PAYLOADS = [point for point in named("_body", "_sweep") if point not in IN_STAGINGS]
 """test_sources.py: by drivers whose bodies are too large for the log."""
 IN_REMOVALS = named("_removal")
 """test_sources.py: by those that live on when such bodies are collected."""
@@ -41,7 +45,9 @@ IN_EXTERNAL_WRITES = named("_external_write")
 ELSEWHERE = frozenset(
     IN_SPARK
     + IN_LAKES
+    + IN_STAGINGS
     + IN_STORES
+    + IN_FORGETS
     + IN_PAYLOADS
     + IN_REMOVALS
     + IN_DRAINS

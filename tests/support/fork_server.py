@@ -117,11 +117,12 @@ def _show(command: list[str]) -> None:
 def _arm() -> None:
     """What importing these modules has done for everybody when the environment was another one."""
     from airflow_logio import crash
-    from tests.support import slow_driver
+    from tests.support import impatient, slow_driver
 
     if armed := os.environ.get(crash.VARIABLE):
         crash._armed = crash._Armed(armed)
     slow_driver.install()
+    impatient.install()
 
 
 if __name__ == "__main__":

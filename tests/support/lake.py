@@ -13,17 +13,24 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 STORES = 7
+DAYS = 5
+"""Of all orders, which come in the order of their times; events begin and end within days."""
 
 
 def write_orders(folder: Path, files: int, rows: int, seed: int = 1) -> Path:
     """`files` files of `rows` orders each; some have no quantity, or none that counts."""
     folder.mkdir(parents=True)
     rng = np.random.default_rng(seed)
+    start, step = (
+        1_709_942_400 * 10**6,
+        DAYS * 86_400 * 10**6 // (files * rows),
+    )  # days of UTC, one of them short in New York
     for number in range(files):
         quantity = pa.array(rng.integers(-1, 9, rows), mask=rng.random(rows) < 0.1)
         table = pa.table(
             {
                 "id": np.arange(number * rows, (number + 1) * rows),
+                "ts": pa.array(start + step * np.arange(number * rows, (number + 1) * rows), pa.timestamp("us", "UTC")),
                 "store": pa.array(rng.integers(0, STORES, rows), pa.int32()),
                 "quantity": quantity,
                 "price": rng.integers(1, 10_000, rows),
@@ -49,6 +56,20 @@ def expected_stores(orders: Path) -> dict[int, int]:
     """Store → cents of all events."""
     query = f"SELECT store, sum(quantity * price) FROM '{orders}/*.parquet' WHERE quantity > 0 GROUP BY store"
     return {store: int(cents) for store, cents in _rows(query)}
+
+
+def expected_days(orders: Path) -> list[tuple[Any, ...]]:
+    """(day, store, cents, orders), in order."""
+    query = f"""SELECT (ts AT TIME ZONE 'UTC')::DATE, store, sum(quantity * price)::BIGINT, count(*)
+        FROM '{orders}/*.parquet' WHERE quantity > 0 GROUP BY ALL ORDER BY ALL"""
+    return _rows(query)
+
+
+def published_days(lake: Path) -> list[tuple[Any, ...]]:
+    """As `expected_days`."""
+    query = f"""SELECT (day AT TIME ZONE 'UTC')::DATE, store, cents, orders FROM read_parquet('{lake}/days/*.parquet')
+        ORDER BY ALL"""
+    return _rows(query)
 
 
 def published_orders(lake: Path) -> list[tuple[int, int, int]]:

@@ -60,13 +60,15 @@ class Commits(CommitQueue):
 class Epoch:
     """A loop over a group, with its queues and no thread. `told` is what happens outside the loop, in order."""
 
-    def __init__(self, *specs: OperatorSpec, first: Mapping[str, Any] | None = None) -> None:
+    def __init__(self, *specs: OperatorSpec, first: Mapping[str, Any] | None = None, compares: bool = False) -> None:
         outputs = [Port(spec.name, port) for spec in specs for port in spec.outputs]
         protocol = GroupProtocol(specs, {port: [Port("elsewhere", "in")] for port in outputs})
         self.told: list[object] = []
         self.readers = Readers(self.told)
         self.commits = Commits(self.told)
-        self.writers = {(spec.name, "wh"): WriteQueue(spec.name, "wh") for spec in specs if spec.inputs}
+        self.writers = {
+            (spec.name, "wh"): WriteQueue(spec.name, "wh", compares=compares) for spec in specs if spec.inputs
+        }
         self.garbage = NoGarbage()
         jobs = JobQueue(protocol, [], lambda _: (1, 0))
         self.loop = GroupLoop(

@@ -135,6 +135,15 @@ class PostgresServer:
         self._execute(f"CREATE DATABASE {name}{how}")
         return self.url(name)
 
+    def close_database(self, url: str) -> None:
+        """It ends all of its sessions and lets nobody in; the other databases are as before."""
+        name = url.rpartition("/")[2]
+        self._execute(f"ALTER DATABASE {name} ALLOW_CONNECTIONS false")
+        self._execute(f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '{name}'")
+
+    def open_database(self, url: str) -> None:
+        self._execute(f"ALTER DATABASE {url.rpartition('/')[2]} ALLOW_CONNECTIONS true")
+
     def drop_database(self, url: str) -> None:
         self._execute(f"DROP DATABASE IF EXISTS {url.rpartition('/')[2]} WITH (FORCE)")
 

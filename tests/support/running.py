@@ -59,6 +59,8 @@ class PlainLauncher(Launcher):
     armed: Armed = field(default_factory=dict)
     variables: Mapping[tuple[str, int], Mapping[str, str]] = field(default_factory=dict)
     """(group, incarnation) → more of that driver's environment."""
+    everywhere: Mapping[str, str] = field(default_factory=dict)
+    """More of every driver's environment."""
     children: list[ForkedProcess] = field(default_factory=list)
     drivers: dict[tuple[str, int], ForkedProcess] = field(default_factory=dict)
     """(group, incarnation) → its process."""
@@ -74,7 +76,7 @@ class PlainLauncher(Launcher):
         config.write(folder / "driver.json")
         log = folder / "driver.log"
         driver, seed = (claim.group, claim.incarnation), crc32(claim.group.encode()) + claim.incarnation
-        more = self.variables.get(driver, {})
+        more = {**self.everywhere, **self.variables.get(driver, {})}
         child = self.start(folder / "driver.json", log, self.armed.get(driver), more, seed=seed)
         self.drivers[driver] = child
         return Launched(processes.identity_of(child.pid), str(log))

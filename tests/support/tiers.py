@@ -47,6 +47,7 @@ BY_TURNS = {
         "test_dying_between_the_files_of_a_replayable_source",
         "test_bodies_too_large_for_the_log",
     ),
+    "test_spark_sources.py": ("test_dying_around_stored_dataframes_and_what_is_forgotten",),
     "test_spark_drivers.py": ("test_every_driver_is_killed_and_then_two_at_once",),
     "test_two_functions.py": ("test_dying_at_commits_changes_nothing",),
     "test_use_case_two.py": ("test_dying_at_random_commits_changes_nothing",),

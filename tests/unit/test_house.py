@@ -52,6 +52,13 @@ def test_a_class_name_stands_for_one_thing() -> None:
     assert not twice, f"rename one of each: {twice}"
 
 
+def test_a_command_that_can_be_typed_stands_in_backticks() -> None:
+    """Whoever shows it adds the log to it (`airflow_logio.commands`)."""
+    bare = re.compile(r"(?<![`\"'])\blogio (?:run|retry|stop|fresh|status|logs|lineage|scale|tend|gc) \{")
+    found = [f"{m.name}: {one}" for m in MODULES for one in bare.findall(m.read_text(encoding="utf-8"))]
+    assert not found
+
+
 def test_no_module_imports_itself_by_way_of_others() -> None:
     """Packages count as modules here, and imports inside functions count; those for type checkers alone do not."""
     graph = grimp.build_graph("airflow_logio", exclude_type_checking_imports=True, cache_dir=None)
@@ -92,7 +99,7 @@ PUBLIC = re.findall(
     IdempotentWriter InputEvent InputSet LeastLoaded LineageScope ManualOperator Marker Merger Node Operator
     ParquetSource ParquetWriter Partition Pipeline
     PortTable QuerySource RangeSource Replicated RoundRobin SinkOperator SourceBatch SourceConnection SourceOperator
-    StatefulOperator StatelessOperator Sums Synchronized TableRead TableWriter Tumbling Window WindowedOperator
+    SparkSource StatefulOperator StatelessOperator Sums Synchronized TableRead TableWriter Tumbling Window WindowedOperator
     WriteAction WriterOperator __version__ generate lineage_paths lineage_ports open_store stateless
     """,
 )

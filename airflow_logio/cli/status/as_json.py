@@ -8,10 +8,10 @@ from dataclasses import asdict
 from typing import Any
 
 from airflow_logio.cli.status import replica_report
-from airflow_logio.cli.status.report import LastError, Report
+from airflow_logio.cli.status.report import LastError, Report, condition_seen
 from airflow_logio.runtime.figures.authored_figures import connections_seen, pending_seen, ports_seen
 from airflow_logio.runtime.figures.recoveries import Recovery
-from airflow_logio.runtime.figures.run_condition import RunCondition, condition_of_run
+from airflow_logio.runtime.figures.run_condition import RunCondition
 from airflow_logio.runtime.figures.run_summary import driver_json, quarantined_json
 from airflow_logio.runtime.figures.snapshot import Amount, ConnectionView, GroupView
 from airflow_logio.store.records import GroupStatus, Load, PortProgress, Run, SupervisorRecord
@@ -54,7 +54,7 @@ def _supervision(report: Report) -> dict[str, Any]:
 def listed_run(run: Run, groups: Sequence[GroupStatus], looked: SupervisorRecord | None) -> dict[str, Any]:
     """One run in the list of all."""
     listed = {group.group: _status(group) for group in groups}
-    return _run(run) | _condition(condition_of_run(run, groups, time.time(), looked)) | {"groups": listed}
+    return _run(run) | _condition(condition_seen(run, groups, time.time(), looked)) | {"groups": listed}
 
 
 def _condition(found: RunCondition) -> dict[str, str]:

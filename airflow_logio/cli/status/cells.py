@@ -9,6 +9,8 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from airflow_logio.cli.common import written
+
 MAX_CAUSE = 100
 
 
@@ -34,8 +36,8 @@ def spaced(parts: Iterable[RenderableType]) -> Group:
 
 
 def first_line(text: str) -> str:
-    """The first line, cut if it is long."""
-    line = text.partition("\n")[0]
+    """The first line of what the log says, cut if it is long."""
+    line = written(text).partition("\n")[0]
     return line if len(line) <= MAX_CAUSE else line[: MAX_CAUSE - 3] + "..."
 
 

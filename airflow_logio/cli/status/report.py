@@ -6,13 +6,14 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from airflow_logio.cli.common import written
 from airflow_logio.cli.status.replica_report import Replicas, replicas_of
 from airflow_logio.protocol.states import ENDED, GroupState, RunState
 from airflow_logio.runtime.figures.group_condition import condition_of, silent_seconds
 from airflow_logio.runtime.figures.recoveries import Recovery, recoveries
-from airflow_logio.runtime.figures.run_condition import RunCondition, condition_of_run
+from airflow_logio.runtime.figures.run_condition import MISSING_SECONDS, RunCondition, condition_of_run
 from airflow_logio.runtime.figures.snapshot import Observer, Snapshot
-from airflow_logio.runtime.supervision.presence import MISSING_SECONDS, last_look, missing
+from airflow_logio.runtime.supervision.presence import last_look, missing
 from airflow_logio.store.code_records import CodeChange
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records import (
@@ -40,6 +41,12 @@ class LastError:
     log_path: str | None
     is_present: bool
     """True if this error made the group dead or parked; False for an error of an earlier driver."""
+
+
+def condition_seen(run: Run, groups: Sequence[GroupStatus], at: float, looked: SupervisorRecord | None) -> RunCondition:
+    """The condition of a run, with a command that asks the log that was asked now."""
+    found = condition_of_run(run, groups, at, looked)
+    return RunCondition(found.word, written(found.next_step))
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,13 +82,13 @@ class Report:
     @property
     def condition(self) -> RunCondition:
         """The run's state, for people, with the next command."""
-        return condition_of_run(self.run, [view.status for view in self.snapshot.groups], self.at, self.supervisor)
+        return condition_seen(self.run, [view.status for view in self.snapshot.groups], self.at, self.supervisor)
 
     @property
     def warnings(self) -> Sequence[str]:
         """That nobody supervises the run, and drivers that are silent for longer than their lease."""
         unsupervised = self.unsupervised
-        return [*([unsupervised] if unsupervised else []), *map(self._of_silence, self._silent)]
+        return [*([written(unsupervised)] if unsupervised else []), *map(self._of_silence, self._silent)]
 
     @property
     def _silent(self) -> Sequence[GroupStatus]:
@@ -138,12 +145,12 @@ class Report:
         view = self.snapshot.group(group)
         status = view.status if view else None
         if status is not None and status.error and status.state in (GroupState.DEAD, GroupState.PARKED):
-            return LastError(group, status.incarnation, status.error, status.log_path, is_present=True)
+            return LastError(group, status.incarnation, written(status.error), status.log_path, is_present=True)
         failed = [driver for driver in self.drivers if driver.group == group and driver.error]
         if not failed:
             return None
         last = max(failed, key=lambda driver: driver.incarnation)
-        return LastError(group, last.incarnation, last.error or "", last.log_path, is_present=False)
+        return LastError(group, last.incarnation, written(last.error or ""), last.log_path, is_present=False)
 
 
 class Reporter:

@@ -11,14 +11,15 @@ from rich.table import Table
 from rich.text import Text
 
 from airflow_logio.cli import display
+from airflow_logio.cli.common import written
 from airflow_logio.cli.status import cells, replica_tables
-from airflow_logio.cli.status.report import Report
+from airflow_logio.cli.status.report import Report, condition_seen
+from airflow_logio.protocol.replicas import base_operator
 from airflow_logio.protocol.states import ENDED, GroupState, RunState
 from airflow_logio.protocol.values import Port
 from airflow_logio.runtime.figures.authored_figures import connections_seen, pending_seen, ports_seen
 from airflow_logio.runtime.figures.group_condition import condition_of
 from airflow_logio.runtime.figures.recoveries import Recovery
-from airflow_logio.runtime.figures.run_condition import condition_of_run
 from airflow_logio.runtime.figures.snapshot import ConnectionView
 from airflow_logio.store.code_records import CodeChange
 from airflow_logio.store.records import (
@@ -42,7 +43,7 @@ def runs(listed: Sequence[tuple[Run, Sequence[GroupStatus], SupervisorRecord | N
         used = [group for group in groups if group.state is not GroupState.RETIRED]
         states = ", ".join(f"{group.group} {condition_of(group)}" for group in used)
         key = run.spec.key
-        found = condition_of_run(run, groups, time.time(), looked)
+        found = condition_seen(run, groups, time.time(), looked)
         started = cells.utc(run.created_at)
         cells.row(table, run.uid[:8], _name(run), key.pipeline, found.word, started, states, found.next_step)
     return table
@@ -259,7 +260,7 @@ def _recoveries(found: Sequence[Recovery]) -> Table | None:
 def _quarantine(report: Report) -> RenderableType | None:
     if not report.quarantined:
         return None
-    lines = [Text(f"retry them with: logio retry {report.run.uid[:8]} (with changed code: --code new)")]
+    lines = [Text(written(f"retry them with: `logio retry {report.run.uid[:8]}` (with changed code: --code new)"))]
     if any("\n" in one.error for one in report.quarantined):
         lines.append(Text("whole errors, with the author's frames: --json"))
     return Group(_quarantined(report.quarantined), *lines)
@@ -268,7 +269,7 @@ def _quarantine(report: Report) -> RenderableType | None:
 def _quarantined(aside: Sequence[QuarantinedInputSet]) -> Table:
     table = cells.table("quarantined", "Input Set", "since (UTC)", "error")
     for one in aside[:MAX_QUARANTINED]:
-        cells.row(table, one.operator, one.inset_id, cells.utc(one.since), one.error.partition("\n")[0])
+        cells.row(table, base_operator(one.operator), one.inset_id, cells.utc(one.since), one.error.partition("\n")[0])
     if len(aside) > MAX_QUARANTINED:
         cells.row(table, "", f"... and {len(aside) - MAX_QUARANTINED:,} more (all with --json)", "", "")
     return table

@@ -5,5 +5,14 @@ from airflow_logio.dataflow.sources.folder import FolderSource
 from airflow_logio.dataflow.sources.parquet import ParquetSource
 from airflow_logio.dataflow.sources.query import QuerySource
 from airflow_logio.dataflow.sources.ranges import RangeSource
+from airflow_logio.dataflow.sources.spark import SparkSource
 
-__all__ = ["ConnectedSource", "FolderSource", "ParquetSource", "QuerySource", "RangeSource", "SourceConnection"]
+__all__ = [
+    "ConnectedSource",
+    "FolderSource",
+    "ParquetSource",
+    "QuerySource",
+    "RangeSource",
+    "SourceConnection",
+    "SparkSource",
+]

@@ -32,8 +32,8 @@ class FolderSource(RangeSource):
 
     `path` is a folder that driver and executors share, and may contain ``{param}`` placeholders. Files must arrive in the
     order of their names (a date, a sequence number) and as a whole (written under a name beginning with ``.`` or ``_``, then
-    renamed), and stay as they are: a file that is added, removed or resized behind what was read parks the group. All files
-    have the columns of the first one.
+    renamed), and stay as they are: a file that is added, removed or resized behind what was read parks the group, and so does
+    one that is written while Spark reads it. All files have the columns of the first one.
 
     A run reads the files that are there when it is started. With `unbounded`, it waits for more until it is drained.
     Raises PipelineDefinitionError.
@@ -80,6 +80,21 @@ class FolderSource(RangeSource):
         for name in ("ignoreMissingFiles", "ignoreCorruptFiles", "recursiveFileLookup"):
             reader = reader.option(name, False)
         return reader.parquet(*wanted)
+
+    def observed(self, params: Mapping[str, Any], start: Any, end: Any) -> dict[str, tuple[int, int, int]]:
+        """Name of each file of the range → when it was last written (ns), bytes, and number of its inode."""
+        folder = start[FOLDER]
+        return {name: _written(os.path.join(folder, name)) for name, _ in _listed(folder)[start[FILES] : end[FILES]]}
+
+
+def _written(path: str) -> tuple[int, int, int]:
+    try:
+        found = os.stat(path)
+    except OSError as error:
+        raise SourceChanged(
+            f"{path} cannot be found while the range that has it is read: {error}; put it back"
+        ) from error
+    return found.st_mtime_ns, found.st_size, found.st_ino
 
 
 def _listed(folder: str) -> list[tuple[str, int]]:

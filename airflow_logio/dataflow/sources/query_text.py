@@ -11,7 +11,10 @@ _OPAQUE = re.compile(r"""'(?:[^']|'')*'|"(?:[^"]|"")*"|\$(\w*)\$.*?\$\1\$|--[^\n
 _COMMENTS = ("--", "/*")
 _PARAMETER = re.compile(r"(?<![:\w\\]):([A-Za-z_]\w*)(?!:)")
 _BEGINNINGS = ("select", "with", "values", "table")
-_CHANGE = re.compile(r"\b(?:insert\s+into|delete\s+from|merge\s+into|update\s+\w+\s+set)\b")
+_TARGET = r"(?:only\s+)?\w+(?:\s*\.\s*\w+)*(?:\s*\*)?(?:\s+(?:as\s+)?\w+)?"
+"""What UPDATE changes: a name, maybe of a schema, maybe with an alias."""
+_CHANGE = re.compile(rf"\bdelete\s+from\b|\bupdate\s+{_TARGET}\s+set\b|(?<![.:\w])(?<!\bas\s)into\b")
+"""INTO is a keyword, of INSERT, MERGE, REPLACE and SELECT, unless it names a column (``t.into``, ``AS into``)."""
 _END = "; \r\n\t"
 
 

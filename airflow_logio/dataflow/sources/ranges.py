@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -47,9 +48,25 @@ class RangeSource(SourceOperator):
     def frame(self, spark: Any, params: Mapping[str, Any], start: Offset, end: Offset) -> SparkFrame:
         """The records behind `start`, up to and including `end`, as a lazy DataFrame. Raises SourceChanged."""
 
+    def observed(self, params: Mapping[str, Any], start: Offset, end: Offset) -> Any:
+        """What tells in the driver whether the range is still what it was; compared for equality.
+
+        `frame` is lazy: Spark reads later than it looks. So this is asked before `frame`, and again when Spark has read and
+        before an event is made of it: another answer parks the group, and nothing of the range is kept. The default sees
+        nothing.
+        """
+        return None
+
+    def forget(self, params: Mapping[str, Any], end: Offset) -> None:
+        """No event up to `end` will be read again: the log and the payload store have what was made of them.
+
+        Does nothing by default. Called in the driver, never before that is durable, with ends that do not fall, at least
+        once for the last one; a driver that was replaced may call it late. Raises ExternalUnavailable to be called again.
+        """
+
     def action(self, params: Mapping[str, Any]) -> dict[str, Any]:
         """The first range; the limit of the run is its ``plan``."""
-        first, limit = self.first(params), self.last(params)
+        first, limit = _kept(self.first(params), "first"), _kept(self.last(params), "last")
         described = self._range(params, first, limit)
         return described if limit is None else {**described, "plan": {LIMIT: limit}}
 
@@ -67,10 +84,26 @@ class RangeSource(SourceOperator):
         return following
 
     def _range(self, params: Mapping[str, Any], start: Offset, limit: Offset | None) -> dict[str, Any]:
-        return {START: start, END: self.latest(params, start, limit)}
+        return {START: start, END: _kept(self.latest(params, start, limit), "latest")}
 
     def read(self, params: Mapping[str, Any], action: Mapping[str, Any], offset: int) -> Iterator[SourceBatch]:
         raise OperatorFailed("the records of a RangeSource are read by Spark: frame() returns them")
+
+
+def _kept(offset: Offset, method: str) -> Offset:
+    """As the log gives it back: what is compared with it has been there. Raises OperatorFailed if the log cannot hold it."""
+    try:
+        return json.loads(json.dumps(offset, allow_nan=False))
+    except (TypeError, ValueError) as error:
+        raise OperatorFailed(
+            f"{method}() returned {offset!r}, and offsets are JSON values, which the log keeps: return numbers, texts, or "
+            f"lists and dicts of them ({error})"
+        ) from None
+
+
+def forgets(operator: object) -> bool:
+    """Whether a source is to be told what it may forget."""
+    return isinstance(operator, RangeSource) and type(operator).forget is not RangeSource.forget
 
 
 def is_empty(action: Mapping[str, Any]) -> bool:

@@ -45,16 +45,22 @@ class Launching:
         """
         settings = SparkArguments.from_given(recipe.arguments).settings(spark_target(recipe.spark_conn_id))
         check_place(settings, _compat.pods_end_with_their_task(self.executor))
-        found, ref = load_kept(self.store, run, lambda: resolve(pipeline) if pipeline else _pipeline_of(run))
         name = replicated_group(group)
+        code = self._code(run, name)
+        found, ref = load_kept(self.store, run, lambda: resolve(pipeline) if pipeline else _pipeline_of(run), code)
         if name not in found.groups:
             raise ConfigurationError(f"pipeline {found.name!r} has no group {name!r}, only {list(found.groups)}")
         check_compatible(found, run, name)
         hook = LogioHook(self.logio_conn_id)
         urls = connection_urls(found, name, run, recipe.connections)
         return LaunchContext(
-            self.store, hook.get_url(), run, found, ref, urls, self.launcher, settings, hook.get_payloads()
+            self.store, hook.get_url(), run, found, ref, urls, self.launcher, settings, hook.get_payloads(), code=code
         )
+
+    def _code(self, run: Run, group: str) -> int:
+        """The number of the code that the next driver of a group gets. All replicas have the same."""
+        names = [name for name in run.spec.groups if replicated_group(name) == group] or [group]
+        return self.store.group(run.run_id, names[0]).code
 
     def take_types(self, run: Run, recipe: LaunchRecipe, pipeline: str) -> Run:
         """The run, with the types of columns that the pipeline has now, where it can take them (`taken_types`)."""

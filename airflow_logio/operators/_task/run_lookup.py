@@ -7,9 +7,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from airflow.providers.common.compat.sdk import AirflowFailException
+from airflow.providers.common.compat.sdk import AirflowException, AirflowFailException
 
-from airflow_logio.errors import ConfigurationError, UnknownRun
+from airflow_logio.commands import name_log
+from airflow_logio.errors import ConfigurationError, LogioError, UnknownRun
 from airflow_logio.hooks.logio import LogioHook
 from airflow_logio.operators._task.pipeline_reference import resolve
 from airflow_logio.protocol.states import RunState
@@ -26,11 +27,17 @@ _RUNS_SEARCHED = 1000
 
 @contextmanager
 def opened_log(logio_conn_id: str, *, create: bool = False) -> Iterator[LogStore]:
-    """The opened log. Waits for it as a driver does: a short outage of the log fails nothing."""
+    """The opened log. Waits for it as a driver does: a short outage of the log fails nothing.
+
+    Commands in errors that pass here name the log by this connection.
+    """
     hook = LogioHook(logio_conn_id)
     store = Patience().call("opening the log", lambda: hook.get_store(create=create))
     try:
         yield store
+    except (LogioError, AirflowException) as error:
+        name_log(error, logio_conn_id)
+        raise
     finally:
         store.dispose()
 

@@ -6,13 +6,15 @@ import json
 import os
 import re
 import uuid
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
 import pyarrow as pa
+from msgspec.structs import replace
 
 from airflow_logio.crash import CrashPoint, crash_here
+from airflow_logio.dataflow.batches import INSET_ID, check_kept
 from airflow_logio.dataflow.operators import SparkFrame
 from airflow_logio.dataflow.schema_text import schema_text
 from airflow_logio.errors import ConfigurationError, LogInconsistent, OperatorFailed
@@ -47,27 +49,99 @@ def materialized(
     `where` names what it will be the body of. Raises what the job raises, `LogUnavailable`, and `OperatorFailed` for columns
     that cannot be written.
     """
-    _check_columns(frame, partition_by)
-    folder = payloads.new_folder(purpose)
-    write = partial(task_files.written, payloads.root, folder, tuple(partition_by))
-    crash_here(CrashPoint.BEFORE_DATASET_JOB)
-    lines = frame.mapInArrow(write, task_files.RESULT).toArrow().to_pylist()
-    crash_here(CrashPoint.AFTER_DATASET_JOB)
-    files = in_order([_file(line) for line in lines])
+    check_columns(frame, partition_by)
+    files = in_order(written_files(payloads, purpose, frame, partition_by))
     kept = frame.drop(*partition_by) if partition_by else frame
-    _check_seen(payloads.root, files)
-    manifest = Manifest(schema_of(kept), schema_text(_arrow_schema(kept)), files)
-    dataset = payloads.put(where, purpose, manifest)
+    dataset = payloads.put(where, purpose, Manifest(schema_of(kept), arrow_schema_of(kept), files))
     crash_here(CrashPoint.AFTER_MANIFEST)
     return dataset
 
 
+def written_files(
+    payloads: EpochPayloads,
+    purpose: str,
+    frame: SparkFrame,
+    partition_by: Sequence[str] = (),
+    most_bytes: int | None = None,
+) -> list[DataFile]:
+    """Run the job that writes the records of a DataFrame. Files are durable when this returns; nothing names them yet.
+
+    They are in no order. `most_bytes` is the size at which a task begins another one. Raises what the job raises, and
+    `LogUnavailable`.
+    """
+    task = partial(task_files.written, most_bytes=most_bytes)
+    return _written(payloads, purpose, frame, task, tuple(partition_by))
+
+
+def materialized_sets(
+    payloads: EpochPayloads, where: Sequence[str], purpose: str, frame: SparkFrame
+) -> Mapping[int, Dataset]:
+    """Run the job that writes Output Sets, each to files of its own. Place of an Input Set → its dataset.
+
+    Column ``inset_id`` of `frame` is a place in `where`, which names the Output Sets; it is not in the files. An Output Set
+    without records has no dataset. Raises as `materialized`, and `OperatorFailed` if the column is missing or no number.
+    """
+    check_columns(frame)
+    kept = _without_places(frame)
+    brought_together = frame.hint("rebalance", INSET_ID) if len(where) > 1 else frame
+    files = in_order(_written(payloads, purpose, brought_together, task_files.written_sets, INSET_ID, len(where)))
+    by_place: dict[int, list[DataFile]] = {}
+    for file in files:
+        by_place.setdefault(int(file.partition[0].partition("=")[2]), []).append(replace(file, partition=()))
+    schema, arrow = schema_of(kept), arrow_schema_of(kept)
+    datasets = {
+        place: payloads.put(where[place], purpose, Manifest(schema, arrow, tuple(own)))
+        for place, own in sorted(by_place.items())
+    }
+    crash_here(CrashPoint.AFTER_MANIFEST)
+    return datasets
+
+
+def _written(
+    payloads: EpochPayloads, purpose: str, frame: SparkFrame, task: Callable[..., Iterator[pa.RecordBatch]], *how: Any
+) -> list[DataFile]:
+    """The files that the tasks of a job have written into a new folder, in no order: durable, and seen by the driver.
+
+    A task calls `task` with root and folder, `how`, and its batches.
+    """
+    folder = payloads.new_folder(purpose)
+    write = partial(task, payloads.root, folder, *how)
+    crash_here(CrashPoint.BEFORE_DATASET_JOB)
+    lines = frame.mapInArrow(write, task_files.RESULT).toArrow().to_pylist()
+    crash_here(CrashPoint.AFTER_DATASET_JOB)
+    files = [_file(line) for line in lines]
+    _check_seen(payloads.root, files)
+    return files
+
+
+def _without_places(frame: SparkFrame) -> SparkFrame:
+    check_kept(frame.columns)
+    kind = frame.schema[INSET_ID].dataType.typeName()
+    if kind not in ("long", "integer"):
+        raise OperatorFailed(
+            f"column {INSET_ID!r} of the Spark function's result is {kind}; it must be passed on unchanged"
+        )
+    if len(frame.columns) == 1:
+        raise OperatorFailed(
+            f"the result of the Spark function has no column beside {INSET_ID!r}: select what is to be sent"
+        )
+    return frame.drop(INSET_ID)
+
+
 def frame_of(session: Any, dataset: Dataset) -> SparkFrame:
     """The records of a dataset as a lazy DataFrame, its files compared with the manifest. Raises as `Dataset.check`."""
+    return frame_of_all(session, dataset.manifest.schema, [dataset])
+
+
+def frame_of_all(session: Any, schema_json: str, datasets: Sequence[Dataset]) -> SparkFrame:
+    """As `frame_of`, of several datasets of one schema, as Spark has it. Raises also `LogInconsistent` for another schema."""
     from pyspark.sql.types import StructType
 
-    schema = StructType.fromJson(_json(dataset.manifest.schema))
-    paths = dataset.paths()
+    for dataset in datasets:
+        if dataset.manifest.schema != schema_json:
+            raise LogInconsistent(f"the dataset of {dataset.where} has other columns than those before it")
+    schema = StructType.fromJson(_json(schema_json))
+    paths = [path for dataset in datasets for path in dataset.paths()]
     if not paths:
         return session.createDataFrame([], schema)
     return session.read.schema(schema).options(**_READ_OPTIONS).parquet(*paths)
@@ -144,7 +218,8 @@ def _file(line: dict[str, Any]) -> DataFile:
     return DataFile(line["path"], line["size"], line["records"], line["footer"], partition)
 
 
-def _check_columns(frame: SparkFrame, partition_by: Sequence[str]) -> None:
+def check_columns(frame: SparkFrame, partition_by: Sequence[str] = ()) -> None:
+    """Raises `OperatorFailed` for columns that cannot be written, without a job."""
     names = frame.columns
     if not names:
         raise OperatorFailed("the DataFrame has no columns, so its records cannot be written: select some")
@@ -187,8 +262,9 @@ def _all_nullable(value: Any) -> Any:
     return [_all_nullable(item) for item in value] if isinstance(value, list) else value
 
 
-def _arrow_schema(frame: SparkFrame) -> pa.Schema:
-    return frame.limit(0).toArrow().schema
+def arrow_schema_of(frame: SparkFrame) -> str:
+    """The schema of a DataFrame as Arrow has it, as `schema_text`."""
+    return schema_text(frame.limit(0).toArrow().schema)
 
 
 def _json(text: str) -> Any:

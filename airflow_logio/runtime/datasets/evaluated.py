@@ -27,6 +27,10 @@ class Evaluated:
     """Receiver in the group that is evaluated with it → what it sends."""
     writes: Mapping[str, Dataset] = field(default_factory=dict)
     """Writer that is evaluated with it → the files of its write action."""
+    windows: Mapping[Port, Mapping[int, int]] = field(default_factory=dict)
+    """Receiver with windows of time → number of a window → records of the dataset."""
+    given: pa.Table | None = None
+    """The records, where they came as a table."""
 
     @property
     def num_rows(self) -> int:
@@ -46,4 +50,4 @@ class Evaluated:
     @property
     def table(self) -> pa.Table:
         """As `Dataset.table`."""
-        return self.materialized.table
+        return self.materialized.table if self.given is None else self.given

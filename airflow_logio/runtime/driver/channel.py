@@ -58,11 +58,10 @@ class Channel:
         if self._lanes:
             self._thread.start()
 
-    def stop(self) -> None:
-        """The mailbox must be closed first: the thread may wait for room in it."""
+    def stop(self) -> threading.Thread:
+        """The mailbox must be closed first: the thread may wait for room in it. The thread is to be joined."""
         self._stopping.set()
-        if self._thread.is_alive():
-            self._thread.join()
+        return self._thread
 
     def _run(self) -> None:
         try:

@@ -19,8 +19,8 @@ from airflow_logio.crash import CrashPoint, crash_here
 from airflow_logio.errors import LogUnavailable
 from airflow_logio.protocol import effects as fx
 from airflow_logio.protocol.commit_queue import CommitQueue, CommitStep, HandOver
-from airflow_logio.protocol.values import Kind, Port
-from airflow_logio.runtime.datasets.evaluated import Evaluated
+from airflow_logio.protocol.values import Event, Kind, Port
+from airflow_logio.runtime.driver.dataset_rows import DatasetRows
 from airflow_logio.runtime.payloads.bodies import Bodies
 from airflow_logio.runtime.payloads.dataset import Dataset
 from airflow_logio.runtime.systems.arrow import encode
@@ -170,14 +170,14 @@ def serialize(effects: fx.Effects, bodies: Bodies) -> fx.Effects:
     """
     sent: dict[Port, int] = {}
     result: fx.Effects = []
+    datasets = DatasetRows(bodies)
     for effect in effects:
         match effect:
-            case fx.LogEvent(event, _) if event.kind is Kind.DATA and isinstance(event.payload, Evaluated):
-                dataset = event.payload.materialized
-                sent[event.sender] = sent.get(event.sender, 0) + dataset.nbytes
-                result.append(replace(effect, event=replace(event, body=b"", ref=str(dataset.reference))))
-            case fx.LogWrite() if isinstance(effect.payload, Dataset):
-                result.append(replace(effect, body=b"", ref=str(effect.payload.reference)))
+            case fx.LogEvent(event, _) if event.kind is Kind.DATA and (made := _dataset_of_event(datasets, event)):
+                sent[event.sender] = sent.get(event.sender, 0) + made.nbytes
+                result.append(replace(effect, event=replace(event, body=b"", ref=str(made.reference))))
+            case fx.LogWrite() if made := _dataset_of_write(datasets, effect):
+                result.append(replace(effect, body=b"", ref=str(made.reference)))
             case fx.LogEvent(event, _) if event.kind is Kind.DATA:
                 body = encode(event.payload) if event.body is None else event.body
                 sent[event.sender] = sent.get(event.sender, 0) + len(body)
@@ -189,6 +189,15 @@ def serialize(effects: fx.Effects, bodies: Bodies) -> fx.Effects:
             case _:
                 result.append(effect)
     return result + [fx.CountEvents(port, "out", 0, 0, size) for port, size in sent.items()]
+
+
+def _dataset_of_event(datasets: DatasetRows, event: Event) -> Dataset | None:
+    where = f"event {event.event_id} of {event.sender}"
+    return datasets.dataset(event.payload, where, f"bodies/{event.sender}/{event.event_id}")
+
+
+def _dataset_of_write(datasets: DatasetRows, write: fx.LogWrite) -> Dataset | None:
+    return datasets.dataset(write.payload, f"write action {write.number} of {write.operator}", _purpose(write))
 
 
 def _purpose(action: fx.LogWrite | fx.LogRead) -> str:

@@ -6,15 +6,16 @@ The loop decides what is done next; this module does it: which thread reads, com
 from __future__ import annotations
 
 import logging
+import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 from airflow_logio.crash import CrashPoint, crash_here
 from airflow_logio.dataflow.operators import SourceOperator
 from airflow_logio.dataflow.replication import Routes
-from airflow_logio.errors import ConfigurationError, EpochVoid, Fenced, LogInconsistent, OperatorFailed
+from airflow_logio.errors import ConfigurationError, EpochVoid, FailurePoint, Fenced, LogInconsistent, OperatorFailed
 from airflow_logio.protocol.commit_queue import HandOver
 from airflow_logio.protocol.group import GroupProtocol
 from airflow_logio.protocol.logic import Emit
@@ -22,7 +23,7 @@ from airflow_logio.protocol.loop import GroupLoop
 from airflow_logio.protocol.recovery import Recovered
 from airflow_logio.protocol.replicas import slot_of
 from airflow_logio.protocol.values import Event, Port
-from airflow_logio.protocol.write_queue import Applied
+from airflow_logio.protocol.write_queue import Applied, Compared
 from airflow_logio.runtime.driver.back_pressure import BackPressure
 from airflow_logio.runtime.driver.channel import Channel
 from airflow_logio.runtime.driver.committer import Committer
@@ -30,6 +31,7 @@ from airflow_logio.runtime.driver.epoch_settings import EpochSettings, Failure
 from airflow_logio.runtime.driver.evaluation import Evaluation, has_chains
 from airflow_logio.runtime.driver.garbage import Collection
 from airflow_logio.runtime.driver.generation import Generation
+from airflow_logio.runtime.driver.job_cancel import JobCancel
 from airflow_logio.runtime.driver.jobs import Generated
 from airflow_logio.runtime.driver.lanes import lanes_of
 from airflow_logio.runtime.driver.load import Doing
@@ -39,15 +41,17 @@ from airflow_logio.runtime.driver.source_reader import (
     PLAN,
     Discarded,
     Exhausted,
+    Forgotten,
     HandedOver,
     ReadBatch,
-    ReadRange,
+    ReadFrame,
     SourceReader,
     SourceReaders,
     Stored,
     without_plan,
 )
 from airflow_logio.runtime.driver.sweeps import sweeps_of
+from airflow_logio.runtime.driver.write_executors import Executors
 from airflow_logio.runtime.driver.writer_threads import writer_threads
 from airflow_logio.runtime.payloads import EpochPayloads
 from airflow_logio.runtime.payloads.bodies import Bodies
@@ -61,6 +65,10 @@ SOURCE_PATIENCE_SECONDS = 5.0
 """How long a driver that ends for good waits for a read that does not answer."""
 REBUILD_PATIENCE_SECONDS = 30.0
 """How long a driver that rebuilds itself waits for it. A source should wait for records no longer than seconds at a time."""
+WORK_PATIENCE_SECONDS = 300.0
+"""How long jobs, writes and evaluations under way are waited for when an epoch ends. They may rightly take minutes, and are
+lost if the process ends."""
+VOID = "this epoch of the group became void"
 
 
 def operators_of(settings: EpochSettings, slots: Mapping[int, int] | None) -> list[str]:
@@ -83,6 +91,23 @@ def moves_explain(session: GroupSession, slots: Mapping[int, int] | None) -> Ite
         if slots is not None:
             session.check()
         raise
+
+
+def _still_alive(threads: Sequence[threading.Thread], seconds: float) -> Sequence[threading.Thread]:
+    """Those that have not ended after so long. Some may never have started."""
+    until = time.monotonic() + seconds
+    for thread in threads:
+        if thread.is_alive():
+            thread.join(max(0.0, until - time.monotonic()))
+    return [thread for thread in threads if thread.is_alive()]
+
+
+def _no_answer(what: str, point: FailurePoint | None, seconds: float, why: str) -> OperatorFailed:
+    return OperatorFailed(
+        f"{what} does not answer, and has been waited for {seconds:g} s after {why}, so the driver ends. Let a source wait "
+        "for records no longer than seconds at a time, and give calls that may hang a limit (Pipeline.limit)",
+        point,
+    )
 
 
 class GroupEpoch:
@@ -120,21 +145,20 @@ class GroupEpoch:
         self._collection = Collection(names, sweeps, self._bodies.remove)
         self._committer = Committer(session, self._bodies, self._release, self._fail, self._collection.committed)
         self._evaluation = self._open_evaluation(protocol, epoch)
-        self._writers = writer_threads(
-            self._members,
-            slots,
-            settings.connections,
-            self._bodies,
-            settings.sessions,
-            self._mailbox.put,
-            self._fail,
-            self._job_group(epoch),
+        self._jobs = JobCancel(settings.sessions, self._job_group(epoch))
+        executors = Executors(
+            settings.connections, self._bodies, self._payloads, settings.sessions, self._job_group(epoch)
         )
+        self._writers = writer_threads(self._members, slots, executors, self._bodies, self._mailbox.put, self._fail)
         self._sources = SourceReaders()
+        self._working: Sequence[threading.Thread] = ()
+        """Threads that have not ended when the epoch had to."""
         self._channel: Channel | None = None
         self._back_pressure: BackPressure
         """Exists once the threads have started: it depends on what the log says was sent."""
-        self._generation = Generation(protocol, settings, self._members, self._mailbox.put)
+        self._generation = Generation(
+            protocol, settings, self._members, self._mailbox.put, self._evaluation, self._payloads
+        )
         first = settings.run.spec.actions
         self._loop = GroupLoop(
             protocol,
@@ -174,7 +198,7 @@ class GroupEpoch:
 
     def run(self) -> bool:
         """Drive the group; True if it has finished, False if it was asked to halt. Raises what a thread raised."""
-        for_good = True
+        for_good, is_left = True, False
         try:
             with moves_explain(self._session, self._slots):
                 self._begin()
@@ -187,8 +211,10 @@ class GroupEpoch:
             for_good = not error.is_first  # else this process may try again
             raise
         finally:
-            self._stop(for_good=for_good)
+            is_left = self._stop(for_good=for_good)
         if not finished:
+            if is_left:
+                raise self._left_behind("the group was asked to halt")
             with moves_explain(self._session, self._slots):
                 self._raise_refusal()
         return finished
@@ -245,11 +271,11 @@ class GroupEpoch:
                 self._evaluation,
             )
 
-    def _stop(self, *, for_good: bool) -> None:
-        """Join every thread: after this nothing of this epoch can reach the log or an external system.
+    def _stop(self, *, for_good: bool) -> bool:
+        """Join every thread: nothing of this epoch may reach the log or an external system beside the next one.
 
-        A read that does not answer is not waited for long: it ends with the process, if that ends anyway (`for_good`). If
-        not, raises `OperatorFailed`, so that it does.
+        What does not answer is not waited for for ever: then the process must end, and this raises `OperatorFailed`, unless
+        it ends anyway (`for_good`). True if a thread that may write is left then.
         """
         self._mailbox.close()
         self._load.watch(None)
@@ -257,23 +283,28 @@ class GroupEpoch:
             self._payloads.stop()
         if self._evaluation is not None:
             self._evaluation.stop()
+        self._jobs.begin()
         self._committer.stop()
         self._collection.stop()
-        for writer in self._writers.values():
-            writer.stop()
+        working = [writer.stop() for writer in self._writers.values()] + self._generation.threads()
+        if self._channel is not None:
+            working.append(self._channel.stop())
         patience = SOURCE_PATIENCE_SECONDS if for_good else REBUILD_PATIENCE_SECONDS
         blocked = [point for source in self._sources.values() if (point := source.stop(patience=patience))]
-        if self._channel is not None:
-            self._channel.stop()
-        self._generation.join()
-        if self._evaluation is not None:
-            self._evaluation.join()
         if blocked and not for_good:
-            raise OperatorFailed(
-                f"{blocked[0]} does not answer, and has been waited for {patience:g} s after this epoch of the group became "
-                "void. Let a source wait for records no longer than seconds at a time",
-                blocked[0],
-            )
+            raise _no_answer(str(blocked[0]), blocked[0], patience, VOID)
+        self._working = _still_alive(working, WORK_PATIENCE_SECONDS)
+        self._jobs.end()
+        if self._working and not for_good:
+            raise self._left_behind(VOID)
+        return bool(self._working)
+
+    def _left_behind(self, why: str) -> OperatorFailed:
+        """A job, a write or an evaluation has not ended."""
+        thread = self._working[0]
+        call = self._settings.connections.calls.of(thread)
+        what, point = (thread.name, None) if call is None else (str(call), call.point)
+        return _no_answer(what, point, WORK_PATIENCE_SECONDS, why)
 
     # --- the main thread ----------------------------------------------------------------------------------------------
 
@@ -323,27 +354,31 @@ class GroupEpoch:
             case (Port() as receiver, Event() as event):
                 self._load.took(1, event.records)
                 loop.deliver(receiver, event, now)
-            case ReadBatch() | ReadRange() | Stored() | HandedOver() | Exhausted():
+            case ReadBatch() | ReadFrame() | Stored() | HandedOver() | Exhausted():
                 self._observe_source(item, now)
             case Discarded(operator, action_id):
                 loop.discarded(operator, action_id, now)
+            case Forgotten(operator, action_id):
+                loop.forgotten(operator, action_id, now)
             case Generated():
                 self._observe_job(item, now)
+            case Compared():
+                loop.compared(item, now)
             case Applied():
                 loop.applied(item, now)
             case Failure(error):
                 raise error
 
-    def _observe_source(self, item: ReadBatch | ReadRange | Stored | HandedOver | Exhausted, now: float) -> None:
+    def _observe_source(self, item: ReadBatch | ReadFrame | Stored | HandedOver | Exhausted, now: float) -> None:
         loop = self._loop
         match item:
             case ReadBatch(operator, table, offset, about):
                 outputs = self._members[operator].outputs if table.num_rows else ()
                 emits = [Emit(port, table, table.num_rows, about=about) for port in outputs]
                 loop.emit(operator, emits, offset, now)
-            case ReadRange(operator, payload):
+            case ReadFrame(operator, payload, records, offset, about):
                 (port,) = self._members[operator].outputs
-                loop.emit(operator, [Emit(port, payload, payload.num_rows)], 1, now)
+                loop.emit(operator, [Emit(port, payload, records, about=about)], offset, now)
             case Stored(operator, ref, records, end):
                 if loop.reads_on(operator):
                     loop.store_effect(operator, ref, records, now)

@@ -1,7 +1,7 @@
 """Evaluates the chains of a group: what operators of mode ``dataframe`` make of an event, before the loop gets it (ADR-81).
 
 Called by the threads that bring events; jobs of different threads run side by side. When the epoch ends, jobs under way are
-cancelled, and no more begin.
+cancelled (`job_cancel`), and no more begin.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import logging
 import os
+import pickle
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -20,8 +21,11 @@ from msgspec.structs import replace
 from airflow_logio.authored_frames import authored_frames
 from airflow_logio.dataflow.dataset_writer import DatasetWriter
 from airflow_logio.dataflow.frame_operators import FrameOperator
-from airflow_logio.dataflow.operators import Operator, SparkFrame
-from airflow_logio.dataflow.sources import RangeSource
+from airflow_logio.dataflow.frames import needed_spark_frame
+from airflow_logio.dataflow.function_operators import FrameWindowOperator
+from airflow_logio.dataflow.operators import Operator, SourceOperator, SparkFrame
+from airflow_logio.dataflow.sources import RangeSource, SparkSource
+from airflow_logio.dataflow.unavailability import is_outage
 from airflow_logio.errors import (
     ExternalUnavailable,
     FailurePoint,
@@ -35,19 +39,25 @@ from airflow_logio.protocol.values import Event, ExecutionMode, Kind, Port
 from airflow_logio.runtime.datasets.dataset_jobs import frame_of, frame_of_table, materialized, probe, schema_of
 from airflow_logio.runtime.datasets.determinism import FRAMES_SAFETY, check_repeatable
 from airflow_logio.runtime.datasets.evaluated import Evaluated, Outputs
+from airflow_logio.runtime.datasets.frame_windows import windows_of
+from airflow_logio.runtime.datasets.spark_effects import StoredEvent, store_frame
 from airflow_logio.runtime.driver.epoch_settings import EpochSettings
 from airflow_logio.runtime.driver.mailbox import Closed
+from airflow_logio.runtime.driver.spark_errors import shortened
 from airflow_logio.runtime.payloads import EpochPayloads
 from airflow_logio.runtime.payloads.dataset import Dataset
+from airflow_logio.runtime.systems.call_watch import Call
 
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-MOST_LINES = 12
-"""Of what Spark says of a failed job."""
-CANCEL_SECONDS = 0.5
-"""Jobs are cancelled so often until the threads that started them have ended: one may just have been submitted."""
+_NOT_SHIPPED = (
+    ". What a function works with in tasks of Spark is sent to them: make locks, sessions, open files and connections inside "
+    "of it, and hand in what they are made of"
+)
+RETRY_SECONDS = 1.0
+"""Between two attempts of a job while the payload store is unavailable."""
 
 
 class Evaluation:
@@ -69,10 +79,8 @@ class Evaluation:
         self._probing = threading.Lock()
         self._is_shared = False
         self._stopping = threading.Event()
-        self._ended = threading.Event()
         self._has_evaluated = False
         self._unavailable_since: float | None = None
-        self._canceller: threading.Thread | None = None
 
     # --- called by the threads that bring events ----------------------------------------------------------------------
 
@@ -93,9 +101,15 @@ class Evaluation:
         def evaluated() -> Evaluated:
             given = event.payload
             session = self._settings.sessions.get()
-            frame = frame_of(session, given) if isinstance(given, Dataset) else frame_of_table(session, given)
+            dataset = given if isinstance(given, Dataset) else None
+            if dataset is None and self._has_windows(receiver):  # which looks at the records itself
+                return Evaluated(schema=schema_of(frame_of_table(session, given.slice(0, 0))), given=given)
+            frame = frame_of_table(session, given) if dataset is None else frame_of(session, dataset)
+            if dataset is not None and self._has_windows(receiver):
+                windows = self._windows(receiver, dataset, frame, at)
+                return Evaluated(dataset, schema_of(frame), windows=windows)
             then, writes = self._received(receiver, frame, f"{event.sender}.{event.event_id}", at)
-            return Evaluated(given if isinstance(given, Dataset) else None, schema_of(frame), then, writes)
+            return Evaluated(dataset, schema_of(frame), then, writes)
 
         return replace(event, payload=self._running(where, at, evaluated))
 
@@ -107,59 +121,116 @@ class Evaluation:
 
         def evaluated() -> Evaluated:
             session = self._settings.sessions.get()
-            with self._settings.connections.calls.call("frame", at):
-                frame = operator.frame(session, params, start, end)
+            with self._asking(operator), self._settings.connections.calls.call("frame", at):
+                made = operator.frame(session, params, start, end)
+            frame = needed_spark_frame(made, f"frame() of {type(operator).__name__}")
             return self._sent(Port(source, operator.outputs[0]), frame, str(number), at)
 
         return self._running("", at, evaluated)  # the thread of the source says where it is
 
+    def job(self, what: str, at: FailurePoint, evaluate: Callable[[], T]) -> T:
+        """What a job of Input Sets makes; `what` describes it. Waits while the payload store is unavailable: the limit of the
+        call that this thread is in does not count that.
+
+        Raises as `event`, except `LogUnavailable`.
+        """
+        while True:
+            try:
+                return self._running("", at, evaluate, what)
+            except LogUnavailable:
+                with self._settings.connections.calls.inner("store", limited=False):
+                    self._stopping.wait(RETRY_SECONDS)
+
+    def effect(self, source: str, params: Mapping[str, Any], number: int) -> tuple[str, int]:
+        """Store the whole effect of read action `number` of a source: its reference, and its records. Raises as `range`."""
+        operator = self._members[source]
+        assert isinstance(operator, SparkSource)
+        at, port = FailurePoint(source, action=f"read action {number}"), Port(source, operator.outputs[0])
+
+        def stored() -> tuple[str, int]:
+            session = self._settings.sessions.get()
+            with self._asking(operator), self._settings.connections.calls.call("read", at):
+                frame = operator.frame(session, params)
+            self.before_job()
+            return store_frame(
+                self._payloads,
+                port,
+                number,
+                frame,
+                ordered_by=operator.ordered_by,
+                bytes_per_event=operator.bytes_per_event,
+                named=self._is_border(port, self._protocol.fused(port)),
+            )
+
+        return self._running("", at, stored)
+
+    def stored(self, source: str, number: int, event: StoredEvent) -> Evaluated:
+        """An event of the stored effect of read action `number`. Raises as `event`."""
+        port = Port(source, self._members[source].outputs[0])
+        at = FailurePoint(source, action=f"read action {number}, event {event.number}")
+        dataset = event.dataset if event.is_named else None
+
+        def evaluated() -> Evaluated:
+            frame = frame_of(self._settings.sessions.get(), event.dataset)
+            return self._sent(port, frame, f"{number}-{event.number}", at, dataset)
+
+        return self._running("", at, evaluated)
+
+    def before_job(self) -> None:
+        """Raises `Closed` if no more jobs are wanted; sets what nobody switches off, which a function may have changed."""
+        self._check_wanted()
+        session = self._settings.sessions.get()
+        for name, value in FRAMES_SAFETY.items():
+            session.conf.set(name, value)
+
     # --- called by the main thread ------------------------------------------------------------------------------------
 
     def stop(self) -> None:
-        """Cancel the jobs of this epoch, and let no more begin."""
+        """Let no more jobs begin."""
         self._stopping.set()
-        if self._canceller is None and self._settings.sessions.is_ready():
-            self._canceller = threading.Thread(target=self._cancel, name="logio-cancel", daemon=True)
-            self._canceller.start()
-
-    def join(self) -> None:
-        """The threads that bring events have ended."""
-        self._ended.set()
-        if self._canceller is not None:
-            self._canceller.join()
-
-    def _cancel(self) -> None:
-        context = self._settings.sessions.get().sparkContext
-        while True:
-            try:
-                tracker = context.statusTracker()
-                if set(tracker.getActiveJobsIds()) & set(tracker.getJobIdsForGroup(self._job_group)):
-                    context.cancelJobGroup(self._job_group)
-            except Exception as error:  # the JVM is gone, and its jobs with it
-                log.debug("no jobs to cancel: %s", error)
-                return
-            if self._ended.wait(CANCEL_SECONDS):
-                return
 
     # --- inside -------------------------------------------------------------------------------------------------------
 
-    def _sent(self, sender: Port, frame: SparkFrame, number: str, at: FailurePoint) -> Evaluated:
-        """What is sent on an output port, and what comes of it in the group."""
+    def _sent(
+        self, sender: Port, frame: SparkFrame, number: str, at: FailurePoint, dataset: Dataset | None = None
+    ) -> Evaluated:
+        """What is sent on an output port, and what comes of it in the group. `dataset` has the records, if one does."""
         receivers = self._protocol.fused(sender)
-        dataset = None
-        if self._is_border(sender, receivers):
+        if dataset is None and self._is_border(sender, receivers):
             where = f"the event for {number} on port {sender}"
-            self._check_wanted()
-            dataset = materialized(self._payloads, where, f"datasets/{sender}/{number}", frame)
+            with self._job(sender.operator, at):
+                dataset = materialized(self._payloads, where, f"datasets/{sender}/{number}", frame)
             frame = frame_of(self._settings.sessions.get(), dataset)
         then: dict[Port, Outputs] = {}
         writes: dict[str, Dataset] = {}
+        windows: dict[Port, Mapping[int, int]] = {}
         for receiver in receivers:
-            if self.wants(receiver):
+            if self._has_windows(receiver):
+                assert dataset is not None, "a window is a border"
+                windows |= self._windows(receiver, dataset, frame, at)
+            elif self.wants(receiver):
                 further, written = self._received(receiver, frame, number, at)
                 then |= further
                 writes |= written
-        return Evaluated(dataset, schema_of(frame), then, writes)
+        return Evaluated(dataset, schema_of(frame), then, writes, windows)
+
+    def _has_windows(self, receiver: Port) -> bool:
+        return isinstance(self._members[receiver.operator], FrameWindowOperator)
+
+    def _windows(
+        self, receiver: Port, dataset: Dataset, frame: SparkFrame, at: FailurePoint
+    ) -> Mapping[Port, Mapping[int, int]]:
+        """In which windows of time the records of a dataset are; nothing where windows count events."""
+        operator = self._members[receiver.operator]
+        assert isinstance(operator, FrameWindowOperator)
+        grid = operator.window.grid()
+        if grid is None:
+            return {}
+        self.before_job()
+        try:
+            return {receiver: windows_of(dataset, frame, grid)}
+        except OperatorFailed as error:
+            self._fail(error, f"operator {receiver.operator!r}", at)
 
     def _received(
         self, receiver: Port, frame: SparkFrame, number: str, at: FailurePoint
@@ -169,8 +240,8 @@ class Evaluation:
         if isinstance(operator, DatasetWriter):
             where = f"the write action of {receiver.operator} for {number}"
             purpose = f"datasets/{receiver}/{number}"
-            self._check_wanted()
-            written = materialized(self._payloads, where, purpose, frame, operator.partition_by)
+            with self._job(receiver.operator, at):
+                written = materialized(self._payloads, where, purpose, frame, operator.partition_by)
             return {}, {receiver.operator: written}
         assert isinstance(operator, FrameOperator)
         made = self._called(operator, receiver, frame, at)
@@ -192,20 +263,38 @@ class Evaluation:
                 raise
             self._fail(error, f"operator {receiver.operator!r}", at)
 
+    def _job(self, operator: str, at: FailurePoint) -> Call:
+        """The job that makes what `operator` sends or writes: the work of a chain is done here, not in its functions."""
+        self.before_job()
+        point = at if at.operator == operator else FailurePoint(operator, action=f"what comes of {at}")
+        return self._settings.connections.calls.call("job", point)
+
+    @contextmanager
+    def _asking(self, operator: SourceOperator) -> Iterator[None]:
+        """What a source raises if an external system is unavailable becomes `ExternalUnavailable`; not if Spark is."""
+        try:
+            yield
+        except Exception as error:
+            unavailable = ExternalUnavailable(f"{type(error).__name__}: {error}")
+            if not is_outage(error, operator.unavailable) or self._settings.sessions.is_lost(unavailable):
+                raise
+            raise unavailable from error
+
     def _is_border(self, sender: Port, receivers: Sequence[Port]) -> bool:
         """Whether the events of an output port are materialized."""
         if self._protocol.is_logged(sender) or len(receivers) > 1:
             return True
-        return any(not self.wants(one) or len(self._members[one.operator].outputs) > 1 for one in receivers)
+        return any(
+            not self.wants(one) or self._has_windows(one) or len(self._members[one.operator].outputs) > 1
+            for one in receivers
+        )
 
-    def _running(self, where: str, at: FailurePoint, evaluate: Callable[[], T]) -> T:
+    def _running(self, where: str, at: FailurePoint, evaluate: Callable[[], T], described: str = "") -> T:
         self._check_wanted()
         with self._blaming(where, at):
             session = self._settings.sessions.get()
-            what = where or f"source {at.operator!r}, {at.action}"
+            what = described or where or f"source {at.operator!r}, {at.action}"
             session.sparkContext.setJobGroup(self._job_group, f"{self._settings.group}: {what}", interruptOnCancel=True)
-            for name, value in FRAMES_SAFETY.items():
-                session.conf.set(name, value)  # a function may have changed what nobody switches off
             self._probe_once(session)
             result = evaluate()
         self._has_evaluated, self._unavailable_since = True, None
@@ -232,9 +321,7 @@ class Evaluation:
         except Exception as error:
             self._check_wanted()  # a job that was cancelled is nobody's failure
             if self._settings.sessions.is_lost(error):
-                raise SparkLost(
-                    f"Spark ended while it evaluated {where or at.operator}: {_shortened(error)}"
-                ) from error
+                raise SparkLost(f"Spark ended while it evaluated {where or at.operator}: {shortened(error)}") from error
             if _is_full(error):
                 text = f"{self._payloads}: {os.strerror(errno.ENOSPC)}, told by a task of Spark"
                 self._unavailable(LogUnavailable(text), error)
@@ -253,7 +340,9 @@ class Evaluation:
         ) from (cause or error)
 
     def _fail(self, error: Exception, where: str, at: FailurePoint) -> NoReturn:
-        cause = str(error) if isinstance(error, OperatorFailed) else f"{type(error).__name__}: {_shortened(error)}"
+        cause = str(error) if isinstance(error, OperatorFailed) else f"{type(error).__name__}: {shortened(error)}"
+        if isinstance(error, pickle.PicklingError):
+            cause += _NOT_SHIPPED
         cause += authored_frames(error)
         raise OperatorFailed(cause, at, place=where, is_first=not self._has_evaluated) from error
 
@@ -270,9 +359,3 @@ def has_chains(members: Mapping[str, Operator]) -> bool:
 def _is_full(error: Exception) -> bool:
     """Whether a task has found the disk, or its quota, full: Spark has the error of a task as text only."""
     return any(f"[Errno {number}]" in str(error) for number in (errno.ENOSPC, errno.EDQUOT))
-
-
-def _shortened(error: BaseException) -> str:
-    """The beginning, and the end, where a Python worker says what was raised; without the frames of the JVM."""
-    lines = [line for line in str(error).splitlines() if line.strip() and not line.startswith("\tat ")]
-    return "\n".join(lines if len(lines) <= MOST_LINES else [*lines[:3], "...", *lines[3 - MOST_LINES :]])

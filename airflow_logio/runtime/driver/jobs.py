@@ -1,4 +1,4 @@
-"""Mode ``executors``: the generation of many triggered Input Sets in one Spark job (design D6 and D7).
+"""The generation of many triggered Input Sets in one Spark job (design D6 and D7).
 
 The declared reads of a job are obtained once, in the driver, before the job; one read action per job, with a row per Input
 Set. The job's result is split per Input Set; the log sees the same protocol as in mode ``driver``.
@@ -9,22 +9,26 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import pyarrow as pa
 
 from airflow_logio.authored_frames import authored_frames
 from airflow_logio.crash import CrashPoint, crash_here
-from airflow_logio.dataflow.function_operators import keys_of
+from airflow_logio.dataflow.function_operators import FrameWindowOperator, keys_of
 from airflow_logio.dataflow.operators import BatchGenerator, InputSet
 from airflow_logio.errors import FailurePoint, LogioError, OperatorFailed, SparkLost
 from airflow_logio.protocol.logic import Emit, Output, Read
+from airflow_logio.runtime.driver.mailbox import Closed
 from airflow_logio.runtime.driver.spark_session import SparkSessions, lookup, partitions_for
 from airflow_logio.runtime.systems.connections import Connections, describe_read
 
 log = logging.getLogger(__name__)
+
+Op = TypeVar("Op", bound=BatchGenerator | FrameWindowOperator)
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +45,7 @@ class Generated:
     is_last: bool = True
 
 
-class JobRunner:
+class JobRunner(ABC, Generic[Op]):
     """Runs one job at a time for one operator; the loop asks `is_free` and hands Input Sets to `start`.
 
     `origin` says where an Input Set comes from, in words; it is asked only for one to blame, from the job's thread.
@@ -51,7 +55,7 @@ class JobRunner:
         self,
         pipeline: str,
         name: str,
-        operator: BatchGenerator,
+        operator: Op,
         sessions: SparkSessions,
         connections: Connections,
         origin: Callable[[str], str],
@@ -67,12 +71,15 @@ class JobRunner:
         self._done = done
         self._failed = failed
         self._thread: threading.Thread | None = None
+        self._state: Mapping[str, Any] = {}
         self._has_generated = False
 
     def is_free(self) -> bool:
         return self._thread is None
 
-    def start(self, input_sets: Sequence[tuple[str, Any]]) -> None:
+    def start(self, input_sets: Sequence[tuple[str, Any]], state: Mapping[str, Any] | None = None) -> None:
+        """`state` is a copy of the operator's global state."""
+        self._state = state or {}
         sets = [InputSet(inset_id, held) for inset_id, held in input_sets]
         self._thread = threading.Thread(target=self._run, args=(sets,), name=f"logio-job-{self._name}", daemon=True)
         self._thread.start()
@@ -81,9 +88,10 @@ class JobRunner:
         """The loop has taken the result; the runner is free again."""
         self._thread = None
 
-    def join(self) -> None:
-        if self._thread is not None:
-            self._thread.join()
+    @property
+    def thread(self) -> threading.Thread | None:
+        """Of the job that is under way."""
+        return self._thread
 
     def _run(self, sets: Sequence[InputSet]) -> None:
         try:
@@ -91,6 +99,8 @@ class JobRunner:
             for part in parts[:-1]:
                 self._done(replace(part, is_last=False))
             self._done(parts[-1])
+        except Closed:
+            return  # the epoch has ended
         except BaseException as error:
             self._failed(error)
 
@@ -98,6 +108,8 @@ class JobRunner:
         """Run the job. Where it fails, halve it until the Input Set to blame is alone: that one is named, or set aside."""
         try:
             yield self._generate(sets)
+        except Closed:
+            raise
         except Exception as error:
             if isinstance(error, LogioError) and not isinstance(error, OperatorFailed):
                 raise
@@ -116,8 +128,9 @@ class JobRunner:
             yield from self._isolating(sets[middle:])
 
     def _to_blame(self, inset_id: str, error: Exception) -> Generated:
+        cause = f"{type(error).__name__}: {_first_lines(error)}{authored_frames(error)}"
         failure = OperatorFailed(
-            f"{type(error).__name__}: {_first_lines(error)}{authored_frames(error)}",
+            str(error) if isinstance(error, OperatorFailed) else cause,
             FailurePoint(self._name, inset_id=inset_id),
             place=f"pipeline {self._pipeline!r}, operator {self._name!r}, Input Set {inset_id!r}",
             is_first=not self._has_generated,
@@ -127,15 +140,37 @@ class JobRunner:
         return Generated(self._name, [], [], [(inset_id, str(failure))])
 
     def _generate(self, sets: Sequence[InputSet]) -> Generated:
-        first = sets[0].inset_id if len(sets) == 1 else None
-        point = FailurePoint(
-            self._name, inset_id=first, action=None if first else f"a Spark job of {len(sets)} Input Sets"
-        )
-        with self._connections.calls.call("run", point):
-            return self._worked(sets)
-
-    def _worked(self, sets: Sequence[InputSet]) -> Generated:
         started = time.monotonic()
+        with self._connections.calls.call("run", self._point(sets)):
+            outputs, records, reads = self._worked(sets)
+        log.info("%s: %d Input Sets, %d records in %.2f s", self._name, len(sets), records, time.monotonic() - started)
+        self._has_generated = True
+        results = [(one.inset_id, made) for one, made in zip(sets, outputs, strict=True)]
+        return Generated(self._name, results, reads)
+
+    def _point(self, sets: Sequence[InputSet]) -> FailurePoint:
+        if len(sets) == 1:
+            return FailurePoint(self._name, inset_id=sets[0].inset_id)
+        return FailurePoint(self._name, action=f"a Spark job of {len(sets)} Input Sets")
+
+    @abstractmethod
+    def _worked(self, sets: Sequence[InputSet]) -> tuple[Sequence[Sequence[Output]], int, list[Read]]:
+        """Run the job. The outputs of each Input Set, the records that went in or came out, and the read actions."""
+
+    def _read(self, tagged: pa.Table | None) -> Mapping[str, tuple[pa.Table, Read]]:
+        """The effects of the declared reads, by name. Reads with a key need the records, as a table."""
+        effects = {}
+        for name, read in self._operator.reads.items():
+            keys = keys_of(tagged, read)
+            table = self._connections.read(read, keys)
+            effects[name] = (table, Read(read.connection, describe_read(read, keys), table, table.num_rows))
+        return effects
+
+
+class TableJobs(JobRunner[BatchGenerator]):
+    """Mode ``executors``: the records go into the job from the driver, and the result comes back."""
+
+    def _worked(self, sets: Sequence[InputSet]) -> tuple[Sequence[Sequence[Output]], int, list[Read]]:
         tagged = self._operator.tagged(sets)
         effects = self._read(tagged)
         crash_here(CrashPoint.BEFORE_JOB)
@@ -144,28 +179,11 @@ class JobRunner:
         frame = session.createDataFrame(tagged).coalesce(partitions_for(session))
         result = self._operator.run_with(frame, frames, self._connections.params).toArrow()
         crash_here(CrashPoint.AFTER_JOB)
-        parts = self._operator.split(result, len(sets))
-        log.info(
-            "%s: %d Input Sets, %d records in %.2f s",
-            self._name,
-            len(sets),
-            tagged.num_rows,
-            time.monotonic() - started,
-        )
-        results: list[tuple[str, Sequence[Output]]] = [
-            (one.inset_id, [Emit(port, table, table.num_rows) for port, table in outputs])
-            for one, outputs in zip(sets, parts, strict=True)
+        outputs = [
+            [Emit(port, table, table.num_rows) for port, table in made]
+            for made in self._operator.split(result, len(sets))
         ]
-        self._has_generated = True
-        return Generated(self._name, results, [read for _, read in effects.values()])
-
-    def _read(self, tagged: pa.Table) -> Mapping[str, tuple[pa.Table, Read]]:
-        effects = {}
-        for name, read in self._operator.reads.items():
-            keys = keys_of(tagged, read)
-            table = self._connections.read(read, keys)
-            effects[name] = (table, Read(read.connection, describe_read(read, keys), table, table.num_rows))
-        return effects
+        return outputs, tagged.num_rows, [read for _, read in effects.values()]
 
 
 def _first_lines(error: BaseException, count: int = 6) -> str:

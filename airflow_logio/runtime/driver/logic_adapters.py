@@ -18,20 +18,26 @@ from airflow_logio.authored_frames import authored_frames
 from airflow_logio.dataflow.action_writers import ActionWriter
 from airflow_logio.dataflow.dataset_writer import DatasetWriter
 from airflow_logio.dataflow.frames import needed_table
-from airflow_logio.dataflow.function_operators import SCHEMAS
+from airflow_logio.dataflow.function_operators import SCHEMAS, FrameWindowOperator
 from airflow_logio.dataflow.operators import InputEvent, InputSet, Operator, StatefulOperator, StatelessOperator
 from airflow_logio.dataflow.pipeline import Pipeline
 from airflow_logio.dataflow.replication import Dispatcher, Routes
 from airflow_logio.dataflow.schema_text import SCHEMA, schema_of
 from airflow_logio.dataflow.sources import ParquetSource
+from airflow_logio.dataflow.sources.ranges import forgets
+from airflow_logio.dataflow.unavailability import advice_for_code
+from airflow_logio.dataflow.windows import Arrival
 from airflow_logio.dataflow.write_actions import BEGIN, INSERT
 from airflow_logio.errors import FailurePoint, LogioError, OperatorFailed
 from airflow_logio.protocol.logic import Emit, Logic, OperatorSpec, Output, Write
 from airflow_logio.protocol.replicas import PLACE, PROGRESS
 from airflow_logio.protocol.values import Event, ExecutionMode, Port
-from airflow_logio.runtime.datasets.evaluated import Outputs
+from airflow_logio.runtime.datasets.dataset_parts import DatasetPart
+from airflow_logio.runtime.datasets.evaluated import Evaluated, Outputs
+from airflow_logio.runtime.driver.kept_in_files import written_in_files
 from airflow_logio.runtime.driver.part_check import is_due, may_be_equal
 from airflow_logio.runtime.payloads.bodies import table_of
+from airflow_logio.runtime.payloads.dataset import Dataset
 from airflow_logio.runtime.systems.arrow import decode
 from airflow_logio.runtime.systems.call_watch import Call
 from airflow_logio.runtime.systems.connections import Connections, StepExternal
@@ -86,7 +92,7 @@ class _Adapter:
             raise error
         cause = str(error) if isinstance(error, OperatorFailed) else f"{type(error).__name__}: {error}"
         place = f"pipeline {self._pipeline!r}, operator {self._name!r}, {where}"
-        cause += authored_frames(error)
+        cause += advice_for_code(error) + authored_frames(error)
         at = at or FailurePoint(self._name, action=where)
         raise OperatorFailed(cause, at, place=place, is_first=is_first) from error
 
@@ -142,7 +148,8 @@ class StatelessLogic(_Adapter):
     def generate(self, inset_id: str, held: Any, state: Mapping[str, Any]) -> Iterable[Output]:
         port, event = held
         try:
-            yield from self._generated(self._input(port, event), event)
+            in_files = written_in_files(self._operator, port, event)
+            yield from self._generated(self._input(port, event), event) if in_files is None else in_files
         except Exception as error:
             self._fail_at(error, port, event, inset_id, is_first=not self._has_generated)
         self._has_generated = True
@@ -202,11 +209,7 @@ class FrameLogic(StatelessLogic):
             known = state[SCHEMAS].setdefault(name, schema)
             if known != schema:
                 what = f"output port {name!r}" if self._operator.outputs else f"folder {self._operator}"
-                text = (
-                    f"{what} has had records with the columns {_columns(known)}, and now gets {_columns(schema)}: they have "
-                    "one schema for the whole run"
-                )
-                self._fail_at(OperatorFailed(text), port, event)
+                self._fail_at(_other_columns(what, known, schema), port, event)
         return super().assign(port, event, state)
 
     def generate(self, inset_id: str, held: Any, state: Mapping[str, Any]) -> Iterable[Output]:
@@ -224,6 +227,13 @@ class FrameLogic(StatelessLogic):
 
     def _outputs(self, port: str, event: Event) -> Outputs:
         return {} if isinstance(self._operator, DatasetWriter) else event.payload.then[Port(self._name, port)]
+
+
+def _other_columns(what: str, known: str, schema: str) -> OperatorFailed:
+    return OperatorFailed(
+        f"{what} has had records with the columns {_columns(known)}, and now gets {_columns(schema)}: they have one schema "
+        "for the whole run"
+    )
 
 
 def _columns(schema: str) -> str:
@@ -337,6 +347,40 @@ class StatefulLogic(_Adapter):
         self._has_generated = True
 
 
+class FrameWindowLogic(StatefulLogic):
+    """A window over datasets (ADR-84): an event is materialized before it comes, with how many records each window has."""
+
+    def assign(self, port: str, event: Event, state: dict[str, Any]) -> Mapping[str, Any]:
+        self._last = (port, event.event_id)
+        try:
+            with self._call("assign", port=port, event=event):
+                parts = self._assign_evaluated(port, event, event.payload, state)
+        except Exception as error:
+            self._fail_at(error, port, event, is_first=not self._assigned)
+        self._assigned += 1
+        return parts
+
+    def _assign_evaluated(self, port: str, event: Event, given: Evaluated, state: dict[str, Any]) -> Mapping[str, Any]:
+        known = state[SCHEMAS].setdefault(port, given.schema)
+        if known != given.schema:
+            raise _other_columns(f"input port {port!r}", known, given.schema)
+        if given.given is not None:
+            return dict(self._operator.assign(self._input(port, event), state))
+        dataset, records = given.materialized, given.windows.get(Port(self._name, port), {})
+        names = self._operator.window.joined(Arrival(port, event.event_id, records), state)
+        counts = [records[number] for number in sorted(records)] if records else [dataset.num_rows] * len(names)
+        return {name: self._part(port, dataset, count) for name, count in zip(names, counts, strict=True)}
+
+    def part(self, port: str, event: Event, inset_id: str) -> Any:
+        """Reference and name say it all: nothing is looked at."""
+        given = event.payload
+        return self._part(port, given, 0) if isinstance(given, Dataset) else super().part(port, event, inset_id)
+
+    def _part(self, port: str, dataset: Dataset, records: int) -> Any:
+        share = dataset.nbytes * records // max(dataset.num_rows, 1)
+        return self._operator.part_of(port, DatasetPart(dataset, share))
+
+
 def _open(insets: Sequence[str]) -> str:
     more = f" and {len(insets) - NAMED_INSETS:,} more" if len(insets) > NAMED_INSETS else ""
     return f"open Input Sets {', '.join(map(repr, insets[:NAMED_INSETS]))}{more}"
@@ -401,10 +445,11 @@ def specs_of(
                 lineage_in=frozenset(inside),
                 lineage_out=frozenset(outside),
                 lineage_starts=pipeline.lineage_starts(name),
-                asynchronous=operator.mode is ExecutionMode.EXECUTORS,
+                asynchronous=operator.mode is ExecutionMode.EXECUTORS or isinstance(operator, FrameWindowOperator),
                 reads_state=operator.reads_state,
                 stateless=isinstance(operator, StatelessOperator),
                 replayable=getattr(operator, "replayable", True),
+                forgets=forgets(operator),
                 port_order=tuple(operator.port_order),
                 sends_after_writes=operator.sends_after_writes,
                 evaluated=operator.mode is ExecutionMode.DATAFRAME,
@@ -426,6 +471,8 @@ def _logic(
 ) -> Logic | None:
     if isinstance(operator, Dispatcher):
         return DispatcherLogic(pipeline.name, name, operator, connections, routes_of)
+    if isinstance(operator, FrameWindowOperator):
+        return FrameWindowLogic(pipeline.name, name, operator, connections)
     if operator.mode is ExecutionMode.DATAFRAME and operator.inputs:
         return FrameLogic(pipeline.name, name, operator, connections)
     if isinstance(operator, StatelessOperator):

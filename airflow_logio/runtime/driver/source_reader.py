@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import queue
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
@@ -19,7 +20,7 @@ import pyarrow as pa
 from airflow_logio.authored_frames import authored_frames
 from airflow_logio.crash import CrashPoint, crash_here
 from airflow_logio.dataflow.operators import SourceBatch, SourceOperator
-from airflow_logio.dataflow.sources import ConnectedSource, RangeSource
+from airflow_logio.dataflow.sources import ConnectedSource, RangeSource, SparkSource
 from airflow_logio.dataflow.sources.ranges import END, START, is_empty
 from airflow_logio.dataflow.unavailability import advice
 from airflow_logio.errors import (
@@ -29,10 +30,12 @@ from airflow_logio.errors import (
     LogioError,
     LogUnavailable,
     OperatorFailed,
+    SourceChanged,
 )
-from airflow_logio.protocol.commit_queue import DiscardOrder, ReadOrder, SourceOrder
+from airflow_logio.protocol.commit_queue import DiscardOrder, ForgetOrder, ReadOrder, SourceOrder
 from airflow_logio.protocol.values import FIRST_EVENT_ID
 from airflow_logio.runtime.datasets.evaluated import Evaluated
+from airflow_logio.runtime.datasets.spark_effects import stored_events
 from airflow_logio.runtime.driver.evaluation import Evaluation
 from airflow_logio.runtime.driver.mailbox import Closed, Mailbox
 from airflow_logio.runtime.payloads.payload_store import EpochPayloads
@@ -68,11 +71,14 @@ class ReadBatch:
 
 
 @dataclass(frozen=True, slots=True)
-class ReadRange:
-    """The event of a range, evaluated."""
+class ReadFrame:
+    """The event of a range, or one of an effect that Spark has stored, evaluated; and the offset after it."""
 
     operator: str
     payload: Evaluated
+    records: int
+    next_offset: int
+    about: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +114,14 @@ class Discarded:
     action_id: int
 
 
+@dataclass(frozen=True, slots=True)
+class Forgotten:
+    """The external system has heard that it may forget what was read up to the end of a read action."""
+
+    operator: str
+    action_id: int
+
+
 class _Cut(Exception):
     """The group drains: the read under way is not wanted any more."""
 
@@ -115,7 +129,8 @@ class _Cut(Exception):
 class SourceReader:
     """`may_start` blocks until the source may read (a benchmark waits until all groups are ready).
 
-    Stores are discarded by a second thread: the first may be blocked in the external system for as long as that likes.
+    A second thread clears up what is used up: it discards stores, and tells the source what it may forget. The first one may
+    be blocked in the external system for as long as that likes.
     """
 
     def __init__(
@@ -146,7 +161,9 @@ class SourceReader:
         self._offset = 0
         self._refs: dict[int, str] = {}
         self._reads: queue.SimpleQueue[tuple[ReadOrder, threading.Event] | None] = queue.SimpleQueue()
-        self._used_up: queue.SimpleQueue[tuple[DiscardOrder, threading.Event] | None] = queue.SimpleQueue()
+        self._used_up: queue.SimpleQueue[tuple[DiscardOrder | ForgetOrder, threading.Event] | None] = (
+            queue.SimpleQueue()
+        )
         self._last_discard = threading.Event()
         """Set when every store that had to be discarded so far is gone."""
         self._last_discard.set()
@@ -155,17 +172,19 @@ class SourceReader:
         self._interrupted = threading.Event()
         """Set when nothing is to be read any more: on stopping, or when the read action under way was cut short."""
         self._reading_thread = self._thread("source", self._read_all)
-        self._discarding_thread: threading.Thread | None = None
+        self._clearing_thread: threading.Thread | None = None
 
     def ask(self, task: SourceOrder) -> None:
         """Tasks are begun in the order in which they are asked for: what is used up goes before more is stored."""
         if isinstance(task, ReadOrder):
             self._reads.put((task, self._last_discard))
             return
-        if self._discarding_thread is None:
-            self._discarding_thread = self._thread("discard", self._discard_all)
-        self._last_discard = threading.Event()
-        self._used_up.put((task, self._last_discard))
+        if self._clearing_thread is None:
+            self._clearing_thread = self._thread("clear", self._clear_all)
+        cleared = threading.Event()
+        if isinstance(task, DiscardOrder):
+            self._last_discard = cleared
+        self._used_up.put((task, cleared))
 
     def drain(self, *, cut_short: bool) -> None:
         """No further read action follows. `cut_short`: nothing more of the one under way is wanted, or it has no rest."""
@@ -176,17 +195,20 @@ class SourceReader:
     def stop(self, *, patience: float) -> FailurePoint | None:
         """The mailbox must be closed first: the threads may wait for room in it.
 
-        A read that is blocked in the external system is waited for `patience` seconds. If it does not answer, returns where
-        it is: the process must end then, because a rebuild would read a second time beside it.
+        A read (or `forget`) that is blocked in the external system is waited for `patience` seconds. If it does not answer,
+        returns where it is: the process must end then, because a rebuild would read a second time beside it.
         """
         self._stopping.set()
         self._interrupted.set()
         self._reads.put(None)
         self._used_up.put(None)
-        if self._discarding_thread is not None:
-            self._discarding_thread.join()
-        self._reading_thread.join(patience)
-        if not self._reading_thread.is_alive():
+        deadline = time.monotonic() + patience
+        threads = (
+            [self._reading_thread] if self._clearing_thread is None else [self._reading_thread, self._clearing_thread]
+        )
+        for thread in threads:
+            thread.join(max(0.0, deadline - time.monotonic()))
+        if not any(thread.is_alive() for thread in threads):
             return None
         log.warning("source %s: a read that does not answer is abandoned", self._name)
         return self._point()
@@ -216,11 +238,14 @@ class SourceReader:
                 return
             raise
 
-    def _discard_all(self) -> None:
+    def _clear_all(self) -> None:
         while (task := self._used_up.get()) is not None and not self._stopping.is_set():
-            used_up, discarded = task
-            self._discard(used_up)
-            discarded.set()
+            used_up, cleared = task
+            if isinstance(used_up, DiscardOrder):
+                self._discard(used_up)
+            else:
+                self._forget(used_up)
+            cleared.set()
 
     def _reporting(self, work: Callable[[], None]) -> None:
         try:
@@ -267,16 +292,15 @@ class SourceReader:
             return
         payloads, ref = self._store(), read.stored
         if ref is None:
-            purpose = f"effects/{self._name}/{read.action_id}"
-            stored, records = self._replayed(what, lambda: store_effect(payloads, purpose, self._read(read.action, 0)))
-            ref = self._refs[read.action_id] = str(stored)
+            ref, records = self._replayed(what, lambda: self._stored(payloads, read))
+            self._refs[read.action_id] = ref
             end = None if records else self._end(read.action)
             self._mailbox.put_input(Stored(self._name, ref, records, end), 0)
             if end is not None:
                 return
         self._refs[read.action_id] = ref
         where = f"the stored effect of read action {read.action_id} of source {self._name!r}"
-        self._replayed(what, lambda: self._bring(stored_batches(payloads, where, ref, self._offset)))
+        self._replayed(what, lambda: self._bring_stored(payloads, where, ref, read.action_id))
         self._mailbox.put_input(HandedOver(self._name), 0)
         if not self._draining.is_set():
             self._mailbox.put_input(self._end(read.action), 0)
@@ -287,15 +311,53 @@ class SourceReader:
         assert evaluation is not None, f"{self._name} has ranges, and nothing evaluates them"
         if not read.offset and not is_empty(action):
             crash_here(CrashPoint.BEFORE_READ)
-            payload = self._replayed(
-                what,
-                lambda: evaluation.range(self._name, self._params, action[START], action[END], read.action_id),
-            )
+            payload = self._replayed(what, lambda: self._evaluated(evaluation, action, read.action_id))
             crash_here(CrashPoint.AFTER_READ)
             self._check_wanted()
-            self._mailbox.put_input(ReadRange(self._name, payload), 0)
+            self._mailbox.put_input(ReadFrame(self._name, payload, payload.num_rows, 1), 0)
             self._offset = 1
         self._mailbox.put_input(self._end(action), 0)
+
+    def _evaluated(self, evaluation: Evaluation, action: Mapping[str, Any], number: int) -> Evaluated:
+        """The event of a range that did not change while Spark read it. Raises `SourceChanged`, and as `Evaluation.range`."""
+        operator, start, end = self._operator, action[START], action[END]
+        assert isinstance(operator, RangeSource)
+        with self._connections.calls.call("observed", self._point()):
+            before = operator.observed(self._params, start, end)
+        payload = evaluation.range(self._name, self._params, start, end, number)
+        with self._connections.calls.call("observed", self._point()):
+            after = operator.observed(self._params, start, end)
+        if after != before:
+            raise SourceChanged(
+                f"{self._where()}: the range from {start} to {end} was changed while it was read: it was {before}, and is "
+                f"{after}. Nothing of it was used: put it back as it was, or start a fresh run"
+            )
+        return payload
+
+    def _stored(self, payloads: EpochPayloads, read: ReadOrder) -> tuple[str, int]:
+        """Step 2.a: the reference of the whole effect, and its records."""
+        if isinstance(self._operator, SparkSource):
+            assert self._evaluation is not None, f"{self._name} reads DataFrames, and nothing evaluates them"
+            crash_here(CrashPoint.BEFORE_READ)
+            found = self._evaluation.effect(self._name, self._params, read.action_id)
+            self._check_wanted()
+            return found
+        purpose = f"effects/{self._name}/{read.action_id}"
+        reference, records = store_effect(payloads, purpose, self._read(read.action, 0))
+        return str(reference), records
+
+    def _bring_stored(self, payloads: EpochPayloads, where: str, ref: str, action_id: int) -> None:
+        """Step 2.c, as `_bring`."""
+        if not isinstance(self._operator, SparkSource):
+            self._bring(stored_batches(payloads, where, ref, self._offset))
+            return
+        assert self._evaluation is not None
+        for event in stored_events(payloads, where, ref, self._offset):
+            self._check_wanted()
+            payload = self._evaluation.stored(self._name, action_id, event)
+            records = event.next_offset - event.first
+            self._mailbox.put_input(ReadFrame(self._name, payload, records, event.next_offset, event.about), 0)
+            self._offset = event.next_offset
 
     def _bring(self, batches: Iterator[SourceBatch]) -> None:
         """Hand over the batches, starting after the last one that was handed over: a replay resumes there."""
@@ -363,6 +425,34 @@ class SourceReader:
         self._store().remove([ref])
         crash_here(CrashPoint.AFTER_DROP)
         self._mailbox.put(Discarded(self._name, used_up.action_id))
+
+    def _forget(self, used_up: ForgetOrder) -> None:
+        operator, point = (
+            self._operator,
+            FailurePoint(self._name, action=f"forget() of read action {used_up.action_id}"),
+        )
+        assert isinstance(operator, RangeSource)
+
+        def told() -> None:
+            with self._connections.calls.call("forget", point):
+                operator.forget(self._params, used_up.action[END])
+
+        crash_here(CrashPoint.BEFORE_FORGET)
+        what, seconds = f"telling source {self._name} what it may forget", self._connections.replay_seconds
+        try:
+            replay(what, told, seconds, self._stopping, operator.unavailable)
+        except Exception as error:
+            if self._stopping.is_set():
+                raise Closed from None
+            if isinstance(error, LogioError):
+                raise
+            cause = f"{type(error).__name__}: {error}{advice(error, f'source {self._name!r}')}{authored_frames(error)}"
+            failure = OperatorFailed(cause, point, place=f"pipeline {self._connections.pipeline!r}, {point}")
+            failure.__cause__ = error
+            self._failed(failure)
+            raise Closed from error
+        crash_here(CrashPoint.AFTER_FORGET)
+        self._mailbox.put(Forgotten(self._name, used_up.action_id))
 
     def _store(self) -> EpochPayloads:
         if self._payloads is None:

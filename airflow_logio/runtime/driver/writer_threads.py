@@ -8,20 +8,15 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 
 from airflow_logio.dataflow.action_writers import ActionWriter
-from airflow_logio.dataflow.dataset_writer import DatasetWriter
 from airflow_logio.dataflow.operators import Operator
-from airflow_logio.errors import SparkLost
 from airflow_logio.protocol.replicas import slot_of
-from airflow_logio.protocol.write_queue import Applied, WriteQueue, WriterKey, WriteStep
+from airflow_logio.protocol.write_queue import Applied, Compared, WriteQueue, WriterKey, WriteStep
 from airflow_logio.protocol.writes import PendingWrite
-from airflow_logio.runtime.datasets.publishing import Copies, DatasetTarget, copied_by_spark
-from airflow_logio.runtime.driver.spark_session import SparkSessions
+from airflow_logio.runtime.driver.write_executors import Executors
 from airflow_logio.runtime.payloads.bodies import Bodies
-from airflow_logio.runtime.systems.connections import Connections
-from airflow_logio.runtime.systems.execution import IdempotentExecutor, WriteExecutor, executor_of
+from airflow_logio.runtime.systems.execution import WriteExecutor
 
 
 class WriterThread:
@@ -33,7 +28,7 @@ class WriterThread:
         writer: ActionWriter,
         executor: WriteExecutor,
         bodies: Bodies,
-        done: Callable[[Applied], None],
+        done: Callable[[Applied | Compared], None],
         failed: Callable[[BaseException], None],
     ) -> None:
         self._bodies = bodies
@@ -41,16 +36,22 @@ class WriterThread:
         self._executor = executor
         self._done = done
         self._failed = failed
-        self._queue = WriteQueue(operator, writer.connection)
+        self._queue = WriteQueue(operator, writer.connection, compares=executor.compares)
         self._stopping = threading.Event()
         self._changed = threading.Condition()
         self._thread = threading.Thread(target=self._run, name=f"logio-writer-{operator}", daemon=True)
         self._thread.start()
 
-    def add(self, writes: Sequence[PendingWrite], *, recovered: bool = False) -> None:
+    def add(self, writes: Sequence[PendingWrite], *, recovered: bool = False, log_end: int = 0) -> None:
         """Hand over actions that are in the log; `recovered` ones were there when the group was rebuilt (Algorithm 8)."""
         with self._changed:
-            self._queue.add(writes, recovered=recovered)
+            self._queue.add(writes, recovered=recovered, log_end=log_end)
+            self._changed.notify_all()
+
+    def release(self) -> None:
+        """The log knows that the marker was compared with it."""
+        with self._changed:
+            self._queue.release()
             self._changed.notify_all()
 
     def is_idle(self) -> bool:
@@ -68,18 +69,20 @@ class WriterThread:
         with self._changed:
             self._queue.settle(applied)
 
-    def stop(self) -> None:
-        """Join: after this returns, the thread writes nothing any more."""
+    def stop(self) -> threading.Thread:
+        """Nothing more is begun. What is under way ends, and the thread with it: the thread is to be joined."""
         with self._changed:
             self._stopping.set()
             self._changed.notify_all()
-        self._thread.join()
+        return self._thread
 
     def _run(self) -> None:
         try:
             while self._take():
                 while (step := self._queue.wants) is not None:
-                    self._apply() if step is WriteStep.APPLY else self._report()
+                    if step is WriteStep.WAIT and not self._is_released():
+                        return
+                    self._take_step(step)
         except BaseException as error:
             self._failed(error)
         finally:
@@ -89,6 +92,29 @@ class WriterThread:
         with self._changed:
             self._changed.wait_for(lambda: self._queue.pending or self._stopping.is_set())
             return not self._stopping.is_set() and bool(self._queue.take(self._actions_at_once))
+
+    def _take_step(self, step: WriteStep) -> None:
+        match step:
+            case WriteStep.COMPARE:
+                self._compare()
+            case WriteStep.APPLY:
+                self._apply()
+            case WriteStep.REPORT:
+                self._report()
+
+    def _is_released(self) -> bool:
+        """Wait for it. False if the thread is to end."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._queue.wants is not WriteStep.WAIT or self._stopping.is_set())
+            return self._queue.wants is not WriteStep.WAIT
+
+    def _compare(self) -> None:
+        writes, log_end = [self._bodies.loaded(write) for write in self._queue.taken], self._queue.log_end
+        assert log_end is not None
+        self._executor.compare(writes, log_end, self._stopping)
+        with self._changed:
+            compared = self._queue.compared()
+        self._done(compared)
 
     def _apply(self) -> None:
         writes = [self._bodies.loaded(write) for write in self._queue.taken]
@@ -105,39 +131,21 @@ class WriterThread:
 def writer_threads(
     members: Mapping[str, Operator],
     slots: Mapping[int, int] | None,
-    connections: Connections,
+    executors: Executors,
     bodies: Bodies,
-    sessions: SparkSessions,
-    done: Callable[[Applied], None],
+    done: Callable[[Applied | Compared], None],
     failed: Callable[[BaseException], None],
-    job_group: str,
 ) -> dict[WriterKey, WriterThread]:
-    """The writer threads of an epoch, whose Spark jobs are those of `job_group`; they start at once.
+    """The writer threads of an epoch; they start at once.
 
     `slots` → how often they have moved; None for a group that is not replicated.
     """
     threads = {}
     for name, operator in members.items():
         if isinstance(operator, ActionWriter):
-            if isinstance(operator, DatasetWriter):
-                target = DatasetTarget(operator, bodies.dataset, partial(_copied, sessions, job_group))
-                executor: WriteExecutor = IdempotentExecutor(name, operator, target, connections)
-            else:
-                executor = executor_of(name, operator, connections, _moves(name, slots))
+            executor = executors.of(name, operator, _moves(name, slots))
             threads[name, operator.connection] = WriterThread(name, operator, executor, bodies, done, failed)
     return threads
-
-
-def _copied(sessions: SparkSessions, job_group: str, description: str, copies: Copies) -> None:
-    """`copied_by_spark`, its errors told apart. Raises `SparkLost`, `OSError`, and what the job raises."""
-    try:
-        copied_by_spark(sessions.get(), job_group, description, copies)
-    except OSError:
-        raise
-    except Exception as error:
-        if sessions.is_lost(error):
-            raise SparkLost(f"Spark ended while it copied files of {description}: {error}") from error
-        raise OSError(f"files could not be copied: {error}") from error
 
 
 def _moves(operator: str, slots: Mapping[int, int] | None) -> int:

@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_logio.errors import ConfigurationError, LineageUnknown
+from airflow_logio.protocol.replicas import slot_of
 from airflow_logio.protocol.values import Kind, Port
 from airflow_logio.runtime.figures.lineage_records import Load
 from airflow_logio.runtime.systems.arrow import decode
@@ -27,7 +28,9 @@ class Holding:
     """The events of one port of the log that hold the records, and what could not be searched."""
 
     port: Port
-    """As the log names it: a lineage query takes it."""
+    """As its author named it."""
+    place: Port
+    """As the log names it: a lineage query takes it. Inside of a replicated group each slot has a port of its own."""
     records: Mapping[int, int]
     """Event id → how many of its records have the values; without events that have none."""
     searched: int
@@ -37,8 +40,13 @@ class Holding:
 
     @property
     def gone(self) -> int:
-        """Events that may have held such records, and whose records are not in the log any more."""
+        """Events that may have held such records, and that retention has removed, records and lineage together."""
         return self.sent - self.searched
+
+    @property
+    def slot(self) -> int | None:
+        """The slot that numbered the events, if no Merger did."""
+        return slot_of(self.place.operator)
 
 
 def events_holding(
@@ -51,18 +59,21 @@ def events_holding(
     `LineageUnknown` for a port in no scope, for a column that no searched event has and for a value that its type cannot
     have; `LogInconsistent` for damaged records, and `ConfigurationError` for records in the payload store without `load`.
     """
-    ports = CapturedPorts(run).places(port)
+    ports = CapturedPorts(run)
+    places = ports.places(port)
     with store.lineage(run) as log:
-        found = [_search(log, place, values, load) for place in ports]
+        found = [_search(log, place, ports.authored.seen(place), values, load) for place in places]
     return found
 
 
-def _search(log: LineageLog, port: Port, values: Mapping[str, str], load: Load | None) -> Holding:
+def _search(log: LineageLog, place: Port, port: Port, values: Mapping[str, str], load: Load | None) -> Holding:
+    slot = slot_of(place.operator)
+    told = str(port) if slot is None else f"{port} in slot {slot}"
     matching: dict[int, int] = {}
     searched, has_columns = 0, False
     columns: list[str] = []
-    for event_id, stored in _bodies(log, port):
-        where = f"event {event_id} of {port}"
+    for event_id, stored in _bodies(log, place):
+        where = f"event {event_id} of {told}"
         header = decode_header(where, stored.header, stored.body, stored.ref)
         if header.kind is not Kind.DATA:
             continue
@@ -75,8 +86,8 @@ def _search(log: LineageLog, port: Port, values: Mapping[str, str], load: Load |
         columns = columns or table.column_names
     if columns and not has_columns:
         missing = next(name for name in values if name not in columns)
-        raise LineageUnknown(f"the events of {port} have no column {missing!r}; they have {', '.join(columns)}")
-    return Holding(port, matching, searched, log.sent(port))
+        raise LineageUnknown(f"the events of {told} have no column {missing!r}; they have {', '.join(columns)}")
+    return Holding(port, place, matching, searched, log.sent(place))
 
 
 def _bodies(log: LineageLog, port: Port) -> Iterator[tuple[int, StoredBody]]:

@@ -10,9 +10,14 @@ from airflow_logio.protocol.states import CONCLUDED, ENDED, LAUNCHING, GroupStat
 from airflow_logio.runtime.figures.run_summary import Outcome
 from airflow_logio.store.records import GroupStatus, Run, Supervision, SupervisorRecord
 
+WAITING = "waiting for a person"
 LEFT_SECONDS = 30.0
 """A process that supervises a run of `logio run` notes its looks far more often than that (`LocalRun`)."""
+MISSING_SECONDS = 60.0
+"""After this long without a look another supervisor is missing: it notes its looks every few seconds, and a recovery takes
+some."""
 _STARTING = (GroupState.NEW, GroupState.DEAD)
+_STOPPED = (GroupState.PARKED, GroupState.HALTED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,17 +42,49 @@ def condition_of_run(
         if GroupState.PARKED in states:
             return RunCondition("parked", f"mend the cause, then `{retry}` (with changed code: `--code new`)")
         return RunCondition("halted", f"`{retry}` continues it")
-    return _going_on(run, groups, at, looked, retry)
+    if run.spec.supervision is not Supervision.PROCESS:
+        return _of_airflow(run, groups, at, looked)
+    return _of_a_terminal(run, groups, at, looked, retry)
 
 
-def _going_on(
+def _of_a_terminal(
     run: Run, groups: Sequence[GroupStatus], at: float, looked: SupervisorRecord | None, retry: str
 ) -> RunCondition:
     if not is_left(run, looked, at):
         return RunCondition(run.state.value)
     if all(_stands_still(group, run.spec.lease, at) for group in groups):
-        return RunCondition("waiting for a person", f"nobody runs it; `{retry}` continues it")
+        return RunCondition(WAITING, f"nobody runs it; `{retry}` continues it")
     return RunCondition(run.state.value, f"nobody supervises it; `{retry}` does")
+
+
+def _of_airflow(run: Run, groups: Sequence[GroupStatus], at: float, looked: SupervisorRecord | None) -> RunCondition:
+    """A run that nobody supervises: which groups wait for what, as far as the log knows; it knows nothing of tasks."""
+    if not is_unsupervised(run, looked, at):
+        return RunCondition(run.state.value)
+    uid, dag_run = run.uid[:8], run.spec.key.dag_run_id
+    still = [group for group in groups if _stands_still(group, run.spec.lease, at)]
+    stopped, new = _named(still, _STOPPED), _named(still, (GroupState.NEW,))
+    lost = [group for group in still if group.state not in (*ENDED, GroupState.NEW)]
+    steps = []
+    if lost or len(still) < len(groups):
+        by = "unpause the recovery DAG" if run.spec.supervision is Supervision.DAG else "clear task `supervise`"
+        steps.append(f"nobody supervises it: {by} (DAG run {dag_run}), or `logio tend {uid}`")
+    if stopped:
+        steps.append(f"{stopped}: mend the cause, then clear the task, or `logio retry {uid}`")
+    if new:
+        steps.append(f"{new}: launched by no task of DAG run {dag_run} yet")
+    waits = len(still) == len(groups) and (lost or stopped)
+    word = WAITING if waits else run.state.value
+    return RunCondition(word, "; ".join(steps) or f"task `finish_run` of DAG run {dag_run} finishes it")
+
+
+def _named(groups: Sequence[GroupStatus], states: Sequence[GroupState]) -> str:
+    return ", ".join(f"{group.group} {group.state.value}" for group in groups if group.state in states)
+
+
+def is_unsupervised(run: Run, looked: SupervisorRecord | None, at: float) -> bool:
+    """Whether nothing looks for the failed groups of a run of Airflow that has gone on for a while."""
+    return at - run.created_at > MISSING_SECONDS and (looked is None or looked.age_seconds > MISSING_SECONDS)
 
 
 def is_left(run: Run, looked: SupervisorRecord | None, at: float) -> bool:

@@ -8,6 +8,7 @@ from enum import StrEnum
 from typing import Any
 
 from airflow_logio.dataflow.pipeline import Pipeline
+from airflow_logio.protocol.replicas import base_operator, slot_of
 from airflow_logio.protocol.states import GroupState
 from airflow_logio.runtime.figures.authored_figures import ports_seen
 from airflow_logio.store.port import LogStore
@@ -97,10 +98,11 @@ def driver_json(driver: DriverRecord) -> dict[str, Any]:
 
 
 def quarantined_json(one: QuarantinedInputSet) -> dict[str, Any]:
-    """An Input Set that is set aside."""
+    """An Input Set that is set aside, under its author's names; of a replicated group each slot has Input Sets of its own."""
     return {
         "group": one.group,
-        "operator": one.operator,
+        "operator": base_operator(one.operator),
+        "slot": slot_of(one.operator),
         "input_set": one.inset_id,
         "error": one.error,
         "since": one.since,

@@ -57,13 +57,13 @@ def take_new(store: LogStore, run: Run, group: str, loaded: Loaded, *, by: str) 
     )
 
 
-def load_kept(store: LogStore, run: Run, load_current: Callable[[], Loaded]) -> Loaded:
-    """The pipeline of a run as its newest drivers have it. What is installed or in the folder by now counts only if it is the
-    same, or if the log keeps no code of the run.
+def load_kept(store: LogStore, run: Run, load_current: Callable[[], Loaded], number: int) -> Loaded:
+    """The pipeline of a run as drivers have it whose claim says this number of its code. What is installed or in the folder
+    by now counts only if it is the same, or if the log keeps no code of the run.
 
     The reference that is returned is that of `load_current`, if it can be loaded. Raises `ConfigurationError`.
     """
-    kept = store.patience.call("reading the code of the run", lambda: _newest(store, run))
+    kept = store.patience.call("reading the code of the run", lambda: store.code(run.run_id, number))
     if kept.digest is None or kept.archive is None:
         return load_current()
     recorded = bundle.parse_ref(run.spec.pipeline_ref, Path(run.spec.bundle_root))
@@ -78,15 +78,29 @@ def load_kept(store: LogStore, run: Run, load_current: Callable[[], Loaded]) -> 
         raise _missing(run, recorded, str(error)) from error
 
 
+def newest(store: LogStore, run: Run) -> int:
+    """The number of the code that was taken last, for any group; 0 if none was."""
+    changes = store.patience.call("reading the code of the run", lambda: store.code_changes(run.run_id))
+    return max((change.number for change in changes), default=0)
+
+
+def own_pipeline(store: LogStore, run: Run, ref: PipelineRef, number: int, instead: Pipeline) -> Pipeline:
+    """The pipeline of the code with this number; `instead` where the log keeps no copy that could be loaded.
+
+    The names of groups are the same in both: so is the graph. Raises `ConfigurationError`.
+    """
+    kept = store.code(run.run_id, number)
+    try:
+        return _loaded(_unpacked(kept), ref)
+    except LogInconsistent:  # `code_for` says what to do, or has found it elsewhere
+        return instead
+
+
 def _digest(ref: PipelineRef) -> str:
     module = sys.modules[ref.module]
     if module not in _DIGESTS:
         _DIGESTS[module] = collect(ref).digest
     return _DIGESTS[module]
-
-
-def _newest(store: LogStore, run: Run) -> KeptCode:
-    return store.code(run.run_id, max((change.number for change in store.code_changes(run.run_id)), default=0))
 
 
 def _unpacked(kept: KeptCode) -> CodeBundle:

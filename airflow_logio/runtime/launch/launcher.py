@@ -24,7 +24,7 @@ from airflow_logio.runtime.launch.bundle import PipelineRef, has_frames, needs_s
 from airflow_logio.runtime.launch.code_bundle import CodeBundle
 from airflow_logio.runtime.launch.driver_config import DriverConfig
 from airflow_logio.runtime.launch.driver_log import LOG_NAME
-from airflow_logio.runtime.launch.kept_code import code_for
+from airflow_logio.runtime.launch.kept_code import code_for, own_pipeline
 from airflow_logio.runtime.launch.processes import APPLICATION
 from airflow_logio.runtime.launch.spark_submit import SparkSettings
 from airflow_logio.runtime.payloads import payload_root
@@ -151,6 +151,9 @@ class LaunchContext:
     """Root of the payload store as the deployment configures it; by default that of the log, if it has one."""
     end_old_drivers: bool = True
     """Off only in tests of zombies: fencing alone must hold."""
+    code: int = 0
+    """The number of the code that `pipeline` is of. A group that has another one gets Spark properties and environment of its
+    own."""
 
 
 def launch_group(
@@ -175,8 +178,7 @@ def launch_group(
             f"group {group!r} was claimed by another process: incarnation {status.incarnation}, expected {expected}"
         )
     check_claim(group, status.state, by_user=by_user)
-    environment = environment_of(context.pipeline, context.settings)
-    code = code_for(context.store, context.run, context.ref, status.code)
+    own = _own(context, status.code)
     if context.store.ends_old_driver_first:
         _end_old_driver(context, status)
     claim = context.store.claim(
@@ -184,24 +186,24 @@ def launch_group(
     )
     if not context.store.ends_old_driver_first:
         _end_old_driver(context, status)
-    config = DriverConfig(
-        context.log_url,
-        claim,
-        context.ref.module,
-        context.ref.attr,
-        str(context.ref.bundle_root),
-        dict(context.connections),
-        payload_root(context.log_url, context.payloads),
-        needs_spark(context.pipeline, group),
-        environment,
-    )
-    spark, frames = context.pipeline.group_of(group).spark, has_frames(context.pipeline, group)
-    conf = context.settings.effective_conf(spark, frames=frames)
     try:
         if claim.code != status.code:  # a person has just taken other code
-            code = code_for(context.store, context.run, context.ref, claim.code)
-        log.info("group %s, incarnation %d: code %d, digest %s", group, claim.incarnation, claim.code, code.digest)
-        launched = context.launcher.launch(claim, config, context.settings, conf, code)
+            own = _own(context, claim.code)
+        config = DriverConfig(
+            context.log_url,
+            claim,
+            context.ref.module,
+            context.ref.attr,
+            str(context.ref.bundle_root),
+            dict(context.connections),
+            payload_root(context.log_url, context.payloads),
+            needs_spark(own.pipeline, group),
+            own.environment,
+        )
+        spark, frames = own.pipeline.group_of(group).spark, has_frames(own.pipeline, group)
+        conf = context.settings.effective_conf(spark, frames=frames)
+        log.info("group %s, incarnation %d: code %d, digest %s", group, claim.incarnation, claim.code, own.code.digest)
+        launched = context.launcher.launch(claim, config, context.settings, conf, own.code)
     except Exception as error:
         context.store.declare_dead(_ref(claim), f"launch failed: {error}")
         raise
@@ -209,6 +211,24 @@ def launch_group(
     if not claim.recovery:
         _tidy_up(context)
     return claim
+
+
+@dataclass(frozen=True, slots=True)
+class _Own:
+    """What a driver is launched with that depends on the code of its group."""
+
+    code: CodeBundle
+    pipeline: Pipeline
+    environment: Mapping[str, str]
+
+
+def _own(context: LaunchContext, number: int) -> _Own:
+    """Raises `ConfigurationError`."""
+    code = code_for(context.store, context.run, context.ref, number)
+    pipeline = context.pipeline
+    if number != context.code:
+        pipeline = own_pipeline(context.store, context.run, context.ref, number, pipeline)
+    return _Own(code, pipeline, environment_of(pipeline, context.settings))
 
 
 def _tidy_up(context: LaunchContext) -> None:

@@ -6,6 +6,7 @@ import logging
 import os
 import signal
 import socket
+import time
 from pathlib import Path
 
 import psutil
@@ -18,6 +19,7 @@ APPLICATION = Path(__file__).parents[1] / "application" / "logio_driver.py"
 """What spark-submit runs; drivers are recognized by its name in their command line."""
 
 START_TIME_TOLERANCE_SECONDS = 0.05
+_POLL_SECONDS = 0.02
 _STOPPED = (psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP)
 
 
@@ -142,8 +144,12 @@ def end(identity: DriverIdentity, timeout: float = 10.0) -> bool:
     if denied:
         log.warning("%d process(es) of driver %d belong to another user, and are only fenced", denied, identity.pid)
         return False
-    _, alive = psutil.wait_procs(left, timeout=timeout)
-    return not alive
+    deadline = time.monotonic() + timeout
+    while psutil.wait_procs(left, timeout=_POLL_SECONDS)[1] and driver_processes(identity):
+        # What its parent has not waited for is dead, and stays in the table of processes: only a child of ours goes here.
+        if time.monotonic() > deadline:
+            return False
+    return True
 
 
 def _children(process: psutil.Process) -> list[psutil.Process]:

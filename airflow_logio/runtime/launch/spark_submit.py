@@ -40,9 +40,8 @@ INHERITED = (
 """The environment of a driver: these variables, and those that a launch adds. None are Airflow's, whose settings hold
 secrets."""
 
-LOCAL_JAVA_OPTIONS = (
-    "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Xms96m -Xmn64m -XX:MinHeapFreeRatio=10 -XX:MaxHeapFreeRatio=20"
-)
+_LITTLE_MEMORY = "-XX:+UseSerialGC -Xms96m -Xmn64m -XX:MinHeapFreeRatio=10 -XX:MaxHeapFreeRatio=20"
+LOCAL_JAVA_OPTIONS = f"-XX:TieredStopAtLevel=1 {_LITTLE_MEMORY}"
 """A driver that is one JVM of several on a machine: little memory, little compilation."""
 
 
@@ -65,6 +64,9 @@ FRAMES_CONF: Mapping[str, str] = {
     "spark.sql.adaptive.enabled": "true",
 }
 """More defaults, of drivers that evaluate chains of DataFrames."""
+
+LOCAL_FRAMES_JAVA_OPTIONS = _LITTLE_MEMORY
+"""Such a driver's JVM is where the records are: code that is compiled well pays for itself within an event."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +113,7 @@ class SparkSettings:
                 "spark.driver.host": "127.0.0.1",
                 "spark.driver.bindAddress": "127.0.0.1",
                 "spark.sql.shuffle.partitions": "2",
-                "spark.driver.extraJavaOptions": LOCAL_JAVA_OPTIONS,
+                "spark.driver.extraJavaOptions": LOCAL_FRAMES_JAVA_OPTIONS if frames else LOCAL_JAVA_OPTIONS,
             }
         return {**conf, **group_conf, **self.conf, **(FRAMES_SAFETY if frames else {})}
 

@@ -44,11 +44,13 @@ def run_spec(
     payloads: str | None = None,
     supervision: Supervision = Supervision.PROCESS,
     code: CodeBundle | None = None,
+    spark: Mapping[str, Any] | None = None,
 ) -> RunSpec:
     """The description of a run, checked: parameters, connections (name → connection id), readable sources.
 
     `replay_seconds` is by default `REPLAY_SECONDS`. `payloads` is the root of the deployment's payload store
     (`payload_root`); it is not part of the description. `code` is what drivers will import: give it to `start_run`, too.
+    `spark` is kept for later launches; it holds no secrets.
 
     Raises `ConfigurationError` or `PipelineDefinitionError`, naming what is wrong.
     """
@@ -89,6 +91,7 @@ def run_spec(
         supervision=supervision,
         replicated=replicated_shapes(pipeline),
         code_digest=None if code is None else code.digest,
+        spark=dict(spark or {}),
     )
 
 

@@ -58,6 +58,12 @@ class Bodies:
             raise ConfigurationError(_no_store(where, ref))
         return self._payloads.dataset(where, ref)
 
+    def own(self, where: str, purpose: str, dataset: Dataset) -> Dataset:
+        """As `EpochPayloads.own`."""
+        if self._payloads is None:
+            raise ConfigurationError(_no_store(where, str(dataset.reference)))
+        return self._payloads.own(where, purpose, dataset)
+
     def remove(self, refs: Iterable[str]) -> None:
         """Remove the bodies that garbage collection has taken out of the log."""
         if self._payloads is not None:
@@ -83,6 +89,12 @@ def _no_store(where: str, ref: str) -> str:
 def is_dataset(where: str, ref: str | None, body: bytes | None) -> bool:
     """Whether the body of `where` is a dataset."""
     return ref is not None and not body and is_manifest(Reference.parse(where, ref).path)
+
+
+def dataset_of(payload: Any) -> Dataset | None:
+    """The dataset of an event's payload; None if it is a table."""
+    found = payload if isinstance(payload, Dataset) else getattr(payload, "dataset", None)
+    return found if isinstance(found, Dataset) else None
 
 
 def table_of(payload: Any) -> pa.Table:

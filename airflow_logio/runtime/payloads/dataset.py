@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import pyarrow as pa
 
@@ -17,6 +18,9 @@ from airflow_logio.store.rules.payload_references import Reference
 
 MAX_TABLE_BYTES = 256 * 2**20
 """The largest dataset, in bytes of its files, that a driver takes into its memory as one table."""
+BATCH_RECORDS = 20_000
+BATCH_BYTES = 16 * 2**20
+"""The most that is in memory of a dataset that is read in batches, before it is converted; one record may be larger."""
 
 
 @dataclass(frozen=True)
@@ -41,26 +45,33 @@ class Dataset:
     def paths(self) -> Sequence[str]:
         """The absolute paths of its files, after a look at each. Raises as `check`."""
         self.check()
+        return self.file_paths()
+
+    def file_paths(self) -> Sequence[str]:
+        """The absolute paths of its files; nobody looks at them."""
         return [self._path(file) for file in self.manifest.files]
 
     def check(self) -> None:
         """Compare files with the manifest: bytes and footer. Raises `LogInconsistent`, `LogUnavailable`."""
         for file in self.manifest.files:
-            path = self._path(file)
-            try:
-                size = os.path.getsize(path)
-                footer = footer_checksum(path, size) if size == file.size else None
-            except FileNotFoundError:
-                raise LogInconsistent(
-                    f"the dataset of {self.where} has lost a file: {path} is missing. Put it back, or start a fresh run"
-                ) from None
-            except OSError as error:
-                raise LogUnavailable(f"the payload store {self.root}: {type(error).__name__}: {error}") from error
-            if footer != file.footer:
-                raise LogInconsistent(
-                    f"the dataset of {self.where} is damaged: {path} is not the file that its manifest names "
-                    f"({file.size:,} bytes, footer {file.footer:08x}). Put that back, or start a fresh run"
-                )
+            self._check(file)
+
+    def _check(self, file: DataFile) -> None:
+        path = self._path(file)
+        try:
+            size = os.path.getsize(path)
+            footer = footer_checksum(path, size) if size == file.size else None
+        except FileNotFoundError:
+            raise LogInconsistent(
+                f"the dataset of {self.where} has lost a file: {path} is missing. Put it back, or start a fresh run"
+            ) from None
+        except OSError as error:
+            raise LogUnavailable(f"the payload store {self.root}: {type(error).__name__}: {error}") from error
+        if footer != file.footer:
+            raise LogInconsistent(
+                f"the dataset of {self.where} is damaged: {path} is not the file that its manifest names "
+                f"({file.size:,} bytes, footer {file.footer:08x}). Put that back, or start a fresh run"
+            )
 
     @cached_property
     def table(self) -> pa.Table:
@@ -82,14 +93,79 @@ class Dataset:
             try:
                 table = pq.read_table(path, page_checksum_verification=True, partitioning=None)
             except (pa.ArrowException, OSError) as error:
-                raise LogInconsistent(f"the dataset of {self.where} is damaged: {path}: {error}") from error
-            if table.num_rows != file.records:
-                raise LogInconsistent(
-                    f"the dataset of {self.where} is damaged: {path} has {table.num_rows:,} records, its manifest says "
-                    f"{file.records:,}"
-                )
+                raise self._damaged(path, str(error)) from error
+            self._check_records(file, table.num_rows)
             tables.append(table.cast(schema))
         return uniform(pa.concat_tables(tables))
 
+    # --- in batches: a `systems.stored_records.StoredRecords` ---------------------------------------------------------
+
+    def counts(self) -> Sequence[int]:
+        """The records of each file."""
+        return [file.records for file in self.manifest.files]
+
+    def empty(self) -> pa.Table:
+        """No records, of the types that `batches` gives."""
+        return uniform(self.manifest.arrow_schema().empty_table())
+
+    def batches(self, number: int | None = None) -> Iterator[tuple[int, pa.Table]]:
+        """The records in tables of bounded size, in the order of the files, each with the number of records before it.
+
+        Of file `number` only, if one is given. When a file ends, it has had the records that its manifest says. Raises as
+        `check`, and `OperatorFailed` as `table`.
+        """
+        first = 0
+        for place, file in enumerate(self.manifest.files):
+            if number in (None, place):
+                yield from self._batches_of(file, first)
+            first += file.records
+
+    def _batches_of(self, file: DataFile, first: int) -> Iterator[tuple[int, pa.Table]]:
+        import pyarrow.parquet as pq
+
+        self._check(file)
+        path, schema, found = self._path(file), self.manifest.arrow_schema(), 0
+        try:
+            # Neither whole row groups nor whole columns are fetched ahead.
+            with pq.ParquetFile(path, page_checksum_verification=True, pre_buffer=False, buffer_size=2**20) as opened:
+                size = _batch_records(opened.metadata)
+                for batch in opened.iter_batches(batch_size=size, use_threads=False):
+                    yield first + found, uniform(pa.Table.from_batches([batch]).cast(schema))
+                    found += batch.num_rows
+        except (pa.ArrowException, OSError) as error:
+            raise self._damaged(path, str(error)) from error
+        self._check_records(file, found)
+
+    def _check_records(self, file: DataFile, found: int) -> None:
+        if found != file.records:
+            raise self._damaged(self._path(file), f"it has {found:,} records, its manifest says {file.records:,}")
+
+    def _damaged(self, path: str, how: str) -> LogInconsistent:
+        return LogInconsistent(f"the dataset of {self.where} is damaged: {path}: {how}")
+
     def _path(self, file: DataFile) -> str:
         return os.path.join(self.root, file.path)
+
+
+@dataclass(frozen=True)
+class Borrowed:
+    """The dataset of an event that has a row already: another row that is to name these records gets files of its own."""
+
+    dataset: Dataset
+
+    @property
+    def num_rows(self) -> int:
+        """Records."""
+        return self.dataset.num_rows
+
+    @property
+    def table(self) -> pa.Table:
+        """As `Dataset.table`."""
+        return self.dataset.table
+
+
+def _batch_records(metadata: Any) -> int:
+    """How many records of a Parquet file are read at a time, by how wide they are on the average."""
+    groups = [metadata.row_group(place) for place in range(metadata.num_row_groups)]
+    wide = sum(group.total_byte_size for group in groups) / max(metadata.num_rows, 1)
+    return max(1, min(BATCH_RECORDS, int(BATCH_BYTES / max(wide, 1))))

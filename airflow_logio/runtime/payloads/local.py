@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
+import shutil
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from airflow_logio.runtime.payloads.storage import Storage
+
+_NO_LINKS = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK, errno.EXDEV})
+"""What a file system answers that has no hard links, or none more of a file."""
 
 
 class LocalStorage(Storage):
@@ -71,6 +76,32 @@ def make_durable(folder: Path, mode: int = 0o700) -> None:
     with contextlib.suppress(FileExistsError):
         folder.mkdir(mode=mode)
     _sync(folder.parent)
+
+
+def linked(sources: Iterable[Path], folder: Path) -> None:
+    """Give durable files that never change a second name in a folder, where they have the same last part; durable.
+
+    By a hard link; by a copy where there are none. Raises OSError.
+    """
+    for source in sources:
+        target = folder / source.name
+        try:
+            os.link(source, target)
+        except OSError as error:
+            if error.errno not in _NO_LINKS:
+                raise
+            _copy(source, target)
+    _sync(folder)
+
+
+def _copy(source: Path, target: Path) -> None:
+    with (
+        source.open("rb") as reader,
+        os.fdopen(os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file,
+    ):
+        shutil.copyfileobj(reader, file)
+        file.flush()
+        os.fsync(file.fileno())
 
 
 def _sync(folder: Path) -> None:

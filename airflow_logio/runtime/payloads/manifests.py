@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import msgspec
 import pyarrow as pa
@@ -29,7 +29,7 @@ class DataFile(msgspec.Struct, frozen=True):
 
 
 class Manifest(msgspec.Struct, frozen=True):
-    """The files of a dataset in the order of their paths, and the schema of its records."""
+    """The files of a dataset, and the schema of its records. Their order is that of their paths, or that of the records."""
 
     schema: str
     """Of Spark, as JSON."""
@@ -64,12 +64,17 @@ def manifest_of(where: str, data: bytes) -> Manifest:
         manifest = msgspec.json.decode(data, type=Manifest)
     except msgspec.DecodeError as error:
         raise LogInconsistent(f"the manifest of {where} cannot be read: {error}") from error
-    for file in manifest.files:
-        if file.path.startswith("/") or ".." in file.path.split("/"):
-            raise LogInconsistent(f"the manifest of {where} names {file.path!r}, which is not in the payload store")
+    check_paths(f"the manifest of {where}", manifest.files)
     return manifest
 
 
+def check_paths(what: str, files: Iterable[DataFile]) -> None:
+    """Raises `LogInconsistent` if `what` names a file outside the payload store."""
+    for file in files:
+        if file.path.startswith("/") or ".." in file.path.split("/"):
+            raise LogInconsistent(f"{what} names {file.path!r}, which is not in the payload store")
+
+
 def in_order(files: Sequence[DataFile]) -> tuple[DataFile, ...]:
-    """As a manifest has them."""
+    """As a manifest has them if their records have no order."""
     return tuple(sorted(files, key=lambda file: file.path))

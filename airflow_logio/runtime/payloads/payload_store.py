@@ -10,14 +10,16 @@ from pathlib import Path, PurePosixPath
 from typing import Any, TypeVar
 
 import pyarrow as pa
+from msgspec.structs import replace
 
 from airflow_logio.errors import ConfigurationError, LogInconsistent, LogioError, LogUnavailable
 from airflow_logio.runtime.payloads.dataset import Dataset
-from airflow_logio.runtime.payloads.local import LocalStorage, make_durable
-from airflow_logio.runtime.payloads.manifests import SUFFIX, Manifest, is_manifest, manifest_of
+from airflow_logio.runtime.payloads.local import LocalStorage, linked, make_durable
+from airflow_logio.runtime.payloads.manifests import SUFFIX, DataFile, Manifest, in_order, is_manifest, manifest_of
 from airflow_logio.runtime.payloads.objects import ObjectStorage
 from airflow_logio.runtime.payloads.roots import check_shared, is_local, local_path, redacted, shown
 from airflow_logio.runtime.payloads.storage import Storage
+from airflow_logio.runtime.payloads.stored_frames import StoredFrame, is_stored_frame, stored_frame_of
 from airflow_logio.runtime.systems.arrow import decode
 from airflow_logio.store.rules.patience import Patience
 from airflow_logio.store.rules.payload_references import Reference
@@ -124,31 +126,45 @@ class Payloads:
     def remove(self, refs: Iterable[str]) -> None:
         """Remove payloads that the log does not name any more; those that are gone already are no error.
 
-        Of a dataset the manifest goes last, so that a removal that was cut short can be repeated. The author removes
-        references of their own making (operators written by hand).
+        Of a dataset the manifest goes last, so that a removal that was cut short can be repeated. Of a stored effect of Spark
+        go the files that are no event's. The author removes references of their own making (operators written by hand).
         """
         with self._translated():
             paths = [own.path for ref in refs if (own := Reference.own(ref)) is not None]
             files = self._files_of(paths)
             self._storage.remove(files)
-            for folder in {PurePosixPath(file).parent for file in files}:  # one folder, one dataset
+            for folder in {PurePosixPath(file).parent for file in files}:  # empty after the last of its datasets
                 with suppress(OSError):
                     (Path(self.shared_folder()) / folder).rmdir()
             self._storage.remove(paths)
 
     def manifest(self, path: str) -> Manifest | None:
         """A manifest by its path; None if there is none. Raises `LogInconsistent`, `LogUnavailable`."""
+        data = self._by_path(path)
+        return None if data is None else manifest_of(path, data)
+
+    def stored_frame(self, path: str) -> StoredFrame | None:
+        """A stored effect of Spark by its path. As `manifest`."""
+        data = self._by_path(path)
+        return None if data is None else stored_frame_of(path, data)
+
+    def _by_path(self, path: str) -> bytes | None:
         with self._translated():
             try:
                 with self._storage.open(path) as file:
-                    data: bytes = file.read()
+                    return bytes(file.read())
             except FileNotFoundError:
                 return None
-        return manifest_of(path, data)
 
     def _files_of(self, paths: Iterable[str]) -> list[str]:
-        manifests = (self.manifest(path) for path in paths if is_manifest(path))
-        return [file.path for manifest in manifests if manifest is not None for file in manifest.files]
+        """The files that go with these."""
+        found: list[DataFile] = []
+        for path in paths:
+            if is_manifest(path) and (manifest := self.manifest(path)) is not None:
+                found += manifest.files
+            elif is_stored_frame(path) and (stored := self.stored_frame(path)) is not None:
+                found += stored.own_files()
+        return [file.path for file in found]
 
     def shared_folder(self) -> str:
         """The root as a folder. Raises `ConfigurationError` if it is none."""
@@ -159,6 +175,15 @@ class Payloads:
         """Make a folder below the root, durable."""
         with self._translated():
             make_durable(Path(self.shared_folder()) / path)
+
+    def link(self, paths: Iterable[str], folder: str) -> None:
+        """Give files a second name each, in a folder. Raises `LogInconsistent` for one that is missing, `LogUnavailable`."""
+        root = Path(self.shared_folder())
+        with self._translated():
+            try:
+                linked([root / path for path in paths], root / folder)
+            except FileNotFoundError as error:
+                raise LogInconsistent(f"{self}: a dataset has lost a file: {error}") from None
 
     def find(self, folder: str) -> list[str]:
         """Paths of all files below ``<run uid>`` or ``<run uid>/<group>``."""
@@ -297,6 +322,20 @@ class EpochPayloads:
         """Write the manifest of files that are durable; durable when this returns."""
         reference = self.store(purpose, manifest.encoded(), suffix=SUFFIX)
         return Dataset(where, self.root, reference, manifest)
+
+    def own(self, where: str, purpose: str, dataset: Dataset) -> Dataset:
+        """The same records as a dataset of its own, with names of its own for the files; durable when this returns."""
+
+        def attempt() -> tuple[DataFile, ...]:
+            folder = self.new_folder(purpose)
+            self._payloads.link([file.path for file in dataset.manifest.files], folder)
+            return tuple(
+                replace(file, path=f"{folder}/{PurePosixPath(file.path).name}") for file in dataset.manifest.files
+            )
+
+        files = self._patiently(f"naming the files of {purpose}", attempt)
+        manifest = dataset.manifest
+        return self.put(where, purpose, Manifest(manifest.schema, manifest.arrow, in_order(files)))
 
     def opened(self, where: str, ref: str) -> AbstractContextManager[Any]:
         """As `Payloads.opened`."""

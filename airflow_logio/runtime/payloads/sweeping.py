@@ -13,6 +13,7 @@ from airflow_logio.errors import LogInconsistent, LogioError
 from airflow_logio.protocol.states import CONCLUDED
 from airflow_logio.runtime.payloads.manifests import is_manifest
 from airflow_logio.runtime.payloads.payload_store import Payloads
+from airflow_logio.runtime.payloads.stored_frames import StoredFrame, is_stored_frame
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records import Run
 from airflow_logio.store.rules.payload_references import Reference
@@ -59,22 +60,30 @@ def clear_away(root: str | None, store: LogStore, run: Run) -> None:
 
 def _sweep(payloads: Payloads, store: LogStore, run: Run, folder: str, paths: list[str]) -> int:
     named = {Reference.parse("a body", ref).path for ref in store.references(run.run_id, f"{folder}/")}
-    live = named | _in_datasets(payloads, named)
+    live = named | _named_by(payloads, named)
     garbage = [path for path in paths if path not in live]
-    # Manifests last: of a dataset that was to be removed, they say what its files are.
-    payloads.discard(sorted(garbage, key=is_manifest), folder)
+    # Those that name others last: of what was to be removed, they say what its files are.
+    payloads.discard(sorted(garbage, key=_names_files), folder)
     return len(garbage)
 
 
-def _in_datasets(payloads: Payloads, named: Iterable[str]) -> set[str]:
-    """The files of the datasets that the log names. Raises `LogInconsistent` if a manifest cannot be read: nobody knows then
-    what to keep."""
+def _names_files(path: str) -> bool:
+    return is_manifest(path) or is_stored_frame(path)
+
+
+def _named_by(payloads: Payloads, named: Iterable[str]) -> set[str]:
+    """What the datasets and stored effects name that the log names. Raises `LogInconsistent` if one of them cannot be read:
+    nobody knows then what to keep."""
     files: set[str] = set()
-    for path in filter(is_manifest, named):
-        manifest = payloads.manifest(path)
-        if manifest is None:
-            raise LogInconsistent(f"the manifest {path} is missing, or was just removed: nothing is swept beside it")
-        files.update(file.path for file in manifest.files)
+    for path in filter(_names_files, named):
+        found = payloads.manifest(path) if is_manifest(path) else payloads.stored_frame(path)
+        if found is None:
+            raise LogInconsistent(f"{path} is missing, or was just removed: nothing is swept beside it")
+        if isinstance(found, StoredFrame):
+            files.update(file.path for file in found.files())
+            files.update(Reference.parse(path, part.manifest).path for part in found.parts if part.manifest)
+        else:
+            files.update(file.path for file in found.files)
     return files
 
 

@@ -13,6 +13,8 @@ import pyarrow as pa
 
 MAX_PARTITIONS = 256
 """Partitions that one task may write to: it has a file open for each."""
+PIECES_PER_FILE = 8
+"""A file with a limit is written in at least so many pieces, each a row group, if its records do not fit one by one."""
 RESULT = "path string, size long, records long, footer long, partition string"
 """The schema of what a writing task returns."""
 COPIED = "path string"
@@ -33,31 +35,79 @@ class NoPartition(ValueError):
     """A value that is no name of a partition."""
 
 
+class ForeignInputSet(ValueError):
+    """A row that belongs to no Input Set of the job."""
+
+
+def written_sets(
+    root: str, folder: str, column: str, count: int, batches: Iterable[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
+    """As `written`, by a column whose values are 0 to `count` - 1. Raises `ForeignInputSet` for any other."""
+
+    def checked() -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            _check_places(batch, column, count)
+            yield batch
+
+    yield from written(root, folder, (column,), checked())
+
+
+def _check_places(batch: pa.RecordBatch, column: str, count: int) -> None:
+    import pyarrow.compute as pc
+
+    values = batch.column(column)
+    low, high = pc.min_max(values).as_py().values()
+    if values.null_count or (low is not None and (low < 0 or high >= count)):
+        found = "null" if values.null_count else str(low if low < 0 else high)
+        raise ForeignInputSet(
+            f"column {column!r} of the Spark function's result is {found} somewhere, but the job has {count:,} Input Sets, "
+            "counted from 0; it must be passed on unchanged"
+        )
+
+
 def written(
-    root: str, folder: str, partition_by: Sequence[str], batches: Iterable[pa.RecordBatch]
+    root: str,
+    folder: str,
+    partition_by: Sequence[str],
+    batches: Iterable[pa.RecordBatch],
+    most_bytes: int | None = None,
 ) -> Iterator[pa.RecordBatch]:
     """Write the batches of one task attempt to new files of ``root/folder``; yield a line for each, durable by then.
 
+    A file that would become larger than `most_bytes` ends, and another one begins: one piece of records may be more.
     Nothing is written for a task without records. Raises OSError, `TooManyPartitions`.
     """
     target = os.path.join(root, folder)
     files: dict[tuple[str, ...], _OpenFile] = {}
+    whole: list[_OpenFile] = []
     try:
         for batch in batches:
-            if batch.num_rows:
-                for partition, records in _parts(batch, partition_by):
+            for piece in _pieces(batch, most_bytes):
+                for partition, records in _parts(piece, partition_by):
                     file = files.get(partition)
+                    if file is not None and most_bytes is not None and not file.has_room(records, most_bytes):
+                        whole.append(file.closed())
+                        del files[partition]
+                        file = None
                     if file is None:
                         file = files[partition] = _opened(target, records.schema, partition, files, partition_by)
                     file.write(records)
-        lines = [file.close() for file in files.values()]
+        whole += [file.closed() for file in files.values()]
     except BaseException:
-        for file in files.values():
+        for file in (*whole, *files.values()):
             file.discard()
         raise
-    if lines:
+    if whole:
         sync(target)
-        yield _lines(folder, lines)
+        yield _lines(folder, [file.line for file in whole])
+
+
+def _pieces(batch: pa.RecordBatch, most_bytes: int | None) -> Iterator[pa.RecordBatch]:
+    """The records of a batch in pieces that are small beside a file."""
+    count = 1 if most_bytes is None else -(-batch.nbytes // max(1, most_bytes // PIECES_PER_FILE))
+    rows = max(1, -(-batch.num_rows // max(1, count)))
+    for first in range(0, batch.num_rows, rows):
+        yield batch.slice(first, rows)
 
 
 def _opened(
@@ -77,25 +127,36 @@ class _OpenFile:
 
         os.makedirs(folder, mode=0o700, exist_ok=True)
         self._partition = partition
-        self._records = 0
-        self.name = f"{uuid.uuid4().hex}.parquet"
-        self._path = os.path.join(folder, self.name)
+        self._records = self._given = 0
+        self._name = f"{uuid.uuid4().hex}.parquet"
+        self._path = os.path.join(folder, self._name)
         self._file = os.fdopen(os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb")
         self._writer = pq.ParquetWriter(
             self._file, schema, compression="zstd", compression_level=1, write_page_checksum=True
         )
+        self.line: tuple[str, int, int, int, str] = ("", 0, 0, 0, "")
+        """Name, bytes, records, footer and partition, once it is closed."""
+
+    def has_room(self, records: pa.RecordBatch, most_bytes: int) -> bool:
+        """Whether it stays within `most_bytes` with these, if they are compressed as well as those before."""
+        size = self._file.tell()
+        return bool(size + records.nbytes * size / max(1, self._given) <= most_bytes)
 
     def write(self, records: pa.RecordBatch) -> None:
         self._writer.write_batch(records)
         self._records += records.num_rows
+        self._given += records.nbytes
 
-    def close(self) -> tuple[str, int, int, int, str]:
+    def closed(self) -> _OpenFile:
+        """Itself, durable."""
         self._writer.close()
         self._file.flush()
         os.fsync(self._file.fileno())
         self._file.close()
         size = os.path.getsize(self._path)
-        return self.name, size, self._records, footer_checksum(self._path, size), _SEPARATOR.join(self._partition)
+        partition = _SEPARATOR.join(self._partition)
+        self.line = self._name, size, self._records, footer_checksum(self._path, size), partition
+        return self
 
     def discard(self) -> None:
         """What cannot be removed is named by no manifest, so that the sweep finds it."""

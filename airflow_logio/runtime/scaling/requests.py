@@ -16,7 +16,7 @@ from functools import partial
 from typing import Protocol
 
 from airflow_logio.errors import Fenced, ProtocolViolation, ReplicaBusy
-from airflow_logio.protocol.replicas import Slot, balanced
+from airflow_logio.protocol.replicas import Slot, SlotsSight, balanced
 from airflow_logio.protocol.states import ALIVE, CONCLUDED, OPEN_SCALING, WAITING, GroupState, RunState, ScalingState
 from airflow_logio.runtime.launch.launcher import LaunchContext, launch_group
 from airflow_logio.store.port import LogStore
@@ -209,23 +209,64 @@ def is_due(store: LogStore, request: ScalingRequest, statuses: Sequence[GroupSta
     return store.launch_recipe(request.run_id, statuses[0].group) is not None
 
 
-def look_after(store: LogStore, sight: RunSight) -> list[ScalingRequest]:
+def look_after(
+    store: LogStore, sight: RunSight, *, slots: Mapping[tuple[int, str], SlotsSight] | None = None
+) -> list[ScalingRequest]:
     """What the supervisor of a run has to do: requests that are open, the oldest first.
 
     A group that sleeps and has work gets a request; replicas that are left when all work of their group is done are retired.
-    Launches nothing. It asks the log only where a group sleeps or is at its end.
+    Launches nothing. It asks the log only where a group sleeps or is at its end, unless `slots` say what the log has
+    answered for those of several runs (`in_question`). Of a group that is not among them, nothing is known this time.
     """
-    run, statuses = sight.run, sight.groups
-    requests = [one for one in sight.requests if one.state in OPEN_SCALING]
-    for group, shape in run.spec.replicated.items():
-        replicas = [status for status in statuses if status.group in shape.replicas]
-        if any(status.state is GroupState.FINISHED for status in replicas):
-            _retire_idle(store, run, group, replicas)
-        asked = any(one.group == group for one in requests)
-        sleeps = all(status.state in CONCLUDED for status in replicas) or _was_refused(sight, group)
-        if not asked and sleeps and not any(map(_is_halted, statuses)):
-            requests += _wake_up(store, run, group, replicas)
+    if slots is None:
+        asked = in_question(sight)
+        slots = store.slots_sight(asked) if asked else {}
+    requests = _open_requests(sight)
+    for group in sight.run.spec.replicated:
+        found = slots.get((sight.run.run_id, group))
+        if found is None:
+            continue
+        replicas = _replicas_in(sight, group)
+        if found.all_done and (idle := _idle_at_the_end(replicas)):
+            _retire(store, sight.run, group, idle)
+        if _sleeps(sight, group, replicas) and not (found.all_done or found.is_owned) and found.has_work:
+            requests.append(_wake_up(store, sight.run, group))
     return requests
+
+
+def in_question(sight: RunSight) -> list[tuple[int, str]]:
+    """(run id, group) of the replicated groups for which `look_after` must know more than a look at the run shows."""
+    found = []
+    for group in sight.run.spec.replicated:
+        replicas = _replicas_in(sight, group)
+        if _sleeps(sight, group, replicas) or _idle_at_the_end(replicas):
+            found.append((sight.run.run_id, group))
+    return found
+
+
+def _open_requests(sight: RunSight) -> list[ScalingRequest]:
+    return [one for one in sight.requests if one.state in OPEN_SCALING]
+
+
+def _replicas_in(sight: RunSight, group: str) -> list[GroupStatus]:
+    replicas = sight.run.spec.replicated[group].replicas
+    return [status for status in sight.groups if status.group in replicas]
+
+
+def _sleeps(sight: RunSight, group: str, replicas: Sequence[GroupStatus]) -> bool:
+    """Whether nobody works for a group, nobody has asked for a replica, and one may be had.
+
+    Not for more than there are: each look would ask again, and be refused again.
+    """
+    if any(one.group == group for one in _open_requests(sight)) or any(map(_is_halted, sight.groups)):
+        return False
+    least = _least(sight.run, group)
+    is_left = all(status.state in CONCLUDED for status in replicas) or _was_refused(sight, group)
+    return is_left and len(plan(replicas, least).wanted) >= least
+
+
+def _least(run: Run, group: str) -> int:
+    return max(1, run.spec.replicated[group].least)
 
 
 def _was_refused(sight: RunSight, group: str) -> bool:
@@ -233,33 +274,25 @@ def _was_refused(sight: RunSight, group: str) -> bool:
     return any(one.group == group and one.state is ScalingState.REFUSED for one in sight.requests)
 
 
-def _retire_idle(store: LogStore, run: Run, group: str, replicas: Sequence[GroupStatus]) -> None:
-    """Replicas without a driver, of a group that has finished its work: they need none. One that lives retires itself."""
-    idle = [status.group for status in replicas if status.state not in CONCLUDED | ALIVE]
-    if not idle or not all(slot.done for slot in store.slots(run.run_id, group)):
-        return
+def _idle_at_the_end(replicas: Sequence[GroupStatus]) -> list[str]:
+    """Replicas without a driver, of a group of which one has finished. If all have nothing to do any more, they need none;
+    one that lives retires itself."""
+    if not any(status.state is GroupState.FINISHED for status in replicas):
+        return []
+    return [status.group for status in replicas if status.state not in CONCLUDED | ALIVE]
+
+
+def _retire(store: LogStore, run: Run, group: str, idle: Sequence[str]) -> None:
     try:
         store.rescale(run.run_id, group, {}, retire=idle)
     except (ReplicaBusy, ProtocolViolation) as error:
         log.info("replicas %s are not retired yet: %s", ", ".join(idle), error)  # they are looked at again
 
 
-def _wake_up(store: LogStore, run: Run, group: str, replicas: Sequence[GroupStatus]) -> list[ScalingRequest]:
-    """Ask for a replica of a group in which no replica owns a slot, and that has work (`LogStore.has_work`).
-
-    Not for more than there are: each look would ask again, and be refused again.
-    """
-    least = max(1, run.spec.replicated[group].least)
-    if len(plan(replicas, least).wanted) < least:
-        return []
-    slots = [slot for slot in store.slots(run.run_id, group) if not slot.done]
-    if not slots or any(slot.owner is not None for slot in slots):
-        return []
-    if not store.has_work(run.run_id, group):
-        return []
-    return [
-        store.request_scaling(run.run_id, group, least, by="dispatcher", reason="work waits, and there is no replica")
-    ]
+def _wake_up(store: LogStore, run: Run, group: str) -> ScalingRequest:
+    """Ask for a replica of a group in which no replica owns a slot, and that has work."""
+    reason = "work waits, and there is no replica"
+    return store.request_scaling(run.run_id, group, _least(run, group), by="dispatcher", reason=reason)
 
 
 def _is_halted(status: GroupStatus) -> bool:

@@ -16,13 +16,20 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from airflow_logio.errors import ConfigurationError, LogUnavailable, ProtocolViolation, UnknownRun
-from airflow_logio.protocol.replicas import replicated_group
+from airflow_logio.protocol.replicas import SlotsSight, replicated_group
 from airflow_logio.protocol.states import ALIVE, ENDED, RunState
-from airflow_logio.runtime.scaling.requests import is_due, look_after
+from airflow_logio.runtime.scaling.requests import in_question, is_due, look_after
 from airflow_logio.runtime.supervision.group_watch import GroupWatcher
 from airflow_logio.runtime.supervision.killed_task import is_to_be_asked
 from airflow_logio.store.port import LogStore
-from airflow_logio.store.records import GroupStatus, KilledTask, Run, RunSight, ScalingRequest, Supervision
+from airflow_logio.store.records import (
+    GroupStatus,
+    KilledTask,
+    Run,
+    RunSight,
+    ScalingRequest,
+    Supervision,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,12 +206,18 @@ class FailureFinder:
         """Whether a driver was silent at the last look for longer than its lease, and may be found dead by looking on."""
         return self._suspects
 
-    def judge(self, sights: Sequence[RunSight], asked_at: float) -> Findings:
+    def judge(
+        self, sights: Sequence[RunSight], asked_at: float, slots: Mapping[tuple[int, str], SlotsSight] | None = None
+    ) -> Findings:
         """What follows from runs that were asked for at `asked_at` on this finder's clock; as `look`.
 
-        It takes no notice of runs that it does not look after. Raises `LogUnavailable`.
+        `slots` is what was asked of groups that sleep, for several finders together (`look_after`). It takes no notice of
+        runs that it does not look after. Raises `LogUnavailable`.
         """
         sights = [one for one in sights if self._is_ours(one.run)]
+        if slots is None:
+            asked = [one for sight in sights for one in in_question(sight)]
+            slots = self._store.slots_sight(asked) if asked else {}
         self._forget_ended(sights)
         self._suspects = any(
             status.state in ALIVE and (status.beat_age_seconds or 0.0) > sight.run.spec.lease.seconds
@@ -223,7 +236,7 @@ class FailureFinder:
                     killed.append(_kill(sight.run, status.group, status.killed))
                 if found is not None:
                     failed.append(found)
-            requests = self._requests(sight)
+            requests = self._requests(sight, slots)
             going_on += len(requests)
             due += [_due(sight.run, one) for one in requests if self._is_due(sight.run, sight.groups, one)]
         return Findings(tuple(failed), going_on, tuple(due), tuple(killed))
@@ -235,9 +248,9 @@ class FailureFinder:
             return run.uid == self._run_uid
         return run.spec.supervision is not Supervision.PROCESS
 
-    def _requests(self, sight: RunSight) -> Sequence[ScalingRequest]:
+    def _requests(self, sight: RunSight, slots: Mapping[tuple[int, str], SlotsSight]) -> Sequence[ScalingRequest]:
         try:
-            return look_after(self._store, sight)
+            return look_after(self._store, sight, slots=slots)
         except (ProtocolViolation, UnknownRun):
             return ()  # it has ended since it was looked for
 

@@ -67,7 +67,8 @@ class LocalRun:
         work_dir = launcher.work_dir if isinstance(launcher, LocalProcessLauncher) else None
         self._ender = DriverEnder(context.store, context.run, self._groups, work_dir, halt_grace)
         self._met: set[str] = set()
-        """Groups that need no launch for having been halted before this run: they were seen otherwise, or launched."""
+        """Groups that need no launch for having been halted before this run: they were seen otherwise, or launched. One that
+        was asked to halt before, and has not done so yet, is none of them: who asked may be gone."""
         self._finished: dict[str, int] = {}
         """Group → incarnation that was seen finished: halted under the same one, it was reopened."""
         self._peak: dict[str, int] = {}
@@ -203,7 +204,8 @@ class LocalRun:
         reason = self._why_again(status)
         if reason is not None:
             self._launch_again(status, reason)
-        self._met.add(name)
+        if reason is not None or status.desired is not GroupState.HALTED:
+            self._met.add(name)
         if reason is not None:
             return None
         if status.state in CONCLUDED:

@@ -6,12 +6,10 @@ import time
 from collections.abc import Callable, Sequence
 
 from airflow_logio.errors import LogUnavailable
-from airflow_logio.runtime.figures.run_condition import is_left
+from airflow_logio.runtime.figures.run_condition import MISSING_SECONDS, is_left
 from airflow_logio.store.records import Run, Supervision, SupervisorRecord
 
 ASK_SECONDS = 10.0
-MISSING_SECONDS = 60.0
-"""After this long without a look a supervisor is missing: it notes its looks every few seconds, and a recovery takes some."""
 WARN_SECONDS = 120.0
 LEFT_SECONDS = 10.0
 """A group that has been dead for so long under a supervisor that is missing is left to its own task."""

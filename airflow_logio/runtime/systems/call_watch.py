@@ -94,6 +94,12 @@ class CallWatch:
         call = max(calls, key=lambda one: one.seconds(now), default=None)
         return ("", 0.0) if call is None else (str(call), call.seconds(now))
 
+    def of(self, thread: threading.Thread) -> Call | None:
+        """The innermost call that a thread is in."""
+        with self._lock:
+            stack = self._stacks.get(thread.ident or 0)
+            return stack[-1] if stack else None
+
     def overrun(self) -> tuple[Call, float] | None:
         """A call that has run longer than its limit, and its seconds."""
         calls, now = self._innermost()

@@ -60,7 +60,7 @@ def row_of(row: int, actions: Sequence[WriteAction]) -> str:
     """Where a row of all records of the actions, counted from 0, stands: write action, and row in its records."""
     for action in actions:
         if row < action.records.num_rows:
-            return f"write action {action.number}, row {row} (counted from 0)"
+            return f"write action {action.number}, row {action.first_row + row} (counted from 0)"
         row -= action.records.num_rows
     raise IndexError(row)
 
@@ -100,7 +100,7 @@ def _place(table: str, name: str, target: Target, actions: Sequence[WriteAction]
                     last = middle
                 else:
                     first = middle
-            return f"{where}, write action {action.number}, row {first} (counted from 0)"
+            return f"{where}, write action {action.number}, row {action.first_row + first} (counted from 0)"
     return where
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
@@ -24,7 +24,7 @@ from airflow_logio.errors import (
     PipelineDefinitionError,
     WriteRefused,
 )
-from airflow_logio.protocol.warehouse_rules import LogEnd, first_log_end
+from airflow_logio.protocol.warehouse_rules import MarkerRow, compare
 from airflow_logio.protocol.writes import PendingWrite, check_gapless
 from airflow_logio.runtime.systems.arrow import decode
 from airflow_logio.runtime.systems.connections import Connections, replay
@@ -35,6 +35,9 @@ log = logging.getLogger(__name__)
 
 class WriteExecutor(ABC):
     """Executes the write actions of one operator on its connection; `target` is the author's writer, or ours for tables."""
+
+    compares = False
+    """The external system has a marker: `compare` comes before the first `execute`."""
 
     def __init__(
         self, operator: str, writer: ActionWriter, target: Any, connections: Connections, moves: int = 0
@@ -47,7 +50,6 @@ class WriteExecutor(ABC):
         limit = writer.replay_seconds
         self._replay_seconds = connections.replay_seconds if limit is None else limit
         self._lock = connections.lock(writer.connection)
-        self._log_end: LogEnd | None = None
         self._opened: AbstractContextManager[Any] | None = None
         self._client: Any = None
 
@@ -60,19 +62,32 @@ class WriteExecutor(ABC):
         good.
         """
         check_gapless(writes)
-        self._log_end = self._log_end or first_log_end(writes, recovered)
         actions = [self._action(write) for write in writes]
         doubtful = [action for action in actions if action.number <= recovered]
 
         def attempt() -> None:
             nonlocal doubtful
             asked, doubtful = doubtful, actions  # if this attempt fails, it is unknown how far it came
-            with self._lock, self._translated(actions), self._connections.calls.call("write", self._point(actions)):
-                self._attempt(self._connected(), actions, asked)
+            self._attempt(self._connected(), actions, asked)
 
         crash_here(CrashPoint.BEFORE_WRITE)
-        replay(f"{_named(actions)} of {self._operator!r}", attempt, self._replay_seconds, stopping)
+        self._replayed(actions, attempt, stopping)
         crash_here(CrashPoint.AFTER_WRITE)
+
+    def compare(self, writes: Sequence[PendingWrite], log_end: int, stopping: threading.Event) -> None:
+        """Before the first write actions are executed: see that the marker is not ahead of `log_end`, the last number that
+        the log had given out when nothing was applied since. Only where the system has a marker (`compares`).
+
+        Replayed as `execute`, and raises the same, `LogInconsistent` if the log has lost commits.
+        """
+        raise NotImplementedError
+
+    def _replayed(self, actions: Sequence[WriteAction], attempt: Callable[[], None], stopping: threading.Event) -> None:
+        def one() -> None:
+            with self._lock, self._translated(actions), self._connections.calls.call("write", self._point(actions)):
+                attempt()
+
+        replay(f"{_named(actions)} of {self._operator!r}", one, self._replay_seconds, stopping)
 
     def close(self) -> None:
         """Close the client; on the thread that has used it."""
@@ -141,11 +156,44 @@ class WriteExecutor(ABC):
 class ConditionalExecutor(WriteExecutor):
     """The external system itself tells what it has applied: there is no need to ask before."""
 
+    compares = True
+
+    def compare(self, writes: Sequence[PendingWrite], log_end: int, stopping: threading.Event) -> None:
+        check_gapless(writes)
+        actions = [self._action(write) for write in writes]
+
+        def look(row: MarkerRow) -> None:
+            compare(self._operator, self._connection, self._token, row, log_end)
+            raise _Compared
+
+        def attempt() -> None:
+            try:
+                self._target.apply(self._connected(), self._marker(look), actions)
+            except Exception as error:
+                if not _is_compared(error):
+                    raise
+                self.close()  # it has raised an error
+
+        self._replayed(actions, attempt, stopping)
+
     def _attempt(self, client: Any, actions: Sequence[WriteAction], doubtful: Sequence[WriteAction]) -> None:
+        self._target.apply(client, self._marker(), actions)
+
+    def _marker(self, look: Callable[[MarkerRow], None] | None = None) -> Marker:
         identity = self._connections.identity
         where = (identity.run_uid, self._operator, self._connection, 0)
-        marker = Marker(*where, self._token, identity.started_at, self._log_end or LogEnd())
-        self._target.apply(client, marker, actions)
+        return Marker(*where, self._token, identity.started_at, look)
+
+
+class _Compared(Exception):
+    """The marker was looked at; nothing is to be applied in this step."""
+
+
+def _is_compared(error: BaseException | None) -> bool:
+    """Also inside an error that the author's code has made of it."""
+    while error is not None and not isinstance(error, _Compared):
+        error = error.__cause__ or error.__context__
+    return error is not None
 
 
 class CheckableExecutor(WriteExecutor):
@@ -180,10 +228,9 @@ def executor_of(operator: str, writer: ActionWriter, connections: Connections, m
     """
     match writer:
         case TableWriter():
-            identity = connections.identity
-            former = identity.former_types.get(operator, {})
-            target = TableTarget(writer, connections.warehouse(writer.connection), identity.is_fresh, former)
-            return ConditionalExecutor(operator, writer, target, connections, moves)
+            return ConditionalExecutor(
+                operator, writer, table_target(operator, writer, connections), connections, moves
+            )
         case ConditionalWriter():
             return ConditionalExecutor(operator, writer, writer, connections, moves)
         case CheckableWriter():
@@ -191,6 +238,13 @@ def executor_of(operator: str, writer: ActionWriter, connections: Connections, m
         case IdempotentWriter():
             return IdempotentExecutor(operator, writer, writer, connections)
     raise PipelineDefinitionError(f"there is no way to execute the write actions of {operator!r}: {writer!r}")
+
+
+def table_target(operator: str, writer: TableWriter, connections: Connections) -> TableTarget:
+    """What executes the write actions of a `TableWriter`."""
+    identity = connections.identity
+    former = identity.former_types.get(operator, {})
+    return TableTarget(writer, connections.warehouse(writer.connection), identity.is_fresh, former)
 
 
 def _named(actions: Sequence[WriteAction]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
@@ -15,7 +16,7 @@ from airflow_logio.dataflow.table_writer import TableWriter
 from airflow_logio.dataflow.write_actions import WriteAction
 from airflow_logio.errors import WriteRefused
 from airflow_logio.runtime.systems import sql_types
-from airflow_logio.runtime.systems.conversions import as_declared
+from airflow_logio.runtime.systems.conversions import Target, as_declared
 from airflow_logio.runtime.systems.found_kinds import found_kinds
 from airflow_logio.runtime.systems.found_types import found_types
 from airflow_logio.runtime.systems.lossy_columns import check_columns, targets
@@ -23,7 +24,23 @@ from airflow_logio.runtime.systems.table_names import TableName
 
 ROWS_PER_STATEMENT = 50_000
 
-Insert = Callable[[Connection, pa.Table], None]
+
+@dataclass(frozen=True, slots=True)
+class Insertion:
+    """How records of some columns are inserted into a table. Plain INSERTs: a duplicate key fails loudly."""
+
+    table: str
+    targets: Mapping[str, Target]
+    into: Callable[[Connection, pa.Table], None]
+
+    def converted(self, actions: Sequence[WriteAction]) -> pa.Table:
+        """All records of the actions. Raises `WriteRefused`, naming what does not fit."""
+        return as_declared(self.table, self.targets, actions)
+
+    def insert(self, connection: Connection, records: pa.Table) -> None:
+        """Insert converted records, in statements of bounded size."""
+        for start in range(0, records.num_rows, ROWS_PER_STATEMENT):
+            self.into(connection, records.slice(start, ROWS_PER_STATEMENT))
 
 
 def check_target(connection: Connection, writer: TableWriter, name: TableName) -> None:
@@ -54,15 +71,8 @@ def target_table(connection: Connection, writer: TableWriter, name: TableName) -
         raise WriteRefused(f"table {writer.table!r} does not exist, and its writer declares no columns") from None
 
 
-def prepared(
-    connection: Connection, writer: TableWriter, name: TableName, actions: Sequence[WriteAction]
-) -> tuple[pa.Table, Insert] | None:
-    """All records of the actions, which have some, and how rows of them are inserted; None without actions.
-
-    Plain INSERTs: a duplicate key fails loudly. Raises `WriteRefused`, naming what does not fit.
-    """
-    if not actions:
-        return None
+def prepared(connection: Connection, writer: TableWriter, name: TableName, actions: Sequence[WriteAction]) -> Insertion:
+    """How the records of the actions are inserted, by their columns; there is one at least. Raises `WriteRefused`."""
     dialect, declared = connection.dialect.name, writer.column_types()
     # Asked for each time: the table may be another one than when the writer began, or of another writer's making.
     found = found_types(connection, name) or {}
@@ -71,20 +81,24 @@ def prepared(
     )
     if declared or dialect == "sqlite":
         check_columns(writer.table, kinds, found, dialect)
-    records = as_declared(writer.table, targets(kinds, found, dialect), actions)
-    if dialect == "sqlite":
-        return records, lambda on, rows: _insert_sqlite(on, name, rows)
+    return Insertion(writer.table, targets(kinds, found, dialect), _way(connection, writer, name, kinds, found))
+
+
+def _way(
+    connection: Connection,
+    writer: TableWriter,
+    name: TableName,
+    kinds: Mapping[str, ColumnType | None],
+    found: Mapping[str, str],
+) -> Callable[[Connection, pa.Table], None]:
+    """The fastest one for columns of these types."""
+    if connection.dialect.name == "sqlite":
+        return lambda on, rows: _insert_sqlite(on, name, rows)
     if None in kinds.values():
         table = target_table(connection, writer, name)
-        return records, lambda on, rows: _insert_values(on, table, kinds, rows)
+        return lambda on, rows: _insert_values(on, table, kinds, rows)
     types = {column: _array_type(kind, found[column]) for column, kind in kinds.items() if kind is not None}
-    return records, lambda on, rows: _insert_postgres(on, name, types, rows)
-
-
-def insert(connection: Connection, records: pa.Table, into: Insert) -> None:
-    """Insert all rows, in statements of bounded size."""
-    for start in range(0, records.num_rows, ROWS_PER_STATEMENT):
-        into(connection, records.slice(start, ROWS_PER_STATEMENT))
+    return lambda on, rows: _insert_postgres(on, name, types, rows)
 
 
 def rehearse(connection: Connection, writer: TableWriter, name: TableName, actions: Sequence[WriteAction]) -> None:
@@ -94,8 +108,9 @@ def rehearse(connection: Connection, writer: TableWriter, name: TableName, actio
         connection.execute(sa.delete(table).where(sa.false()))
     nothing = sa.select(*(sa.cast(sa.null(), column.type) for column in table.columns)).where(sa.false())
     connection.execute(sa.insert(table).from_select(list(table.columns), nothing))
-    if made := prepared(connection, writer, name, [action for action in actions if action.records.num_rows]):
-        insert(connection, *made)
+    if filled := [action for action in actions if action.records.num_rows]:
+        made = prepared(connection, writer, name, filled)
+        made.insert(connection, made.converted(filled))
 
 
 def _array_type(kind: ColumnType, found: str) -> str:

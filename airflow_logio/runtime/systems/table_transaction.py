@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import groupby
+from types import MappingProxyType
 
-import pyarrow as pa
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
@@ -12,13 +13,20 @@ from airflow_logio.crash import CrashPoint, crash_here
 from airflow_logio.dataflow.table_writer import TableWriter
 from airflow_logio.dataflow.write_actions import Marker, WriteAction
 from airflow_logio.protocol.warehouse_rules import Contender, MarkerRow, Owner
-from airflow_logio.runtime.systems import table_inserts, warehouse_rows
+from airflow_logio.runtime.systems import staged_rows, table_inserts, warehouse_rows
 from airflow_logio.runtime.systems.conversions import row_of
+from airflow_logio.runtime.systems.refused_rows import first_refused
+from airflow_logio.runtime.systems.stored_records import RecordsInFiles, no_part, parts
 from airflow_logio.runtime.systems.table_names import TableName
+
+NOTHING_STORED: Mapping[int, RecordsInFiles] = MappingProxyType({})
 
 
 class TableTransaction:
-    """One gapless group of write actions of a writer, on a connection whose transaction is open."""
+    """One gapless group of write actions of a writer, on a connection whose transaction is open.
+
+    `stored` has, by the number of the action, the records that are in files.
+    """
 
     def __init__(
         self,
@@ -27,6 +35,7 @@ class TableTransaction:
         marker: Marker,
         writer: TableWriter,
         actions: Sequence[WriteAction],
+        stored: Mapping[int, RecordsInFiles],
         *,
         is_fresh: bool,
     ) -> None:
@@ -34,6 +43,7 @@ class TableTransaction:
         self._marker = marker
         self._writer = writer
         self._actions = actions
+        self._stored = stored
         mine = Owner(marker.run_uid, marker.started_at)
         self._contender = Contender(writer.table, connection, marker.operator, mine, writer.on_new_run, is_fresh)
 
@@ -42,25 +52,28 @@ class TableTransaction:
         before, pending = self._open(connection)
         if not pending:
             return
-        if prepared := self._prepared(connection, pending):
-            table_inserts.insert(connection, *prepared)
+        for is_stored, actions in groupby(pending, self._is_stored):
+            if is_stored:
+                for action in actions:
+                    self._insert_stored(connection, action)
+            elif filled := [action for action in actions if action.records.num_rows]:
+                into = table_inserts.prepared(connection, self._writer, self._name, filled)
+                into.insert(connection, into.converted(filled))
         crash_here(CrashPoint.IN_WAREHOUSE_TRANSACTION)
         warehouse_rows.advance_marker(connection, self._marker, before, pending[-1].number)
 
     def refused_row(self, connection: Connection) -> str:
         """The first row that the database refuses, in words for an error; empty if it refuses none by itself.
 
-        By halves, each in a savepoint: what is accepted stays, so that a row is found that is refused for one before it.
-        Everything is rolled back.
+        Found by trying (`refused_rows`). Everything is rolled back.
         """
         with connection.begin() as transaction:
             _, pending = self._open(connection)
-            prepared = self._prepared(connection, pending)
-            row = None if prepared is None else _first_refused(connection, *prepared)
+            found = next(
+                filter(None, (self._refused(connection, part) for part in self._tried(connection, pending))), ""
+            )
             transaction.rollback()
-        if row is None:
-            return ""
-        return f"table {self._writer.table!r}, {row_of(row, _with_records(pending))}: "
+        return f"table {self._writer.table!r}, {found}: " if found else ""
 
     def _open(self, connection: Connection) -> tuple[MarkerRow, Sequence[WriteAction]]:
         """Lock and check marker and owner; begin the run if that is asked for. What the marker holds, and what is left."""
@@ -86,28 +99,55 @@ class TableTransaction:
             connection.execute(sa.delete(table))
         warehouse_rows.store_owner(connection, self._name, self._contender)
 
-    def _prepared(
-        self, connection: Connection, pending: Sequence[WriteAction]
-    ) -> tuple[pa.Table, table_inserts.Insert] | None:
-        return table_inserts.prepared(connection, self._writer, self._name, _with_records(pending))
+    # --- records in files ---------------------------------------------------------------------------------------------
 
+    def _is_stored(self, action: WriteAction) -> bool:
+        return action.number in self._stored
 
-def _with_records(actions: Sequence[WriteAction]) -> list[WriteAction]:
-    return [action for action in actions if action.records.num_rows]
+    def _insert_stored(self, connection: Connection, action: WriteAction) -> None:
+        """What executors have staged is moved; anything else is inserted bit by bit."""
+        records, staged = self._stored[action.number].records, self._stored[action.number].staged
+        if staged is not None:
+            columns = no_part(self._writer, action, records).records.column_names
+            staged_rows.check_whole(connection, self._name, columns, staged, records.counts())
+            staged_rows.move(connection, self._name, columns, staged)
+            return
+        into: table_inserts.Insertion | None = None
+        for part in parts(self._writer, action, records):
+            into = into or table_inserts.prepared(connection, self._writer, self._name, [part])
+            into.insert(connection, into.converted([part]))
 
+    # --- which row is refused -----------------------------------------------------------------------------------------
 
-def _first_refused(connection: Connection, records: pa.Table, into: table_inserts.Insert) -> int | None:
-    """The place of the row; None if the rows are refused by nothing that happens before the commit."""
-    first, last = 0, records.num_rows
-    while first < last:
-        middle = max(first + 1, (first + last) // 2)
-        try:
-            with connection.begin_nested():
-                table_inserts.insert(connection, records.slice(first, middle - first), into)
-        except sa.exc.DBAPIError:
-            if middle - first == 1:
-                return first
-            last = middle
-        else:
-            first = middle
-    return None
+    def _tried(self, connection: Connection, pending: Sequence[WriteAction]) -> Iterator[Sequence[WriteAction]]:
+        """The actions as they are tried, one after the other: in groups, or bit by bit where the records are in files."""
+        for is_stored, actions in groupby(pending, self._is_stored):
+            if not is_stored:
+                yield [action for action in actions if action.records.num_rows]
+                continue
+            for action in actions:
+                for file in self._refused_files(connection, action):
+                    yield from (
+                        [part] for part in parts(self._writer, action, self._stored[action.number].records, file)
+                    )
+
+    def _refused_files(self, connection: Connection, action: WriteAction) -> Iterator[int | None]:
+        """The file of which a staged row is refused: others are moved. None for all files, if none is staged."""
+        records, staged = self._stored[action.number].records, self._stored[action.number].staged
+        if staged is None:
+            yield None
+            return
+        columns = no_part(self._writer, action, records).records.column_names
+        for file in sorted(staged.attempts):
+            try:
+                with connection.begin_nested():
+                    staged_rows.move(connection, self._name, columns, staged, file)
+            except sa.exc.DBAPIError:
+                yield file
+
+    def _refused(self, connection: Connection, actions: Sequence[WriteAction]) -> str:
+        if not actions:
+            return ""
+        into = table_inserts.prepared(connection, self._writer, self._name, actions)
+        row = first_refused(connection, into.converted(actions), into)
+        return "" if row is None else row_of(row, actions)

@@ -9,9 +9,10 @@ wrote, or if another run owns the table. A stopped process cannot hold the marke
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
+from uuid import uuid4
 
 import pyarrow as pa
 import sqlalchemy as sa
@@ -36,8 +37,9 @@ from airflow_logio.postgres_sessions import postgres_engine
 from airflow_logio.protocol.warehouse_rules import OPENING_WRITE, Contender, Owner, check_token
 from airflow_logio.runtime.systems import table_inserts, table_reads, table_retyping, warehouse_rows
 from airflow_logio.runtime.systems.sql_types import know_exact_decimals
+from airflow_logio.runtime.systems.stored_records import RecordsInFiles
 from airflow_logio.runtime.systems.table_names import TableName, table_name
-from airflow_logio.runtime.systems.table_transaction import TableTransaction
+from airflow_logio.runtime.systems.table_transaction import NOTHING_STORED, TableTransaction
 
 log = logging.getLogger(__name__)
 
@@ -46,6 +48,10 @@ LOCK_TIMEOUT_SECONDS = 20.0
 CONDITIONAL = ("postgresql", "sqlite")
 """Kinds of databases that keep what conditional writes rest on: locks of rows, and transactions that nothing commits
 half-way. (In MariaDB, a statement that makes a table commits what came before it.)"""
+
+
+REFUSALS = (sa.exc.IntegrityError, sa.exc.DataError, sa.exc.InternalError)
+"""What a database answers that refuses a row."""
 
 
 class Warehouse:
@@ -64,29 +70,36 @@ class Warehouse:
 
         With `keys`, only the rows whose `read.key` is among them. Raises `ExternalUnavailable`, `ConfigurationError`.
         """
-        with self._translated(), self.engine.connect().execution_options(**snapshot_options(self.engine)) as connection:
+        with self.translated(), self.engine.connect().execution_options(**snapshot_options(self.engine)) as connection:
             return table_reads.fetch(connection, read, keys)
 
     @contextmanager
     def snapshot(self) -> Iterator[Connection]:
         """A connection for reads of one snapshot; driver errors come out as `ExternalUnavailable`, as from `read`."""
-        with self._translated(), self.engine.connect().execution_options(**snapshot_options(self.engine)) as connection:
+        with self.translated(), self.engine.connect().execution_options(**snapshot_options(self.engine)) as connection:
             yield connection
 
     # --- writes -------------------------------------------------------------------------------------------------------
 
     def apply(
-        self, marker: Marker, writer: TableWriter, actions: Sequence[WriteAction], *, is_fresh: bool = False
+        self,
+        marker: Marker,
+        writer: TableWriter,
+        actions: Sequence[WriteAction],
+        *,
+        is_fresh: bool = False,
+        stored: Mapping[int, RecordsInFiles] = NOTHING_STORED,
     ) -> None:
         """Apply a gapless group of write actions and advance the marker, in one transaction.
 
-        `is_fresh`: the run replaces one that was given up. Raises `WriteRefused` (a newer run owns the table, or the
+        `is_fresh`: the run replaces one that was given up. `stored` has, by the number of the action, the records that are in
+        files. Raises `WriteRefused` (a newer run owns the table, or the
         database refuses a row), `Fenced` (a higher token wrote), `LogInconsistent` (the external system is behind the
         log), `ExternalUnavailable` (try again).
         """
         name = self._prepare(writer)
-        attempt = TableTransaction(self.name, name, marker, writer, actions, is_fresh=is_fresh)
-        with self._translated(lambda error: self._refused_row(attempt, error)), self.engine.begin() as connection:
+        attempt = TableTransaction(self.name, name, marker, writer, actions, stored, is_fresh=is_fresh)
+        with self.translated(lambda error: self._refused_row(attempt, error)), self.engine.begin() as connection:
             attempt.apply(connection)
 
     def retype(self, marker: Marker, writer: TableWriter, former: table_retyping.FormerTypes) -> None:
@@ -96,7 +109,7 @@ class Warehouse:
         """
         if (writer.table, marker.operator) in self._retyped:
             return
-        with self._translated(), self.engine.begin() as connection:
+        with self.translated(), self.engine.begin() as connection:
             name = table_name(connection, writer.table)
             warehouse_rows.make_tables(connection, name.schema)
             if table_retyping.retype(connection, writer, name, marker, former):
@@ -112,7 +125,7 @@ class Warehouse:
         """
         if self.engine.dialect.name not in CONDITIONAL:
             raise ConfigurationError(not_conditional(self.name, self.engine.dialect.name))
-        with self._translated(lambda _: _what_is_kept(writer)), self.engine.begin() as connection:
+        with self.translated(lambda _: _what_is_kept(writer)), self.engine.begin() as connection:
             warehouse_rows.make_tables(connection, table_name(connection, writer.table).schema)
             before = warehouse_rows.lock_marker(connection, marker)
             check_token(marker.operator, marker.connection, marker.token, before)
@@ -127,21 +140,28 @@ class Warehouse:
         """Raises `WriteRefused` if a newer run owns the writer's table, so that this run could write to it no more."""
         name = self._prepare(writer)
         contender = Contender(writer.table, self.name, "", run, writer.on_new_run)
-        with self._translated(), self.snapshot() as connection:
+        with self.translated(), self.snapshot() as connection:
             contender.check_not_replaced(warehouse_rows.read_owner(connection, name))
 
     def rehearse(self, writer: TableWriter, actions: Sequence[WriteAction] = ()) -> None:
-        """Do what the writer would do, in a transaction that is rolled back: make its table, empty it, insert records.
+        """Do what the writer would do, in a transaction that is rolled back: advance its marker, become the owner of its
+        table, make it, empty it, insert records.
 
         Nothing is emptied: the statement that would do so finds no row. Raises as `apply`, and `WriteRefused` where the
         database refuses a statement: for a permission, a column, a value, or a key that is in the table already.
         """
-        with self._translated(), self.engine.connect() as connection, connection.begin() as transaction:
+        with self.translated(), self.engine.connect() as connection, connection.begin() as transaction:
             name = table_name(connection, writer.table)
-            warehouse_rows.make_tables(connection, name.schema)
+            with self.translated(lambda _: _what_is_kept(writer)):
+                warehouse_rows.make_tables(connection, name.schema)
+                warehouse_rows.rehearse(connection, name, self._nobody(writer))
             table_inserts.check_target(connection, writer, name)
             table_inserts.rehearse(connection, writer, name, actions)
             transaction.rollback()
+
+    def _nobody(self, writer: TableWriter) -> Contender:
+        """A run that no log has."""
+        return Contender(writer.table, self.name, "rehearsal", Owner(uuid4().hex, 0.0), writer.on_new_run)
 
     def _prepare(self, writer: TableWriter) -> TableName:
         """Once for a table and its columns as a writer declares them: which table it is, that it holds what is declared, and
@@ -151,7 +171,7 @@ class Warehouse:
         if checked not in self._prepared:
             if self.engine.dialect.name not in CONDITIONAL:
                 raise ConfigurationError(not_conditional(self.name, self.engine.dialect.name))
-            with self._translated(lambda _: _what_is_kept(writer)), self.engine.begin() as connection:
+            with self.translated(lambda _: _what_is_kept(writer)), self.engine.begin() as connection:
                 name = table_name(connection, writer.table)
                 warehouse_rows.make_tables(connection, name.schema)
                 table_inserts.check_target(connection, writer, name)
@@ -160,7 +180,7 @@ class Warehouse:
 
     def _refused_row(self, attempt: TableTransaction, error: sa.exc.DBAPIError) -> str:
         """Which row it is that the database refuses, in words: found by trying, in a transaction that is rolled back."""
-        if not isinstance(error, sa.exc.IntegrityError | sa.exc.DataError | sa.exc.InternalError):
+        if not isinstance(error, REFUSALS):
             return ""
         try:
             with self.engine.connect() as connection:
@@ -169,10 +189,8 @@ class Warehouse:
             log.warning("connection %r: which row was refused is unknown: %s", self.name, cause_of(other))
             return ""
 
-    # --- inside -------------------------------------------------------------------------------------------------------
-
     @contextmanager
-    def _translated(self, place: Callable[[sa.exc.DBAPIError], str] = lambda _: "") -> Iterator[None]:
+    def translated(self, place: Callable[[sa.exc.DBAPIError], str] = lambda _: "") -> Iterator[None]:
         """Errors of the database as ours; `place` says where in what was written a refusal has its cause."""
         try:
             yield
@@ -209,10 +227,17 @@ class TableTarget:
         """The run's one pool of connections to the database, which reconnects by itself."""
         return nullcontext(self.warehouse)
 
-    def apply(self, client: Warehouse, marker: Marker, actions: Sequence[WriteAction]) -> None:
+    def apply(
+        self,
+        client: Warehouse,
+        marker: Marker,
+        actions: Sequence[WriteAction],
+        stored: Mapping[int, RecordsInFiles] = NOTHING_STORED,
+    ) -> None:
+        """As `Warehouse.apply`."""
         if self.former_types:
             client.retype(marker, self.writer, self.former_types)
-        client.apply(marker, self.writer, actions, is_fresh=self.is_fresh)
+        client.apply(marker, self.writer, actions, is_fresh=self.is_fresh, stored=stored)
 
 
 def _what_is_kept(writer: TableWriter) -> str:

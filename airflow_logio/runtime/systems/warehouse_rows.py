@@ -43,11 +43,27 @@ def owner_table(schema: str | None) -> sa.Table:
 
 
 def make_tables(connection: Connection, schema: str | None) -> None:
-    """Make the tables that are missing; one client at a time."""
-    if connection.dialect.name == "postgresql":
-        connection.execute(sa.text("SELECT pg_advisory_xact_lock(hashtext('logio warehouse'))"))
+    """Make the tables that are missing."""
+    lock_making(connection)
     for table in (marker_table, owner_table(schema)):
         table.create(connection, checkfirst=True)
+
+
+def rehearse(connection: Connection, name: TableName, contender: Contender) -> None:
+    """Every statement that a writer executes for its marker and for the owner of a table, without touching the row of any
+    run: `contender` is a run that is not. Its rows are there until the transaction is rolled back."""
+    marker = Marker(contender.mine.run_uid, contender.operator, contender.connection, 0, 1, contender.mine.started_at)
+    advance_marker(connection, marker, lock_marker(connection, marker), 1)
+    nowhere = TableName(name.schema, f"no table of {contender.mine.run_uid}")
+    for how in ({"for_update": True}, {"for_share": True}):
+        read_owner(connection, nowhere, **how)
+    store_owner(connection, nowhere, contender)
+
+
+def lock_making(connection: Connection) -> None:
+    """One client at a time makes tables that all of them need."""
+    if connection.dialect.name == "postgresql":
+        connection.execute(sa.text("SELECT pg_advisory_xact_lock(hashtext('logio warehouse'))"))
 
 
 # --- markers ----------------------------------------------------------------------------------------------------------

@@ -282,7 +282,7 @@ _CONCLUDE: Mapping[type, Callable[[_Writer, Any], None]] = {
 _BESIDE: Mapping[type, int] = {fx.Acknowledge: 0, fx.MarkDone: 1, fx.StoreState: 3, fx.CountEvents: 3}
 _TURN: Mapping[type, int] = {kind: _BESIDE.get(kind, 2) for kind in _CONCLUDE}
 """Assignments, then done marks, then what concludes, then rows that are replaced."""
-_PARTS = {kind: (_INSERT.get(kind), _TURN.get(kind)) for kind in (*_INSERT, *_CONCLUDE)}
+_PARTS = {kind: (_INSERT.get(kind), _TURN.get(kind)) for kind in (*_INSERT, *_CONCLUDE, fx.MarkCompared, fx.MayForget)}
 """What is done at once for an effect, and in which turn the rest follows."""
 
 

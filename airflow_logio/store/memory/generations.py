@@ -11,9 +11,10 @@ from airflow_logio.errors import ProtocolViolation, UnknownRun
 from airflow_logio.protocol.states import GroupState, RunState
 from airflow_logio.store.memory import code_changes, quarantine, slots
 from airflow_logio.store.memory.tables import GroupKey, GroupRow, RunRow, Tables
-from airflow_logio.store.records import FenceRow, Run, RunKey, RunSpec, encode_spec
+from airflow_logio.store.records import FenceRow, Run, RunKey, RunSpec
 from airflow_logio.store.rules.endings import GroupStates, check_alone, check_superseding, superseded
 from airflow_logio.store.rules.graph_changes import check_graph
+from airflow_logio.store.rules.stored_spec import encode_spec
 
 
 def start(tables: Tables, spec: RunSpec, *, alone: bool, code: bytes | None) -> Run:

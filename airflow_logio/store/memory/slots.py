@@ -6,12 +6,19 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
 from airflow_logio.errors import LogInconsistent, UnknownRun
-from airflow_logio.protocol.replicas import Placement, Slot, balanced, replicated_group
+from airflow_logio.protocol.replicas import Placement, Slot, SlotsSight, balanced, replicated_group
 from airflow_logio.protocol.states import GroupState
 from airflow_logio.protocol.values import Status
 from airflow_logio.store.memory.tables import GroupKey, Tables
 from airflow_logio.store.records import GroupRef, Run, RunSpec
-from airflow_logio.store.rules.scaling_rules import check_going_on, check_states, has_left, plan, shape_of
+from airflow_logio.store.rules.scaling_rules import (
+    check_going_on,
+    check_states,
+    has_left,
+    plan,
+    shape_of,
+    slots_sight,
+)
 
 
 def create(tables: Tables, run_id: int, spec: RunSpec) -> None:
@@ -52,7 +59,16 @@ def open_slots(tables: Tables, run_id: int) -> dict[str, int]:
     return found
 
 
-def has_work(tables: Tables, run_id: int, group: str) -> bool:
+def sight(tables: Tables, groups: Collection[tuple[int, str]]) -> dict[tuple[int, str], SlotsSight]:
+    found = {}
+    for run_id, group in groups:
+        if run_id in tables.runs and group in found_run(tables, run_id).spec.replicated:
+            slots = of_group(tables, run_id, group)
+            found[run_id, group] = slots_sight(slots, has_work=_has_work(tables, run_id, group))
+    return found
+
+
+def _has_work(tables: Tables, run_id: int, group: str) -> bool:
     spec = found_run(tables, run_id).spec
     operators = {name for name, shape in spec.operators.items() if shape.group == group}
     waits = any(

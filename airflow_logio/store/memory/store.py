@@ -10,7 +10,7 @@ from dataclasses import replace
 import msgspec
 
 from airflow_logio.errors import FailurePoint, Fenced, UnknownRun
-from airflow_logio.protocol.replicas import Placement, Slot
+from airflow_logio.protocol.replicas import Placement, Slot, SlotsSight
 from airflow_logio.protocol.states import GroupState, RunState, ScalingState
 from airflow_logio.store.code_records import CodeChange, KeptCode
 from airflow_logio.store.lineage_port import LineageLog
@@ -229,9 +229,9 @@ class MemoryLogStore(LogStore):
         with self.tables.transaction():
             return scaling_requests.rescale(self.tables, run_id, group, placement, retire, request_id)
 
-    def has_work(self, run_id: int, group: str) -> bool:
+    def slots_sight(self, groups: Collection[tuple[int, str]]) -> Mapping[tuple[int, str], SlotsSight]:
         with self.tables.transaction():
-            return slots.has_work(self.tables, run_id, group)
+            return slots.sight(self.tables, groups)
 
     def request_scaling(
         self, run_id: int, group: str, replicas: int, *, by: str, reason: str = "", key: str | None = None

@@ -8,7 +8,8 @@ import msgspec
 
 from airflow_logio.errors import ProtocolViolation, UnknownRun
 from airflow_logio.store.memory.tables import GroupKey, Tables
-from airflow_logio.store.records import Run, RunSpec, encode_spec
+from airflow_logio.store.records import Run, RunSpec
+from airflow_logio.store.rules.stored_spec import encode_spec
 from airflow_logio.store.rules.type_rules import TypeChange, described_anew
 
 

@@ -63,7 +63,7 @@ def how_to_begin_anew(run: Run) -> str:
     """What a person does for the next generation of a superseded run to begin."""
     key = run.spec.key
     if run.spec.supervision is Supervision.PROCESS:
-        return f"`logio run` with --run-id {key.dag_run_id} begins the fresh one"
+        return f"`logio run ... --run-id {key.dag_run_id}` begins the fresh one"
     return (
         f"Clear DAG run {key.dag_run_id} of {key.dag_id} from the task that starts the run onwards: that task begins the "
         "fresh one"

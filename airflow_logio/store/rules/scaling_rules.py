@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from airflow_logio.errors import ConfigurationError, LogInconsistent, ProtocolViolation, UnknownRun
 from airflow_logio.protocol.context import Context, decode_context
-from airflow_logio.protocol.replicas import Placement, Slot, replicated_group, slot_of
+from airflow_logio.protocol.replicas import Placement, Slot, SlotsSight, replicated_group, slot_of
 from airflow_logio.protocol.states import (
     OPEN_SCALING,
     SCALING_TRANSITIONS,
@@ -149,6 +149,12 @@ def has_left(spec: RunSpec, group: str, over: Collection[int], states: Mapping[s
             return True
         contexts.setdefault(slot, []).append(context)
     return any(all(one is not None and one.finished for one in of_slot) for of_slot in contexts.values())
+
+
+def slots_sight(slots: Sequence[Slot], *, has_work: bool) -> SlotsSight:
+    """Of one group."""
+    left = [slot for slot in slots if not slot.done]
+    return SlotsSight(not left, any(slot.owner is not None for slot in left), has_work)
 
 
 def _goes_on_alone(context: Context, ports: Collection[str]) -> bool:

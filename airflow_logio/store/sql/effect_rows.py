@@ -93,9 +93,18 @@ class EffectRows:
 
     def _add(
         self,
-        effect: fx.LogEvent | fx.LogWrite | fx.LogRead | fx.LogStateEvent | fx.RecordLineage | fx.StartReadAction,
+        effect: fx.LogEvent
+        | fx.LogWrite
+        | fx.LogRead
+        | fx.LogStateEvent
+        | fx.RecordLineage
+        | fx.StartReadAction
+        | fx.MarkCompared
+        | fx.MayForget,
     ) -> None:
         match effect:
+            case fx.MayForget():
+                pass  # it has no row
             case fx.LogEvent():
                 self._log_event(effect)
             case fx.LogWrite():
@@ -106,6 +115,8 @@ class EffectRows:
                 self._log_state(effect)
             case fx.StartReadAction(operator, connection, action_id, description, kept):
                 self._read_row(operator, connection, action_id, ReadStatus.INCOMPLETE, description, kept=kept)
+            case fx.MarkCompared():
+                pass  # the state that comes with it says so
             case fx.RecordLineage(sender, event_id, inset_id):
                 self.lineage.append(
                     {

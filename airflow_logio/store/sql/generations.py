@@ -11,9 +11,10 @@ from sqlalchemy.engine import Connection
 
 from airflow_logio.errors import UnknownRun
 from airflow_logio.protocol.states import GroupState, RunState
-from airflow_logio.store.records import Run, RunKey, RunSpec, encode_spec
+from airflow_logio.store.records import Run, RunKey, RunSpec
 from airflow_logio.store.rules.endings import GroupStates, check_alone, check_superseding
 from airflow_logio.store.rules.graph_changes import check_graph
+from airflow_logio.store.rules.stored_spec import encode_spec
 from airflow_logio.store.sql import code_changes, schema, slots
 from airflow_logio.store.sql.engines import now
 from airflow_logio.store.sql.runs import known, to_run

@@ -13,7 +13,7 @@ from alembic.script import ScriptDirectory
 from sqlalchemy.engine import Connection
 
 from airflow_logio.store.sql.engines import beat_engine, describe, log_engine, writing
-from airflow_logio.store.sql.revision import current, refuse_newer
+from airflow_logio.store.sql.revision import current, first_look, refuse_newer
 from airflow_logio.store.sql.schema import REVISION, beat_metadata
 
 
@@ -35,11 +35,14 @@ def upgrade(url: str) -> str:
     """Create or migrate the tables; safe to call twice and by two processes at once. Returns the revision.
 
     If the tables of heartbeats are in a file of their own, they come first. A process that dies in between leaves a log
-    that is still refused, with the command to run.
+    that is still refused, with the command to run. Raises `ConfigurationError` if the database does not keep what
+    transactions ask for.
     """
     engine = log_engine(url)
     beats = beat_engine(url, engine)
     try:
+        with first_look(engine):
+            pass
         with writing(engine) as connection:
             if connection.dialect.name == "postgresql":
                 connection.execute(sa.text("SELECT pg_advisory_xact_lock(hashtext('logio schema'))"))

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import sqlalchemy as sa
-from sqlalchemy.engine import Connection
+from sqlalchemy.engine import Connection, Engine
 
 from airflow_logio.databases import parse_url
 from airflow_logio.errors import ConfigurationError, LogUnavailable, SchemaMismatch
@@ -36,15 +38,9 @@ def check(url: str) -> str:
         )
     engine = log_engine(url)
     try:
-        with reading(engine) as connection:
-            if connection.dialect.name == "postgresql":
-                check_settings(connection, describe(engine))
+        with first_look(engine) as connection:
             found = current(connection)
             log_id = identity(connection) if found == REVISION else ""
-    except LogUnavailable:
-        if engine.dialect.name == "postgresql":
-            check_transactions(engine, describe(engine))
-        raise
     finally:
         engine.dispose()
     refuse_newer(describe(engine), found)
@@ -57,13 +53,29 @@ def check(url: str) -> str:
 
 
 def is_empty(url: str) -> bool:
-    """Whether a database has no LOG.io tables yet."""
+    """Whether a database has no LOG.io tables yet. Raises `ConfigurationError` as `check` does."""
     engine = log_engine(url)
     try:
-        with reading(engine) as connection:
+        with first_look(engine) as connection:
             return current(connection) is None
     finally:
         engine.dispose()
+
+
+@contextmanager
+def first_look(engine: Engine) -> Iterator[Connection]:
+    """The transaction that comes before any other one at a log: whether the database keeps what transactions ask for is
+    known before anything is read, or made. Raises `ConfigurationError`, `LogUnavailable`."""
+    is_postgres = engine.dialect.name == "postgresql"
+    try:
+        with reading(engine) as connection:
+            if is_postgres:
+                check_settings(connection, describe(engine))
+            yield connection
+    except LogUnavailable:
+        if is_postgres:
+            check_transactions(engine, describe(engine))
+        raise
 
 
 def refuse_newer(where: str, found: str | None) -> None:

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from airflow_logio.errors import LogInconsistent
-from airflow_logio.protocol.replicas import Slot, balanced, replicated_group, slot_of
+from airflow_logio.protocol.replicas import Slot, SlotsSight, balanced, replicated_group, slot_of
 from airflow_logio.protocol.values import Status
 from airflow_logio.store.records import GroupRef, Run, RunSpec
-from airflow_logio.store.rules.scaling_rules import has_left
+from airflow_logio.store.rules.scaling_rules import has_left, slots_sight
 from airflow_logio.store.rules.seal import unseal
 from airflow_logio.store.sql import schema
+from airflow_logio.store.sql.value_lists import among
 
 slot = schema.slot
+
+GroupId = tuple[int, str]
+"""(run id, replicated group)"""
 
 
 def create(connection: Connection, run_id: int, spec: RunSpec) -> None:
@@ -75,26 +79,66 @@ def open_slots(connection: Connection, run_ids: Sequence[int] | None = None) -> 
     return found
 
 
-def has_work(connection: Connection, run: Run, group: str) -> bool:
-    """Whether rows are in no Input Set: events that no replica has taken, or write actions. If none are, the stored
-    states decide."""
-    log, states = schema.event_log, schema.state
-    operators = [name for name, shape in run.spec.operators.items() if shape.group == group]
+def sight(connection: Connection, runs: Mapping[int, Run], groups: Collection[GroupId]) -> dict[GroupId, SlotsSight]:
+    """`LogStore.slots_sight`. Rows in no Input Set are work: events that no replica has taken, and write actions. Where there
+    are none, the stored states decide."""
+    query = sa.select(slot).where(among(connection, slot.c.run_id, sorted(runs)))
+    slots: dict[GroupId, list[Slot]] = {}
+    for row in connection.execute(query):
+        if (row.run_id, row.group_name) in groups:
+            found = slots.setdefault((row.run_id, row.group_name), [])
+            found.append(Slot(row.slot, row.owner, row.moves, bool(row.done)))
+    members = {
+        (run_id, group): [name for name, shape in runs[run_id].spec.operators.items() if shape.group == group]
+        for run_id, group in slots
+    }
+    working = _with_rows(connection, members)
+    left = {one: names for one, names in members.items() if one not in working}
+    states = _states(connection, left)
+    working |= {one for one in left if _has_left(runs[one[0]].spec, one[1], slots[one], states[one])}
+    return {one: slots_sight(found, has_work=one in working) for one, found in slots.items()}
+
+
+def _has_left(spec: RunSpec, group: str, slots: Sequence[Slot], states: Mapping[str, bytes]) -> bool:
+    over = {slot.number for slot in slots if slot.done}
+    try:
+        return has_left(spec, group, over, {n: unseal(n, data) for n, data in states.items() if slot_of(n) not in over})
+    except LogInconsistent:  # a damaged row of one run is no reason to look after no other
+        return True
+
+
+def _with_rows(connection: Connection, members: Mapping[GroupId, Sequence[str]]) -> set[GroupId]:
+    """Those with a row that is in no Input Set. Each operator is looked up in the index, however much waits."""
+    rows = [(run_id, group, name) for (run_id, group), names in members.items() for name in names]
+    if not rows:
+        return set()
+    columns = (sa.column("run_id", sa.BigInteger), sa.column("group_name", sa.Text), sa.column("op", sa.Text))
+    asked = sa.values(*columns, name="asked").data(rows).cte("asked")
+    log = schema.event_log
     waiting = sa.exists().where(
-        log.c.run_id == run.run_id,
-        log.c.rec_op.in_(operators),
+        log.c.run_id == asked.c.run_id,
+        log.c.rec_op == asked.c.op,
         log.c.status == Status.UNDONE.value,
         log.c.inset_id.is_(None),
     )
-    if connection.execute(sa.select(waiting)).scalar_one():
-        return True
-    over = {number for name, number in done(connection, run.run_id) if name == group}
-    query = sa.select(states.c.op, states.c.sealed).where(
-        states.c.run_id == run.run_id, states.c.op.in_(operators), states.c.state_id == 0
-    )
-    rows = [row for row in connection.execute(query) if slot_of(row.op) not in over]
-    stored = {row.op: unseal(row.op, bytes(row.sealed)) for row in rows}
-    return has_left(run.spec, group, over, stored)
+    query = sa.select(asked.c.run_id, asked.c.group_name).where(waiting).distinct()
+    return {(run_id, group) for run_id, group in connection.execute(query)}
+
+
+def _states(connection: Connection, members: Mapping[GroupId, Sequence[str]]) -> dict[GroupId, dict[str, bytes]]:
+    """Operator → its stored state, sealed."""
+    found: dict[GroupId, dict[str, bytes]] = {one: {} for one in members}
+    if members:
+        table, groups = schema.state, {(one[0], name): one for one, names in members.items() for name in names}
+        query = sa.select(table.c.run_id, table.c.op, table.c.sealed).where(
+            among(connection, table.c.run_id, sorted({run_id for run_id, _ in members})),
+            among(connection, table.c.op, sorted({name for names in members.values() for name in names})),
+            table.c.state_id == 0,
+        )
+        for row in connection.execute(query):
+            if (one := groups.get((row.run_id, row.op))) is not None:
+                found[one][row.op] = bytes(row.sealed)
+    return found
 
 
 def done(connection: Connection, run_id: int) -> frozenset[tuple[str, int]]:

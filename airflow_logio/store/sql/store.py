@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TypeVar
 from weakref import WeakSet
 
@@ -13,7 +13,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Engine
 
 from airflow_logio.errors import FailurePoint, Fenced, UnknownRun
-from airflow_logio.protocol.replicas import Placement, Slot
+from airflow_logio.protocol.replicas import Placement, Slot, SlotsSight
 from airflow_logio.protocol.states import GroupState, ScalingState
 from airflow_logio.store.code_records import CodeChange, KeptCode
 from airflow_logio.store.lineage_port import LineageLog
@@ -352,9 +352,13 @@ class SqlLogStore(LogStore):
         wake.announce(self.engine, run_id, sorted(done.concerned))
         return done.count
 
-    def has_work(self, run_id: int, group: str) -> bool:
+    def slots_sight(self, groups: Collection[tuple[int, str]]) -> Mapping[tuple[int, str], SlotsSight]:
         with reading(self.engine) as connection:
-            return slots.has_work(connection, self._run(connection, run_id), group)
+            found: dict[int, Run] = {}
+            for run_id in {run_id for run_id, _ in groups}:
+                with suppress(UnknownRun):
+                    found[run_id] = self._run(connection, run_id)
+            return slots.sight(connection, found, groups)
 
     def request_scaling(
         self, run_id: int, group: str, replicas: int, *, by: str, reason: str = "", key: str | None = None

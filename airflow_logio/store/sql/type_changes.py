@@ -6,7 +6,8 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from airflow_logio.errors import UnknownRun
-from airflow_logio.store.records import Run, encode_spec
+from airflow_logio.store.records import Run
+from airflow_logio.store.rules.stored_spec import encode_spec
 from airflow_logio.store.rules.type_rules import TypeChange, described_anew
 from airflow_logio.store.sql import schema
 from airflow_logio.store.sql.groups import lock_group

@@ -8,7 +8,7 @@ from typing import Protocol
 from airflow_logio.protocol.commit_queue import CommitAttempt
 from airflow_logio.protocol.effects import Effects
 from airflow_logio.protocol.recovery import LoggedEvent, Recovered
-from airflow_logio.protocol.replicas import Placement, Slot
+from airflow_logio.protocol.replicas import Placement, Slot, SlotsSight
 from airflow_logio.protocol.states import GroupState, ScalingState
 from airflow_logio.protocol.values import Port
 from airflow_logio.store.records import (
@@ -77,7 +77,7 @@ class Log(Protocol):
         retire: Collection[str] = (),
         request_id: int | None = None,
     ) -> int: ...
-    def has_work(self, run_id: int, group: str) -> bool: ...
+    def slots_sight(self, groups: Collection[tuple[int, str]]) -> Mapping[tuple[int, str], SlotsSight]: ...
     def request_scaling(
         self, run_id: int, group: str, replicas: int, *, by: str, reason: str = "", key: str | None = None
     ) -> ScalingRequest: ...

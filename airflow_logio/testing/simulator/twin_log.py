@@ -9,7 +9,7 @@ from airflow_logio.errors import LogioError
 from airflow_logio.protocol.commit_queue import CommitAttempt
 from airflow_logio.protocol.effects import Effects
 from airflow_logio.protocol.recovery import LoggedEvent, Recovered
-from airflow_logio.protocol.replicas import Placement, Slot
+from airflow_logio.protocol.replicas import Placement, Slot, SlotsSight
 from airflow_logio.protocol.states import GroupState, ScalingState
 from airflow_logio.protocol.values import Port
 from airflow_logio.store.memory import MemoryLogStore
@@ -196,11 +196,11 @@ class TwinLog:
             lambda: self._memory.rescale(run_id, group, placement, retire=retire, request_id=request_id),
         )
 
-    def has_work(self, run_id: int, group: str) -> bool:
+    def slots_sight(self, groups: Collection[tuple[int, str]]) -> Mapping[tuple[int, str], SlotsSight]:
         return _both(
-            f"work of {group}",
-            lambda: self._sql.has_work(run_id, group),
-            lambda: self._memory.has_work(run_id, group),
+            f"slots and work of {sorted(groups)}",
+            lambda: self._sql.slots_sight(groups),
+            lambda: self._memory.slots_sight(groups),
         )
 
     def request_scaling(

@@ -13,7 +13,7 @@ from enum import Enum, auto
 
 from airflow_logio.dataflow.write_actions import BEGIN
 from airflow_logio.errors import ExternalUnavailable, LogioError
-from airflow_logio.protocol.warehouse_rules import Contender, LogEnd, MarkerRow, Owner, check_advanced, to_apply
+from airflow_logio.protocol.warehouse_rules import Contender, MarkerRow, Owner, check_advanced, to_apply
 from airflow_logio.protocol.write_queue import WriterKey
 from airflow_logio.protocol.writes import PendingWrite, check_gapless
 from airflow_logio.testing.simulator.external_systems import (
@@ -53,7 +53,6 @@ class WriteAttempt:
         writes: Sequence[PendingWrite],
         *,
         run: Owner = THIS_RUN,
-        log_end: LogEnd | None = None,
         is_alive: Callable[[], bool] = always,
     ) -> None:
         check_gapless(writes)
@@ -65,7 +64,6 @@ class WriteAttempt:
         self._system = system
         self._run = run
         self._writes = writes
-        self._log_end = log_end or LogEnd()
         self._is_alive = is_alive
         self._stage = WritePhase.MARKER
         self._pending: Sequence[PendingWrite] = ()
@@ -109,7 +107,7 @@ class WriteAttempt:
             return False
         self._deleted, self._claimed = (), None  # of an attempt that was rolled back
         self._before = self._system.marker_row(self._run, self.key)
-        self._pending = to_apply(*self.key, self.token, self._writes, self._before, self._log_end)
+        self._pending = to_apply(*self.key, self.token, self._writes, self._before)
         if not self._pending:
             self._release(WritePhase.DONE)
             return True

@@ -1,4 +1,4 @@
-"""Orders as a lake: ranges of a folder, chains of DataFrames in two groups, a partitioned folder and a table."""
+"""Orders as a lake: ranges of a folder, chains of DataFrames in two groups, windows in a third, folders and a table."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from airflow_logio import DatasetWriter, FolderSource, Pipeline, TableWriter, stateless
+from airflow_logio import DatasetWriter, FolderSource, Pipeline, TableWriter, Tumbling, generate, stateless
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -33,6 +33,14 @@ def per_store(orders: DataFrame) -> DataFrame:
     return orders.groupBy("store").sum("cents").withColumnRenamed("sum(cents)", "cents")
 
 
+@generate(mode="dataframe")
+def per_day(orders: DataFrame) -> DataFrame:
+    """A shuffle within many Input Sets, and a value for each that is another one each time."""
+    priced = orders.withColumn("cents", orders["quantity"] * orders["price"])
+    sums = priced.groupBy("inset_id", "window_start", "store").agg({"cents": "sum", "*": "count"})
+    return sums.toDF("inset_id", "day", "store", "cents", "orders").selectExpr("*", "uuid() AS drawn")
+
+
 @stateless
 def rejected(orders: pa.Table) -> pa.Table:
     """Mode ``driver`` behind a chain."""
@@ -43,11 +51,14 @@ raw = lake.source("raw", FolderSource("{orders}", files_per_event=2))
 checking = lake.operator("checked", checked, raw)
 pricing = lake.operator("priced", priced, "checked.good")
 summing = lake.operator("per_store", per_store, pricing)
+daily = lake.operator("daily", per_day, "checked.good", window=Tumbling("1d", on="ts"))
 refused = lake.operator("rejected", rejected, "checked.bad")
 lake.writer("orders", DatasetWriter("lake", "orders", partition_by=("store",)), pricing)
 lake.writer("stores", DatasetWriter("lake", "stores"), summing)
+lake.writer("days", DatasetWriter("lake", "days"), daily)
 columns: dict[str, Any] = {"id": "bigint", "reason": "text"}
 lake.writer("refused", TableWriter("warehouse", "refused", columns=columns), refused)
 lake.group("front", "raw", "checked", "rejected")
 lake.group("back", "priced", "per_store", "orders", "stores")
+lake.group("windows", "daily", "days")
 lake.lineage("raw", "priced")

@@ -7,11 +7,23 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from tests.support.storm.shape import FIRST_IDS, KEYS, MODULUS, Chain, Double, Scale, Shape, Step, Sums
+from tests.support.storm.shape import (
+    FIRST_IDS,
+    KEYS,
+    MODULUS,
+    Chain,
+    Double,
+    Minutes,
+    Scale,
+    Shape,
+    Spread,
+    Step,
+    Sums,
+)
 
 _T = TypeVar("_T")
-Record = tuple[int, int, int]
-"""id, key, amount."""
+Record = tuple[int, int, int, int]
+"""id, key, amount, second."""
 SourceEvent = tuple[str, int]
 """Source, and the event's number, from 1."""
 
@@ -25,16 +37,16 @@ class Made:
 
 
 def records_of(seed: int, chain: Chain) -> list[Record]:
-    """All that a source gives."""
+    """All that a source gives. The amounts of a poll are shifted, by as much as its one look says."""
     dice = random.Random(f"records {seed} {chain.source}")
     first = FIRST_IDS[chain.source]
     count = chain.events * chain.records_per_event
-    return [(first + n, dice.randrange(KEYS), dice.randrange(MODULUS)) for n in range(count)]
+    return [(first + n, dice.randrange(KEYS), dice.randrange(MODULUS), n * chain.gap) for n in range(count)]
 
 
-def results(shape: Shape, read: Mapping[str, int]) -> list[Made]:
-    """The events of the operator where the chains have met; `read` is source → how many events it has read."""
-    ends = [_through(_read(shape.seed, chain, read[chain.source]), chain.steps) for chain in shape.chains]
+def results(shape: Shape, read: Mapping[str, Sequence[Record]]) -> list[Made]:
+    """The events of the operator where the chains have met, in their order; `read` is source → the records that it read."""
+    ends = [_through(_events(chain, read[chain.source]), chain.steps) for chain in shape.chains]
     if shape.meet is None:
         return ends[0]
     sets, shares = list[Made](), [_cut(events, size) for events, size in zip(ends, shape.meet, strict=True)]
@@ -43,38 +55,75 @@ def results(shape: Shape, read: Mapping[str, int]) -> list[Made]:
     return sets
 
 
-def after(step: Step, events: Iterable[Made]) -> list[Made]:
-    """What a step makes of events."""
+def spread_out(spread: Spread, events: Sequence[Made]) -> list[Made]:
+    """What the replicated operator makes of events. By key in minutes: one record each, as the slots of keys are unknown."""
+    if isinstance(spread.step, Minutes):
+        return [Made((record,), _behind(record, spread.step, events)) for record in _by_minutes(spread.step, events)]
+    return _after(spread.step, events)
+
+
+def _behind(record: Record, step: Minutes, events: Sequence[Made]) -> frozenset[SourceEvent]:
+    """The origin of the sum of one key in one window."""
+    used = (
+        one
+        for one in events
+        if any(r[1] == record[1] and _window(r, step) == _window(record, step) for r in one.records)
+    )
+    return frozenset[SourceEvent]().union(*(one.origin for one in used))
+
+
+def _by_minutes(step: Minutes, events: Sequence[Made]) -> list[Record]:
+    return [record for made in _in_minutes(step, events) for record in made.records]
+
+
+def _after(step: Step, events: Sequence[Made]) -> list[Made]:
     if isinstance(step, Sums):
-        return [_summed(part, n) for n, part in enumerate(_cut(list(events), step.events), 1)]
+        return [_summed(part, n) for n, part in enumerate(_cut(events, step.events), 1)]
+    if isinstance(step, Minutes):
+        return _in_minutes(step, events)
     return [Made(tuple(_each(step, made.records)), made.origin) for made in events]
 
 
-def _read(seed: int, chain: Chain, count: int) -> list[Made]:
-    parts = _cut(records_of(seed, chain), chain.records_per_event)[:count]
+def _in_minutes(step: Minutes, events: Sequence[Made]) -> list[Made]:
+    windows: dict[int, list[Made]] = {}
+    for made in events:
+        for number in dict.fromkeys(_window(record, step) for record in made.records):
+            mine = tuple(record for record in made.records if _window(record, step) == number)
+            windows.setdefault(number, []).append(Made(mine, made.origin))
+    return [_summed(windows[number], number, number * step.length * 60) for number in sorted(windows)]
+
+
+def _window(record: Record, step: Minutes) -> int:
+    return record[3] // (step.length * 60)
+
+
+def _events(chain: Chain, records: Sequence[Record]) -> list[Made]:
+    parts = _cut(records, chain.records_per_event)
     return [Made(tuple(part), frozenset({(chain.source, n)})) for n, part in enumerate(parts, 1)]
 
 
 def _through(events: list[Made], steps: Iterable[Step]) -> list[Made]:
     for step in steps:
-        events = after(step, events)
+        events = _after(step, events)
     return events
 
 
 def _each(step: Step, records: Sequence[Record]) -> Iterable[Record]:
     if isinstance(step, Scale):
-        return [(number, key, (amount * step.factor + step.term) % MODULUS) for number, key, amount in records]
+        return [(n, key, (amount * step.factor + step.term) % MODULUS, at) for n, key, amount, at in records]
     if isinstance(step, Double):
-        firsts = [(2 * number, key, amount) for number, key, amount in records]
-        return firsts + [(number + 1, key, amount + 1) for number, key, amount in firsts]
+        firsts = [(2 * number, key, amount, at) for number, key, amount, at in records]
+        return [*firsts, *((number + 1, key, amount + 1, at) for number, key, amount, at in firsts)]
     return [record for place, record in enumerate(records) if place == 0 or record[0] % 3]
 
 
-def _summed(events: Sequence[Made], number: int) -> Made:
+def _summed(events: Sequence[Made], number: int, second: int | None = None) -> Made:
+    every = [record for made in events for record in made.records]
     amounts: dict[int, int] = {}
-    for _, key, amount in (record for made in events for record in made.records):
+    for _, key, amount, _ in every:
         amounts[key] = amounts.get(key, 0) + amount
-    records = tuple((number * 10 + key, key, amounts[key]) for key in sorted(amounts))
+    at = min(record[3] for record in every) if second is None else second
+    records = tuple((number * 10 + key, key, amounts[key], at) for key in sorted(amounts))
     return Made(records, frozenset[SourceEvent]().union(*(made.origin for made in events)))
 
 

@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from dataclasses import dataclass
+from enum import StrEnum
+from typing import TypeVar
+
+T = TypeVar("T")
 
 FIRST_IDS = {"left": 0, "right": 1_000_000}
 """Source → the id of its first record; the others count on from there."""
+COLUMNS = {"id": "bigint", "key": "bigint", "amount": "bigint", "second": "bigint"}
+"""`second` is when the record was made; it never falls within a stream."""
 KEYS = 5
 MODULUS = 10_007
+WEIGHTS = tuple(3 * key + 1 for key in range(KEYS))
+"""Key → what the table `atlas` of the warehouse says of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,27 +45,73 @@ class Sums:
     events: int
 
 
-Step = Scale | Thin | Double | Sums
+@dataclass(frozen=True, slots=True)
+class Minutes:
+    """One record per key, of so many minutes."""
+
+    length: int
+
+
+Step = Scale | Thin | Double | Sums | Minutes
+
+
+class Kind(StrEnum):
+    """Of a source."""
+
+    FILE = "a Parquet file"
+    TABLE = "a table of the warehouse"
+    POLLS = "polls that cannot be repeated: their effects are stored"
+
+
+class Outlet(StrEnum):
+    """Where the results go beside the table."""
+
+    FILES = "a ParquetWriter"
+    LEDGER = "an author's CheckableWriter"
+    JOURNAL = "an author's ConditionalWriter"
+    SHELF = "an author's IdempotentWriter"
+
+
+class Terminal(StrEnum):
+    """Who supervises."""
+
+    HERE = "LocalRun in the test's process"
+    COMMAND = "the command `logio`, with drivers that are forked"
+    SPARK = "the command `logio`, with drivers that spark-submit starts"
 
 
 @dataclass(frozen=True, slots=True)
 class Chain:
-    """A source and the operators behind it, one after the other."""
+    """A source and the operators behind it, one after the other. Some events come with each poll of a source."""
 
     source: str
+    kind: Kind
     events: int
     records_per_event: int
+    gap: int
+    """Seconds from record to record."""
+    events_per_poll: int
     steps: tuple[Step, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Spread:
-    """A replicated operator behind all others: by key, or whole events in turn."""
+class Table:
+    """How the results are written."""
 
-    step: Scale
+    on_new_run: str
+    sends_after_writes: bool
+    lineage_column: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """A replicated operator behind all others: by key, or whole events, in turn or where the least waits."""
+
+    step: Scale | Minutes
     by_key: bool
     slots: int
-    ordered: bool
+    ordered: bool = False
+    least_loaded: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,43 +119,79 @@ class Shape:
     """One or two chains that meet; then records get noise; then writers, a replicated operator, one that fails at first."""
 
     seed: int
+    terminal: Terminal
     chains: tuple[Chain, ...]
     meet: tuple[int, int] | None
     """How many events of the left and of the right chain make one Input Set."""
     in_order: bool
+    table: Table
+    outlet: Outlet
     noise: bool
     spread: Spread | None
     picky: bool
     """Whether an operator sets events aside until somebody mends the cause."""
     together: float
     """How likely two neighbours are in one group."""
+    drained: bool
+    """Its sources would never end: somebody asks them to."""
+
+
+def turn(seed: int, what: str, options: Sequence[T]) -> T:
+    """One of the options: in a row of as many seeds from 0 on, each has its turn."""
+    block, place = divmod(seed, len(options))
+    return random.Random(f"turns {what} {block}").sample(options, len(options))[place]
 
 
 def drawn(seed: int) -> Shape:
     dice = random.Random(f"shape {seed}")
-    names = list(FIRST_IDS)[: dice.choice((1, 1, 2))]
-    spread = Spread(_scale(dice), dice.random() < 0.5, dice.randint(2, 6), dice.random() < 0.3)
-    return Shape(
+    terminal = {3: Terminal.COMMAND, 7: Terminal.SPARK}.get(seed % 10, Terminal.HERE)
+    is_small = terminal is Terminal.SPARK
+    names = list(FIRST_IDS)[: 1 if is_small else dice.choice((1, 1, 2))]
+    shape = Shape(
         seed,
-        tuple(_chain(dice, name) for name in names),
+        terminal,
+        tuple(_chain(dice, seed, name) for name in names),
         (dice.randint(1, 4), dice.randint(1, 4)) if len(names) == 2 else None,
         in_order=dice.random() < 0.5,
-        noise=dice.random() < 0.5,
-        spread=_possible(spread) if dice.random() < 0.6 else None,
-        picky=dice.random() < 0.4,
-        together=dice.choice((0.0, 0.3, 0.6)),
+        table=Table(turn(seed, "on_new_run", ("replace", "append", "error")), dice.random() < 0.5, dice.random() < 0.5),
+        outlet=turn(seed, "outlets", tuple(Outlet)),
+        noise=not is_small and dice.random() < 0.5,
+        spread=None if is_small else turn(seed, "spreads", _spreads(dice)),
+        picky=not is_small and dice.random() < 0.4,
+        together=1.0 if is_small else dice.choice((0.0, 0.3, 0.6)),
+        drained=not is_small and turn(seed, "drains", (True, False, False)),
+    )
+    return shape
+
+
+def _chain(dice: random.Random, seed: int, source: str) -> Chain:
+    steps: list[Step] = [
+        dice.choice((_scale(dice), Thin(), Double(), Sums(dice.randint(2, 5)))) for _ in range(dice.randint(0, 2))
+    ]
+    windows: tuple[Step, ...] = (Sums(dice.randint(2, 5)), Minutes(dice.choice((1, 2))))
+    steps.insert(dice.randint(0, len(steps)), turn(seed, f"windows {source}", windows))
+    return Chain(
+        source,
+        turn(seed, f"sources {source}", tuple(Kind)),
+        dice.randint(50, 120),
+        dice.randint(2, 8),
+        dice.randint(2, 6),
+        dice.randint(3, 8),
+        tuple(steps),
     )
 
 
-def _chain(dice: random.Random, source: str) -> Chain:
-    steps = [dice.choice((_scale(dice), Thin(), Double(), Sums(dice.randint(2, 5)))) for _ in range(dice.randint(0, 3))]
-    return Chain(source, dice.randint(50, 200), dice.randint(2, 8), tuple(steps))
+def _spreads(dice: random.Random) -> tuple[Spread | None, ...]:
+    """By key, operators may have state; parts of events have no order of their own."""
+    scale, slots, least = _scale(dice), dice.randint(2, 6), dice.random() < 0.5
+    return (
+        None,
+        Spread(scale, by_key=False, slots=slots, least_loaded=least),
+        Spread(scale, by_key=False, slots=slots, ordered=True, least_loaded=not least),
+        Spread(scale, by_key=True, slots=slots),
+        Spread(Minutes(dice.choice((1, 2))), by_key=True, slots=slots),
+    )
 
 
 def _scale(dice: random.Random) -> Scale:
     return Scale(dice.randint(2, 99), dice.randint(0, 99))
-
-
-def _possible(spread: Spread) -> Spread:
-    """Parts of events have no order of their own."""
-    return Spread(spread.step, spread.by_key, spread.slots, spread.ordered and not spread.by_key)

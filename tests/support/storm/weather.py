@@ -1,6 +1,6 @@
 """What happens to a run in a storm: drivers die and stand still, databases are gone and full, people halt and scale.
 
-Each look at the run may bring something. What lasts ends by itself, in a timer; nothing here waits.
+Each look at the run may bring something. What lasts ends by itself, in a thread; nothing here waits.
 """
 
 from __future__ import annotations
@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import random
 import signal
-import sqlite3
 import threading
 import time
 from collections import Counter
@@ -18,24 +17,29 @@ from pathlib import Path
 import psutil
 
 from airflow_logio.crash import CrashPoint
-from airflow_logio.errors import LogioError, LogUnavailable
+from airflow_logio.errors import LogUnavailable, ProtocolViolation
 from airflow_logio.protocol.liveness import Lease
 from airflow_logio.protocol.states import GroupState
-from airflow_logio.runtime.figures.snapshot import Snapshot
-from airflow_logio.runtime.supervision.local_run import LocalRun
 from airflow_logio.runtime.supervision.stop_run import StopMode, StopRun
 from airflow_logio.store.records import Run
 from airflow_logio.store.sql.store import SqlLogStore
-from tests.store.small_disk import SmallFolder
-from tests.support.crash_sites import IN_LAKES
-from tests.support.postgres import PostgresServer
+from tests.support.crash_sites import IN_LAKES, IN_STAGINGS
+from tests.support.storm.outages import Outage
+from tests.support.storm.places import Place
+from tests.support.storm.plan import Happening
+from tests.support.storm.supervisors import Supervisor
 
 LEASE = Lease(seconds=3, launch_seconds=60)
-PER_LOOK = 0.3
-"""How likely something begins at a look."""
+PER_LOOK = 0.2
+"""How likely something begins at a look that nobody has planned."""
 LONGEST_SECONDS = 4.0
-"""Of standing still, and of an outage: shorter than the lease, and longer."""
-POINTS = tuple(point for point in CrashPoint if point not in IN_LAKES)
+"""Of standing still, and of an outage: shorter than the lease, and longer. An outage lasts until somebody has noticed it."""
+UNNOTICED_SECONDS = 15.0
+BETWEEN_SECONDS = 0.3
+"""From one happening that was planned to the next one."""
+COMES_WITHIN_SECONDS = 150.0
+"""All that was planned."""
+POINTS = tuple(point for point in CrashPoint if point not in IN_LAKES + IN_STAGINGS)
 
 
 def armed(seed: int, groups: tuple[str, ...]) -> dict[tuple[str, int], str]:
@@ -50,159 +54,173 @@ def armed(seed: int, groups: tuple[str, ...]) -> dict[tuple[str, int], str]:
 
 
 class Weather:
-    """`told` counts what has happened."""
+    """`told` counts what has happened: an outage that somebody has noticed, a request that was not refused."""
 
     def __init__(
-        self,
-        seed: int,
-        store: SqlLogStore,
-        run: Run,
-        trouble: Path,
-        *,
-        server: PostgresServer | None,
-        disk: SmallFolder | None,
-        files: tuple[Path, ...] = (),
+        self, seed: int, place: Place, logs: Path, store: SqlLogStore, plan: tuple[Happening, ...], *, wild: bool
     ) -> None:
-        """`server` and `disk` are those of the log; `files` are SQLite databases, log or warehouse, that can be locked."""
+        """`logs`: the folder with the drivers' logs. Unless it is `wild`, nothing happens but what is planned."""
         self._dice = random.Random(f"weather {seed}")
+        self._place = place
+        self._logs = logs
         self._store = store
-        self._run = run
-        self._trouble = trouble
-        self._server = server
-        self._disk = disk
-        self._files = files
-        self._timers: list[threading.Timer] = []
-        self._is_out = threading.Event()
-        self._supervisor: LocalRun | None = None
-        self._drains = self._dice.random() < 0.3
-        self.told: Counter[str] = Counter()
+        self._plan = plan
+        self._wild = wild
+        self._threads: list[threading.Thread] = []
+        self._outage = threading.Lock()
+        """Held while one lasts."""
+        self._ending = threading.Event()
+        self._next_at = 0.0
+        self._begun_at: float | None = None
+        self.told: Counter[Happening] = Counter()
 
-    def over(self, supervisor: LocalRun) -> Callable[[Snapshot], None]:
-        """What is to be called with each snapshot that this supervisor takes."""
-        self._supervisor = supervisor
-        return self._look
+    def look(self, supervisor: Supervisor) -> None:
+        """To be called again and again. Raises AssertionError if what was planned does not come."""
+        now = time.monotonic()
+        self._begun_at = self._begun_at or now
+        missing = self._missing()
+        if not missing and Happening.DRAIN not in self._plan:
+            self._place.over.touch()
+        if missing and now - self._begun_at > COMES_WITHIN_SECONDS:
+            raise AssertionError(f"the weather has not brought: {', '.join(map(repr, missing))}")
+        if missing and now > self._next_at and not self._outage.locked():
+            self._next_at = now + BETWEEN_SECONDS
+            self._bring(missing[0], supervisor)
+        elif self._wild and self._dice.random() < PER_LOOK:
+            kinds: Mapping[Happening, float] = {
+                Happening.KILL: 8,
+                Happening.STOP: 4,
+                Happening.LOG: 1,
+                Happening.WAREHOUSE: 1,
+                Happening.POWER: 1,
+                Happening.DISK: 1,
+                Happening.LEAVE: 1,
+                Happening.HALT: 0.5,
+                Happening.SCALE: 3,
+                Happening.MEND: 1,
+            }
+            [what] = self._dice.choices(list(kinds), list(kinds.values()))
+            self._bring(what, supervisor)
 
     def clear(self) -> None:
         """Wait until nothing lasts any more."""
-        for timer in self._timers:
-            timer.join()
+        self._ending.set()
+        for thread in self._threads:
+            thread.join()
 
-    def _look(self, _: Snapshot) -> None:
-        kinds: Mapping[Callable[[], bool], float] = {
-            self._kill: 8,
-            self._stop: 4,
-            self._outage: 2,
-            self._lock: 2,
-            self._fill: 2,
-            self._halt: 1,
-            self._scale: 3,
-            self._mend: 1,
-            self._drain: 0.3,
+    def _missing(self) -> list[Happening]:
+        """What is planned and has not happened. A group is known to be parked when it has been retried."""
+        return [one for one in self._plan if not self.told[one]]
+
+    def _bring(self, what: Happening, supervisor: Supervisor) -> None:
+        """`told` counts what has happened at once; what lasts is told when it ends."""
+        at_once: Mapping[Happening, Callable[[], bool]] = {
+            Happening.KILL: self._kill,
+            Happening.STOP: self._stop,
+            Happening.TERMINAL: lambda: self._kill(supervisor.kill),
+            Happening.HALT: supervisor.halt,
+            Happening.SCALE: lambda: self._scale(supervisor.run),
+            Happening.MEND: lambda: self._mend(supervisor.run),
+            Happening.DRAIN: lambda: self._drain(supervisor.run),
         }
-        if self._dice.random() < PER_LOOK:
-            [what] = self._dice.choices(list(kinds), list(kinds.values()))
-            with contextlib.suppress(LogUnavailable, psutil.NoSuchProcess):
-                if what():
-                    self.told[what.__name__.strip("_")] += 1
+        with contextlib.suppress(LogUnavailable, psutil.NoSuchProcess):
+            if what in at_once:
+                self.told[what] += at_once[what]()
+            elif what is Happening.LEAVE:
+                self._later(self._leave)
+            elif what is Happening.PARK:
+                self._last(what, "warehouse", supervisor.is_parked, 60)
+            else:
+                self._last(what, what.name.lower())
 
     # --- drivers ------------------------------------------------------------------------------------------------------
 
     def _driver(self) -> psutil.Process | None:
-        statuses = [one for one in self._store.groups(self._run.run_id) if one.state is GroupState.RUNNING]
+        [run] = self._store.list_runs()
+        statuses = [one for one in self._store.groups(run.run_id) if one.state is GroupState.RUNNING]
         identities = [one.identity for one in statuses if one.identity is not None and one.identity.pid]
         return psutil.Process(self._dice.choice(identities).pid) if identities else None
 
-    def _kill(self) -> bool:
+    def _kill(self, before: Callable[[], bool] = lambda: True) -> bool:
         process = self._driver()
-        if process is not None:
-            process.kill()
-        return process is not None
+        if process is None or not before():
+            return False
+        process.kill()
+        return True
 
     def _stop(self) -> bool:
         process = self._driver()
         if process is None:
             return False
         process.send_signal(signal.SIGSTOP)
-        self._later(lambda: _resume(process))
+        self._later(lambda: self._resume(process))
         return True
 
-    # --- databases ----------------------------------------------------------------------------------------------------
+    def _resume(self, process: psutil.Process) -> None:
+        self._ending.wait(self._dice.uniform(0.1, LONGEST_SECONDS))
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.send_signal(signal.SIGCONT)
 
-    def _outage(self) -> bool:
-        if self._server is None or self._is_out.is_set():
-            return False
-        server = self._server
-        self._is_out.set()
-        server.stop(mode=self._dice.choice(("fast", "immediate")))
-        self._later(lambda: self._end_of(server.start))
-        return True
+    # --- external systems ---------------------------------------------------------------------------------------------
 
-    def _lock(self) -> bool:
-        """Somebody else writes into a database of SQLite, for long."""
-        if not self._files:
-            return False
-        path, seconds = self._dice.choice(self._files), self._dice.uniform(0.1, LONGEST_SECONDS)
+    def _last(
+        self, what: Happening, name: str, until: Callable[[], bool] | None = None, longest: float = UNNOTICED_SECONDS
+    ) -> None:
+        """One outage at a time, while there are drivers. It ends when one has noticed it, and not before a random time."""
+        outage = self._place.outages.get(name)
+        if outage is None or self._driver() is None or not self._outage.acquire(blocking=False):
+            return
+        seconds = self._dice.uniform(0.1, LONGEST_SECONDS)
+        self._later(lambda: self._until_noticed(what, outage, seconds, until, longest))
 
-        def hold() -> None:
-            connection = sqlite3.connect(path, timeout=LONGEST_SECONDS, isolation_level=None)
-            with contextlib.closing(connection), contextlib.suppress(sqlite3.OperationalError):
-                connection.execute("BEGIN IMMEDIATE")
-                time.sleep(seconds)
+    def _until_noticed(
+        self, what: Happening, outage: Outage, seconds: float, until: Callable[[], bool] | None, longest: float
+    ) -> None:
+        try:
+            before = outage.noticed(self._logs)
+            is_known = until or (lambda: outage.noticed(self._logs) > before)
+            with outage.lasting():
+                self._ending.wait(seconds)
+                give_up_at = time.monotonic() + longest
+                while not (known := is_known()) and time.monotonic() < give_up_at and not self._ending.wait(0.1):
+                    pass
+            self.told[what] += known
+        finally:
+            self._outage.release()
 
-        self._later(hold, 0)
-        return True
-
-    def _fill(self) -> bool:
-        if self._disk is None or self._is_out.is_set():
-            return False
-        disk = self._disk
-        self._is_out.set()
-        disk.fill()
-        self._later(lambda: self._end_of(disk.make_room))
-        return True
-
-    def _end_of(self, mend: Callable[[], None]) -> None:
-        mend()
-        self._is_out.clear()
+    def _leave(self) -> None:
+        away = Path(f"{self._place.outlet}.away")
+        away.touch()
+        self._ending.wait(LONGEST_SECONDS / 2)
+        away.unlink(missing_ok=True)
 
     # --- people -------------------------------------------------------------------------------------------------------
 
-    def _halt(self) -> bool:
-        assert self._supervisor is not None
-        self._supervisor.halt()
-        return True
-
-    def _scale(self) -> bool:
-        if not self._run.spec.replicated:
+    def _scale(self, run: Run) -> bool:
+        if not run.spec.replicated:
             return False
-        [(group, shape)] = self._run.spec.replicated.items()
-        with contextlib.suppress(LogioError):
-            self._store.request_scaling(
-                self._run.run_id, group, self._dice.randint(1, len(shape.replicas)), by="a storm"
-            )
-        return True
-
-    def _mend(self) -> bool:
-        if not self._trouble.exists() or not self._store.quarantined(self._run.run_id):
+        [(group, shape)] = run.spec.replicated.items()
+        try:
+            self._store.request_scaling(run.run_id, group, self._dice.randint(1, len(shape.replicas)), by="a storm")
+        except ProtocolViolation:
             return False
-        self._trouble.unlink()
-        self._store.retry_quarantined(self._run.run_id)
         return True
 
-    def _drain(self) -> bool:
-        if not self._drains:
+    def _mend(self, run: Run) -> bool:
+        if not self._place.trouble.exists() or not self._store.quarantined(run.run_id):
             return False
-        with contextlib.suppress(LogioError):
-            StopRun(self._store, self._run, StopMode.DRAIN).request()
+        self._place.trouble.unlink()
+        self._store.retry_quarantined(run.run_id)
         return True
 
-    def _later(self, act: Callable[[], object], seconds: float | None = None) -> None:
-        timer = threading.Timer(self._dice.uniform(0.1, LONGEST_SECONDS) if seconds is None else seconds, act)
-        timer.daemon = True
-        self._timers.append(timer)
-        timer.start()
+    def _drain(self, run: Run) -> bool:
+        try:
+            StopRun(self._store, run, StopMode.DRAIN).request()
+        except ProtocolViolation:
+            return False
+        return True
 
-
-def _resume(process: psutil.Process) -> None:
-    with contextlib.suppress(psutil.NoSuchProcess):
-        process.send_signal(signal.SIGCONT)
+    def _later(self, act: Callable[[], object]) -> None:
+        thread = threading.Thread(target=act, daemon=True)
+        self._threads.append(thread)
+        thread.start()

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import logging
+import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from airflow.providers.common.compat.sdk import AirflowFailException
 
+from airflow_logio.errors import UnknownRun
 from airflow_logio.operators.finish_run import LogioFinishRunOperator
 from airflow_logio.operators.start_run import LogioStartRunOperator
 from airflow_logio.protocol import effects as fx
@@ -40,12 +43,27 @@ def run(log: LogStore, tmp_path: Path) -> Run:
     return run
 
 
-def closing(run: Run, *, fails: bool = True) -> LogioFinishRunOperator:
-    return LogioFinishRunOperator(task_id="finish_run", pipeline=REF, run_uid=run.uid, fail_on_quarantine=fails)
+def closing(run: Run, *, fails: bool = True, log: str = "logio_default") -> LogioFinishRunOperator:
+    return LogioFinishRunOperator(
+        task_id="finish_run", pipeline=REF, run_uid=run.uid, fail_on_quarantine=fails, logio_conn_id=log
+    )
 
 
 def close(run: Run, *, fails: bool = True) -> None:
     closing(run, fails=fails).execute(context())
+
+
+def test_commands_name_the_log_unless_it_is_the_default_one(
+    run: Run, log: LogStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AIRFLOW_CONN_PROD_LOG", os.environ["AIRFLOW_CONN_LOGIO_DEFAULT"])
+    with pytest.raises(AirflowFailException, match=f"`logio retry {run.uid[:8]} --code new --log prod_log`, then"):
+        closing(run, log="prod_log").execute(context())
+    gone = replace(run, uid="none")
+    with pytest.raises(UnknownRun, match="`logio status --log prod_log` lists the runs"):
+        closing(gone, log="prod_log").execute(context())
+    with pytest.raises(UnknownRun, match="`logio status` lists the runs"):
+        closing(gone).execute(context())
 
 
 def test_a_run_with_quarantine_turns_its_closing_task_red(

@@ -13,10 +13,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from airflow.providers.common.compat.sdk import AirflowFailException, TaskDeferred
+from airflow.providers.common.compat.sdk import AirflowException, AirflowFailException, TaskDeferred
 
 from airflow_logio import _compat
 from airflow_logio.operators._task import kills
+from airflow_logio.operators._task.launches import Launching
 from airflow_logio.operators.finish_run import LogioFinishRunOperator
 from airflow_logio.operators.fresh_run import LogioFreshRunOperator
 from airflow_logio.operators.recover_group import LogioRecoverGroupOperator
@@ -333,6 +334,25 @@ def test_sigterm_in_the_middle_of_the_watch(run: Run, answers: Any, log: LogStor
     finally:
         person.join()
         signal.signal(signal.SIGTERM, before)
+
+
+def test_killed_while_it_prepares_a_later_attempt_leaves_its_note(
+    watching: Any, answers: Any, log: LogStore, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its group lives. What the process does until SIGKILL takes the note not away."""
+    watching(context())
+    answers(NoAnswer("the API server is away"))
+    task, prepared = totals(deferrable=False), Launching.context
+
+    def killed(*arguments: Any) -> Any:
+        task.on_kill()
+        return prepared(*arguments)
+
+    monkeypatch.setattr(Launching, "context", killed)
+    with pytest.raises(AirflowException, match="was killed before it launched anything"):
+        task.execute(context(attempt=2))
+    found = status(log, run)
+    assert (found.state, found.killed) == (GroupState.RUNNING, TASK)
 
 
 def test_before_it_knows_its_run_there_is_nothing_to_do(log: LogStore) -> None:

@@ -7,20 +7,22 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
 import sqlalchemy as sa
 
+from airflow_logio.protocol.liveness import Lease
 from airflow_logio.protocol.states import GroupState
-from airflow_logio.store.records import GroupRef, Run
+from airflow_logio.store.records import GroupRef, LaunchRecipe, Run
 from airflow_logio.store.sql.store import SqlLogStore
 from airflow_logio.triggers import log_poller
 from airflow_logio.triggers.failed_groups import LogioFailedGroupTrigger
 from airflow_logio.triggers.group import LogioGroupTrigger
 from tests.support.connections import connections_made, is_open
-from tests.support.logs import SOMEBODY, open_sql_store, spec
+from tests.support.logs import SOMEBODY, open_sql_store
+from tests.support.replicated import GROUP, REPLICAS, A, replicated_spec, to_slot
 from tests.support.statements import counted_statements
 from tests.support.waiting import eventually
 from tests.unit.airflow.support import connection
@@ -89,10 +91,11 @@ class Triggerer:
 
 
 def started(store: SqlLogStore, runs: int) -> list[tuple[Run, list[GroupRef]]]:
-    """Runs of five groups, each of which runs somewhere else."""
+    """Runs of five groups, each of which runs somewhere else and sends no heartbeat, and of a replicated one that sleeps."""
     made = []
     for number in range(runs):
-        run = store.start_run(spec(*GROUPS, dag_run=f"run-{number}"))
+        asleep = replicated_spec(initial=0, dag_run=f"run-{number}")
+        run = store.start_run(replace(asleep, groups=(*GROUPS, *REPLICAS), lease=Lease(600.0)))
         claims = [store.claim(run.run_id, group, expected=0, reason="test") for group in GROUPS]
         made.append((run, [store.register(claim, SOMEBODY) for claim in claims]))
     return made
@@ -139,6 +142,14 @@ def test_what_deferred_groups_cost_a_log(groups: int, store: SqlLogStore) -> Non
         woken = lambda: [one for one in triggerer.fired() if one.get("state") == "parked"]  # noqa: E731
         [parked] = eventually(woken, what="the task of the parked group is woken", timeout=30)
         assert (parked["group"], parked["cause"]) == (refs[1].group, "broken")
+        other, (sender, *_) = runs[0]
+        store.note_launch(other.run_id, A, LaunchRecipe())
+        session = store.session(sender)
+        session.open()
+        session.commit([to_slot(1, 0)])
+        due = lambda: [one for event in triggerer.fired() for one in event.get("findings", ()) if "request_id" in one]  # noqa: E731
+        [scaling] = eventually(due, what="the group that slept is woken", timeout=30)
+        assert (scaling["run_uid"], scaling["group"], scaling["replicas"]) == (other.uid, GROUP, 1)
     eventually(lambda: not any(map(is_open, made)), what="no connection is left")
     assert store.group(run.run_id, "c").state is GroupState.RUNNING
 

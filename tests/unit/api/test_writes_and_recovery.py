@@ -7,7 +7,7 @@ import threading
 import pytest
 
 from airflow_logio.api import EventInfo, Logio, StateInfo, Stopped, WriteAction
-from airflow_logio.errors import ApiMisuse, ExternalUnavailable
+from airflow_logio.errors import ApiMisuse, ExternalUnavailable, LogInconsistent
 from airflow_logio.runtime.driver.manual_epoch import ManualEpoch
 from tests.support.logs import log_rows
 from tests.unit.api.support import Bench, assigned, generate, output, received, table, values
@@ -121,6 +121,35 @@ def test_events_of_input_ports_are_not_marked_done_by_themselves(bench: Bench) -
     event = assigned(mid, mid.get_inset_id())
     with pytest.raises(ApiMisuse, match="done with their Input Set"):
         mid.done_event(event.info)
+
+
+def test_a_log_that_has_lost_commits_is_noticed_at_the_first_look_at_the_marker(bench: Bench) -> None:
+    """Also by the driver after one that has logged more and looked at nothing."""
+    mid = bench.ready()
+    write(mid, 10, 20)
+    mid.marker("wh").unapplied(mid.get_write_actions(), 0, 0)
+    mid = bench.ready()
+    write(mid, 30, 40)
+    mid = bench.ready()
+    with pytest.raises(LogInconsistent, match="up to 3, but the log has given out numbers up to 2 only"):
+        mid.marker("wh").unapplied(mid.get_write_actions(), 3, 1)
+
+
+def test_what_was_applied_after_a_look_is_not_taken_for_lost(bench: Bench) -> None:
+    """The log knows of the look before anything is applied, and nothing that waits is committed with it."""
+    mid = bench.ready()
+    write(mid, 10)
+    assert [a.number for a in mid.marker("wh").unapplied(mid.get_write_actions(), 0, 0)] == [1]
+    write(mid, 20)
+    assert [a.number for a in mid.marker("wh").unapplied(mid.get_write_actions(), 1, 1)] == [2]
+    mid = bench.ready()
+    write(mid, 30)
+    inset = mid.get_inset_id()
+    actions = mid.get_write_actions()
+    assert [a.number for a in mid.marker("wh").unapplied(actions, 2, 1)] == [3]
+    mid = bench.ready()
+    assert mid.get_inset_id() == inset, "its id was never committed"
+    assert [a.number for a in mid.marker("wh").unapplied(mid.get_write_actions(), 3, 2)] == []
 
 
 # --- recovery ---------------------------------------------------------------------------------------------------------

@@ -81,7 +81,7 @@ def test_a_run_is_given_up_and_begins_anew(store: LogStore, logio: Logio, start:
     assert store.declare_dead(ref, "test")
     code, said = logio("fresh", run.uid[:8])
     assert (code, store.find_run(run.uid).state) == (0, RunState.SUPERSEDED)
-    assert "is given up. `logio run` with --run-id nightly begins the fresh one" in said
+    assert "is given up. `logio run ... --run-id nightly` begins the fresh one" in said
     code, said = logio("retry", run.uid)
     assert code == 1 and "was given up for a fresh run: it does not resume" in said
 

@@ -6,24 +6,32 @@ import os
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
+import sqlalchemy as sa
 
 from airflow_logio.cli.app import main
+from airflow_logio.dataflow.table_writer import TableWriter
+from airflow_logio.dataflow.write_actions import Marker, WriteAction
 from airflow_logio.errors import UnknownRun
 from airflow_logio.protocol import effects as fx
 from airflow_logio.protocol.values import Event, Port
 from airflow_logio.runtime.launch.driver_files import FORGOTTEN_SECONDS, KEPT_SECONDS
 from airflow_logio.runtime.launch.launcher import LocalProcessLauncher
 from airflow_logio.runtime.launch.processes import own_identity
-from airflow_logio.runtime.payloads import Payloads, payload_root
+from airflow_logio.runtime.payloads import EpochPayloads, Payloads, payload_root
+from airflow_logio.runtime.systems.staging_tables import StagingTables
+from airflow_logio.runtime.systems.warehouse import Warehouse
 from airflow_logio.store.records import Run
 from airflow_logio.store.sql.store import SqlLogStore
 from tests.store.test_maintenance import finish, rows_of, started
+from tests.support.datasets import dataset_of
 from tests.support.garbage import NOTHING, event, left, used
 from tests.support.logs import IN, Driver, open_sql_store, spec
+from tests.support.warehouse import rows_of as warehouse_rows
 
 
 @dataclass
@@ -90,6 +98,37 @@ def test_a_dry_run_changes_nothing(terminal: Terminal) -> None:
     assert "nothing would be done" not in terminal.logio("gc", "--dry-run", "--older-than", "30d")[1]
     assert rows_of(terminal.store, run.run_id) == before
     assert len(terminal.files(run)) == 1
+
+
+def staged(url: str, run: Run, epoch: EpochPayloads) -> None:
+    """A staging table, as a driver leaves it that dies before the move."""
+    writer = TableWriter("warehouse", "t", {"id": "bigint"}, on_new_run="append")
+    marker = Marker(run.uid, "save", "warehouse", 0, 1, run.created_at)
+    opening = WriteAction(run.uid, "save", "warehouse", 1, 1, pa.table({}), {"action": "begin"})
+    made = dataset_of(epoch, pa.table({"id": [1, 2, 3]}), purpose=run.uid)
+    warehouse = Warehouse("warehouse", url)
+    warehouse.apply(marker, writer, [opening])
+    insert = replace(opening, number=2, description={"action": "insert"}, dataset=str(made.reference))
+    assert StagingTables(warehouse).make(marker, writer, insert, made) is not None
+    warehouse.close()
+
+
+@pytest.mark.postgres
+def test_staging_tables_of_ended_runs_are_dropped(terminal: Terminal, postgres_url: str, tmp_path: Path) -> None:
+    """In databases that are known here; those of a run that goes on stay. What cannot be reached is told."""
+    epoch = Payloads(str(tmp_path / "elsewhere")).epoch("run", "g", 1, 0)
+    for name, ended in (("run-1", True), ("run-2", False)):
+        staged(postgres_url, terminal.run(name, ended=ended)[0], epoch)
+    count = "SELECT count(*) FROM pg_class WHERE relname LIKE 'logio_staging_%' AND relkind = 'r'"
+    assert "staging" not in terminal.logio("gc", "--dry-run")[1], "the connection is not known here"
+    away = sa.make_url(postgres_url).set(port=1).render_as_string()
+    terminal.monkeypatch.setenv("LOGIO_CONN_WAREHOUSE_DEFAULT", away)
+    assert "the staging tables of run run-1" in terminal.logio("gc")[1]
+    terminal.monkeypatch.setenv("LOGIO_CONN_WAREHOUSE_DEFAULT", postgres_url)
+    assert "would drop public.logio_staging_" in terminal.logio("gc", "--dry-run")[1]
+    assert warehouse_rows(postgres_url, count) == [(2,)]
+    assert "1 staging table(s) dropped" in terminal.logio("gc")[1]
+    assert warehouse_rows(postgres_url, count) == [(1,)]
 
 
 def test_files_of_the_drivers_of_ended_runs_are_removed(terminal: Terminal, tmp_path: Path) -> None:

@@ -164,20 +164,57 @@ def test_a_retry_leaves_no_drivers_to_nobody(
     assert launched == GROUPS
 
 
-def test_nor_in_a_run_of_airflow(
-    start: Callable[..., Run], store: LogStore, logio: Logio, launched: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def of_airflow(start: Callable[..., Run], store: LogStore, monkeypatch: pytest.MonkeyPatch) -> Run:
+    """A run of a DAG run, as the log tells of it."""
+    find, every = type(store).find_run, type(store).list_runs
+
+    def so(found: Run) -> Run:
+        key = replace(found.spec.key, dag_id="dag")
+        return replace(found, spec=replace(found.spec, supervision=Supervision.TASK, key=key))
+
     run = start("mine")
-    find = type(store).find_run
+    monkeypatch.setattr(type(store), "find_run", lambda self, name: so(find(self, name)))
+    monkeypatch.setattr(type(store), "list_runs", lambda self, **how: [so(one) for one in every(self, **how)])
+    return so(run)
 
-    def of_airflow(self: LogStore, name: str) -> Run:
-        found = find(self, name)
-        return replace(
-            found, spec=replace(found.spec, supervision=Supervision.TASK, key=replace(found.spec.key, dag_id="dag"))
-        )
 
+def test_a_run_of_airflow_that_nobody_supervises_says_what_it_waits_for(
+    of_airflow: Run, store: LogStore, logio: Logio, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, uid = of_airflow, of_airflow.uid[:8]
+    assert listed(logio) == ("running", ""), "it has just begun"
+    monkeypatch.setattr(run_condition, "MISSING_SECONDS", -1.0)
+    new = ", ".join(f"{name} new" for name in GROUPS)
+    assert listed(logio) == ("running", f"{new}: launched by no task of DAG run mine yet")
+    drive(store, run)
+    supervise = f"nobody supervises it: clear task `supervise` (DAG run mine), or `logio tend {uid}`"
+    assert listed(logio) == ("running", supervise)
+    refs = {group.group: GroupRef(run.run_id, group.group, group.incarnation) for group in store.groups(run.run_id)}
+    assert store.declare_dead(refs["ingest"], "test") and store.declare_dead(refs["totals"], "test")
+    assert store.park(refs["hourly"], "a test")
+    parked = f"hourly parked: mend the cause, then clear the task, or `logio retry {uid}`"
+    assert listed(logio) == ("running", f"{supervise}; {parked}"), "publish runs"
+    assert store.declare_dead(refs["publish"], "test")
+    assert listed(logio) == ("waiting for a person", f"{supervise}; {parked}")
+    assert f"next: {supervise}; {parked}" in logio("status", run.uid)[1]
+    store.note_supervisor("logio tend on here")
+    monkeypatch.setattr(run_condition, "MISSING_SECONDS", 60.0)
+    assert listed(logio) == ("running", ""), "it is recovered"
+
+
+def test_a_run_of_airflow_whose_groups_have_finished_is_finished_by_its_task(
+    of_airflow: Run, store: LogStore, logio: Logio, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run_condition, "MISSING_SECONDS", -1.0)
+    for name in GROUPS:
+        start_driver(store, group=name, run=of_airflow).session.commit([fx.FinishGroup()])
+    assert listed(logio) == ("running", "task `finish_run` of DAG run mine finishes it")
+
+
+def test_nor_in_a_run_of_airflow(of_airflow: Run, store: LogStore, logio: Logio, launched: list[str]) -> None:
+    run = of_airflow
     drive(store, run, GONE)
-    monkeypatch.setattr(type(store), "find_run", of_airflow)
     code, said = logio("retry", run.uid[:8], "--detach")
     said = " ".join(said.split())
     assert (code, launched) == (1, []) and f"start `logio tend {run.uid[:8]}`" in said

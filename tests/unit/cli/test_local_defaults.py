@@ -12,11 +12,11 @@ import pytest
 
 from airflow_logio.cli.connection_file import ConnectionFile, ConnectionUrls
 from airflow_logio.cli.preparation import Wanted, prepare, reopen
+from airflow_logio.cli.spark_options import SparkOptions
 from airflow_logio.dataflow import Pipeline
 from airflow_logio.errors import ConfigurationError, PipelineDefinitionError
 from airflow_logio.runtime.launch import bundle, spark_submit
 from airflow_logio.runtime.launch.launcher import LaunchContext
-from airflow_logio.runtime.launch.spark_submit import SparkSettings
 from airflow_logio.store import open_store
 
 EXAMPLE = """
@@ -31,7 +31,7 @@ example.local_defaults(
     prepare=lambda urls: f"prepared {urls['shop']}",
 )
 """
-SETTINGS = SparkSettings(master="local[1]")
+SPARK = SparkOptions(master="local[1]")
 Prepared = tuple[LaunchContext, list[str]]
 
 
@@ -46,12 +46,12 @@ def prepared(tmp_path: Path, sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -
 
     def run(params: Mapping[str, str], ids: Mapping[str, str], environment: Mapping[str, str]) -> Prepared:
         said: list[str] = []
-        wanted = Wanted("example_of_defaults.py:example", params, ids, None, False, SETTINGS)
+        wanted = Wanted("example_of_defaults.py:example", params, ids, None, False, SPARK)
         known = ConnectionUrls(environment, ConnectionFile(None, {}))
         store = open_store(sqlite_url, create=True)
         try:
             context = prepare(store, sqlite_url, None, wanted, known, said.append)
-            again = reopen(store, sqlite_url, None, context.run, known, SETTINGS)
+            again = reopen(store, sqlite_url, None, context.run, known, SPARK.settings())
         finally:
             store.dispose()
         assert again.connections == context.connections

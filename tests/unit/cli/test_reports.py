@@ -75,7 +75,7 @@ def test_of_one_parked_group_the_command_names_it(flow: TwoGroups, ended: Ended,
     assert "2 drivers launched, 0 of them recoveries" in lines
     assert "group totals is parked: KeyError: 'department'" in lines
     assert "  | its last words" in lines and f"Everything it has printed: {log_path}" in lines
-    assert lines[-1].startswith(f"Fix the cause, then: logio retry {flow.run.uid[:8]} totals (")
+    assert lines[-1].startswith(f"Fix the cause, then: `logio retry {flow.run.uid[:8]} totals` (")
     log_path.unlink()
     assert f"Everything it has printed: {log_path}" in said(ended(Outcome.PARKED)), "it may be on another machine"
 
@@ -86,7 +86,7 @@ def test_of_several_it_launches_all(flow: TwoGroups, ended: Ended) -> None:
         assert flow.store.park(driver.ref, "away")
     lines = said(ended(Outcome.PARKED))
     commands = [line for line in lines if "logio retry" in line]
-    assert commands == [f"Fix the causes, then: logio retry {flow.run.uid[:8]} ({reports.CHANGED})"]
+    assert commands == [f"Fix the causes, then: `logio retry {flow.run.uid[:8]}` ({reports.CHANGED})"]
 
 
 def test_a_run_that_is_parked_has_not_finished_with_quarantine(flow: TwoGroups, ended: Ended) -> None:
@@ -94,7 +94,7 @@ def test_a_run_that_is_parked_has_not_finished_with_quarantine(flow: TwoGroups, 
     assert flow.store.halted(flow.drivers["ingest"].ref)
     lines = said(ended(Outcome.PARKED, aside=2))
     assert not [line for line in lines if "finished" in line]
-    assert [line for line in lines if line.startswith("2 Input Set(s) are set aside. Fix the operator, then: logio")]
+    assert [line for line in lines if line.startswith("2 Input Set(s) are set aside. Fix the operator, then: `logio")]
     assert [
         line for line in said(ended(Outcome.QUARANTINED, aside=2)) if line.startswith("finished with quarantine: 2")
     ]
@@ -104,13 +104,13 @@ def test_what_is_not_shown_is_counted(flow: TwoGroups, ended: Ended) -> None:
     flow.finish()
     lines = said(ended(Outcome.QUARANTINED, aside=reports.MAX_QUARANTINED + 3))
     assert sum(line.startswith("quarantined: ") for line in lines) == reports.MAX_QUARANTINED
-    assert f"... and 3 more quarantined: logio status {flow.run.uid[:8]} --json shows all" in lines
+    assert f"... and 3 more quarantined: `logio status {flow.run.uid[:8]} --json` shows all" in lines
 
 
 def test_drivers_that_have_not_ended_are_not_said_to_have(flow: TwoGroups, ended: Ended) -> None:
     """The log went away while they were halted, or Airflow supervises them."""
     assert flow.store.halted(flow.drivers["totals"].ref)
-    retry = f"logio retry {flow.run.uid[:8]}"
+    retry = f"`logio retry {flow.run.uid[:8]}`"
     assert said(ended(Outcome.HALTED))[-1] == (
         f"halted; as the log last knew, not ended: ingest running. To continue: {retry}"
     )

@@ -111,7 +111,7 @@ def test_what_is_quarantined_is_shown_up_to_a_number(flow: TwoGroups, logio: Log
     assert "shop.py" not in aside
     assert "whole errors, with the author's frames: --json" in aside
     assert "... and 2 more (all with --json)" in aside
-    assert f"retry them with: logio retry {flow.run.uid[:8]}" in aside
+    assert f"retry them with: `logio retry {flow.run.uid[:8]}`" in aside
     _, text, _ = logio("status", flow.run.uid, "--json")
     found = json.loads(text)["quarantined"]
     assert [one["input_set"] for one in found] == insets

@@ -20,7 +20,7 @@ from airflow_logio.protocol.states import ScalingState
 from airflow_logio.protocol.values import Port
 from airflow_logio.store import open_store
 from airflow_logio.store.port import LogStore
-from airflow_logio.store.records import Load, OperatorShape, RunSpec
+from airflow_logio.store.records import Load, OperatorShape, QuarantinedInputSet, RunSpec
 from tests.support.logs import Driver, start_driver
 from tests.support.replicated import GROUP, A, B, launch, replicated_spec
 
@@ -141,6 +141,14 @@ def test_the_same_for_programs(report: Report) -> None:
         ("work.out", "end.in", "work", "end"),
     ]
     assert told["connections"][0]["lag"] == {"events": 12, "records": 120}
+
+
+def test_what_is_quarantined_is_the_authors(report: Report) -> None:
+    aside = QuarantinedInputSet(GROUP, "work[2]", "7", "KeyError: 7", 1.0)
+    quarantining = replace(report, quarantined=[aside])
+    assert ["work", "7", "1970-01-01 00:00:01", "KeyError: 7"] in printed(run_tables.whole(quarantining))
+    (told,) = document(quarantining)["quarantined"]
+    assert (told["operator"], told["slot"], told["input_set"]) == ("work", 2, "7")
 
 
 def test_ranges() -> None:

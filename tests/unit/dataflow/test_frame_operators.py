@@ -3,24 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from airflow_logio import (
+    Count,
     DatasetWriter,
     EveryEvents,
     FolderSource,
+    FunctionRead,
     ParquetSource,
     Pipeline,
     RangeSource,
     RoundRobin,
+    Tumbling,
+    Window,
     generate,
     stateless,
 )
 from airflow_logio.dataflow.frame_operators import FrameFunctionOperator
+from airflow_logio.dataflow.function_operators import FrameWindowOperator, windowed
+from airflow_logio.dataflow.several_functions import SeveralFunctions
 from airflow_logio.errors import OperatorFailed, PipelineDefinitionError
+from airflow_logio.runtime.systems.connections import Connections, WriterIdentity
+from airflow_logio.testing import pipeline_scenario
+from airflow_logio.testing.trial import try_events
 
 
 def pipeline() -> Pipeline:
@@ -53,7 +64,7 @@ class Counter(RangeSource):
 
 
 class DataFrame:
-    """What `_is_frame` takes for one of Spark: its module says so."""
+    """What `is_spark_frame` takes for one of Spark: its module says so."""
 
     __module__ = "pyspark.sql.classic.dataframe"
 
@@ -101,9 +112,85 @@ def test_anything_but_a_dataframe_for_every_port_is_refused(returned: Any, setti
 # --- pipelines --------------------------------------------------------------------------------------------------------
 
 
-def test_windows_quarantine_and_event_ids_are_refused_with_the_way_out() -> None:
-    with pytest.raises(PipelineDefinitionError, match="has mode 'dataframe', which only stateless"):
-        generate(mode="dataframe")(same)
+def of_two(left: Any, right: Any) -> Any:
+    return left
+
+
+def with_read(orders: Any, prices: Any) -> Any:
+    return orders
+
+
+PRICES = FunctionRead("lake", lambda url, keys: pa.table({"id": [1]}), key="id")
+
+
+class Mine(Window):
+    """An author's own window, which looks at the records."""
+
+    def initial_state(self) -> dict[str, Any]:
+        return {}
+
+    def assign(self, event: Any, state: dict[str, Any]) -> Mapping[str, Any]:
+        return {"1": event.table}
+
+    def part(self, event: Any, inset_id: str) -> Any:
+        return event.table
+
+    def triggered(self, state: Any, open_insets: Any) -> Any:
+        return []
+
+    def order(self, inset_id: str) -> str:
+        return inset_id
+
+    def describe(self) -> dict[str, Any]:
+        return {}
+
+
+@pytest.mark.parametrize(
+    ("made", "says"),
+    [
+        (lambda: windowed(generate(mode="dataframe")(same), Mine()), "needs the records to say which Input Sets"),
+        (
+            lambda: windowed(generate(mode="dataframe", reads={"prices": PRICES})(with_read), EveryEvents(2)),
+            "its read 'prices' is restricted by key 'id': the keys of all records would have to pass through the driver",
+        ),
+        (lambda: generate(mode="dataframe", outputs=("a", "b"))(same), r"in mode 'dataframe' .*one output port"),
+        (lambda: generate(mode="dataframe", accumulate=same)(same), r"in mode 'dataframe' .*no accumulate="),
+        (lambda: generate(mode="dataframe")(lambda orders, inset_id: orders), "takes 'inset_id', which nothing fills"),
+        (
+            lambda: windowed(generate(mode="dataframe", inputs=("left", "right"))(of_two), Tumbling("1h", on="ts")),
+            "Tumbling is a window of one port",
+        ),
+        (
+            lambda: SeveralFunctions({"one": windowed(generate(mode="dataframe")(same), EveryEvents(2))}),
+            "is one of several of an operator and has mode 'dataframe'",
+        ),
+        (lambda: Tumbling("1h", on="ts", windows_per_event=0), "windows_per_event is 0; give a whole number"),
+    ],
+)
+def test_windows_that_datasets_do_not_suit_are_refused(made: Callable[[], Any], says: str) -> None:
+    with pytest.raises(PipelineDefinitionError, match=says):
+        made()
+
+
+def test_a_window_has_a_bound_in_mode_dataframe_which_may_change_while_a_run_lasts() -> None:
+    window = Tumbling("1h", on="ts")
+    operator = windowed(generate(mode="dataframe")(same), window)
+    assert isinstance(operator, FrameWindowOperator)
+    grid = operator.window.grid()
+    assert grid is not None and grid.most == 10_000
+    assert window.grid().most is None, "as before in other modes"
+    wider = windowed(generate(mode="dataframe")(same), Tumbling("1h", on="ts", windows_per_event=20_000))
+    assert wider.describe() == operator.describe()
+
+
+def test_what_is_returned_from_input_sets_must_be_a_dataframe() -> None:
+    operator = windowed(generate(mode="dataframe")(lambda orders: [orders]), EveryEvents(2))
+    assert isinstance(operator, FrameWindowOperator)
+    with pytest.raises(OperatorFailed, match="returned list; in mode 'dataframe' return a DataFrame of Spark"):
+        operator.run_on({"in": DataFrame("id")}, {}, {})
+
+
+def test_quarantine_and_event_ids_are_refused_with_the_way_out() -> None:
     made = pipeline()
     read = made.source("read", FolderSource("{path}"))
     with pytest.raises(
@@ -141,6 +228,19 @@ def test_a_replicated_group_has_no_chains() -> None:
     ):
         made.replicate(made.group("many", mapped), partition=RoundRobin(), max=3)
         made.freeze()
+
+
+def test_windows_over_datasets_are_not_simulated_and_not_tried(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"id": [1]}), tmp_path / "0.parquet")
+    made = pipeline()
+    read = made.source("read", ParquetSource("{path}", records_per_event=1))
+    made.sink("done", Count(), made.operator("pairs", generate(mode="dataframe")(same), read, window=EveryEvents(2)))
+    params = {"path": str(tmp_path / "0.parquet")}
+    with pytest.raises(PipelineDefinitionError, match="'pairs' has mode dataframe, which needs a Spark session"):
+        pipeline_scenario(made, params=params)
+    connections = Connections("p", {}, WriterIdentity("run", 1, 0.0), 1.0, params=params)
+    tried = try_events(made, params, connections, 1)
+    assert (tried.left_out, tried.problem) == (["pairs", "done"], None)
 
 
 def test_modes_mix_in_one_pipeline() -> None:

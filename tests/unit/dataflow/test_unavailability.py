@@ -17,7 +17,7 @@ import pytest
 import requests
 import urllib3
 
-from airflow_logio.dataflow.unavailability import advice, is_outage
+from airflow_logio.dataflow.unavailability import advice, advice_for_code, is_outage
 from airflow_logio.errors import ExternalUnavailable
 
 SECONDS = 0.5
@@ -161,3 +161,11 @@ def test_an_author_adds_errors_and_is_told_how() -> None:
         "then asked again for `replay_seconds`"
     )
     assert advice(TypeError("x"), "FunctionRead") == "", "an error of Python itself is none of an external system"
+
+
+@pytest.mark.parametrize(
+    "error", [requests.ConnectionError("refused"), TimeoutError("slow"), httpx.ReadTimeout("slow")]
+)
+def test_an_outage_in_code_that_is_not_asked_again_says_what_is(error: Exception) -> None:
+    assert "FunctionRead in `reads`" in advice_for_code(error) and "a writer" in advice_for_code(error)
+    assert advice_for_code(KeyError("x")) == advice_for_code(requests.exceptions.SSLError("wrong")) == ""

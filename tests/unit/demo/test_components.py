@@ -5,10 +5,13 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
 
 import psutil
 import pytest
 
+from airflow_logio.demo import demonstration
 from airflow_logio.demo.airflow_components import (
     AGAIN_SECONDS,
     COMPONENTS,
@@ -16,6 +19,7 @@ from airflow_logio.demo.airflow_components import (
     AirflowComponents,
     component_of,
 )
+from airflow_logio.demo.examples import example
 from tests.support.waiting import eventually
 
 WELL = dict.fromkeys(COMPONENTS, "healthy")
@@ -90,6 +94,37 @@ def test_one_that_is_gone_is_named_and_started_again(
         components.look(WELL)
     assert [name for name, _ in airflow.started] == [*COMPONENTS, "triggerer", "triggerer"]
     assert len(said) == 2
+
+
+def test_one_that_is_gone_while_a_dag_is_parsed_is_started_again(
+    airflow: Airflow, components: AirflowComponents, said: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without it the DAG would never be there."""
+
+    class Parsing:
+        def import_errors(self) -> list[str]:
+            return []
+
+        def has_dag(self, _dag_id: str) -> bool:
+            if len(airflow.started) == len(COMPONENTS):
+                airflow.last("dag-processor").kill()
+                airflow.last("dag-processor").wait()
+            return airflow.last("dag-processor").poll() is None
+
+        def health(self) -> dict[str, str]:
+            return {}
+
+        def check_alive(self) -> None: ...
+
+    monkeypatch.setattr(demonstration, "HEALTH_SECONDS", 0.0)
+    parsing: Any = Parsing()
+    places: Any = None
+    progress: Any = SimpleNamespace(say=lambda _: None)
+    demo = demonstration.Demonstration(
+        places, progress, parsing, example("logio_sales"), _airflow=parsing, _components=components
+    )
+    demo._wait_for_dag(parsing)
+    assert len(said) == 1 and said[0].startswith("Airflow's dag-processor has ended; it is started again")
 
 
 def test_one_that_hangs_is_replaced_after_a_while(

@@ -21,8 +21,9 @@ from airflow_logio.protocol.operator import OperatorProtocol
 from airflow_logio.protocol.values import Kind
 from airflow_logio.runtime.launch.driver_config import DriverConfig, take
 from airflow_logio.store.memory import MemoryLogStore
-from airflow_logio.store.records import Claim, RunSpec, encode_spec
+from airflow_logio.store.records import Claim, RunSpec
 from airflow_logio.store.rules.header import decode_header, encode_header
+from airflow_logio.store.rules.stored_spec import encode_spec
 from airflow_logio.store.sql.runs import to_run
 from tests.support.logics import CountWindow
 from tests.support.logs import spec

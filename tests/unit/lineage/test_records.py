@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,7 +14,7 @@ import pytest
 import sqlalchemy as sa
 
 from airflow_logio.cli.app import main
-from airflow_logio.errors import ConfigurationError, LineageUnknown
+from airflow_logio.errors import ConfigurationError, LineageUnknown, LogInconsistent
 from airflow_logio.protocol import effects as fx
 from airflow_logio.protocol.values import Event, Kind, Port, Status
 from airflow_logio.runtime.figures.event_search import events_holding
@@ -105,6 +106,36 @@ def test_the_events_that_hold_a_record(sales: Sales) -> None:
     assert not found.records, "of one record, both must be true"
     (found,) = events_holding(sales.store, sales.run, "ingest.out", {"quantity": "1"})
     assert list(found.records) == list(range(1, EVENTS + 1))
+
+
+def in_slots(store: LogStore, *, merged: bool) -> Sales:
+    """``work.out`` of two slots, with a Merger behind them or not; the first event is whole, the second one damaged."""
+    slots = {f"work[{n}]": OperatorShape("work", {}, ("out",), (), ("out",), ("out",)) for n in range(2)}
+    inputs = {f"slot{n}": f"work[{n}].out" for n in range(2)}
+    shapes = slots | ({"merge(work)": OperatorShape("g", inputs, ("out",), (), ("out",), ("out",))} if merged else {})
+    driver = start_driver(store, run=store.start_run(replace(spec("g"), operators=shapes)))
+    port = Port("merge(work)" if merged else "work[1]", "out")
+    for number, body in enumerate((encode(sold(1)), b"damaged"), start=1):
+        event = Event(port, number, Kind.DATA, 2, None, body)
+        driver.session.commit([fx.LogEvent(event, (), kept=True), fx.CountEvents(port, "out", 1, 2)])
+    return Sales(store, driver.run)
+
+
+@pytest.mark.parametrize(
+    ("merged", "place", "told"), [(True, "merge(work).out", "work.out"), (False, "work[1].out", "work.out in slot 1")]
+)
+def test_searches_name_ports_as_their_author_does(merged: bool, place: str, told: str) -> None:
+    store = MemoryLogStore()
+    found = in_slots(store, merged=merged)
+    with pytest.raises(LogInconsistent, match=f"event 2 of {re.escape(told)}"):
+        events_holding(store, found.run, "work.out", {"quantity": "1"})
+    damaged = next(key for key in store.tables.bodies if key.event_id == 2)
+    del store.tables.bodies[damaged]
+    last = events_holding(store, found.run, "work.out", {"quantity": "1"})[-1]
+    assert (str(last.port), str(last.place), last.records, last.gone) == ("work.out", place, {1: 1}, 1)
+    assert last.slot == (None if merged else 1)
+    with pytest.raises(LineageUnknown, match=f"the events of {re.escape(told)} have no column 'order'"):
+        events_holding(store, found.run, "work.out", {"order": "1"})
 
 
 @pytest.mark.parametrize(
@@ -284,10 +315,10 @@ def test_what_is_gone_is_said(
     assert logio(monkeypatch, "lineage", "run-1", "ingest.out", "--where", "product_id=11") == 1
     said = capsys.readouterr().err
     assert (
-        "none of the 10 events of ingest.out in the log holds a record with product_id=11; the records of 50 more"
-        in said
+        "none of the 10 events of ingest.out in the log holds a record with product_id=11; 50 more events of ingest.out are "
+        "not in the log any more: retention has removed their records together with their lineage" in said
     )
-    assert "lineage_column keeps the event id with each row" in said
+    assert "lineage_column of a TableWriter names the event of each row" in said
 
 
 def test_what_cannot_be_answered_is_one_sentence(

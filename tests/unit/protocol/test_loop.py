@@ -13,11 +13,12 @@ from airflow_logio.protocol.commit_queue import (
     CommitQueue,
     CommitStep,
     DiscardOrder,
+    ForgetOrder,
     ReadOrder,
     hand_over,
 )
 from airflow_logio.protocol.life import Life, LifeStep
-from airflow_logio.protocol.logic import Emit
+from airflow_logio.protocol.logic import Emit, OperatorSpec
 from airflow_logio.protocol.loop import COMMITTER_POLL_SECONDS, FLUSH_EVENTS, FLUSH_SECONDS
 from airflow_logio.protocol.values import Kind, Port
 from airflow_logio.protocol.write_queue import MAX_ACTIONS_WAITING, WriteQueue, WriteStep
@@ -129,6 +130,60 @@ def test_a_used_up_effect_is_discarded_after_its_last_event_is_logged() -> None:
     assert epoch.orders == [DiscardOrder("source", 1)]
     again = source().begun(recovered=states(effects))
     assert again.orders == [DiscardOrder("source", 1, STORED)], "it may not have been done"
+
+
+RANGE = {"start": 0, "end": 5}
+FORGETS = OperatorSpec("source", (), ("out",), None, forgets=True)
+
+
+def test_a_range_may_be_forgotten_once_its_event_is_durable_and_until_somebody_was_told() -> None:
+    epoch = Epoch(FORGETS, first=RANGE).begun()
+    epoch.commit()
+    epoch.loop.emit("source", [Emit("out", [1], 1)], 1, 0.0)
+    epoch.loop.close()
+    assert epoch.orders == [ReadOrder("source", 1, RANGE)], "nothing of the event is durable"
+    effects = epoch.commit()
+    assert epoch.orders == [ForgetOrder("source", 1, RANGE)]
+    again = Epoch(FORGETS, first=RANGE).begun(recovered=states(effects))
+    assert again.orders == [ForgetOrder("source", 1, RANGE), ReadOrder("source", 1, RANGE, 1)], (
+        "nobody may have been told"
+    )
+    again.loop.end_read("source", None, 0.0)
+    again.loop.close()
+    effects = again.commit()
+    assert not again.loop.is_finished()
+    once_more = Epoch(FORGETS, first=RANGE).begun(recovered=states(effects))
+    assert once_more.orders == [ForgetOrder("source", 1, RANGE)], "after the end of the stream, too"
+    once_more.loop.forgotten("source", 1, 0.0)
+    once_more.loop.close()
+    last = Epoch(FORGETS, first=RANGE).begun(recovered=states(once_more.commit()))
+    assert last.orders == []
+    assert once_more.loop.is_finished()
+
+
+def test_the_newest_range_is_remembered_and_none_that_a_drain_has_cut_off() -> None:
+    epoch = Epoch(FORGETS, first=RANGE).begun()
+    epoch.commit()
+    epoch.loop.emit("source", [Emit("out", [1], 1)], 1, 0.0)
+    epoch.loop.end_read("source", {"start": 5, "end": 9}, 0.0)
+    epoch.loop.close()
+    effects = epoch.commit()
+    assert epoch.orders == [ForgetOrder("source", 1, RANGE), ReadOrder("source", 2, {"start": 5, "end": 9})]
+    drained(epoch)
+    epoch.loop.close()
+    effects = epoch.commit()
+    assert not of(fx.MayForget, effects), "its second range was not read"
+    again = Epoch(FORGETS, first=RANGE).begun(recovered=states(effects))
+    assert again.orders == [ForgetOrder("source", 1, RANGE)]
+
+    later = Epoch(FORGETS, first=RANGE).begun()
+    later.loop.emit("source", [Emit("out", [1], 1)], 1, 0.0)
+    later.loop.end_read("source", {"start": 5, "end": 9}, 0.0)
+    later.loop.emit("source", [Emit("out", [1], 1)], 1, 0.0)
+    later.loop.forgotten("source", 1, 0.0)
+    later.loop.close()
+    again = Epoch(FORGETS, first=RANGE).begun(recovered=states(later.commit()))
+    assert again.orders[0] == ForgetOrder("source", 2, {"start": 5, "end": 9})
 
 
 def test_a_drain_ends_what_can_be_read_again_where_it_stands() -> None:

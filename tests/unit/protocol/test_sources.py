@@ -240,7 +240,7 @@ def test_an_effect_is_stored_once_and_dropped_once() -> None:
 @pytest.mark.parametrize(
     "wrong",
     [
-        lambda g: g.protocol.source("op").advance(1),
+        lambda g: g.protocol.source("op").advance(1, g.protocol.ledger),
         lambda g: g.protocol.store_effect("op", "x", 1),
         lambda g: g.protocol.end_source("op"),
     ],

@@ -227,6 +227,7 @@ def test_progress_and_the_first_failure_are_told_at_once(monkeypatch: pytest.Mon
         result = CliRunner().invoke(commands(), ["simulate", mutant.scenario, "--schedules", "20", "--no-story"])
     assert result.exit_code == 1
     told = result.stderr.splitlines()
+    assert told[0] == f"{mutant.scenario}: a run without failures first"
     (failure,) = [number for number, line in enumerate(told) if re.match(rf"{mutant.scenario}: seed \d+ fails: ", line)]
     progress = [line for line in told if " of 20 schedules, " in line]
     assert len(progress) == 20 and failure < len(told) - 1

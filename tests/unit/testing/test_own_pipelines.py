@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
+from pathlib import Path
+from uuid import uuid4
 
 import pyarrow as pa
 import pytest
@@ -13,15 +15,17 @@ from airflow_logio.protocol.effects import ExpireLineage, Kept
 from airflow_logio.protocol.values import Port
 from airflow_logio.runtime.systems.arrow import decode
 from airflow_logio.testing import Observed, ScheduleFigures, ScriptedSource, Simulator, pipeline_scenario
+from airflow_logio.testing.scenario_lookup import load_scenario
 from airflow_logio.testing.scenarios import SCENARIOS
 from airflow_logio.testing.simulator.drains import DRAIN_EVERY
-from airflow_logio.testing.simulator.scheduler import Seeded
+from airflow_logio.testing.simulator.scheduler import Seeded, Undisturbed
 from tests.unit.testing.mutants import MUTANTS
 
 NUMBERS = pa.table({"value": list(range(200))})
 PER_EVENT = 4
 EVENTS = NUMBERS.num_rows // PER_EVENT
 SEEDS = range(2 * DRAIN_EVERY)
+SCOPES = Path(__file__).parents[2] / "bench" / "pipelines" / "scopes.py"
 
 
 @stateless(on_error="quarantine")
@@ -176,6 +180,54 @@ def test_the_judge_of_what_is_deterministic_sees_it_without_replicas() -> None:
     assert failure is None
     assert {"read.out", "good.out"} <= next(iter(seen))
     assert not any("[" in port for port in next(iter(seen)))
+
+
+@stateless
+def drawn(records: pa.Table) -> pa.Table:
+    return records.append_column("drawn", pa.array([uuid4().hex for _ in range(records.num_rows)]))
+
+
+def differing() -> Pipeline:
+    """Another result each time, written by replicas and behind their Merger."""
+    made = Pipeline("differing", connections=["warehouse"])
+    read = made.source("read", ScriptedSource(NUMBERS.slice(0, 80), PER_EVENT))
+    lots = made.operator("lots", drawn, read)
+    columns = {"value": "bigint", "drawn": "text"}
+    near = made.writer("near", TableWriter("warehouse", "near", columns), lots)
+    made.writer("save", TableWriter("warehouse", "lots", columns), lots)
+    made.group("compute", lots, near)
+    made.replicate("compute", partition=RoundRobin(slots=3), max=2)
+    return made.freeze()
+
+
+@pytest.mark.parametrize("broken", [None, "marker_not_checked"])
+def test_replicas_that_make_another_result_each_time_are_held_against_the_log(
+    broken: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without a judge: the writer of each slot, and that behind the Merger, has applied what the log says, in order."""
+    simulator = Simulator(pipeline_scenario(differing(), deterministic=False))
+    applied = simulator.reference().observed.writes
+    assert set(applied) == {"near[0]>warehouse", "near[1]>warehouse", "near[2]>warehouse", "save>warehouse"}
+    if broken is None:
+        run(simulator)
+        return
+    MUTANTS[broken].install(monkeypatch)
+    failures = (failure.invariant for seed in range(100) if (failure := simulator.run(seed)[1]) is not None)
+    assert "destinations_have_what_the_log_says" in failures, "it takes up to a hundred schedules"
+
+
+def test_what_lineage_is_compared_by_grows_with_events_and_not_with_records() -> None:
+    """Ten scopes and eight slots: pairs of records would be thousands for each pair of events."""
+    replicated = load_scenario(f"{SCOPES}:scopes").scenario
+    assert len(replicated.replicated) == 1 and replicated.plain is not None
+    simulator = Simulator(replicated.plain)
+    world, watch = simulator.world()
+    Undisturbed(world).run()
+    pairs = simulator.observed(world, watch).lineage
+    lineage = simulator.records().lineage
+    assert len({(start, end) for start, _, end, _ in lineage}) == 4, "neighbours of the chain"
+    assert sum(len(inputs) * len(outputs) for _, inputs, _, outputs in lineage) > 1_000 * len(pairs)
+    assert len(lineage) <= len(pairs)
 
 
 def test_the_judge_of_what_is_not_sees_the_slots() -> None:

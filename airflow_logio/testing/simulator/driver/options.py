@@ -74,7 +74,7 @@ def _running(driver: SimulatedDriver) -> list[Option]:
 def _writing(driver: SimulatedDriver) -> Iterator[Option]:
     acting = not driver.is_replaced or not driver.world.scenario.crash_stop
     for key, writer in driver.writers.items():
-        if writer.wants is WriteStep.APPLY:
+        if writer.wants in (WriteStep.COMPARE, WriteStep.APPLY):
             if acting:
                 yield "apply", key
         elif writer.wants is WriteStep.REPORT:

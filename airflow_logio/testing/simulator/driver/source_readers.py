@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from airflow_logio.protocol.commit_queue import DiscardOrder, SourceOrder
+from airflow_logio.protocol.commit_queue import DiscardOrder, ReadOrder, SourceOrder
 from airflow_logio.protocol.logic import Emit
 from airflow_logio.testing.simulator.driver.threads import Source
 
@@ -25,13 +25,13 @@ class Reading:
         """(source, action) of discarded effects that no commit has reported yet."""
 
     def ask(self, orders: Iterable[SourceOrder]) -> None:
-        """Give the readers their orders. A stream that has ended meanwhile is read no further."""
+        """Give the readers their orders. A stream that has ended meanwhile is read no further; none of a scenario forgets."""
         for order in orders:
             name = order.operator
             if isinstance(order, DiscardOrder):
                 ref = order.ref or dict(self._driver.protocol.source(name).to_drop())[order.action_id]
                 self.drops.append((name, order.action_id, ref))
-            elif self._driver.loop.reads_on(name):
+            elif isinstance(order, ReadOrder) and self._driver.loop.reads_on(name):
                 self.sources[name] = Source(order.action_id - 1, order.offset, stored=order.stored)
 
     def drain(self, name: str, *, cut_short: bool) -> None:

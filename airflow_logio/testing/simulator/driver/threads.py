@@ -15,11 +15,11 @@ from weakref import ref
 from airflow_logio.protocol import effects as fx
 from airflow_logio.protocol.logic import Output
 from airflow_logio.protocol.values import Event, Kind
-from airflow_logio.protocol.warehouse_rules import LogEnd, first_log_end
+from airflow_logio.protocol.warehouse_rules import compare
 from airflow_logio.protocol.write_queue import WriteQueue, WriterKey, WriteStep
 from airflow_logio.protocol.writes import PendingWrite, unapplied
 from airflow_logio.testing.simulator.codec import Codec
-from airflow_logio.testing.simulator.external_systems import ExternalSystem, Guarantee
+from airflow_logio.testing.simulator.external_systems import THIS_RUN, ExternalSystem, Guarantee
 from airflow_logio.testing.simulator.plan import Batch
 from airflow_logio.testing.simulator.write_attempts import WriteAttempt
 
@@ -36,12 +36,10 @@ class SimulatedWriter(WriteQueue):
     """For a checkable system: what is still to be applied, according to its answer."""
     attempt: WriteAttempt | None = None
     """For a conditional system: the transaction under way."""
-    log_end: LogEnd | None = None
 
     def begin(self, actions: int) -> None:
         """Take the next group of actions."""
         self.take(actions)
-        self.log_end = self.log_end or first_log_end(self.taken, self.recovered)
         self.tried, self.todo, self.attempt = False, (), None
 
     def act(self, driver: SimulatedDriver, many: int) -> bool:
@@ -64,13 +62,19 @@ class SimulatedWriter(WriteQueue):
             self.todo = ()
         return True
 
+    def look(self, driver: SimulatedDriver) -> None:
+        """Compare the marker with the log, before anything is applied."""
+        row = driver.world.systems[self.key[1]].marker_row(THIS_RUN, self.key)
+        assert self.log_end is not None
+        compare(*self.key, driver.token(self.key[0]), row, self.log_end)
+
     def _transact(self, driver: SimulatedDriver, system: ExternalSystem, many: int) -> bool:
         watch = driver.world.watch
         if self.attempt is None:
             watch.before_write(self.key, self.taken)
             token = driver.token(self.key[0])
             client = self._client_of(driver)
-            self.attempt = WriteAttempt(system, self.key, token, self.taken, log_end=self.log_end, is_alive=client)
+            self.attempt = WriteAttempt(system, self.key, token, self.taken, is_alive=client)
         if not self.attempt.advance(many):
             return False
         if self.attempt.wrote:
@@ -110,7 +114,8 @@ class SimulatedWriters(dict[WriterKey, SimulatedWriter]):
         self._driver = driver
 
     def __missing__(self, key: WriterKey) -> SimulatedWriter:
-        self[key] = SimulatedWriter(*key)
+        conditional = self._driver.world.systems[key[1]].guarantee is Guarantee.CONDITIONAL
+        self[key] = SimulatedWriter(*key, compares=conditional)
         return self[key]
 
     def _of(self, about: object) -> SimulatedWriter | None:
@@ -130,12 +135,23 @@ class SimulatedWriters(dict[WriterKey, SimulatedWriter]):
         ``fails``, the connection breaks.
         """
         writer = self._of(about)
+        if writer is not None and writer.wants is WriteStep.COMPARE:
+            return self._compare(writer, outcome)
         if writer is None or writer.wants is not WriteStep.APPLY:
             return False
         if outcome == "fails":
             writer.give_up()
         elif writer.act(self._driver, many):
             writer.lose_answer() if outcome == "lost" else writer.applied()
+        return True
+
+    def _compare(self, writer: SimulatedWriter, outcome: str) -> bool:
+        """Look at the marker, and tell the loop. With any outcome, the answer does not come, and it is asked again."""
+        if not self._driver.is_running:
+            return False
+        if not outcome:
+            writer.look(self._driver)
+            self._driver.loop.compared(writer.compared(), self._driver.now)
         return True
 
     def note_writes(self, about: object, _many: int, _outcome: str) -> bool:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import datetime as dt
 import json
-import os
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -18,50 +16,26 @@ import pyarrow.parquet as pq
 import pytest
 
 from airflow_logio import DatasetWriter, FolderSource, Pipeline, TableWriter, stateless
-from airflow_logio.errors import ExternalUnavailable, LogInconsistent, OperatorFailed
+from airflow_logio.dataflow import SourceOperator
+from airflow_logio.dataflow.call_limits import CallLimit
+from airflow_logio.errors import ExternalUnavailable, LogInconsistent, OperatorFailed, SourceChanged
+from airflow_logio.protocol.liveness import RecoveryBudget
 from airflow_logio.runtime.datasets import dataset_jobs
 from airflow_logio.runtime.driver.epoch import GroupEpoch, operators_of
 from airflow_logio.runtime.driver.epoch_settings import EpochSettings
 from airflow_logio.runtime.driver.spark_session import SparkSessions
-from airflow_logio.runtime.launch.spark_submit import SparkSettings
 from airflow_logio.runtime.launch.start_run import operator_shapes
 from airflow_logio.runtime.payloads import EpochPayloads, Payloads
+from airflow_logio.runtime.systems.call_watch import CallWatch
 from airflow_logio.runtime.systems.connections import Connections, WriterIdentity
 from airflow_logio.store.memory import MemoryLogStore
 from tests.store.small_disk import small_folder
-from tests.support.logs import spec, start_driver
+from tests.support.logs import Driver, replace_driver, spec, start_driver
 from tests.support.warehouse import rows_of
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(240)]
 
 PATIENCE_SECONDS = 90
-
-
-@pytest.fixture(scope="module")
-def sessions() -> Iterator[SparkSessions]:
-    """As a driver on one machine has it, two executors' worth of threads."""
-    from pyspark.sql import SparkSession
-
-    os.environ["PYSPARK_PYTHON"] = sys.executable
-    builder = SparkSession.builder.master("local[2]").appName("chains")
-    conf = SparkSettings().effective_conf({"spark.sql.session.timeZone": "Asia/Tokyo"}, frames=True)
-    for name, value in conf.items():
-        builder = builder.config(name, value)
-    session = builder.getOrCreate()
-    made = SparkSessions("chains")
-    made.get()
-    yield made
-    session.stop()
-
-
-@pytest.fixture
-def spark(sessions: SparkSessions) -> Any:
-    return sessions.get()
-
-
-@pytest.fixture
-def epoch(tmp_path: Path) -> EpochPayloads:
-    return Payloads(str(tmp_path / "payloads")).epoch("run", "g", 1, 0)
 
 
 # --- datasets ---------------------------------------------------------------------------------------------------------
@@ -216,7 +190,9 @@ def counted(orders: pa.Table) -> pa.Table:
 class Work:
     """A pipeline whose operators are all in one group, run in this process."""
 
-    def __init__(self, root: Path, sessions: SparkSessions, payloads: Path | None = None) -> None:
+    def __init__(
+        self, root: Path, sessions: SparkSessions, payloads: Path | None = None, source: SourceOperator | None = None
+    ) -> None:
         self.orders, self.lake, self.sessions = root / "orders", root / "lake", sessions
         self.payloads = payloads or root / "payloads"
         self.warehouse = f"sqlite:///{root}/wh.db"
@@ -226,30 +202,36 @@ class Work:
             ids = list(range(number * 100, number * 100 + 100))
             pq.write_table(pa.table({"id": ids}), self.orders / f"{number}.parquet")
         self.pipeline = Pipeline("work", params={"orders": str}, connections=["lake", "warehouse"])
-        self.raw = self.pipeline.source("raw", FolderSource("{orders}"))
-        self.stop = threading.Event()
+        self.raw = self.pipeline.source("raw", source or FolderSource("{orders}"))
+        self.stop, self.drain = threading.Event(), threading.Event()
+        self.calls = CallWatch()
+        self.store = MemoryLogStore()
+        self.driver: Driver | None = None
+        """Of the incarnation that runs, or has run last."""
 
     def published(self, folder: str) -> list[dict[str, Any]]:
         files = sorted((self.lake / folder).glob("*.parquet"))
         return [row for file in files for row in pq.read_table(file).to_pylist()]
 
     def run(self, *operators: str) -> bool:
-        """Whether the group of the source and these has finished; raises what ends it."""
-        self.pipeline.group("all", self.raw, *operators)
-        self.pipeline.freeze()
+        """Whether the group of the source and these has finished; raises what ends it. Asked again, it is recovered."""
         params = {"orders": str(self.orders)}
-        store = MemoryLogStore()
-        run = store.start_run(
-            replace(
-                spec("all"),
+        if self.driver is None:
+            self.pipeline.group("all", self.raw, *operators)
+            self.pipeline.freeze()
+            asked = replace(
+                spec("all", budget=RecoveryBudget(50)),
                 params=params,
                 operators=operator_shapes(self.pipeline),
                 actions={"raw": self.raw_source().action(params)},
             )
-        )
-        driver = start_driver(store, group="all", run=run)
+            self.driver = driver = start_driver(self.store, group="all", run=self.store.start_run(asked))
+        else:
+            self.driver = driver = replace_driver(self.driver)
+        run = driver.run
         urls = {"lake": str(self.lake), "warehouse": self.warehouse}
-        connections = Connections("work", urls, WriterIdentity(run.uid, 1, run.created_at), 1.0, params=params)
+        identity = WriterIdentity(run.uid, driver.ref.incarnation, run.created_at)
+        connections = Connections("work", urls, identity, 1.0, self.calls, params)
         settings = EpochSettings(
             self.pipeline,
             run,
@@ -258,6 +240,7 @@ class Work:
             self.sessions,
             lambda _: None,
             self.stop,
+            drain_requested=self.drain,
             payloads=Payloads(str(self.payloads)),
         )
         recovered = driver.session.recover(operators_of(settings, None))
@@ -269,9 +252,9 @@ class Work:
             timer.cancel()
             connections.close()
 
-    def raw_source(self) -> FolderSource:
+    def raw_source(self) -> SourceOperator:
         found = self.pipeline.operators["raw"]
-        assert isinstance(found, FolderSource)
+        assert isinstance(found, SourceOperator)
         return found
 
 
@@ -358,7 +341,7 @@ def test_an_error_of_the_author_is_told_with_its_place(work: Work, function: Cal
         work.run("bad", "save")
 
 
-def test_a_group_that_halts_does_not_wait_for_its_job(work: Work, spark: Any) -> None:
+def test_a_group_that_halts_does_not_wait_for_its_job_which_is_a_call_meanwhile(work: Work, spark: Any) -> None:
     def slow(orders: Any) -> Any:
         def sleep(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             time.sleep(60)
@@ -369,20 +352,41 @@ def test_a_group_that_halts_does_not_wait_for_its_job(work: Work, spark: Any) ->
     bad = work.pipeline.operator("slow", stateless(mode="dataframe")(slow), work.raw)
     work.pipeline.writer("save", DatasetWriter("lake", "out"), bad)
     tracker = spark.sparkContext.statusTracker()
+    work.calls.limits = {"save": CallLimit(0.5)}
+    seen: list[Any] = []
 
     def stop_when_it_runs() -> None:
+        while not work.calls.longest()[0].startswith("`job`") and not work.stop.wait(0.1):
+            pass
         while not tracker.getActiveJobsIds() and not work.stop.wait(0.1):
             pass
         time.sleep(1.0)
+        seen.extend([work.calls.longest(), work.calls.overrun(), time.monotonic()])
         work.stop.set()
 
     stopping = threading.Thread(target=stop_when_it_runs, daemon=True)
-    started = time.monotonic()
     stopping.start()
     assert not work.run("slow", "save")
     stopping.join()
-    assert time.monotonic() - started < 40
+    (said, seconds), over, asked = seen
+    assert time.monotonic() - asked < 40
     assert not tracker.getActiveJobsIds(), "it was cancelled"
+    assert said == "`job` of what comes of read action 1 of operator 'raw' of operator 'save'" and 0.9 < seconds < 60
+    assert over is not None and over[0].point.operator == "save", "the limit of the operator whose files it makes"
+
+
+def test_a_file_that_is_overwritten_before_spark_reads_it_is_noticed_and_not_used(work: Work) -> None:
+    """A DataFrame is lazy: Spark reads after the source has looked at its files."""
+
+    def overwriting(orders: Any) -> Any:
+        pq.write_table(pa.table({"id": list(range(1000, 1100))}), work.orders / "0.parquet")
+        return orders
+
+    bad = work.pipeline.operator("bad", stateless(mode="dataframe")(overwriting), work.raw)
+    work.pipeline.writer("save", DatasetWriter("lake", "out"), bad)
+    with pytest.raises(SourceChanged, match=r"source 'raw', read action 1 .* was changed while it was read"):
+        work.run("bad", "save")
+    assert work.published("out") == []
 
 
 def test_a_full_disk_is_a_store_that_is_unavailable(tmp_path: Path, sessions: SparkSessions) -> None:

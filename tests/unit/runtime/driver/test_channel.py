@@ -110,7 +110,7 @@ def opened() -> Iterator[Callable[[Feed, Sequence[Lane]], Channel]]:
     yield start
     for feed, channel in running:
         feed.mailbox.close()
-        channel.stop()
+        channel.stop().join()
         assert feed.failed == []
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+import requests
 
 from airflow_logio.dataflow.operators import External, InputEvent, InputSet, PortTable, StatefulOperator
 from airflow_logio.errors import FailurePoint, OperatorFailed
@@ -14,7 +15,7 @@ from airflow_logio.protocol.effects import SetAside
 from airflow_logio.protocol.logic import OperatorSpec
 from airflow_logio.protocol.recovery import LoggedEvent, Recovered
 from airflow_logio.protocol.values import Event, Kind, Port
-from airflow_logio.runtime.driver.jobs import JobRunner
+from airflow_logio.runtime.driver.jobs import TableJobs
 from airflow_logio.runtime.driver.logic_adapters import StatefulLogic, StatelessLogic
 from airflow_logio.runtime.systems.connections import Connections, WriterIdentity
 from tests.support.logics import FEED, Group, end, fed, of
@@ -114,6 +115,21 @@ def test_a_failure_names_event_and_input_set_as_far_as_they_are_known(phase: str
     group.step(events[0])
     group.step(events[1])
     assert failure(group, *events[2:]).at == at, "in other steps, as the next driver takes them"
+
+
+class Asking(Pairs):
+    """Asks a service by itself, which is unavailable."""
+
+    def generate(self, input_set: InputSet, state: Mapping[str, Any], external: External) -> Iterable[PortTable]:
+        raise requests.ConnectionError("refused")
+
+
+def test_code_that_asks_a_service_by_itself_is_told_what_is_asked_again() -> None:
+    logic = StatefulLogic("p", "op", Asking(), CONNECTIONS)
+    group = Group([OperatorSpec("op", ("in", "other"), ("out",), logic)])
+    said, *frames = str(failure(group, fed(1), fed(2))).splitlines()
+    assert "ConnectionError: refused. An operator's own code is not called again" in said
+    assert "FunctionRead in `reads`" in said and "test_failure_points.py" in frames[0]
 
 
 class Three(Pairs):
@@ -249,7 +265,7 @@ def test_a_job_names_the_events_of_the_input_set_to_blame() -> None:
     group.step(*(fed(number) for number in range(1, 5)))
     operator = group.protocol.operators["op"]
     errors: list[BaseException] = []
-    runner = JobRunner(
+    runner = TableJobs(
         "p",
         "op",
         Job(),  # type: ignore[arg-type]
@@ -261,7 +277,8 @@ def test_a_job_names_the_events_of_the_input_set_to_blame() -> None:
     )
     runner.start(group.protocol.start_job("op", ["1", "0"]))
     eventually(lambda: errors, what="the job fails", timeout=30)
-    runner.join()
+    assert runner.thread is not None
+    runner.thread.join()
     (error,) = errors
     assert isinstance(error, OperatorFailed) and error.at == FailurePoint("op", inset_id="1")
     assert str(error).splitlines()[0] == f"{PLACE}Input Set '1', port 'in', events 3 to 4: KeyError: 'basket'"

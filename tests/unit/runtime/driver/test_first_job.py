@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import sys
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pyarrow as pa
 import pytest
 
 from airflow_logio.protocol.job_queue import JobBounds, JobQueue
+from airflow_logio.runtime.datasets.dataset_parts import DatasetPart
 from airflow_logio.runtime.driver import spark_session
-from airflow_logio.runtime.driver.generation import extent
+from airflow_logio.runtime.driver.generation import FRAME_BOUNDS, extent, frame_extent
 from airflow_logio.runtime.driver.spark_session import SparkSessions
 from airflow_logio.runtime.launch.bundle import needs_spark
+from airflow_logio.runtime.payloads.dataset import Dataset
+from airflow_logio.runtime.payloads.task_files import MAX_PARTITIONS
 from pipelines.sales import sales
 
 
@@ -46,6 +49,28 @@ def test_the_first_job_is_small_and_the_next_takes_what_has_waited() -> None:
             del operator.triggered[inset_id]
     assert [len(job) for job in jobs] == [4, 16]
     assert [*jobs[0], *jobs[1]] == [f"{number}" for number in range(20)], "in the order triggered"
+
+
+def test_a_job_over_datasets_is_bounded_in_input_sets_and_in_bytes() -> None:
+    """After the first one; what nobody has counted since a recovery counts as small."""
+
+    def part(size: int) -> DatasetPart:
+        return DatasetPart(cast(Dataset, None), size)
+
+    small = {f"{number}": [part(1), part(0)] for number in range(600)}
+    large = {f"large {number}": {"a": [part(2**30)], "b": [part(2**30)]} for number in range(3)}
+    operator = Operator({})
+    operator.triggered = {inset_id: SimpleNamespace(held=held) for inset_id, held in (small | large).items()}
+    protocol: Any = SimpleNamespace(operators={"op": operator})
+    queue = JobQueue(protocol, ["op"], frame_extent, FRAME_BOUNDS)
+    jobs = []
+    while operator.triggered:
+        queue.note("op", 0.0)
+        jobs.append(queue.take("op", 0.0))
+        for inset_id in jobs[-1]:
+            del operator.triggered[inset_id]
+    assert [len(job) for job in jobs] == [16, 256, 256, 73, 2], "the last are 2 GiB each"
+    assert max(map(len, jobs)) <= MAX_PARTITIONS, "a task may have to write a file for each"
 
 
 class Builder:

@@ -11,14 +11,15 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from airflow_logio.dataflow import SourceBatch
+from airflow_logio.dataflow import RangeSource, SourceBatch
 from airflow_logio.dataflow.operators import SourceOperator
 from airflow_logio.errors import ConfigurationError, ExternalUnavailable, LogInconsistent, OperatorFailed
-from airflow_logio.protocol.commit_queue import DiscardOrder, ReadOrder
+from airflow_logio.protocol.commit_queue import DiscardOrder, ForgetOrder, ReadOrder
 from airflow_logio.runtime.driver.mailbox import Bound, Mailbox
 from airflow_logio.runtime.driver.source_reader import (
     Discarded,
     Exhausted,
+    Forgotten,
     HandedOver,
     ReadBatch,
     SourceReader,
@@ -367,3 +368,84 @@ def test_batches_of_a_replayable_read_are_those_of_the_source(start: Any) -> Non
     harness = start(Scripted([2, 0, 1], replayable=True), None)
     harness.reader.ask(ReadOrder("s", 1, {"part": 0}))
     assert all(isinstance(item, ReadBatch) for item in harness.take(4)[:3])
+
+
+# --- what may be forgotten --------------------------------------------------------------------------------------------
+
+
+class Forgetting(RangeSource):
+    """It follows the script: what `forget` raises, or what it waits for."""
+
+    unavailable = (LookupError,)
+
+    def __init__(self, *script: Exception | threading.Event) -> None:
+        self.script = list(script)
+        self.told: list[int] = []
+
+    def first(self, params: Mapping[str, Any]) -> int:
+        return 0
+
+    def latest(self, params: Mapping[str, Any], start: int, limit: int | None) -> int:
+        return start
+
+    def frame(self, spark: Any, params: Mapping[str, Any], start: int, end: int) -> Any:
+        raise AssertionError("nothing is read here")
+
+    def forget(self, params: Mapping[str, Any], end: int) -> None:
+        self.told.append(end)
+        match self.script.pop(0) if self.script else None:
+            case Exception() as error:
+                raise error
+            case threading.Event() as event:
+                event.wait(20)
+
+
+def ranges(*ends: int) -> list[ForgetOrder]:
+    return [ForgetOrder("s", number, {"start": 0, "end": end}) for number, end in enumerate(ends, start=1)]
+
+
+def test_a_source_is_told_what_it_may_forget_though_the_group_drains(start: Any) -> None:
+    source = Forgetting(LookupError("not now"), ConnectionError("nor now"))
+    harness = start(source, None)
+    harness.reader.drain(cut_short=True)
+    for order in ranges(5, 9):
+        harness.reader.ask(order)
+    assert harness.take(2) == [Forgotten("s", 1), Forgotten("s", 2)]
+    assert source.told == [5, 5, 5, 9]
+
+
+def test_what_forget_raises_fails_the_group_with_its_place(start: Any) -> None:
+    harness = start(Forgetting(KeyError("offset")), None)
+    harness.reader._operator.unavailable = ()
+    harness.reader.ask(ranges(5)[0])
+    says = r"pipeline 'p', forget\(\) of read action 1 of operator 's': KeyError: 'offset'"
+    with pytest.raises(OperatorFailed, match=says):
+        raise harness.error()
+
+
+def test_a_source_that_does_not_answer_is_not_waited_for(start: Any) -> None:
+    answered = threading.Event()
+    harness = start(Forgetting(answered), None)
+    harness.reader.ask(ranges(5)[0])
+    eventually(lambda: harness.source.told == [5], what="it was asked", timeout=10)
+    assert harness.reader.stop(patience=0.1) is not None
+    answered.set()
+
+
+def test_offsets_are_kept_as_the_log_gives_them_back_or_refused() -> None:
+    class Pairs(Forgetting):
+        def latest(self, params: Mapping[str, Any], start: Any, limit: Any) -> Any:
+            return (1, {"a": (2,)})
+
+    assert Pairs().action({}) == {"start": 0, "end": [1, {"a": [2]}]}
+    assert Pairs().next_action({}, {"start": 0, "end": [1, {"a": [2]}]}) == {
+        "start": [1, {"a": [2]}],
+        "end": [1, {"a": [2]}],
+    }
+
+    class Objects(Forgetting):
+        def latest(self, params: Mapping[str, Any], start: Any, limit: Any) -> Any:
+            return {1.5, float("nan")}
+
+    with pytest.raises(OperatorFailed, match=r"latest\(\) returned .*, and offsets are JSON values"):
+        Objects().action({})

@@ -75,7 +75,7 @@ def test_a_supervisor_meets_a_folder_that_was_edited(tmp_path: Path) -> None:
         return store.start_run(found, code=code.kept())
 
     def name_of(run: Run) -> str:
-        return load_kept(store, run, lambda: (load(ref), ref))[0].name
+        return load_kept(store, run, lambda: (load(ref), ref), 0)[0].name
 
     first = started("run-1")
     assert name_of(first) == "first"

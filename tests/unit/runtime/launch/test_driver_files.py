@@ -10,11 +10,12 @@ from typing import Any
 
 import psutil
 
-from airflow_logio.runtime.driver.log_rotation import LogRotation
+from airflow_logio.runtime.driver.log_rotation import KEPT_BYTES, LogRotation
 from airflow_logio.runtime.launch import driver_files
 from airflow_logio.runtime.launch.driver_log import LogReader, older, tail
 from airflow_logio.runtime.launch.processes import APPLICATION
 from airflow_logio.store.records import DriverRecord
+from tests.store.small_disk import small_folder
 
 PRINTER = """
 import sys
@@ -140,6 +141,25 @@ def test_a_reader_misses_nothing_of_a_rotated_log(tmp_path: Path) -> None:
     assert LogReader(path).read() == b"one two 3 "
     assert tail(str(path)) == ["one two 3 "]
     assert reader.read() == b""
+
+
+def test_a_log_that_has_filled_the_disk_is_emptied_but_for_its_end(tmp_path: Path) -> None:
+    with small_folder(tmp_path) as small:
+        path = small.path / "driver.log"
+        path.write_text("".join(f"{number:09d}\n" for number in range(300_000)))
+        small.fill()
+        try:
+            rotation = LogRotation(path, most_bytes=2 * KEPT_BYTES)
+            assert rotation.look() and path.stat().st_size == 0 and not rotation.look()
+            assert not path.with_name("driver.log.copy").exists()
+        finally:
+            small.make_room()
+        if small.is_mounted:  # else nothing can be written at all
+            assert older(path).stat().st_size == KEPT_BYTES
+            assert tail(str(path), 1) == ["000299999"]
+        with path.open("a") as file:
+            file.write("last words")
+        assert tail(str(path), 1) == ["last words"]
 
 
 def test_a_log_that_cannot_be_rotated_is_kept(tmp_path: Path) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import sys
+import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -12,16 +14,20 @@ import pytest
 
 from airflow_logio.errors import ConfigurationError
 from airflow_logio.runtime.launch import bundle
+from airflow_logio.runtime.launch import launcher as launching
 from airflow_logio.runtime.launch.bundle import PipelineRef
 from airflow_logio.runtime.launch.code_bundle import CodeBundle, collect
 from airflow_logio.runtime.launch.driver_config import DriverConfig
-from airflow_logio.runtime.launch.kept_code import Loaded, code_for, load_kept, take_new
-from airflow_logio.runtime.launch.launcher import LaunchContext, Launched, Launcher, launch_group
+from airflow_logio.runtime.launch.driver_files import FORGOTTEN_SECONDS, KEPT_INCARNATIONS
+from airflow_logio.runtime.launch.kept_code import Loaded, code_for, load_kept, newest, take_new
+from airflow_logio.runtime.launch.launcher import LaunchContext, Launched, Launcher, LocalProcessLauncher, launch_group
+from airflow_logio.runtime.launch.leftovers import processes_under
 from airflow_logio.runtime.launch.spark_submit import SparkSettings
 from airflow_logio.store.memory.store import MemoryLogStore
-from airflow_logio.store.records import Claim, Run
+from airflow_logio.store.records import Claim, GroupRef, Run
 from tests.support.deployments import Deployments
 from tests.support.logs import spec
+from tests.support.waiting import eventually
 
 SOURCE = """
 from airflow_logio import Count, ParquetSource, Pipeline
@@ -34,6 +40,18 @@ numbers.version = VERSION
 """
 
 
+TWO_GROUPS = """
+from airflow_logio import Count, ParquetSource, Pipeline
+from stall.names import VERSION
+
+numbers = Pipeline("numbers", params={"numbers": str}, environment=[f"{VERSION.upper()}_TOKEN"])
+read = numbers.source("read", ParquetSource("{numbers}"))
+done = numbers.sink("done", Count(), read)
+numbers.group("read", read, spark={"spark.of": VERSION})
+numbers.group("done", done, spark={"spark.of": VERSION})
+"""
+
+
 def version(name: str) -> dict[str, str]:
     return {"stall/__init__.py": "", "stall/names.py": f"VERSION = {name!r}", "stall/numbers.py": SOURCE}
 
@@ -43,11 +61,15 @@ class CodeReceiver(Launcher):
     """Starts nothing; notes which code the driver would get."""
 
     codes: list[CodeBundle] = field(default_factory=list)
+    configs: list[DriverConfig] = field(default_factory=list)
+    confs: list[Mapping[str, str]] = field(default_factory=list)
 
     def launch(
         self, claim: Claim, config: DriverConfig, settings: SparkSettings, conf: Mapping[str, str], code: CodeBundle
     ) -> Launched:
         self.codes.append(code)
+        self.configs.append(config)
+        self.confs.append(conf)
         return Launched(None, None)
 
 
@@ -72,7 +94,7 @@ class Stall:
         return bundle.load(self.ref), self.ref
 
     def loaded(self, run: Run) -> str:
-        pipeline, ref = load_kept(self.store, run, self.current)
+        pipeline, ref = load_kept(self.store, run, self.current, newest(self.store, run))
         assert ref == self.ref
         return str(vars(pipeline)["version"])
 
@@ -168,3 +190,54 @@ def test_code_that_is_taken_while_a_group_is_launched_is_what_the_driver_gets(
     assert launch_group(context, "g", expected=0, reason="test").code == 1
     (code,) = launcher.codes
     assert code.files["stall/names.py"] == b"VERSION = 'second'"
+
+
+def test_launches_remove_what_drivers_have_left(stall: Stall, tmp_path: Path) -> None:
+    """Of earlier incarnations each time; of runs that are forgotten with the first driver of a group."""
+    run, work, submit = stall.started("first"), tmp_path / "work", tmp_path / "spark-submit"
+    submit.write_text("#!/bin/sh\n")
+    submit.chmod(0o755)
+    forgotten, before = work / ("f" * 32), time.time() - 2 * FORGOTTEN_SECONDS
+    (forgotten / "g" / "1").mkdir(parents=True)
+    for folder in (forgotten / "g" / "1", forgotten / "g", forgotten):
+        os.utime(folder, (before, before))
+    url, settings = f"sqlite:///{tmp_path}/log.db", SparkSettings(spark_binary=str(submit))
+    launcher = LocalProcessLauncher(work)
+    context = LaunchContext(stall.store, url, run, stall.current()[0], stall.ref, {}, launcher, settings)
+    incarnations = range(1, KEPT_INCARNATIONS + 3)
+    for number in incarnations:
+        claim = launch_group(context, "g", expected=number - 1, reason="test", by_user=True)
+        assert not forgotten.exists()
+        folder = work / run.uid / "g" / str(number)
+        eventually(lambda folder=folder: not processes_under(folder), what="the driver has ended")  # type: ignore[misc]
+        assert stall.store.declare_dead(GroupRef(claim.run_id, "g", number), "it has ended")
+    launching._reap()
+    left = sorted(int(folder.name) for folder in (work / run.uid / "g").iterdir())
+    assert left == list(incarnations)[-KEPT_INCARNATIONS - 1 :]
+
+
+def test_a_group_is_launched_with_the_spark_properties_and_variables_of_its_own_code(
+    stall: Stall, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A person has taken other code for another group of the run."""
+    named = {"first": "FIRST_TOKEN", "second": "SECOND_TOKEN"}
+    for name, variable in named.items():
+        monkeypatch.setenv(variable, f"of {name}")
+    stall.deployments.deploy({**version("first"), "stall/numbers.py": TWO_GROUPS})
+    code = collect(stall.ref)
+    begun = replace(
+        spec("read", "done"), code_digest=code.digest, pipeline_ref=str(stall.ref), bundle_root=str(tmp_path)
+    )
+    run = stall.store.start_run(begun, code=code.kept())
+    stall.deployments.deploy({**version("second"), "stall/numbers.py": TWO_GROUPS})
+    assert take_new(stall.store, run, "read", stall.current(), by="a person") == 1
+
+    number, launcher = newest(stall.store, run), CodeReceiver()
+    pipeline, ref = load_kept(stall.store, run, stall.current, number)
+    context = LaunchContext(stall.store, f"sqlite:///{tmp_path}/log.db", run, pipeline, ref, {}, launcher, code=number)
+    for group in ("read", "done"):
+        launch_group(context, group, expected=0, reason="test")
+    assert [config.environment for config in launcher.configs] == [
+        {"SECOND_TOKEN": "of second"}, {"FIRST_TOKEN": "of first"},
+    ]  # fmt: skip
+    assert [conf["spark.of"] for conf in launcher.confs] == ["second", "first"]

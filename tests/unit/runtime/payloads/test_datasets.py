@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import os
 from collections.abc import Callable, Iterator
 from decimal import Decimal
 from pathlib import Path
@@ -60,6 +61,34 @@ def test_a_table_that_is_too_large_for_a_driver_is_refused(
         _ = dataset_of(epoch, ORDERS).table
 
 
+@pytest.mark.parametrize("most", [1, 7, 400, 10_000])
+def test_batches_are_the_records_in_the_same_order_with_their_numbers(
+    epoch: EpochPayloads, monkeypatch: pytest.MonkeyPatch, most: int
+) -> None:
+    monkeypatch.setattr(dataset, "BATCH_RECORDS", most)
+    at = pa.array([dt.datetime(2024, 3, 31, 2, 30, tzinfo=dt.UTC)] * 1000, pa.timestamp("us", "UTC"))
+    orders = ORDERS.append_column("at", at)
+    made = dataset_of(epoch, orders.slice(0, 600), orders.slice(600, 1), orders.slice(601))
+    seen = 0
+    for first, batch in made.batches():
+        assert (first, batch.schema) == (seen, made.table.schema)
+        assert 0 < batch.num_rows <= most
+        assert batch.equals(made.table.slice(first, batch.num_rows))
+        seen += batch.num_rows
+    assert seen == 1000
+    last = [batch for _, batch in made.batches(2)]
+    assert sum(batch.num_rows for batch in last) == made.counts()[2]
+    assert made.empty().equals(made.table.slice(0, 0))
+
+
+def test_wide_records_come_a_few_at_a_time(epoch: EpochPayloads, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dataset, "BATCH_BYTES", 100_000)
+    wide = pa.table({"noise": [os.urandom(10_000) for _ in range(100)]})
+    sizes = [batch.num_rows for _, batch in dataset_of(epoch, wide).batches()]
+    assert sum(sizes) == 100
+    assert max(sizes) <= 10
+
+
 # --- damage -----------------------------------------------------------------------------------------------------------
 
 
@@ -110,6 +139,8 @@ def test_no_flipped_bit_of_a_page_changes_a_value_without_a_word(epoch: EpochPay
         except LogInconsistent as error:
             noticed += 1
             assert "the dataset of event 1 of s.out is damaged" in str(error)
+            with pytest.raises(LogInconsistent, match=r"the dataset of event 1 of s\.out is damaged"):
+                list(again.batches())
     assert noticed > 50
 
 

@@ -9,10 +9,10 @@ import pytest
 
 from airflow_logio.errors import LogUnavailable
 from airflow_logio.runtime.figures.run_condition import LEFT_SECONDS as LEFT_ALONE_SECONDS
+from airflow_logio.runtime.figures.run_condition import MISSING_SECONDS
 from airflow_logio.runtime.supervision.presence import (
     ASK_SECONDS,
     LEFT_SECONDS,
-    MISSING_SECONDS,
     WARN_SECONDS,
     SupervisionWatch,
     missing,

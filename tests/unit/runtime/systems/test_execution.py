@@ -26,7 +26,7 @@ from airflow_logio.errors import (
     OperatorFailed,
     WriteRefused,
 )
-from airflow_logio.protocol.write_queue import Applied
+from airflow_logio.protocol.write_queue import Applied, Compared
 from airflow_logio.protocol.writes import PendingWrite
 from airflow_logio.runtime.driver.writer_threads import WriterThread
 from airflow_logio.runtime.payloads.bodies import Bodies
@@ -211,30 +211,40 @@ def test_a_conditional_system_refuses_who_was_replaced_and_notices_a_restored_co
     assert "rows" not in system
 
 
-@pytest.mark.parametrize(("numbers", "recovered"), [((3, 4), 4), ((5,), 0)])
-def test_a_log_that_has_lost_commits_is_noticed(numbers: tuple[int, ...], recovered: int) -> None:
+def look(writer: ActionWriter, *numbers: int, log_end: int, token: int = 2) -> None:
+    executor = executor_of("save", writer, connections(token=token))
+    assert executor.compares
+    try:
+        executor.compare(pending(*numbers), log_end, threading.Event())
+    finally:
+        executor.close()
+
+
+def test_a_log_that_has_lost_commits_is_noticed() -> None:
     """What it gives out now has other contents than what the system has applied under the same numbers."""
     system: dict[str, Any] = {"run/save/crm/0": (7, 1)}
     with pytest.raises(LogInconsistent, match=r"up to 7, but the log has given out numbers up to 4 only"):
-        execute(Conditional(system), *numbers, recovered=recovered, token=2)
-    assert "rows" not in system
+        look(Conditional(system), 5, 6, 7, 8, log_end=4)
+    with pytest.raises(Fenced, match="token 1 has written"):
+        look(Conditional(system), 8, log_end=7, token=0)
+    assert system == {"run/save/crm/0": (7, 1)}
 
 
-def test_what_this_driver_itself_has_applied_is_not_ahead_of_the_log() -> None:
-    """The marker is compared once: an attempt may have succeeded although nobody heard of it."""
+def test_a_look_at_the_marker_applies_nothing_and_leaves_the_client_alone() -> None:
+    """Whatever the author's code makes of the error that ends the step."""
 
-    class Lossy(Conditional):
-        lost = True
-
+    class Rude(Conditional):
         def apply(self, client: dict[str, Any], marker: Marker, actions: Sequence[WriteAction]) -> None:
-            super().apply(client, marker, actions)
-            if self.lost:
-                self.lost = False
-                raise AWAY
+            try:
+                super().apply(client, marker, actions)
+            except Exception as error:
+                raise ConnectionError("the transaction failed") from error
 
-    system: dict[str, Any] = {}
-    execute(Lossy(system), 1, 2)
-    assert system["rows"] == [1, 2]
+    for writer in (Conditional, Rude):
+        system: dict[str, Any] = {"run/save/crm/0": (4, 1)}
+        look(writer(system), 5, log_end=4)
+        look(writer(system), 3, 4, log_end=4)
+        assert system == {"run/save/crm/0": (4, 1)}
 
 
 def test_an_attempt_that_read_nothing_has_compared_nothing() -> None:
@@ -247,9 +257,9 @@ def test_an_attempt_that_read_nothing_has_compared_nothing() -> None:
                 raise AWAY
             super().apply(client, marker, actions)
 
-    system: dict[str, Any] = {"run/save/crm/0": (2, 1)}
+    system: dict[str, Any] = {"run/save/crm/0": (3, 1)}
     with pytest.raises(LogInconsistent, match="it has lost commits"):
-        execute(Slow(system), 1, 2, token=2)
+        look(Slow(system), 1, 2, log_end=2)
 
 
 # --- what is not promised -----------------------------------------------------------------------------------------------
@@ -382,7 +392,11 @@ class Thread:
         self.applied: list[Applied] = []
         self.errors: list[BaseException] = []
         executor = executor_of(operator, writer, shared)
-        self.writer = WriterThread(operator, writer, executor, Bodies(None), self.applied.append, self.errors.append)
+        self.writer = WriterThread(operator, writer, executor, Bodies(None), self._told, self.errors.append)
+
+    def _told(self, one: Applied | Compared) -> None:
+        assert isinstance(one, Applied)
+        self.applied.append(one)
 
     def numbers(self) -> list[tuple[int, int]]:
         return [(one.first, one.last) for one in self.applied]
@@ -396,7 +410,7 @@ def test_groups_are_as_large_as_the_writer_says_and_the_client_is_closed_at_the_
     thread = Thread(Pairs(system), connections())
     thread.writer.add(pending(1, 2, 3, 4, 5))
     eventually(lambda: len(system.written) == 5, what="all are written")
-    thread.writer.stop()
+    thread.writer.stop().join()
     assert thread.numbers() == [(1, 2), (3, 4), (5, 5)]
     assert (system.opened, system.open, thread.errors) == (1, 0, [])
 
@@ -408,7 +422,7 @@ def test_a_thread_asks_only_for_what_it_was_handed_at_recovery() -> None:
     thread.writer.add(pending(1, 2, 3), recovered=True)
     thread.writer.add(pending(4, 5))
     eventually(lambda: len(system.written) == 5, what="all are written")
-    thread.writer.stop()
+    thread.writer.stop().join()
     assert (system.asked, system.written) == ([1, 2, 3], [1, 2, 3, 4, 5])
 
 
@@ -438,7 +452,7 @@ def test_writers_of_one_connection_take_turns_and_stop_at_once_while_it_is_away(
     eventually(lambda: all(len(one.errors) < 998 for one in systems), what="both have been tried again")
     began = time.monotonic()
     for thread in threads:
-        thread.writer.stop()
+        thread.writer.stop().join()
     assert time.monotonic() - began < 2
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, closing
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,8 @@ from airflow_logio.dataflow import (
 from airflow_logio.errors import ConfigurationError
 from airflow_logio.runtime.systems.connections import Connections, WriterIdentity
 from airflow_logio.runtime.systems.inspection import check_sql_urls, inspect_systems
+from airflow_logio.runtime.systems.warehouse import Warehouse
+from airflow_logio.runtime.systems.warehouse_rows import make_tables
 from tests.support.warehouse import change, rows_of
 
 
@@ -135,6 +137,34 @@ def test_a_permission_that_is_missing_is_said(postgres_url: str) -> None:
     finally:
         change(postgres_url, "DROP OWNED BY reader")
         change(postgres_url, "DROP ROLE reader")
+
+
+@pytest.mark.postgres
+def test_rights_on_what_writers_keep_are_tried_where_somebody_else_has_made_it(postgres_url: str) -> None:
+    for table in ("orders (id BIGINT, total BIGINT)", "names (id BIGINT, name TEXT)", "out (id BIGINT)"):
+        change(postgres_url, f"CREATE TABLE {table}")
+    with closing(Warehouse("wh", postgres_url)) as warehouse, warehouse.engine.begin() as connection:
+        make_tables(connection, "public")
+    change(postgres_url, "CREATE ROLE loader LOGIN")
+    change(postgres_url, "GRANT SELECT, INSERT, UPDATE, DELETE ON orders, names, out TO loader")
+    url = sa.engine.make_url(postgres_url).set(username="loader").render_as_string(hide_password=False)
+
+    def said() -> str | None:
+        return problems(pipeline(), url)["writer 'save', table 'out' of 'wh'"]
+
+    try:
+        for kept in ("logio_marker", "logio_owner"):
+            for rights in ("SELECT", "INSERT", "UPDATE"):
+                found = said() or ""
+                assert f"permission denied for table {kept}" in found, f"without {rights}"
+                assert "lets it select, insert and update there" in found
+                change(postgres_url, f"GRANT {rights} ON {kept} TO loader")
+        assert said() is None
+        for kept in ("logio_marker", "logio_owner"):
+            assert rows_of(postgres_url, f"SELECT count(*) FROM {kept}") == [(0,)], "all was rolled back"
+    finally:
+        change(postgres_url, "DROP OWNED BY loader")
+        change(postgres_url, "DROP ROLE loader")
 
 
 @pytest.mark.parametrize(

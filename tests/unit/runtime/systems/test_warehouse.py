@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 import sqlalchemy as sa
 
+from airflow_logio.dataflow.operators import InputEvent
 from airflow_logio.dataflow.table_writer import TableWriter
 from airflow_logio.dataflow.write_actions import Marker, WriteAction
-from airflow_logio.errors import ConfigurationError, Fenced, LogInconsistent, WriteRefused
+from airflow_logio.errors import ConfigurationError, Fenced, LogInconsistent, OperatorFailed, WriteRefused
 from airflow_logio.protocol.warehouse_rules import Owner
 from airflow_logio.runtime.systems.warehouse import Warehouse
 from tests.support.postgres import PostgresServer
@@ -69,6 +71,37 @@ def test_what_was_applied_is_not_applied_again(warehouse: Warehouse) -> None:
     apply(warehouse, NEW, 2, 3)
     apply(warehouse, NEW, 2, 3, 4)
     assert contents(warehouse) == [(2, "new"), (3, "new"), (4, "new")]
+
+
+@pytest.mark.parametrize("columns", [{"a": "bigint", "who": "text"}, None])
+def test_each_row_has_the_event_that_it_came_with(warehouse: Warehouse, columns: dict[str, str] | None) -> None:
+    """Also if a recovered driver repeats write actions; in a table that is made, and in one that was there before."""
+    if columns is None:
+        with warehouse.engine.begin() as connection:
+            connection.execute(sa.text("CREATE TABLE t (event BIGINT, a BIGINT, who TEXT)"))
+    writer = TableWriter("wh", "t", columns, on_new_run="append", lineage_column="event")
+    numbers = {2: 41, 3: 42, 4: 2**40}
+    actions = [action(NEW, 1)] + [
+        replace(action(NEW, number), records=writer.records(InputEvent("in", event, records(NEW, number, 10 * number))))
+        for number, event in numbers.items()
+    ]
+    warehouse.apply(marker(NEW), writer, actions[:2])
+    warehouse.apply(marker(NEW), writer, actions[1:3])
+    warehouse.apply(marker(NEW, token=2), writer, actions[2:])
+    with warehouse.engine.connect() as connection:
+        rows = connection.execute(sa.text("SELECT event, a FROM t ORDER BY event, a")).all()
+    assert [tuple(row) for row in rows] == [(event, a) for n, event in numbers.items() for a in (n, 10 * n)]
+
+
+def test_a_table_without_its_lineage_column_is_refused(warehouse: Warehouse) -> None:
+    with warehouse.engine.begin() as connection:
+        connection.execute(sa.text("CREATE TABLE t (a BIGINT, who TEXT)"))
+    for columns in ({"a": "bigint", "who": "text"}, None):
+        writer = TableWriter("wh", "t", columns, on_new_run="append", lineage_column="event")
+        rows = writer.records(InputEvent("in", 7, records(NEW, 2)))
+        with pytest.raises((ConfigurationError, WriteRefused, OperatorFailed), match="event"):
+            warehouse.apply(marker(NEW), writer, [action(NEW, 1), replace(action(NEW, 2), records=rows)])
+    assert contents(warehouse) == []
 
 
 def test_a_lower_token_is_refused(warehouse: Warehouse) -> None:

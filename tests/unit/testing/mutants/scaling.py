@@ -12,7 +12,6 @@ import pytest
 from msgspec import structs
 
 from airflow_logio.dataflow import Dispatcher, LeastLoaded, Merger, Tumbling
-from airflow_logio.dataflow.durations import window_seconds
 from airflow_logio.dataflow.operators import InputEvent
 from airflow_logio.dataflow.replication import keys
 from airflow_logio.dataflow.replication.keys import slots_of
@@ -166,7 +165,7 @@ def progress_ahead_of_the_stream(patch: pytest.MonkeyPatch) -> None:
         latest = progress(self, event)
         if latest is None:
             return None
-        return self._name(int(self._start(latest).timestamp()) // window_seconds(self.length) + 1)
+        return self.grid().name(self.number(latest) + 1)
 
     patch.setattr(Tumbling, "progress", ahead)
 

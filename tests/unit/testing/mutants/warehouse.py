@@ -7,11 +7,12 @@ from collections.abc import Sequence
 import pytest
 
 from airflow_logio.protocol import warehouse_rules
-from airflow_logio.protocol.warehouse_rules import Contender, LogEnd, MarkerRow, Owner
-from airflow_logio.protocol.write_queue import WriterKey
+from airflow_logio.protocol.warehouse_rules import Contender, MarkerRow, Owner
+from airflow_logio.protocol.write_queue import Compared, WriteQueue, WriterKey
 from airflow_logio.protocol.writes import PendingWrite
 from airflow_logio.testing.simulator import write_attempts
-from airflow_logio.testing.simulator.driver import threads
+from airflow_logio.testing.simulator.driver.simulated_driver import SimulatedDriver
+from airflow_logio.testing.simulator.driver.threads import SimulatedWriter
 from airflow_logio.testing.simulator.external_systems import ExternalSystem, TableChange
 from airflow_logio.testing.simulator.write_attempts import WriteAttempt, WritePhase
 from tests.unit.testing.mutants.registry import mutant
@@ -129,4 +130,25 @@ def locks_let_go_before_the_commit(patch: pytest.MonkeyPatch) -> None:
 @mutant("linear", "no_group_is_parked")
 def recovered_actions_count_as_new(patch: pytest.MonkeyPatch) -> None:
     """What an earlier driver was given, and has applied, is taken for what a log that lost commits gives out again."""
-    patch.setattr(threads, "first_log_end", lambda actions, _recovered: LogEnd(actions[0].number - 1))
+    look = SimulatedWriter.look
+
+    def at_what_it_has_taken(self: SimulatedWriter, driver: SimulatedDriver) -> None:
+        self.log_end = self.taken[0].number - 1
+        look(self, driver)
+
+    patch.setattr(SimulatedWriter, "look", at_what_it_has_taken)
+
+
+@mutant("linear", "no_group_is_parked")
+def applied_before_the_log_knows_of_the_comparison(patch: pytest.MonkeyPatch) -> None:
+    """A driver writes as soon as it has compared. If it dies before that is logged, its successor compares with an end of
+    the log that its own predecessor has passed."""
+    compared = WriteQueue.compared
+
+    def and_goes_on(self: WriteQueue) -> Compared:
+        done = compared(self)
+        WriteQueue.release(self)
+        return done
+
+    patch.setattr(WriteQueue, "compared", and_goes_on)
+    patch.setattr(SimulatedWriter, "release", lambda _self: None)

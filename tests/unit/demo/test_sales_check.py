@@ -10,8 +10,9 @@ import duckdb
 import pytest
 import sqlalchemy as sa
 
-from airflow_logio.demo.check import HOURLY_SALES, ITEM_TOTALS, CheckResult, Comparison, check
+from airflow_logio.demo.comparing import CheckResult, Comparison
 from airflow_logio.demo.data import parquet_file, warehouse_engine
+from airflow_logio.demo.sales_check import HOURLY_SALES, ITEM_TOTALS, check
 from airflow_logio.errors import ConfigurationError
 from tests.support.grocery import write_slice
 

@@ -1,0 +1,26 @@
+"""Commands of `logio` in sentences: whoever shows a sentence completes them with the id of the log that he looks at.
+
+Sentences are made everywhere, also by drivers and for the log, and the log has another id for each who opens it: Airflow's
+connection, or what a person gave with ``--log``. So sentences are made without it. A command that can be typed as it is
+stands in backticks, with its arguments; the name of a command alone, as in "`logio retry` resumes it", is none.
+"""
+
+from __future__ import annotations
+
+import re
+
+DEFAULT_LOG = "logio_default"
+"""The connection id that every command takes where none is given."""
+_NEEDS_NOTHING = "status|gc|db upgrade|db check"
+_NEEDS_A_NAME = "run|retry|stop|fresh|status|logs|lineage|scale|tend|gc"
+_COMPLETE = re.compile(rf"`(logio (?:{_NEEDS_NOTHING}|(?:{_NEEDS_A_NAME}) (?![^`]*--log )[^`]+))`")
+
+
+def with_log(text: str, log: str | None) -> str:
+    """The text with ``--log`` in each complete command; as it is, if `log` is None or the default."""
+    return text if log in (None, DEFAULT_LOG) else _COMPLETE.sub(rf"`\1 --log {log}`", text)
+
+
+def name_log(error: Exception, log: str | None) -> None:
+    """The same for what an error says."""
+    error.args = tuple(with_log(one, log) if isinstance(one, str) else one for one in error.args)

@@ -1,0 +1,49 @@
+"""Cancels the Spark jobs of an epoch that has ended, while the threads that started them are joined."""
+
+from __future__ import annotations
+
+import logging
+import threading
+
+from airflow_logio.runtime.driver.spark_session import SparkSessions
+
+log = logging.getLogger(__name__)
+
+CANCEL_SECONDS = 0.5
+"""Jobs are cancelled so often until the threads that started them have ended: one may just have been submitted."""
+
+
+class JobCancel:
+    """For the jobs of `job_group`; called by the main thread."""
+
+    def __init__(self, sessions: SparkSessions, job_group: str) -> None:
+        self._sessions = sessions
+        self._job_group = job_group
+        self._ended = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def begin(self) -> None:
+        """Cancel the jobs, until `end`; also one that begins with a session that is still being made."""
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._cancel, name="logio-cancel", daemon=True)
+            self._thread.start()
+
+    def end(self) -> None:
+        """The threads that start jobs have ended."""
+        self._ended.set()
+        if self._thread is not None:
+            self._thread.join()
+
+    def _cancel(self) -> None:
+        while True:
+            if self._sessions.is_ready():
+                context = self._sessions.get().sparkContext
+                try:
+                    tracker = context.statusTracker()
+                    if set(tracker.getActiveJobsIds()) & set(tracker.getJobIdsForGroup(self._job_group)):
+                        context.cancelJobGroup(self._job_group)
+                except Exception as error:  # the JVM is gone, and its jobs with it
+                    log.debug("no jobs to cancel: %s", error)
+                    return
+            if self._ended.wait(CANCEL_SECONDS):
+                return

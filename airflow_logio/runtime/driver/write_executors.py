@@ -1,0 +1,75 @@
+"""What executes the write actions of an epoch's writers: with jobs of Spark where the records are datasets."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from airflow_logio.dataflow.action_writers import ActionWriter
+from airflow_logio.dataflow.dataset_writer import DatasetWriter
+from airflow_logio.dataflow.table_writer import TableWriter
+from airflow_logio.errors import ExternalUnavailable, SparkLost
+from airflow_logio.runtime.datasets.publishing import Copies, DatasetTarget, copied_by_spark
+from airflow_logio.runtime.datasets.table_staging import StagingTarget
+from airflow_logio.runtime.driver.spark_errors import shortened
+from airflow_logio.runtime.driver.spark_session import SparkSessions
+from airflow_logio.runtime.payloads import EpochPayloads
+from airflow_logio.runtime.payloads.bodies import Bodies
+from airflow_logio.runtime.systems.connections import Connections
+from airflow_logio.runtime.systems.execution import (
+    ConditionalExecutor,
+    IdempotentExecutor,
+    WriteExecutor,
+    executor_of,
+    table_target,
+)
+
+
+@dataclass(frozen=True)
+class Executors:
+    """Makes them. Their jobs are those of `job_group`; without a payload store there are no datasets."""
+
+    connections: Connections
+    bodies: Bodies
+    payloads: EpochPayloads | None
+    sessions: SparkSessions
+    job_group: str
+
+    def of(self, operator: str, writer: ActionWriter, moves: int) -> WriteExecutor:
+        """The executor of a writer whose slot has changed owners `moves` times."""
+        connections = self.connections
+        match writer:
+            case DatasetWriter():
+                published = DatasetTarget(writer, self.bodies.dataset, self._copied)
+                return IdempotentExecutor(operator, writer, published, connections)
+            case TableWriter() if self.payloads is not None:
+                tables = table_target(operator, writer, connections)
+                url = connections.url(writer.connection)
+                target = StagingTarget(tables, url, self.bodies.dataset, self.payloads, self._run)
+                return ConditionalExecutor(operator, writer, target, connections, moves)
+        return executor_of(operator, writer, connections, moves)
+
+    def _copied(self, description: str, copies: Copies) -> None:
+        """`copied_by_spark`, its errors told apart. Raises `SparkLost`, `OSError`, and what the job raises."""
+        try:
+            copied_by_spark(self.sessions.get(), self.job_group, description, copies)
+        except OSError:
+            raise
+        except Exception as error:
+            if self.sessions.is_lost(error):
+                raise SparkLost(f"Spark ended while it copied files of {description}: {error}") from error
+            raise OSError(f"files could not be copied: {error}") from error
+
+    def _run(self, description: str, job: Callable[[Any], pa.Table]) -> pa.Table:
+        """Run a job. Raises `SparkLost`, and `ExternalUnavailable` for whatever else has ended it."""
+        session = self.sessions.get()
+        try:
+            session.sparkContext.setJobGroup(self.job_group, description, interruptOnCancel=True)
+            return job(session)
+        except Exception as error:
+            if self.sessions.is_lost(error):
+                raise SparkLost(f"Spark ended at {description}: {shortened(error)}") from error
+            raise ExternalUnavailable(f"{description}: the job has failed: {shortened(error)}") from error

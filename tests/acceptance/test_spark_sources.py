@@ -1,0 +1,77 @@
+"""Sources that Spark reads, on real spark-submit processes: a DataFrame that differs at every look, a queue that forgets."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pytest
+
+from airflow_logio.crash import CrashPoint
+from airflow_logio.runtime.launch import bundle
+from airflow_logio.runtime.payloads import Payloads, clear_away
+from airflow_logio.runtime.supervision.tidying import tidy
+from tests.support import lake
+from tests.support.crash_sites import IN_FORGETS
+from tests.support.running import ArmedSparkLauncher, running
+
+pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(600)]
+
+PIPELINE = Path(__file__).parents[1] / "support" / "bundle" / "spark_orders.py"
+SPARK_ORDERS = bundle.parse_ref(f"{PIPELINE}:spark_orders")
+FILES, ROWS = 4, 1_000
+
+DEATHS = {
+    "read": (f"{CrashPoint.AFTER_STORE}:1", f"{CrashPoint.AFTER_COMMIT}:2"),
+    "listen": tuple(f"{point}:{nth}" for nth, point in enumerate(IN_FORGETS, start=1)),
+}
+"""Where the drivers of a group die, one incarnation after the other: when the job is done, and when the log knows it."""
+
+
+def rows(query: str) -> list[Any]:
+    with duckdb.connect() as database:
+        return database.execute(query).fetchall()
+
+
+def test_dying_around_stored_dataframes_and_what_is_forgotten(log_url: str, tmp_path: Path) -> None:
+    """Compared with what DuckDB makes of the files; the queue's are gone then."""
+    orders = lake.write_orders(tmp_path / "orders", FILES, ROWS)
+    queue, journal = lake.write_orders(tmp_path / "queue", FILES, ROWS), tmp_path / "journal"
+    published, payloads = tmp_path / "lake", str(tmp_path / "payloads")
+    published.mkdir()
+    armed = {(group, n): point for group, points in DEATHS.items() for n, point in enumerate(points, start=1)}
+    launcher = ArmedSparkLauncher(tmp_path / "drivers", armed)
+    params = {"orders": str(orders), "queue": str(queue), "journal": str(journal)}
+    settings = {"ref": SPARK_ORDERS, "params": params, "connections": {"lake": str(published)}, "payloads": payloads}
+    with running(log_url, "", Path(), launcher, **settings) as run:
+        run.finish(timeout=500)
+        died = {group: run.status(group).incarnation - 1 for group in DEATHS}
+        assert died == {group: len(points) for group, points in DEATHS.items()}, "every one of them was passed"
+        assert len(journal.read_text().splitlines()) == 2, "the first effect was not in the log, the second one was"
+        found = rows(f"SELECT id, cents FROM '{published}/orders/*.parquet' ORDER BY id")
+        assert found == rows(f"SELECT id, quantity * price FROM '{orders}/*.parquet' ORDER BY id")
+        assert rows(f"SELECT count(DISTINCT drawn) FROM '{published}/orders/*.parquet'") == [(len(found),)]
+        changes = rows(f"SELECT id, store FROM '{published}/changes/*.parquet' ORDER BY id")
+        assert changes == rows(f"SELECT id, store FROM '{orders}/*.parquet' ORDER BY id"), "the same seed"
+        assert not list(queue.glob("*.parquet"))
+        bounds = [between(published / "orders", receipt) for receipt in receipts(published / "orders")]
+        assert len(bounds) > 2
+        assert all(last <= first for (_, last), (first, _) in itertools.pairwise(bounds)), bounds
+        tidy(run.store, run.run.run_id, Payloads(payloads).remove)
+        clear_away(payloads, run.store, run.run)
+        assert Payloads(payloads).find(run.run.uid) == []
+
+
+def receipts(folder: Path) -> list[dict[str, Any]]:
+    found = [json.loads(path.read_text()) for path in (folder / "_logio").glob("*.json")]
+    return sorted(found, key=lambda receipt: receipt["number"])
+
+
+def between(folder: Path, receipt: dict[str, Any]) -> tuple[int, int]:
+    """The least and the largest price of an event."""
+    files = [str(folder / file["path"]) for file in receipt["files"]]
+    ((least, largest),) = rows(f"SELECT min(price), max(price) FROM read_parquet({files})")
+    return least, largest

@@ -1,0 +1,95 @@
+"""A table that executors stage and the driver moves, on real drivers that die around each step."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import duckdb
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from airflow_logio.crash import CrashPoint
+from airflow_logio.runtime.datasets.table_staging import STAGED_BYTES
+from airflow_logio.runtime.launch import bundle
+from airflow_logio.runtime.launch.code_bundle import CodeBundle
+from airflow_logio.runtime.launch.driver_config import DriverConfig
+from airflow_logio.runtime.launch.launcher import Launched
+from airflow_logio.runtime.launch.spark_submit import SparkSettings
+from airflow_logio.runtime.payloads import Payloads, sweep_run
+from airflow_logio.store.records import Claim
+from tests.support.crash_sites import IN_STAGINGS
+from tests.support.running import ArmedSparkLauncher, PlainLauncher, running
+from tests.support.warehouse import rows_of
+
+pytestmark = [pytest.mark.acceptance, pytest.mark.postgres, pytest.mark.timeout(900)]
+
+STAGED = bundle.parse_ref(f"{Path(__file__).parents[1] / 'support' / 'bundle' / 'staged_orders.py'}:staged")
+FILES, ROWS, PICTURE = 2, 3_000, 4_000
+DEATHS = (
+    f"{CrashPoint.BEFORE_STAGING_SWEEP}:1",
+    f"{CrashPoint.BEFORE_STAGING}:1",
+    f"{CrashPoint.AFTER_STAGING}:1",
+    f"{CrashPoint.AFTER_STAGING_SWEEP}:1",
+    f"{CrashPoint.IN_WAREHOUSE_TRANSACTION}:1",
+    f"{CrashPoint.BEFORE_UNSTAGING}:1",
+    f"{CrashPoint.AFTER_UNSTAGING}:1",
+)
+"""Where the drivers of the table die, one incarnation after the other."""
+BEHIND_A_JOB = (
+    f"{CrashPoint.AFTER_STAGING}:1",
+    f"{CrashPoint.IN_WAREHOUSE_TRANSACTION}:1",
+    f"{CrashPoint.BEFORE_UNSTAGING}:1",
+    f"{CrashPoint.AFTER_UNSTAGING}:1",
+)
+
+
+class Launcher(PlainLauncher):
+    """spark-submit, but for drivers that need no Spark: they die before a job, or find all of it applied."""
+
+    def launch(
+        self, claim: Claim, config: DriverConfig, settings: SparkSettings, conf: Mapping[str, str], code: CodeBundle
+    ) -> Launched:
+        if claim.group == "front" or self.armed.get((claim.group, claim.incarnation)) in BEHIND_A_JOB:
+            return ArmedSparkLauncher(self.work_dir, self.armed).launch(claim, config, settings, conf, code)
+        return super().launch(claim, config, settings, conf, code)
+
+
+def write_orders(folder: Path) -> Path:
+    folder.mkdir()
+    rng = np.random.default_rng(1)
+    for number in range(FILES):
+        pictures = [rng.bytes(PICTURE) for _ in range(ROWS)]
+        ids = np.arange(number * ROWS, (number + 1) * ROWS)
+        pq.write_table(pa.table({"id": ids, "picture": pictures}), folder / f"orders-{number}.parquet")
+    return folder
+
+
+def test_dying_around_staging_and_move(postgres_url: str, postgres_warehouse_url: str, tmp_path: Path) -> None:
+    assert {point.partition(":")[0] for point in DEATHS} >= set(map(str, IN_STAGINGS)), "every one of them"
+    assert STAGED_BYTES < ROWS * PICTURE
+    orders, payloads = write_orders(tmp_path / "orders"), tmp_path / "payloads"
+    armed = {("back", number): point for number, point in enumerate(DEATHS, start=1)}
+    settings = {"ref": STAGED, "params": {"orders": str(orders)}, "payloads": str(payloads)}
+    launcher = Launcher(tmp_path / "drivers", armed)
+    with running(postgres_url, postgres_warehouse_url, orders, launcher, **settings) as run:
+        run.finish(timeout=800)
+        assert run.status("back").incarnation == 1 + len(DEATHS), "every one of them was passed"
+        with duckdb.connect() as database:
+            query = f"SELECT id, md5(picture), id // {ROWS} + 1 FROM '{orders}/*.parquet' ORDER BY id"
+            expected = database.execute(query).fetchall()
+        found = "SELECT id, md5(picture), came_with FROM orders ORDER BY id"
+        assert rows_of(postgres_warehouse_url, found) == expected
+        same = "SELECT count(*), count(DISTINCT drawn) FROM orders WHERE signature = md5(picture)"
+        assert rows_of(postgres_warehouse_url, same) == [(FILES * ROWS, FILES * ROWS)]
+        tables = "SELECT count(*) FROM pg_class WHERE relname LIKE 'logio_staging_%' AND relkind = 'r'"
+        assert rows_of(postgres_warehouse_url, tables) == [(0,)]
+        assert rows_of(postgres_warehouse_url, "SELECT count(*) FROM logio_staging") == [(0,)]
+        store = Payloads(str(payloads))
+        sweep_run(store, run.store, run.run)
+        refs = run.store.references(run.run.run_id, f"{run.run.uid}/")
+        named = {path for ref in refs for path in store.dataset("a row", ref).paths()}
+        named |= {str(payloads / ref.partition("#")[0]) for ref in refs}
+        assert {str(path) for path in payloads.rglob("*") if path.is_file()} == named

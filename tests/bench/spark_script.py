@@ -1,0 +1,97 @@
+"""What the chain of DataFrames is measured against: PySpark scripts as people write them, started by spark-submit.
+
+``synced`` writes a folder per batch, syncs its files and folders, and moves them into place. ``plain`` is one read and one
+write. ``streaming`` is Structured Streaming with ``availableNow``. Each prints one line of JSON: seconds from the first read
+to the last file, Spark warm before, and CPU seconds of script, JVM and workers in that time.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import psutil
+from pyspark.sql import DataFrame, SparkSession
+
+sys.path.append(str(Path(__file__).parents[2]))
+
+from airflow_logio.runtime.driver.spark_session import warm_up
+from tests.bench.cpu import cpu_seconds
+from tests.bench.pipelines.orders import cleanse, with_department
+
+CODEC = {"compression": "zstd", "parquet.compression.codec.zstd.level": "1"}
+"""As the files of datasets are compressed."""
+
+
+def chained(orders: DataFrame, products: str) -> DataFrame:
+    return with_department(cleanse(orders), products)
+
+
+def synced(session: Any, wanted: dict[str, Any]) -> None:
+    files = sorted(str(path) for path in Path(wanted["orders"]).glob("*.parquet"))
+    schema = session.read.parquet(files[0]).schema
+    step = wanted["files_per_event"]
+    for number, begin in enumerate(range(0, len(files), step)):
+        some = session.read.schema(schema).parquet(*files[begin : begin + step])
+        batch = Path(wanted["target"]) / f"_batch-{number}"
+        chained(some, wanted["products"]).write.options(**CODEC).parquet(str(batch))
+        settle(batch, Path(wanted["target"]), number)
+
+
+def settle(batch: Path, target: Path, number: int) -> None:
+    """Make the files of a batch durable, and then move them into place."""
+    written = sorted(batch.glob("part-*.parquet"))
+    for file in written:
+        sync(file)
+    sync(batch)
+    for index, file in enumerate(written):
+        os.replace(file, target / f"{number:06d}-{index:05d}.parquet")
+    sync(target)
+
+
+def sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def plain(session: Any, wanted: dict[str, Any]) -> None:
+    orders = session.read.parquet(wanted["orders"])
+    chained(orders, wanted["products"]).write.options(**CODEC).mode("append").parquet(wanted["target"])
+
+
+def streaming(session: Any, wanted: dict[str, Any]) -> None:
+    schema = session.read.parquet(wanted["orders"]).schema
+    orders = session.readStream.schema(schema).option("maxFilesPerTrigger", wanted["files_per_event"])
+    written = chained(orders.parquet(wanted["orders"]), wanted["products"]).writeStream.options(**CODEC)
+    written = written.option("checkpointLocation", wanted["target"] + ".checkpoint").trigger(availableNow=True)
+    written.format("parquet").start(wanted["target"]).awaitTermination()
+
+
+KINDS: dict[str, Callable[[Any, dict[str, Any]], None]] = {"synced": synced, "plain": plain, "streaming": streaming}
+
+
+def main(arguments: Sequence[str]) -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--config", type=Path, required=True)
+    wanted = json.loads(parser.parse_args(arguments).config.read_text())
+    session = SparkSession.builder.appName("script").getOrCreate()
+    warm_up(session)
+    tree = psutil.Process(os.getppid())  # spark-submit's JVM
+    cpu, began = cpu_seconds(tree), time.monotonic()
+    KINDS[wanted["kind"]](session, wanted)
+    seconds = time.monotonic() - began
+    print("MEASURED " + json.dumps({"seconds": seconds, "cpu": cpu_seconds(tree) - cpu}), flush=True)
+    session.stop()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

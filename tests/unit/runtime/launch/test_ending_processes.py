@@ -1,0 +1,33 @@
+"""What is dead is ended, whether or not anybody has waited for it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+
+import psutil
+
+from airflow_logio.runtime.launch import processes
+
+PARENT = """
+import subprocess, time
+print(subprocess.Popen(["sleep", "600"]).pid, flush=True)
+time.sleep(600)
+"""
+
+
+def test_a_dead_process_that_its_parent_has_not_waited_for_holds_nobody_up() -> None:
+    """As in a container without an init process, when the terminal that started a driver is gone."""
+    with subprocess.Popen([sys.executable, "-c", PARENT], stdout=subprocess.PIPE, text=True) as parent:
+        try:
+            assert parent.stdout is not None
+            pid = int(parent.stdout.readline())
+            identity = processes.identity_of(pid)
+            assert identity is not None
+            begun = time.monotonic()
+            assert processes.end(identity, timeout=30)
+            assert time.monotonic() - begun < 15
+            assert psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+        finally:
+            parent.kill()
