@@ -22,8 +22,9 @@ with DAG(
 ### DataFrames, exactly once
 
 Two operator groups, each a Spark application. `sales` reads a folder of Parquet files, two weeks at a time, cleanses the
-sales and joins them with products: one Spark plan per event. `hours` sums them up. The log has references; executors write
-and read the records, in the payload store of the log, and publish them in the folder of connection `lake_folder`.
+sales and joins them with products: one Spark plan per event. `hours` sums up each day when it is over, many days in a job.
+The log has references; executors write and read the records, in the payload store of the log, and publish them in the folder
+of connection `lake_folder`.
 
 What to look at:
 

@@ -1,7 +1,7 @@
 """A year of grocery sales, 51 million of them, from Parquet files into a lake and a table: no record passes a driver.
 
 raw ── clean ── named ──┬── save_sales                 every sale, a folder per day         → lake: sales
-                        └── hourly ──┬── save_hours    sums per hour and department         → lake: department_hours
+                        └── hourly ──┬── save_hours    sums per hour and department, by day → lake: department_hours
                                      └── publish       the same                             → table department_hours
 """
 
@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from airflow_logio import DatasetWriter, FolderSource, Pipeline, TableWriter, stateless
+from airflow_logio import DatasetWriter, FolderSource, Pipeline, TableWriter, Tumbling, generate, stateless
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -44,12 +44,13 @@ def with_department(sales: DataFrame, params: Mapping[str, Any]) -> DataFrame:
     return sales.join(F.broadcast(products), "product_id", "left").fillna("UNKNOWN", "department")
 
 
-@stateless(mode="dataframe")
+@generate(mode="dataframe", columns=("sold_at", "department", "quantity", "sales_cents"))
 def per_hour(sales: DataFrame) -> DataFrame:
-    """An event has whole days, so that no hour is in two of them."""
+    """The sums of many days in one job; column inset_id says which day a row belongs to, and is kept."""
     from pyspark.sql import functions as F
 
-    return sales.groupBy("day", F.hour("sold_at").alias("hour"), "department").agg(
+    day, hour = F.col("sold_at").cast("date").alias("day"), F.hour("sold_at").alias("hour")
+    return sales.groupBy("inset_id", day, hour, "department").agg(
         F.count("*").alias("sales"), F.sum("quantity").alias("quantity"), F.sum("sales_cents").alias("sales_cents")
     )
 
@@ -63,7 +64,7 @@ raw = orders_lake.source("raw", FolderSource("{sales}", files_per_event=14))
 clean = orders_lake.operator("clean", cleanse, raw)
 named = orders_lake.operator("named", with_department, clean)
 orders_lake.writer("save_sales", DatasetWriter("lake", "sales", partition_by=("day",)), named)
-hourly = orders_lake.operator("hourly", per_hour, named)
+hourly = orders_lake.operator("hourly", per_hour, named, window=Tumbling("1d", on="sold_at"))
 orders_lake.writer("save_hours", DatasetWriter("lake", "department_hours", partition_by=("day",)), hourly)
 orders_lake.writer(
     "publish",
