@@ -37,19 +37,16 @@ from airflow_logio.runtime.driver.lanes import lanes_of
 from airflow_logio.runtime.driver.load import Doing
 from airflow_logio.runtime.driver.logic_adapters import captured_inputs, specs_of
 from airflow_logio.runtime.driver.mailbox import Mailbox
-from airflow_logio.runtime.driver.source_reader import (
-    PLAN,
+from airflow_logio.runtime.driver.read_results import (
     Discarded,
     Exhausted,
     Forgotten,
     HandedOver,
     ReadBatch,
     ReadFrame,
-    SourceReader,
-    SourceReaders,
     Stored,
-    without_plan,
 )
+from airflow_logio.runtime.driver.source_reader import PLAN, SourceReader, SourceReaders, without_plan
 from airflow_logio.runtime.driver.sweeps import sweeps_of
 from airflow_logio.runtime.driver.write_executors import Executors
 from airflow_logio.runtime.driver.writer_threads import writer_threads

@@ -12,10 +12,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
 from typing import Any, TypeVar
-
-import pyarrow as pa
 
 from airflow_logio.authored_frames import authored_frames
 from airflow_logio.crash import CrashPoint, crash_here
@@ -38,6 +35,15 @@ from airflow_logio.runtime.datasets.evaluated import Evaluated
 from airflow_logio.runtime.datasets.spark_effects import stored_events
 from airflow_logio.runtime.driver.evaluation import Evaluation
 from airflow_logio.runtime.driver.mailbox import Closed, Mailbox
+from airflow_logio.runtime.driver.read_results import (
+    Discarded,
+    Exhausted,
+    Forgotten,
+    HandedOver,
+    ReadBatch,
+    ReadFrame,
+    Stored,
+)
 from airflow_logio.runtime.payloads.payload_store import EpochPayloads
 from airflow_logio.runtime.payloads.roots import HOW_TO_CONFIGURE
 from airflow_logio.runtime.payloads.stored_effects import store_effect, stored_batches
@@ -55,71 +61,6 @@ RANGE_POLL_SECONDS = 1.0
 """A source without a new range is asked again so often."""
 LEAST_ATTEMPTS = 3
 """A read that fails after a long time has used up the time for replays. It still gets this many attempts."""
-
-
-# --- what the thread brings -------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class ReadBatch:
-    """Records of one event, and the offset after them."""
-
-    operator: str
-    table: pa.Table
-    next_offset: int
-    about: Mapping[str, Any] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class ReadFrame:
-    """The event of a range, or one of an effect that Spark has stored, evaluated; and the offset after it."""
-
-    operator: str
-    payload: Evaluated
-    records: int
-    next_offset: int
-    about: Mapping[str, Any] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class Exhausted:
-    """The read action has no more records; `next_action` follows it."""
-
-    operator: str
-    next_action: Mapping[str, Any] | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class HandedOver:
-    """The stored effect of the read action is handed over whole; what follows is asked of the external system now."""
-
-    operator: str
-
-
-@dataclass(frozen=True, slots=True)
-class Stored:
-    """The whole effect of the read action is stored; `end` if it is empty, so that the action completes with that."""
-
-    operator: str
-    ref: str
-    records: int
-    end: Exhausted | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Discarded:
-    """The store of a read action was discarded."""
-
-    operator: str
-    action_id: int
-
-
-@dataclass(frozen=True, slots=True)
-class Forgotten:
-    """The external system has heard that it may forget what was read up to the end of a read action."""
-
-    operator: str
-    action_id: int
 
 
 class _Cut(Exception):

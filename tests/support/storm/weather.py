@@ -37,6 +37,8 @@ LONGEST_SECONDS = 4.0
 UNNOTICED_SECONDS = 15.0
 BETWEEN_SECONDS = 0.3
 """From one happening that was planned to the next one."""
+WILD_SECONDS = 60.0
+"""After which only what was planned comes until all of it has: on a slow machine, drivers that always die notice nothing."""
 COMES_WITHIN_SECONDS = 150.0
 """All that was planned."""
 POINTS = tuple(point for point in CrashPoint if point not in IN_LAKES + IN_STAGINGS)
@@ -86,7 +88,7 @@ class Weather:
         if missing and now > self._next_at and not self._outage.locked():
             self._next_at = now + BETWEEN_SECONDS
             self._bring(missing[0], supervisor)
-        elif self._wild and self._dice.random() < PER_LOOK:
+        elif self._wild and not (missing and now - self._begun_at > WILD_SECONDS) and self._dice.random() < PER_LOOK:
             kinds: Mapping[Happening, float] = {
                 Happening.KILL: 8,
                 Happening.STOP: 4,
