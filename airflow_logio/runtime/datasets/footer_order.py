@@ -10,6 +10,7 @@ from typing import Any
 from airflow_logio.dataflow.names import did_you_mean
 from airflow_logio.dataflow.operators import SparkFrame
 from airflow_logio.errors import OperatorFailed
+from airflow_logio.runtime.payloads.dataset import metadata_of
 from airflow_logio.runtime.payloads.manifests import DataFile
 
 ORDERED_TYPES = ("timestamp", "timestamp_ntz", "date", "long", "integer", "short", "byte")
@@ -45,9 +46,7 @@ def in_proven_order(root: str, files: Iterable[DataFile], column: str) -> list[D
 
 def _bounds(path: str, column: str) -> Bounds:
     """Of one file, whose row groups are in order."""
-    import pyarrow.parquet as pq
-
-    metadata = pq.read_metadata(path)
+    metadata = metadata_of(path, "a stored DataFrame")
     (place,) = (number for number in range(metadata.num_columns) if metadata.schema.column(number).path == column)
     groups = [metadata.row_group(number).column(place).statistics for number in range(metadata.num_row_groups)]
     if nulls := sum(group.null_count for group in groups if group is not None and group.has_null_count):

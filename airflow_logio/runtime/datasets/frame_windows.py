@@ -17,7 +17,7 @@ from airflow_logio.dataflow.durations import DAY
 from airflow_logio.dataflow.operators import SparkFrame
 from airflow_logio.dataflow.timeline import Grid, check_named, no_time, nulls, too_many_windows
 from airflow_logio.errors import LogInconsistent
-from airflow_logio.runtime.payloads.dataset import Dataset
+from airflow_logio.runtime.payloads.dataset import Dataset, metadata_of
 
 INSTANT, WALL, DATE = "timestamp", "timestamp_ntz", "date"
 """Types of times, as Spark names them."""
@@ -55,11 +55,9 @@ def kind_of(frame: SparkFrame, on: str) -> str:
 
 def windows_by_footers(dataset: Dataset, grid: Grid) -> Mapping[int, int] | None:
     """As `windows_of`; None if the statistics do not tell it exactly."""
-    import pyarrow.parquet as pq
-
     counts: Counter[int] = Counter()
     for path in dataset.file_paths():
-        metadata = pq.read_metadata(path)
+        metadata = metadata_of(path, dataset.where)
         field = metadata.schema.to_arrow_schema().field(grid.on)
         for index in range(metadata.num_row_groups):
             group = metadata.row_group(index)

@@ -84,7 +84,7 @@ class StagingTarget:
         dataset = self._dataset(where, str(action.dataset))
         dataset.check()  # now, because no transaction may be idle for long
         is_large = dataset.nbytes > STAGED_BYTES and client.engine.dialect.name == "postgresql"
-        table = StagingTables(client).make(marker, self._tables.writer, action, dataset) if is_large else None
+        table = self._made(client, marker, action, dataset) if is_large else None
         if table is None:
             self._tables.apply(client, marker, [action], {action.number: RecordsInFiles(dataset)})
             return
@@ -97,6 +97,14 @@ class StagingTarget:
         finally:
             self._drop(client, table)
         crash_here(CrashPoint.AFTER_UNSTAGING)
+
+    def _made(self, client: Warehouse, marker: Marker, action: WriteAction, dataset: Dataset) -> TableName | None:
+        """As `StagingTables.make`. If the answer is lost, the table may be there: the next attempt sweeps first."""
+        try:
+            return StagingTables(client).make(marker, self._tables.writer, action, dataset)
+        except ExternalUnavailable:
+            self._has_swept = False
+            raise
 
     def _drop(self, client: Warehouse, *tables: TableName) -> None:
         self._left = StagingTables(client).drop([*self._left, *tables])

@@ -6,9 +6,7 @@ cancelled (`job_cancel`), and no more begin.
 
 from __future__ import annotations
 
-import errno
 import logging
-import os
 import pickle
 import threading
 import time
@@ -43,7 +41,7 @@ from airflow_logio.runtime.datasets.frame_windows import windows_of
 from airflow_logio.runtime.datasets.spark_effects import StoredEvent, store_frame
 from airflow_logio.runtime.driver.epoch_settings import EpochSettings
 from airflow_logio.runtime.driver.mailbox import Closed
-from airflow_logio.runtime.driver.spark_errors import shortened
+from airflow_logio.runtime.driver.spark_errors import shortened, store_fault
 from airflow_logio.runtime.payloads import EpochPayloads
 from airflow_logio.runtime.payloads.dataset import Dataset
 from airflow_logio.runtime.systems.call_watch import Call
@@ -322,9 +320,8 @@ class Evaluation:
             self._check_wanted()  # a job that was cancelled is nobody's failure
             if self._settings.sessions.is_lost(error):
                 raise SparkLost(f"Spark ended while it evaluated {where or at.operator}: {shortened(error)}") from error
-            if _is_full(error):
-                text = f"{self._payloads}: {os.strerror(errno.ENOSPC)}, told by a task of Spark"
-                self._unavailable(LogUnavailable(text), error)
+            if fault := store_fault(error):
+                self._unavailable(LogUnavailable(f"{self._payloads}: {fault}, told by a task of Spark"), error)
             self._fail(error, where, at)
 
     def _unavailable(self, error: LogUnavailable, cause: Exception | None = None) -> NoReturn:
@@ -354,8 +351,3 @@ class Evaluation:
 def has_chains(members: Mapping[str, Operator]) -> bool:
     """Whether a group has operators that are evaluated."""
     return any(operator.mode is ExecutionMode.DATAFRAME for operator in members.values())
-
-
-def _is_full(error: Exception) -> bool:
-    """Whether a task has found the disk, or its quota, full: Spark has the error of a task as text only."""
-    return any(f"[Errno {number}]" in str(error) for number in (errno.ENOSPC, errno.EDQUOT))

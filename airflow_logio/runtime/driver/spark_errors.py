@@ -2,7 +2,32 @@
 
 from __future__ import annotations
 
+import errno
+import os
+
 MOST_LINES = 12
+_OF_STORES = (
+    errno.ENOSPC,
+    errno.EDQUOT,
+    errno.EIO,
+    errno.ESTALE,
+    errno.EROFS,
+    errno.ENODEV,
+    errno.ENOTCONN,
+    errno.EHOSTDOWN,
+    errno.ETIMEDOUT,
+)
+"""Errors of a shared file system that is full or unavailable, and of nothing that an author's function computes."""
+
+
+def store_fault(error: BaseException) -> str | None:
+    """What a task has found of a file system that is full or unavailable; None if it has failed for another reason.
+
+    Spark has the errors of tasks as text only: of Python with a number, of the JVM in the words of the system.
+    """
+    text = str(error)
+    found = (number for number in _OF_STORES if f"[Errno {number}]" in text or f"({os.strerror(number)})" in text)
+    return next((os.strerror(number) for number in found), None)
 
 
 def shortened(error: BaseException) -> str:

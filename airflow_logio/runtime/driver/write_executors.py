@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -11,7 +12,7 @@ import pyarrow as pa
 from airflow_logio.dataflow.action_writers import ActionWriter
 from airflow_logio.dataflow.dataset_writer import DatasetWriter
 from airflow_logio.dataflow.table_writer import TableWriter
-from airflow_logio.errors import ExternalUnavailable, SparkLost
+from airflow_logio.errors import ConfigurationError, ExternalUnavailable, SparkLost
 from airflow_logio.runtime.datasets.publishing import Copies, DatasetTarget, copied_by_spark
 from airflow_logio.runtime.datasets.table_staging import StagingTarget
 from airflow_logio.runtime.driver.spark_errors import shortened
@@ -26,6 +27,9 @@ from airflow_logio.runtime.systems.execution import (
     executor_of,
     table_target,
 )
+
+_LACKS = "ModuleNotFoundError: "
+"""What a task says that cannot import what it needs."""
 
 
 @dataclass(frozen=True)
@@ -72,4 +76,9 @@ class Executors:
         except Exception as error:
             if self.sessions.is_lost(error):
                 raise SparkLost(f"Spark ended at {description}: {shortened(error)}") from error
+            if isinstance(error, pickle.PicklingError) or _LACKS in str(error):
+                raise ConfigurationError(
+                    f"{description}: executors cannot load the table: {shortened(error)}. They need psycopg2 and SQLAlchemy "
+                    "as the driver has them, and a writer without locks, sessions or open files in it"
+                ) from error
             raise ExternalUnavailable(f"{description}: the job has failed: {shortened(error)}") from error

@@ -23,6 +23,21 @@ BATCH_BYTES = 16 * 2**20
 """The most that is in memory of a dataset that is read in batches, before it is converted; one record may be larger."""
 
 
+def metadata_of(path: str, where: str) -> Any:
+    """The footer of a Parquet file of the payload store, as Arrow has it; `where` names what the file is of.
+
+    Raises `LogInconsistent` if there is none, `LogUnavailable` if the store does not answer.
+    """
+    import pyarrow.parquet as pq
+
+    try:
+        return pq.read_metadata(path)
+    except (FileNotFoundError, pa.ArrowException) as error:
+        raise LogInconsistent(f"{where}: {path} is missing or damaged: {error}") from error
+    except OSError as error:
+        raise LogUnavailable(f"the payload store does not answer for {where}: {error}") from error
+
+
 @dataclass(frozen=True)
 class Dataset:
     """`where` names what it is the body of, for errors; `root` is the folder of the payload store."""
