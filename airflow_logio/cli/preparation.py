@@ -93,6 +93,11 @@ def prepare(
             f"run {run.spec.key} keeps the Spark options it was started with: {str(kept) or 'none'}; those of now are for "
             "the drivers of this command"
         )
+    for name in spark.not_kept:
+        say(
+            f"run {run.spec.key} was started with --conf {name}=..., which may be a secret and was not kept: give it again "
+            "if its drivers need it"
+        )
     return _context(store, log_url, payloads, run, pipeline, ref, described.urls, spark.settings(), code=code)
 
 

@@ -27,8 +27,12 @@ ConfOption = Annotated[
     list[str] | None,
     typer.Option("--conf", help="Spark property, key=value; besides those that the run was started with"),
 ]
-_SECRET = re.compile(r"secret|passw|token|credential|access[._-]?key|private|://[^/\s]*@", re.IGNORECASE)
-"""In the name or in the value of a property: what Spark redacts, and users in URLs."""
+_SECRET = re.compile(
+    r"secret|passw|token|credential|private|://[^/\s]*@|(access|account|api|encryption|shared|signing)[._-]?key"
+    r"|\bsas\b|[?&;](sig|key)=",
+    re.IGNORECASE,
+)
+"""In the name or in the value of a property: what Spark redacts, keys of object stores and services, users in URLs."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -70,7 +70,7 @@ def test_run_halted_given_up_and_run_again(
         first.until(lambda: first.count("save_totals.warehouse", "write") >= 2, "some totals are written")
         drivers = [first.process(group) for group in first.groups if first.is_running(group)]
         said = logio("fresh", first.run.uid[:8])
-        assert "is given up" in said and "--run-id nightly begins the fresh one" in said
+        assert "is given up" in said and "`logio run ... --run-id nightly` begins the fresh one" in said
         eventually(lambda: all(map(has_ended, drivers)), what="no driver of it is left", timeout=60)
         assert written(warehouse_url, "hourly_sales") > 0, "it has left rows"
         origin = origin_of_first_hour(first)

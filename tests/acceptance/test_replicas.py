@@ -73,7 +73,7 @@ def test_a_group_is_scaled_up_and_down_while_it_runs(
         run.until(lambda: run.is_running("hourly.2", incarnation=2), "the killed replica is recovered")
         run.scale("hourly", 1)
         assert len(owners(run)) == 1
-        assert len(retired(run)) == 2
+        run.until(lambda: len(retired(run)) == 2, "the others are retired")
         run.finish()
         assert run.store.finish_run(run.run.run_id)
         origin = backward(run.store, run.run, "hourly.out", 1)

@@ -10,7 +10,7 @@ import pytest
 pytestmark = pytest.mark.acceptance
 
 CHILD = '''
-import os, sys
+import os, sys, threading
 import psutil, pyarrow as pa
 from airflow_logio.runtime.driver import spark_session
 from airflow_logio.runtime.driver.jobs import TableJobs
@@ -46,9 +46,10 @@ class Unlucky:
 done, failed = [], []
 sessions = spark_session.SparkSessions("test")
 connections = Connections("p", {}, WriterIdentity("run", 1, 0.0), 1.0)
-runner = TableJobs("p", "op", Unlucky(), sessions, connections, str, done.append, failed.append)
+stopping = threading.Event()
+runner = TableJobs("p", "op", Unlucky(), sessions, connections, str, done.append, failed.append, "jobs", stopping)
 runner.start([("a", None), ("b", None)])
-runner.join()
+runner.thread.join()
 print([type(error).__name__ for error in failed], done, flush=True)
 for process in psutil.Process().children(recursive=True):
     process.kill()

@@ -70,6 +70,9 @@ class StagingTarget:
             StagingTables(client).sweep(marker)
             crash_here(CrashPoint.AFTER_STAGING_SWEEP)
             self._has_swept = True
+        if marker.look is not None:  # nothing is applied in this step (ADR-88), so nothing is staged for it
+            self._tables.apply(client, marker, actions)
+            return
         for group in _groups(actions):
             if group[0].dataset is None:
                 self._tables.apply(client, marker, group)

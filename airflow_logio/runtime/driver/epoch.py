@@ -154,7 +154,13 @@ class GroupEpoch:
         self._back_pressure: BackPressure
         """Exists once the threads have started: it depends on what the log says was sent."""
         self._generation = Generation(
-            protocol, settings, self._members, self._mailbox.put, self._evaluation, self._payloads
+            protocol,
+            settings,
+            self._members,
+            self._mailbox.put,
+            self._job_group(epoch),
+            self._evaluation,
+            self._payloads,
         )
         first = settings.run.spec.actions
         self._loop = GroupLoop(
@@ -187,7 +193,7 @@ class GroupEpoch:
         return Evaluation(self._settings, protocol, self._members, self._payloads, self._job_group(epoch))
 
     def _job_group(self, epoch: int) -> str:
-        """Names the Spark jobs of chains and of their writers, and no others."""
+        """Names the Spark jobs of this epoch, and no others."""
         ref = self._session.ref
         return f"logio {self._settings.run.uid} {ref.group} {ref.incarnation} {epoch}"
 
@@ -280,6 +286,7 @@ class GroupEpoch:
             self._payloads.stop()
         if self._evaluation is not None:
             self._evaluation.stop()
+        self._generation.stop()
         self._jobs.begin()
         self._committer.stop()
         self._collection.stop()

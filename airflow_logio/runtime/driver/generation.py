@@ -42,10 +42,12 @@ class Generation:
         settings: EpochSettings,
         members: Mapping[str, Operator],
         put: Callable[[Any], None],
+        job_group: str,
         evaluation: Evaluation | None = None,
         payloads: EpochPayloads | None = None,
     ) -> None:
         self._protocol = protocol
+        self._stopping = threading.Event()
         self._runners: dict[str, JobRunner[Any]] = {}
         frames: dict[str, FrameWindowOperator] = {}
         for name, operator in members.items():
@@ -58,6 +60,8 @@ class Generation:
                 partial(self._origin, name),
                 put,
                 lambda error: put(Failure(error)),
+                job_group,
+                self._stopping,
             )
             if operator.mode is ExecutionMode.EXECUTORS:
                 assert isinstance(operator, BatchGenerator), f"{name} has mode executors and is no BatchGenerator"
@@ -95,6 +99,10 @@ class Generation:
     def _origin(self, name: str, inset_id: str) -> str:
         """Whether an Input Set is in a job: no event can join it, and it stays triggered until the job is noted."""
         return self._protocol.operators[name].triggered[inset_id].origin()
+
+    def stop(self) -> None:
+        """Jobs are about to be cancelled, and none of their Input Sets is to blame."""
+        self._stopping.set()
 
     def threads(self) -> list[threading.Thread]:
         """Of the jobs that are under way."""

@@ -48,7 +48,8 @@ class Generated:
 class JobRunner(ABC, Generic[Op]):
     """Runs one job at a time for one operator; the loop asks `is_free` and hands Input Sets to `start`.
 
-    `origin` says where an Input Set comes from, in words; it is asked only for one to blame, from the job's thread.
+    `origin` says where an Input Set comes from, in words; it is asked only for one to blame, from the job's thread. Spark
+    jobs are those of `job_group`, which are cancelled when the epoch ends; `stopping` is set then.
     """
 
     def __init__(
@@ -61,6 +62,8 @@ class JobRunner(ABC, Generic[Op]):
         origin: Callable[[str], str],
         done: Callable[[Generated], None],
         failed: Callable[[BaseException], None],
+        job_group: str,
+        stopping: threading.Event,
     ) -> None:
         self._pipeline = pipeline
         self._name = name
@@ -70,6 +73,8 @@ class JobRunner(ABC, Generic[Op]):
         self._origin = origin
         self._done = done
         self._failed = failed
+        self._job_group = job_group
+        self._stopping = stopping
         self._thread: threading.Thread | None = None
         self._state: Mapping[str, Any] = {}
         self._has_generated = False
@@ -111,6 +116,8 @@ class JobRunner(ABC, Generic[Op]):
         except Closed:
             raise
         except Exception as error:
+            if self._stopping.is_set():  # the job was cancelled, which is nobody's failure
+                raise Closed from error
             if isinstance(error, LogioError) and not isinstance(error, OperatorFailed):
                 raise
             if self._sessions.is_lost(error):  # no Input Set is to blame
@@ -175,6 +182,8 @@ class TableJobs(JobRunner[BatchGenerator]):
         effects = self._read(tagged)
         crash_here(CrashPoint.BEFORE_JOB)
         session = self._sessions.get()
+        where = f"operator {self._name!r}, {len(sets)} Input Sets from {sets[0].inset_id!r}"
+        session.sparkContext.setJobGroup(self._job_group, where, interruptOnCancel=True)
         frames = {name: lookup(session, effect) for name, (effect, _) in effects.items()}
         frame = session.createDataFrame(tagged).coalesce(partitions_for(session))
         result = self._operator.run_with(frame, frames, self._connections.params).toArrow()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -274,6 +275,8 @@ def test_a_job_names_the_events_of_the_input_set_to_blame() -> None:
         lambda inset_id: operator.triggered[inset_id].origin(),
         lambda _: None,
         errors.append,
+        "jobs",
+        threading.Event(),
     )
     runner.start(group.protocol.start_job("op", ["1", "0"]))
     eventually(lambda: errors, what="the job fails", timeout=30)
