@@ -1,4 +1,4 @@
-"""Commands of `logio` in sentences: whoever shows a sentence completes them with the id of the log that he looks at.
+"""Commands of `logio` in sentences: the code that shows a sentence adds the id of the log that it has read.
 
 Sentences are made everywhere, also by drivers and for the log, and the log has another id for each who opens it: Airflow's
 connection, or what a person gave with ``--log``. So sentences are made without it. A command that can be typed as it is

@@ -39,7 +39,7 @@ Say = Callable[[str], object]
 
 
 def all_records() -> int:
-    """Records if nobody asks for fewer: 51 million. Raises `ConfigurationError` if the data is not installed."""
+    """Records by default: 51 million. Raises `ConfigurationError` if the data is not installed."""
     return CITIES * int(pq.read_metadata(parquet_file("transactions")).num_rows)
 
 

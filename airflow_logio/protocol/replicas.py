@@ -37,7 +37,7 @@ class Slot:
 
 @dataclass(frozen=True, slots=True)
 class SlotsSight:
-    """What the log knows of a replicated group in which nobody seems to work."""
+    """What the log knows of a replicated group that seems to have no working replica."""
 
     all_done: bool
     is_owned: bool

@@ -59,7 +59,7 @@ class SparkSource(SourceOperator):
         return source(self._read)
 
     def action(self, params: Mapping[str, Any]) -> dict[str, Any]:
-        """The one read action of a run. Asks nobody."""
+        """The one read action of a run. Asks no external system."""
         return {"read": stable_name(self._read)} | ({} if self.ordered_by is None else {"ordered_by": self.ordered_by})
 
     def frame(self, spark: Any, params: Mapping[str, Any]) -> SparkFrame:

@@ -116,7 +116,7 @@ class JobRunner(ABC, Generic[Op]):
         except Closed:
             raise
         except Exception as error:
-            if self._stopping.is_set():  # the job was cancelled, which is nobody's failure
+            if self._stopping.is_set():  # the job was cancelled: no operator has failed
                 raise Closed from error
             if isinstance(error, LogioError) and not isinstance(error, OperatorFailed):
                 raise

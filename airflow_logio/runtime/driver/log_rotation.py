@@ -82,7 +82,7 @@ class LogRotation:
             file.seek(-min(KEPT_BYTES, file.seek(0, os.SEEK_END)), os.SEEK_END)
             end = file.read()
         os.truncate(self._path, 0)
-        with suppress(OSError):  # somebody else has taken the room
+        with suppress(OSError):  # another process has taken the room
             copy.write_bytes(end)
             copy.replace(older(self._path))
         log.warning("the driver's log %s was emptied but for its end: %s", self._path, why)

@@ -68,7 +68,10 @@ class Executors:
             raise OSError(f"files could not be copied: {error}") from error
 
     def _run(self, description: str, job: Callable[[Any], pa.Table]) -> pa.Table:
-        """Run a job. Raises `SparkLost`, and `ExternalUnavailable` for whatever else has ended it."""
+        """Run a job.
+
+        Raises `SparkLost`; `ConfigurationError` if executors cannot run its code; `ExternalUnavailable` for any other end.
+        """
         session = self.sessions.get()
         try:
             session.sparkContext.setJobGroup(self.job_group, description, interruptOnCancel=True)
