@@ -287,6 +287,40 @@ def test_a_job_names_the_events_of_the_input_set_to_blame() -> None:
     assert str(error).splitlines()[0] == f"{PLACE}Input Set '1', port 'in', events 3 to 4: KeyError: 'basket'"
 
 
+def test_a_job_that_is_cancelled_with_its_epoch_blames_no_input_set() -> None:
+    """It is not halved either: each half would be a job of an epoch that has ended."""
+    stopping, told, tries = threading.Event(), list[Any](), list[int]()
+
+    class Job:
+        on_error = "quarantine"
+
+        def tagged(self, sets: Sequence[InputSet]) -> Any:
+            tries.append(len(sets))
+            stopping.set()
+            raise RuntimeError("Job 7 cancelled part of cancelled job group")
+
+    class Sessions:
+        def is_lost(self, error: Exception) -> bool:
+            return False
+
+    runner = TableJobs(
+        "p",
+        "op",
+        Job(),  # type: ignore[arg-type]
+        Sessions(),  # type: ignore[arg-type]
+        CONNECTIONS,
+        str,
+        told.append,
+        told.append,
+        "jobs",
+        stopping,
+    )
+    runner.start([("0", None), ("1", None)])
+    assert runner.thread is not None
+    runner.thread.join()
+    assert (told, tries) == ([], [2])
+
+
 def test_a_stateless_operator_names_its_event_once() -> None:
     class Broken:
         inputs, outputs = ("in",), ("out",)
