@@ -6,11 +6,10 @@ import json
 import subprocess
 from pathlib import Path
 
-import psutil
 import pytest
 
 from airflow_logio.runtime.figures.run_condition import LEFT_SECONDS
-from airflow_logio.runtime.launch.leftovers import processes_under
+from airflow_logio.runtime.launch.leftovers import end_under, processes_under
 from tests.acceptance.test_logio_run import SALES, folder, is_exact, started
 from tests.support.waiting import eventually
 
@@ -57,21 +56,12 @@ def terminal(folder: Path) -> subprocess.Popen[str]:
     return run
 
 
-def kill(*processes: psutil.Process) -> None:
-    for process in processes:
-        try:
-            process.kill()
-        except psutil.NoSuchProcess:
-            continue
-
-
 def test_a_run_that_was_killed_with_its_drivers_goes_on_as_status_says(
     folder: Path, terminal: subprocess.Popen[str]
 ) -> None:
     terminal.kill()
     terminal.communicate()
-    kill(*processes_under(folder / ".logio" / "drivers"))
-    assert processes_under(folder) == []
+    eventually(lambda: end_under(folder) == 0, what="its drivers are gone, and those that spark-submit was starting")
     eventually(lambda: condition(folder)[0] == "waiting for a person", what="nobody runs it", timeout=PATIENCE)
     _, step, states = condition(folder)
     assert "running" in states and "nobody supervises this run" in said(folder, "status", "mine")

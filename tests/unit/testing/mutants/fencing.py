@@ -68,7 +68,13 @@ def retry_without_read_back(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(CommitAttempt, "is_in_doubt", property(lambda _self: False))
 
 
-@mutant("linear", "a_write_action_is_logged_before_it_is_applied")
+@mutant(
+    "linear",
+    "a_write_action_is_logged_before_it_is_applied",
+    "acknowledgements_are_a_prefix",
+    "event_ids_are_gapless",
+    "marks_are_what_was_acknowledged",
+)
 def unknown_is_committed(patch: pytest.MonkeyPatch) -> None:
     """The committer takes a transaction of unknown outcome for committed."""
     patch.setattr(CommitAttempt, "was_committed", lambda _self, _epoch, _commit_no: True)

@@ -31,7 +31,12 @@ def ends_not_taken_back(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(quarantine, "reopen", stays)
 
 
-@mutant("retry", "destinations_are_those_of_a_run_without_failures", "the_end_of_a_stream_is_once_and_last")
+@mutant(
+    "retry",
+    "a_finished_group_holds_nothing",
+    "destinations_are_those_of_a_run_without_failures",
+    "the_end_of_a_stream_is_once_and_last",
+)
 def end_not_resumed(patch: pytest.MonkeyPatch) -> None:
     """An end that was taken back and not received yet is delivered as it was: the receiver ends before its time."""
 

@@ -49,7 +49,7 @@ def busy_taken_for_done(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(scaling, "_move", impatient)
 
 
-@mutant("spread", "nothing_moves_for_a_settled_request")
+@mutant("spread", "nothing_moves_for_a_settled_request", "a_replica_is_launched_for_an_open_request")
 def superseded_request_carried_out(patch: pytest.MonkeyPatch) -> None:
     """The log moves slots for a request that has given way to a newer one."""
     patch.setattr(requests, "check_open", lambda _request_id, _state: None)
@@ -125,7 +125,7 @@ def nobody_wakes_who_has_only_to_finish(patch: pytest.MonkeyPatch) -> None:
 @mutant("copies", "every_schedule_ends")
 def nobody_wakes_who_sleeps(patch: pytest.MonkeyPatch) -> None:
     """A supervisor carries requests out, and makes none for a group that sleeps and has work."""
-    patch.setattr(scaling, "_wake_up", lambda *_: [])
+    patch.setattr(scaling, "_sleeps", lambda *_: False)
 
 
 @mutant("spread", "no_request_stays_open")
