@@ -35,7 +35,7 @@ from airflow_logio.runtime.driver.job_cancel import JobCancel
 from airflow_logio.runtime.driver.jobs import Generated
 from airflow_logio.runtime.driver.lanes import lanes_of
 from airflow_logio.runtime.driver.load import Doing
-from airflow_logio.runtime.driver.logic_adapters import captured_inputs, specs_of
+from airflow_logio.runtime.driver.logics.operator_specs import captured_inputs, specs_of
 from airflow_logio.runtime.driver.mailbox import Mailbox
 from airflow_logio.runtime.driver.read_results import (
     Discarded,

@@ -30,7 +30,7 @@ from airflow_logio.runtime.driver.backlog import Backlog
 from airflow_logio.runtime.driver.committer import serialize
 from airflow_logio.runtime.driver.epoch_settings import EpochSettings
 from airflow_logio.runtime.driver.garbage import Collection
-from airflow_logio.runtime.driver.logic_adapters import captured_inputs, specs_of
+from airflow_logio.runtime.driver.logics.operator_specs import captured_inputs, specs_of
 from airflow_logio.runtime.driver.sweeps import sweeps_of
 from airflow_logio.runtime.payloads import EpochPayloads
 from airflow_logio.runtime.payloads.bodies import Bodies, table_of

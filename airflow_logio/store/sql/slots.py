@@ -22,6 +22,9 @@ slot = schema.slot
 GroupId = tuple[int, str]
 """(run id, replicated group)"""
 
+_ROWS_PER_STATEMENT = 5_000
+"""Rows of three values each in one statement: SQLite takes no more than 32,766 values."""
+
 
 def create(connection: Connection, run_id: int, spec: RunSpec) -> None:
     """Spread the slots over the replicas with which the run begins."""
@@ -110,8 +113,11 @@ def _has_left(spec: RunSpec, group: str, slots: Sequence[Slot], states: Mapping[
 def _with_rows(connection: Connection, members: Mapping[GroupId, Sequence[str]]) -> set[GroupId]:
     """Those with a row that is in no Input Set. Each operator is looked up in the index, however much waits."""
     rows = [(run_id, group, name) for (run_id, group), names in members.items() for name in names]
-    if not rows:
-        return set()
+    parts = [rows[start : start + _ROWS_PER_STATEMENT] for start in range(0, len(rows), _ROWS_PER_STATEMENT)]
+    return {found for part in parts for found in _waiting_in(connection, part)}
+
+
+def _waiting_in(connection: Connection, rows: Sequence[tuple[int, str, str]]) -> set[GroupId]:
     columns = (sa.column("run_id", sa.BigInteger), sa.column("group_name", sa.Text), sa.column("op", sa.Text))
     asked = sa.values(*columns, name="asked").data(rows).cte("asked")
     log = schema.event_log

@@ -21,7 +21,7 @@ from airflow_logio.dataflow.sources.connected import ConnectedSource
 from airflow_logio.errors import PipelineDefinitionError
 from airflow_logio.protocol.effects import Kept
 from airflow_logio.protocol.values import ExecutionMode, Port
-from airflow_logio.runtime.driver.logic_adapters import captured_inputs, specs_of
+from airflow_logio.runtime.driver.logics.operator_specs import captured_inputs, specs_of
 from airflow_logio.runtime.driver.sweeps import sweeps_of
 from airflow_logio.runtime.launch.start_run import replicated_shapes
 from airflow_logio.runtime.systems.connections import Connections

@@ -9,7 +9,7 @@ from airflow_logio.dataflow import Count, ManualOperator, Pipeline, stateless
 from airflow_logio.protocol.group import GroupProtocol
 from airflow_logio.protocol.states import GroupState
 from airflow_logio.runtime.driver.committer import serialize
-from airflow_logio.runtime.driver.logic_adapters import captured_inputs, specs_of
+from airflow_logio.runtime.driver.logics.operator_specs import captured_inputs, specs_of
 from airflow_logio.runtime.payloads.bodies import Bodies
 from airflow_logio.runtime.systems.connections import Connections, WriterIdentity
 from airflow_logio.store.port import LogStore

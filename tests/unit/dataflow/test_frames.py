@@ -20,7 +20,7 @@ from airflow_logio.dataflow.operators import External, InputEvent, InputSet, Sta
 from airflow_logio.errors import OperatorFailed
 from airflow_logio.protocol.logic import Emit
 from airflow_logio.protocol.values import Event, Kind, Port
-from airflow_logio.runtime.driver.logic_adapters import StatelessLogic
+from airflow_logio.runtime.driver.logics.stateless_logic import StatelessLogic
 from airflow_logio.runtime.systems.connections import Connections, StepExternal, WriterIdentity
 
 at = dt.datetime.fromisoformat

@@ -17,7 +17,7 @@ from airflow_logio.errors import OperatorFailed
 from airflow_logio.protocol.group import GroupProtocol
 from airflow_logio.protocol.logic import Emit
 from airflow_logio.protocol.values import Event, Port
-from airflow_logio.runtime.driver.logic_adapters import specs_of
+from airflow_logio.runtime.driver.logics.operator_specs import specs_of
 from airflow_logio.runtime.systems.connections import Connections, WriterIdentity
 
 SLOTS = 3

@@ -15,8 +15,8 @@ import pytest
 from airflow_logio.dataflow.operators import External, InputEvent, InputSet, PortTable, StatefulOperator
 from airflow_logio.errors import OperatorFailed
 from airflow_logio.protocol.values import Event, Kind, Port
-from airflow_logio.runtime.driver.logic_adapters import StatefulLogic
-from airflow_logio.runtime.driver.part_check import is_due, may_be_equal
+from airflow_logio.runtime.driver.logics.part_check import is_due, may_be_equal
+from airflow_logio.runtime.driver.logics.stateful_logic import StatefulLogic
 from airflow_logio.runtime.systems.connections import Connections, WriterIdentity
 
 CONNECTIONS = Connections("p", {}, WriterIdentity("run", 1, 0.0), 1.0)

@@ -1,0 +1,66 @@
+"""The adapter of a stateless operator of mode ``dataframe``, and of a `DatasetWriter`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from airflow_logio.dataflow.dataset_writer import DatasetWriter
+from airflow_logio.dataflow.function_operators import SCHEMAS
+from airflow_logio.dataflow.write_actions import INSERT
+from airflow_logio.errors import OperatorFailed
+from airflow_logio.protocol.logic import Emit, Output, Write
+from airflow_logio.protocol.values import Event, Port
+from airflow_logio.runtime.datasets.evaluated import Outputs
+from airflow_logio.runtime.driver.logics.stateless_logic import StatelessLogic
+
+
+class FrameLogic(StatelessLogic):
+    """An operator of mode ``dataframe``: what it makes of an event has come with the event (ADR-81).
+
+    Its state is the schemas of what it has sent, by output port, or written: they stay the same for a whole run.
+    """
+
+    def initial_state(self) -> dict[str, Any]:
+        return {SCHEMAS: {}}
+
+    def assign(self, port: str, event: Event, state: dict[str, Any]) -> Mapping[str, Any]:
+        for name, schema in self._schemas(port, event).items():
+            known = state[SCHEMAS].setdefault(name, schema)
+            if known != schema:
+                what = f"output port {name!r}" if self._operator.outputs else f"folder {self._operator}"
+                self._fail_at(other_columns(what, known, schema), port, event)
+        return super().assign(port, event, state)
+
+    def generate(self, inset_id: str, held: Any, state: Mapping[str, Any]) -> Iterable[Output]:
+        port, event = held
+        if isinstance(self._operator, DatasetWriter):
+            written = event.payload.writes[self._name]
+            yield Write(self._operator.connection, {"action": INSERT}, written, written.num_rows)
+        for name, output in self._outputs(port, event).items():
+            yield Emit(name, output, output.num_rows)
+
+    def _schemas(self, port: str, event: Event) -> Mapping[str, str]:
+        if isinstance(self._operator, DatasetWriter):
+            return {port: event.payload.schema}
+        return {name: output.schema for name, output in self._outputs(port, event).items()}
+
+    def _outputs(self, port: str, event: Event) -> Outputs:
+        return {} if isinstance(self._operator, DatasetWriter) else event.payload.then[Port(self._name, port)]
+
+
+def other_columns(what: str, known: str, schema: str) -> OperatorFailed:
+    return OperatorFailed(
+        f"{what} has had records with the columns {_columns(known)}, and now gets {_columns(schema)}: they have one schema "
+        "for the whole run"
+    )
+
+
+def _columns(schema: str) -> str:
+    fields = json.loads(schema)["fields"]
+    return ", ".join(f"{field['name']} {_type_name(field['type'])}" for field in fields) or "none"
+
+
+def _type_name(kind: Any) -> str:
+    return kind if isinstance(kind, str) else str(kind.get("type", kind))
