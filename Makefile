@@ -29,13 +29,13 @@ demo: $(STAMP) ## the sales pipeline in a real Airflow, checked at the end; ONCE
 	@JAVA_HOME="$$(.ci/java)" && export JAVA_HOME && exec $(BIN)/python -m airflow_logio.demo
 
 test: $(STAMP) ## all tests that CI runs, in 25 minutes on two cores (ARGS="tests/unit -k name" for some)
-	@JAVA_HOME="$$(.ci/java)" && export JAVA_HOME && exec $(PYTEST) $(ARGS)
+	@JAVA_HOME="$$(.ci/quick-java $(VENV))" && export JAVA_HOME && exec $(PYTEST) $(ARGS)
 
 test-fast: $(STAMP) ## the tests that need no JVM, no server and no Airflow, in two minutes
 	@exec $(PYTEST) --fast $(ARGS)
 
 soak: $(STAMP) ## what needs hours: campaigns of the simulator, storms, every crash point on the other database
-	@JAVA_HOME="$$(.ci/java)" && export JAVA_HOME && exec $(PYTEST) -m soak tests/soak tests/acceptance $(ARGS)
+	@JAVA_HOME="$$(.ci/quick-java $(VENV))" && export JAVA_HOME && exec $(PYTEST) -m soak tests/soak tests/acceptance $(ARGS)
 
 check: $(STAMP) ## format, quotes, lint, types, import contracts
 	$(BIN)/ruff format --check .
