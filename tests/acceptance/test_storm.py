@@ -33,6 +33,7 @@ def test_a_storm(seed: int, postgres_server: PostgresServer, tmp_path: Path) -> 
     with place_of(seed, postgres_server, tmp_path) as place, storm(seed, place) as one:
         one.blow()
         one.check()
+        assert not one.weather.failed, "the weather has not brought it"
 
 
 def test_the_ten_bring_everything() -> None:

@@ -31,6 +31,7 @@ def test_storms(
     process: int, postgres_server: PostgresServer, tmp_path: Path, record_property: Callable[[str, object], None]
 ) -> None:
     dice, ends_at = random.SystemRandom(), time.monotonic() + SECONDS
+    mild = 0
     for count in itertools.count(1):
         seed = int(SEED) if SEED else dice.randrange(1_000, 1_000_000_000)
         folder = tmp_path / str(seed)
@@ -39,10 +40,13 @@ def test_storms(
             with place_of(seed, postgres_server, folder) as place, storm(seed, place) as one:
                 one.blow()
                 one.check()
+                mild += bool(one.weather.failed)
         except BaseException as error:
             error.add_note(f"the storm of seed {seed}, after {count - 1} others; again: {AGAIN.format(seed)}")
             raise
         shutil.rmtree(folder)
         if SEED or time.monotonic() > ends_at:
             record_property("storms", count)
+            record_property("storms without something that was planned", mild)
+            assert mild <= 1 + count // 10
             return

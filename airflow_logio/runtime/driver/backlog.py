@@ -80,9 +80,16 @@ class Backlog:
 
     def learn(self, counters: Mapping[Port, tuple[int, int]]) -> None:
         """Take over the receivers' counters: (events, bytes) acknowledged."""
-        self._acknowledged = min(counters.get(port, (0, 0))[0] for port in self.receivers) + self.taken_back
+        self._acknowledged = self._taken(counters)
         while self._sizes and self._sizes[0][0] <= self._acknowledged:
             self._bytes -= self._sizes.popleft()[1]
+
+    def waiting_behind(self, counters: Mapping[Port, tuple[int, int]]) -> int:
+        """As `waiting`, were these the receivers' counters."""
+        return max(0, self._last_sent() - self._taken(counters))
+
+    def _taken(self, counters: Mapping[Port, tuple[int, int]]) -> int:
+        return min(counters.get(port, (0, 0))[0] for port in self.receivers) + self.taken_back
 
 
 def bounded(pipeline: Pipeline, members: Collection[str]) -> dict[Port, tuple[Port, ...]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,6 +19,9 @@ KEYS = 5
 MODULUS = 10_007
 WEIGHTS = tuple(3 * key + 1 for key in range(KEYS))
 """Key → what the table `atlas` of the warehouse says of it."""
+
+LEAST_RESULTS = 4
+"""Events for the writers, roughly."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,11 +147,37 @@ def turn(seed: int, what: str, options: Sequence[T]) -> T:
 
 
 def drawn(seed: int) -> Shape:
-    dice = random.Random(f"shape {seed}")
+    """A shape whose data flow all the time: where nothing comes out before the sources end, nobody misses a warehouse."""
+    for attempt in itertools.count():
+        shape = _attempt(seed, random.Random(f"shape {seed}" if attempt == 0 else f"shape {seed}, attempt {attempt}"))
+        if _results(shape) >= LEAST_RESULTS:
+            return shape
+    raise AssertionError
+
+
+def _results(shape: Shape) -> int:
+    """How many events the writers get, roughly."""
+    ends = [_passed_on(chain) for chain in shape.chains]
+    return ends[0] if shape.meet is None else min(count // taken for count, taken in zip(ends, shape.meet, strict=True))
+
+
+def _passed_on(chain: Chain) -> int:
+    """How many events come out of a chain, roughly."""
+    count, seconds = chain.events, chain.events * chain.records_per_event * chain.gap
+    for step in chain.steps:
+        match step:
+            case Sums(events):
+                count //= events
+            case Minutes(length):
+                count = min(count, seconds // (60 * length))
+    return count
+
+
+def _attempt(seed: int, dice: random.Random) -> Shape:
     terminal = {3: Terminal.COMMAND, 7: Terminal.SPARK}.get(seed % 10, Terminal.HERE)
     is_small = terminal is Terminal.SPARK
     names = list(FIRST_IDS)[: 1 if is_small else dice.choice((1, 1, 2))]
-    shape = Shape(
+    return Shape(
         seed,
         terminal,
         tuple(_chain(dice, seed, name) for name in names),
@@ -161,7 +191,6 @@ def drawn(seed: int) -> Shape:
         together=1.0 if is_small else dice.choice((0.0, 0.3, 0.6)),
         drained=not is_small and turn(seed, "drains", (True, False, False)),
     )
-    return shape
 
 
 def _chain(dice: random.Random, seed: int, source: str) -> Chain:

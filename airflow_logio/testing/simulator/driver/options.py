@@ -60,7 +60,7 @@ def _running(driver: SimulatedDriver) -> list[Option]:
     _inputs(driver, out)
     if driver.jobs:
         _generating(driver, out)
-    if driver.held_up.is_full():
+    if driver.held_up.is_full() and not driver.held_up.lags():
         out.append(("wait", None))
     if driver.loop.has_step:
         out.append(("close", None))
@@ -115,19 +115,20 @@ def _inputs(driver: SimulatedDriver, out: list[Option]) -> None:
     for port, cursor in driver.cursors.items():
         if known.get(port, 0) > cursor:
             out.append(("fetch", port))
+    observes = driver.observes()
     for port, events in driver.inbox.items():
-        if events and driver.has_its_turn(port):
+        if events and observes and driver.has_its_turn(port):
             out.append(("deliver", port))
-    _reading(driver, out)
+    _reading(driver, observes, out)
 
 
-def _reading(driver: SimulatedDriver, out: list[Option]) -> None:
+def _reading(driver: SimulatedDriver, observes: bool, out: list[Option]) -> None:
     for name, source in driver.reading.sources.items():
-        if source.obtained is not None:
+        if observes and source.obtained is not None:
             out.append(("note_effect", name))
-        elif source.inbox:
+        elif observes and source.inbox:
             out.append(("emit", name))
-        elif source.exhausted:
+        elif observes and source.exhausted:
             out.append(("end_source", name))
         if not source.exhausted and source.obtained is None:
             out.append(("read", name))
