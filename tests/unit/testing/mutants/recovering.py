@@ -21,7 +21,7 @@ from airflow_logio.testing.simulator.world import Action, World
 from tests.unit.testing.mutants.registry import mutant
 
 
-@mutant("linear", "an_event_is_used_once")
+@mutant("linear", "an_event_is_used_once", "no_group_is_parked")
 def filter_with_less_than(patch: pytest.MonkeyPatch) -> None:
     """The duplicate filter of Algorithm 2 Step 1 as printed: `<` where it must be `<=`."""
 
@@ -171,7 +171,7 @@ def effect_dropped_in_the_loop(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Reading, "read", whole)
 
 
-@mutant("feed", "a_complete_read_action_is_never_read_again")
+@mutant("feed", "a_complete_read_action_is_never_read_again", "no_group_is_parked")
 def complete_action_read_again(patch: pytest.MonkeyPatch) -> None:
     """A non-replayable read action of which no event is logged yet is executed again, though its effect is stored."""
     order = Reading.ask

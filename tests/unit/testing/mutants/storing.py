@@ -87,7 +87,7 @@ def state_by_reference(_patch: pytest.MonkeyPatch) -> None:
     """States are serialized when they are committed: by then they hold events of later steps."""
 
 
-@mutant("linear", "marks_are_what_was_acknowledged")
+@mutant("linear", "marks_are_what_was_acknowledged", "what_is_done_is_closed")
 def state_outside_the_transaction(patch: pytest.MonkeyPatch) -> None:
     """States have a transaction of their own, behind that of the step: an acknowledgement is flushed without its state."""
     _apart(patch, fx.StoreState)
