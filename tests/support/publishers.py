@@ -74,7 +74,7 @@ def counted(lake: Path) -> list[Row]:
     rows = []
     for file in published_files(folder):
         store = int(Path(file.path).parent.name.removeprefix("store="))
-        rows += [(one, store) for one in pq.read_table(file.path, partitioning=None).column("id").to_pylist()]
+        rows += [(one, store) for one in pq.ParquetFile(file.path).read().column("id").to_pylist()]
     return sorted(rows)
 
 
