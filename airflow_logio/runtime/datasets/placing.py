@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import stat
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
@@ -66,16 +66,24 @@ def hidden_path(folder: str, beginning: str) -> str:
     return os.path.join(folder, f"{beginning}{uuid.uuid4().hex}")
 
 
-def link(copy: Copy, wanted: Appearance) -> bool:
-    """Give the file its published name; durable when its folder is synced. False if it has to be copied.
+def without_links(copies: Copies, wanted: Callable[[str], Appearance]) -> Copies:
+    """Give files their published names, and return those that have to be copied; durable when their folders are synced.
 
-    Raises OSError. Doing it again changes nothing, whoever does it, and at the same time.
+    `wanted` says how a file looks that is made in a folder. Doing it again changes nothing, whoever does it, and at the same
+    time. Raises OSError.
     """
-    if _is_there(copy):
-        return True
+    missing = [copy for copy in copies if not _is_there(copy)]
+    changed = [copy for copy in missing if _changed(copy.source, wanted(os.path.dirname(copy.target)))]
+    for copy in changed:  # all are changed by then: the first one writes the journal of the file system for all
+        with open(copy.source, "rb") as file:
+            os.fsync(file.fileno())
+    return [copy for copy in missing if not _linked(copy, wanted(os.path.dirname(copy.target)))]
+
+
+def _linked(copy: Copy, wanted: Appearance) -> bool:
+    if appearance_of(copy.source) != wanted:
+        return False
     try:
-        if not _dressed(copy.source, wanted):
-            return False
         try:
             os.link(copy.source, copy.target)
         except FileExistsError:
@@ -98,22 +106,16 @@ def _is_there(copy: Copy) -> bool:
     return False
 
 
-def _dressed(source: str, wanted: Appearance) -> bool:
-    """Whether the file looks as wanted, after its group and mode were changed to that, durably."""
+def _changed(source: str, wanted: Appearance) -> bool:
+    """Give a file the group and mode that are wanted, where it can then be linked; whether it had others."""
     found = appearance_of(source)
-    if found == wanted:
-        return True
-    if found.owner != wanted.owner:
+    if found == wanted or found.owner != wanted.owner:
         return False
-    try:
+    with suppress(PermissionError):  # of a group that we are not in: it is copied
         if found.group != wanted.group:
             os.chown(source, -1, wanted.group)
         os.chmod(source, wanted.mode)
-    except PermissionError:  # of a group that we are not in
-        return False
-    with open(source, "rb") as file:
-        os.fsync(file.fileno())
-    return appearance_of(source) == wanted
+    return True
 
 
 def _replace(copy: Copy) -> None:

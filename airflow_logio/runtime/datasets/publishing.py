@@ -26,7 +26,7 @@ from airflow_logio.runtime.datasets.placing import (
     Copy,
     appearance_of_new,
     hidden_path,
-    link,
+    without_links,
 )
 from airflow_logio.runtime.payloads import task_files
 from airflow_logio.runtime.payloads.dataset import Dataset
@@ -152,7 +152,7 @@ class DatasetTarget:
 
     def _place(self, place: Place, where: str, copies: Copies, action: WriteAction) -> None:
         """All files under their names, durable: by links, and by a job of copies where there are none."""
-        unlinked = [copy for copy in copies if not link(copy, self._new_file(place, copy.target, action))]
+        unlinked = without_links(copies, lambda folder: self._new_file(place, folder, action))
         if unlinked:
             self._copy(where, unlinked)
             self._check(unlinked)
@@ -160,8 +160,7 @@ class DatasetTarget:
             task_files.sync(folder)
 
     @staticmethod
-    def _new_file(place: Place, path: str, action: WriteAction) -> Appearance:
-        folder = os.path.dirname(path)
+    def _new_file(place: Place, folder: str, action: WriteAction) -> Appearance:
         if folder not in place.new_files:
             place.new_files[folder] = appearance_of_new(folder, _hidden(_stem(action), action.token))
         return place.new_files[folder]

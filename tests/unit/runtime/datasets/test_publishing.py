@@ -123,7 +123,7 @@ def test_doing_it_again_makes_the_same_files(where: str, request: pytest.Fixture
 
 @pytest.mark.parametrize(("umask", "mode"), [(0o022, 0o644), (0o027, 0o640), (0o077, 0o600)])
 def test_a_link_has_the_mode_of_a_new_file(lake: Lake, umask: int, mode: int) -> None:
-    """The payload store's files are for their owner only, and so are its folders, whatever is published."""
+    """The payload store's folders are for their owner only, whatever is published."""
     action = lake.action()
     before = os.umask(umask)
     try:
