@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import cached_property
 from typing import NamedTuple
 
 from airflow_logio.protocol.warehouse_rules import Owner
@@ -30,7 +31,7 @@ class Effect(StrEnum):
 
 
 class Age(NamedTuple):
-    """Where a run stands among the others; a greater one is younger. Those that are unknown are older than all others."""
+    """Where a run stands among the others; a greater one is younger."""
 
     started: int
     """Microseconds since 1970, by the clock of the run's log."""
@@ -87,55 +88,58 @@ class Receipt(NamedTuple):
 
 @dataclass(frozen=True)
 class FolderRuns:
-    """The runs of a folder, by their records."""
+    """The runs of a folder, by their records. A run without one does not count, and is nobody's to remove: a file system may
+    show a file before it shows the record that was there first."""
 
     records: frozenset[RunRecord]
 
-    def age(self, run_uid: str) -> Age:
-        return max((record.age for record in self.records if record.age.run_uid == run_uid), default=Age(-1, run_uid))
+    @cached_property
+    def ages(self) -> Mapping[str, Age]:
+        """By the uid of the run."""
+        return {record.age.run_uid: record.age for record in self.records}
+
+    def is_older(self, run_uid: str, than: Age | None) -> bool:
+        """Whether the run is known to be older than the one of that age."""
+        age = self.ages.get(run_uid)
+        return age is not None and than is not None and age < than
 
     def replacing(self) -> Age | None:
         """The youngest run that replaces what older ones have published."""
         return max((record.age for record in self.records if record.effect is Effect.REPLACES), default=None)
-
-    def is_replaced(self, run_uid: str) -> bool:
-        """Whether no file of the run counts, nor ever will."""
-        replacing = self.replacing()
-        return replacing is not None and self.age(run_uid) < replacing
 
     def closed_by(self, mine: Age) -> Age | None:
         """The youngest run because of which the one of that age may add nothing."""
         closing = (record.age for record in self.records if record.effect in (Effect.CLOSES, Effect.REPLACES))
         return max((age for age in closing if age > mine), default=None)
 
-    def overwriting(self, than: Age) -> frozenset[str]:
-        """The runs younger than that age that overwrite partitions."""
-        return frozenset(
-            record.age.run_uid for record in self.records if record.effect is Effect.OVERWRITES and record.age > than
-        )
+    def overwriting(self, than: Age | None = None) -> frozenset[str]:
+        """The runs that overwrite partitions; those younger than that age, if one is given."""
+        found = (record.age for record in self.records if record.effect is Effect.OVERWRITES)
+        return frozenset(age.run_uid for age in found if than is None or age > than)
 
     def counted(self, receipts: Iterable[Receipt]) -> list[tuple[Receipt, NamedFile]]:
         """The files that count, those of older runs first, then by write action.
 
-        `receipts` must have been read before the records: then each run that has one is known, unless it is replaced.
+        `receipts` must have been read before the records: who has a receipt there has its record.
         """
-        receipts = sorted(receipts, key=lambda one: (self.age(one.run_uid), one.operator, one.number))
-        overwritten = self.overwritten(receipts)
+        known = [receipt for receipt in receipts if receipt.run_uid in self.ages]
+        known.sort(key=lambda one: (self.ages[one.run_uid], one.operator, one.number))
+        overwritten, replacing = self._overwritten(known), self.replacing()
         return [
             (receipt, file)
-            for receipt in receipts
-            if not self.is_replaced(receipt.run_uid)
+            for receipt in known
+            if not self.is_older(receipt.run_uid, replacing)
             for file in receipt.files
-            if self.age(receipt.run_uid) >= overwritten.get(file.partition, Age(-1, ""))
+            if not self.is_older(receipt.run_uid, overwritten.get(file.partition))
         ]
 
-    def overwritten(self, receipts: Iterable[Receipt]) -> Mapping[str, Age]:
+    def _overwritten(self, receipts: Iterable[Receipt]) -> Mapping[str, Age]:
         """Partition → the youngest run that has overwritten it."""
-        overwriting = self.overwriting(Age(-1, ""))
+        overwriting = self.overwriting()
         found: dict[str, Age] = {}
         for receipt in receipts:
             if receipt.run_uid in overwriting:
-                age = self.age(receipt.run_uid)
+                age = self.ages[receipt.run_uid]
                 for file in receipt.files:
                     found[file.partition] = max(age, found.get(file.partition, age))
         return found

@@ -103,8 +103,10 @@ class FolderClaim:
         for partition in partitions:
             if partition in self._removable:
                 continue
-            for name in self._names(partition):
-                if run_of(name) is None:
+            names = self._names(partition)
+            known = self._known()
+            for name in names:
+                if run_of(name) not in known:
                     raise self._not_ours(os.path.join(partition, name), f"overwrite partition {partition}")
             self._removable.add(partition)
 
@@ -118,7 +120,8 @@ class FolderClaim:
         try:
             overwritten = self.check(set(files.values()))
         except WriteRefused:
-            if runs_of(self._folder).is_replaced(self._mine.run_uid):
+            runs = runs_of(self._folder)
+            if runs.is_older(self._mine.run_uid, runs.replacing()):
                 self._remove(files)
             raise
         if overwritten:
@@ -151,14 +154,13 @@ class FolderClaim:
             for name in os.listdir(place)
             if name.endswith(".json") and not name.startswith(".")
         ]
-        runs = runs_of(self._folder)  # after the files: each has its record, unless its run is replaced
-        self._remove(path for path, run in names if runs.age(run) < self._mine)
-        self._remove(os.path.join(RUNS, record.name) for record in runs.records if record.age < self._mine)
+        runs = runs_of(self._folder)
+        self._remove(path for path, run in names if runs.is_older(run, self._mine))
 
     def _clear_partition(self, partition: str) -> None:
         names = self._names(partition)
-        runs = runs_of(self._folder)  # after the files, as above
-        older = [name for name in names if (run := run_of(name)) is not None and runs.age(run) < self._mine]
+        runs = runs_of(self._folder)
+        older = [name for name in names if (run := run_of(name)) is not None and runs.is_older(run, self._mine)]
         self._remove(os.path.join(partition, name) for name in older)
 
     def _remove(self, paths: Iterable[str]) -> None:
@@ -172,15 +174,21 @@ class FolderClaim:
         """Raises `WriteRefused` for files that `on_new_run` does not allow."""
         if not os.path.isdir(self._folder):
             return
-        for path, run in visible_files(self._folder):
+        found = list(visible_files(self._folder))
+        known = self._known()  # after the files: who has one there has its record
+        for path, run in found:
             if self._writer.on_new_run == "error" and run != self._mine.run_uid:
                 raise self._not_empty(path)
-            if run is None:
+            if run not in known:
                 raise self._not_ours(path, "replace what is in the folder")
         if self._writer.on_new_run == "error":
             for receipt in receipts_of(self._folder):
                 if receipt.files and receipt.run_uid != self._mine.run_uid:
                     raise self._not_empty(os.path.join(RECEIPTS, f"{receipt.run_uid}.{receipt.operator}..."))
+
+    def _known(self) -> Collection[str | None]:
+        """The runs of the folder, and this one."""
+        return {self._mine.run_uid, *runs_of(self._folder).ages}
 
     def _not_empty(self, path: str) -> WriteRefused:
         return WriteRefused(
