@@ -316,7 +316,8 @@ def test_a_new_run_takes_over_what_the_one_before_has_published(
             work.pipeline.writer("save", writer, parts)
             assert work.run("parts", "save")
     kept = [] if mode == "replace" else [*range(100), *range(200, 300)]
-    found = duckdb.sql(f"SELECT id FROM '{first.lake}/out/*/*.parquet' ORDER BY id").fetchall()
+    with duckdb.connect() as database:
+        found = database.execute(f"SELECT id FROM '{first.lake}/out/*/*.parquet' ORDER BY id").fetchall()
     assert [one for (one,) in found] == [*range(-199, -99), *kept]
     counted = [
         pq.ParquetFile(file.path).read().column("id").to_pylist() for file in published_files(first.lake / "out")
