@@ -44,6 +44,7 @@ if TYPE_CHECKING:
         Partition,
         Pipeline,
         PortTable,
+        PublishedFile,
         QuerySource,
         RangeSource,
         Replicated,
@@ -67,6 +68,7 @@ if TYPE_CHECKING:
         generate,
         lineage_paths,
         lineage_ports,
+        published_files,
         stateless,
     )
     from airflow_logio.store import open_store
@@ -105,6 +107,7 @@ __all__ = [
     "Partition",
     "Pipeline",
     "PortTable",
+    "PublishedFile",
     "QuerySource",
     "RangeSource",
     "Replicated",
@@ -130,6 +133,7 @@ __all__ = [
     "lineage_paths",
     "lineage_ports",
     "open_store",
+    "published_files",
     "stateless",
 ]
 

@@ -21,7 +21,7 @@ from airflow_logio.protocol.states import ALIVE, CONCLUDED, ENDED, GroupState
 from airflow_logio.runtime.launch.launcher import LaunchContext, launch_group
 from airflow_logio.runtime.launch.processes import this_host
 from airflow_logio.runtime.supervision.presence import last_look, missing
-from airflow_logio.runtime.supervision.retried_tables import check_tables
+from airflow_logio.runtime.supervision.retried_destinations import check_destinations
 from airflow_logio.runtime.supervision.stop_run import States, StopMode, StopRun
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records import Retried, Run
@@ -84,7 +84,7 @@ def retry(
             _take_new_code(store, found, group)
         settings = options_for(found, given).settings()
         context = reopen(store, log_url, known.payloads(log), found, known, settings)
-        check_tables(context, {one.operator for one in store.quarantined(found.run_id, group)})
+        check_destinations(context, {one.operator for one in store.quarantined(found.run_id, group)})
         retried = store.retry_quarantined(found.run_id, group)
         if retried.input_sets:
             out.print(f"{len(retried.input_sets)} quarantined Input Set(s) are retried", markup=False)

@@ -11,6 +11,7 @@ from airflow_logio.cli.common import LogOption, counted, out, pairs, warn
 from airflow_logio.cli.connection_file import ConnectionUrls
 from airflow_logio.cli.preparation import Wanted, describe
 from airflow_logio.dataflow.pipeline import Pipeline
+from airflow_logio.runtime.datasets.folder_inspection import inspect_folders
 from airflow_logio.runtime.systems.connections import Connections, WriterIdentity
 from airflow_logio.runtime.systems.inspection import Finding, inspect_systems
 
@@ -50,7 +51,7 @@ def check(
     problems = 0
     for name in described.spec.actions:  # asked when the run was described
         _say(Finding(f"source {name!r}"))
-    for finding in inspect_systems(loaded, checked, systems):
+    for finding in (*inspect_systems(loaded, checked, systems), *inspect_folders(loaded, described.urls)):
         problems += _say(finding)
     if events and not problems:
         problems += _try(loaded, checked, systems, events)

@@ -25,6 +25,7 @@ from airflow_logio.dataflow.operators import (
 )
 from airflow_logio.dataflow.parquet_writer import ParquetWriter
 from airflow_logio.dataflow.pipeline import Node, Pipeline
+from airflow_logio.dataflow.published_folder import PublishedFile, published_files
 from airflow_logio.dataflow.reads import FunctionRead, TableRead
 from airflow_logio.dataflow.replication import ByKey, Dispatcher, LeastLoaded, Merger, Partition, Replicated, RoundRobin
 from airflow_logio.dataflow.sinks import Count
@@ -74,6 +75,7 @@ __all__ = [
     "Partition",
     "Pipeline",
     "PortTable",
+    "PublishedFile",
     "QuerySource",
     "RangeSource",
     "Replicated",
@@ -97,5 +99,6 @@ __all__ = [
     "generate",
     "lineage_paths",
     "lineage_ports",
+    "published_files",
     "stateless",
 ]

@@ -8,6 +8,7 @@ group, so that two of them could wait for each other for ever.
 from __future__ import annotations
 
 from itertools import combinations
+from pathlib import PurePosixPath
 
 from airflow_logio.dataflow.action_writers import GUARANTEES, ActionWriter
 from airflow_logio.dataflow.dataset_writer import DatasetWriter
@@ -54,6 +55,7 @@ def check_whole(definition: Definition) -> Graph:
     groups_in_order(definition, graph)
     _check_reads_beside_writes(definition, graph)
     _check_tables(definition)
+    _check_folders(definition)
     check_quarantines(definition, graph)
     check_orders(definition, graph)
     for scope in definition.scopes:
@@ -199,6 +201,25 @@ def _check_tables(definition: Definition) -> None:
                 f"operators {first!r} and {second!r} write tables {a.table!r} and {b.table!r} of {a.connection!r} with "
                 f"on_new_run {a.on_new_run!r} and {b.on_new_run!r}. A database may take both names for one table, and then "
                 "a new run would lose rows. Give both tables a schema, or let both writers say the same"
+            )
+
+
+def _check_folders(definition: Definition) -> None:
+    writers = [(name, op) for name, op in definition.operators.items() if isinstance(op, DatasetWriter)]
+    for (first, a), (second, b) in combinations(writers, 2):
+        if a.connection != b.connection:
+            continue
+        if a.folder == b.folder and a.on_new_run != b.on_new_run:
+            definition.refuse(
+                f"operators {first!r} and {second!r} both write folder {a.folder!r} of {a.connection!r} with on_new_run "
+                f"{a.on_new_run!r} and {b.on_new_run!r}. Let both say the same, or let them write different folders"
+            )
+        outer, inner = sorted((a, b), key=lambda one: len(PurePosixPath(one.folder).parts))
+        if outer.on_new_run != "append" and PurePosixPath(outer.folder) in PurePosixPath(inner.folder).parents:
+            definition.refuse(
+                f"operators {first!r} and {second!r} write folders {outer.folder!r} and {inner.folder!r} of "
+                f"{a.connection!r}, one within the other, and the outer one says on_new_run={outer.on_new_run!r}. Let them "
+                "write folders side by side"
             )
 
 

@@ -42,7 +42,12 @@ _NO_PARQUET = re.compile(r'"(?:type|elementType|keyType|valueType)":"(void|[^"]*
 
 
 def materialized(
-    payloads: EpochPayloads, where: str, purpose: str, frame: SparkFrame, partition_by: Sequence[str] = ()
+    payloads: EpochPayloads,
+    where: str,
+    purpose: str,
+    frame: SparkFrame,
+    partition_by: Sequence[str] = (),
+    mode: int = task_files.OWNER_ONLY,
 ) -> Dataset:
     """Run the job that writes the records of a DataFrame; files and manifest are durable when this returns.
 
@@ -50,7 +55,7 @@ def materialized(
     that cannot be written.
     """
     check_columns(frame, partition_by)
-    files = in_order(written_files(payloads, purpose, frame, partition_by))
+    files = in_order(written_files(payloads, purpose, frame, partition_by, mode=mode))
     kept = frame.drop(*partition_by) if partition_by else frame
     dataset = payloads.put(where, purpose, Manifest(schema_of(kept), arrow_schema_of(kept), files))
     crash_here(CrashPoint.AFTER_MANIFEST)
@@ -63,13 +68,14 @@ def written_files(
     frame: SparkFrame,
     partition_by: Sequence[str] = (),
     most_bytes: int | None = None,
+    mode: int = task_files.OWNER_ONLY,
 ) -> list[DataFile]:
     """Run the job that writes the records of a DataFrame. Files are durable when this returns; nothing names them yet.
 
-    They are in no order. `most_bytes` is the size at which a task begins another one. Raises what the job raises, and
-    `LogUnavailable`.
+    They are in no order. `most_bytes` is the size at which a task begins another one, `mode` that of the files, less the
+    umask. Raises what the job raises, and `LogUnavailable`.
     """
-    task = partial(task_files.written, most_bytes=most_bytes)
+    task = partial(task_files.written, most_bytes=most_bytes, mode=mode)
     return _written(payloads, purpose, frame, task, tuple(partition_by))
 
 

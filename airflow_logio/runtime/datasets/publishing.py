@@ -1,31 +1,39 @@
-"""Publishing a dataset into a folder: the write actions of a `DatasetWriter` (ADR-83)."""
+"""Publishing a dataset into a folder: the write actions of a `DatasetWriter` (ADR-83, ADR-91)."""
 
 from __future__ import annotations
 
 import contextlib
 import errno
 import os
-import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 
 from airflow_logio.crash import CrashPoint, crash_here
 from airflow_logio.dataflow.dataset_writer import DatasetWriter
+from airflow_logio.dataflow.published_folder import RECEIPTS
 from airflow_logio.dataflow.write_actions import WriteAction
 from airflow_logio.errors import ConfigurationError, ExternalUnavailable, LogInconsistent, LogUnavailable
+from airflow_logio.protocol.warehouse_rules import Owner
+from airflow_logio.runtime.datasets.folder_claims import FolderClaim
+from airflow_logio.runtime.datasets.placing import (
+    Appearance,
+    Copies,
+    Copy,
+    appearance_of_new,
+    hidden_path,
+    without_links,
+)
 from airflow_logio.runtime.payloads import task_files
 from airflow_logio.runtime.payloads.dataset import Dataset
 from airflow_logio.runtime.payloads.local import make_durable
 from airflow_logio.runtime.payloads.roots import is_local, local_path
 
-RECEIPTS = "_logio"
-"""The folder of receipts. Readers of Parquet folders pass over names that begin so."""
-_WRONG = frozenset(
+WRONG = frozenset(
     {
         errno.ENOENT,
         errno.ENOTDIR,
@@ -40,91 +48,128 @@ _WRONG = frozenset(
 """Errors of a file system that waiting does not fix."""
 
 
-class Copy(NamedTuple):
-    """A file that is to be published."""
-
-    source: str
-    target: str
-    size: int
-    """Bytes."""
-    hidden: str
-    """What its name begins with until it is whole."""
-
-
-Copies = Sequence[Copy]
-
-
 @dataclass(slots=True)
 class Place:
     """The folder that a connection names, and what this driver has prepared in it."""
 
     base: str
+    claim: FolderClaim
     prepared: set[str] = field(default_factory=set)
+    new_files: dict[str, Appearance] = field(default_factory=dict)
+    """Folder → how files look that this driver makes there."""
 
 
 class DatasetTarget:
-    """Executes the write actions of one writer. `dataset` finds the dataset of a reference, `copy` is `copied_by_spark`."""
+    """Executes the write actions of one writer of `run`. `dataset` finds the dataset of a reference, `copy` is
+    `copied_by_spark`; `is_fresh`: the run replaces one that was given up."""
 
     unavailable: tuple[type[Exception], ...] = ()
 
     def __init__(
-        self, writer: DatasetWriter, dataset: Callable[[str, str], Dataset], copy: Callable[[str, Copies], None]
+        self,
+        writer: DatasetWriter,
+        run: Owner,
+        dataset: Callable[[str, str], Dataset],
+        copy: Callable[[str, Copies], None],
+        *,
+        is_fresh: bool = False,
     ) -> None:
         self._writer = writer
+        self._run = run
         self._dataset = dataset
         self._copy = copy
+        self._is_fresh = is_fresh
 
     @contextmanager
     def connect(self, url: str) -> Iterator[Place]:
         """The folder of the connection. Raises `ConfigurationError`."""
-        named = f"connection {self._writer.connection!r}"
-        if not is_local(url) or not local_path(url).is_absolute():
-            raise ConfigurationError(
-                f"{named} is no folder: a DatasetWriter needs one that driver and executors share, as an absolute path or "
-                "file:///..."
-            )
-        base = str(local_path(url))
-        if not os.path.isdir(base):  # to make it would hide a disk that is not mounted
-            raise ConfigurationError(f"{named}: there is no folder {base}; make or mount it")
-        yield Place(base)
+        base = folder_of(self._writer, url)
+        folder = os.path.join(base, self._writer.folder)
+        yield Place(base, FolderClaim(folder, self._writer, self._run, is_fresh=self._is_fresh))
 
     def write_group(self, client: Place, actions: Sequence[WriteAction]) -> None:
-        """Publish the actions, in order. Doing it again makes the same files."""
+        """Publish the actions, in order. Doing it again makes the same files. Raises `WriteRefused`, `ConfigurationError`,
+        `ExternalUnavailable`, `LogInconsistent`."""
         for action in actions:
             try:
-                self._publish(client, action)
+                self._execute(client, action)
             except (OSError, LogUnavailable) as error:
-                if isinstance(error, OSError) and error.errno in _WRONG:
+                if isinstance(error, OSError) and error.errno in WRONG:
                     raise ConfigurationError(
                         f"connection {self._writer.connection!r}: write action {action.number} of {action.operator!r} cannot "
                         f"be written: {error}"
                     ) from error
                 raise ExternalUnavailable(f"connection {self._writer.connection!r}: {error}") from error
 
-    def _publish(self, place: Place, action: WriteAction) -> None:
+    def _execute(self, place: Place, action: WriteAction) -> None:
         where = f"write action {action.number} of {action.operator!r}"
-        if action.dataset is None:
-            raise LogInconsistent(f"{where} has no dataset in the log")
-        dataset = self._dataset(where, action.dataset)
         folder = os.path.join(place.base, self._writer.folder)
-        stem = f"{action.run_uid}.{action.operator}.{action.number:012d}"
-        targets = [
-            os.path.join(folder, *file.partition, f"{stem}.{index:05d}.parquet")
-            for index, file in enumerate(dataset.manifest.files)
+        if action.is_opening:
+            self._begin(place, folder, action)
+        elif action.dataset is None:
+            raise LogInconsistent(f"{where} has no dataset in the log")
+        else:
+            self._publish(place, folder, action, where, self._dataset(where, action.dataset))
+
+    def _begin(self, place: Place, folder: str, action: WriteAction) -> None:
+        """The write action that a run begins with. Its receipt says that it was done: what has come since is no matter."""
+        receipt = f"{_stem(action)}.json"
+        if not os.path.exists(os.path.join(folder, RECEIPTS, receipt)):
+            place.claim.begin()
+        self._prepare(place, os.path.join(folder, RECEIPTS), action)
+        place.claim.put()
+        self._put_receipt(folder, action, {"begins": self._writer.on_new_run, "files": []})
+        place.claim.clear()
+
+    def _publish(self, place: Place, folder: str, action: WriteAction, where: str, dataset: Dataset) -> None:
+        files = dataset.manifest.files
+        paths = [
+            "/".join((*file.partition, f"{_stem(action)}.{index:05d}.parquet")) for index, file in enumerate(files)
         ]
-        for needed in {os.path.join(folder, RECEIPTS), *map(os.path.dirname, targets)}:
-            self._prepare(place, needed, action)
+        partitions = {path: "/".join(file.partition) for path, file in zip(paths, files, strict=True)}
+        place.claim.check_partitions(set(partitions.values()))
+        for needed in (RECEIPTS, *sorted(set(partitions.values()))):
+            self._prepare(place, os.path.join(folder, needed), action)
+        place.claim.put()
         copies = [
-            Copy(source, target, file.size, _hidden(os.path.basename(target), action.token))
-            for source, target, file in zip(dataset.paths(), targets, dataset.manifest.files, strict=True)
+            Copy(
+                source,
+                os.path.join(folder, path),
+                file.size,
+                file.footer,
+                _hidden(os.path.basename(path), action.token),
+            )
+            for source, path, file in zip(dataset.paths(), paths, files, strict=True)
         ]
-        if copies:
-            self._copy(where, copies)
-            self._check(copies)
+        self._place(place, where, copies, action)
         crash_here(CrashPoint.IN_PUBLICATION)
-        name = f"{stem}.json"
-        receipts = os.path.join(folder, RECEIPTS)
-        _put(receipts, name, _hidden(name, action.token), _receipt(folder, action, dataset, targets))
+        place.claim.confirm(partitions)
+        named = [
+            {"path": path, "bytes": file.size, "records": file.records} for path, file in zip(paths, files, strict=True)
+        ]
+        self._put_receipt(folder, action, {"schema": msgspec.json.decode(dataset.manifest.schema), "files": named})
+        place.claim.clear(partitions.values())
+
+    def _place(self, place: Place, where: str, copies: Copies, action: WriteAction) -> None:
+        """All files under their names, durable: by links, and by a job of copies where there are none."""
+        unlinked = without_links(copies, lambda folder: self._new_file(place, folder, action))
+        if unlinked:
+            self._copy(where, unlinked)
+            self._check(unlinked)
+        for folder in {os.path.dirname(copy.target) for copy in copies}:
+            task_files.sync(folder)
+
+    @staticmethod
+    def _new_file(place: Place, folder: str, action: WriteAction) -> Appearance:
+        if folder not in place.new_files:
+            place.new_files[folder] = appearance_of_new(folder, _hidden(_stem(action), action.token))
+        return place.new_files[folder]
+
+    @staticmethod
+    def _put_receipt(folder: str, action: WriteAction, says: Mapping[str, Any]) -> None:
+        name = f"{_stem(action)}.json"
+        receipt = {"run": action.run_uid, "operator": action.operator, "number": action.number, **says}
+        _put(os.path.join(folder, RECEIPTS), name, _hidden(name, action.token), msgspec.json.encode(receipt))
 
     def _check(self, copies: Copies) -> None:
         """Raises `ConfigurationError` for a file that an executor has copied to where the driver does not see it."""
@@ -164,19 +209,23 @@ def copied_by_spark(session: Any, job_group: str, description: str, copies: Copi
         raise OSError(f"{description}: {done.num_rows:,} of {len(copies):,} files were copied")
 
 
-def _receipt(folder: str, action: WriteAction, dataset: Dataset, targets: Sequence[str]) -> bytes:
-    return msgspec.json.encode(
-        {
-            "run": action.run_uid,
-            "operator": action.operator,
-            "number": action.number,
-            "schema": msgspec.json.decode(dataset.manifest.schema),
-            "files": [
-                {"path": os.path.relpath(target, folder), "bytes": file.size, "records": file.records}
-                for target, file in zip(targets, dataset.manifest.files, strict=True)
-            ],
-        }
-    )
+def folder_of(writer: DatasetWriter, url: str) -> str:
+    """The folder that the connection of a writer names. Raises `ConfigurationError`."""
+    named = f"connection {writer.connection!r}"
+    if not is_local(url) or not local_path(url).is_absolute():
+        raise ConfigurationError(
+            f"{named} is no folder: a DatasetWriter needs one that driver and executors share, as an absolute path or "
+            "file:///..."
+        )
+    base = str(local_path(url))
+    if not os.path.isdir(base):  # to make it would hide a disk that is not mounted
+        raise ConfigurationError(f"{named}: there is no folder {base}; make or mount it")
+    return base
+
+
+def _stem(action: WriteAction) -> str:
+    """What the names begin with that are made of a write action."""
+    return f"{action.run_uid}.{action.operator}.{action.number:012d}"
 
 
 def _hidden(name: str, token: int) -> str:
@@ -193,7 +242,7 @@ def _token(hidden: str) -> int:
 
 def _put(folder: str, name: str, beginning: str, data: bytes) -> None:
     """A whole file or none, durable."""
-    path, hidden = os.path.join(folder, name), os.path.join(folder, f"{beginning}{uuid.uuid4().hex}")
+    path, hidden = os.path.join(folder, name), hidden_path(folder, beginning)
     with open(hidden, "xb") as file:
         file.write(data)
         file.flush()

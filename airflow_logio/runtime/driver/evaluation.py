@@ -44,6 +44,7 @@ from airflow_logio.runtime.driver.mailbox import Closed
 from airflow_logio.runtime.driver.spark_errors import shortened, store_fault
 from airflow_logio.runtime.payloads import EpochPayloads
 from airflow_logio.runtime.payloads.dataset import Dataset
+from airflow_logio.runtime.payloads.task_files import AS_PUBLISHED
 from airflow_logio.runtime.systems.call_watch import Call
 
 log = logging.getLogger(__name__)
@@ -239,7 +240,7 @@ class Evaluation:
             where = f"the write action of {receiver.operator} for {number}"
             purpose = f"datasets/{receiver}/{number}"
             with self._job(receiver.operator, at):
-                written = materialized(self._payloads, where, purpose, frame, operator.partition_by)
+                written = materialized(self._payloads, where, purpose, frame, operator.partition_by, AS_PUBLISHED)
             return {}, {receiver.operator: written}
         assert isinstance(operator, FrameOperator)
         made = self._called(operator, receiver, frame, at)

@@ -13,7 +13,9 @@ from airflow_logio.dataflow.action_writers import ActionWriter
 from airflow_logio.dataflow.dataset_writer import DatasetWriter
 from airflow_logio.dataflow.table_writer import TableWriter
 from airflow_logio.errors import ConfigurationError, ExternalUnavailable, SparkLost
-from airflow_logio.runtime.datasets.publishing import Copies, DatasetTarget, copied_by_spark
+from airflow_logio.protocol.warehouse_rules import Owner
+from airflow_logio.runtime.datasets.placing import Copies
+from airflow_logio.runtime.datasets.publishing import DatasetTarget, copied_by_spark
 from airflow_logio.runtime.datasets.table_staging import StagingTarget
 from airflow_logio.runtime.driver.spark_errors import shortened
 from airflow_logio.runtime.driver.spark_session import SparkSessions
@@ -47,7 +49,9 @@ class Executors:
         connections = self.connections
         match writer:
             case DatasetWriter():
-                published = DatasetTarget(writer, self.bodies.dataset, self._copied)
+                identity = connections.identity
+                run = Owner(identity.run_uid, identity.started_at)
+                published = DatasetTarget(writer, run, self.bodies.dataset, self._copied, is_fresh=identity.is_fresh)
                 return IdempotentExecutor(operator, writer, published, connections)
             case TableWriter() if self.payloads is not None:
                 tables = table_target(operator, writer, connections)

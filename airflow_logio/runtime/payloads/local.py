@@ -13,7 +13,7 @@ from typing import Any
 
 from airflow_logio.runtime.payloads.storage import Storage
 
-_NO_LINKS = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK, errno.EXDEV})
+NO_LINKS = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK, errno.EXDEV})
 """What a file system answers that has no hard links, or none more of a file."""
 
 
@@ -88,7 +88,7 @@ def linked(sources: Iterable[Path], folder: Path) -> None:
         try:
             os.link(source, target)
         except OSError as error:
-            if error.errno not in _NO_LINKS:
+            if error.errno not in NO_LINKS:
                 raise
             _copy(source, target)
     _sync(folder)

@@ -13,6 +13,8 @@ import pyarrow as pa
 
 MAX_PARTITIONS = 256
 """Partitions that one task may write to: it has a file open for each."""
+OWNER_ONLY, AS_PUBLISHED = 0o600, 0o666
+"""Modes of files of the payload store: of all, and of those that get a second name in a published folder (ADR-91)."""
 PIECES_PER_FILE = 8
 """A file with a limit is written in at least so many pieces, each a row group, if its records do not fit one by one."""
 RESULT = "path string, size long, records long, footer long, partition string"
@@ -71,10 +73,12 @@ def written(
     partition_by: Sequence[str],
     batches: Iterable[pa.RecordBatch],
     most_bytes: int | None = None,
+    mode: int = OWNER_ONLY,
 ) -> Iterator[pa.RecordBatch]:
     """Write the batches of one task attempt to new files of ``root/folder``; yield a line for each, durable by then.
 
-    A file that would become larger than `most_bytes` ends, and another one begins: one piece of records may be more.
+    A file that would become larger than `most_bytes` ends, and another one begins: one piece of records may be more. Files
+    have `mode`, less the umask: those that will be published look as readers are to see them, in a folder for its owner only.
     Nothing is written for a task without records. Raises OSError, `TooManyPartitions`.
     """
     target = os.path.join(root, folder)
@@ -90,7 +94,8 @@ def written(
                         del files[partition]
                         file = None
                     if file is None:
-                        file = files[partition] = _opened(target, records.schema, partition, files, partition_by)
+                        _check_partitions(files, partition_by)
+                        file = files[partition] = _OpenFile(target, records.schema, partition, mode)
                     file.write(records)
         whole += [file.closed() for file in files.values()]
     except BaseException:
@@ -110,19 +115,16 @@ def _pieces(batch: pa.RecordBatch, most_bytes: int | None) -> Iterator[pa.Record
         yield batch.slice(first, rows)
 
 
-def _opened(
-    target: str, schema: pa.Schema, partition: tuple[str, ...], files: dict[Any, Any], partition_by: Sequence[str]
-) -> _OpenFile:
+def _check_partitions(files: dict[Any, Any], partition_by: Sequence[str]) -> None:
     if len(files) >= MAX_PARTITIONS:
         raise TooManyPartitions(
             f"one task has records for more than {MAX_PARTITIONS} values of {', '.join(partition_by)}: partition by fewer "
             f"values, or bring records together before the writer: .repartition({', '.join(map(repr, partition_by))})"
         )
-    return _OpenFile(target, schema, partition)
 
 
 class _OpenFile:
-    def __init__(self, folder: str, schema: pa.Schema, partition: tuple[str, ...]) -> None:
+    def __init__(self, folder: str, schema: pa.Schema, partition: tuple[str, ...], mode: int) -> None:
         import pyarrow.parquet as pq
 
         os.makedirs(folder, mode=0o700, exist_ok=True)
@@ -130,7 +132,7 @@ class _OpenFile:
         self._records = self._given = 0
         self._name = f"{uuid.uuid4().hex}.parquet"
         self._path = os.path.join(folder, self._name)
-        self._file = os.fdopen(os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb")
+        self._file = os.fdopen(os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb")
         self._writer = pq.ParquetWriter(
             self._file, schema, compression="zstd", compression_level=1, write_page_checksum=True
         )

@@ -154,6 +154,34 @@ def test_what_needs_spark_is_left_out(
     assert "not tried  operator 'counted'" in printed
 
 
+@pytest.mark.parametrize(
+    ("mode", "says"),
+    [
+        ("replace", "has part-0.parquet, which no run of this folder has published"),
+        ("error", "is not empty (part-0.parquet), and its writer says on_new_run='error'"),
+        ("append", None),
+    ],
+)
+def test_a_folder_that_a_new_run_would_be_refused_for(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], mode: str, says: str | None
+) -> None:
+    monkeypatch.setenv("LOGIO_CONN_LAKE", str(folder))
+    monkeypatch.setenv("LOGIO_PAYLOADS", str(folder / "payloads"))
+    (folder / "orders").mkdir()
+    (folder / "out").mkdir()
+    (folder / "out" / "part-0.parquet").touch()
+    before = sorted(folder.rglob("*"))
+    written = FRAMES.replace('DatasetWriter("lake", "orders")', f'DatasetWriter("lake", "out", on_new_run={mode!r})')
+    assert check(monkeypatch, f"folders_{mode}", written, "lake") == (0 if says is None else 1)
+    printed = capsys.readouterr().out.replace("\n", " ")
+    assert ("ok       " if says is None else "problem  ") + "writer 'keep', folder 'out' of 'lake'" in printed
+    assert says is None or says in printed
+    assert {path for path in before if "out" in path.parts} <= set(folder.rglob("*"))
+    monkeypatch.setenv("LOGIO_CONN_LAKE", str(folder / "nowhere"))
+    assert check(monkeypatch, f"folders_{mode}", written, "lake") == 1
+    assert "make or mount it" in capsys.readouterr().out.replace("\n", " ")
+
+
 def test_what_a_run_would_quarantine_is_a_problem(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -261,11 +261,43 @@ def test_modes_mix_in_one_pipeline() -> None:
         ({"folder": "s3://b/x"}, "give a relative path"),
         ({"partition_by": "day"}, r"write \('day',\)"),
         ({"partition_by": ("day", "day")}, "day"),
+        ({"on_new_run": "relpace"}, r"on_new_run='relpace' is none of .*Did you mean 'replace'"),
+        ({"on_new_run": "overwrite"}, "replaces partitions, and there is no partition_by"),
     ],
 )
 def test_a_folder_that_leads_elsewhere_is_refused(settings: dict[str, Any], says: str) -> None:
     with pytest.raises(PipelineDefinitionError, match=says):
         DatasetWriter("lake", **settings)
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "says"),
+    [
+        (("a", "replace"), ("a", "append"), r"both write folder 'a' of 'lake' with on_new_run 'replace' and 'append'"),
+        (("a/b", "append"), ("a", "replace"), r"folders 'a' and 'a/b' of 'lake', one within the other"),
+        (("", "error"), ("a", "error"), r"folders '' and 'a' of 'lake', one within the other"),
+        (("a", "replace"), ("a", "replace"), None),
+        (("a", "replace"), ("ab", "append"), None),
+        (("a", "append"), ("a/b", "replace"), None),
+    ],
+)
+def test_folders_of_one_run_must_not_undo_each_other(one: Any, other: Any, says: str | None) -> None:
+    made = pipeline()
+    read = made.source("read", FolderSource("{path}"))
+    for name, (folder, on_new_run) in {"one": one, "other": other}.items():
+        made.writer(name, DatasetWriter("lake", folder, on_new_run=on_new_run), read)
+    if says is None:
+        made.freeze()
+        return
+    with pytest.raises(PipelineDefinitionError, match=says):
+        made.freeze()
+
+
+def test_a_writer_that_appends_is_that_of_an_earlier_version() -> None:
+    """So runs that were started with it resume."""
+    assert "on_new_run" not in DatasetWriter("lake", "a").settings()
+    assert DatasetWriter("lake", "a").opening() is None
+    assert DatasetWriter("lake", "a", on_new_run="replace").settings()["on_new_run"] == "replace"
 
 
 # --- ranges -----------------------------------------------------------------------------------------------------------

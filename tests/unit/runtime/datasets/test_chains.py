@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import datetime as dt
 import json
+import os
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -11,11 +13,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from airflow_logio import DatasetWriter, FolderSource, Pipeline, TableWriter, stateless
+from airflow_logio import DatasetWriter, FolderSource, Pipeline, TableWriter, published_files, stateless
 from airflow_logio.dataflow import SourceOperator
 from airflow_logio.dataflow.call_limits import CallLimit
 from airflow_logio.errors import ExternalUnavailable, LogInconsistent, OperatorFailed, SourceChanged
@@ -177,6 +180,16 @@ def of_now(orders: Any) -> dict[str, Any]:
 
 
 @stateless(mode="dataframe")
+def by_hundreds(orders: Any) -> Any:
+    return orders.selectExpr("id", "id div 100 AS part")
+
+
+@stateless(mode="dataframe")
+def negated(orders: Any) -> Any:
+    return orders.selectExpr("-id AS id", "id div 100 AS part")
+
+
+@stateless(mode="dataframe")
 def unchanged(orders: Any) -> Any:
     return orders
 
@@ -196,7 +209,7 @@ class Work:
         self.orders, self.lake, self.sessions = root / "orders", root / "lake", sessions
         self.payloads = payloads or root / "payloads"
         self.warehouse = f"sqlite:///{root}/wh.db"
-        self.lake.mkdir()
+        self.lake.mkdir(parents=True)
         self.orders.mkdir()
         for number in range(3):
             ids = list(range(number * 100, number * 100 + 100))
@@ -282,8 +295,34 @@ def test_what_is_drawn_is_drawn_once_for_all_receivers(work: Work) -> None:
     even, odd = work.published("even"), work.published("odd")
     assert sorted(row["id"] for row in even + odd) == list(range(300)), "no order is in both halves, or in none"
     assert rows_of(work.warehouse, "SELECT records FROM counts") == [(100,)] * 3
-    receipts = [json.loads(path.read_text()) for path in sorted((work.lake / "left" / "_logio").iterdir())]
+    receipts = [json.loads(path.read_text()) for path in sorted((work.lake / "left" / "_logio").glob("*.json"))]
     assert [receipt["number"] for receipt in receipts] == [1, 2, 3]
+
+
+@pytest.mark.parametrize("mode", ["replace", "overwrite"])
+def test_a_new_run_takes_over_what_the_one_before_has_published(
+    tmp_path: Path, sessions: SparkSessions, mode: str
+) -> None:
+    """Executors copy the files of the first one, its payload store is on another file system; the second one links."""
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as elsewhere:
+        assert os.stat(elsewhere).st_dev != tmp_path.stat().st_dev
+        first, second = (Work(tmp_path / name, sessions, Path(elsewhere)) for name in ("first", "second"))
+        for path in (second.orders / "0.parquet", second.orders / "2.parquet"):
+            path.unlink()
+        second.payloads, second.lake = tmp_path / "payloads", first.lake
+        for work, function in ((first, by_hundreds), (second, negated)):
+            parts = work.pipeline.operator("parts", function, work.raw)
+            writer = DatasetWriter("lake", "out", partition_by=("part",), on_new_run=mode)
+            work.pipeline.writer("save", writer, parts)
+            assert work.run("parts", "save")
+    kept = [] if mode == "replace" else [*range(100), *range(200, 300)]
+    with duckdb.connect() as database:
+        found = database.execute(f"SELECT id FROM '{first.lake}/out/*/*.parquet' ORDER BY id").fetchall()
+    assert [one for (one,) in found] == [*range(-199, -99), *kept]
+    counted = [
+        pq.ParquetFile(file.path).read().column("id").to_pylist() for file in published_files(first.lake / "out")
+    ]
+    assert sorted(one for ids in counted for one in ids) == [*range(-199, -99), *kept]
 
 
 @pytest.mark.parametrize(

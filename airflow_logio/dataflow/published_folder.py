@@ -1,0 +1,109 @@
+"""Reading what a `DatasetWriter` has published: the files that count, and the records and receipts that say so (ADR-91)."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from typing import NamedTuple
+
+from airflow_logio.protocol.folder_rules import FolderRuns, NamedFile, Receipt, record_of
+
+RECEIPTS = "_logio"
+"""The folder of receipts. Readers of Parquet folders pass over names that begin so."""
+RUNS = f"{RECEIPTS}/runs"
+"""The folder of the records of runs."""
+_OURS = re.compile(r"([^.]+)\.([^.]+)\.\d{12}\.\d{5,}\.parquet")
+"""The names of published files, by run and operator."""
+
+
+class PublishedFile(NamedTuple):
+    """A file that counts, and the write action that it came with."""
+
+    path: str
+    """Below the folder that was asked for."""
+    bytes: int
+    records: int
+    run_uid: str
+    operator: str
+    number: int
+
+
+def published_files(folder: str | os.PathLike[str]) -> list[PublishedFile]:
+    """The files that count in a folder of a `DatasetWriter`, at one instant: of each write action all of them or none.
+
+    Those of older runs come first. Columns of `partition_by` are in the names of their folders. A file may be removed after
+    it was listed, when a newer run replaces it: list again then. Raises OSError if the folder cannot be read.
+    """
+    base = os.fspath(folder)
+    os.stat(base)
+    receipts = list(receipts_of(base))  # before the records, as `FolderRuns.counted` needs it
+    return [
+        PublishedFile(
+            os.path.join(base, file.path), file.bytes, file.records, receipt.run_uid, receipt.operator, receipt.number
+        )
+        for receipt, file in runs_of(base).counted(receipts)
+    ]
+
+
+def runs_of(folder: str) -> FolderRuns:
+    """The runs that have published into a folder, or are about to. Raises OSError."""
+    with suppress(FileNotFoundError):
+        names = os.listdir(os.path.join(folder, RUNS))
+        return FolderRuns(frozenset(filter(None, map(record_of, names))))
+    return FolderRuns(frozenset())
+
+
+def receipts_of(folder: str, wanted: Callable[[str], bool] = lambda _: True) -> Iterator[Receipt]:
+    """The receipts of a folder, or those whose names are `wanted`. Raises OSError, and ValueError for one that is damaged."""
+    place = os.path.join(folder, RECEIPTS)
+    names: list[str] = []
+    with suppress(FileNotFoundError):
+        names = os.listdir(place)
+    for name in names:
+        if name.endswith(".json") and not name.startswith(".") and wanted(name):
+            with suppress(FileNotFoundError):  # removed: its run is replaced
+                yield _receipt(os.path.join(place, name))
+
+
+def _receipt(path: str) -> Receipt:
+    with open(path, encoding="utf-8") as file:
+        text = file.read()
+    try:
+        read = json.loads(text)
+        files = tuple(NamedFile(one["path"], one["bytes"], one["records"]) for one in read["files"])
+        return Receipt(read["run"], read["operator"], read["number"], files)
+    except (ValueError, KeyError, TypeError) as error:
+        raise ValueError(f"{path} is no receipt of a DatasetWriter ({type(error).__name__}: {error})") from error
+
+
+def visible_files(folder: str) -> Iterator[tuple[str, str | None]]:
+    """What readers that list a folder may take for data: path below it, and the run that has published it.
+
+    None: no run has, or it lies in a folder with receipts of its own, which then stands for all in it. Raises OSError.
+    """
+    for where, folders, names in os.walk(folder, onerror=_raise):
+        below = os.path.relpath(where, folder)
+        if where != folder and RECEIPTS in folders:
+            folders.clear()
+            yield below, None
+            continue
+        folders[:] = filter(_is_visible, folders)
+        for name in filter(_is_visible, names):
+            yield os.path.normpath(os.path.join(below, name)), run_of(name)
+
+
+def run_of(name: str) -> str | None:
+    """The run that has published a file of that name; None if none has."""
+    ours = _OURS.fullmatch(name)
+    return None if ours is None else ours[1]
+
+
+def _is_visible(name: str) -> bool:
+    return not name.startswith((".", "_"))
+
+
+def _raise(error: OSError) -> None:
+    raise error

@@ -1,0 +1,223 @@
+"""What one run may do in a folder that others publish into as well: its records, its look at theirs, and removal (ADR-91)."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Iterable, Mapping
+from contextlib import suppress
+from pathlib import Path
+
+from airflow_logio.dataflow.dataset_writer import DatasetWriter
+from airflow_logio.dataflow.published_folder import (
+    RECEIPTS,
+    RUNS,
+    receipts_of,
+    run_of,
+    runs_of,
+    visible_files,
+)
+from airflow_logio.errors import WriteRefused
+from airflow_logio.protocol.folder_rules import Age, Effect, RunRecord
+from airflow_logio.protocol.warehouse_rules import Owner
+from airflow_logio.runtime.payloads import task_files
+from airflow_logio.runtime.payloads.local import make_durable
+
+_EFFECTS = {
+    "append": Effect.JOINS,
+    "replace": Effect.REPLACES,
+    "error": Effect.CLOSES,
+    "overwrite": Effect.OVERWRITES,
+}
+
+
+class FolderClaim:
+    """Of a run at the folder of one of its writers. `is_fresh`: the run replaces one that was given up.
+
+    Nothing is removed but what the rule hides for ever, so that it does not matter who removes, when, or how often. All
+    methods raise OSError.
+    """
+
+    def __init__(self, folder: str, writer: DatasetWriter, run: Owner, *, is_fresh: bool = False) -> None:
+        self._folder = folder
+        self._writer = writer
+        self._mine = Age.of(run)
+        mode = _EFFECTS[writer.on_new_run]
+        given_up = {Effect.CLOSES} if is_fresh and mode in (Effect.JOINS, Effect.OVERWRITES) else set()
+        self._records = sorted(RunRecord(self._mine, effect) for effect in {mode, *given_up})
+        self._is_put = False
+        self._cleared: set[str] = set()
+        self._removable: set[str] = set()
+        self._seen: dict[str, frozenset[str]] = {}
+
+    # --- before files are there ---------------------------------------------------------------------------------------
+
+    def begin(self) -> None:
+        """The first half of the write action that the run begins with: what is there is judged, and older runs end.
+
+        Raises `WriteRefused`.
+        """
+        self.check_begin()
+        self.put()
+        if self._writer.on_new_run == "error":  # who has linked a file before it could see the record is seen now
+            self._check_found()
+
+    def check_begin(self) -> None:
+        """Whether the run may begin. Nothing is changed. Raises `WriteRefused`."""
+        self.check(())
+        if self._writer.on_new_run in ("replace", "error"):
+            self._check_found()
+
+    def put(self) -> None:
+        """The run's records, durable. Before any of its files."""
+        if self._is_put:
+            return
+        runs = os.path.join(self._folder, RUNS)
+        make_durable(Path(runs), mode=0o777)
+        for record in self._records:
+            with suppress(FileExistsError), open(os.path.join(runs, record.name), "xb"):
+                pass
+        task_files.sync(runs)
+        self._is_put = True
+
+    def check(self, partitions: Collection[str]) -> Collection[str]:
+        """Which of the partitions a younger run has overwritten; before files are put, there must be none.
+
+        Raises `WriteRefused` if a younger run has taken the folder over.
+        """
+        runs = runs_of(self._folder)
+        if (closing := runs.closed_by(self._mine)) is not None:
+            raise WriteRefused(
+                f"folder {self._folder} of connection {self._writer.connection!r} belongs to run {closing.run_uid}: a newer "
+                f"run has taken it over, and run {self._mine.run_uid} must not write to it any more"
+            )
+        younger = runs.overwriting(self._mine)
+        return self._overwritten(younger, partitions) if younger else ()
+
+    def check_partitions(self, partitions: Collection[str]) -> None:
+        """Before files are put into them. Raises `WriteRefused` if a younger run has overwritten one, or taken the folder
+        over, or if one cannot be overwritten because of what is in it."""
+        if overwritten := self.check(partitions):
+            raise self._refused(overwritten)
+        if self._writer.on_new_run != "overwrite":
+            return
+        for partition in partitions:
+            if partition in self._removable:
+                continue
+            names = self._names(partition)
+            known = self._known()
+            for name in names:
+                if run_of(name) not in known:
+                    raise self._not_ours(os.path.join(partition, name), f"overwrite partition {partition}")
+            self._removable.add(partition)
+
+    # --- while files are there, and no receipt ------------------------------------------------------------------------
+
+    def confirm(self, files: Mapping[str, str]) -> None:
+        """Look once more at who has come meanwhile, before the receipt of files (path → partition) that are there.
+
+        Raises `WriteRefused`, as before they were put; then those that are hidden for ever are gone.
+        """
+        try:
+            overwritten = self.check(set(files.values()))
+        except WriteRefused:
+            runs = runs_of(self._folder)
+            if runs.is_older(self._mine.run_uid, runs.replacing()):
+                self._remove(files)
+            raise
+        if overwritten:
+            self._remove(path for path, partition in files.items() if partition in overwritten)
+            raise self._refused(overwritten)
+
+    def _refused(self, overwritten: Collection[str]) -> WriteRefused:
+        return WriteRefused(
+            f"partition {min(overwritten)} of folder {self._folder} of connection {self._writer.connection!r} was "
+            f"overwritten by a newer run, and run {self._mine.run_uid} must not write to it any more"
+        )
+
+    # --- after the receipt is durable ---------------------------------------------------------------------------------
+
+    def clear(self, partitions: Iterable[str] = ()) -> None:
+        """Remove what the run hides; after its record, or its receipt for a file in each of the partitions."""
+        if self._writer.on_new_run == "replace" and "" not in self._cleared:
+            self._clear_folder()
+            self._cleared.add("")
+        if self._writer.on_new_run == "overwrite":
+            for partition in set(partitions) - self._cleared:
+                self._clear_partition(partition)
+                self._cleared.add(partition)
+
+    def _clear_folder(self) -> None:
+        names = [(path, run) for path, run in visible_files(self._folder) if run is not None]
+        place = os.path.join(self._folder, RECEIPTS)
+        names += [
+            (os.path.join(RECEIPTS, name), name.partition(".")[0])
+            for name in os.listdir(place)
+            if name.endswith(".json") and not name.startswith(".")
+        ]
+        runs = runs_of(self._folder)
+        self._remove(path for path, run in names if runs.is_older(run, self._mine))
+
+    def _clear_partition(self, partition: str) -> None:
+        names = self._names(partition)
+        runs = runs_of(self._folder)
+        older = [name for name in names if (run := run_of(name)) is not None and runs.is_older(run, self._mine)]
+        self._remove(os.path.join(partition, name) for name in older)
+
+    def _remove(self, paths: Iterable[str]) -> None:
+        for path in paths:
+            with suppress(FileNotFoundError):  # another driver has
+                os.unlink(os.path.join(self._folder, path))
+
+    # --- what is found ------------------------------------------------------------------------------------------------
+
+    def _check_found(self) -> None:
+        """Raises `WriteRefused` for files that `on_new_run` does not allow."""
+        if not os.path.isdir(self._folder):
+            return
+        found = list(visible_files(self._folder))
+        known = self._known()  # after the files: who has one there has its record
+        for path, run in found:
+            if self._writer.on_new_run == "error" and run != self._mine.run_uid:
+                raise self._not_empty(path)
+            if run not in known:
+                raise self._not_ours(path, "replace what is in the folder")
+        if self._writer.on_new_run == "error":
+            for receipt in receipts_of(self._folder):
+                if receipt.files and receipt.run_uid != self._mine.run_uid:
+                    raise self._not_empty(os.path.join(RECEIPTS, f"{receipt.run_uid}.{receipt.operator}..."))
+
+    def _known(self) -> Collection[str | None]:
+        """The runs of the folder, and this one."""
+        return {self._mine.run_uid, *runs_of(self._folder).ages}
+
+    def _not_empty(self, path: str) -> WriteRefused:
+        return WriteRefused(
+            f"folder {self._folder} of connection {self._writer.connection!r} is not empty ({path}), and its writer says "
+            "on_new_run='error'; empty it, or choose 'append', 'replace' or 'overwrite'"
+        )
+
+    def _not_ours(self, path: str, what: str) -> WriteRefused:
+        return WriteRefused(
+            f"folder {self._folder} of connection {self._writer.connection!r} has {path}, which no run of this folder has "
+            f"published, and its writer is to {what}; move that elsewhere, or choose another folder"
+        )
+
+    def _overwritten(self, younger: Collection[str], partitions: Collection[str]) -> Collection[str]:
+        """By receipts, each of which is read once."""
+
+        def is_new(name: str) -> bool:
+            return name.partition(".")[0] in younger and name not in self._seen
+
+        for receipt in receipts_of(self._folder, is_new):
+            name = f"{receipt.run_uid}.{receipt.operator}.{receipt.number:012d}.json"
+            self._seen[name] = frozenset(file.partition for file in receipt.files)
+        found: frozenset[str] = frozenset()
+        return found.union(*self._seen.values()).intersection(partitions)
+
+    def _names(self, partition: str) -> list[str]:
+        """Visible names in a partition."""
+        with suppress(FileNotFoundError):
+            return [
+                name for name in os.listdir(os.path.join(self._folder, partition)) if not name.startswith((".", "_"))
+            ]
+        return []

@@ -1,0 +1,92 @@
+"""Drivers that publish into one folder, without Spark: each has a run and a token, and copies in this process."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from functools import cache
+from pathlib import Path
+
+import duckdb
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from airflow_logio import DatasetWriter, published_files
+from airflow_logio.dataflow.write_actions import BEGIN, WriteAction
+from airflow_logio.protocol.warehouse_rules import Owner
+from airflow_logio.runtime.datasets.placing import Copies
+from airflow_logio.runtime.datasets.publishing import DatasetTarget
+from airflow_logio.runtime.payloads import Payloads, task_files
+from tests.support.datasets import dataset_of
+
+Row = tuple[int, int]
+"""Id and store, which is the partition."""
+
+
+class Publisher:
+    """A driver of run `run`, started at second `run` of time, that publishes into folder ``orders`` of the lake."""
+
+    def __init__(self, lake: Path, payloads: Payloads, run: int, on_new_run: str = "append", token: int = 1) -> None:
+        self.run_uid = f"run{run}"
+        self.copied = 0
+        self.fails: Exception | None = None
+        self.is_shared = True
+        self._lake = lake
+        self._payloads = payloads
+        self._token = token
+        self._owner = Owner(self.run_uid, float(run))
+        self._writer = DatasetWriter("lake", "orders", partition_by=("store",), on_new_run=on_new_run)
+
+    def publish(self, *actions: WriteAction, url: str = "", is_fresh: bool = False) -> None:
+        """Execute the actions as one driver does: over one connection."""
+        target = DatasetTarget(self._writer, self._owner, self._payloads.dataset, self._copy, is_fresh=is_fresh)
+        with target.connect(url or str(self._lake)) as place:
+            target.write_group(place, actions)
+
+    def opening(self) -> Sequence[WriteAction]:
+        """The write action that the run begins with, if it has one."""
+        said = self._writer.opening()
+        about = ("lake", 1, self._token, pa.table({}))
+        return () if said is None else (WriteAction(self.run_uid, "save", *about, {**said, "action": BEGIN}),)
+
+    def action(self, number: int, *parts: Iterable[Row]) -> WriteAction:
+        """A write action whose dataset has a file for each store in each of the parts."""
+        epoch = self._payloads.epoch(self.run_uid, "g", self._token, number)
+        tables = [
+            pa.table({"id": [one for one, _ in part], "store": [two for _, two in part]}) for part in map(list, parts)
+        ]
+        made = dataset_of(epoch, *tables, partition_by=("store",))
+        return WriteAction(self.run_uid, "save", "lake", number, self._token, pa.table({}), dataset=str(made.reference))
+
+    def _copy(self, what: str, copies: Copies) -> None:
+        self.copied += len(copies)
+        if not self.is_shared:
+            return
+        list(task_files.copied(pa.Table.from_pylist([copy._asdict() for copy in copies]).to_batches()))
+        if self.fails is not None:
+            raise self.fails
+
+
+def counted(lake: Path) -> list[Row]:
+    """The rows of the files that count, by Arrow."""
+    folder = lake / "orders"
+    if not folder.is_dir():
+        return []
+    rows = []
+    for file in published_files(folder):
+        store = int(Path(file.path).parent.name.removeprefix("store="))
+        rows += [(one, store) for one in pq.ParquetFile(file.path).read().column("id").to_pylist()]
+    return sorted(rows)
+
+
+def listed(lake: Path) -> list[Row]:
+    """The rows that a reader finds who lists the folder, by DuckDB."""
+    if not any((lake / "orders").rglob("*.parquet")):
+        return []
+    files = f"read_parquet('{lake}/orders/**/*.parquet', hive_partitioning=true)"
+    return _database().execute(f"SELECT id, store::INTEGER FROM {files} ORDER BY ALL").fetchall()
+
+
+@cache
+def _database() -> duckdb.DuckDBPyConnection:
+    """One for hundreds of questions."""
+    return duckdb.connect(config={"threads": 1})
