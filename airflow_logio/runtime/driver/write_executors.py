@@ -59,7 +59,7 @@ class Executors:
     def _copied(self, description: str, copies: Copies) -> None:
         """`copied_by_spark`, its errors told apart. Raises `SparkLost`, `OSError`, and what the job raises."""
         try:
-            copied_by_spark(self.sessions.get(), self.job_group, description, copies)
+            copied_by_spark(self.sessions.entered(self.job_group, description), description, copies)
         except OSError:
             raise
         except Exception as error:
@@ -72,10 +72,8 @@ class Executors:
 
         Raises `SparkLost`; `ConfigurationError` if executors cannot run its code; `ExternalUnavailable` for any other end.
         """
-        session = self.sessions.get()
         try:
-            session.sparkContext.setJobGroup(self.job_group, description, interruptOnCancel=True)
-            return job(session)
+            return job(self.sessions.entered(self.job_group, description))
         except Exception as error:
             if self.sessions.is_lost(error):
                 raise SparkLost(f"Spark ended at {description}: {shortened(error)}") from error
