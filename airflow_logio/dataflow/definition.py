@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NoReturn
 
 from airflow_logio.dataflow.call_limits import CallLimit
@@ -123,7 +123,7 @@ def with_own_groups(groups: Mapping[str, Group], order: Iterable[str]) -> dict[s
     for operator in order:
         group = owner.get(operator) or Group(operator, (operator,))
         ordered = tuple(sorted(group.operators, key=place.__getitem__))
-        complete.setdefault(group.name, Group(group.name, ordered, group.spark))
+        complete.setdefault(group.name, replace(group, operators=ordered))
     return complete
 
 

@@ -12,7 +12,6 @@ from dataclasses import dataclass, field, replace
 from airflow_logio.dataflow.definition import Definition
 from airflow_logio.dataflow.graph import Graph
 from airflow_logio.dataflow.group_order import groups_in_order
-from airflow_logio.dataflow.operator_groups import Group
 from airflow_logio.dataflow.operators import Operator
 from airflow_logio.dataflow.replication.dispatcher import Dispatcher
 from airflow_logio.dataflow.replication.merger import Merger, OrderedMerger
@@ -112,7 +111,7 @@ class _Expansion:
         graph = replace(self.definition, operators=self.operators, senders=self.senders).graph()
         place = {name: index for index, name in enumerate(graph.topological())}
         groups = {
-            name: Group(name, tuple(sorted(members, key=place.__getitem__)), self.definition.groups[name].spark)
+            name: replace(self.definition.groups[name], operators=tuple(sorted(members, key=place.__getitem__)))
             for name, members in self.members.items()
         }
         return replace(self.definition, operators=self.operators, senders=self.senders, groups=groups, scopes=scopes)

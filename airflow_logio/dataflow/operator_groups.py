@@ -8,17 +8,23 @@ from dataclasses import dataclass, field
 from airflow_logio.dataflow.names import check_name, did_you_mean
 from airflow_logio.errors import PipelineDefinitionError
 
+MOST_JOBS_AT_ONCE = 64
+"""Each needs a thread of the driver, and memory for a plan."""
+
 
 @dataclass(frozen=True, slots=True)
 class Group:
     """`operators` in topological order, and the group's own Spark settings (an Airflow operator may override them).
 
-    Raises PipelineDefinitionError for an illegal name, an empty group, or a setting that is no ``spark.`` property.
+    Raises PipelineDefinitionError for an illegal name, an empty group, a setting that is no ``spark.`` property, or a number
+    of jobs that is none.
     """
 
     name: str
     operators: tuple[str, ...]
     spark: Mapping[str, str] = field(default_factory=dict)
+    jobs_at_once: int | None = None
+    """Events that are evaluated side by side in mode ``dataframe`` (ADR-92). None: what the cluster has room for."""
 
     def __post_init__(self) -> None:
         check_name("group", self.name)
@@ -28,6 +34,13 @@ class Group:
             raise PipelineDefinitionError(f"group {self.name!r} has no operators")
         for key, value in self.spark.items():
             self._check_setting(key, value)
+        jobs: object = self.jobs_at_once
+        if jobs is not None and (
+            isinstance(jobs, bool) or not isinstance(jobs, int) or not 1 <= jobs <= MOST_JOBS_AT_ONCE
+        ):
+            raise PipelineDefinitionError(
+                f"group {self.name!r}: jobs_at_once is {jobs!r}; give a number from 1 to {MOST_JOBS_AT_ONCE}"
+            )
 
     def _check_setting(self, key: object, value: object) -> None:
         if not isinstance(key, str) or not key.startswith("spark."):

@@ -125,11 +125,22 @@ class Pipeline:
         begin = self._definition.output(self._reference(sender), "connection from port")
         self._definition.connect(begin, self._definition.input(str(receiver)))
 
-    def group(self, name: str, *operators: Node | str, spark: Mapping[str, str] | None = None) -> Group:
-        """Put operators into one Spark application, with Spark settings of its own."""
+    def group(
+        self,
+        name: str,
+        *operators: Node | str,
+        spark: Mapping[str, str] | None = None,
+        jobs_at_once: int | None = None,
+    ) -> Group:
+        """Put operators into one Spark application, with Spark settings of its own.
+
+        `jobs_at_once` is how many waiting events are evaluated side by side, each by Spark jobs of its own, where operators
+        are of mode ``dataframe``. Results leave in the order of events. The default is what cores and memory of the driver
+        allow. It may be changed between a driver and its successor, as Spark settings may.
+        """
         self._open()
         members = tuple(self._reference(operator) for operator in operators)
-        group = building.grouped(self._definition, name, members, spark or {})
+        group = building.grouped(self._definition, name, members, spark or {}, jobs_at_once)
         self._definition.groups[name] = group
         return group
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import reduce
 from pathlib import PurePosixPath
 from typing import Any, TypeAlias
 
@@ -88,21 +89,41 @@ def _by_window(session: Any, frame: SparkFrame, grid: Grid, numbers: Sequence[in
 
 
 def _by_file(session: Any, frame: SparkFrame, held: Sequence[Sequence[Dataset]], kept: Sequence[str]) -> SparkFrame:
-    """Events are as a whole in one Input Set. Names of files are unique in the payload store."""
+    """Events are as a whole in one Input Set, and whose records they are, the names of files tell.
+
+    A file may have several names in the payload store, in several folders (`EpochPayloads.own`). Where two of them meet
+    here, each Input Set is read by itself.
+    """
     from pyspark.sql import functions as F
 
-    places = {
-        PurePosixPath(file.path).name: place
+    whose = {
+        file.path: place
         for place, datasets in enumerate(held)
         for dataset in datasets
         for file in dataset.manifest.files
     }
-    if len(held) == 1 or not places:
+    if len(held) == 1 or not whose:
         return frame.select(F.lit(0).cast("long").alias(INSET_ID), *kept)
+    places = {PurePosixPath(path).name: place for path, place in whose.items()}
+    if len(places) < len(whose):
+        return _one_by_one(session, held, kept)
     name = _free("file", frame)
     named = frame.select("*", frame.metadataColumn("_metadata")["file_name"].alias(name))
     placed = named.join(_places(session, name, list(places), list(places.values())), name)
     return placed.select(INSET_ID, *kept)
+
+
+def _one_by_one(session: Any, held: Sequence[Sequence[Dataset]], kept: Sequence[str]) -> SparkFrame:
+    from pyspark.sql import functions as F
+
+    tagged = [
+        frame_of_all(session, datasets[0].manifest.schema, datasets).select(
+            F.lit(place).cast("long").alias(INSET_ID), *kept
+        )
+        for place, datasets in enumerate(held)
+        if datasets
+    ]
+    return reduce(lambda some, more: some.unionByName(more), tagged)
 
 
 def _places(session: Any, key: str, values: Sequence[Any], places: Sequence[int] | None = None) -> SparkFrame:

@@ -197,11 +197,10 @@ class DatasetTarget:
         place.prepared.add(folder)
 
 
-def copied_by_spark(session: Any, job_group: str, description: str, copies: Copies) -> None:
-    """Copy files on executors, a task for each, as a job of that group. Raises what the job raises."""
+def copied_by_spark(session: Any, description: str, copies: Copies) -> None:
+    """Copy files on executors, a task for each. Raises what the job raises."""
     import pyarrow as pa
 
-    session.sparkContext.setJobGroup(job_group, description, interruptOnCancel=True)
     table = pa.Table.from_pylist([copy._asdict() for copy in copies])
     frame = session.createDataFrame(table).repartition(len(copies))
     done = frame.mapInArrow(task_files.copied, task_files.COPIED).toArrow()

@@ -28,7 +28,8 @@ MOST_SESSIONS = 16
 """Tasks of a loading job: each of them has one session at the database."""
 
 Job = Callable[[str, Callable[[Any], pa.Table]], pa.Table]
-"""Runs a Spark job: its description, and what starts it, given the session. Raises `SparkLost`, `ExternalUnavailable`."""
+"""Runs a Spark job: its description, and what starts it, given the session. Raises `SparkLost`, `ExternalUnavailable`,
+`ConfigurationError`, `OperatorFailed`."""
 
 
 class StagingTarget:

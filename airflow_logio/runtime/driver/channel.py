@@ -8,13 +8,13 @@ port and some bytes of all.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from airflow_logio.errors import LogUnavailable
 from airflow_logio.protocol.recovery import LoggedEvent
-from airflow_logio.protocol.values import Port
+from airflow_logio.protocol.values import Event, Port
 from airflow_logio.runtime.driver.evaluation import Evaluation
-from airflow_logio.runtime.driver.lanes import Lane
+from airflow_logio.runtime.driver.lanes import Lane, More
 from airflow_logio.runtime.driver.mailbox import Closed, Mailbox
 from airflow_logio.runtime.payloads.bodies import Bodies, size_of
 from airflow_logio.store.port import GroupSession
@@ -108,8 +108,16 @@ class Channel:
             return {}
         return self._session.fetch_all(cursors, max_events=FETCH_EVENTS, max_bytes=FETCH_BYTES)
 
-    def _hand_over(self, receiver: Port, logged: LoggedEvent) -> None:
-        event = self._bodies.unpacked(logged.event)
+    def _hand_over(self, receiver: Port, logged: Sequence[LoggedEvent], more: More) -> Iterator[LoggedEvent]:
+        for one, event in self._ready(receiver, logged, more):
+            self._mailbox.put_input((receiver, event), size_of(one.event))
+            yield one
+
+    def _ready(self, receiver: Port, logged: Sequence[LoggedEvent], more: More) -> Iterable[tuple[LoggedEvent, Event]]:
+        """Events as the loop gets them, one after the other."""
         if self._evaluation is not None and self._evaluation.wants(receiver):
-            event = self._evaluation.event(receiver, event)
-        self._mailbox.put_input((receiver, event), size_of(logged.event))
+            return self._evaluation.events(receiver, logged, more, self._unpacked)
+        return ((one, self._unpacked(one)) for one in logged)
+
+    def _unpacked(self, logged: LoggedEvent) -> Event:
+        return self._bodies.unpacked(logged.event)

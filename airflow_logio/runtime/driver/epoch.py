@@ -291,6 +291,8 @@ class GroupEpoch:
         self._committer.stop()
         self._collection.stop()
         working = [writer.stop() for writer in self._writers.values()] + self._generation.threads()
+        if self._evaluation is not None:
+            working += self._evaluation.threads()
         if self._channel is not None:
             working.append(self._channel.stop())
         patience = SOURCE_PATIENCE_SECONDS if for_good else REBUILD_PATIENCE_SECONDS

@@ -1,7 +1,8 @@
 """Evaluates the chains of a group: what operators of mode ``dataframe`` make of an event, before the loop gets it (ADR-81).
 
-Called by the threads that bring events; jobs of different threads run side by side. When the epoch ends, jobs under way are
-cancelled (`job_cancel`), and no more begin.
+Called by the threads that bring events. Each has threads of its own that evaluate what waits, several events side by side
+(`side_by_side`), and hands the results on in the order of events. When the epoch ends, jobs under way are cancelled
+(`job_cancel`), and no more begin.
 """
 
 from __future__ import annotations
@@ -11,7 +12,8 @@ import pickle
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
+from functools import partial
 from typing import Any, NoReturn, TypeVar
 
 from msgspec.structs import replace
@@ -41,7 +43,9 @@ from airflow_logio.runtime.datasets.frame_windows import windows_of
 from airflow_logio.runtime.datasets.spark_effects import StoredEvent, store_frame
 from airflow_logio.runtime.driver.epoch_settings import EpochSettings
 from airflow_logio.runtime.driver.mailbox import Closed
+from airflow_logio.runtime.driver.side_by_side import SideBySide
 from airflow_logio.runtime.driver.spark_errors import shortened, store_fault
+from airflow_logio.runtime.driver.spark_session import jobs_for
 from airflow_logio.runtime.payloads import EpochPayloads
 from airflow_logio.runtime.payloads.dataset import Dataset
 from airflow_logio.runtime.payloads.task_files import AS_PUBLISHED
@@ -50,11 +54,14 @@ from airflow_logio.runtime.systems.call_watch import Call
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
+R = TypeVar("R")
 
 _NOT_SHIPPED = (
     ". What a function works with in tasks of Spark is sent to them: make locks, sessions, open files and connections inside "
     "of it, and hand in what they are made of"
 )
+PROBE = "probe of the payload store"
+"""What `logio status` says of a driver whose executors do not answer its first job."""
 RETRY_SECONDS = 1.0
 """Between two attempts of a job while the payload store is unavailable."""
 
@@ -75,6 +82,11 @@ class Evaluation:
         self._members = members
         self._payloads = payloads
         self._job_group = job_group
+        self._jobs_at_once = settings.pipeline.group_of(settings.group).jobs_at_once
+        self._beside: dict[str, SideBySide] = {}
+        """Name of a thread that brings events → those that evaluate for it."""
+        self._making = threading.Lock()
+        self._calling = threading.Lock()
         self._probing = threading.Lock()
         self._is_shared = False
         self._stopping = threading.Event()
@@ -87,11 +99,18 @@ class Evaluation:
         """Whether the events of an input port are evaluated."""
         return self._members[receiver.operator].mode is ExecutionMode.DATAFRAME
 
-    def event(self, receiver: Port, event: Event) -> Event:
-        """An event from the log, with what its receiver and the chain behind it make of it.
+    def events(
+        self, receiver: Port, waiting: Sequence[T], more: Callable[[T], Sequence[T]], unpacked: Callable[[T], Event]
+    ) -> Iterator[tuple[T, Event]]:
+        """Events from the log, in their order, each with what its receiver and the chain behind it make of it.
 
-        Raises `OperatorFailed`, `SparkLost`, `LogUnavailable`, `Closed`.
+        `unpacked` loads one, `more` has what has come behind one. Those behind an event are evaluated meanwhile, and
+        evaluated again if an error ends the iteration before their turn. Raises `OperatorFailed`, `SparkLost`,
+        `LogUnavailable`, `ExternalUnavailable`, `Closed`, and what `unpacked` raises, each at the turn of its event.
         """
+        return self._in_order(waiting, lambda one: self._event(receiver, unpacked(one)), more)
+
+    def _event(self, receiver: Port, event: Event) -> Event:
         if event.kind is not Kind.DATA:
             return event
         where = f"pipeline {self._settings.pipeline.name!r}, port {receiver}, event {event.event_id} of {event.sender}"
@@ -110,10 +129,10 @@ class Evaluation:
             then, writes = self._received(receiver, frame, f"{event.sender}.{event.event_id}", at)
             return Evaluated(dataset, schema_of(frame), then, writes)
 
-        return replace(event, payload=self._running(where, at, evaluated))
+        return replace(event, payload=self._evaluated(where, at, evaluated))
 
     def range(self, source: str, params: Mapping[str, Any], start: Any, end: Any, number: int) -> Evaluated:
-        """The event of a range, read action `number` of a source. Raises as `event`, and what the source raises."""
+        """The event of a range, read action `number` of a source. Raises as `events`, and what the source raises."""
         operator = self._members[source]
         assert isinstance(operator, RangeSource)
         at = FailurePoint(source, action=f"read action {number}")
@@ -131,7 +150,7 @@ class Evaluation:
         """What a job of Input Sets makes; `what` describes it. Waits while the payload store is unavailable: the limit of the
         call that this thread is in does not count that.
 
-        Raises as `event`, except `LogUnavailable`.
+        Raises as `events`, except `LogUnavailable`.
         """
         while True:
             try:
@@ -163,8 +182,13 @@ class Evaluation:
 
         return self._running("", at, stored)
 
-    def stored(self, source: str, number: int, event: StoredEvent) -> Evaluated:
-        """An event of the stored effect of read action `number`. Raises as `event`."""
+    def stored(
+        self, source: str, number: int, events: Sequence[StoredEvent]
+    ) -> Iterator[tuple[StoredEvent, Evaluated]]:
+        """The events of the stored effect of read action `number`, as `events`."""
+        return self._in_order(events, partial(self._stored, source, number))
+
+    def _stored(self, source: str, number: int, event: StoredEvent) -> Evaluated:
         port = Port(source, self._members[source].outputs[0])
         at = FailurePoint(source, action=f"read action {number}, event {event.number}")
         dataset = event.dataset if event.is_named else None
@@ -173,7 +197,7 @@ class Evaluation:
             frame = frame_of(self._settings.sessions.get(), event.dataset)
             return self._sent(port, frame, f"{number}-{event.number}", at, dataset)
 
-        return self._running("", at, evaluated)
+        return self._evaluated("", at, evaluated)
 
     def before_job(self) -> None:
         """Raises `Closed` if no more jobs are wanted; sets what nobody switches off, which a function may have changed."""
@@ -182,13 +206,63 @@ class Evaluation:
         for name, value in FRAMES_SAFETY.items():
             session.conf.set(name, value)
 
+    @contextmanager
+    def calling(self) -> Iterator[None]:
+        """Functions of authors that make DataFrames are called one at a time: what one does to the session on its way, such
+        as a view of some name, is not for another event."""
+        with self._calling:
+            yield
+
     # --- called by the main thread ------------------------------------------------------------------------------------
 
     def stop(self) -> None:
-        """Let no more jobs begin."""
+        """Let no more jobs begin, and nobody wait for those of `threads`."""
         self._stopping.set()
+        with self._making:
+            for beside in self._beside.values():
+                beside.stop()
+
+    def threads(self) -> list[threading.Thread]:
+        """Those that evaluate, after `stop`: to be joined."""
+        with self._making:
+            return [thread for beside in self._beside.values() for thread in beside.threads]
 
     # --- inside -------------------------------------------------------------------------------------------------------
+
+    def _in_order(
+        self, waiting: Sequence[T], evaluate: Callable[[T], R], *more: Callable[[T], Sequence[T]]
+    ) -> Iterator[tuple[T, R]]:
+        with closing(self._own_threads().begun(waiting, evaluate, self._at_once, *more)) as begun:
+            for one, result in begun:
+                yield one, self._in_turn(result)
+
+    def _own_threads(self) -> SideBySide:
+        name = threading.current_thread().name
+        with self._making:
+            self._check_wanted()
+            return self._beside.setdefault(name, SideBySide(name))
+
+    def _at_once(self) -> int:
+        """How many events are evaluated side by side. One while the payload store is unavailable: each of them would fail."""
+        if self._unavailable_since is not None or not self._settings.sessions.is_ready():
+            return 1
+        try:
+            return self._jobs_at_once or jobs_for(self._settings.sessions.get())
+        except Exception as error:  # the JVM is gone: who needs it says so
+            log.debug("Spark does not answer: %s", error)
+            return 1
+
+    def _in_turn(self, result: Callable[[], T]) -> T:
+        """What an evaluation has made or raised, now that everything before it has been handed on."""
+        try:
+            made = result()
+        except LogUnavailable as error:
+            self._unavailable(error)
+        except OperatorFailed as error:
+            error.is_first = not self._has_evaluated
+            raise
+        self._has_evaluated, self._unavailable_since = True, None
+        return made
 
     def _sent(
         self, sender: Port, frame: SparkFrame, number: str, at: FailurePoint, dataset: Dataset | None = None
@@ -252,7 +326,10 @@ class Evaluation:
     ) -> Mapping[str, SparkFrame]:
         connections = self._settings.connections
         try:
-            with connections.calls.call("frames", FailurePoint(receiver.operator, receiver.name, at.event_id)):
+            with (
+                self.calling(),
+                connections.calls.call("frames", FailurePoint(receiver.operator, receiver.name, at.event_id)),
+            ):
                 made = operator.frames(receiver.name, frame, connections.params)
             if len(made) > 1:
                 check_repeatable(made)
@@ -289,18 +366,21 @@ class Evaluation:
         )
 
     def _running(self, where: str, at: FailurePoint, evaluate: Callable[[], T], described: str = "") -> T:
+        return self._in_turn(lambda: self._evaluated(where, at, evaluate, described))
+
+    def _evaluated(self, where: str, at: FailurePoint, evaluate: Callable[[], T], described: str = "") -> T:
+        """What `evaluate` makes, its jobs those of this epoch, its errors told apart."""
         self._check_wanted()
         with self._blaming(where, at):
-            session = self._settings.sessions.get()
             what = described or where or f"source {at.operator!r}, {at.action}"
-            session.sparkContext.setJobGroup(self._job_group, f"{self._settings.group}: {what}", interruptOnCancel=True)
-            self._probe_once(session)
-            result = evaluate()
-        self._has_evaluated, self._unavailable_since = True, None
-        return result
+            session = self._settings.sessions.entered(self._job_group, f"{self._settings.group}: {what}")
+            self._probe_once(session, at)
+            return evaluate()
 
-    def _probe_once(self, session: Any) -> None:
-        with self._probing:
+    def _probe_once(self, session: Any, at: FailurePoint) -> None:
+        if self._is_shared:
+            return
+        with self._settings.connections.calls.call(PROBE, at, limited=False), self._probing:
             if not self._is_shared:
                 probe(session, self._payloads)
                 self._is_shared = True
@@ -309,40 +389,36 @@ class Evaluation:
     def _blaming(self, where: str, at: FailurePoint) -> Iterator[None]:
         try:
             yield
-        except LogUnavailable as error:
-            self._unavailable(error)
-        except (LogioError, Closed) as error:
-            if isinstance(error, OperatorFailed):
-                raise OperatorFailed(
-                    str(error), error.at or at, place=where, is_first=not self._has_evaluated
-                ) from error
+        except OperatorFailed as error:
+            raise OperatorFailed(str(error), error.at or at, place=where) from error
+        except (LogioError, Closed):
             raise
         except Exception as error:
             self._check_wanted()  # a job that was cancelled is nobody's failure
             if self._settings.sessions.is_lost(error):
                 raise SparkLost(f"Spark ended while it evaluated {where or at.operator}: {shortened(error)}") from error
             if fault := store_fault(error):
-                self._unavailable(LogUnavailable(f"{self._payloads}: {fault}, told by a task of Spark"), error)
+                raise LogUnavailable(f"{self._payloads}: {fault}, told by a task of Spark") from error
             self._fail(error, where, at)
 
-    def _unavailable(self, error: LogUnavailable, cause: Exception | None = None) -> NoReturn:
+    def _unavailable(self, error: LogUnavailable) -> NoReturn:
         """The payload store is unavailable, which only these threads notice: said, and for `replay_seconds` only."""
         self._unavailable_since = self._unavailable_since or time.monotonic()
         waited, limit = time.monotonic() - self._unavailable_since, self._settings.connections.replay_seconds
         if waited < limit:
             log.warning("%s; evaluated again", error)
-            raise error from cause
+            raise error
         raise ExternalUnavailable(
             f"{error}. That has lasted for {waited:.0f} s. What is to be done stays in the log: when there is room, or the "
             "store is back, `logio retry` resumes it"
-        ) from (cause or error)
+        ) from error
 
     def _fail(self, error: Exception, where: str, at: FailurePoint) -> NoReturn:
         cause = str(error) if isinstance(error, OperatorFailed) else f"{type(error).__name__}: {shortened(error)}"
         if isinstance(error, pickle.PicklingError):
             cause += _NOT_SHIPPED
         cause += authored_frames(error)
-        raise OperatorFailed(cause, at, place=where, is_first=not self._has_evaluated) from error
+        raise OperatorFailed(cause, at, place=where) from error
 
     def _check_wanted(self) -> None:
         if self._stopping.is_set():

@@ -56,7 +56,9 @@ class FrameJobs(JobRunner[FrameWindowOperator]):
         """Place of an Input Set → its Output Set, where that has records."""
         session = self._sessions.get()
         reads = {name: lookup(session, table) for name, table in tables.items()}
-        result = self._operator.run_on(self._frames(session, sets), reads, self._connections.params)
+        frames = self._frames(session, sets)
+        with self._evaluation.calling():
+            result = self._operator.run_on(frames, reads, self._connections.params)
         where = [f"the Output Set of Input Set {one.inset_id!r} of operator {self._name!r}" for one in sets]
         self._evaluation.before_job()
         self._jobs += 1

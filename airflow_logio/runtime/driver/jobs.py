@@ -181,9 +181,8 @@ class TableJobs(JobRunner[BatchGenerator]):
         tagged = self._operator.tagged(sets)
         effects = self._read(tagged)
         crash_here(CrashPoint.BEFORE_JOB)
-        session = self._sessions.get()
         where = f"operator {self._name!r}, {len(sets)} Input Sets from {sets[0].inset_id!r}"
-        session.sparkContext.setJobGroup(self._job_group, where, interruptOnCancel=True)
+        session = self._sessions.entered(self._job_group, where)
         frames = {name: lookup(session, effect) for name, (effect, _) in effects.items()}
         frame = session.createDataFrame(tagged).coalesce(partitions_for(session))
         result = self._operator.run_with(frame, frames, self._connections.params).toArrow()

@@ -8,10 +8,11 @@ holds no operator up.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Protocol
 
+from airflow_logio.errors import LogUnavailable
 from airflow_logio.protocol.group import GroupProtocol
 from airflow_logio.protocol.ports import PortOrder
 from airflow_logio.protocol.recovery import LoggedEvent
@@ -22,7 +23,11 @@ EVENTS_PER_ROUND = 64
 Fetch = Callable[[Port, int], Sequence[LoggedEvent]]
 """(receiver port, last event_id taken) → the next events in the log, few or none."""
 
-HandOver = Callable[[Port, LoggedEvent], None]
+More = Callable[[LoggedEvent], Sequence[LoggedEvent]]
+"""The last event that is known → what may be handed over behind it, by now."""
+
+HandOver = Callable[[Port, Sequence[LoggedEvent], More], Iterator[LoggedEvent]]
+"""(receiver port, events in their order) → each of them, once it has been handed over, and perhaps more."""
 
 
 class Lane(Protocol):
@@ -54,11 +59,26 @@ class OnePort:
 
     def pull(self, fetch: Fetch, hand_over: HandOver) -> bool:
         events = fetch(self._port, self._mark)
-        for logged in events:
-            hand_over(self._port, logged)
+        for logged in hand_over(self._port, events, self._more(fetch, len(events))):
             self._mark = logged.event.event_id
             self._ended = logged.event.kind is Kind.END
         return bool(events)
+
+    def _more(self, fetch: Fetch, known: int) -> More:
+        """What comes while a round lasts, which has so many events. An outage of the log is none of theirs."""
+
+        def more(last: LoggedEvent) -> Sequence[LoggedEvent]:
+            nonlocal known
+            if known >= EVENTS_PER_ROUND or last.event.kind is Kind.END:
+                return ()
+            try:
+                found = fetch(self._port, last.event.event_id)
+            except LogUnavailable:
+                return ()
+            known += len(found)
+            return found
+
+        return more
 
     def has_ended(self) -> bool:
         return self._ended
@@ -84,12 +104,12 @@ class InTurn:
     def pull(self, fetch: Fetch, hand_over: HandOver) -> bool:
         taken = 0
         for port, logged in islice(iter(lambda: self._next(fetch), None), EVENTS_PER_ROUND):
-            hand_over(Port(self._operator, port), logged)
-            self._fetched[port].popleft()  # only now: handing over may fail, and is tried again
-            self._marks[port] = logged.event.event_id
-            if logged.event.kind is Kind.END:
-                self._ended.add(port)
-            taken += 1
+            for _ in hand_over(Port(self._operator, port), [logged], lambda _: ()):
+                self._fetched[port].popleft()  # only now: handing over may fail, and is tried again
+                self._marks[port] = logged.event.event_id
+                if logged.event.kind is Kind.END:
+                    self._ended.add(port)
+                taken += 1
         return taken > 0
 
     def has_ended(self) -> bool:

@@ -149,10 +149,12 @@ class SourceReader:
         )
         for thread in threads:
             thread.join(max(0.0, deadline - time.monotonic()))
-        if not any(thread.is_alive() for thread in threads):
+        blocked = next((thread for thread in threads if thread.is_alive()), None)
+        if blocked is None:
             return None
-        log.warning("source %s: a read that does not answer is abandoned", self._name)
-        return self._point()
+        call = self._connections.calls.of(blocked)
+        log.warning("source %s: %s does not answer, and is abandoned", self._name, call or blocked.name)
+        return self._point() if call is None else call.point
 
     # --- the threads --------------------------------------------------------------------------------------------------
 
@@ -293,9 +295,9 @@ class SourceReader:
             self._bring(stored_batches(payloads, where, ref, self._offset))
             return
         assert self._evaluation is not None
-        for event in stored_events(payloads, where, ref, self._offset):
+        events = list(stored_events(payloads, where, ref, self._offset))
+        for event, payload in self._evaluation.stored(self._name, action_id, events):
             self._check_wanted()
-            payload = self._evaluation.stored(self._name, action_id, event)
             records = event.next_offset - event.first
             self._mailbox.put_input(ReadFrame(self._name, payload, records, event.next_offset, event.about), 0)
             self._offset = event.next_offset
@@ -363,7 +365,9 @@ class SourceReader:
         if ref is None:
             raise OperatorFailed(f"source {self._name!r} knows no store of read action {used_up.action_id}")
         crash_here(CrashPoint.BEFORE_DROP)
-        self._store().remove([ref])
+        point = FailurePoint(self._name, action=f"discarding the stored effect of read action {used_up.action_id}")
+        with self._connections.calls.call("remove", point, limited=False):
+            self._store().remove([ref])
         crash_here(CrashPoint.AFTER_DROP)
         self._mailbox.put(Discarded(self._name, used_up.action_id))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 
 MOST_LINES = 12
 _OF_STORES = (
@@ -28,6 +29,22 @@ def store_fault(error: BaseException) -> str | None:
     text = str(error)
     found = (number for number in _OF_STORES if f"[Errno {number}]" in text or f"({os.strerror(number)})" in text)
     return next((os.strerror(number) for number in found), None)
+
+
+_OF_EXECUTORS = re.compile(
+    r"ExecutorLostFailure|FetchFailed|MetadataFetchFailed|Python worker (?:exited unexpectedly|failed to connect back)"
+    r"|\b(?:java\.net\.\w*(?:Connect|Socket|UnknownHost|NoRouteToHost)\w*Exception|java\.io\.EOFException)\b"
+    r"|\bConnection(?:Refused|Reset|Aborted)?Error\b|\bBrokenPipeError\b|\bTimeoutError\b"
+    r"|Connection (?:refused|reset by peer)|\bJob \d+ cancelled\b"
+)
+"""What Spark says of a job whose executors, or connections, were lost; or that somebody has cancelled."""
+
+
+def lost_on_the_way(error: BaseException) -> str | None:
+    """What a job has lost that is there again later: executors, their processes or connections; None if it has failed for
+    another reason. In Spark's words, because it has nothing else."""
+    found = _OF_EXECUTORS.search(str(error))
+    return None if found is None else found[0].strip()
 
 
 def shortened(error: BaseException) -> str:

@@ -6,6 +6,7 @@ Imported before anything else in a driver, so that it imports little.
 from __future__ import annotations
 
 import logging
+import re
 import threading
 import time
 from typing import Any
@@ -16,6 +17,10 @@ BROADCAST_BYTES = 32 * 2**20
 """Effects of declared reads up to this size are broadcast: Spark cannot know the size of an Arrow table."""
 
 WARM_UP_ROWS = 2_000
+HEAP_PER_JOB = 256 * 2**20
+"""Bytes of the driver's heap for a job: its plans, and what it broadcasts."""
+MOST_JOBS = 8
+"""More of them wait for the driver, which plans them."""
 
 
 class SparkSessions:
@@ -54,6 +59,17 @@ class SparkSessions:
         if self._error is not None:
             raise self._error
         return self._session
+
+    def entered(self, job_group: str, description: str) -> Any:
+        """The session, for jobs that this thread starts: those of a job group, in the fair pool that has the thread's name.
+
+        Where the scheduler is not FAIR, pools mean nothing.
+        """
+        session = self.get()
+        context = session.sparkContext
+        context.setJobGroup(job_group, description, interruptOnCancel=True)
+        context.setLocalProperty("spark.scheduler.pool", threading.current_thread().name)
+        return session
 
     def is_ready(self) -> bool:
         return self._session is not None
@@ -117,6 +133,20 @@ def lookup(session: Any, effect: Any) -> Any:
 
     frame = session.createDataFrame(effect)
     return F.broadcast(frame) if effect.nbytes <= BROADCAST_BYTES else frame
+
+
+def jobs_for(session: Any) -> int:
+    """How many events are evaluated side by side where nobody has said it (ADR-92): a job for two cores, and for each
+    `HEAP_PER_JOB` of the driver's memory, at most `MOST_JOBS`."""
+    context = session.sparkContext
+    heap = _bytes(context.getConf().get("spark.driver.memory", "1g"))
+    return max(1, min(int(context.defaultParallelism) // 2, heap // HEAP_PER_JOB, MOST_JOBS))
+
+
+def _bytes(memory: str) -> int:
+    """An amount of memory as Spark reads it: mebibytes where there is no unit. 0 for one that is none."""
+    match = re.fullmatch(r"\s*(\d+)\s*([kmgt]?)b?\s*", memory.lower())
+    return 0 if match is None else int(match[1]) * 1024 ** (" kmgt".index(match[2] or "m"))
 
 
 def partitions_for(session: Any) -> int:

@@ -12,12 +12,12 @@ import pyarrow as pa
 from airflow_logio.dataflow.action_writers import ActionWriter
 from airflow_logio.dataflow.dataset_writer import DatasetWriter
 from airflow_logio.dataflow.table_writer import TableWriter
-from airflow_logio.errors import ConfigurationError, ExternalUnavailable, SparkLost
+from airflow_logio.errors import ConfigurationError, ExternalUnavailable, OperatorFailed, SparkLost
 from airflow_logio.protocol.warehouse_rules import Owner
 from airflow_logio.runtime.datasets.placing import Copies
 from airflow_logio.runtime.datasets.publishing import DatasetTarget, copied_by_spark
 from airflow_logio.runtime.datasets.table_staging import StagingTarget
-from airflow_logio.runtime.driver.spark_errors import shortened
+from airflow_logio.runtime.driver.spark_errors import lost_on_the_way, shortened, store_fault
 from airflow_logio.runtime.driver.spark_session import SparkSessions
 from airflow_logio.runtime.payloads import EpochPayloads
 from airflow_logio.runtime.payloads.bodies import Bodies
@@ -63,7 +63,7 @@ class Executors:
     def _copied(self, description: str, copies: Copies) -> None:
         """`copied_by_spark`, its errors told apart. Raises `SparkLost`, `OSError`, and what the job raises."""
         try:
-            copied_by_spark(self.sessions.get(), self.job_group, description, copies)
+            copied_by_spark(self.sessions.entered(self.job_group, description), description, copies)
         except OSError:
             raise
         except Exception as error:
@@ -74,12 +74,12 @@ class Executors:
     def _run(self, description: str, job: Callable[[Any], pa.Table]) -> pa.Table:
         """Run a job.
 
-        Raises `SparkLost`; `ConfigurationError` if executors cannot run its code; `ExternalUnavailable` for any other end.
+        Raises `SparkLost`; `ExternalUnavailable` if executors, connections or a file system are unavailable;
+        `ConfigurationError` if executors cannot run its code; `OperatorFailed` for any other end, which would be the same
+        again.
         """
-        session = self.sessions.get()
         try:
-            session.sparkContext.setJobGroup(self.job_group, description, interruptOnCancel=True)
-            return job(session)
+            return job(self.sessions.entered(self.job_group, description))
         except Exception as error:
             if self.sessions.is_lost(error):
                 raise SparkLost(f"Spark ended at {description}: {shortened(error)}") from error
@@ -88,4 +88,6 @@ class Executors:
                     f"{description}: executors cannot load the table: {shortened(error)}. They need psycopg2 and SQLAlchemy "
                     "as the driver has them, and a writer without locks, sessions or open files in it"
                 ) from error
-            raise ExternalUnavailable(f"{description}: the job has failed: {shortened(error)}") from error
+            if found := store_fault(error) or lost_on_the_way(error):
+                raise ExternalUnavailable(f"{description}: {found}, told by Spark: {shortened(error)}") from error
+            raise OperatorFailed(f"{description}: the job has failed: {shortened(error)}") from error

@@ -62,6 +62,8 @@ BATCH_CONF: Mapping[str, str] = {
 FRAMES_CONF: Mapping[str, str] = {
     # Plans of DataFrames are large ones: what Spark learns between stages is worth more than planning again costs.
     "spark.sql.adaptive.enabled": "true",
+    # Jobs of several events run side by side, and beside those of windows and writers (ADR-92).
+    "spark.scheduler.mode": "FAIR",
 }
 """More defaults, of drivers that evaluate chains of DataFrames."""
 

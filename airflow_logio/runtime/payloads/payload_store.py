@@ -347,4 +347,5 @@ class EpochPayloads:
         self._patiently("removing payloads", lambda: self._payloads.remove(removed))
 
     def _patiently(self, what: str, action: Callable[[], T]) -> T:
-        return Patience().call(what, action, still_wanted=lambda: not self._stopping.is_set())
+        patience = Patience(waits_for=f"the {self}")
+        return patience.call(what, action, still_wanted=lambda: not self._stopping.is_set())

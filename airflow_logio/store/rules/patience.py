@@ -1,4 +1,5 @@
-"""Waiting for a log database that is unavailable (hole H10): bounded retries with back-off, then the last error."""
+"""Waiting for a log database, or a payload store, that is unavailable (hole H10): bounded retries with back-off, then the
+last error."""
 
 from __future__ import annotations
 
@@ -23,6 +24,8 @@ class Patience:
     total_seconds: float = 900.0
     first_wait_seconds: float = 0.05
     longest_wait_seconds: float = 2.0
+    waits_for: str = "the log database"
+    """What is said to be unavailable meanwhile."""
 
     def call(self, what: str, action: Callable[[], T], *, still_wanted: Callable[[], bool] = lambda: True) -> T:
         """Run `action` until it does not raise `LogUnavailable`. When patience or interest ends, raise the last
@@ -33,13 +36,15 @@ class Patience:
             wait=tenacity.wait_exponential(self.first_wait_seconds, self.longest_wait_seconds)
             + tenacity.wait_random(0, self.first_wait_seconds),
             stop=lambda state: not still_wanted() or patience_ends(state),
-            before_sleep=lambda state: _report(what, state),
+            before_sleep=self._reporting(what),
             reraise=True,
         )
         return retrying(action)
 
+    def _reporting(self, what: str) -> Callable[[tenacity.RetryCallState], None]:
+        def report(state: tenacity.RetryCallState) -> None:
+            error = state.outcome.exception() if state.outcome else None
+            if state.attempt_number in (1, 10) or state.attempt_number % 30 == 0:
+                log.warning("%s: waiting for %s (attempt %d): %s", what, self.waits_for, state.attempt_number, error)
 
-def _report(what: str, state: tenacity.RetryCallState) -> None:
-    error = state.outcome.exception() if state.outcome else None
-    if state.attempt_number in (1, 10) or state.attempt_number % 30 == 0:
-        log.warning("%s: waiting for the log database (attempt %d): %s", what, state.attempt_number, error)
+        return report

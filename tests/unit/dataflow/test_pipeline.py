@@ -201,6 +201,9 @@ EAGER: list[tuple[Change, str]] = [
     (lambda p: p.group("g"), "group 'g' has no operators"),
     (lambda p: p.group("g", "same", spark={"driver.memory": "1g"}), "Did you mean 'spark.driver.memory'?"),
     (lambda p: p.group("g", "same", spark={"spark.cores": 1}), "write it as a string"),  # type: ignore[dict-item]
+    (lambda p: p.group("g", "same", jobs_at_once=0), "group 'g': jobs_at_once is 0; give a number from 1 to 64"),
+    (lambda p: p.group("g", "same", jobs_at_once=True), "jobs_at_once is True; give a number"),
+    (lambda p: p.group("g", "same", jobs_at_once=4), "group 'g' has jobs_at_once, and no operator of mode 'dataframe'"),
     # lineage
     (lambda p: p.lineage("read.out", "same.ot"), "lineage scope names port 'same.ot', but 'same' has only 'out'"),
     (lambda p: p.lineage("read.out", "smae.out"), "Did you mean 'same.out'?"),

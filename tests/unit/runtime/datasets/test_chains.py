@@ -217,6 +217,7 @@ class Work:
         self.pipeline = Pipeline("work", params={"orders": str}, connections=["lake", "warehouse"])
         self.raw = self.pipeline.source("raw", source or FolderSource("{orders}"))
         self.stop, self.drain = threading.Event(), threading.Event()
+        self.jobs_at_once: int | None = None
         self.calls = CallWatch()
         self.store = MemoryLogStore()
         self.driver: Driver | None = None
@@ -230,7 +231,7 @@ class Work:
         """Whether the group of the source and these has finished; raises what ends it. Asked again, it is recovered."""
         params = {"orders": str(self.orders)}
         if self.driver is None:
-            self.pipeline.group("all", self.raw, *operators)
+            self.pipeline.group("all", self.raw, *operators, jobs_at_once=self.jobs_at_once)
             self.pipeline.freeze()
             asked = replace(
                 spec("all", budget=RecoveryBudget(50)),

@@ -302,3 +302,14 @@ def test_rows_that_belong_to_no_input_set_of_the_job_are_refused(
 def test_no_rows_are_no_datasets(spark: Any, epoch: EpochPayloads) -> None:
     nothing = spark.sql("SELECT id AS inset_id, id FROM range(0)")
     assert dataset_jobs.materialized_sets(epoch, ["a", "b"], "datasets/op.out/1", nothing) == {}
+
+
+def test_files_that_have_two_names_stay_with_their_event(spark: Any, epoch: EpochPayloads) -> None:
+    """Names are equal where one is a hard link of the other, in another folder."""
+    first = dataset_jobs.materialized(epoch, "event 1", "d/1", spark.range(0, 5, 1, 2))
+    second = epoch.own("event 2", "d/2", first)
+    other = dataset_jobs.materialized(epoch, "event 3", "d/3", spark.range(5, 9, 1, 1))
+    held = [[DatasetPart(first), DatasetPart(other)], [DatasetPart(second)]]
+    frame = frame_of_sets(spark, EveryEvents(2), ["0", "1"], held, (), first.manifest.schema)
+    rows = sorted((row["inset_id"], row["id"]) for row in frame.collect())
+    assert rows == [(0, number) for number in range(9)] + [(1, number) for number in range(5)]

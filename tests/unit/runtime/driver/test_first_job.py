@@ -122,3 +122,26 @@ def test_a_session_that_cannot_be_made_is_an_error_for_everybody(
 
 def test_a_group_needs_spark_if_one_of_its_operators_runs_in_jobs() -> None:
     assert [group for group in sales.groups if needs_spark(sales, group)] == ["hourly"]
+
+
+@pytest.mark.parametrize(
+    ("cores", "memory", "jobs"),
+    [
+        (1, "8g", 1),
+        (2, "8g", 1),
+        (8, "8g", 4),
+        (400, "8g", 8),
+        (400, "512m", 2),
+        (400, "512", 2),
+        (400, "1048576k", 4),
+        (400, None, 4),
+        (400, "128m", 1),
+        (400, "much", 1),
+    ],
+)
+def test_events_side_by_side_are_bounded_by_cores_and_by_the_drivers_memory(
+    cores: int, memory: str | None, jobs: int
+) -> None:
+    conf = SimpleNamespace(get=lambda name, default: default if memory is None else memory)
+    context = SimpleNamespace(defaultParallelism=cores, getConf=lambda: conf)
+    assert spark_session.jobs_for(SimpleNamespace(sparkContext=context)) == jobs

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 import pytest
@@ -14,7 +14,7 @@ from airflow_logio.protocol.group import GroupProtocol
 from airflow_logio.protocol.ports import PortOrder
 from airflow_logio.protocol.recovery import LoggedEvent
 from airflow_logio.protocol.values import Kind, Port
-from airflow_logio.runtime.driver.lanes import EVENTS_PER_ROUND, InTurn, Lane, OnePort, lanes_of
+from airflow_logio.runtime.driver.lanes import EVENTS_PER_ROUND, InTurn, Lane, More, OnePort, lanes_of
 from tests.support.logics import EachEvent, end, fed, operator
 
 AT_ONCE = 3
@@ -38,8 +38,10 @@ class Log:
         self.fetched.append((receiver.name, after))
         return self.sent.get(receiver, [])[after : after + AT_ONCE]
 
-    def hand_over(self, receiver: Port, logged: LoggedEvent) -> None:
-        self.taken.append((receiver.name, logged.event.event_id))
+    def hand_over(self, receiver: Port, logged: Sequence[LoggedEvent], _more: More) -> Iterator[LoggedEvent]:
+        for one in logged:
+            self.taken.append((receiver.name, one.event.event_id))
+            yield one
 
     def pull(self, lane: Lane) -> bool:
         return lane.pull(self.fetch, self.hand_over)
@@ -56,6 +58,33 @@ def test_a_port_alone_is_read_from_its_mark_to_its_end() -> None:
     log.send("in", ends=True)
     assert log.pull(lane)
     assert lane.has_ended()
+
+
+def test_what_comes_while_a_round_lasts_belongs_to_it_up_to_the_size_of_a_round() -> None:
+    """For who has room for more before the first one is handed over; an outage of the log ends nothing."""
+    log, lane = Log(), OnePort(Port("op", "in"), mark=0)
+    log.send("in")
+    outages = [True]
+
+    def fetch(receiver: Port, after: int) -> Sequence[LoggedEvent]:
+        if after == 4 and outages:
+            outages.clear()
+            raise LogUnavailable("away")
+        return log.fetch(receiver, after)
+
+    def asking(receiver: Port, logged: Sequence[LoggedEvent], more: More) -> Iterator[LoggedEvent]:
+        waiting = list(logged)
+        while len(waiting) < EVENTS_PER_ROUND:
+            for _ in range(AT_ONCE):
+                log.send("in")
+            waiting += more(waiting[-1])
+        assert not more(waiting[-1])
+        yield from log.hand_over(receiver, waiting, more)
+
+    assert lane.pull(fetch, asking)
+    taken = [number for _, number in log.taken]
+    assert taken == list(range(1, len(taken) + 1)) and EVENTS_PER_ROUND <= len(taken) < EVENTS_PER_ROUND + AT_ONCE
+    assert not outages
 
 
 def test_events_that_are_not_due_are_neither_handed_over_nor_fetched() -> None:
@@ -92,7 +121,7 @@ def test_what_a_lane_wants_is_what_it_fetches_first() -> None:
     assert InTurn("op", PortOrder("a"), {"a": 2}, {"a"}).wanted() is None
 
 
-def _refuse(_receiver: Port, _logged: LoggedEvent) -> None:
+def _refuse(_receiver: Port, _logged: Sequence[LoggedEvent], _more: More) -> Iterator[LoggedEvent]:
     raise LogUnavailable("the payload store does not answer")
 
 
@@ -136,10 +165,11 @@ def test_an_event_that_could_not_be_handed_over_is_the_next_one(lane: Lane) -> N
     for port in "aaab":
         log.send(port)
 
-    def refuse_the_second(receiver: Port, logged: LoggedEvent) -> None:
-        if logged.event.event_id == 2:
-            raise LogUnavailable("the payload store does not answer")
-        log.hand_over(receiver, logged)
+    def refuse_the_second(receiver: Port, logged: Sequence[LoggedEvent], more: More) -> Iterator[LoggedEvent]:
+        for one in logged:
+            if one.event.event_id == 2:
+                raise LogUnavailable("the payload store does not answer")
+            yield from log.hand_over(receiver, [one], more)
 
     for _ in range(2):
         with pytest.raises(LogUnavailable):

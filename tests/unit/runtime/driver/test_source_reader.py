@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -441,3 +441,31 @@ def test_offsets_are_kept_as_the_log_gives_them_back_or_refused() -> None:
 
     with pytest.raises(OperatorFailed, match=r"latest\(\) returned .*, and offsets are JSON values"):
         Objects().action({})
+
+
+class Stuck(Payloads):
+    """Nothing can be removed before the test ends."""
+
+    def __init__(self, root: str) -> None:
+        super().__init__(root)
+        self.asked, self.released = threading.Event(), threading.Event()
+
+    def remove(self, refs: Iterable[str]) -> None:
+        self.asked.set()
+        self.released.wait(20)
+
+
+def test_a_store_that_cannot_be_discarded_holds_nobody_up_for_ever(start: Any, tmp_path: Path) -> None:
+    """Neither the end of the epoch, nor that of the process."""
+    stuck = Stuck(str(tmp_path))
+    harness = start(Scripted([3]), stuck.epoch("run", "g", 1, 0))
+    harness.reader.ask(ReadOrder("s", 1, {"part": 0}))
+    harness.take(4)
+    harness.reader.ask(DiscardOrder("s", 1))
+    assert stuck.asked.wait(10)
+    harness.mailbox.close()
+    began = time.monotonic()
+    blocked = harness.reader.stop(patience=0.2)
+    assert time.monotonic() - began < 5
+    assert str(blocked) == "discarding the stored effect of read action 1 of operator 's'"
+    stuck.released.set()

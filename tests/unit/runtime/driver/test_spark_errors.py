@@ -7,7 +7,7 @@ import os
 
 import pytest
 
-from airflow_logio.runtime.driver.spark_errors import store_fault
+from airflow_logio.runtime.driver.spark_errors import lost_on_the_way, store_fault
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO, errno.ESTALE, errno.EROFS, errno.EDQUOT])
@@ -24,3 +24,34 @@ def test_what_python_and_the_jvm_say_of_a_file_system_is_recognized(number: int)
 )
 def test_other_failures_are_not(text: str) -> None:
     assert store_fault(Exception(text)) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "lost"),
+    [
+        (
+            "Job aborted due to stage failure: Task 0 in stage 1.0 failed 4 times, most recent failure: Lost task 0.3 in "
+            "stage 1.0 (TID 3) (host executor 1): ExecutorLostFailure (executor 1 exited caused by one of the running tasks)",
+            "ExecutorLostFailure",
+        ),
+        (
+            "org.apache.spark.SparkException: Python worker exited unexpectedly (crashed)",
+            "Python worker exited unexpectedly",
+        ),
+        ("Task 3 failed: FetchFailed(BlockManagerId(1, host, 7337, None), shuffleId=2", "FetchFailed"),
+        (
+            "PythonException: Traceback ...\nConnectionRefusedError: [Errno 111] Connection refused",
+            "ConnectionRefusedError",
+        ),
+        ("java.net.SocketException: Broken pipe", "java.net.SocketException"),
+        ("[SPARK_JOB_CANCELLED] Job 7 cancelled part of cancelled job group logio run g 1 0", "Job 7 cancelled"),
+        (
+            "Task 0 failed 1 times: Lost task 0.0 in stage 1.0: ValueError: the order was cancelled because of rain",
+            None,
+        ),
+        ("OSError: [Errno 13] Permission denied", None),
+        ("java.lang.ArithmeticException: divide by zero", None),
+    ],
+)
+def test_what_is_lost_on_the_way_is_told_from_what_would_fail_again(text: str, lost: str | None) -> None:
+    assert lost_on_the_way(Exception(text)) == lost

@@ -349,3 +349,18 @@ def test_the_log_forgets_a_payload_and_then_it_is_removed(log_store: LogStore, p
     assert refs == [str(ref)]
     payloads.remove(refs)
     assert payloads.find(run.uid) == []
+
+
+def test_whoever_waits_for_the_payload_store_says_so(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Not that the log is unavailable."""
+    epoch = Payloads(str(tmp_path)).epoch("run", "g", 1, 0)
+    reference = epoch.store("effects/s/1", BODY)
+    (tmp_path / reference.path).unlink()
+    (tmp_path / reference.path).mkdir()  # which nobody can read as a file
+    stopping = threading.Timer(0.2, epoch.stop)
+    stopping.start()
+    with pytest.raises(LogUnavailable, match=f"^payload store {tmp_path}: IsADirectoryError"):
+        epoch.load("event 1", str(reference))
+    stopping.join()
+    assert f"loading the payload of event 1: waiting for the payload store {tmp_path} (attempt 1)" in caplog.text
+    assert "log database" not in caplog.text
