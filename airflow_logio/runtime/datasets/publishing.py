@@ -12,19 +12,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import msgspec
-
 from airflow_logio.crash import CrashPoint, crash_here
 from airflow_logio.dataflow.dataset_writer import DatasetWriter
 from airflow_logio.dataflow.write_actions import WriteAction
 from airflow_logio.errors import ConfigurationError, ExternalUnavailable, LogInconsistent, LogUnavailable
+from airflow_logio.runtime.datasets.publications import RECEIPTS, Publication
 from airflow_logio.runtime.payloads import task_files
 from airflow_logio.runtime.payloads.dataset import Dataset
 from airflow_logio.runtime.payloads.local import make_durable
 from airflow_logio.runtime.payloads.roots import is_local, local_path
 
-RECEIPTS = "_logio"
-"""The folder of receipts. Readers of Parquet folders pass over names that begin so."""
 _WRONG = frozenset(
     {
         errno.ENOENT,
@@ -107,24 +104,20 @@ class DatasetTarget:
             raise LogInconsistent(f"{where} has no dataset in the log")
         dataset = self._dataset(where, action.dataset)
         folder = os.path.join(place.base, self._writer.folder)
-        stem = f"{action.run_uid}.{action.operator}.{action.number:012d}"
-        targets = [
-            os.path.join(folder, *file.partition, f"{stem}.{index:05d}.parquet")
-            for index, file in enumerate(dataset.manifest.files)
-        ]
+        plan = Publication(action.run_uid, action.operator, action.number, action.token, dataset.manifest)
+        targets = [os.path.join(folder, name) for name in plan.names()]
         for needed in {os.path.join(folder, RECEIPTS), *map(os.path.dirname, targets)}:
-            self._prepare(place, needed, action)
+            self._prepare(place, needed, plan)
         copies = [
-            Copy(source, target, file.size, _hidden(os.path.basename(target), action.token))
+            Copy(source, target, file.size, plan.hidden(os.path.basename(target)))
             for source, target, file in zip(dataset.paths(), targets, dataset.manifest.files, strict=True)
         ]
         if copies:
             self._copy(where, copies)
             self._check(copies)
         crash_here(CrashPoint.IN_PUBLICATION)
-        name = f"{stem}.json"
-        receipts = os.path.join(folder, RECEIPTS)
-        _put(receipts, name, _hidden(name, action.token), _receipt(folder, action, dataset, targets))
+        name = f"{plan.stem}.json"
+        _put(os.path.join(folder, RECEIPTS), name, plan.hidden(name), plan.receipt())
 
     def _check(self, copies: Copies) -> None:
         """Raises `ConfigurationError` for a file that an executor has copied to where the driver does not see it."""
@@ -136,17 +129,13 @@ class DatasetTarget:
                 )
 
     @staticmethod
-    def _prepare(place: Place, folder: str, action: WriteAction) -> None:
-        """A folder that is there, and free of what drivers that were replaced have left half-written.
-
-        What a driver with a higher token is writing stays: this one is the replaced one then.
-        """
+    def _prepare(place: Place, folder: str, plan: Publication) -> None:
+        """A folder that is there, and free of what drivers that were replaced have left half-written."""
         if folder in place.prepared:
             return
         make_durable(Path(folder), mode=0o777)
-        hidden = f".{action.run_uid}.{action.operator}."
         for name in os.listdir(folder):
-            if name.startswith(hidden) and _token(name) < action.token:
+            if plan.is_left_over(name):
                 with contextlib.suppress(FileNotFoundError):
                     os.unlink(os.path.join(folder, name))
         place.prepared.add(folder)
@@ -162,33 +151,6 @@ def copied_by_spark(session: Any, job_group: str, description: str, copies: Copi
     done = frame.mapInArrow(task_files.copied, task_files.COPIED).toArrow()
     if done.num_rows != len(copies):
         raise OSError(f"{description}: {done.num_rows:,} of {len(copies):,} files were copied")
-
-
-def _receipt(folder: str, action: WriteAction, dataset: Dataset, targets: Sequence[str]) -> bytes:
-    return msgspec.json.encode(
-        {
-            "run": action.run_uid,
-            "operator": action.operator,
-            "number": action.number,
-            "schema": msgspec.json.decode(dataset.manifest.schema),
-            "files": [
-                {"path": os.path.relpath(target, folder), "bytes": file.size, "records": file.records}
-                for target, file in zip(targets, dataset.manifest.files, strict=True)
-            ],
-        }
-    )
-
-
-def _hidden(name: str, token: int) -> str:
-    """What the names begin with under which a driver with that token writes a file."""
-    return f".{name}.{token:x}."
-
-
-def _token(hidden: str) -> int:
-    """That of the driver whose file it is; -1 if the name does not tell."""
-    with contextlib.suppress(ValueError, IndexError):
-        return int(hidden.rsplit(".", 2)[-2], 16)
-    return -1
 
 
 def _put(folder: str, name: str, beginning: str, data: bytes) -> None:

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping
+from copy import deepcopy
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from airflow_logio.protocol import effects as fx
@@ -23,22 +25,26 @@ from airflow_logio.protocol.values import Event, Kind, Port
 from airflow_logio.runtime.driver.garbage import COLLECT_SECONDS, Collection
 from airflow_logio.runtime.systems.connections import WriterIdentity
 from airflow_logio.store.records import Claim, Collected, DriverIdentity, FenceRow
+from airflow_logio.testing.simulator.driver.evaluating import Evaluating, finished
 from airflow_logio.testing.simulator.driver.held_up import HeldUp
 from airflow_logio.testing.simulator.driver.options import Option, options_of, sites_of
 from airflow_logio.testing.simulator.driver.source_readers import Reading
 from airflow_logio.testing.simulator.driver.threads import Job, SimulatedWriters, serialized
 from airflow_logio.testing.simulator.log_port import Session
 from airflow_logio.testing.simulator.plan import GroupPlan
+from airflow_logio.testing.simulator.questions import Paused, Questions
 from airflow_logio.testing.simulator.sites import Site
 from airflow_logio.testing.simulator.violation import Violation
 
 if TYPE_CHECKING:
     from airflow_logio.testing.simulator.world import World
 
-PARTS = dict.fromkeys(("read", "note_effect", "emit", "end_source", "discard"), "reading") | dict.fromkeys(
+PARTS = dict.fromkeys(("read", "advance", "note_effect", "emit", "end_source", "discard"), "reading") | dict.fromkeys(
     ("take_writes", "apply", "note_writes"), "writers"
 )
 """Verbs of the readers of sources, and of the writers."""
+Removal = tuple[Questions, tuple[str, ...]]
+"""References to remove, and how far that has come."""
 STEP_SECONDS = 0.001
 """Simulated time per step. If a driver waits for something, its clock advances by as much as that takes."""
 COLLECTED_ROWS = 12
@@ -73,6 +79,10 @@ class SimulatedDriver:
         self.writers = SimulatedWriters(self)
         self.reading: Reading
         self.held_up: HeldUp
+        self.evaluating: Evaluating | None = None
+        """In a scenario with datasets."""
+        self.removals: deque[Removal] = deque()
+        """What garbage collection has taken out of the log, and is to be removed from the payload store."""
         self.jobs: dict[str, Job | None] = {}
         self.job_queue: JobQueue
         self.cursors: dict[Port, int] = {}
@@ -194,6 +204,9 @@ class SimulatedDriver:
         protocol = GroupProtocol(self.operators, self._receivers(), self.plan.lineage_in)
         names = [spec.name for spec in self.operators]
         self.committer, self.writers, self.reading = CommitQueue(), SimulatedWriters(self), Reading(self)
+        lake = self.world.lake
+        self.evaluating = None if lake is None else Evaluating(self, lake, protocol)
+        self.removals = deque()
         self.collection = Collection(
             names, [], clock=lambda: self.now, batch_rows=COLLECTED_ROWS, most_rows=COLLECTED_ROWS
         )
@@ -213,6 +226,8 @@ class SimulatedDriver:
     def _unpacked(self, event: Event) -> Event:
         if event.kind is not Kind.DATA:
             return event
+        if self.evaluating is not None:
+            return self.evaluating.bodies.unpacked(event)
         payload = self.world.scenario.codec.decode(event.body or b"")
         return Event(event.sender, event.event_id, event.kind, event.records, payload, event.body, event.about)
 
@@ -261,19 +276,30 @@ class SimulatedDriver:
         assert isinstance(port, Port)
         if not self.is_running or port not in self.cursors:
             return False
-        after = 0 if outcome == "again" else self.cursors[port]
+        # Datasets are not fetched again: a channel hands an event over once in an epoch, and its files go with its row.
+        after = 0 if outcome == "again" and self.evaluating is None else self.cursors[port]
         events = self.session.fetch(port, after, max_events=many, max_bytes=1 << 30)
         if not events:
             return False
         inbox, unpacked = self.inbox[port], self._unpacked
+        evaluating = self.evaluating
         for logged in events:
-            inbox.append(unpacked(logged.event))
+            if evaluating is not None and evaluating.chains.wants(port):
+                evaluating.arrives(port, unpacked(logged.event))
+            else:
+                inbox.append(unpacked(logged.event))
         last = events[-1].event
         if last.kind is Kind.END:
             del self.cursors[port]
         elif last.event_id > self.cursors[port]:
             self.cursors[port] = last.event_id
         return True
+
+    def _evaluate(self, about: object, many: int, _outcome: str) -> bool:
+        """The channel's thread takes the evaluation of an event further."""
+        if not self.is_running or self.evaluating is None or not isinstance(about, Port):
+            return False
+        return self.evaluating.advance(about, many)
 
     def _deliver(self, about: object, many: int, outcome: str) -> bool:
         """Deliver some events of a port, in order. With outcome ``again``, first repeat the last one."""
@@ -322,14 +348,18 @@ class SimulatedDriver:
             return False
         self.now = max(self.now, due_at)
         chosen = self.job_queue.take(name, self.now, most_records=many)
-        self.protocol.start_job(name, chosen)
-        self.jobs[name] = Job(chosen)
+        sets = self.protocol.start_job(name, chosen)
+        state = deepcopy(self.protocol.operators[name].state)
+        self.jobs[name] = Job(chosen, None if self.evaluating is None else self.evaluating.job(name, sets, state))
         return True
 
-    def _run_job(self, about: object, _many: int, _outcome: str) -> bool:
+    def _run_job(self, about: object, many: int, _outcome: str) -> bool:
         job = self.jobs.get(str(about))
         if not self.is_running or job is None or job.results is not None:
             return False
+        if job.steps is not None:
+            job.results = finished(job.steps, many)
+            return True
         protocol = self.protocol.operators[str(about)]
         job.results = [(inset_id, list(protocol.generate(inset_id))) for inset_id in job.insets]
         return True
@@ -370,7 +400,9 @@ class SimulatedDriver:
         if True in expires:  # the clock ticks for every row: what this transaction logs would already be old in it
             many = max(1, expires.index(True))
         self.committer.take(lambda _: 0, most_steps=many)
-        self.committer.taken = serialized(self.committer.taken, self.world.scenario.codec)
+        taken, evaluating = self.committer.taken, self.evaluating
+        codec = self.world.scenario.codec
+        self.committer.taken = serialized(taken, codec) if evaluating is None else evaluating.serialized(taken)
         self.attempt = CommitAttempt(self.fence.epoch, self.fence.commit_no + 1)
         return True
 
@@ -411,7 +443,10 @@ class SimulatedDriver:
         self.committer.committed()
         self.fence = FenceRow(self.fence.incarnation, self.fence.epoch, self.fence.commit_no + 1)
         self.fresh = False
-        self.collection.committed(effects, collected)
+        self.collection.committed(effects, [replace(one, refs=()) for one in collected])
+        refs = tuple(ref for one in collected for ref in one.refs)
+        if refs and self.evaluating is not None:
+            self.removals.append((Questions(), refs))
         if self.reading.dropped:
             said = {(one.operator, one.action_id) for one in effects if type(one) is fx.DropRead}
             self.reading.dropped -= said
@@ -426,6 +461,20 @@ class SimulatedDriver:
         self.committer.handed_over()
         if self.loop.finishing and self.committer.is_idle():
             self.is_alive = False
+        return True
+
+    def _remove(self, _about: object, many: int, _outcome: str) -> bool:
+        """The thread that removes payloads takes a few steps. If it dies, the sweep finds what is left."""
+        lake = self.world.lake
+        if not self.is_running or lake is None or not self.removals:
+            return False
+        questions, refs = self.removals[0]
+        questions.begin(many)
+        try:
+            lake.remove(questions, refs)
+        except Paused:
+            return True
+        self.removals.popleft()
         return True
 
     def _collect(self, _about: object, _many: int, _outcome: str) -> bool:
