@@ -67,6 +67,8 @@ PATIENCE = 0.7
 """How often they wait, if the schedule is ahead with its commits and the driver has something else to do."""
 LAKE_SWEEP_SHARE = 0.5
 """How often a sweep of the payload store takes the place of a collection, in a scenario with datasets."""
+MOST_OF_A_SWEEP = 40
+"""Most questions of a sweep to log and store in one step."""
 BURST = 5
 """Most steps of one driver before the next choice."""
 MAX_STEPS = 50_000
@@ -165,6 +167,8 @@ class Seeded:
             self._do(Action(group, 0, "decide", None, 1, "commit" if self._roll() < 0.5 else "abort"))
         elif world.to_claim[group] and self._roll() < 0.5:
             self._do(Action(group, 0, "claim"))
+            if world.lake is not None:  # the first thing that an incarnation does
+                self._do(Action(group, 0, "sweep", None, 1 + self._pick(MOST_OF_A_SWEEP)))
         elif len(world.drivers[group]) > 1 and self._roll() < ZOMBIE_SHARE:
             age = 1 + self._pick(min(2, len(world.drivers[group]) - 1))
             if world.drivers[group][-1 - age].is_alive:
@@ -247,7 +251,7 @@ class Seeded:
                 verb = "deliver" if driver.inbox[port] else "fetch"
                 self._do(Action(group, age, verb, port, 1 + self._pick(4), "again"))
         elif what == "collect" and self._world.lake is not None and self._roll() < LAKE_SWEEP_SHARE:
-            self._do(Action(group, 0, "sweep", None, 1 + self._pick(20)))
+            self._do(Action(group, 0, "sweep", None, 1 + self._pick(MOST_OF_A_SWEEP)))
         elif what == "collect" and self._world.effects and self._roll() < 0.3:
             self._do(Action(group, 0, "sweep"))
         elif what != "void" or self._roll() < 0.4:

@@ -12,7 +12,7 @@ from airflow_logio.protocol.liveness import RecoveryBudget
 from airflow_logio.protocol.states import GroupState
 from airflow_logio.protocol.values import Port
 from airflow_logio.store.records import Claim, Collected, GroupRef, RunKey, RunSpec
-from airflow_logio.testing.simulator.data.lake import Lake
+from airflow_logio.testing.simulator.data.lake_store import Lake
 from airflow_logio.testing.simulator.driver.simulated_driver import SimulatedDriver
 from airflow_logio.testing.simulator.driver.threads import Source
 from airflow_logio.testing.simulator.external_systems import ExternalSystem

@@ -14,8 +14,8 @@ from airflow_logio.protocol.writes import PendingWrite
 from airflow_logio.runtime.datasets.publications import RECEIPTS, Publication
 from airflow_logio.runtime.payloads.dataset import Dataset
 from airflow_logio.runtime.payloads.manifests import Manifest
-from airflow_logio.testing.simulator.data.jobs import Steps
-from airflow_logio.testing.simulator.data.storage import Record, decoded, encoded
+from airflow_logio.testing.simulator.data.simulated_jobs import Steps
+from airflow_logio.testing.simulator.data.simulated_storage import Record, decoded, encoded
 from airflow_logio.testing.simulator.external_systems import AppliedWrite, ExternalSystem, Guarantee
 from airflow_logio.testing.simulator.violation import Violation
 

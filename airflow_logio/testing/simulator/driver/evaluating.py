@@ -24,15 +24,17 @@ from airflow_logio.runtime.datasets.spark_effects import StoredEvent
 from airflow_logio.runtime.driver.committer import serialize
 from airflow_logio.runtime.payloads.bodies import Bodies
 from airflow_logio.runtime.payloads.dataset import Dataset
-from airflow_logio.testing.simulator.data.jobs import SCHEMA, Jobs, Steps
-from airflow_logio.testing.simulator.data.storage import Record, encoded
+from airflow_logio.testing.simulator.data.simulated_jobs import SCHEMA, SimulatedJobs, Steps, finished
+from airflow_logio.testing.simulator.data.simulated_storage import Record, encoded
 from airflow_logio.testing.simulator.plan import Batch
+from airflow_logio.testing.simulator.questions import Paused, Questions
 
 if TYPE_CHECKING:
     from airflow_logio.protocol import effects as fx
     from airflow_logio.protocol.group import GroupProtocol
     from airflow_logio.protocol.writes import PendingWrite
-    from airflow_logio.testing.simulator.data.lake import Lake
+    from airflow_logio.store.records import Collected
+    from airflow_logio.testing.simulator.data.lake_store import Lake
     from airflow_logio.testing.simulator.driver.simulated_driver import SimulatedDriver
 
 Results = list[tuple[str, Sequence[Output]]]
@@ -48,10 +50,12 @@ class Evaluating:
         self.chains = Chains(protocol, lake.members, lambda _: SCHEMA)
         run, group = driver.world.run, driver.plan.name
         self.payloads = lake.payloads.epoch(run.uid, group, driver.number, driver.fence.epoch)
-        self._jobs = Jobs(lake.storage, self.payloads, lake.arrow)
+        self._jobs = SimulatedJobs(lake.storage, self.payloads, lake.arrow)
         self.bodies = Bodies(self.payloads)
         self.arriving: dict[Port, deque[Steps[Event]]] = {}
         """Input port → events that its thread has fetched, and evaluates one after the other."""
+        self.removals: deque[tuple[Questions, tuple[str, ...]]] = deque()
+        """References that garbage collection has taken out of the log, and how far their removal has come."""
         self._sets = 0
 
     # --- events of the log --------------------------------------------------------------------------------------------
@@ -153,6 +157,26 @@ class Evaluating:
         """The dataset of a write action."""
         return self.bodies.dataset(f"write action {write.number} of {write.operator!r}", str(write.ref))
 
+    # --- what no row names any more -----------------------------------------------------------------------------------
+
+    def collected(self, collected: Sequence[Collected]) -> None:
+        """A transaction has committed, with its garbage collection."""
+        if refs := tuple(ref for one in collected for ref in one.refs):
+            self.removals.append((Questions(), refs))
+
+    def remove(self, many: int) -> bool:
+        """The thread that removes payloads takes a few steps. If it dies, the sweep finds what is left."""
+        if not self.removals:
+            return False
+        questions, refs = self.removals[0]
+        questions.begin(many)
+        try:
+            self._lake.remove(questions, refs)
+        except Paused:
+            return True
+        self.removals.popleft()
+        return True
+
     # --- inside -------------------------------------------------------------------------------------------------------
 
     def _followed(self, chain: Any) -> Steps[Evaluated]:
@@ -177,16 +201,6 @@ class Evaluating:
                 grid = cast(FrameWindowOperator, self._members[receiver.operator]).window.grid()
                 numbers = [] if grid is None else [grid.number(record[0]) for record in frame]
                 return {number: numbers.count(number) for number in numbers}
-
-
-def finished(steps: Steps[Any], many: int) -> Any:
-    """Take at most so many steps: the result if that was the last one, otherwise None."""
-    try:
-        for _ in range(many):
-            next(steps)
-    except StopIteration as ended:
-        return ended.value
-    return None
 
 
 def _sent(port: Port, dataset: Dataset | None) -> Sequence[Output]:

@@ -117,7 +117,7 @@ def _inputs(driver: SimulatedDriver, out: list[Option]) -> None:
             out.append(("fetch", port))
     if driver.evaluating is not None:
         out += [("evaluate", port) for port, events in driver.evaluating.arriving.items() if events]
-        if driver.removals:
+        if driver.evaluating.removals:
             out.append(("remove", None))
     for port, events in driver.inbox.items():
         if events and driver.has_its_turn(port):
@@ -172,7 +172,7 @@ def sites_of(driver: SimulatedDriver) -> list[Site]:
         evaluated = any(driver.evaluating.arriving.values())
         evaluated = evaluated or any(source.evaluating for source in driver.reading.sources.values())
         found += [Site.IN_EVALUATION] if evaluated else []
-        found += [Site.IN_REMOVAL] if driver.removals else []
+        found += [Site.IN_REMOVAL] if driver.evaluating.removals else []
     found += [Site.BEFORE_JOB if job.results is None else Site.AFTER_JOB for job in driver.jobs.values() if job]
     return found or [Site.IDLE]
 

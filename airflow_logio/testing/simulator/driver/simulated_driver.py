@@ -8,14 +8,12 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping
-from copy import deepcopy
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from airflow_logio.protocol import effects as fx
 from airflow_logio.protocol.commit_queue import CommitAttempt, CommitQueue, CommitStep
 from airflow_logio.protocol.group import GroupProtocol
-from airflow_logio.protocol.job_queue import JobBounds, JobQueue
 from airflow_logio.protocol.life import Life, LifeStep
 from airflow_logio.protocol.loop import FLUSH_SECONDS, GroupLoop
 from airflow_logio.protocol.recovery import Recovered
@@ -25,32 +23,30 @@ from airflow_logio.protocol.values import Event, Kind, Port
 from airflow_logio.runtime.driver.garbage import COLLECT_SECONDS, Collection
 from airflow_logio.runtime.systems.connections import WriterIdentity
 from airflow_logio.store.records import Claim, Collected, DriverIdentity, FenceRow
-from airflow_logio.testing.simulator.driver.evaluating import Evaluating, finished
+from airflow_logio.testing.simulator.driver.evaluating import Evaluating
 from airflow_logio.testing.simulator.driver.held_up import HeldUp
 from airflow_logio.testing.simulator.driver.options import Option, options_of, sites_of
+from airflow_logio.testing.simulator.driver.simulated_generation import SimulatedGeneration
 from airflow_logio.testing.simulator.driver.source_readers import Reading
-from airflow_logio.testing.simulator.driver.threads import Job, SimulatedWriters, serialized
+from airflow_logio.testing.simulator.driver.threads import SimulatedWriters, serialized
 from airflow_logio.testing.simulator.log_port import Session
 from airflow_logio.testing.simulator.plan import GroupPlan
-from airflow_logio.testing.simulator.questions import Paused, Questions
 from airflow_logio.testing.simulator.sites import Site
 from airflow_logio.testing.simulator.violation import Violation
 
 if TYPE_CHECKING:
     from airflow_logio.testing.simulator.world import World
 
-PARTS = dict.fromkeys(("read", "advance", "note_effect", "emit", "end_source", "discard"), "reading") | dict.fromkeys(
-    ("take_writes", "apply", "note_writes"), "writers"
+PARTS = (
+    dict.fromkeys(("read", "advance", "note_effect", "emit", "end_source", "discard"), "reading")
+    | dict.fromkeys(("take_writes", "apply", "note_writes"), "writers")
+    | dict.fromkeys(("start_job", "run_job", "note_job"), "jobs")
 )
-"""Verbs of the readers of sources, and of the writers."""
-Removal = tuple[Questions, tuple[str, ...]]
-"""References to remove, and how far that has come."""
+"""Verbs of the readers of sources, of the writers, and of jobs."""
 STEP_SECONDS = 0.001
 """Simulated time per step. If a driver waits for something, its clock advances by as much as that takes."""
 COLLECTED_ROWS = 12
 """Size of a batch of garbage collection: small, so that a batch often leaves something for the next."""
-SMALL_JOBS = JobBounds(target_records=4, first_records=2, linger_seconds=0.5, most_records=6)
-"""Bounds of jobs; an Input Set counts as one record."""
 
 
 class SimulatedDriver:
@@ -81,10 +77,7 @@ class SimulatedDriver:
         self.held_up: HeldUp
         self.evaluating: Evaluating | None = None
         """In a scenario with datasets."""
-        self.removals: deque[Removal] = deque()
-        """What garbage collection has taken out of the log, and is to be removed from the payload store."""
-        self.jobs: dict[str, Job | None] = {}
-        self.job_queue: JobQueue
+        self.jobs: SimulatedGeneration
         self.cursors: dict[Port, int] = {}
         self.inbox: dict[Port, deque[Event]] = {}
         self.delivered: dict[Port, Event] = {}
@@ -140,7 +133,10 @@ class SimulatedDriver:
     def perform(self, verb: str, about: object, many: int, outcome: str) -> bool:
         """Take one step. Raises what the step raises."""
         self.now += STEP_SECONDS
-        step = getattr(getattr(self, PARTS[verb]), verb) if verb in PARTS else getattr(self, f"_{verb}")
+        if verb in PARTS:
+            part = getattr(self, PARTS[verb], None)  # none before its memory is built
+            return part is not None and bool(getattr(part, verb)(about, many, outcome))
+        step = getattr(self, f"_{verb}")
         done: bool = step(about, many, outcome)
         return done
 
@@ -206,15 +202,13 @@ class SimulatedDriver:
         self.committer, self.writers, self.reading = CommitQueue(), SimulatedWriters(self), Reading(self)
         lake = self.world.lake
         self.evaluating = None if lake is None else Evaluating(self, lake, protocol)
-        self.removals = deque()
         self.collection = Collection(
             names, [], clock=lambda: self.now, batch_rows=COLLECTED_ROWS, most_rows=COLLECTED_ROWS
         )
-        self.jobs = {spec.name: None for spec in self.operators if spec.asynchronous}
-        self.job_queue = JobQueue(protocol, self.jobs, lambda _held: (1, 0), SMALL_JOBS)
+        self.jobs = SimulatedGeneration(self, protocol)
         first = {name: script.actions[0] for name, script in self.world.scenario.sources.items()}
         self.loop = GroupLoop(
-            protocol, self.committer, self.writers, self.reading, self.job_queue, self.collection, first
+            protocol, self.committer, self.writers, self.reading, self.jobs.queue, self.collection, first
         )
 
     def _receivers(self) -> Mapping[Port, tuple[Port, ...]]:
@@ -336,43 +330,6 @@ class SimulatedDriver:
         self.loop.drain(self.now)
         return True
 
-    # --- jobs ---------------------------------------------------------------------------------------------------------
-
-    def _start_job(self, about: object, many: int, _outcome: str) -> bool:
-        name = str(about)
-        if not self.is_running or self.jobs.get(name, 0) is not None:
-            return False
-        self.job_queue.note(name, self.now)
-        due_at = self.job_queue.due_at(name, self.now)
-        if due_at is None:
-            return False
-        self.now = max(self.now, due_at)
-        chosen = self.job_queue.take(name, self.now, most_records=many)
-        sets = self.protocol.start_job(name, chosen)
-        state = deepcopy(self.protocol.operators[name].state)
-        self.jobs[name] = Job(chosen, None if self.evaluating is None else self.evaluating.job(name, sets, state))
-        return True
-
-    def _run_job(self, about: object, many: int, _outcome: str) -> bool:
-        job = self.jobs.get(str(about))
-        if not self.is_running or job is None or job.results is not None:
-            return False
-        if job.steps is not None:
-            job.results = finished(job.steps, many)
-            return True
-        protocol = self.protocol.operators[str(about)]
-        job.results = [(inset_id, list(protocol.generate(inset_id))) for inset_id in job.insets]
-        return True
-
-    def _note_job(self, about: object, _many: int, _outcome: str) -> bool:
-        name = str(about)
-        job = self.jobs.get(name)
-        if not self.is_running or job is None or job.results is None:
-            return False
-        self.loop.generated(name, job.results, (), self.now)
-        self.jobs[name] = None
-        return True
-
     # --- steps and commits --------------------------------------------------------------------------------------------
 
     def _close(self, _about: object, _many: int, _outcome: str) -> bool:
@@ -444,9 +401,8 @@ class SimulatedDriver:
         self.fence = FenceRow(self.fence.incarnation, self.fence.epoch, self.fence.commit_no + 1)
         self.fresh = False
         self.collection.committed(effects, [replace(one, refs=()) for one in collected])
-        refs = tuple(ref for one in collected for ref in one.refs)
-        if refs and self.evaluating is not None:
-            self.removals.append((Questions(), refs))
+        if self.evaluating is not None:
+            self.evaluating.collected(collected)
         if self.reading.dropped:
             said = {(one.operator, one.action_id) for one in effects if type(one) is fx.DropRead}
             self.reading.dropped -= said
@@ -465,17 +421,7 @@ class SimulatedDriver:
 
     def _remove(self, _about: object, many: int, _outcome: str) -> bool:
         """The thread that removes payloads takes a few steps. If it dies, the sweep finds what is left."""
-        lake = self.world.lake
-        if not self.is_running or lake is None or not self.removals:
-            return False
-        questions, refs = self.removals[0]
-        questions.begin(many)
-        try:
-            lake.remove(questions, refs)
-        except Paused:
-            return True
-        self.removals.popleft()
-        return True
+        return self.is_running and self.evaluating is not None and self.evaluating.remove(many)
 
     def _collect(self, _about: object, _many: int, _outcome: str) -> bool:
         """Time passes until garbage collection is due. It goes through the committer, like everything else (Section 3.6)."""

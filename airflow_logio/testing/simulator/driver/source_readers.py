@@ -99,6 +99,7 @@ class Reading:
         name, action_id, ref = drop = next(drop for drop in self.drops if drop == about)
         self.drops.remove(drop)
         if self._driver.evaluating is not None:
+            self._driver.world.watch.datasets.discards(self._driver, ref)
             self._driver.evaluating.payloads.remove([ref])
         self._driver.world.effects.pop(ref, None)
         self._driver.loop.discarded(name, action_id, self._driver.now)

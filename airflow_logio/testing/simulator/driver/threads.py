@@ -14,16 +14,15 @@ from typing import TYPE_CHECKING, Any
 from weakref import ref
 
 from airflow_logio.protocol import effects as fx
-from airflow_logio.protocol.logic import Output
 from airflow_logio.protocol.values import Event, Kind
 from airflow_logio.protocol.warehouse_rules import compare
 from airflow_logio.protocol.write_queue import WriteQueue, WriterKey, WriteStep
 from airflow_logio.protocol.writes import PendingWrite, unapplied
 from airflow_logio.runtime.datasets.spark_effects import stored_events
 from airflow_logio.testing.simulator.codec import Codec
-from airflow_logio.testing.simulator.data.jobs import Steps
 from airflow_logio.testing.simulator.data.published import PublishedFolder
-from airflow_logio.testing.simulator.driver.evaluating import Evaluating, finished
+from airflow_logio.testing.simulator.data.simulated_jobs import Steps, finished
+from airflow_logio.testing.simulator.driver.evaluating import Evaluating
 from airflow_logio.testing.simulator.external_systems import THIS_RUN, ExternalSystem, Guarantee
 from airflow_logio.testing.simulator.plan import Batch
 from airflow_logio.testing.simulator.write_attempts import WriteAttempt
@@ -263,15 +262,6 @@ class Source:
         else:
             return False
         return True
-
-
-@dataclass(slots=True)
-class Job:
-    """A job under way: its Input Sets, and their outputs once it has run; `steps` does that in mode ``dataframe``."""
-
-    insets: Sequence[str]
-    steps: Steps[list[tuple[str, Sequence[Output]]]] | None = None
-    results: list[tuple[str, Sequence[Output]]] | None = None
 
 
 def serialized(effects: fx.Effects, codec: Codec) -> fx.Effects:

@@ -11,7 +11,7 @@ from airflow_logio.runtime.payloads.manifests import DataFile, is_manifest, mani
 from airflow_logio.runtime.payloads.stored_frames import StoredFrame, is_stored_frame, stored_frame_of
 from airflow_logio.store.memory.tables import ABSENT, Body, Tables
 from airflow_logio.store.rules.payload_references import Reference
-from airflow_logio.testing.simulator.data.storage import SimulatedStorage, damage, decoded, encoded
+from airflow_logio.testing.simulator.data.simulated_storage import SimulatedStorage, damage, decoded, encoded
 from airflow_logio.testing.simulator.violation import Violation
 
 if TYPE_CHECKING:
@@ -32,6 +32,8 @@ class DatasetWatch:
         """Path of a stored effect that the log names → what it says."""
         self._ever: set[str] = set()
         """References that the log has ever named."""
+        self._awaited: dict[str, str] = {}
+        """Path that only a stored effect reaches → the manifest of the event to come, or the effect."""
         self._contents: dict[str, bytes] = {}
         self._added: list[str] = []
         self._gone: list[str] = []
@@ -62,12 +64,15 @@ class DatasetWatch:
         for ref in gone:
             if ref in added:
                 continue
-            self._effects.pop(_path(ref), None)
+            if self._effects.pop(_path(ref), None) is not None:
+                self._await_no_more(_path(ref))
             for path in self._named.pop(ref, ()):
                 self._owners.pop(path, None)
         for ref in added:
             if ref not in self._named:
                 self._reach(ref)
+            elif ref not in gone:
+                self.no_file_has_two_owners(ref, [_path(ref)])
 
     def content(self, body: Body) -> bytes | None:
         """The records of a body, in an order of their own."""
@@ -87,6 +92,7 @@ class DatasetWatch:
 
     def _reach(self, ref: str) -> None:
         self._ever.add(ref)
+        self._await_no_more(ref)
         path, data = _path(ref), self._read(ref)
         files: Sequence[DataFile] = ()
         if is_manifest(path):
@@ -97,11 +103,17 @@ class DatasetWatch:
             for part in effect.parts:
                 if part.manifest:
                     self._read(part.manifest)
+                    self._awaited[_path(part.manifest)] = part.manifest
+                self._awaited |= dict.fromkeys((file.path for file in part.files), part.manifest or path)
         self.every_manifest_that_the_log_reaches_is_whole(path, files)
         reached = [path] if is_stored_frame(path) else [path, *(file.path for file in files)]
         self.no_file_has_two_owners(ref, reached)
         self._named[ref] = reached
         self._owners.update(dict.fromkeys(reached, ref))
+
+    def _await_no_more(self, key: str) -> None:
+        for path in [path for path, awaited in self._awaited.items() if awaited == key]:
+            del self._awaited[path]
 
     def _read(self, ref: str) -> bytes:
         """A body, a manifest or a stored effect that the log reaches."""
@@ -132,21 +144,24 @@ class DatasetWatch:
         self.files_go_before_what_names_them(path)
 
     def nothing_goes_that_a_living_row_names(self, path: str) -> None:
-        """A stored effect goes before its row, once all its events have been in the log; until then it keeps their files."""
+        """A stored effect has what no event of it has had yet; without manifests of their own, all of its files."""
+        if path in self._owners or path in self._awaited:
+            raise Violation("nothing_goes_that_a_living_row_names", f"{path} goes, and rows of the log need it")
+
+    def discards(self, driver: SimulatedDriver, ref: str) -> None:
+        """A driver is about to discard a stored effect, whose row goes afterwards: all its events have been in the log."""
+        path = _path(ref)
         effect = self._effects.get(path)
-        if path in self._owners and effect is None:
-            raise Violation("nothing_goes_that_a_living_row_names", f"{path} goes, {self._owners[path]} is in the log")
-        to_come = [
-            part
-            for found in ([effect] if effect is not None else self._effects.values())
-            for part in found.parts
-            if part.manifest and part.manifest not in self._ever
-        ]
-        for part in to_come:
-            if effect is not None or path == _path(part.manifest) or path in {file.path for file in part.files}:
-                raise Violation(
-                    "nothing_goes_that_a_living_row_names", f"{path} goes, and an event of its effect is still to come"
-                )
+        if effect is None:
+            return
+        if missing := [part for part in effect.parts if part.manifest and part.manifest not in self._ever]:
+            raise Violation(
+                "nothing_goes_that_a_living_row_names",
+                f"{driver.plan.name} discards {path}, and {len(missing)} events of it were never in the log",
+            )
+        del self._effects[path]
+        self._owners.pop(path, None)
+        self._await_no_more(path)
 
     def files_go_before_what_names_them(self, path: str) -> None:
         """So that a removal that was cut short can be repeated."""
@@ -161,7 +176,7 @@ class DatasetWatch:
     ) -> None:
         """Checked as a driver reads a file of a dataset: what the log reaches, or what this driver has written."""
         own = file.path.startswith(f"{driver.world.run.uid}/{driver.plan.name}/{driver.number}/")
-        reached = own or file.path in self._owners or any(file in effect.files() for effect in self._effects.values())
+        reached = own or file.path in self._owners or file.path in self._awaited
         if not driver.is_replaced and (wrong or not reached):
             said = wrong or "no row names it"
             raise Violation("nothing_unreachable_is_read", f"{driver.plan.name} reads {dataset.where}: {said}")

@@ -11,14 +11,15 @@ import pytest
 from airflow_logio.runtime.datasets.evaluated import Evaluated
 from airflow_logio.runtime.datasets.publications import Publication
 from airflow_logio.runtime.driver.dataset_rows import DatasetRows
-from airflow_logio.runtime.payloads import payload_store, sweeping
+from airflow_logio.runtime.payloads import sweeping
 from airflow_logio.runtime.payloads.manifests import DataFile
 from airflow_logio.runtime.payloads.payload_store import EpochPayloads, Payloads
 from airflow_logio.runtime.payloads.stored_frames import StoredFrame, is_stored_frame
-from airflow_logio.testing.simulator.data.jobs import Jobs, Piece, Steps
-from airflow_logio.testing.simulator.data.lake import Lake
+from airflow_logio.store.rules.payload_references import Reference
+from airflow_logio.testing.simulator.data.lake_store import Lake
 from airflow_logio.testing.simulator.data.published import PublishedFolder
-from airflow_logio.testing.simulator.data.storage import SimulatedStorage, data_file, encoded
+from airflow_logio.testing.simulator.data.simulated_jobs import Piece, SimulatedJobs, Steps
+from airflow_logio.testing.simulator.data.simulated_storage import SimulatedStorage, data_file, encoded
 from tests.unit.testing.mutants.registry import mutant
 
 WHOLE = "every_manifest_that_the_log_reaches_is_whole"
@@ -37,7 +38,7 @@ def commit_before_files_are_durable(patch: pytest.MonkeyPatch) -> None:
         yield
         return data_file(path, content, len(piece.records), piece.partition)
 
-    patch.setattr(Jobs, "_attempt", at_once)
+    patch.setattr(SimulatedJobs, "_attempt", at_once)
 
 
 @mutant("lake", WHOLE, READ)
@@ -52,7 +53,7 @@ def manifest_before_files(patch: pytest.MonkeyPatch) -> None:
             for n, piece in enumerate(pieces)
         ]
 
-    patch.setattr(Jobs, "_files", first)
+    patch.setattr(SimulatedJobs, "_files", first)
 
 
 @mutant("effects", RIGHT)
@@ -68,7 +69,7 @@ def manifest_lists_losers_of_retries(patch: pytest.MonkeyPatch) -> None:
                 files.append((yield from self._attempt(folder, piece)))
         return files
 
-    patch.setattr(Jobs, "_files", listed)
+    patch.setattr(SimulatedJobs, "_files", listed)
 
 
 @mutant("lake", "no_file_has_two_owners", KEPT)
@@ -146,7 +147,7 @@ def retention_removes_manifests_first(patch: pytest.MonkeyPatch) -> None:
     """A removal takes the manifest first: if it is cut short, nobody knows any more which files were to go."""
 
     def reversed_order(self: Any, refs: Iterable[str]) -> None:
-        paths = [payload_store.Reference.parse("a row", ref).path for ref in refs]
+        paths = [Reference.parse("a row", ref).path for ref in refs]
         files = self._files_of(paths)
         self._storage.remove(paths)
         self._storage.remove(files)
@@ -168,7 +169,7 @@ def receipt_before_files(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(PublishedFolder, "published", published)
 
 
-@mutant("lake", "an_action_is_published_once")
+@mutant("lake", "an_action_is_published_once", "what_is_published_is_what_receipts_name")
 def names_of_who_publishes(patch: pytest.MonkeyPatch) -> None:
     """What is published is named by who executes the action, not by the action alone: copies of a zombie stay beside."""
     patch.setattr(
@@ -178,7 +179,7 @@ def names_of_who_publishes(patch: pytest.MonkeyPatch) -> None:
     )
 
 
-@mutant("lake", "what_is_published_is_what_receipts_name", "a_receipt_names_files_that_are_there")
+@mutant("lake", "what_is_published_never_changes", "a_receipt_names_files_that_are_there")
 def names_by_chance(patch: pytest.MonkeyPatch) -> None:
     """Each copy of a file has a name of its own: what is copied again stays beside what the receipt names then."""
     named = count()
@@ -193,12 +194,6 @@ def names_by_chance(patch: pytest.MonkeyPatch) -> None:
 
     held: list[Any] = []
     patch.setattr(Publication, "names", by_chance)
-
-
-@mutant("lake", "no_group_is_parked", "a_receipt_names_files_that_are_there")
-def zombies_clean_up_behind_their_successors(patch: pytest.MonkeyPatch) -> None:
-    """Whoever begins to publish removes all hidden files, those that a higher token is writing, too."""
-    patch.setattr(Publication, "is_left_over", lambda self, name: name.startswith(f".{self.run_uid}.{self.operator}."))
 
 
 @mutant("lake", "no_group_is_parked", READ, WHOLE)

@@ -11,7 +11,7 @@ from airflow_logio.runtime.payloads import sweep_group, sweep_run
 from airflow_logio.runtime.payloads.dataset import Dataset
 from airflow_logio.runtime.supervision import tidying
 from airflow_logio.store.port import LogStore
-from airflow_logio.testing.simulator.data.storage import (
+from airflow_logio.testing.simulator.data.simulated_storage import (
     AskedStorage,
     Record,
     SimulatedPayloads,

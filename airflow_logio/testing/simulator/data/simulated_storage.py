@@ -105,7 +105,7 @@ class SimulatedPayloads(Payloads):
 
     def epoch(self, run_uid: str, group: str, incarnation: int, epoch: int) -> EpochPayloads:
         made = super().epoch(run_uid, group, incarnation, epoch)
-        made._patiently = lambda _what, action: action()  # type: ignore[method-assign]  # a simulated store always answers
+        made._patiently = lambda _what, action: action()  # type: ignore[method-assign,assignment]  # a simulated store always answers
         return made
 
     def make_folder(self, path: str) -> None:

@@ -14,7 +14,7 @@ from airflow_logio.runtime.datasets.spark_effects import put_effect
 from airflow_logio.runtime.payloads import EpochPayloads
 from airflow_logio.runtime.payloads.dataset import Dataset
 from airflow_logio.runtime.payloads.manifests import DataFile, Manifest, in_order
-from airflow_logio.testing.simulator.data.storage import Record, SimulatedStorage, data_file, encoded
+from airflow_logio.testing.simulator.data.simulated_storage import Record, SimulatedStorage, data_file, encoded
 
 T = TypeVar("T")
 Steps = Generator[None, None, T]
@@ -35,7 +35,7 @@ class Piece(NamedTuple):
     partition: tuple[str, ...] = ()
 
 
-class Jobs:
+class SimulatedJobs:
     """The jobs of one epoch. `arrow` is the schema of all records, as Arrow has it."""
 
     def __init__(self, storage: SimulatedStorage, payloads: EpochPayloads, arrow: str) -> None:
@@ -117,3 +117,13 @@ def _pieces(records: Iterable[Record], partition_by: Sequence[str]) -> list[Piec
 
 def _first(record: Record) -> Any:
     return record[0]
+
+
+def finished(steps: Steps[Any], many: int) -> Any:
+    """Take at most so many steps: the result if that was the last one, otherwise None."""
+    try:
+        for _ in range(many):
+            next(steps)
+    except StopIteration as ended:
+        return ended.value
+    return None
