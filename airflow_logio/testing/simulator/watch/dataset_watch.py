@@ -101,6 +101,8 @@ class DatasetWatch:
             effect = self._effects[path] = stored_frame_of(path, data)
             files = effect.files()
             for part in effect.parts:
+                if part.manifest in self._ever:
+                    continue  # its event came with the effect, or before a row of it was put again
                 if part.manifest:
                     self._read(part.manifest)
                     self._awaited[_path(part.manifest)] = part.manifest
