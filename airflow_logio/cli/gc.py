@@ -15,7 +15,7 @@ from airflow_logio.cli.connection_file import ConnectionUrls
 from airflow_logio.dataflow.durations import retention_seconds
 from airflow_logio.errors import LogioError, PipelineDefinitionError, ProtocolViolation
 from airflow_logio.runtime.launch.driver_files import discard, folders_of
-from airflow_logio.runtime.payloads import Payloads
+from airflow_logio.runtime.payloads import Payloads, sweep_run
 from airflow_logio.runtime.supervision import tidying
 from airflow_logio.runtime.supervision.staging_left import drop_staging_of, is_staged_in, staging_of
 from airflow_logio.store.port import LogStore
@@ -166,6 +166,8 @@ def _discard_files(folders: Sequence[Path]) -> None:
 def _tidy(store: LogStore, run: Run, payloads: Payloads | None) -> int:
     with _showing(f"collecting what {_name(run)} has left behind") as progress:
         rows = tidying.tidy(store, run.run_id, _discard(payloads), patience=TERMINAL_PATIENCE, progress=progress)
+        if payloads is not None:  # the end of the run has swept before its last zombie had written
+            sweep_run(payloads, store, run)
     if rows:
         out.print(f"{_name(run)}: {rows:,} rows collected", markup=False)
     return rows

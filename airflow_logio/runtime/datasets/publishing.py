@@ -5,13 +5,11 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
-
-import msgspec
 
 from airflow_logio.crash import CrashPoint, crash_here
 from airflow_logio.dataflow.dataset_writer import DatasetWriter
@@ -28,6 +26,7 @@ from airflow_logio.runtime.datasets.placing import (
     hidden_path,
     without_links,
 )
+from airflow_logio.runtime.datasets.publications import ActionNames, Publication
 from airflow_logio.runtime.payloads import task_files
 from airflow_logio.runtime.payloads.dataset import Dataset
 from airflow_logio.runtime.payloads.local import make_durable
@@ -105,54 +104,41 @@ class DatasetTarget:
         where = f"write action {action.number} of {action.operator!r}"
         folder = os.path.join(place.base, self._writer.folder)
         if action.is_opening:
-            self._begin(place, folder, action)
+            self._begin(place, folder, ActionNames(action.run_uid, action.operator, action.number, action.token))
         elif action.dataset is None:
             raise LogInconsistent(f"{where} has no dataset in the log")
         else:
             self._publish(place, folder, action, where, self._dataset(where, action.dataset))
 
-    def _begin(self, place: Place, folder: str, action: WriteAction) -> None:
+    def _begin(self, place: Place, folder: str, plan: ActionNames) -> None:
         """The write action that a run begins with. Its receipt says that it was done: what has come since is no matter."""
-        receipt = f"{_stem(action)}.json"
-        if not os.path.exists(os.path.join(folder, RECEIPTS, receipt)):
+        if not os.path.exists(os.path.join(folder, RECEIPTS, f"{plan.stem}.json")):
             place.claim.begin()
-        self._prepare(place, os.path.join(folder, RECEIPTS), action)
+        self._prepare(place, os.path.join(folder, RECEIPTS), plan)
         place.claim.put()
-        self._put_receipt(folder, action, {"begins": self._writer.on_new_run, "files": []})
+        self._put_receipt(folder, plan, plan.receipt_of({"begins": self._writer.on_new_run, "files": []}))
         place.claim.clear()
 
     def _publish(self, place: Place, folder: str, action: WriteAction, where: str, dataset: Dataset) -> None:
-        files = dataset.manifest.files
-        paths = [
-            "/".join((*file.partition, f"{_stem(action)}.{index:05d}.parquet")) for index, file in enumerate(files)
-        ]
-        partitions = {path: "/".join(file.partition) for path, file in zip(paths, files, strict=True)}
+        plan = Publication(action.run_uid, action.operator, action.number, action.token, dataset.manifest)
+        partitions = plan.partitions()
         place.claim.check_partitions(set(partitions.values()))
         for needed in (RECEIPTS, *sorted(set(partitions.values()))):
-            self._prepare(place, os.path.join(folder, needed), action)
+            self._prepare(place, os.path.join(folder, needed), plan)
         place.claim.put()
         copies = [
-            Copy(
-                source,
-                os.path.join(folder, path),
-                file.size,
-                file.footer,
-                _hidden(os.path.basename(path), action.token),
-            )
-            for source, path, file in zip(dataset.paths(), paths, files, strict=True)
+            Copy(source, os.path.join(folder, path), file.size, file.footer, plan.hidden(os.path.basename(path)))
+            for source, path, file in zip(dataset.paths(), plan.names(), dataset.manifest.files, strict=True)
         ]
-        self._place(place, where, copies, action)
+        self._place(place, where, copies, plan)
         crash_here(CrashPoint.IN_PUBLICATION)
         place.claim.confirm(partitions)
-        named = [
-            {"path": path, "bytes": file.size, "records": file.records} for path, file in zip(paths, files, strict=True)
-        ]
-        self._put_receipt(folder, action, {"schema": msgspec.json.decode(dataset.manifest.schema), "files": named})
+        self._put_receipt(folder, plan, plan.receipt())
         place.claim.clear(partitions.values())
 
-    def _place(self, place: Place, where: str, copies: Copies, action: WriteAction) -> None:
+    def _place(self, place: Place, where: str, copies: Copies, plan: ActionNames) -> None:
         """All files under their names, durable: by links, and by a job of copies where there are none."""
-        unlinked = without_links(copies, lambda folder: self._new_file(place, folder, action))
+        unlinked = without_links(copies, lambda folder: self._new_file(place, folder, plan))
         if unlinked:
             self._copy(where, unlinked)
             self._check(unlinked)
@@ -160,16 +146,15 @@ class DatasetTarget:
             task_files.sync(folder)
 
     @staticmethod
-    def _new_file(place: Place, folder: str, action: WriteAction) -> Appearance:
+    def _new_file(place: Place, folder: str, plan: ActionNames) -> Appearance:
         if folder not in place.new_files:
-            place.new_files[folder] = appearance_of_new(folder, _hidden(_stem(action), action.token))
+            place.new_files[folder] = appearance_of_new(folder, plan.hidden(plan.stem))
         return place.new_files[folder]
 
     @staticmethod
-    def _put_receipt(folder: str, action: WriteAction, says: Mapping[str, Any]) -> None:
-        name = f"{_stem(action)}.json"
-        receipt = {"run": action.run_uid, "operator": action.operator, "number": action.number, **says}
-        _put(os.path.join(folder, RECEIPTS), name, _hidden(name, action.token), msgspec.json.encode(receipt))
+    def _put_receipt(folder: str, plan: ActionNames, receipt: bytes) -> None:
+        name = f"{plan.stem}.json"
+        _put(os.path.join(folder, RECEIPTS), name, plan.hidden(name), receipt)
 
     def _check(self, copies: Copies) -> None:
         """Raises `ConfigurationError` for a file that an executor has copied to where the driver does not see it."""
@@ -181,19 +166,14 @@ class DatasetTarget:
                 )
 
     @staticmethod
-    def _prepare(place: Place, folder: str, action: WriteAction) -> None:
-        """A folder that is there, and free of what drivers that were replaced have left half-written.
-
-        What a driver with a higher token is writing stays: this one is the replaced one then.
-        """
+    def _prepare(place: Place, folder: str, plan: ActionNames) -> None:
+        """A folder that is there, and free of what drivers that were replaced have left half-written."""
         if folder in place.prepared:
             return
         make_durable(Path(folder), mode=0o777)
-        hidden = f".{action.run_uid}.{action.operator}."
-        for name in os.listdir(folder):
-            if name.startswith(hidden) and _token(name) < action.token:
-                with contextlib.suppress(FileNotFoundError):
-                    os.unlink(os.path.join(folder, name))
+        for name in filter(plan.is_left_over, os.listdir(folder)):
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(os.path.join(folder, name))
         place.prepared.add(folder)
 
 
@@ -220,23 +200,6 @@ def folder_of(writer: DatasetWriter, url: str) -> str:
     if not os.path.isdir(base):  # to make it would hide a disk that is not mounted
         raise ConfigurationError(f"{named}: there is no folder {base}; make or mount it")
     return base
-
-
-def _stem(action: WriteAction) -> str:
-    """What the names begin with that are made of a write action."""
-    return f"{action.run_uid}.{action.operator}.{action.number:012d}"
-
-
-def _hidden(name: str, token: int) -> str:
-    """What the names begin with under which a driver with that token writes a file."""
-    return f".{name}.{token:x}."
-
-
-def _token(hidden: str) -> int:
-    """That of the driver whose file it is; -1 if the name does not tell."""
-    with contextlib.suppress(ValueError, IndexError):
-        return int(hidden.rsplit(".", 2)[-2], 16)
-    return -1
 
 
 def _put(folder: str, name: str, beginning: str, data: bytes) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -61,16 +61,43 @@ def store_frame(
         frame = frame.sort(f"`{ordered_by}`")
     written = written_files(payloads, purpose, frame, most_bytes=bytes_per_event)
     files = in_order(written) if ordered_by is None else in_proven_order(payloads.root, written, ordered_by)
-    schema, arrow = schema_of(frame), arrow_schema_of(frame)
+    putting = put_effect(
+        payloads, port, action_id, files, schema_of(frame), arrow_schema_of(frame), bytes_per_event, named=named
+    )
+    try:
+        while True:
+            next(putting)
+            crash_here(CrashPoint.IN_STORE)
+    except StopIteration as ended:
+        crash_here(CrashPoint.AFTER_STORE)
+        found: tuple[str, int] = ended.value
+        return found
+
+
+def put_effect(
+    payloads: EpochPayloads,
+    port: Port,
+    action_id: int,
+    files: Sequence[DataFile],
+    schema: str,
+    arrow: str,
+    bytes_per_event: int,
+    *,
+    named: bool,
+) -> Generator[None, None, tuple[str, int]]:
+    """Cut durable files into events, and write their manifests, then the stored effect; a step ends with each event.
+
+    Returns as `store_frame`.
+    """
     parts = []
     for number, cut in enumerate(_cut(files, bytes_per_event), start=1):
         where = f"event {number} of read action {action_id} on port {port}"
-        own = str(payloads.put(where, f"{purpose}-{number}", Manifest(schema, arrow, cut)).reference) if named else ""
+        purpose = f"datasets/{port}/{action_id}-{number}"
+        own = str(payloads.put(where, purpose, Manifest(schema, arrow, cut)).reference) if named else ""
         parts.append(FramePart(cut, own))
-        crash_here(CrashPoint.IN_STORE)
+        yield
     stored = StoredFrame(schema, arrow, tuple(parts))
     reference = payloads.store(f"effects/{port.operator}/{action_id}", stored.encoded(), suffix=SUFFIX)
-    crash_here(CrashPoint.AFTER_STORE)
     return str(reference), stored.records
 
 

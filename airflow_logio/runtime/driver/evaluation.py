@@ -11,7 +11,7 @@ import logging
 import pickle
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from functools import partial
 from typing import Any, NoReturn, TypeVar
@@ -36,9 +36,10 @@ from airflow_logio.errors import (
 )
 from airflow_logio.protocol.group import GroupProtocol
 from airflow_logio.protocol.values import Event, ExecutionMode, Kind, Port
+from airflow_logio.runtime.datasets.chains import Apply, Chains, CountWindows, Materialize, Reopen, Step
 from airflow_logio.runtime.datasets.dataset_jobs import frame_of, frame_of_table, materialized, probe, schema_of
 from airflow_logio.runtime.datasets.determinism import FRAMES_SAFETY, check_repeatable
-from airflow_logio.runtime.datasets.evaluated import Evaluated, Outputs
+from airflow_logio.runtime.datasets.evaluated import Evaluated
 from airflow_logio.runtime.datasets.frame_windows import windows_of
 from airflow_logio.runtime.datasets.spark_effects import StoredEvent, store_frame
 from airflow_logio.runtime.driver.epoch_settings import EpochSettings
@@ -48,7 +49,7 @@ from airflow_logio.runtime.driver.spark_errors import shortened, store_fault
 from airflow_logio.runtime.driver.spark_session import jobs_for
 from airflow_logio.runtime.payloads import EpochPayloads
 from airflow_logio.runtime.payloads.dataset import Dataset
-from airflow_logio.runtime.payloads.task_files import AS_PUBLISHED
+from airflow_logio.runtime.payloads.task_files import AS_PUBLISHED, OWNER_ONLY
 from airflow_logio.runtime.systems.call_watch import Call
 
 log = logging.getLogger(__name__)
@@ -78,8 +79,8 @@ class Evaluation:
         job_group: str,
     ) -> None:
         self._settings = settings
-        self._protocol = protocol
         self._members = members
+        self._chains = Chains(protocol, members, schema_of)
         self._payloads = payloads
         self._job_group = job_group
         self._jobs_at_once = settings.pipeline.group_of(settings.group).jobs_at_once
@@ -97,7 +98,7 @@ class Evaluation:
 
     def wants(self, receiver: Port) -> bool:
         """Whether the events of an input port are evaluated."""
-        return self._members[receiver.operator].mode is ExecutionMode.DATAFRAME
+        return self._chains.wants(receiver)
 
     def events(
         self, receiver: Port, waiting: Sequence[T], more: Callable[[T], Sequence[T]], unpacked: Callable[[T], Event]
@@ -120,14 +121,11 @@ class Evaluation:
             given = event.payload
             session = self._settings.sessions.get()
             dataset = given if isinstance(given, Dataset) else None
-            if dataset is None and self._has_windows(receiver):  # which looks at the records itself
+            if dataset is None and self._chains.has_windows(receiver):  # which looks at the records itself
                 return Evaluated(schema=schema_of(frame_of_table(session, given.slice(0, 0))), given=given)
             frame = frame_of_table(session, given) if dataset is None else frame_of(session, dataset)
-            if dataset is not None and self._has_windows(receiver):
-                windows = self._windows(receiver, dataset, frame, at)
-                return Evaluated(dataset, schema_of(frame), windows=windows)
-            then, writes = self._received(receiver, frame, f"{event.sender}.{event.event_id}", at)
-            return Evaluated(dataset, schema_of(frame), then, writes)
+            number = f"{event.sender}.{event.event_id}"
+            return self._followed(self._chains.arrived(receiver, frame, number, dataset), at)
 
         return replace(event, payload=self._evaluated(where, at, evaluated))
 
@@ -142,7 +140,7 @@ class Evaluation:
             with self._asking(operator), self._settings.connections.calls.call("frame", at):
                 made = operator.frame(session, params, start, end)
             frame = needed_spark_frame(made, f"frame() of {type(operator).__name__}")
-            return self._sent(Port(source, operator.outputs[0]), frame, str(number), at)
+            return self._followed(self._chains.sent(Port(source, operator.outputs[0]), frame, str(number)), at)
 
         return self._running("", at, evaluated)  # the thread of the source says where it is
 
@@ -177,7 +175,7 @@ class Evaluation:
                 frame,
                 ordered_by=operator.ordered_by,
                 bytes_per_event=operator.bytes_per_event,
-                named=self._is_border(port, self._protocol.fused(port)),
+                named=self._chains.is_border(port),
             )
 
         return self._running("", at, stored)
@@ -195,7 +193,7 @@ class Evaluation:
 
         def evaluated() -> Evaluated:
             frame = frame_of(self._settings.sessions.get(), event.dataset)
-            return self._sent(port, frame, f"{number}-{event.number}", at, dataset)
+            return self._followed(self._chains.sent(port, frame, f"{number}-{event.number}", dataset), at)
 
         return self._evaluated("", at, evaluated)
 
@@ -264,36 +262,31 @@ class Evaluation:
         self._has_evaluated, self._unavailable_since = True, None
         return made
 
-    def _sent(
-        self, sender: Port, frame: SparkFrame, number: str, at: FailurePoint, dataset: Dataset | None = None
-    ) -> Evaluated:
-        """What is sent on an output port, and what comes of it in the group. `dataset` has the records, if one does."""
-        receivers = self._protocol.fused(sender)
-        if dataset is None and self._is_border(sender, receivers):
-            where = f"the event for {number} on port {sender}"
-            with self._job(sender.operator, at):
-                dataset = materialized(self._payloads, where, f"datasets/{sender}/{number}", frame)
-            frame = frame_of(self._settings.sessions.get(), dataset)
-        then: dict[Port, Outputs] = {}
-        writes: dict[str, Dataset] = {}
-        windows: dict[Port, Mapping[int, int]] = {}
-        for receiver in receivers:
-            if self._has_windows(receiver):
-                assert dataset is not None, "a window is a border"
-                windows |= self._windows(receiver, dataset, frame, at)
-            elif self.wants(receiver):
-                further, written = self._received(receiver, frame, number, at)
-                then |= further
-                writes |= written
-        return Evaluated(dataset, schema_of(frame), then, writes, windows)
+    def _followed(self, chain: Generator[Step, Any, Evaluated], at: FailurePoint) -> Evaluated:
+        """Do the steps of a chain, one after the other."""
+        answer: Any = None
+        try:
+            while True:
+                answer = self._done(chain.send(answer), at)
+        except StopIteration as ended:
+            evaluated: Evaluated = ended.value
+            return evaluated
 
-    def _has_windows(self, receiver: Port) -> bool:
-        return isinstance(self._members[receiver.operator], FrameWindowOperator)
+    def _done(self, step: Step, at: FailurePoint) -> Any:
+        match step:
+            case Apply(receiver, frame):
+                return self._called(self._members[receiver.operator], receiver, frame, at)
+            case Materialize(operator, where, purpose, frame, partition_by):
+                mode = AS_PUBLISHED if isinstance(self._members[operator], DatasetWriter) else OWNER_ONLY
+                with self._job(operator, at):
+                    return materialized(self._payloads, where, purpose, frame, partition_by, mode)
+            case Reopen(dataset):
+                return frame_of(self._settings.sessions.get(), dataset)
+            case CountWindows(receiver, dataset, frame):
+                return self._windows(receiver, dataset, frame, at)
 
-    def _windows(
-        self, receiver: Port, dataset: Dataset, frame: SparkFrame, at: FailurePoint
-    ) -> Mapping[Port, Mapping[int, int]]:
-        """In which windows of time the records of a dataset are; nothing where windows count events."""
+    def _windows(self, receiver: Port, dataset: Dataset, frame: SparkFrame, at: FailurePoint) -> Mapping[int, int]:
+        """How many records each window of time has; nothing where windows count events."""
         operator = self._members[receiver.operator]
         assert isinstance(operator, FrameWindowOperator)
         grid = operator.window.grid()
@@ -301,29 +294,14 @@ class Evaluation:
             return {}
         self.before_job()
         try:
-            return {receiver: windows_of(dataset, frame, grid)}
+            return windows_of(dataset, frame, grid)
         except OperatorFailed as error:
             self._fail(error, f"operator {receiver.operator!r}", at)
 
-    def _received(
-        self, receiver: Port, frame: SparkFrame, number: str, at: FailurePoint
-    ) -> tuple[Mapping[Port, Outputs], Mapping[str, Dataset]]:
-        """What one receiver makes of a DataFrame: events, or the files of a write action."""
-        operator = self._members[receiver.operator]
-        if isinstance(operator, DatasetWriter):
-            where = f"the write action of {receiver.operator} for {number}"
-            purpose = f"datasets/{receiver}/{number}"
-            with self._job(receiver.operator, at):
-                written = materialized(self._payloads, where, purpose, frame, operator.partition_by, AS_PUBLISHED)
-            return {}, {receiver.operator: written}
-        assert isinstance(operator, FrameOperator)
-        made = self._called(operator, receiver, frame, at)
-        outputs = {port: self._sent(Port(receiver.operator, port), output, number, at) for port, output in made.items()}
-        return {receiver: outputs}, {}
-
     def _called(
-        self, operator: FrameOperator, receiver: Port, frame: SparkFrame, at: FailurePoint
+        self, operator: Operator, receiver: Port, frame: SparkFrame, at: FailurePoint
     ) -> Mapping[str, SparkFrame]:
+        assert isinstance(operator, FrameOperator)
         connections = self._settings.connections
         try:
             with (
@@ -355,15 +333,6 @@ class Evaluation:
             if not is_outage(error, operator.unavailable) or self._settings.sessions.is_lost(unavailable):
                 raise
             raise unavailable from error
-
-    def _is_border(self, sender: Port, receivers: Sequence[Port]) -> bool:
-        """Whether the events of an output port are materialized."""
-        if self._protocol.is_logged(sender) or len(receivers) > 1:
-            return True
-        return any(
-            not self.wants(one) or self._has_windows(one) or len(self._members[one.operator].outputs) > 1
-            for one in receivers
-        )
 
     def _running(self, where: str, at: FailurePoint, evaluate: Callable[[], T], described: str = "") -> T:
         return self._in_turn(lambda: self._evaluated(where, at, evaluate, described))

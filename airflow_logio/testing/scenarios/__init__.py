@@ -50,9 +50,23 @@ def _scaled() -> Scenario:
     return scaled()
 
 
+def _lake() -> Scenario:
+    from airflow_logio.testing.scenarios.lake import lake_scenario
+
+    return lake_scenario()
+
+
+def _effects() -> Scenario:
+    from airflow_logio.testing.scenarios.lake import effects_scenario
+
+    return effects_scenario()
+
+
 SCENARIOS: Mapping[str, Callable[[], Scenario]] = {
     **{scenario.name: partial(_itself, scenario) for scenario in _PLAIN},
     "sales": _sales,
     "scaled": _scaled,
+    "lake": _lake,
+    "effects": _effects,
 }
 """Name → function that makes the scenario."""

@@ -16,6 +16,7 @@ from airflow_logio.protocol.states import OPEN_SCALING
 from airflow_logio.runtime.scaling.requests import Stage, is_due, look_after, next_step
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records import Claim, ScalingRequest
+from airflow_logio.testing.simulator.questions import Paused, Questions
 from airflow_logio.testing.simulator.violation import Violation
 
 if TYPE_CHECKING:
@@ -25,10 +26,6 @@ T = TypeVar("T")
 
 WHOLE = sys.maxsize
 """Number of questions: as many as it has."""
-
-
-class Paused(BaseException):
-    """An executor waits before its next question, or for a lock."""
 
 
 class Work(NamedTuple):
@@ -47,8 +44,7 @@ class Executor:
         self.group = group
         self.work = work
         self._round = _ROUNDS[work.who]
-        self._answers: list[tuple[Any, LogioError | None]] = []
-        self._heard = self._left = 0
+        self._questions = Questions()
         self.request: ScalingRequest | None = None
         """Its own request, once it has made it."""
         self.carrying: ScalingRequest | None = None
@@ -61,7 +57,8 @@ class Executor:
 
     def go_on(self, questions: int) -> bool:
         """Run at most until the end of its round. False if it has nothing more to do."""
-        self._heard, self._left, self.carrying = 0, questions, None
+        self._questions.begin(questions)
+        self.carrying = None
         try:
             goes_on = self._round(self)
         except Paused:
@@ -69,29 +66,13 @@ class Executor:
         except LogioError as error:
             raise Violation("an_executor_never_fails", f"{self.work.who}: {type(error).__name__}: {error}") from error
         finally:
-            for _, failure in self._answers:
-                if failure is not None:
-                    failure.__traceback__ = (
-                        None  # it would hold this executor, and its world, until the garbage collector runs
-                    )
-        self._answers.clear()
+            self._questions.forget_frames()
+        self._questions.clear()
         return goes_on
 
     def ask(self, question: Callable[[], T]) -> T:
         """Ask the log one question, or replay the answer that it gave."""
-        if self._heard == len(self._answers):
-            if self._left <= 0:
-                raise Paused
-            self._left -= 1
-            try:
-                self._answers.append((question(), None))
-            except LogioError as error:
-                self._answers.append((None, error))
-        answer, failure = self._answers[self._heard]
-        self._heard += 1
-        if failure is not None:
-            raise failure
-        return cast(T, answer)
+        return self._questions.ask(question)
 
     def launch(
         self, group: str, *, expected: int, reason: str, by_user: bool = False, request_id: int | None = None

@@ -158,6 +158,9 @@ class ExternalSystem:
         self.markers[run.run_uid, key] = marker
         return 1
 
+    def conclude(self) -> None:
+        """The run has ended. Raises `Violation` if something is left that should not be there."""
+
     def close(self) -> None:
         """Drop all references to it."""
         self.locks.clear()

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
+from airflow_logio.dataflow.operators import Operator
 from airflow_logio.protocol.effects import Effect
 from airflow_logio.protocol.logic import OperatorSpec
 from airflow_logio.protocol.values import Port
@@ -159,4 +160,9 @@ class Scenario:
     """Groups with replicas. Their plans name the operators of all slots. Slots may move at any moment."""
     plain: Scenario | None = None
     """The same pipeline without replication. Deterministic results are compared with it, record by record."""
+    frames: tuple[Mapping[str, Operator], str] | None = None
+    """Of a pipeline with operators of mode ``dataframe``: all its operators, and the schema of all records, as Arrow has it.
+
+    Payloads of its sources are lists of records, and so are DataFrames.
+    """
     about: str = ""

@@ -11,8 +11,9 @@ from airflow_logio.errors import ProtocolViolation, ReplicaBusy
 from airflow_logio.protocol.replicas import Placement
 from airflow_logio.protocol.states import GroupState
 from airflow_logio.store.records import Claim, GroupRef, LaunchRecipe, ReplicatedShape, ScalingRequest
-from airflow_logio.testing.simulator.executors import WHOLE, Executor, Paused, Work
+from airflow_logio.testing.simulator.executors import WHOLE, Executor, Work
 from airflow_logio.testing.simulator.plan import GroupPlan
+from airflow_logio.testing.simulator.questions import Paused
 from airflow_logio.testing.simulator.violation import Violation
 
 if TYPE_CHECKING:

@@ -14,8 +14,19 @@ from airflow_logio.testing.simulator.violation import Violation
 from airflow_logio.testing.simulator.world import Action, World
 
 MIN_CRASHES, MAX_CRASHES = 3, 5
-COUNTS = {"fetch": 24, "deliver": 5, "read": 16, "emit": 5, "take": 3, "take_writes": 8, "start_job": 6}
-"""Most events, batches, steps of a transaction, write actions and Input Sets in one step."""
+EVALUATES = ("evaluate", "advance", "run_job", "remove")
+"""Work on datasets: a step of each is that of a file."""
+COUNTS = {
+    "fetch": 24,
+    "deliver": 5,
+    "read": 16,
+    "emit": 5,
+    "take": 3,
+    "take_writes": 8,
+    "start_job": 6,
+    **dict.fromkeys(EVALUATES, 8),
+}
+"""Most events, batches, steps of a transaction, write actions, Input Sets and steps with files in one step."""
 STEPS_OF_A_WRITE = 6
 """Most steps of an external system's transaction at once; three are enough."""
 PACED = ("take", "deliver", "emit")
@@ -54,6 +65,10 @@ HURRIED = ("close", "take")
 """Steps that lead to a commit, and could wait until there is more to commit."""
 PATIENCE = 0.7
 """How often they wait, if the schedule is ahead with its commits and the driver has something else to do."""
+LAKE_SWEEP_SHARE = 0.5
+"""How often a sweep of the payload store takes the place of a collection, in a scenario with datasets."""
+MOST_OF_A_SWEEP = 40
+"""Most questions of a sweep to log and store in one step."""
 BURST = 5
 """Most steps of one driver before the next choice."""
 MAX_STEPS = 50_000
@@ -152,6 +167,8 @@ class Seeded:
             self._do(Action(group, 0, "decide", None, 1, "commit" if self._roll() < 0.5 else "abort"))
         elif world.to_claim[group] and self._roll() < 0.5:
             self._do(Action(group, 0, "claim"))
+            if world.lake is not None:  # the first thing that an incarnation does
+                self._do(Action(group, 0, "sweep", None, 1 + self._pick(MOST_OF_A_SWEEP)))
         elif len(world.drivers[group]) > 1 and self._roll() < ZOMBIE_SHARE:
             age = 1 + self._pick(min(2, len(world.drivers[group]) - 1))
             if world.drivers[group][-1 - age].is_alive:
@@ -233,6 +250,8 @@ class Seeded:
                 port = ports[self._pick(len(ports))]
                 verb = "deliver" if driver.inbox[port] else "fetch"
                 self._do(Action(group, age, verb, port, 1 + self._pick(4), "again"))
+        elif what == "collect" and self._world.lake is not None and self._roll() < LAKE_SWEEP_SHARE:
+            self._do(Action(group, 0, "sweep", None, 1 + self._pick(MOST_OF_A_SWEEP)))
         elif what == "collect" and self._world.effects and self._roll() < 0.3:
             self._do(Action(group, 0, "sweep"))
         elif what != "void" or self._roll() < 0.4:

@@ -40,6 +40,10 @@ class Site(StrEnum):
     AFTER_DROP = CrashPoint.AFTER_DROP.value
     BEFORE_JOB = CrashPoint.BEFORE_JOB.value
     AFTER_JOB = CrashPoint.AFTER_JOB.value
+    IN_EVALUATION = "in_evaluation"
+    """The files of a dataset are being written, or what they are made of is."""
+    IN_REMOVAL = "in_removal"
+    """Files that no row names any more are being removed."""
     BEFORE_DRAIN = CrashPoint.BEFORE_DRAIN.value
     AFTER_DRAIN = CrashPoint.AFTER_DRAIN.value
     """The log says that the group drains, but what its sources have read is still under way."""

@@ -124,7 +124,9 @@ _SUPERVISION: dict[str, Callable[[World, Action], str]] = {
     "place": lambda _world, action: _move(action),
     "revive": lambda _world, action: f"a supervisor tries to recover replica {action.group}, which is retired",
     "end": lambda _world, _action: "the log is asked whether the run has finished",
-    "sweep": lambda _world, _action: "payloads that no row names and whose driver is fenced are removed",
+    "sweep": lambda _world, action: (
+        f"payloads{f' of {action.group}' if action.group else ''} that no row names and whose driver is fenced are removed"
+    ),
 }
 
 
@@ -197,6 +199,9 @@ _TELL: dict[str, Callable[[SimulatedDriver, Action], str]] = {
     "rebuild": _rebuild,
     "fetch": _fetch,
     "deliver": _deliver,
+    "evaluate": _about("evaluates what has come on {about}, up to {many} steps with its files"),
+    "advance": _about("evaluates what source {about} has read, up to {many} steps with its files"),
+    "remove": _about("removes files that no row names any more, up to {many} steps"),
     "read": _about("reads source {about}, and makes events of what it has read"),
     "note_effect": _about("notes that the effect of the read action of {about} is stored"),
     "emit": _about("makes events of what it has read of source {about}"),

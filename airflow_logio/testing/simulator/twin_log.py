@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, TypeVar
 
 from airflow_logio.errors import LogioError
@@ -59,11 +60,31 @@ def _of_groups(found: Sequence[GroupStatus]) -> list[tuple[Any, ...]]:
     return [(one.group, one.state, one.desired, one.incarnation, one.ready) for one in found]
 
 
+class _Dropped:
+    """References that each log has let go of. Each decides for itself how much a batch of garbage collection finds."""
+
+    def __init__(self) -> None:
+        self._by_one: set[str] = set()
+
+    def by_both(self, *found: Sequence[Collected]) -> tuple[str, ...]:
+        """Those that both have let go of now, given what each has just collected."""
+        refs = [ref for answers in found for one in answers for ref in one.refs]
+        both = []
+        for ref in refs:
+            if ref in self._by_one:
+                self._by_one.discard(ref)
+                both.append(ref)
+            else:
+                self._by_one.add(ref)
+        return tuple(both)
+
+
 class TwinLog:
     def __init__(self, sql: SqlLogStore, memory: MemoryLogStore) -> None:
         self._sql = sql
         self._memory = memory
         self._claims: dict[str, Claim] = {}
+        self._dropped = _Dropped()
         self._uid = ""
         """Id of the run in memory."""
 
@@ -245,14 +266,32 @@ class TwinLog:
     def finish_run(self, run_id: int) -> bool:
         return _both("end of the run", lambda: self._sql.finish_run(run_id), lambda: self._memory.finish_run(run_id))
 
+    def references(self, run_id: int, prefix: str) -> Collection[str]:
+        """A file is needed as long as one of the logs names it."""
+        return {*self._sql.references(run_id, prefix), *self._memory.references(run_id, prefix)}
+
+    def collect(self, run_id: int, limit: int) -> Collected:
+        in_database, in_memory = self._sql.collect(run_id, limit), self._memory.collect(run_id, limit)
+        more = in_database.more or in_memory.more
+        return replace(in_memory, more=more, refs=self._dropped.by_both([in_database], [in_memory]))
+
+    def remove_run(self, run_id: int, limit: int, *, unfinished: bool = False) -> Collected:
+        """All of it: each log takes its tables in its own order, so batches differ."""
+        refs: set[str] = set()
+        for log in (self._sql, self._memory):
+            while (found := log.remove_run(run_id, limit, unfinished=unfinished)).more:
+                refs.update(found.refs)
+        return replace(found, refs=tuple(sorted(refs)))
+
     def session(self, ref: GroupRef) -> Session:
-        return TwinSession(self._sql.session(ref), self._memory.session(ref))
+        return TwinSession(self._sql.session(ref), self._memory.session(ref), self._dropped)
 
 
 class TwinSession:
-    def __init__(self, sql: Session, memory: Session) -> None:
+    def __init__(self, sql: Session, memory: Session, dropped: _Dropped) -> None:
         self._sql = sql
         self._memory = memory
+        self._dropped = dropped
         self.ref = sql.ref
 
     def open(self, *, raise_epoch: bool = False) -> FenceRow:
@@ -266,8 +305,16 @@ class TwinSession:
         return _both("slots of a replica", self._sql.slots, self._memory.slots, dict)
 
     def commit(self, effects: Effects) -> tuple[Collected, ...]:
+        in_memory: list[tuple[Collected, ...]] = []
+
+        def second() -> tuple[Collected, ...]:
+            in_memory.append(self._memory.commit(effects))
+            return in_memory[0]
+
         # Each store decides how much a batch of garbage collection finds.
-        return _both("commit", lambda: self._sql.commit(effects), lambda: self._memory.commit(effects), len)
+        found = _both("commit", lambda: self._sql.commit(effects), second, len)
+        refs = self._dropped.by_both(found, in_memory[0])
+        return tuple(replace(one, refs=() if number else refs) for number, one in enumerate(found))
 
     def resolve(self, attempt: CommitAttempt) -> bool:
         return _both(

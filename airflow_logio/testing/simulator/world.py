@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from airflow_logio.errors import EpochVoid, Fenced, LogInconsistent, LogioError, Park
 from airflow_logio.protocol import effects as fx
@@ -12,6 +12,7 @@ from airflow_logio.protocol.liveness import RecoveryBudget
 from airflow_logio.protocol.states import GroupState
 from airflow_logio.protocol.values import Port
 from airflow_logio.store.records import Claim, Collected, GroupRef, RunKey, RunSpec
+from airflow_logio.testing.simulator.data.lake_store import Lake
 from airflow_logio.testing.simulator.driver.simulated_driver import SimulatedDriver
 from airflow_logio.testing.simulator.driver.threads import Source
 from airflow_logio.testing.simulator.external_systems import ExternalSystem
@@ -112,6 +113,10 @@ class World:
         """Groups that were asked to halt, and have not: their drivers die before they hear it, or halt."""
         self.known: dict[Port, int] = {}
         """Receiver port → greatest event_id that is logged for it, so that fetching may find something."""
+        self.lake = None if scenario.frames is None else Lake(self, *scenario.frames)
+        """The payload store of a scenario with datasets."""
+        if self.lake is not None:
+            self.watch.datasets.begin(self.lake.storage)
         self.effects: dict[str, list[Batch]] = {}
         """Payload store: reference → stored effect of a non-replayable read action."""
         self.commits = 0
@@ -211,6 +216,14 @@ class World:
         self.effects[ref] = batches
         return ref, len(batches)
 
+    def whole(self, driver: SimulatedDriver, name: str, action: int) -> list[Any]:
+        """As `obtain`, in a scenario with datasets: the records of the whole effect, as they are now."""
+        if not driver.is_replaced:
+            self.watch.a_complete_read_action_is_never_read_again(name, driver.protocol.source(name).action_id)
+        self._readings[name] += 1
+        batch = self.scenario.sources[name].batch(action, 0, self._readings[name])
+        return [] if batch is None else list(batch.payload)
+
     def batch(self, driver: SimulatedDriver, name: str, source: Source) -> Batch | None:
         """The next batch of a source, read from outside or from its stored effect."""
         if source.stored is None:
@@ -279,8 +292,11 @@ class World:
         drivers[-1 - age].end()
         return True
 
-    def _sweep(self, _action: Action) -> bool:
+    def _sweep(self, action: Action) -> bool:
         """Remove payloads that the log does not name, if their incarnation is fenced or its group has finished."""
+        if self.lake is not None:
+            self.lake.sweep(action.group, action.many)
+            return True
         named = self.watch.references()
         for path in list(self.effects):
             effect = StoredEffect.of(path)

@@ -91,6 +91,17 @@ def test_what_ended_runs_have_left_is_collected(terminal: Terminal) -> None:
     assert "0 rows of 1 ended run(s)" in terminal.logio("gc")[1]
 
 
+def test_what_a_zombie_writes_after_the_end_is_swept(terminal: Terminal) -> None:
+    """The end of a run sweeps, and a driver that was replaced may write behind it; what rows name stays."""
+    run, _ = terminal.run("run-1")
+    assert terminal.logio("gc", "run-1")[0] == 0
+    terminal.payloads.epoch(run.uid, "b", 1, 0).store("datasets/late", b"of nobody")
+    assert len(terminal.files(run)) == 1
+    code, said = terminal.logio("gc", "run-1")
+    assert code == 0 and "0 rows" in said
+    assert terminal.files(run) == []
+
+
 def test_a_dry_run_changes_nothing(terminal: Terminal) -> None:
     run, _ = terminal.run("run-1")
     before = rows_of(terminal.store, run.run_id)

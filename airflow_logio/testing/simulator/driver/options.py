@@ -116,6 +116,10 @@ def _inputs(driver: SimulatedDriver, out: list[Option]) -> None:
         if known.get(port, 0) > cursor:
             out.append(("fetch", port))
     observes = driver.observes()
+    if driver.evaluating is not None:
+        out += [("evaluate", port) for port, events in driver.evaluating.arriving.items() if events]
+        if driver.evaluating.removals:
+            out.append(("remove", None))
     for port, events in driver.inbox.items():
         if events and observes and driver.has_its_turn(port):
             out.append(("deliver", port))
@@ -128,9 +132,11 @@ def _reading(driver: SimulatedDriver, observes: bool, out: list[Option]) -> None
             out.append(("note_effect", name))
         elif observes and source.inbox:
             out.append(("emit", name))
-        elif observes and source.exhausted:
+        elif observes and not source.has_more:
             out.append(("end_source", name))
-        if not source.exhausted and source.obtained is None:
+        if source.storing is not None or source.evaluating:
+            out.append(("advance", name))
+        if source.may_read:
             out.append(("read", name))
     for drop in driver.reading.drops:
         out.append(("discard", drop))
@@ -163,6 +169,11 @@ def sites_of(driver: SimulatedDriver) -> list[Site]:
     found += [_write_site(writer) for writer in driver.writers.values() if writer.wants is not None]
     found += [_reading_site(driver, name, source) for name, source in driver.reading.sources.items()]
     found += [Site.BEFORE_DROP for _ in driver.reading.drops] + [Site.AFTER_DROP for _ in driver.reading.dropped]
+    if driver.evaluating is not None:
+        evaluated = any(driver.evaluating.arriving.values())
+        evaluated = evaluated or any(source.evaluating for source in driver.reading.sources.values())
+        found += [Site.IN_EVALUATION] if evaluated else []
+        found += [Site.IN_REMOVAL] if driver.evaluating.removals else []
     found += [Site.BEFORE_JOB if job.results is None else Site.AFTER_JOB for job in driver.jobs.values() if job]
     return found or [Site.IDLE]
 

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from airflow_logio.protocol import effects as fx
 from airflow_logio.protocol.commit_queue import CommitAttempt, CommitQueue, CommitStep
 from airflow_logio.protocol.group import GroupProtocol
-from airflow_logio.protocol.job_queue import JobBounds, JobQueue
 from airflow_logio.protocol.life import Life, LifeStep
 from airflow_logio.protocol.loop import FLUSH_SECONDS, GroupLoop
 from airflow_logio.protocol.recovery import Recovered
@@ -23,10 +23,12 @@ from airflow_logio.protocol.values import Event, Kind, Port
 from airflow_logio.runtime.driver.garbage import COLLECT_SECONDS, Collection
 from airflow_logio.runtime.systems.connections import WriterIdentity
 from airflow_logio.store.records import Claim, Collected, DriverIdentity, FenceRow
+from airflow_logio.testing.simulator.driver.evaluating import Evaluating
 from airflow_logio.testing.simulator.driver.held_up import HeldUp
 from airflow_logio.testing.simulator.driver.options import Option, options_of, sites_of
+from airflow_logio.testing.simulator.driver.simulated_generation import SimulatedGeneration
 from airflow_logio.testing.simulator.driver.source_readers import Reading
-from airflow_logio.testing.simulator.driver.threads import Job, SimulatedWriters, serialized
+from airflow_logio.testing.simulator.driver.threads import SimulatedWriters, serialized
 from airflow_logio.testing.simulator.log_port import Session
 from airflow_logio.testing.simulator.plan import GroupPlan
 from airflow_logio.testing.simulator.sites import Site
@@ -35,16 +37,16 @@ from airflow_logio.testing.simulator.violation import Violation
 if TYPE_CHECKING:
     from airflow_logio.testing.simulator.world import World
 
-PARTS = dict.fromkeys(("read", "note_effect", "emit", "end_source", "discard"), "reading") | dict.fromkeys(
-    ("take_writes", "apply", "note_writes"), "writers"
+PARTS = (
+    dict.fromkeys(("read", "advance", "note_effect", "emit", "end_source", "discard"), "reading")
+    | dict.fromkeys(("take_writes", "apply", "note_writes"), "writers")
+    | dict.fromkeys(("start_job", "run_job", "note_job"), "jobs")
 )
-"""Verbs of the readers of sources, and of the writers."""
+"""Verbs of the readers of sources, of the writers, and of jobs."""
 STEP_SECONDS = 0.001
 """Simulated time per step. If a driver waits for something, its clock advances by as much as that takes."""
 COLLECTED_ROWS = 12
 """Size of a batch of garbage collection: small, so that a batch often leaves something for the next."""
-SMALL_JOBS = JobBounds(target_records=4, first_records=2, linger_seconds=0.5, most_records=6)
-"""Bounds of jobs; an Input Set counts as one record."""
 
 
 class SimulatedDriver:
@@ -73,8 +75,9 @@ class SimulatedDriver:
         self.writers = SimulatedWriters(self)
         self.reading: Reading
         self.held_up: HeldUp
-        self.jobs: dict[str, Job | None] = {}
-        self.job_queue: JobQueue
+        self.evaluating: Evaluating | None = None
+        """In a scenario with datasets."""
+        self.jobs: SimulatedGeneration
         self.cursors: dict[Port, int] = {}
         self.inbox: dict[Port, deque[Event]] = {}
         self.delivered: dict[Port, Event] = {}
@@ -130,7 +133,10 @@ class SimulatedDriver:
     def perform(self, verb: str, about: object, many: int, outcome: str) -> bool:
         """Take one step. Raises what the step raises."""
         self.now += STEP_SECONDS
-        step = getattr(getattr(self, PARTS[verb]), verb) if verb in PARTS else getattr(self, f"_{verb}")
+        if verb in PARTS:
+            part = getattr(self, PARTS[verb], None)  # none before its memory is built
+            return part is not None and bool(getattr(part, verb)(about, many, outcome))
+        step = getattr(self, f"_{verb}")
         done: bool = step(about, many, outcome)
         return done
 
@@ -194,14 +200,15 @@ class SimulatedDriver:
         protocol = GroupProtocol(self.operators, self._receivers(), self.plan.lineage_in)
         names = [spec.name for spec in self.operators]
         self.committer, self.writers, self.reading = CommitQueue(), SimulatedWriters(self), Reading(self)
+        lake = self.world.lake
+        self.evaluating = None if lake is None else Evaluating(self, lake, protocol)
         self.collection = Collection(
             names, [], clock=lambda: self.now, batch_rows=COLLECTED_ROWS, most_rows=COLLECTED_ROWS
         )
-        self.jobs = {spec.name: None for spec in self.operators if spec.asynchronous}
-        self.job_queue = JobQueue(protocol, self.jobs, lambda _held: (1, 0), SMALL_JOBS)
+        self.jobs = SimulatedGeneration(self, protocol)
         first = {name: script.actions[0] for name, script in self.world.scenario.sources.items()}
         self.loop = GroupLoop(
-            protocol, self.committer, self.writers, self.reading, self.job_queue, self.collection, first
+            protocol, self.committer, self.writers, self.reading, self.jobs.queue, self.collection, first
         )
 
     def _receivers(self) -> Mapping[Port, tuple[Port, ...]]:
@@ -213,6 +220,8 @@ class SimulatedDriver:
     def _unpacked(self, event: Event) -> Event:
         if event.kind is not Kind.DATA:
             return event
+        if self.evaluating is not None:
+            return self.evaluating.bodies.unpacked(event)
         payload = self.world.scenario.codec.decode(event.body or b"")
         return Event(event.sender, event.event_id, event.kind, event.records, payload, event.body, event.about)
 
@@ -261,19 +270,30 @@ class SimulatedDriver:
         assert isinstance(port, Port)
         if not self.is_running or port not in self.cursors:
             return False
-        after = 0 if outcome == "again" else self.cursors[port]
+        # Datasets are not fetched again: a channel hands an event over once in an epoch, and its files go with its row.
+        after = 0 if outcome == "again" and self.evaluating is None else self.cursors[port]
         events = self.session.fetch(port, after, max_events=many, max_bytes=1 << 30)
         if not events:
             return False
         inbox, unpacked = self.inbox[port], self._unpacked
+        evaluating = self.evaluating
         for logged in events:
-            inbox.append(unpacked(logged.event))
+            if evaluating is not None and evaluating.chains.wants(port):
+                evaluating.arrives(port, unpacked(logged.event))
+            else:
+                inbox.append(unpacked(logged.event))
         last = events[-1].event
         if last.kind is Kind.END:
             del self.cursors[port]
         elif last.event_id > self.cursors[port]:
             self.cursors[port] = last.event_id
         return True
+
+    def _evaluate(self, about: object, many: int, _outcome: str) -> bool:
+        """The channel's thread takes the evaluation of an event further."""
+        if not self.is_running or self.evaluating is None or not isinstance(about, Port):
+            return False
+        return self.evaluating.advance(about, many)
 
     def _deliver(self, about: object, many: int, outcome: str) -> bool:
         """Deliver some events of a port, in order. With outcome ``again``, first repeat the last one."""
@@ -310,39 +330,6 @@ class SimulatedDriver:
         self.loop.drain(self.now)
         return True
 
-    # --- jobs ---------------------------------------------------------------------------------------------------------
-
-    def _start_job(self, about: object, many: int, _outcome: str) -> bool:
-        name = str(about)
-        if not self.is_running or self.jobs.get(name, 0) is not None:
-            return False
-        self.job_queue.note(name, self.now)
-        due_at = self.job_queue.due_at(name, self.now)
-        if due_at is None:
-            return False
-        self.now = max(self.now, due_at)
-        chosen = self.job_queue.take(name, self.now, most_records=many)
-        self.protocol.start_job(name, chosen)
-        self.jobs[name] = Job(chosen)
-        return True
-
-    def _run_job(self, about: object, _many: int, _outcome: str) -> bool:
-        job = self.jobs.get(str(about))
-        if not self.is_running or job is None or job.results is not None:
-            return False
-        protocol = self.protocol.operators[str(about)]
-        job.results = [(inset_id, list(protocol.generate(inset_id))) for inset_id in job.insets]
-        return True
-
-    def _note_job(self, about: object, _many: int, _outcome: str) -> bool:
-        name = str(about)
-        job = self.jobs.get(name)
-        if not self.is_running or job is None or job.results is None:
-            return False
-        self.loop.generated(name, job.results, (), self.now)
-        self.jobs[name] = None
-        return True
-
     # --- steps and commits --------------------------------------------------------------------------------------------
 
     def _close(self, _about: object, _many: int, _outcome: str) -> bool:
@@ -370,7 +357,9 @@ class SimulatedDriver:
         if True in expires:  # the clock ticks for every row: what this transaction logs would already be old in it
             many = max(1, expires.index(True))
         self.committer.take(lambda _: 0, most_steps=many)
-        self.committer.taken = serialized(self.committer.taken, self.world.scenario.codec)
+        taken, evaluating = self.committer.taken, self.evaluating
+        codec = self.world.scenario.codec
+        self.committer.taken = serialized(taken, codec) if evaluating is None else evaluating.serialized(taken)
         self.attempt = CommitAttempt(self.fence.epoch, self.fence.commit_no + 1)
         return True
 
@@ -411,7 +400,9 @@ class SimulatedDriver:
         self.committer.committed()
         self.fence = FenceRow(self.fence.incarnation, self.fence.epoch, self.fence.commit_no + 1)
         self.fresh = False
-        self.collection.committed(effects, collected)
+        self.collection.committed(effects, [replace(one, refs=()) for one in collected])
+        if self.evaluating is not None:
+            self.evaluating.collected(collected)
         if self.reading.dropped:
             said = {(one.operator, one.action_id) for one in effects if type(one) is fx.DropRead}
             self.reading.dropped -= said
@@ -427,6 +418,10 @@ class SimulatedDriver:
         if self.loop.finishing and self.committer.is_idle():
             self.is_alive = False
         return True
+
+    def _remove(self, _about: object, many: int, _outcome: str) -> bool:
+        """The thread that removes payloads takes a few steps. If it dies, the sweep finds what is left."""
+        return self.is_running and self.evaluating is not None and self.evaluating.remove(many)
 
     def _collect(self, _about: object, _many: int, _outcome: str) -> bool:
         """Time passes until garbage collection is due. It goes through the committer, like everything else (Section 3.6)."""

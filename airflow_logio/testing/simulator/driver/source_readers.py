@@ -43,10 +43,15 @@ class Reading:
         """The source's thread reads more, from the external system or from the stored effect of its read action."""
         name = str(about)
         source = self.sources.get(name)
-        if not self._driver.is_running or source is None or source.exhausted or source.obtained is not None:
+        if not self._driver.is_running or source is None or not source.may_read:
             return False
         source.read(self._driver, name, many)
         return True
+
+    def advance(self, about: object, many: int, _outcome: str) -> bool:
+        """The source's thread takes what it has read through the chain behind it."""
+        source = self.sources.get(str(about))
+        return self._driver.is_running and source is not None and source.advance(many)
 
     def note_effect(self, about: object, _many: int, _outcome: str) -> bool:
         name = str(about)
@@ -65,7 +70,7 @@ class Reading:
         outputs = self._driver.protocol.source(name).spec.outputs
         for _ in range(min(many, len(source.inbox))):
             batch = source.inbox.popleft()
-            ports = outputs if batch.records else ()
+            ports = outputs if batch.records or self._driver.evaluating is not None else ()
             emits = [Emit(port, batch.payload, batch.records, None, batch.about) for port in ports]
             self._driver.loop.emit(name, emits, batch.next_offset, self._driver.now)
         return True
@@ -74,7 +79,7 @@ class Reading:
         """The reader has no more records. For a stored effect it reports that first, and then what follows."""
         name = str(about)
         source = self.sources.get(name)
-        if not self._driver.observes() or source is None or source.inbox or not source.exhausted:
+        if not self._driver.observes() or source is None or source.has_more:
             return False
         if source.stored is not None and not source.handed_over:
             source.handed_over = True
@@ -93,6 +98,9 @@ class Reading:
             return False
         name, action_id, ref = drop = next(drop for drop in self.drops if drop == about)
         self.drops.remove(drop)
+        if self._driver.evaluating is not None:
+            self._driver.world.watch.datasets.discards(self._driver, ref)
+            self._driver.evaluating.payloads.remove([ref])
         self._driver.world.effects.pop(ref, None)
         self._driver.loop.discarded(name, action_id, self._driver.now)
         self.dropped.add((name, action_id))

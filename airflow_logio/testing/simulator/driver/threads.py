@@ -9,16 +9,20 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any
 from weakref import ref
 
 from airflow_logio.protocol import effects as fx
-from airflow_logio.protocol.logic import Output
 from airflow_logio.protocol.values import Event, Kind
 from airflow_logio.protocol.warehouse_rules import compare
 from airflow_logio.protocol.write_queue import WriteQueue, WriterKey, WriteStep
 from airflow_logio.protocol.writes import PendingWrite, unapplied
+from airflow_logio.runtime.datasets.spark_effects import stored_events
 from airflow_logio.testing.simulator.codec import Codec
+from airflow_logio.testing.simulator.data.published import PublishedFolder
+from airflow_logio.testing.simulator.data.simulated_jobs import Steps, finished
+from airflow_logio.testing.simulator.driver.evaluating import Evaluating
 from airflow_logio.testing.simulator.external_systems import THIS_RUN, ExternalSystem, Guarantee
 from airflow_logio.testing.simulator.plan import Batch
 from airflow_logio.testing.simulator.write_attempts import WriteAttempt
@@ -36,11 +40,13 @@ class SimulatedWriter(WriteQueue):
     """For a checkable system: what is still to be applied, according to its answer."""
     attempt: WriteAttempt | None = None
     """For a conditional system: the transaction under way."""
+    publishing: Steps[bool] | None = None
+    """For a folder of datasets: the copies under way."""
 
     def begin(self, actions: int) -> None:
         """Take the next group of actions."""
         self.take(actions)
-        self.tried, self.todo, self.attempt = False, (), None
+        self.tried, self.todo, self.attempt, self.publishing = False, (), None, None
 
     def act(self, driver: SimulatedDriver, many: int) -> bool:
         """Take up to `many` steps of an attempt. True if the system has now applied everything that was taken.
@@ -50,6 +56,9 @@ class SimulatedWriter(WriteQueue):
         system, watch = driver.world.systems[self.key[1]], driver.world.watch
         if system.guarantee is Guarantee.CONDITIONAL:
             return self._transact(driver, system, many)
+        if isinstance(system, PublishedFolder):
+            watch.before_write(self.key, self.taken)
+            return self._publish(driver, system, many)
         if system.guarantee is Guarantee.IDEMPOTENT:
             watch.before_write(self.key, self.taken)
             system.upsert(self.key, self.taken)
@@ -74,12 +83,23 @@ class SimulatedWriter(WriteQueue):
             watch.before_write(self.key, self.taken)
             token = driver.token(self.key[0])
             client = self._client_of(driver)
-            self.attempt = WriteAttempt(system, self.key, token, self.taken, is_alive=client)
+            evaluating = driver.evaluating
+            taken = self.taken if evaluating is None else [evaluating.loaded(write) for write in self.taken]
+            self.attempt = WriteAttempt(system, self.key, token, taken, is_alive=client)
         if not self.attempt.advance(many):
             return False
         if self.attempt.wrote:
             watch.a_lower_token_writes_nothing(self.key, self.attempt.token)
         return True
+
+    def _publish(self, driver: SimulatedDriver, folder: PublishedFolder, many: int) -> bool:
+        assert driver.evaluating is not None
+        if self.publishing is None:
+            token = driver.token(self.key[0])
+            writes = [(write, driver.evaluating.dataset(write)) for write in self.taken]
+            read = partial(driver.world.lake.records, driver) if driver.world.lake else None
+            self.publishing = folder.published(self.key, token, driver.world.run.uid, writes, read)
+        return finished(self.publishing, many) is not None
 
     def _client_of(self, driver: SimulatedDriver) -> Callable[[], bool]:
         """A function that says whether this thread is alive. It is if its driver is, and has not joined it. Weak references:
@@ -94,10 +114,11 @@ class SimulatedWriter(WriteQueue):
 
     def lose_answer(self) -> None:
         """Everything is applied, but the answer is lost: the writer tries again."""
-        self.tried, self.todo, self.attempt = True, (), None
+        self.tried, self.todo, self.attempt, self.publishing = True, (), None, None
 
     def give_up(self) -> None:
         """The connection breaks: a transaction under way is rolled back."""
+        self.publishing = None
         if self.attempt is not None:
             self.attempt.end()
             self.attempt = None
@@ -174,11 +195,27 @@ class Source:
     obtained: tuple[str, int] | None = None
     """The effect is stored, but the group has not noted it: (reference, records)."""
     exhausted: bool = False
+    evaluating: deque[Steps[Batch]] = field(default_factory=deque)
+    """With datasets: what was read and is being evaluated, one batch after the other."""
+    storing: Steps[tuple[str, int]] | None = None
+    """With datasets: the effect that is being stored."""
     handed_over: bool = False
     """The group knows that the stored effect is used up, but not yet what follows."""
 
+    @property
+    def may_read(self) -> bool:
+        return not self.exhausted and self.obtained is None and self.storing is None
+
+    @property
+    def has_more(self) -> bool:
+        """Something was read, or may be, that the group has not used."""
+        return bool(self.inbox or self.evaluating) or not self.exhausted
+
     def read(self, driver: SimulatedDriver, name: str, many: int) -> None:
         """Continue to read, from the external system or from the stored effect."""
+        if driver.evaluating is not None:
+            self._read_frames(driver, driver.evaluating, name, many)
+            return
         if not driver.protocol.source(name).spec.replayable and self.stored is None:
             self.obtained = driver.world.obtain(driver, name, self.action)
             return
@@ -190,13 +227,41 @@ class Source:
             self.inbox.append(batch)
             self.offset = batch.next_offset
 
+    def _read_frames(self, driver: SimulatedDriver, evaluating: Evaluating, name: str, many: int) -> None:
+        """What is read is evaluated, step by step, before it is used."""
+        if not driver.protocol.source(name).spec.replayable:
+            self._read_effect(driver, evaluating, name)
+            return
+        for _ in range(many):
+            batch = driver.world.scenario.sources[name].batch(self.action, self.offset, 0)
+            if batch is None:
+                self.exhausted = True
+                break
+            self.evaluating.append(evaluating.range(name, batch, self.action + 1))
+            self.offset = batch.next_offset
 
-@dataclass(slots=True)
-class Job:
-    """A job of mode ``executors`` under way: its Input Sets, and their outputs once it has run."""
+    def _read_effect(self, driver: SimulatedDriver, evaluating: Evaluating, name: str) -> None:
+        if self.stored is None:
+            self.storing = evaluating.effect(name, driver.world.whole(driver, name, self.action), self.action + 1)
+            return
+        where = f"the stored effect of read action {self.action + 1} of source {name!r}"
+        for event in stored_events(evaluating.payloads, where, self.stored, self.offset):
+            self.evaluating.append(evaluating.stored(name, self.action + 1, event))
+            self.offset = event.next_offset
+        self.exhausted = True
 
-    insets: Sequence[str]
-    results: list[tuple[str, Sequence[Output]]] | None = None
+    def advance(self, many: int) -> bool:
+        """Take what is being stored or evaluated further."""
+        if self.storing is not None:
+            self.obtained = finished(self.storing, many)
+            self.storing = None if self.obtained else self.storing
+        elif self.evaluating:
+            if (batch := finished(self.evaluating[0], many)) is not None:
+                self.evaluating.popleft()
+                self.inbox.append(batch)
+        else:
+            return False
+        return True
 
 
 def serialized(effects: fx.Effects, codec: Codec) -> fx.Effects:

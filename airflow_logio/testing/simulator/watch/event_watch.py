@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from airflow_logio.protocol.logic import Logic
@@ -20,8 +20,12 @@ END_HEADER = encode_header(Kind.END, 0, b"")
 class EventWatch:
     """Everything that was ever logged. The tables may have lost a part of it by now."""
 
-    def __init__(self, tables: Tables, contexts: ContextWatch) -> None:
+    def __init__(
+        self, tables: Tables, contexts: ContextWatch, content: Callable[[Body], bytes | None] = lambda body: body.body
+    ) -> None:
+        """`content` is what a body says, wherever it is."""
         self._tables = tables
+        self._content = content
         self._contexts = contexts
         self._systems: Systems = {}
         self._from_log: frozenset[tuple[str, str]] = frozenset()
@@ -71,14 +75,14 @@ class EventWatch:
             self.no_body_is_collected_that_is_needed(key)
             if before.kept:
                 self.what_is_in_retention_is_kept(key, before)
-                self.expired[f"{key.operator}.{key.channel}", key.event_id] = before.body
+                self.expired[f"{key.operator}.{key.channel}", key.event_id] = self._content(before)
         elif before is not ABSENT:
             self.a_body_never_changes(key, before, after)
         else:
             self.count += 1
             self.event_ids_are_gapless(key)
             self.the_end_of_a_stream_is_once_and_last(key, after)
-            self.channels.setdefault((key.operator, key.channel), []).append(after.body)
+            self.channels.setdefault((key.operator, key.channel), []).append(self._content(after) or b"")
 
     def see_lineage(self, key: Any) -> None:
         if key in self._tables.lineage:
@@ -136,7 +140,7 @@ class EventWatch:
             raise Violation(
                 "the_end_of_a_stream_is_once_and_last", f"{Port(*channel)} has event {key.event_id} behind it"
             )
-        if body.header == END_HEADER and not body.body:
+        if body.header == END_HEADER and not body.body and body.ref is None:
             self._contexts.ended.add(channel)
 
     def a_body_never_changes(self, key: BodyKey, before: Body, after: Body) -> None:

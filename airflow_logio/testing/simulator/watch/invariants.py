@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from airflow_logio.testing.simulator.data.published import PublishedFolder
 from airflow_logio.testing.simulator.watch.contexts import ContextWatch
+from airflow_logio.testing.simulator.watch.dataset_watch import DatasetWatch
 from airflow_logio.testing.simulator.watch.drain_watch import DrainWatch
 from airflow_logio.testing.simulator.watch.driver_watch import DriverWatch
 from airflow_logio.testing.simulator.watch.event_watch import EventWatch
@@ -45,6 +47,16 @@ INVARIANTS = (
     SlotWatch.a_retired_replica_is_launched_by_a_request_alone,
     SlotWatch.a_retired_replica_owns_no_open_slot,
     SlotWatch.a_run_has_finished_when_all_is_done,
+    DatasetWatch.every_manifest_that_the_log_reaches_is_whole,
+    DatasetWatch.no_file_has_two_owners,
+    DatasetWatch.nothing_goes_that_a_living_row_names,
+    DatasetWatch.files_go_before_what_names_them,
+    DatasetWatch.nothing_unreachable_is_read,
+    DatasetWatch.only_what_lineage_names_is_left,
+    PublishedFolder.what_is_published_never_changes,
+    PublishedFolder.a_receipt_names_files_that_are_there,
+    PublishedFolder.what_is_published_is_what_receipts_name,
+    PublishedFolder.an_action_is_published_once,
     ScalingWatch.a_key_names_one_request,
     ScalingWatch.a_request_is_settled_once,
     ScalingWatch.one_request_of_a_group_is_open,

@@ -22,6 +22,7 @@ from airflow_logio.store.records import ReplicatedShape, ScalingRequest
 from airflow_logio.testing.simulator.plan import GroupPlan, Read, Systems
 from airflow_logio.testing.simulator.upkeep import senders_of
 from airflow_logio.testing.simulator.watch.contexts import ContextWatch
+from airflow_logio.testing.simulator.watch.dataset_watch import DatasetWatch
 from airflow_logio.testing.simulator.watch.drain_watch import DrainWatch
 from airflow_logio.testing.simulator.watch.driver_watch import DriverWatch
 from airflow_logio.testing.simulator.watch.event_watch import EventWatch
@@ -42,8 +43,9 @@ class LogWatch:
     def __init__(self, tables: Tables) -> None:
         self.tables = tables
         self._contexts = ContextWatch()
+        self.datasets = DatasetWatch(tables)
         self._drains = DrainWatch()
-        self._events = EventWatch(tables, self._contexts)
+        self._events = EventWatch(tables, self._contexts, self.datasets.content)
         self._groups = GroupRowWatch(tables)
         self._slots = SlotWatch(tables, self._contexts)
         self._requests = ScalingWatch(tables)
@@ -79,6 +81,7 @@ class LogWatch:
     def close(self) -> None:
         """Stop watching. Tables and watch refer to each other; this frees them without the garbage collector."""
         self.tables.observer = None
+        self.datasets.close()
 
     # --- what the oracle asks -----------------------------------------------------------------------------------------
 
@@ -169,6 +172,7 @@ class LogWatch:
                 rows.setdefault(key, before)
                 last[key] = before
             elif table is bodies:
+                self.datasets.see_body(before, bodies.get(key, ABSENT))
                 self._events.see_body(key, before, bodies.get(key, ABSENT))
             elif table is states:
                 self._state(key, before)
@@ -177,6 +181,7 @@ class LogWatch:
                 self._slots.note_epoch(key, before, fences[key])
             else:
                 self._seldom(table, key, before)
+        self.datasets.see()
         self._slots.see(reopened=self._contexts.is_retrying)
         if rows:
             self._events.see_rows(rows, last)

@@ -7,6 +7,7 @@ or world of their own.
 from __future__ import annotations
 
 from tests.unit.testing.mutants import (
+    datasets,
     draining,
     fencing,
     keeping,
@@ -23,6 +24,7 @@ from tests.unit.testing.mutants.registry import MUTANTS, Mutant
 __all__ = [
     "MUTANTS",
     "Mutant",
+    "datasets",
     "draining",
     "fencing",
     "keeping",

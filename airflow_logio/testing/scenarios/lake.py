@@ -1,0 +1,314 @@
+"""Pipelines over datasets (mode ``dataframe``). DataFrames are lists; what decides about them is the runtime."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, cast
+
+import pyarrow as pa
+
+from airflow_logio.dataflow import DatasetWriter, EveryEvents, Pipeline, RangeSource, SparkSource, TableWriter, Tumbling
+from airflow_logio.dataflow.frame_operators import FrameOperator
+from airflow_logio.dataflow.function_operators import FrameWindowOperator
+from airflow_logio.dataflow.functions import generate
+from airflow_logio.dataflow.operators import Operator
+from airflow_logio.dataflow.schema_text import schema_text
+from airflow_logio.dataflow.windows import Window
+from airflow_logio.protocol.values import Port
+from airflow_logio.runtime.driver.logics.operator_specs import captured_inputs, specs_of
+from airflow_logio.runtime.systems.connections import Connections
+from airflow_logio.testing.simulator.codec import PlainCodec
+from airflow_logio.testing.simulator.data.published import PublishedFolder
+from airflow_logio.testing.simulator.external_systems import ExternalSystem
+from airflow_logio.testing.simulator.plan import (
+    Batch,
+    Destinations,
+    GroupPlan,
+    ListSource,
+    Pair,
+    Read,
+    Scenario,
+    SourceScript,
+    Systems,
+    UpTo,
+)
+from airflow_logio.testing.simulator.simulated_reads import Reads
+
+Rows = Sequence[Sequence[int]]
+RANGES, PER_RANGE = 54, 4
+HOUR, STEP = 3600, 241
+"""Seconds of a window, and between two records."""
+COLUMNS = {"at": "bigint", "value": "bigint"}
+ARROW = schema_text(pa.schema([("at", pa.int64()), ("value", pa.int64())]))
+EFFECT, BYTES_PER_EVENT = 270, 40
+"""Records of a stored effect, and bytes of its events: two files each, of three records."""
+PER_WINDOW = 4
+"""Events of a stored effect in a window."""
+
+
+def row(number: int) -> list[int]:
+    """Record `number` of the input."""
+    return [number * STEP, number * 37 % 101]
+
+
+INPUT = tuple([row(first + n) for n in range(PER_RANGE)] for first in range(0, RANGES * PER_RANGE, PER_RANGE))
+
+
+class Ranges(RangeSource):
+    """What it reads is the script of the scenario."""
+
+    def first(self, params: Mapping[str, Any]) -> int:
+        return 0
+
+    def latest(self, params: Mapping[str, Any], start: int, limit: int | None) -> int:
+        return start + 1
+
+    def frame(self, spark: Any, params: Mapping[str, Any], start: int, end: int) -> Any:
+        raise NotImplementedError
+
+
+class Cleansed(FrameOperator):
+    """Drops some records, and changes the others."""
+
+    def frames(self, port: str, frame: Any, params: Mapping[str, Any]) -> Mapping[str, Any]:
+        return {"out": [[at, value + 1] for at, value in frame if value % 5]}
+
+
+class Doubled(FrameOperator):
+    """Changes each record."""
+
+    def frames(self, port: str, frame: Any, params: Mapping[str, Any]) -> Mapping[str, Any]:
+        return {"out": [[at, 2 * value] for at, value in frame]}
+
+
+@generate(mode="dataframe")
+def summed(records: Any) -> Any:
+    """Stands for the function of a window; `Summed` does its work on lists."""
+    raise NotImplementedError
+
+
+class Summed(FrameWindowOperator):
+    """Per Input Set: the first time, and the sum of the values, twice; nothing for an Input Set without records."""
+
+    def __init__(self, window: Window) -> None:
+        super().__init__(summed, window)
+
+    def run_on(self, frames: Mapping[str, Any], reads: Mapping[str, Any], params: Mapping[str, Any]) -> Any:
+        held: dict[int, list[Sequence[int]]] = {}
+        for place, *record in frames[self.inputs[0]]:
+            held.setdefault(place, []).append(record)
+        return [[place, *one] for place, records in held.items() for one in _sums(records)]
+
+
+def _sums(records: Rows) -> list[list[int]]:
+    total = [min(at for at, _ in records), sum(value for _, value in records)]
+    return [total, [total[0] + 1, total[1]]]
+
+
+class DatasetCodec(PlainCodec):
+    """Records without an order; an action without records has no body."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        plain = self.encode
+        self.encode = lambda payload: b"" if payload is None else plain(payload)
+
+
+class Effects:
+    """A source whose read action returns all its records at once; an offset counts records."""
+
+    def __init__(self, records: Rows) -> None:
+        self._records = records
+
+    @property
+    def actions(self) -> Sequence[Mapping[str, Any]]:
+        return [{"read": "all"}]
+
+    def batch(self, action: int, offset: int, reading: int) -> Batch | None:
+        if offset >= len(self._records):
+            return None
+        rest = self._records[offset:]
+        return Batch(rest, len(rest), len(self._records))
+
+
+def _clean(records: Rows) -> list[list[int]]:
+    return [[at, value + 1] for at, value in records if value % 5]
+
+
+def _windows(records: Rows) -> list[list[list[int]]]:
+    hours: dict[int, list[Sequence[int]]] = {}
+    for record in records:
+        hours.setdefault(record[0] // HOUR, []).append(record)
+    return [_sums(hours[hour]) for hour in sorted(hours)]
+
+
+# --- a lake of ranges -------------------------------------------------------------------------------------------------
+
+
+def lake() -> Pipeline:
+    """A source of ranges, a chain with two writers, a border, a window of time, and both writers behind it."""
+    made = Pipeline("lake", connections=["folder", "warehouse", "archive"])
+    raw = made.source("raw", Ranges())
+    clean = made.operator("clean", Cleansed(), raw)
+    made.writer("keep", DatasetWriter("archive", "clean"), clean)
+    made.writer("log", TableWriter("warehouse", "log", COLUMNS, on_new_run="replace"), clean)
+    hourly = made.operator("hourly", Summed(Tumbling("1h", on="at")), clean)
+    made.writer("publish", DatasetWriter("folder", "hourly", partition_by=("at",)), hourly)
+    made.writer("save", TableWriter("warehouse", "hourly", COLUMNS, on_new_run="replace"), hourly)
+    made.group("ingest", raw, clean, "keep", "log")
+    made.group("hourly", hourly)
+    made.group("publish", "publish", "save")
+    made.lineage("clean.out", "hourly.out")
+    return made
+
+
+def expected_lake(ranges: int = RANGES) -> Destinations:
+    """In plain Python."""
+    clean = [_clean(INPUT[number]) for number in range(ranges)]
+    windows = _windows([record for event in clean for record in event])
+    hours = sorted({at // HOUR for event in clean for at, _ in event})
+    lineage: set[Pair] = {
+        ("hourly.in", number, "hourly.out", hours.index(at // HOUR) + 1)
+        for number, event in enumerate(clean, start=1)
+        for at, _ in event
+    }
+    return Destinations(
+        {"clean.out": clean, "hourly.out": windows},
+        {
+            "keep>archive": clean,
+            "log>warehouse": [None, *clean],
+            "publish>folder": windows,
+            "save>warehouse": [None, *windows],
+        },
+        frozenset(lineage),
+    )
+
+
+# --- stored effects ---------------------------------------------------------------------------------------------------
+
+
+def effects() -> Pipeline:
+    """Two stored effects: of one the events have rows, of the other one they are part of a plan."""
+    made = Pipeline("effects", connections=["folder", "warehouse"])
+    rows = made.source("rows", Frames())
+    plan = made.source("plan", Frames())
+    shaped = made.operator("shaped", Doubled(), plan)
+    counted = made.operator("counted", Summed(EveryEvents(PER_WINDOW)), rows)
+    made.writer("save_rows", TableWriter("warehouse", "rows", COLUMNS, on_new_run="replace"), rows)
+    made.writer("publish", DatasetWriter("folder", "shaped"), shaped)
+    made.writer("save", TableWriter("warehouse", "sums", COLUMNS, on_new_run="replace"), counted)
+    made.group("read", rows, "save_rows")
+    made.group("shape", plan, shaped)
+    made.group("count", counted)
+    made.group("publish", "publish", "save")
+    return made
+
+
+class Frames(SparkSource):
+    """What it reads is the script of the scenario. Its events are smaller than an author may make them."""
+
+    def __init__(self) -> None:
+        super().__init__(_read)
+        self.bytes_per_event = BYTES_PER_EVENT
+
+
+def _read(spark: Any) -> Any:
+    raise NotImplementedError
+
+
+STORED = [row(number) for number in range(EFFECT)]
+EVENT = 6
+"""Records of an event of a stored effect."""
+
+
+def expected_effects(rows: int = EFFECT, plan: int = EFFECT) -> Destinations:
+    """In plain Python."""
+    read = [STORED[first : first + EVENT] for first in range(0, rows, EVENT)]
+    shaped = [[[at, 2 * value] for at, value in STORED[first : first + EVENT]] for first in range(0, plan, EVENT)]
+    sums = [
+        _sums([record for event in read[first : first + PER_WINDOW] for record in event])
+        for first in range(0, len(read), PER_WINDOW)
+    ]
+    return Destinations(
+        {"rows.out": read, "shaped.out": shaped, "counted.out": sums},
+        {
+            "save_rows>warehouse": [None, *read],
+            "publish>folder": shaped,
+            "save>warehouse": [None, *sums],
+        },
+    )
+
+
+# --- the scenarios ----------------------------------------------------------------------------------------------------
+
+
+def _scenario(
+    pipeline: Pipeline,
+    sources: Mapping[str, SourceScript],
+    expected: Callable[[], Destinations],
+    expected_of: Callable[[Read], Destinations],
+    about: str,
+) -> Scenario:
+    members: Mapping[str, Operator] = pipeline.operators
+    folders = {operator.connection for operator in members.values() if isinstance(operator, DatasetWriter)}
+    return Scenario(
+        pipeline.name,
+        partial(_groups, pipeline),
+        sources,
+        {name: PublishedFolder if name in folders else ExternalSystem for name in pipeline.connections},
+        codec=DatasetCodec(),
+        expected=expected,
+        expected_of=expected_of,
+        drains=True,
+        kept=frozenset(captured(pipeline)),
+        frames=(members, ARROW),
+        about=about,
+    )
+
+
+def captured(pipeline: Pipeline) -> set[Port]:
+    """Output ports whose lineage is captured."""
+    return {Port(name, port) for name in pipeline.operators for port in pipeline.lineage_ports(name)[1]}
+
+
+def _groups(pipeline: Pipeline, _systems: Systems) -> Sequence[GroupPlan]:
+    connections = cast(Connections, Reads({}, {}))
+    plans = []
+    for name, group in pipeline.groups.items():
+        specs, receivers = specs_of(pipeline, group.operators, connections)
+        plans.append(GroupPlan(name, tuple(specs), receivers, frozenset(captured_inputs(pipeline))))
+    return plans
+
+
+def lake_scenario() -> Scenario:
+    return _scenario(
+        lake(),
+        {"raw": _ranges()},
+        expected_lake,
+        lambda read: expected_lake(_events(read["raw"])),
+        "datasets: ranges, a chain, a window of time, folders and tables",
+    )
+
+
+def effects_scenario() -> Scenario:
+    return _scenario(
+        effects(),
+        {"rows": Effects(STORED), "plan": Effects(STORED)},
+        expected_effects,
+        lambda read: expected_effects(_stored(read["rows"]), _stored(read["plan"])),
+        "datasets: stored effects, whose events have rows or are part of a plan",
+    )
+
+
+def _ranges() -> ListSource:
+    return ListSource(tuple((records,) for records in INPUT))
+
+
+def _events(read: UpTo) -> int:
+    """Each range is a read action with one event."""
+    return read.action + (read.offset > 0)
+
+
+def _stored(read: UpTo) -> int:
+    return read.offset if not read.action else EFFECT

@@ -1,0 +1,210 @@
+"""The threads of one epoch that evaluate datasets: events of the log, what sources read, and jobs of windows (ADR-81 to 85).
+
+What is under way is a generator for each thread. A step takes it a little further, so that the driver may die, be replaced
+or go on as a zombie between any two files.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, cast
+
+from msgspec.structs import replace
+
+from airflow_logio.dataflow.frame_operators import FrameOperator
+from airflow_logio.dataflow.function_operators import FrameWindowOperator
+from airflow_logio.dataflow.sources import SparkSource
+from airflow_logio.protocol.logic import Emit, Output
+from airflow_logio.protocol.values import Event, Kind, Port
+from airflow_logio.runtime.datasets.chains import Apply, Chains, CountWindows, Materialize, Reopen, Step
+from airflow_logio.runtime.datasets.dataset_parts import DatasetPart
+from airflow_logio.runtime.datasets.evaluated import Evaluated
+from airflow_logio.runtime.datasets.spark_effects import StoredEvent
+from airflow_logio.runtime.driver.committer import serialize
+from airflow_logio.runtime.payloads.bodies import Bodies
+from airflow_logio.runtime.payloads.dataset import Dataset
+from airflow_logio.testing.simulator.data.simulated_jobs import SCHEMA, SimulatedJobs, Steps, finished
+from airflow_logio.testing.simulator.data.simulated_storage import Record, encoded
+from airflow_logio.testing.simulator.plan import Batch
+from airflow_logio.testing.simulator.questions import Paused, Questions
+
+if TYPE_CHECKING:
+    from airflow_logio.protocol import effects as fx
+    from airflow_logio.protocol.group import GroupProtocol
+    from airflow_logio.protocol.writes import PendingWrite
+    from airflow_logio.store.records import Collected
+    from airflow_logio.testing.simulator.data.lake_store import Lake
+    from airflow_logio.testing.simulator.driver.simulated_driver import SimulatedDriver
+
+Results = list[tuple[str, Sequence[Output]]]
+
+
+class Evaluating:
+    """Of one epoch. Every method that returns `Steps` is what a thread does for one event, effect or job."""
+
+    def __init__(self, driver: SimulatedDriver, lake: Lake, protocol: GroupProtocol) -> None:
+        self._driver = driver
+        self._lake = lake
+        self._members = lake.members
+        self.chains = Chains(protocol, lake.members, lambda _: SCHEMA)
+        run, group = driver.world.run, driver.plan.name
+        self.payloads = lake.payloads.epoch(run.uid, group, driver.number, driver.fence.epoch)
+        self._jobs = SimulatedJobs(lake.storage, self.payloads, lake.arrow)
+        self.bodies = Bodies(self.payloads)
+        self.arriving: dict[Port, deque[Steps[Event]]] = {}
+        """Input port → events that its thread has fetched, and evaluates one after the other."""
+        self.removals: deque[tuple[Questions, tuple[str, ...]]] = deque()
+        """References that garbage collection has taken out of the log, and how far their removal has come."""
+        self._sets = 0
+
+    # --- events of the log --------------------------------------------------------------------------------------------
+
+    def arrives(self, receiver: Port, event: Event) -> None:
+        """The channel has fetched an event that is to be evaluated."""
+        self.arriving.setdefault(receiver, deque()).append(self._arrived(receiver, event))
+
+    def advance(self, receiver: Port, many: int) -> bool:
+        """Take the evaluation of the first event of a port further; True if something was done."""
+        waiting = self.arriving.get(receiver)
+        if not waiting:
+            return False
+        done = finished(waiting[0], many)
+        if done is not None:
+            waiting.popleft()
+            self._driver.inbox[receiver].append(done)
+        return True
+
+    def _arrived(self, receiver: Port, event: Event) -> Steps[Event]:
+        if event.kind is not Kind.DATA:
+            return event
+        dataset = event.payload
+        assert isinstance(dataset, Dataset), f"{receiver} gets what is no dataset"
+        number = f"{event.sender}.{event.event_id}"
+        frame = self._lake.records(self._driver, dataset)
+        made = yield from self._followed(self.chains.arrived(receiver, frame, number, dataset))
+        return replace(event, payload=made)
+
+    # --- what sources read --------------------------------------------------------------------------------------------
+
+    def range(self, source: str, batch: Batch, action: int) -> Steps[Batch]:
+        """As `Evaluation.range`: the event of a read action."""
+        port = self._port(source)
+        made = yield from self._followed(self.chains.sent(port, batch.payload, str(action)))
+        return Batch(made, made.num_rows, batch.next_offset, batch.about)
+
+    def effect(self, source: str, records: Sequence[Record], action: int) -> Steps[tuple[str, int]]:
+        """As `Evaluation.effect`: the stored effect of a read action."""
+        port, operator = self._port(source), self._members[source]
+        named = self.chains.is_border(port)
+        size = cast(SparkSource, operator).bytes_per_event
+        return (yield from self._jobs.effect(port, action, records, size, named=named))
+
+    def stored(self, source: str, action: int, event: StoredEvent) -> Steps[Batch]:
+        """As `Evaluation.stored`: an event of a stored effect."""
+        frame = self._lake.records(self._driver, event.dataset)
+        dataset = event.dataset if event.is_named else None
+        number = f"{action}-{event.number}"
+        made = yield from self._followed(self.chains.sent(self._port(source), frame, number, dataset))
+        return Batch(made, event.next_offset - event.first, event.next_offset, event.about)
+
+    def _port(self, source: str) -> Port:
+        return Port(source, self._members[source].outputs[0])
+
+    # --- jobs of windows ----------------------------------------------------------------------------------------------
+
+    def job(self, name: str, sets: Sequence[tuple[str, Any]], state: Mapping[str, Any]) -> Steps[Results]:
+        """As `FrameJobs`: the Output Sets of many Input Sets."""
+        operator = cast(FrameWindowOperator, self._members[name])
+        admitted = [one for one in sets if operator.window.admits(one[0], state)]
+        frame: list[Record] = []
+        for place, (inset_id, held) in enumerate(admitted):
+            for part in operator.held_by_port(held)[operator.inputs[0]]:
+                frame += [[place, *record] for record in self._part(operator, inset_id, part)]
+                yield
+        result = operator.run_on({operator.inputs[0]: frame}, {}, {})
+        by_place: dict[int, list[Record]] = {}
+        for place, *record in result:
+            by_place.setdefault(place, []).append(record)
+        self._sets += 1
+        port = Port(name, operator.outputs[0])
+        where = [f"the Output Set of Input Set {inset_id!r} of operator {name!r}" for inset_id, _ in admitted]
+        made = yield from self._jobs.materialized_sets(where, f"datasets/{port}/{self._sets}", by_place)
+        outputs = {inset_id: made.get(place) for place, (inset_id, _) in enumerate(admitted)}
+        return [(inset_id, _sent(port, outputs.get(inset_id))) for inset_id, _ in sets]
+
+    def _part(self, operator: FrameWindowOperator, inset_id: str, part: DatasetPart) -> list[Record]:
+        records, grid = self._lake.records(self._driver, part.dataset), operator.window.grid()
+        if grid is None:
+            return records
+        number = operator.window.number(inset_id)
+        return [record for record in records if grid.number(record[0]) == number]
+
+    # --- commits and write actions ------------------------------------------------------------------------------------
+
+    def serialized(self, effects: fx.Effects) -> fx.Effects:
+        """The rows of a transaction, by the committer of the runtime."""
+        return serialize(effects, self.bodies)
+
+    def loaded(self, write: PendingWrite) -> PendingWrite:
+        """A write action with its records, as one whose dataset the driver reads."""
+        if write.ref is None:
+            return write
+        records = self._lake.records(self._driver, self.dataset(write))
+        return replace(write, body=encoded(sorted(records)))
+
+    def dataset(self, write: PendingWrite) -> Dataset:
+        """The dataset of a write action."""
+        return self.bodies.dataset(f"write action {write.number} of {write.operator!r}", str(write.ref))
+
+    # --- what no row names any more -----------------------------------------------------------------------------------
+
+    def collected(self, collected: Sequence[Collected]) -> None:
+        """A transaction has committed, with its garbage collection."""
+        if refs := tuple(ref for one in collected for ref in one.refs):
+            self.removals.append((Questions(), refs))
+
+    def remove(self, many: int) -> bool:
+        """The thread that removes payloads takes a few steps. If it dies, the sweep finds what is left."""
+        if not self.removals:
+            return False
+        questions, refs = self.removals[0]
+        questions.begin(many)
+        try:
+            self._lake.remove(questions, refs)
+        except Paused:
+            return True
+        self.removals.popleft()
+        return True
+
+    # --- inside -------------------------------------------------------------------------------------------------------
+
+    def _followed(self, chain: Any) -> Steps[Evaluated]:
+        answer: Any = None
+        try:
+            while True:
+                answer = yield from self._done(chain.send(answer))
+        except StopIteration as ended:
+            return cast(Evaluated, ended.value)
+
+    def _done(self, step: Step) -> Steps[Any]:
+        yield
+        match step:
+            case Apply(receiver, frame):
+                operator = cast(FrameOperator, self._members[receiver.operator])
+                return operator.frames(receiver.name, frame, {})
+            case Materialize(_, where, purpose, frame, partition_by):
+                return (yield from self._jobs.materialized(where, purpose, frame, partition_by))
+            case Reopen(dataset):
+                return self._lake.records(self._driver, dataset)
+            case CountWindows(receiver, _, frame):
+                grid = cast(FrameWindowOperator, self._members[receiver.operator]).window.grid()
+                numbers = [] if grid is None else [grid.number(record[0]) for record in frame]
+                return {number: numbers.count(number) for number in numbers}
+
+
+def _sent(port: Port, dataset: Dataset | None) -> Sequence[Output]:
+    if dataset is None:
+        return []
+    payload = Evaluated(dataset, dataset.manifest.schema)
+    return [Emit(port.name, payload, dataset.num_rows)]

@@ -1,0 +1,64 @@
+"""Code of the runtime that asks a log or a store, a few questions at a time: whoever runs it may die between any two."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar, cast
+
+from airflow_logio.errors import LogioError
+
+T = TypeVar("T")
+
+
+class Paused(BaseException):
+    """Who asks waits before the next question."""
+
+
+class Questions:
+    """The code knows nothing of this: an exception pauses it, and it resumes by replaying the earlier answers."""
+
+    def __init__(self) -> None:
+        self._answers: list[tuple[Any, Exception | None]] = []
+        self._heard = self._left = 0
+
+    def begin(self, questions: int) -> None:
+        """From now on, so many new questions are allowed."""
+        self._heard, self._left = 0, questions
+
+    def ask(self, question: Callable[[], T]) -> T:
+        """Ask one question, or replay the answer. Raises `Paused`, and what the question raises."""
+        if self._heard == len(self._answers):
+            if self._left <= 0:
+                raise Paused
+            self._left -= 1
+            try:
+                self._answers.append((question(), None))
+            except (LogioError, OSError) as error:
+                self._answers.append((None, error))
+        answer, failure = self._answers[self._heard]
+        self._heard += 1
+        if failure is not None:
+            raise failure
+        return cast(T, answer)
+
+    def forget_frames(self) -> None:
+        """Tracebacks would hold who asks, and its world, until the garbage collector runs."""
+        for _, failure in self._answers:
+            if failure is not None:
+                failure.__traceback__ = None
+
+    def clear(self) -> None:
+        """Forget all answers: what is run next begins."""
+        self._answers.clear()
+
+
+class Asked:
+    """An object each call of which is a question."""
+
+    def __init__(self, questions: Questions, asked: Any) -> None:
+        self._questions = questions
+        self._asked = asked
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        method = getattr(self._asked, name)
+        return lambda *values, **named: self._questions.ask(lambda: method(*values, **named))
