@@ -24,6 +24,7 @@ class DatasetWatch:
     def __init__(self, tables: Tables) -> None:
         self._tables = tables
         self._storage = SimulatedStorage()
+        self._is_watching = False
         self._owners: dict[str, str] = {}
         """Path → the reference in the log that reaches it."""
         self._named: dict[str, Sequence[str]] = {}
@@ -40,7 +41,7 @@ class DatasetWatch:
 
     def begin(self, storage: SimulatedStorage) -> None:
         """From now on, what happens to this store is watched."""
-        self._storage = storage
+        self._storage, self._is_watching = storage, True
         storage.removing = self._removing
 
     def close(self) -> None:
@@ -51,6 +52,8 @@ class DatasetWatch:
 
     def see_body(self, before: Any, after: Any) -> None:
         """A row of EVENT_DATA has changed."""
+        if not self._is_watching:
+            return
         if before is not ABSENT and before.ref is not None:
             self._gone.append(before.ref)
         if after is not ABSENT and after.ref is not None:
@@ -76,7 +79,7 @@ class DatasetWatch:
 
     def content(self, body: Body) -> bytes | None:
         """The records of a body, in an order of their own."""
-        if body.ref is None:
+        if body.ref is None or not self._is_watching:
             return body.body
         if body.ref not in self._contents:
             self._contents[body.ref] = self._records(body.ref)

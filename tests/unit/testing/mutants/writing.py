@@ -16,7 +16,7 @@ from airflow_logio.testing.simulator.driver.threads import SimulatedWriter
 from tests.unit.testing.mutants.registry import mutant
 
 
-@mutant("linear", "no_group_is_parked")
+@mutant("linear", "event_ids_are_gapless", "no_group_is_parked")
 def write_numbers_per_incarnation(patch: pytest.MonkeyPatch) -> None:
     """Write actions are numbered from one by every incarnation, instead of from what is stored."""
     restore = OperatorProtocol.restore
