@@ -13,7 +13,7 @@ from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from airflow_logio.cli.common import TERMINAL_PATIENCE, LogOption, err, opened, out, warn
 from airflow_logio.cli.connection_file import ConnectionUrls
 from airflow_logio.dataflow.durations import retention_seconds
-from airflow_logio.errors import LogioError, PipelineDefinitionError, ProtocolViolation
+from airflow_logio.errors import LogInconsistent, LogioError, PipelineDefinitionError, ProtocolViolation
 from airflow_logio.runtime.launch.driver_files import discard, folders_of
 from airflow_logio.runtime.payloads import Payloads, sweep_run
 from airflow_logio.runtime.supervision import tidying
@@ -167,7 +167,10 @@ def _tidy(store: LogStore, run: Run, payloads: Payloads | None) -> int:
     with _showing(f"collecting what {_name(run)} has left behind") as progress:
         rows = tidying.tidy(store, run.run_id, _discard(payloads), patience=TERMINAL_PATIENCE, progress=progress)
         if payloads is not None:  # the end of the run has swept before its last zombie had written
-            sweep_run(payloads, store, run)
+            try:
+                sweep_run(payloads, store, run)
+            except LogInconsistent as error:  # the next run is tidied all the same
+                warn(f"{_name(run)}: files that nothing names stay: {error}")
     if rows:
         out.print(f"{_name(run)}: {rows:,} rows collected", markup=False)
     return rows

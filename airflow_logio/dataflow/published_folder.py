@@ -15,6 +15,8 @@ RECEIPTS = "_logio"
 """The folder of receipts. Readers of Parquet folders pass over names that begin so."""
 RUNS = f"{RECEIPTS}/runs"
 """The folder of the records of runs."""
+LOST_AND_FOUND = "lost+found"
+"""What a file system keeps at its root, for its own user only."""
 _OURS = re.compile(r"([^.]+)\.([^.]+)\.\d{12}\.\d{5,}\.parquet")
 """The names of published files, by run and operator."""
 
@@ -82,16 +84,25 @@ def _receipt(path: str) -> Receipt:
 def visible_files(folder: str) -> Iterator[tuple[str, str | None]]:
     """What readers that list a folder may take for data: path below it, and the run that has published it.
 
-    None: no run has, or it lies in a folder with receipts of its own, which then stands for all in it. Raises OSError.
+    None: no run has, or it lies in a folder with receipts of its own, or behind a link, which then stands for all in it.
+    Raises OSError.
     """
-    for where, folders, names in os.walk(folder, onerror=_raise):
+
+    def failed(error: OSError) -> None:
+        if not isinstance(error, FileNotFoundError) or error.filename == folder:
+            raise error  # else somebody has removed a folder within it meanwhile
+
+    for where, folders, names in os.walk(folder, onerror=failed):
         below = os.path.relpath(where, folder)
         if where != folder and RECEIPTS in folders:
             folders.clear()
             yield below, None
             continue
-        folders[:] = filter(_is_visible, folders)
-        for name in filter(_is_visible, names):
+        folders[:] = [name for name in folders if is_visible(name) and name != LOST_AND_FOUND]
+        for name in folders:
+            if os.path.islink(os.path.join(where, name)):
+                yield os.path.normpath(os.path.join(below, name)), None
+        for name in filter(is_visible, names):
             yield os.path.normpath(os.path.join(below, name)), run_of(name)
 
 
@@ -101,9 +112,6 @@ def run_of(name: str) -> str | None:
     return None if ours is None else ours[1]
 
 
-def _is_visible(name: str) -> bool:
-    return not name.startswith((".", "_"))
-
-
-def _raise(error: OSError) -> None:
-    raise error
+def is_visible(name: str) -> bool:
+    """Whether readers that list a folder look at a name. A partition by a column ``_region`` is none that they pass over."""
+    return not (name.startswith(".") or (name.startswith("_") and "=" not in name))

@@ -11,13 +11,14 @@ from airflow_logio.dataflow.dataset_writer import DatasetWriter
 from airflow_logio.dataflow.published_folder import (
     RECEIPTS,
     RUNS,
+    is_visible,
     receipts_of,
     run_of,
     runs_of,
     visible_files,
 )
 from airflow_logio.errors import WriteRefused
-from airflow_logio.protocol.folder_rules import Age, Effect, RunRecord
+from airflow_logio.protocol.folder_rules import Age, Effect, FolderRuns, RunRecord
 from airflow_logio.protocol.warehouse_rules import Owner
 from airflow_logio.runtime.payloads import task_files
 from airflow_logio.runtime.payloads.local import make_durable
@@ -84,14 +85,26 @@ class FolderClaim:
 
         Raises `WriteRefused` if a younger run has taken the folder over.
         """
-        runs = runs_of(self._folder)
+        runs = self._runs()
         if (closing := runs.closed_by(self._mine)) is not None:
             raise WriteRefused(
                 f"folder {self._folder} of connection {self._writer.connection!r} belongs to run {closing.run_uid}: a newer "
                 f"run has taken it over, and run {self._mine.run_uid} must not write to it any more"
             )
         younger = runs.overwriting(self._mine)
-        return self._overwritten(younger, partitions) if younger else ()
+        return self._overwritten(younger, partitions) if younger and partitions else ()
+
+    def check_retry(self) -> None:
+        """Whether records of the run may still come, for partitions that nobody knows yet. Raises `WriteRefused`."""
+        self.check(())
+        if younger := self._runs().overwriting(self._mine):
+            raise WriteRefused(
+                f"run {min(younger)}, a newer one, overwrites partitions of folder {self._folder} of connection "
+                f"{self._writer.connection!r}, and run {self._mine.run_uid} must not write to those any more"
+            )
+
+    def _runs(self) -> FolderRuns:
+        return runs_of(self._folder)
 
     def check_partitions(self, partitions: Collection[str]) -> None:
         """Before files are put into them. Raises `WriteRefused` if a younger run has overwritten one, or taken the folder
@@ -103,6 +116,8 @@ class FolderClaim:
         for partition in partitions:
             if partition in self._removable:
                 continue
+            if os.path.lexists(os.path.join(self._folder, partition, RECEIPTS)):
+                raise self._not_ours(os.path.join(partition, RECEIPTS), f"overwrite partition {partition}")
             names = self._names(partition)
             known = self._known()
             for name in names:
@@ -181,6 +196,12 @@ class FolderClaim:
                 raise self._not_empty(path)
             if run not in known:
                 raise self._not_ours(path, "replace what is in the folder")
+            where = os.path.join(self._folder, os.path.dirname(path))
+            if not os.access(where, os.W_OK | os.X_OK):  # before the record, which hides what could not be removed
+                raise WriteRefused(
+                    f"files in {where} are to be replaced, and this user cannot remove them: allow it to write there, or "
+                    "choose another folder"
+                )
         if self._writer.on_new_run == "error":
             for receipt in receipts_of(self._folder):
                 if receipt.files and receipt.run_uid != self._mine.run_uid:
@@ -217,7 +238,5 @@ class FolderClaim:
     def _names(self, partition: str) -> list[str]:
         """Visible names in a partition."""
         with suppress(FileNotFoundError):
-            return [
-                name for name in os.listdir(os.path.join(self._folder, partition)) if not name.startswith((".", "_"))
-            ]
+            return [name for name in os.listdir(os.path.join(self._folder, partition)) if is_visible(name)]
         return []

@@ -26,18 +26,18 @@ def inspect_folders(pipeline: Pipeline, urls: Mapping[str, str]) -> Iterator[Fin
                 _inspect(writer, urls[writer.connection])
             except LogioError as error:
                 yield Finding(what, str(error))
-            except OSError as error:
+            except (OSError, ValueError) as error:
                 yield Finding(what, f"{type(error).__name__}: {error}")
             else:
                 yield Finding(what)
 
 
 def check_not_replaced(writer: DatasetWriter, url: str, run: Owner) -> None:
-    """Raises `WriteRefused` if a newer run has taken the folder over, so that this run could write to it no more,
-    `ExternalUnavailable` if the file system does not answer, `ConfigurationError`."""
+    """Raises `WriteRefused` if a newer run has taken over the folder or partitions of it, so that this run could write there
+    no more, `ExternalUnavailable` if the file system does not answer, `ConfigurationError`."""
     folder = os.path.join(folder_of(writer, url), writer.folder)
     try:
-        FolderClaim(folder, writer, run).check(())
+        FolderClaim(folder, writer, run).check_retry()
     except OSError as error:
         raise ExternalUnavailable(f"connection {writer.connection!r}: {error}") from error
 

@@ -99,6 +99,10 @@ class DatasetTarget:
                         f"be written: {error}"
                     ) from error
                 raise ExternalUnavailable(f"connection {self._writer.connection!r}: {error}") from error
+            except ValueError as error:
+                raise ConfigurationError(
+                    f"connection {self._writer.connection!r}: {error}; move it elsewhere, or restore it"
+                ) from error
 
     def _execute(self, place: Place, action: WriteAction) -> None:
         where = f"write action {action.number} of {action.operator!r}"

@@ -63,6 +63,8 @@ _NOT_SHIPPED = (
 )
 PROBE = "probe of the payload store"
 """What `logio status` says of a driver whose executors do not answer its first job."""
+TURN_SECONDS = 0.25
+"""Between two looks at whether the epoch still lasts, while the function of another event is called."""
 RETRY_SECONDS = 1.0
 """Between two attempts of a job while the payload store is unavailable."""
 
@@ -207,9 +209,14 @@ class Evaluation:
     @contextmanager
     def calling(self) -> Iterator[None]:
         """Functions of authors that make DataFrames are called one at a time: what one does to the session on its way, such
-        as a view of some name, is not for another event."""
-        with self._calling:
+        as a view of some name, is not for another event. Who waits for its turn is in no call of its own. Raises `Closed`."""
+        with self._settings.connections.calls.inner("turn", limited=False):
+            while not self._calling.acquire(timeout=TURN_SECONDS):
+                self._check_wanted()
+        try:
             yield
+        finally:
+            self._calling.release()
 
     # --- called by the main thread ------------------------------------------------------------------------------------
 

@@ -61,15 +61,17 @@ class Executors:
         return executor_of(operator, writer, connections, moves)
 
     def _copied(self, description: str, copies: Copies) -> None:
-        """`copied_by_spark`, its errors told apart. Raises `SparkLost`, `OSError`, and what the job raises."""
+        """Errors of `copied_by_spark` told apart: `SparkLost`; OSError if something is unavailable; else `OperatorFailed`."""
         try:
             copied_by_spark(self.sessions.entered(self.job_group, description), description, copies)
         except OSError:
             raise
         except Exception as error:
             if self.sessions.is_lost(error):
-                raise SparkLost(f"Spark ended while it copied files of {description}: {error}") from error
-            raise OSError(f"files could not be copied: {error}") from error
+                raise SparkLost(f"Spark ended while it copied files of {description}: {shortened(error)}") from error
+            if found := store_fault(error) or lost_on_the_way(error):
+                raise OSError(f"files could not be copied: {found}, told by Spark: {shortened(error)}") from error
+            raise OperatorFailed(f"{description}: files could not be copied: {shortened(error)}") from error
 
     def _run(self, description: str, job: Callable[[Any], pa.Table]) -> pa.Table:
         """Run a job.

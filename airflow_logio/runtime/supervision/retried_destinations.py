@@ -33,7 +33,9 @@ def check_destinations(context: LaunchContext, operators: Iterable[str]) -> None
                 f"of its own: a new one, or this one again (`logio fresh {run.uid[:8]}`)"
             ) from error
         except ExternalUnavailable as error:
-            raise ExternalUnavailable(f"nothing was put back: {error}. Try again when the database answers") from error
+            raise ExternalUnavailable(
+                f"nothing was put back: {error}. Try again when the database, or the file system, answers"
+            ) from error
 
 
 def _check(context: LaunchContext, writer: Operator, run: Owner) -> None:

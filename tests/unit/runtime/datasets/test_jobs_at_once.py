@@ -29,7 +29,7 @@ WAIT_SECONDS = 40
 
 def of_events(work: Work, folder: str) -> list[list[int]]:
     """The ids in each published event, in the order of write actions."""
-    receipts = [json.loads(path.read_text()) for path in (work.lake / folder / "_logio").iterdir()]
+    receipts = [json.loads(path.read_text()) for path in (work.lake / folder / "_logio").glob("*.json")]
     receipts.sort(key=lambda receipt: int(receipt["number"]))
     files = [[work.lake / folder / file["path"] for file in receipt["files"]] for receipt in receipts]
     return [

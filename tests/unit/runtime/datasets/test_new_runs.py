@@ -229,11 +229,52 @@ def test_what_no_run_has_published_is_not_removed(work: Work, mode: str) -> None
     ):
         work.run(2, mode)
     assert foreign.exists()
-    if mode == "replace":
-        foreign.unlink()
-        (work.lake / "orders" / "store=1" / "_logio").mkdir()
-        with pytest.raises(WriteRefused, match=r"has store=1, which no run of this folder"):
-            work.run(2, mode)
+    foreign.unlink()
+    (work.lake / "orders" / "store=1" / "_logio").mkdir()  # another writer's folder
+    with pytest.raises(WriteRefused, match=r"has store=1(/_logio)?, which no run of this folder"):
+        work.run(2, mode)
+
+
+def test_what_readers_that_list_would_read_is_looked_at(work: Work) -> None:
+    """Partitions of a column that begins with an underscore, and folders behind links; not what a disk keeps at its root."""
+    work.anew()
+    orders = work.lake / "orders"
+    (orders / "lost+found").mkdir(parents=True)
+    (orders / "lost+found" / "#12").touch()
+    (orders / "_region=eu").mkdir()
+    (orders / "_region=eu" / "part-0.parquet").touch()
+    with pytest.raises(WriteRefused, match=r"is not empty \(_region=eu/part-0\.parquet\)"):
+        work.run(2, "error")
+    shutil.rmtree(orders / "_region=eu")
+    (work.lake / "elsewhere").mkdir()
+    (orders / "store=7").symlink_to(work.lake / "elsewhere")
+    with pytest.raises(WriteRefused, match=r"has store=7, which no run of this folder"):
+        work.run(2, "replace")
+    (orders / "store=7").unlink()
+    work.run(2, "error")
+
+
+def test_a_damaged_receipt_is_named(work: Work) -> None:
+    work.anew()
+    work.run(1)
+    work.run(3, "overwrite")
+    receipt = next((work.lake / "orders" / "_logio").glob("run3.*.json"))
+    receipt.write_text("{")
+    with pytest.raises(
+        ConfigurationError, match=rf"{receipt.name} is no receipt of a DatasetWriter.*move it elsewhere"
+    ):
+        work.run(2)
+
+
+def test_nothing_is_put_back_where_a_newer_run_overwrites(work: Work) -> None:
+    """Which partitions would get the records is not known before: put back, they might park the run for good."""
+    work.anew()
+    work.run(1)
+    work.run(2, "overwrite")
+    writer = DatasetWriter("lake", "orders", partition_by=("store",))
+    check_not_replaced(writer, str(work.lake), Owner("run3", 3.0))
+    with pytest.raises(WriteRefused, match=r"run run2, a newer one, overwrites partitions.*run run1 must not write"):
+        check_not_replaced(writer, str(work.lake), Owner("run1", 1.0))
 
 
 @pytest.mark.parametrize("mode", ["replace", "overwrite"])

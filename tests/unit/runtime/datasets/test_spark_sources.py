@@ -193,7 +193,7 @@ def test_what_cannot_be_read_again_is_read_once_behind_its_commit(
 
 def events_of(one: Reading) -> list[list[Any]]:
     """The times of each published event, in sequence."""
-    receipts = [json.loads(path.read_text()) for path in sorted((one.lake / "out" / "_logio").iterdir())]
+    receipts = [json.loads(path.read_text()) for path in sorted((one.lake / "out" / "_logio").glob("*.json"))]
     receipts.sort(key=lambda receipt: receipt["number"])
     files = [[one.lake / "out" / file["path"] for file in receipt["files"]] for receipt in receipts]
     return [[at for file in event for at in pq.read_table(file).column("at").to_pylist()] for event in files]
