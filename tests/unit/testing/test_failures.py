@@ -62,7 +62,7 @@ def test_a_story_says_who_did_what_and_what_is_wrong(monkeypatch: pytest.MonkeyP
     simulator = broken("trigger_not_committed", monkeypatch)
     story = tell(simulator, shrink(simulator, first_failure(simulator)))
     assert story[0] in {f"group {name}: incarnation 1 is claimed" for name in ("ingest", "window", "store")}
-    losses = ("CRASHES", "considered dead", "declares its memory void")
+    losses = ("CRASHES", "considered dead", "declares its memory void", "to halt")
     assert any(loss in sentence for sentence in story for loss in losses)
     assert any("at window.in assigned to Input Sets" in sentence for sentence in story)
     assert story[-1].startswith("Then: destinations are those of a run without failures — violated: port window.out")
