@@ -183,7 +183,8 @@ def test_every_site_is_hit() -> None:
     """
     sites = Counter[Site]()
     for seed in range(20_000, 21_000):
-        for name in ("linear", "feed", "functions", "checkable"):
+        slow = () if sites[Site.IN_REMOVAL] and sites[Site.IN_EVALUATION] else ("lake", "effects")
+        for name in ("linear", "feed", "functions", "checkable", *slow):
             figures, _ = simulator(name).run(seed)
             sites.update(figures.sites)
         if len(sites) == len(Site):
