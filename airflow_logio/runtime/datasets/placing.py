@@ -62,7 +62,7 @@ def appearance_of_new(folder: str, beginning: str) -> Appearance:
 
 
 def hidden_path(folder: str, beginning: str) -> str:
-    """A name in the folder that nobody else uses."""
+    """A name in the folder that no one else uses."""
     return os.path.join(folder, f"{beginning}{uuid.uuid4().hex}")
 
 

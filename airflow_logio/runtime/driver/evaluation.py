@@ -221,7 +221,7 @@ class Evaluation:
     # --- called by the main thread ------------------------------------------------------------------------------------
 
     def stop(self) -> None:
-        """Let no more jobs begin, and nobody wait for those of `threads`."""
+        """Let no more jobs begin, and no thread wait for those of `threads`."""
         self._stopping.set()
         with self._making:
             for beside in self._beside.values():
@@ -319,6 +319,8 @@ class Evaluation:
             if len(made) > 1:
                 check_repeatable(made)
             return made
+        except Closed:  # while it waited for its turn: nobody's failure
+            raise
         except Exception as error:
             if isinstance(error, LogioError) and not isinstance(error, OperatorFailed):
                 raise

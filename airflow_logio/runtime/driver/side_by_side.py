@@ -106,7 +106,7 @@ class SideBySide:
         return pending
 
     def _is_settled(self, pending: Pending[Any], seconds: float) -> bool:
-        """Wait so long for an evaluation. True if it has ended, or nobody waits any more."""
+        """Wait so long for an evaluation. True if it has ended, or no one waits any more."""
         with self._changed:
             return self._changed.wait_for(lambda: pending.is_done or self._is_stopped, seconds)
 
