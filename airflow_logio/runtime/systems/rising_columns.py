@@ -30,16 +30,16 @@ _MADE = sa.text("SELECT sql FROM sqlite_master WHERE type = 'table' AND lower(na
 _NO_ROWID = re.compile(r"without\s+rowid|primary\s+key\s+desc", re.IGNORECASE)
 
 
-def rising_column(warehouse: Warehouse, table: str, by: str, *, append_only: bool) -> RisingColumn:
+def rising_column(warehouse: Warehouse, table: str, by: str, *, append_only: bool) -> FollowedColumn:
     """Raises `ConfigurationError` for a kind of database whose numbers nobody can wait for."""
-    kinds: dict[str, type[RisingColumn]] = {"postgresql": _PostgresColumn, "sqlite": _SqliteColumn}
+    kinds: dict[str, type[FollowedColumn]] = {"postgresql": _PostgresColumn, "sqlite": _SqliteColumn}
     backend = warehouse.engine.dialect.name
     if backend not in kinds:
         raise ConfigurationError(rising_numbers.not_followed(warehouse.name, backend))
     return kinds[backend](warehouse, table, by, append_only=append_only)
 
 
-class RisingColumn(ABC):
+class FollowedColumn(ABC):
     """A column of whole numbers that rise from row to row, as a source reads its table by. Used by one thread."""
 
     def __init__(self, warehouse: Warehouse, table: str, by: str, *, append_only: bool) -> None:
@@ -115,7 +115,7 @@ class RisingColumn(ABC):
             )
 
 
-class _PostgresColumn(RisingColumn):
+class _PostgresColumn(FollowedColumn):
     """Whoever inserts has locked the table before the insert takes its number. So who may still bring a number up to the
     largest one that was seen holds a lock that was taken before, and all of them are waited for."""
 
@@ -193,7 +193,7 @@ class _PostgresColumn(RisingColumn):
         return rising_numbers.is_indexed(connection, self._oid, self._by)
 
 
-class _SqliteColumn(RisingColumn):
+class _SqliteColumn(FollowedColumn):
     """One transaction writes at a time, and draws its numbers within it: what is committed is all up to its end."""
 
     def settled(self, after: int | None) -> Settled | None:

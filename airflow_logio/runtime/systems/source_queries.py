@@ -14,7 +14,7 @@ from airflow_logio.dataflow.column_types import ColumnType, column_type
 from airflow_logio.dataflow.operators import SparkFrame
 from airflow_logio.dataflow.sources.query_text import without_colons
 from airflow_logio.errors import ConfigurationError, OperatorFailed
-from airflow_logio.runtime.systems.rising_columns import RisingColumn, rising_column
+from airflow_logio.runtime.systems.rising_columns import FollowedColumn, rising_column
 from airflow_logio.runtime.systems.sql_types import read_type
 from airflow_logio.runtime.systems.table_reads import column_kind, described_table, pieces
 from airflow_logio.runtime.systems.warehouse import Warehouse
@@ -48,7 +48,7 @@ class DeclaredConnection:
             known = {name: kind for name, kind in types.items() if kind}
             yield from _pieces(connection, where, statement, values, known)
 
-    def rising(self, table: str, by: str, *, append_only: bool) -> RisingColumn:
+    def rising(self, table: str, by: str, *, append_only: bool) -> FollowedColumn:
         """A column by which a table is read, as a driver follows it."""
         return rising_column(self.warehouse(), table, by, append_only=append_only)
 

@@ -17,7 +17,7 @@ import pytest
 from airflow_logio.dataflow.sources.connected import Settled
 from airflow_logio.errors import ConfigurationError, SourceChanged
 from airflow_logio.runtime.systems import rising_columns
-from airflow_logio.runtime.systems.rising_columns import RisingColumn, rising_column
+from airflow_logio.runtime.systems.rising_columns import FollowedColumn, rising_column
 from airflow_logio.runtime.systems.warehouse import Warehouse
 from tests.support.warehouse import change, rows_of
 
@@ -38,7 +38,7 @@ def warehouse(postgres_url: str) -> Iterator[Warehouse]:
     made.close()
 
 
-def column(warehouse: Warehouse, table: str = "t", by: str = "id", *, append_only: bool = True) -> RisingColumn:
+def column(warehouse: Warehouse, table: str = "t", by: str = "id", *, append_only: bool = True) -> FollowedColumn:
     return rising_column(warehouse, table, by, append_only=append_only)
 
 
