@@ -110,7 +110,7 @@ class FollowedColumn(ABC):
     def _check_end(self, most: int | None, after: int | None) -> None:
         if self._append_only and after is not None and (most is None or most < after):
             raise SourceChanged(
-                f"{self._place} was read up to {self._by} = {after:,}, and its largest {self._by} is {most} now: rows were "
+                f"{self._place} was read up to {self._by} = {after}, and its largest {self._by} is {most} now: rows were "
                 "deleted, although append_only=True says that none are. Put them back, or start a fresh run"
             )
 
@@ -157,11 +157,13 @@ class _PostgresColumn(FollowedColumn):
                 f"connection {self._warehouse.name!r} is a standby, which does not know whose transactions are under way on "
                 f"its primary, so nobody can tell which rows of {self._written!r} are still to come: connect to the primary"
             )
-        if found.is_told and (known := max(found.number or 0, after or 0)) > (found.drawn or 0):
+        known = max((number for number in (found.number, after) if number is not None), default=None)
+        if found.is_told and known is not None and (found.drawn is None or found.drawn < known):
             raise SourceChanged(
-                f"{self._place} has {self._by} = {known:,}, or had it when it was read, and its sequence is at "
-                f"{found.drawn or 0:,}: rows to come would have smaller numbers, and never be read. Set the sequence behind "
-                "all rows (setval), insert no numbers of your own, and start a fresh run if this one has read further"
+                f"{self._place} has {self._by} = {known}, or had it when it was read, and the last number of its sequence is "
+                f"{'none' if found.drawn is None else found.drawn}: rows to come would have smaller numbers, and never be "
+                "read. Set the sequence behind all rows (setval), insert no numbers of your own, and start a fresh run if "
+                "this one has read further"
             )
         self._check_end(found.number, after)
         self._since = time.monotonic()

@@ -5,13 +5,14 @@ from __future__ import annotations
 import random
 import threading
 import time
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import psycopg2
 import pytest
 
-from airflow_logio import DatasetWriter, TableSource
+from airflow_logio import DatasetWriter, RangeConnection, RangeSource, TableSource
 from airflow_logio.crash import CrashPoint
 from airflow_logio.errors import ConfigurationError, SourceChanged
 from airflow_logio.runtime.datasets import dataset_jobs, spark_effects
@@ -177,6 +178,53 @@ def _write(url: str, number: int, ended: threading.Event) -> None:
                 time.sleep(luck.choice((0.001, 0.02)))
             (connection.rollback if luck.random() < 0.2 else connection.commit)()
     connection.close()
+
+
+class Latest(RangeSource):
+    """Of an author: the rows up to the largest number, in halves."""
+
+    def __init__(self, connection: RangeConnection | None = None) -> None:
+        self._connection = connection
+
+    def connections(self) -> tuple[str, ...]:
+        return ("warehouse",)
+
+    def connected(self, connections: Callable[[str], RangeConnection]) -> RangeSource:
+        return Latest(connections("warehouse"))
+
+    def first(self, params: Mapping[str, Any]) -> int:
+        return 0
+
+    def last(self, params: Mapping[str, Any]) -> int:
+        assert self._connection is not None
+        [found] = self._connection.query("SELECT max(id) AS last FROM sales", {}, {"last": "bigint"})
+        return int(found.column("last")[0].as_py())
+
+    def latest(self, params: Mapping[str, Any], start: int, limit: int | None) -> int:
+        assert limit is not None
+        return min(limit, start + 250)
+
+    def frame(self, spark: Any, params: Mapping[str, Any], start: int, end: int) -> Any:
+        assert self._connection is not None
+        return self._connection.rows("sales", ("id", "note"), by="id", after=start, until=end)
+
+
+def test_a_source_of_an_author_gets_its_connection_from_the_run(
+    tmp_path: Path, sessions: SparkSessions, shop_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is asked by drivers only; where it ends is decided once."""
+    change(shop_url, FILL.format(500))
+    one = Reading(tmp_path, sessions, Latest())
+    one.warehouse = shop_url
+    one.pipeline.writer("save", DatasetWriter("lake", "out"), one.raw)
+    one.names = ("save",)
+    with monkeypatch.context() as patch:
+        kill(patch, source_reader, CrashPoint.AFTER_READ, 2)
+        one.die()
+    change(shop_url, FILL.format(50))
+    one.finish()
+    published = sorted(tuple(row.values()) for row in one.published("out"))
+    assert published == rows_of(shop_url, "SELECT id, note FROM sales WHERE id <= 500 ORDER BY id")
 
 
 def test_what_cannot_be_followed_parks_the_group_before_anything_is_read(

@@ -217,13 +217,38 @@ def test_numbers_that_are_right(warehouse: Warehouse, postgres_url: str) -> None
     assert column(warehouse, "a", "Id").check() is None
     assert column(warehouse, "b").check() is None
     assert "has no index that begins with 'id'" in str(column(warehouse, "x.c").check())
+    change(postgres_url, "CREATE TABLE below (id int GENERATED ALWAYS AS IDENTITY (MINVALUE -9 START -9), n int)")
+    change(postgres_url, "INSERT INTO below (n) VALUES (1), (2)")
+    assert column(warehouse, "below").settled(None) == Settled(-8)
+    assert column(warehouse, "below").behind(-9, -8, 10) == (-8, 1)
+
+
+def test_a_user_that_may_only_read_the_table_follows_it(warehouse: Warehouse, postgres_url: str) -> None:
+    """It may neither ask the sequence, nor see since when transactions of others last."""
+    change(postgres_url, f"CREATE TABLE t ({IDENTITY}, n int); DROP ROLE IF EXISTS reader; CREATE ROLE reader LOGIN")
+    change(postgres_url, "GRANT SELECT ON t TO reader; INSERT INTO t (n) VALUES (1)")
+    reader = Warehouse("wh", postgres_url.replace("postgres@", "reader@"))
+    rising = column(reader)
+    assert rising.check() is not None
+    with session(postgres_url) as slow:
+        slow.execute("INSERT INTO t (n) VALUES (2)")
+        assert rising.settled(None) is None
+        slow.connection.commit()
+    assert rising.settled(None) == Settled(1)
+    assert rising.behind(None, 1, 10) == (1, 1)
+    reader.close()
+    change(postgres_url, "DROP OWNED BY reader; DROP ROLE reader")
 
 
 @pytest.mark.parametrize(
     ("done", "append_only", "says"),
     [
-        ("INSERT INTO t (id) VALUES (900)", False, r"has id = 900, or had it .* its sequence is at 3: rows to come"),
-        ("ALTER SEQUENCE t_id_seq RESTART", False, r"has id = 3, or had it when it was read, and its sequence is at 0"),
+        (
+            "INSERT INTO t (id) VALUES (900)",
+            False,
+            r"has id = 900, or had it .* last number of its sequence is 3: rows to come",
+        ),
+        ("ALTER SEQUENCE t_id_seq RESTART", False, r"has id = 3, or had it when it was read, and the last .* is none"),
         ("TRUNCATE t RESTART IDENTITY", False, "has id = 3, or had it when it was read"),
         ("DELETE FROM t WHERE id = 3", True, r"was read up to id = 3, and its largest id is 2 now: rows were deleted"),
         ("DELETE FROM t", False, None),
