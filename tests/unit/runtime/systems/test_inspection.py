@@ -189,7 +189,7 @@ def test_a_table_that_is_followed_is_looked_at(url: str) -> None:
     is_sqlite = url.startswith("sqlite")
     numbered = "INTEGER PRIMARY KEY" if is_sqlite else "bigint GENERATED ALWAYS AS IDENTITY"
     change(url, f"CREATE TABLE good (id {numbered}, n INT)")
-    change(url, "CREATE TABLE bad (id BIGINT)")
+    change(url, "CREATE TABLE bad (id BIGINT NOT NULL)")
     made = Pipeline("p", connections=["wh"])
     for name, table, columns in (
         ("good", "good", ("n",)),
