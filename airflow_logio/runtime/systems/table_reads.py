@@ -19,10 +19,10 @@ from airflow_logio.runtime.systems import sql_types, sqlite_cells
 from airflow_logio.runtime.systems.table_names import reflected
 
 KEYS_PER_QUERY = 5_000
-FIRST_ROWS = 250
+FIRST_ROWS = 16
 ROWS_PER_PIECE = 10_000
 BYTES_PER_PIECE = 8 * 2**20
-"""What is taken from a cursor at a time: some rows first, then as many as are likely to stay within both bounds."""
+"""What is taken from a cursor at a time: few rows first, then as many as are likely to stay within both bounds."""
 TEXT = ColumnType("text")
 _FAILURES = (pa.ArrowException, ValueError, OverflowError)
 
