@@ -33,10 +33,10 @@ FILES, ROWS = 4, 1_000
 DEATHS = {
     "read": (f"{CrashPoint.AFTER_STORE}:1", f"{CrashPoint.AFTER_COMMIT}:2"),
     "listen": tuple(f"{point}:{nth}" for nth, point in enumerate(IN_FORGETS, start=1)),
-    "follow": (f"{CrashPoint.AFTER_DATASET_JOB}:2", f"{CrashPoint.AFTER_NEXT_ACTION}:1"),
+    "follow": (f"{CrashPoint.AFTER_DATASET_JOB}:2",),
 }
-"""Where the drivers of a group die, one incarnation after the other: when the job is done, and when the log knows it; while a
-range of the table is read, and before the next one is logged."""
+"""Where the drivers of a group die, one incarnation after the other: when the job is done, and when the log knows it;
+and when the second range of the table has been read."""
 
 
 def rows(query: str) -> list[Any]:
