@@ -210,9 +210,11 @@ def _killed(databases: Databases, work: Work, undisturbed: float) -> Figure:
     """The driver is killed when half of the events are published: seconds that are lost, and those of its restart."""
 
     def followed(run: ChainRun, began: float, _: Meter) -> tuple[float, float]:
-        half = max(1, work.events // 2)
+        half = max(2, work.events // 2)
+        eventually(lambda: run.published() >= half - 1, what="nearly half", timeout=LONG, every=LOOK_SECONDS)
+        before = time.time()
         eventually(lambda: run.published() >= half, what="half is published", timeout=LONG, every=LOOK_SECONDS)
-        time.sleep((time.time() - began) / half * 0.9)  # the next event is nearly done: the most that can be lost
+        time.sleep((time.time() - before) * 0.8)  # the next event is nearly done: the most that can be lost
         killed_at = time.time()
         if run.is_done(work):
             raise WrongResult("the driver was to be killed in the middle, and was done: ask for more --events")
