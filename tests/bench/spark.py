@@ -33,7 +33,7 @@ from airflow_logio.store import open_store
 from tests.bench.cpu import Meter, metered
 from tests.bench.databases import Databases
 from tests.bench.figure import Figure
-from tests.bench.orders import NAMED, Expected, Fingerprint, write_orders
+from tests.bench.orders import HOURS, HOURS_PER_FILE, NAMED, Expected, Fingerprint, write_orders
 from tests.bench.throughput import WrongResult
 from tests.support.waiting import eventually
 
@@ -71,7 +71,12 @@ class Shape:
 
 
 CHAIN = Shape("chain", "chain", ("chain",), "synced", 1.15, NAMED)
-SHAPES = (CHAIN,)
+HOURLY = HOURS_PER_FILE * FILES_PER_EVENT
+WINDOWS = Shape("windows", "windows", ("group1",), "windowed", 1.25, HOURS, HOURLY)
+IN_THREE = Shape(
+    "windows, three groups", "windows_in_three", ("group1", "group2", "group3"), "windowed", 1.5, HOURS, HOURLY
+)
+SHAPES = (CHAIN, WINDOWS, IN_THREE)
 OTHERS = ("plain", "streaming")
 """Scripts that `CHAIN` is compared with as well."""
 
