@@ -64,15 +64,15 @@ def test_a_table_that_is_written_anew_between_import_and_read_is_noticed(
 def test_a_session_that_is_silent_is_ended_and_one_that_runs_is_kept(
     warehouse: Warehouse, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(shared_snapshots, "HELD_SECONDS", 1)
+    monkeypatch.setattr(shared_snapshots, "HELD_SECONDS", 2)
     monkeypatch.setattr(shared_snapshots, "PING_SECONDS", 0.2)
     with exported_snapshot(warehouse) as (connection, snapshot):
         with kept_open(connection):
-            time.sleep(2)
+            time.sleep(3)
             with imported_snapshot(warehouse, snapshot, "t") as reading:
                 check_stored_as(reading, "t", planned(warehouse, reading))
                 assert reading.execute(ROWS).scalar() == 1000
-        time.sleep(1.5)  # as a driver that has stopped
+        time.sleep(3.5)  # as a driver that has stopped
         with (
             pytest.raises(ExternalUnavailable, match="t: the snapshot in which all of it is read is gone"),
             imported_snapshot(warehouse, snapshot, "t"),
