@@ -22,6 +22,8 @@ from airflow_logio.errors import ConfigurationError
 IDLE_IN_TRANSACTION_SECONDS = 5
 SETTINGS = "logio_settings"
 """Execution option: a mapping of settings that hold, beside those of the engine, in the transactions of a connection."""
+SNAPSHOT = "logio_snapshot"
+"""Execution option: the id of an exported snapshot, which the transactions of a connection (REPEATABLE READ) read."""
 
 _REMEDY = (
     "connect to the server itself, or through a pooler that keeps a transaction on one session (PgBouncer: pool_mode = "
@@ -128,7 +130,10 @@ def _set_in_every_transaction(engine: Engine, settings: Mapping[str, str]) -> No
     ) -> tuple[str, Any]:
         if not connection.info.pop(_UNSET, False):
             return statement, parameters
-        first = _setting({**settings, **connection.get_execution_options().get(SETTINGS, {})})
+        options = connection.get_execution_options()
+        first = _setting({**settings, **options.get(SETTINGS, {})})
+        if snapshot := options.get(SNAPSHOT):  # before any query
+            first = f"SET TRANSACTION SNAPSHOT '{snapshot}'; {first}"
         if cursor.name is None:
             return f"{first}; {statement}", parameters
         with cursor.connection.cursor() as another:  # what a cursor of the server is declared for is one statement

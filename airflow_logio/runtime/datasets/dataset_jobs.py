@@ -115,7 +115,7 @@ def _written(
     crash_here(CrashPoint.BEFORE_DATASET_JOB)
     lines = frame.mapInArrow(write, task_files.RESULT).toArrow().to_pylist()
     crash_here(CrashPoint.AFTER_DATASET_JOB)
-    files = [_file(line) for line in lines]
+    files = [data_file(line) for line in lines]
     _check_seen(payloads.root, files)
     return files
 
@@ -155,8 +155,12 @@ def frame_of_all(session: Any, schema_json: str, datasets: Sequence[Dataset]) ->
 
 def frame_of_table(session: Any, table: pa.Table) -> SparkFrame:
     """Records that came as an Arrow table, as a DataFrame. Times without a zone are UTC, whatever the session's zone is."""
-    in_utc = pa.schema([pa.field(field.name, _in_utc(field.type)) for field in table.schema])
-    return session.createDataFrame(table.cast(in_utc))
+    return session.createDataFrame(table.cast(in_utc(table.schema)))
+
+
+def in_utc(schema: pa.Schema) -> pa.Schema:
+    """What Spark gets for Arrow's times without a zone: instants."""
+    return pa.schema([pa.field(field.name, _in_utc(field.type)) for field in schema])
 
 
 def probe(session: Any, payloads: EpochPayloads) -> None:
@@ -219,7 +223,8 @@ def _in_utc(kind: Any) -> Any:
     return kind
 
 
-def _file(line: dict[str, Any]) -> DataFile:
+def data_file(line: dict[str, Any]) -> DataFile:
+    """The file of a line that a writing task returns."""
     partition = tuple(filter(None, line["partition"].split("/")))
     return DataFile(line["path"], line["size"], line["records"], line["footer"], partition)
 

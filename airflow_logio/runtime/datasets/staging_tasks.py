@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
@@ -10,12 +9,12 @@ import pyarrow as pa
 
 from airflow_logio.dataflow.table_writer import TableWriter
 from airflow_logio.dataflow.write_actions import WriteAction
-from airflow_logio.errors import ConfigurationError, LogioError
+from airflow_logio.errors import LogioError
+from airflow_logio.runtime.datasets.database_tasks import warehouse_of
 from airflow_logio.runtime.payloads.payload_store import Payloads
 from airflow_logio.runtime.systems.staging_tables import StagingTables
 from airflow_logio.runtime.systems.table_names import TableName
 from airflow_logio.runtime.systems.warehouse import Warehouse
-from airflow_logio.store.rules.payload_references import Reference
 
 RESULT = "file long, attempt string, records long, error string, said string"
 """The schema of what a loading task returns."""
@@ -51,7 +50,7 @@ def loaded(loading: Loading, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.R
             if has_failed:
                 continue
             try:
-                warehouse = warehouse or _warehouse(loading)
+                warehouse = warehouse or warehouse_of(loading.root, loading.connection, loading.url)
                 yield _line(number, *_load(loading, warehouse, number))
             except LogioError as error:
                 has_failed = True
@@ -59,17 +58,6 @@ def loaded(loading: Loading, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.R
     finally:
         if warehouse is not None:
             warehouse.close()
-
-
-def _warehouse(loading: Loading) -> Warehouse:
-    named = Reference.parse("the URL", loading.url).path
-    if not os.path.isfile(os.path.join(loading.root, named)):
-        raise ConfigurationError(
-            f"an executor does not see what the driver has written into the payload store {loading.root}. Driver and all "
-            "executors need it under one path, as one user"
-        )
-    url = Payloads(loading.root).load(f"the URL of connection {loading.connection!r}", loading.url)
-    return Warehouse(loading.connection, url.decode())
 
 
 def _load(loading: Loading, warehouse: Warehouse, number: int) -> tuple[str, int]:

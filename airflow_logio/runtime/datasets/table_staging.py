@@ -13,8 +13,9 @@ import pyarrow as pa
 from airflow_logio import errors
 from airflow_logio.crash import CrashPoint, crash_here
 from airflow_logio.dataflow.write_actions import Marker, WriteAction
-from airflow_logio.errors import ExternalUnavailable, LogioError
+from airflow_logio.errors import ExternalUnavailable
 from airflow_logio.runtime.datasets import staging_tasks
+from airflow_logio.runtime.datasets.database_tasks import MOST_SESSIONS, handed_url, told
 from airflow_logio.runtime.payloads import EpochPayloads
 from airflow_logio.runtime.payloads.dataset import Dataset
 from airflow_logio.runtime.systems.staging_tables import StagingTables
@@ -24,8 +25,6 @@ from airflow_logio.runtime.systems.warehouse import TableTarget, Warehouse
 
 STAGED_BYTES = 8 * 2**20
 """Datasets with more bytes of files are staged; below, a job takes longer than the inserts of the driver."""
-MOST_SESSIONS = 16
-"""Tasks of a loading job: each of them has one session at the database."""
 
 Job = Callable[[str, Callable[[Any], pa.Table]], pa.Table]
 """Runs a Spark job: its description, and what starts it, given the session. Raises `SparkLost`, `ExternalUnavailable`,
@@ -115,7 +114,7 @@ class StagingTarget:
 
     def _staged(self, table: TableName, action: WriteAction, dataset: Dataset, where: str) -> StagedFiles:
         files = len(dataset.manifest.files)
-        with self._readable_url() as ref:
+        with handed_url(self._payloads, f"staging/{self._tables.writer.connection}", self._url) as ref:
             named = (self._payloads.root, ref, action.connection, table, self._tables.writer, action, where)
             load = partial(staging_tasks.loaded, staging_tasks.Loading(*named))
 
@@ -125,15 +124,6 @@ class StagingTarget:
 
             lines = self._job(f"{where}: loading {table.table}", job).to_pylist()
         return StagedFiles(table, _attempts(where, lines, dataset.counts()))
-
-    @contextmanager
-    def _readable_url(self) -> Iterator[str]:
-        """A file that has the URL, for as long as the job runs: its reference."""
-        reference = self._payloads.store(f"staging/{self._tables.writer.connection}", self._url.encode())
-        try:
-            yield str(reference)
-        finally:
-            self._payloads.discard([reference.path], reference.path.rpartition("/")[0])
 
 
 def _groups(actions: Sequence[WriteAction]) -> Iterator[Sequence[WriteAction]]:
@@ -154,7 +144,7 @@ def _attempts(where: str, lines: Sequence[Mapping[str, Any]], counts: Sequence[i
     """File → attempt. Raises what a task has found, and `ExternalUnavailable` if not each file was loaded once, whole."""
     failed = sorted((line for line in lines if line["error"]), key=_urgency)
     if failed:
-        raise _told(failed[0])
+        raise told(failed[0]["error"], failed[0]["said"])
     found = {line["file"]: line["attempt"] for line in lines if line["records"] == counts[line["file"]]}
     if len(lines) != len(counts) or len(found) != len(counts):
         raise ExternalUnavailable(
@@ -166,8 +156,3 @@ def _attempts(where: str, lines: Sequence[Mapping[str, Any]], counts: Sequence[i
 def _urgency(line: Mapping[str, Any]) -> tuple[bool, int]:
     """What waiting does not mend comes first, then the first file."""
     return line["error"] in (ExternalUnavailable.__name__, errors.LogUnavailable.__name__), line["file"]
-
-
-def _told(line: Mapping[str, Any]) -> LogioError:
-    kind = getattr(errors, line["error"])
-    return ExternalUnavailable(line["said"]) if kind is errors.LogUnavailable else kind(line["said"])

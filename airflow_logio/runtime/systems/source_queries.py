@@ -14,10 +14,8 @@ from airflow_logio.dataflow.column_types import ColumnType, column_type
 from airflow_logio.dataflow.sources.query_text import without_colons
 from airflow_logio.errors import ConfigurationError
 from airflow_logio.runtime.systems.sql_types import read_type
-from airflow_logio.runtime.systems.table_reads import arrow_table, column_kind, described_table
+from airflow_logio.runtime.systems.table_reads import column_kind, described_table, pieces
 from airflow_logio.runtime.systems.warehouse import Warehouse
-
-ROWS_PER_PIECE = 10_000
 
 _REFUSED_BY_SQLITE = ("no such ", 'near "', "incomplete input", "ambiguous column", "unrecognized token")
 
@@ -52,16 +50,12 @@ class DeclaredConnection:
 def _pieces(
     connection: Connection, where: str, statement: str, values: Mapping[str, Any], types: dict[str, ColumnType]
 ) -> Iterator[pa.Table]:
-    is_sqlite, rows_before = connection.dialect.name == "sqlite", 0
+    is_sqlite = connection.dialect.name == "sqlite"
     selected = sa.text(without_colons(statement)).columns(
         **{name: sa.types.NullType() if is_sqlite else read_type(kind) for name, kind in types.items()}
     )
     try:
-        result = connection.execution_options(yield_per=ROWS_PER_PIECE).execute(selected, dict(values))
-        for rows in result.partitions():
-            columns = list(zip(*rows, strict=True))
-            yield arrow_table(f"the query of {where}", types, columns, as_cells=is_sqlite, first_row=rows_before)
-            rows_before += len(rows)
+        yield from pieces(connection, f"the query of {where}", selected, types, values)
     except sa.exc.DBAPIError as error:
         cause = str(error.orig).strip()
         if isinstance(error, sa.exc.ProgrammingError | sa.exc.DataError) or cause.startswith(_REFUSED_BY_SQLITE):

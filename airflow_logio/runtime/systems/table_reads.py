@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
@@ -17,6 +18,10 @@ from airflow_logio.errors import ConfigurationError
 from airflow_logio.runtime.systems import sql_types, sqlite_cells
 
 KEYS_PER_QUERY = 5_000
+FIRST_ROWS = 250
+ROWS_PER_PIECE = 10_000
+BYTES_PER_PIECE = 8 * 2**20
+"""What is taken from a cursor at a time: some rows first, then as many as are likely to stay within both bounds."""
 TEXT = ColumnType("text")
 _FAILURES = (pa.ArrowException, ValueError, OverflowError)
 
@@ -35,25 +40,79 @@ def fetch(connection: Connection, read: TableRead, keys: pa.Array | None) -> pa.
 
     Raises `ConfigurationError`, naming table and column, for what is not there and for values that Arrow cannot hold.
     """
-    table = described_table(connection, read.table, f"is not in connection {read.connection!r}")
-    names = list(read.columns) or [column.name for column in table.columns]
-    missing = [name for name in names if name not in table.columns]
-    if missing:
-        raise ConfigurationError(f"table {read.table!r} of connection {read.connection!r} has no column {missing[0]!r}")
-    kinds = {name: column_kind(table.columns[name]) for name in names}
-    is_sqlite = connection.dialect.name == "sqlite"
-    query = sa.select(*(_read_as(table.columns[name], kind, is_sqlite=is_sqlite) for name, kind in kinds.items()))
+    read_of = selection(connection, read.connection, read.table, read.columns)
     if keys is None or read.key is None:
-        found = connection.execute(query).all()
+        found = connection.execute(read_of.statement).all()
     else:
         values = pc.unique(keys).drop_null().to_pylist()
-        restricted = query.where(table.columns[read.key].in_(sa.bindparam("keys", expanding=True)))
+        restricted = read_of.statement.where(read_of.table.columns[read.key].in_(sa.bindparam("keys", expanding=True)))
         found = []
         for start in range(0, len(values), KEYS_PER_QUERY):
             found += connection.execute(restricted, {"keys": values[start : start + KEYS_PER_QUERY]}).all()
-    columns = list(zip(*found, strict=True)) if found else [()] * len(names)
-    where = f"table {read.table!r} of connection {read.connection!r}"
-    return arrow_table(where, kinds, columns, as_cells=is_sqlite)
+    columns = list(zip(*found, strict=True)) if found else [()] * len(read_of.kinds)
+    return arrow_table(read_of.where, read_of.kinds, columns, as_cells=connection.dialect.name == "sqlite")
+
+
+@dataclass(frozen=True)
+class Selection:
+    """What is read of a table."""
+
+    where: str
+    """The table and its connection, in words."""
+    table: sa.Table
+    statement: sa.Select[Any]
+    """Its columns, as they are taken from the database: all rows, in no order."""
+    kinds: dict[str, ColumnType]
+    """Column → type."""
+
+    @property
+    def schema(self) -> pa.Schema:
+        return schema_of_kinds(self.kinds)
+
+
+def selection(
+    connection: Connection,
+    name: str,
+    table: str,
+    columns: Sequence[str] = (),
+    where: Callable[[sa.Table], sa.ColumnElement[bool]] | None = None,
+) -> Selection:
+    """Columns of a table of connection `name`, all of them where none is named; `where` restricts the rows.
+
+    Raises `ConfigurationError` for what is not there.
+    """
+    described = described_table(connection, table, f"is not in connection {name!r}")
+    names = list(columns) or [column.name for column in described.columns]
+    place = f"table {table!r} of connection {name!r}"
+    missing = [one for one in names if one not in described.columns]
+    if missing:
+        raise ConfigurationError(f"{place} has no column {missing[0]!r}")
+    kinds = {one: column_kind(described.columns[one]) for one in names}
+    is_sqlite = connection.dialect.name == "sqlite"
+    statement = sa.select(*(_read_as(described.columns[one], kind, is_sqlite=is_sqlite) for one, kind in kinds.items()))
+    return Selection(place, described, statement if where is None else statement.where(where(described)), kinds)
+
+
+def pieces(
+    connection: Connection,
+    where: str,
+    statement: sa.Executable,
+    kinds: dict[str, ColumnType],
+    values: Mapping[str, Any] | None = None,
+) -> Iterator[pa.Table]:
+    """The rows of a statement by a cursor of the server, in pieces of at most `ROWS_PER_PIECE` rows and about
+    `BYTES_PER_PIECE` bytes.
+
+    Raises `ConfigurationError` as `arrow_table`, and what the database raises.
+    """
+    is_sqlite, before, rows = connection.dialect.name == "sqlite", 0, FIRST_ROWS
+    with connection.execute(statement, dict(values or {}), execution_options={"stream_results": True}) as result:
+        while found := result.fetchmany(rows):
+            columns = list(zip(*found, strict=True))
+            table = arrow_table(where, kinds, columns, as_cells=is_sqlite, first_row=before)
+            yield table
+            before += len(found)
+            rows = max(1, min(4 * rows, ROWS_PER_PIECE, len(found) * BYTES_PER_PIECE // max(1, table.nbytes)))
 
 
 def column_kind(column: sa.Column[Any]) -> ColumnType:
@@ -78,7 +137,11 @@ def arrow_table(
                 f"{where}, column {name!r}, row {first_row + row} of those read (counted from 0): the value is no "
                 f"{sql_types.arrow_type(kind)}: {error}"
             ) from error
-    return pa.table(arrays, schema=pa.schema([(name, sql_types.arrow_type(kind)) for name, kind in kinds.items()]))
+    return pa.table(arrays, schema=schema_of_kinds(kinds))
+
+
+def schema_of_kinds(kinds: Mapping[str, ColumnType]) -> pa.Schema:
+    return pa.schema([(name, sql_types.arrow_type(kind)) for name, kind in kinds.items()])
 
 
 def _read_as(column: sa.Column[Any], kind: ColumnType, *, is_sqlite: bool) -> sa.ColumnElement[Any]:

@@ -12,6 +12,7 @@ import logging
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
+from typing import Any
 from uuid import uuid4
 
 import pyarrow as pa
@@ -70,13 +71,17 @@ class Warehouse:
 
         With `keys`, only the rows whose `read.key` is among them. Raises `ExternalUnavailable`, `ConfigurationError`.
         """
-        with self.translated(), self.engine.connect().execution_options(**snapshot_options(self.engine)) as connection:
+        with self.snapshot() as connection:
             return table_reads.fetch(connection, read, keys)
 
     @contextmanager
-    def snapshot(self) -> Iterator[Connection]:
-        """A connection for reads of one snapshot; driver errors come out as `ExternalUnavailable`, as from `read`."""
-        with self.translated(), self.engine.connect().execution_options(**snapshot_options(self.engine)) as connection:
+    def snapshot(self, **options: Any) -> Iterator[Connection]:
+        """A connection for reads of one snapshot; driver errors come out as `ExternalUnavailable`, as from `read`.
+
+        `options` are further execution options.
+        """
+        options = {**snapshot_options(self.engine), **options}
+        with self.translated(), self.engine.connect().execution_options(**options) as connection:
             yield connection
 
     # --- writes -------------------------------------------------------------------------------------------------------
