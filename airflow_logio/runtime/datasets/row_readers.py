@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import Any
 
 import pyarrow as pa
@@ -19,24 +19,22 @@ from sqlalchemy.engine import Connection
 
 from airflow_logio.dataflow.column_types import MOST_DIGITS
 from airflow_logio.dataflow.operators import SparkFrame
-from airflow_logio.dataflow.schema_text import schema_text
 from airflow_logio.errors import ConfigurationError
 from airflow_logio.runtime.datasets import row_tasks
 from airflow_logio.runtime.datasets.database_tasks import MOST_SESSIONS, handed_url
-from airflow_logio.runtime.datasets.dataset_jobs import data_file, frame_of, frame_of_table, in_utc, schema_of
-from airflow_logio.runtime.payloads import EpochPayloads, task_files
-from airflow_logio.runtime.payloads.manifests import Manifest, in_order
+from airflow_logio.runtime.datasets.dataset_jobs import frame_of, frame_of_table, in_utc
+from airflow_logio.runtime.datasets.driver_written import written_by_driver
+from airflow_logio.runtime.payloads import EpochPayloads
+from airflow_logio.runtime.payloads.dataset import Dataset
 from airflow_logio.runtime.systems.shared_snapshots import exported_snapshot, kept_open, stored_as
 from airflow_logio.runtime.systems.table_names import table_name
-from airflow_logio.runtime.systems.table_reads import Selection, column_kind, pieces, selection
+from airflow_logio.runtime.systems.table_reads import KEYS_PER_QUERY, Selection, column_kind, pieces, selection
 from airflow_logio.runtime.systems.warehouse import Warehouse
 
 BLOCKS_PER_TASK = 1_024
 """A task reads at least so many blocks, 8 MiB of a table; more, where there would be more tasks than `MOST_SESSIONS`."""
 NUMBERS_PER_TASK = 10_000
 """A task reads at least so wide a range of a column of whole numbers."""
-BYTES_PER_FILE = 64 * 2**20
-"""Files that the driver writes are that large: each may be read by a task."""
 
 Restricted = Callable[[sa.Table], sa.ColumnElement[bool]]
 """Which rows, given the table as the database describes it. Its values are part of the job: no secrets."""
@@ -73,13 +71,35 @@ def rows_frame(
     error of a job comes out as it is.
     """
     way = _by_executors if warehouse.engine.dialect.name == "postgresql" else _through_the_driver
-    with way(session, payloads, warehouse, url, rows) as frame:
-        try:
-            yield frame
-        except Exception as error:
-            if found := row_tasks.unread(error):
-                raise found from error
-            raise
+    with way(session, payloads, warehouse, url, rows) as frame, _told():
+        yield frame
+
+
+@contextmanager
+def looked_up_frame(
+    session: Any, payloads: EpochPayloads, warehouse: Warehouse, url: str, rows: TableRows, key: str, keys: Dataset
+) -> Iterator[SparkFrame]:
+    """As `rows_frame`, of a PostgreSQL: the rows whose `key` is one of `keys`, a dataset of one column of distinct values.
+
+    Each task looks a share of them up, so that the database compares, and uses its index. Raises also `WriteRefused` if it
+    cannot compare the types.
+    """
+    with _lent(session, payloads, warehouse, url, rows, lambda chosen: chosen.by_keys(key)) as (reading, schema):
+        tasks = max(1, min(MOST_SESSIONS, -(-keys.num_rows // KEYS_PER_QUERY)))
+        shares = frame_of(session, keys).repartition(tasks, f"`{key}`")  # a task that runs again gets the same ones
+        with _told():
+            yield shares.mapInArrow(partial(row_tasks.looked_up, reading), schema)
+
+
+@contextmanager
+def _told() -> Iterator[None]:
+    """What a task has found comes out of the block as it has raised it."""
+    try:
+        yield
+    except Exception as error:
+        if found := row_tasks.unread(error):
+            raise found from error
+        raise
 
 
 # --- PostgreSQL -------------------------------------------------------------------------------------------------------
@@ -89,6 +109,24 @@ def rows_frame(
 def _by_executors(
     session: Any, payloads: EpochPayloads, warehouse: Warehouse, url: str, rows: TableRows
 ) -> Iterator[SparkFrame]:
+    with _lent(session, payloads, warehouse, url, rows, None) as (reading, schema):
+        numbers = session.range(0, len(reading.parts), 1, len(reading.parts))
+        yield numbers.mapInArrow(partial(row_tasks.rows, reading), schema)
+
+
+@contextmanager
+def _lent(
+    session: Any,
+    payloads: EpochPayloads,
+    warehouse: Warehouse,
+    url: str,
+    rows: TableRows,
+    only: Callable[[Selection], sa.Select[Any]] | None,
+) -> Iterator[tuple[row_tasks.RowsReading, Any]]:
+    """What tasks read, under a snapshot that is lent to them within the block, and the schema as Spark has it.
+
+    `only` gives the statement of the only part; without it there are parts by places, or by ranges.
+    """
     with (
         exported_snapshot(warehouse) as (connection, snapshot),
         handed_url(payloads, f"rows/{warehouse.name}", url) as ref,
@@ -96,15 +134,18 @@ def _by_executors(
         with warehouse.translated():
             chosen = _selection(connection, warehouse.name, rows)
             stored = stored_as(connection, chosen.where, table_name(connection, rows.table), chosen.statement)
-            split = _places(chosen, stored.blocks) if rows.by is None else _ranges(connection, chosen, rows.by)
-            parts = list(split)
+            if only is not None:
+                parts = [row_tasks.RowsPart(chosen.where, only(chosen))]
+            elif rows.by is not None:
+                parts = list(_ranges(connection, chosen, rows.by))
+            else:
+                parts = list(_places(chosen, stored.blocks))
         schema = in_utc(chosen.schema)
         reading = row_tasks.RowsReading(
             payloads.root, ref, warehouse.name, snapshot, stored, parts, chosen.kinds, schema
         )
-        numbers = session.range(0, len(parts), 1, len(parts))
         with kept_open(connection):
-            yield numbers.mapInArrow(partial(row_tasks.rows, reading), _spark_schema(session, schema))
+            yield reading, _spark_schema(session, schema)
 
 
 def _places(chosen: Selection, blocks: int | None) -> Iterator[row_tasks.RowsPart]:
@@ -155,17 +196,11 @@ def _through_the_driver(
     session: Any, payloads: EpochPayloads, warehouse: Warehouse, url: str, rows: TableRows
 ) -> Iterator[SparkFrame]:
     """Bounded pieces into files of the payload store, which are removed when the block ends."""
-    purpose = f"rows/{warehouse.name}"
-    folder = payloads.new_folder(purpose)
     with warehouse.snapshot() as connection:
         chosen = _selection(connection, warehouse.name, rows)
-        schema = in_utc(chosen.schema)
         tables = pieces(connection, chosen.where, chosen.statement, chosen.kinds)
-        batches = (batch for table in tables for batch in table.cast(schema).to_batches())
-        lines = list(task_files.written(payloads.root, folder, (), batches, BYTES_PER_FILE))
-    files = in_order([data_file(line) for batch in lines for line in batch.to_pylist()])
-    empty = frame_of_table(session, schema.empty_table())
-    dataset = payloads.put(chosen.where, purpose, Manifest(schema_of(empty), schema_text(schema), files))
+        found = chain([chosen.schema.empty_table()], tables)
+        dataset = written_by_driver(session, payloads, chosen.where, f"rows/{warehouse.name}", found)
     try:
         yield frame_of(session, dataset)
     finally:
