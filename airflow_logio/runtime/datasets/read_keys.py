@@ -48,10 +48,10 @@ def asked_keys(keys: SparkFrame, read: DeclaredRead, most: int) -> pa.Array | No
     return None if few.num_rows > most else keys_of(few, read)
 
 
-def too_many(read: DeclaredRead) -> OperatorFailed:
+def too_many(read: DeclaredRead, most: int) -> OperatorFailed:
     """A job that is halved has fewer."""
     return OperatorFailed(
-        f"the read of {read} is restricted by {read.key!r}, which has more than {MOST_IN_DRIVER:,} distinct values in one "
+        f"the read of {read} is restricted by {read.key!r}, which has more than {most:,} distinct values in one "
         "Input Set: the driver would have to ask for each of them. Make smaller Input Sets, read without a key, or keep the "
         "table in PostgreSQL, where executors ask"
     )

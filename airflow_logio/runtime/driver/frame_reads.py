@@ -101,7 +101,7 @@ class FrameReads:
         if name not in self._answers:
             asked = None if keys is None else self._asked(keys, read, MOST_IN_DRIVER)
             if keys is not None and asked is None:
-                raise too_many(read)
+                raise too_many(read, MOST_IN_DRIVER)
             self._answers[name] = uniform(self._connections.read(read, asked)), number_of(asked)
         table, count = self._answers[name]
         return ReadEffect(read, _small_or(iter([table]), self._written(session, name, read)), count)
@@ -117,7 +117,7 @@ class FrameReads:
             if found is not None:
                 return ReadEffect(read, found, number_of(asked))
         elif not by_executors:
-            raise too_many(read)
+            raise too_many(read, MOST_IN_DRIVER)
         return self._by_executors(session, name, read, keys)
 
     def _asked(self, keys: SparkFrame, read: DeclaredRead, most: int) -> pa.Array | None:
