@@ -63,6 +63,9 @@ def check(
 
 def _say(finding: Finding) -> bool:
     """Print it; True if it is a problem."""
+    if finding.problem is None and finding.warning is not None:
+        out.print(f"slow     {finding.what}: {finding.warning}", style="yellow", markup=False)
+        return False
     if finding.problem is None:
         out.print(f"ok       {finding.what}", markup=False)
         return False

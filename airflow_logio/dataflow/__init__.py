@@ -34,9 +34,11 @@ from airflow_logio.dataflow.sources import (
     FolderSource,
     ParquetSource,
     QuerySource,
+    RangeConnection,
     RangeSource,
     SourceConnection,
     SparkSource,
+    TableSource,
 )
 from airflow_logio.dataflow.synchronized import Synchronized
 from airflow_logio.dataflow.table_writer import TableWriter
@@ -77,6 +79,7 @@ __all__ = [
     "PortTable",
     "PublishedFile",
     "QuerySource",
+    "RangeConnection",
     "RangeSource",
     "Replicated",
     "RoundRobin",
@@ -90,6 +93,7 @@ __all__ = [
     "Sums",
     "Synchronized",
     "TableRead",
+    "TableSource",
     "TableWriter",
     "Tumbling",
     "Window",

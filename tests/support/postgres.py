@@ -30,6 +30,7 @@ _SETTINGS = {
     "full_page_writes": "on",
     "shared_buffers": "64MB",
     "max_connections": "100",
+    "max_prepared_transactions": "5",
     "max_wal_size": "512MB",
     "unix_socket_directories": "",
     "log_statement": "none",

@@ -98,10 +98,10 @@ PUBLIC = re.findall(
     Dispatcher EveryEvents External FolderSource FrameOperator FunctionOperator FunctionRead Group
     IdempotentWriter InputEvent InputSet LeastLoaded LineageScope ManualOperator Marker Merger Node Operator
     ParquetSource ParquetWriter Partition Pipeline
-    PortTable PublishedFile QuerySource RangeSource Replicated RoundRobin SinkOperator SourceBatch SourceConnection
-    SourceOperator SparkSource StatefulOperator StatelessOperator Sums Synchronized TableRead TableWriter Tumbling Window
-    WindowedOperator WriteAction WriterOperator __version__ generate lineage_paths lineage_ports open_store
-    published_files stateless
+    PortTable PublishedFile QuerySource RangeConnection RangeSource Replicated RoundRobin SinkOperator SourceBatch
+    SourceConnection SourceOperator SparkSource StatefulOperator StatelessOperator Sums Synchronized TableRead TableSource
+    TableWriter Tumbling Window WindowedOperator WriteAction WriterOperator __version__ generate lineage_paths lineage_ports
+    open_store published_files stateless
     """,
 )
 """What `from airflow_logio import ...` offers. A name that is taken away is announced in CHANGELOG.md."""

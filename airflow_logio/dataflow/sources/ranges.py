@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import json
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from airflow_logio.dataflow.operators import SourceBatch, SourceOperator, SparkFrame
+from airflow_logio.dataflow.sources.connected import RangeConnection
 from airflow_logio.errors import OperatorFailed
 from airflow_logio.protocol.values import ExecutionMode
 
 START, END, LIMIT = "start", "end", "limit"
+UNASKED = {START: None, END: None}
+"""The first read action of a source with connections: its driver asks where to begin, and logs that as the next one."""
 
 Offset = Any
 """A place in the source: a JSON value that its author understands. Offsets are compared for equality only."""
@@ -22,11 +25,21 @@ class RangeSource(SourceOperator):
 
     A run reads one range after the other, each from the end of the one before. A range is logged before it is read and is
     read again by a recovery: `frame` must return the same set of records for it every time, in any order, or raise
-    SourceChanged.
+    SourceChanged. With ``replayable = False`` it need not: what a range has returned is stored before its event leaves, and
+    is not read again.
+
+    A source that names connections of the pipeline (`connections`) is asked by drivers only, as what `connected` returns.
     """
 
     mode = ExecutionMode.DATAFRAME
     outputs = ("out",)
+
+    def connected(self, connections: Callable[[str], RangeConnection]) -> RangeSource:
+        """The source as a driver asks it, given its connections by name; itself by default.
+
+        Make another object: this one is part of the pipeline, and keeps no URL. What tasks work with gets none either.
+        """
+        return self
 
     @abstractmethod
     def first(self, params: Mapping[str, Any]) -> Offset:
@@ -65,14 +78,24 @@ class RangeSource(SourceOperator):
         """
 
     def action(self, params: Mapping[str, Any]) -> dict[str, Any]:
-        """The first range; the limit of the run is its ``plan``."""
+        """The first range; the limit of the run is its ``plan``. With connections it is empty: nobody is asked here."""
+        if self.connections():
+            return dict(UNASKED)
+        described = self._begun(params)
+        limit = described.pop(LIMIT, None)
+        return described if limit is None else {**described, "plan": {LIMIT: limit}}
+
+    def _begun(self, params: Mapping[str, Any]) -> dict[str, Any]:
         first, limit = _kept(self.first(params), "first"), _kept(self.last(params), "last")
         described = self._range(params, first, limit)
-        return described if limit is None else {**described, "plan": {LIMIT: limit}}
+        return described if limit is None else {**described, LIMIT: limit}
 
     def next_action(self, params: Mapping[str, Any], previous: Mapping[str, Any]) -> dict[str, Any] | None:
         """The next range, which is empty if nothing has come yet. None at the end of a bounded run."""
-        limit = previous.get("plan", {}).get(LIMIT)
+        if self.connections() and is_unasked(previous):
+            begun = self._begun(params)
+            return None if LIMIT in begun and begun[START] == begun[LIMIT] else begun
+        limit = previous.get(LIMIT, previous.get("plan", {}).get(LIMIT))
         if limit is not None and previous[END] == limit:
             return None
         following = self._range(params, previous[END], limit)
@@ -81,7 +104,7 @@ class RangeSource(SourceOperator):
                 f"the source ends at offset {limit!r} and finds nothing behind {previous[END]!r}: latest() must come to what "
                 "last() has returned"
             )
-        return following
+        return {**following, LIMIT: limit} if LIMIT in previous else following
 
     def _range(self, params: Mapping[str, Any], start: Offset, limit: Offset | None) -> dict[str, Any]:
         return {START: start, END: _kept(self.latest(params, start, limit), "latest")}
@@ -104,6 +127,11 @@ def _kept(offset: Offset, method: str) -> Offset:
 def forgets(operator: object) -> bool:
     """Whether a source is to be told what it may forget."""
     return isinstance(operator, RangeSource) and type(operator).forget is not RangeSource.forget
+
+
+def is_unasked(action: Mapping[str, Any]) -> bool:
+    """Whether nobody has asked yet where the source begins."""
+    return action[START] is None and action[END] is None
 
 
 def is_empty(action: Mapping[str, Any]) -> bool:

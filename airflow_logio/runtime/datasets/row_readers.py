@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain, pairwise
 from typing import Any
@@ -19,7 +19,7 @@ from sqlalchemy.engine import Connection
 
 from airflow_logio.dataflow.column_types import MOST_DIGITS
 from airflow_logio.dataflow.operators import SparkFrame
-from airflow_logio.errors import ConfigurationError
+from airflow_logio.errors import ConfigurationError, SourceChanged
 from airflow_logio.runtime.datasets import row_tasks
 from airflow_logio.runtime.datasets.database_tasks import MOST_SESSIONS, handed_url
 from airflow_logio.runtime.datasets.dataset_jobs import frame_of, frame_of_table, in_utc
@@ -52,6 +52,10 @@ class TableRows:
     by: str | None = None
     """A column of whole numbers: tasks read ranges of it, which an index finds. None: they read places of the table, which
     is better for most of its rows. Rows that are null there are read as well."""
+    said: str = ""
+    """What `where` means, in words, for errors."""
+    expected: int | None = None
+    """How many there must be, if that is known."""
 
 
 @contextmanager
@@ -65,7 +69,8 @@ def rows_frame(
     an instant, in UTC. In the driver: some statements, and for a PostgreSQL a transaction that stays open. Nothing is left
     behind, except by a driver that dies: then, until the sweep of its incarnation, files in its folder.
 
-    Raises `ConfigurationError`, `ExternalUnavailable`, `LogUnavailable`. An error of a task comes out of the block as the
+    Raises `ConfigurationError`, `ExternalUnavailable`, `LogUnavailable`, and `SourceChanged` if there are not as many rows
+    as expected. An error of a task comes out of the block as the
     task has raised it: `ConfigurationError` for a value that Arrow cannot hold, naming table, column and row, and
     `ExternalUnavailable` if the whole is to be read again in a new block: also when the snapshot is gone. Any other
     error of a job comes out as it is.
@@ -140,6 +145,9 @@ def _lent(
                 parts = list(_ranges(connection, chosen, rows.by))
             else:
                 parts = list(_places(chosen, stored.blocks))
+            if rows.expected is not None:
+                counted = sa.select(sa.func.count()).select_from(chosen.statement.subquery())
+                _check_count(chosen, rows.expected, connection.execute(counted).scalar_one())
         schema = in_utc(chosen.schema)
         reading = row_tasks.RowsReading(
             payloads.root, ref, warehouse.name, snapshot, stored, parts, chosen.kinds, schema
@@ -202,6 +210,8 @@ def _through_the_driver(
         found = chain([chosen.schema.empty_table()], tables)
         dataset = written_by_driver(session, payloads, chosen.where, f"rows/{warehouse.name}", found)
     try:
+        if rows.expected is not None:
+            _check_count(chosen, rows.expected, dataset.num_rows)
         yield frame_of(session, dataset)
     finally:
         payloads.remove([str(dataset.reference)])
@@ -210,9 +220,19 @@ def _through_the_driver(
 # --- both -------------------------------------------------------------------------------------------------------------
 
 
+def _check_count(chosen: Selection, expected: int, found: int) -> None:
+    if found != expected:
+        raise SourceChanged(
+            f"{chosen.where} had {expected:,} rows there when the range was logged, and has {found:,} now: rows were "
+            "deleted or inserted behind what was read. Put it back as it was, or start a fresh run"
+        )
+
+
 def _selection(connection: Connection, name: str, rows: TableRows) -> Selection:
     """Raises `ConfigurationError` also for a type that Spark does not have."""
     chosen = selection(connection, name, rows.table, rows.columns, rows.where)
+    if rows.said:
+        chosen = replace(chosen, where=f"{chosen.where}, rows with {rows.said}")
     for column, kind in chosen.kinds.items():
         if kind.precision > MOST_DIGITS:
             raise ConfigurationError(

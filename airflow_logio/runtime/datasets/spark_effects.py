@@ -45,13 +45,14 @@ def store_frame(
     frame: SparkFrame,
     *,
     ordered_by: str | None,
-    bytes_per_event: int,
+    bytes_per_event: int | None,
     named: bool,
 ) -> tuple[str, int]:
     """Step 2.a: the reference of the whole effect, durable, and the number of its records; one job of Spark.
 
-    `named` gives each event a manifest of its own, for the rows that `port` has in the log. Raises what the job raises,
-    `LogUnavailable`, and `OperatorFailed` for columns that cannot be written or ordered.
+    Without `bytes_per_event` all of it is one event. `named` gives each event a manifest of its own, for the rows that `port`
+    has in the log. Raises what the job raises, `LogUnavailable`, and `OperatorFailed` for columns that cannot be written or
+    ordered.
     """
     crash_here(CrashPoint.BEFORE_STORE)
     purpose = f"datasets/{port}/{action_id}"
@@ -81,7 +82,7 @@ def put_effect(
     files: Sequence[DataFile],
     schema: str,
     arrow: str,
-    bytes_per_event: int,
+    bytes_per_event: int | None,
     *,
     named: bool,
 ) -> Generator[None, None, tuple[str, int]]:
@@ -101,12 +102,17 @@ def put_effect(
     return str(reference), stored.records
 
 
-def _cut(files: Sequence[DataFile], most_bytes: int) -> Iterator[tuple[DataFile, ...]]:
-    """Files in sequence, of together at most so many bytes, or one."""
+def store_nothing(payloads: EpochPayloads, source: str, action_id: int) -> str:
+    """The reference of the effect of a read action that has no records: no events."""
+    return str(payloads.store(f"effects/{source}/{action_id}", StoredFrame("", "", ()).encoded(), suffix=SUFFIX))
+
+
+def _cut(files: Sequence[DataFile], most_bytes: int | None) -> Iterator[tuple[DataFile, ...]]:
+    """Files in sequence, of together at most so many bytes, or one; all of them where there is no bound."""
     taken: list[DataFile] = []
     size = 0
     for file in files:
-        if taken and size + file.size > most_bytes:
+        if taken and most_bytes is not None and size + file.size > most_bytes:
             yield tuple(taken)
             taken, size = [], 0
         taken.append(file)

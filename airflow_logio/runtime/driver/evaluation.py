@@ -25,6 +25,7 @@ from airflow_logio.dataflow.frames import needed_spark_frame
 from airflow_logio.dataflow.function_operators import FrameWindowOperator
 from airflow_logio.dataflow.operators import Operator, SourceOperator, SparkFrame
 from airflow_logio.dataflow.sources import RangeSource, SparkSource
+from airflow_logio.dataflow.sources.ranges import END, START
 from airflow_logio.dataflow.unavailability import is_outage
 from airflow_logio.errors import (
     ExternalUnavailable,
@@ -41,6 +42,7 @@ from airflow_logio.runtime.datasets.dataset_jobs import frame_of, frame_of_table
 from airflow_logio.runtime.datasets.determinism import FRAMES_SAFETY, check_repeatable
 from airflow_logio.runtime.datasets.evaluated import Evaluated
 from airflow_logio.runtime.datasets.frame_windows import windows_of
+from airflow_logio.runtime.datasets.range_connections import range_connections
 from airflow_logio.runtime.datasets.spark_effects import StoredEvent, store_frame
 from airflow_logio.runtime.driver.epoch_settings import EpochSettings
 from airflow_logio.runtime.driver.mailbox import Closed
@@ -138,11 +140,8 @@ class Evaluation:
         at = FailurePoint(source, action=f"read action {number}")
 
         def evaluated() -> Evaluated:
-            session = self._settings.sessions.get()
-            with self._asking(operator), self._settings.connections.calls.call("frame", at):
-                made = operator.frame(session, params, start, end)
-            frame = needed_spark_frame(made, f"frame() of {type(operator).__name__}")
-            return self._followed(self._chains.sent(Port(source, operator.outputs[0]), frame, str(number)), at)
+            with self._range_frame(operator, params, start, end, at) as frame:
+                return self._followed(self._chains.sent(Port(source, operator.outputs[0]), frame, str(number)), at)
 
         return self._running("", at, evaluated)  # the thread of the source says where it is
 
@@ -159,26 +158,24 @@ class Evaluation:
                 with self._settings.connections.calls.inner("store", limited=False):
                     self._stopping.wait(RETRY_SECONDS)
 
-    def effect(self, source: str, params: Mapping[str, Any], number: int) -> tuple[str, int]:
+    def effect(self, source: str, params: Mapping[str, Any], action: Mapping[str, Any], number: int) -> tuple[str, int]:
         """Store the whole effect of read action `number` of a source: its reference, and its records. Raises as `range`."""
         operator = self._members[source]
-        assert isinstance(operator, SparkSource)
         at, port = FailurePoint(source, action=f"read action {number}"), Port(source, operator.outputs[0])
 
         def stored() -> tuple[str, int]:
-            session = self._settings.sessions.get()
-            with self._asking(operator), self._settings.connections.calls.call("read", at):
-                frame = operator.frame(session, params)
-            self.before_job()
-            return store_frame(
-                self._payloads,
-                port,
-                number,
-                frame,
-                ordered_by=operator.ordered_by,
-                bytes_per_event=operator.bytes_per_event,
-                named=self._chains.is_border(port),
-            )
+            how = (operator.ordered_by, operator.bytes_per_event) if isinstance(operator, SparkSource) else (None, None)
+            with self._effect_frame(operator, params, action, at) as frame:
+                self.before_job()
+                return store_frame(
+                    self._payloads,
+                    port,
+                    number,
+                    frame,
+                    ordered_by=how[0],
+                    bytes_per_event=how[1],
+                    named=self._chains.is_border(port),
+                )
 
         return self._running("", at, stored)
 
@@ -331,6 +328,32 @@ class Evaluation:
         self.before_job()
         point = at if at.operator == operator else FailurePoint(operator, action=f"what comes of {at}")
         return self._settings.connections.calls.call("job", point)
+
+    @contextmanager
+    def _effect_frame(
+        self, operator: Operator, params: Mapping[str, Any], action: Mapping[str, Any], at: FailurePoint
+    ) -> Iterator[SparkFrame]:
+        """What a read action returns whose effect is stored."""
+        if isinstance(operator, RangeSource):
+            with self._range_frame(operator, params, action[START], action[END], at) as frame:
+                yield frame
+            return
+        assert isinstance(operator, SparkSource)
+        session = self._settings.sessions.get()
+        with self._asking(operator), self._settings.connections.calls.call("read", at):
+            frame = operator.frame(session, params)
+        yield frame
+
+    @contextmanager
+    def _range_frame(
+        self, operator: RangeSource, params: Mapping[str, Any], start: Any, end: Any, at: FailurePoint
+    ) -> Iterator[SparkFrame]:
+        """The records of a range, for as long as the block lasts."""
+        session, connections = self._settings.sessions.get(), self._settings.connections
+        with range_connections(session, self._payloads, connections) as named:
+            with self._asking(operator), connections.calls.call("frame", at):
+                made = operator.connected(named).frame(session, params, start, end)
+            yield needed_spark_frame(made, f"frame() of {type(operator).__name__}")
 
     @contextmanager
     def _asking(self, operator: SourceOperator) -> Iterator[None]:

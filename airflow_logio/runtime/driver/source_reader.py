@@ -32,7 +32,7 @@ from airflow_logio.errors import (
 from airflow_logio.protocol.commit_queue import DiscardOrder, ForgetOrder, ReadOrder, SourceOrder
 from airflow_logio.protocol.values import FIRST_EVENT_ID
 from airflow_logio.runtime.datasets.evaluated import Evaluated
-from airflow_logio.runtime.datasets.spark_effects import stored_events
+from airflow_logio.runtime.datasets.spark_effects import store_nothing, stored_events
 from airflow_logio.runtime.driver.evaluation import Evaluation
 from airflow_logio.runtime.driver.mailbox import Closed, Mailbox
 from airflow_logio.runtime.driver.read_results import (
@@ -97,6 +97,8 @@ class SourceReader:
         self._failed = failed
         self._may_start = may_start
         self._evaluation = evaluation
+        self._connected: RangeSource | None = None
+        self._connecting = threading.Lock()
         self._reading = 0
         self._started = False
         self._offset = 0
@@ -226,7 +228,7 @@ class SourceReader:
         self._reading = read.action_id
         what = f"reading source {self._name}"
         self._offset = read.offset
-        if isinstance(self._operator, RangeSource):
+        if isinstance(self._operator, RangeSource) and self._operator.replayable:
             self._execute_range(what, read)
             return
         if self._operator.replayable:
@@ -263,8 +265,7 @@ class SourceReader:
 
     def _evaluated(self, evaluation: Evaluation, action: Mapping[str, Any], number: int) -> Evaluated:
         """The event of a range that did not change while Spark read it. Raises `SourceChanged`, and as `Evaluation.range`."""
-        operator, start, end = self._operator, action[START], action[END]
-        assert isinstance(operator, RangeSource)
+        operator, start, end = self._ranges(), action[START], action[END]
         with self._connections.calls.call("observed", self._point()):
             before = operator.observed(self._params, start, end)
         payload = evaluation.range(self._name, self._params, start, end, number)
@@ -279,10 +280,12 @@ class SourceReader:
 
     def _stored(self, payloads: EpochPayloads, read: ReadOrder) -> tuple[str, int]:
         """Step 2.a: the reference of the whole effect, and its records."""
-        if isinstance(self._operator, SparkSource):
+        if isinstance(self._operator, RangeSource) and is_empty(read.action):
+            return store_nothing(payloads, self._name, read.action_id), 0
+        if isinstance(self._operator, SparkSource | RangeSource):
             assert self._evaluation is not None, f"{self._name} reads DataFrames, and nothing evaluates them"
             crash_here(CrashPoint.BEFORE_READ)
-            found = self._evaluation.effect(self._name, self._params, read.action_id)
+            found = self._evaluation.effect(self._name, self._params, read.action, read.action_id)
             self._check_wanted()
             return found
         purpose = f"effects/{self._name}/{read.action_id}"
@@ -291,7 +294,7 @@ class SourceReader:
 
     def _bring_stored(self, payloads: EpochPayloads, where: str, ref: str, action_id: int) -> None:
         """Step 2.c, as `_bring`."""
-        if not isinstance(self._operator, SparkSource):
+        if not isinstance(self._operator, SparkSource | RangeSource):
             self._bring(stored_batches(payloads, where, ref, self._offset))
             return
         assert self._evaluation is not None
@@ -358,7 +361,9 @@ class SourceReader:
 
     def _next_action(self, previous: Mapping[str, Any]) -> Mapping[str, Any] | None:
         with self._connections.calls.call("next_action", self._point()):
-            return self._operator.next_action(self._params, previous)
+            operator = self._operator
+            asked = self._ranges() if isinstance(operator, RangeSource) else operator
+            return asked.next_action(self._params, previous)
 
     def _discard(self, used_up: DiscardOrder) -> None:
         ref = self._refs.pop(used_up.action_id, None) if used_up.ref is None else used_up.ref
@@ -372,20 +377,16 @@ class SourceReader:
         self._mailbox.put(Discarded(self._name, used_up.action_id))
 
     def _forget(self, used_up: ForgetOrder) -> None:
-        operator, point = (
-            self._operator,
-            FailurePoint(self._name, action=f"forget() of read action {used_up.action_id}"),
-        )
-        assert isinstance(operator, RangeSource)
+        point = FailurePoint(self._name, action=f"forget() of read action {used_up.action_id}")
 
         def told() -> None:
             with self._connections.calls.call("forget", point):
-                operator.forget(self._params, used_up.action[END])
+                self._ranges().forget(self._params, used_up.action[END])
 
         crash_here(CrashPoint.BEFORE_FORGET)
         what, seconds = f"telling source {self._name} what it may forget", self._connections.replay_seconds
         try:
-            replay(what, told, seconds, self._stopping, operator.unavailable)
+            replay(what, told, seconds, self._stopping, self._operator.unavailable)
         except Exception as error:
             if self._stopping.is_set():
                 raise Closed from None
@@ -398,6 +399,14 @@ class SourceReader:
             raise Closed from error
         crash_here(CrashPoint.AFTER_FORGET)
         self._mailbox.put(Forgotten(self._name, used_up.action_id))
+
+    def _ranges(self) -> RangeSource:
+        """The source as it is asked, with its connections. Raises `ConfigurationError` if the run was started without one."""
+        assert isinstance(self._operator, RangeSource)
+        with self._connecting:
+            if self._connected is None:
+                self._connected = self._operator.connected(self._connections.source)
+            return self._connected
 
     def _store(self) -> EpochPayloads:
         if self._payloads is None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import sqlalchemy as sa
@@ -15,9 +15,12 @@ from airflow_logio.dataflow.operators import Operator
 from airflow_logio.dataflow.pipeline import Pipeline
 from airflow_logio.dataflow.reads import DeclaredRead, TableRead
 from airflow_logio.dataflow.sources.query import QuerySource
+from airflow_logio.dataflow.sources.table import TableSource
 from airflow_logio.dataflow.table_writer import TableWriter
 from airflow_logio.errors import ConfigurationError, LogioError
 from airflow_logio.runtime.systems.connections import Connections
+from airflow_logio.runtime.systems.rising_columns import rising_column
+from airflow_logio.runtime.systems.table_reads import selection
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +30,8 @@ class Finding:
     what: str
     problem: str | None = None
     """None: it is as it should be."""
+    warning: str | None = None
+    """What need not be so, and makes a run slow."""
 
 
 def check_sql_urls(pipeline: Pipeline, urls: Mapping[str, str]) -> None:
@@ -73,6 +78,8 @@ def _inspect(name: str, operator: Operator, params: Mapping[str, Any], connectio
     if isinstance(operator, QuerySource):
         what = f"source {name!r}, query of {operator.connection!r}"
         yield _found(what, lambda: _ask(connections, operator, params))
+    elif isinstance(operator, TableSource):
+        yield _followed(f"source {name!r}, table {operator.table!r} of {operator.connection!r}", operator, connections)
     elif isinstance(operator, TableWriter):
         what = f"writer {name!r}, table {operator.table!r} of {operator.connection!r}"
         yield _found(what, lambda: connections.warehouse(operator.connection).rehearse(operator))
@@ -113,6 +120,21 @@ def _ask(connections: Connections, source: QuerySource, params: Mapping[str, Any
     statement = f"SELECT * FROM ({action['statement']}) AS checked WHERE 1 = 0"
     for _ in connections.source(source.connection).query(statement, action["values"], source.columns, source.table):
         pass
+
+
+def _followed(what: str, source: TableSource, connections: Connections) -> Finding:
+    """Whether its rows can be read in the order of its numbers, and are found by them."""
+    warnings: list[str | None] = []
+
+    def look() -> None:
+        warehouse = connections.warehouse(source.connection)
+        column = rising_column(warehouse, source.table, source.by, append_only=source.append_only)
+        warnings.append(column.check())
+        with warehouse.snapshot() as connection:
+            selection(connection, source.connection, source.table, source.columns)
+
+    found = _found(what, look)
+    return replace(found, warning=next(iter(warnings), None))
 
 
 def _connect(connections: Connections, writer: ClientWriter[Any]) -> None:

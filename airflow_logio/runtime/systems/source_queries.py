@@ -11,8 +11,10 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from airflow_logio.dataflow.column_types import ColumnType, column_type
+from airflow_logio.dataflow.operators import SparkFrame
 from airflow_logio.dataflow.sources.query_text import without_colons
-from airflow_logio.errors import ConfigurationError
+from airflow_logio.errors import ConfigurationError, OperatorFailed
+from airflow_logio.runtime.systems.rising_columns import FollowedColumn, rising_column
 from airflow_logio.runtime.systems.sql_types import read_type
 from airflow_logio.runtime.systems.table_reads import column_kind, described_table, pieces
 from airflow_logio.runtime.systems.warehouse import Warehouse
@@ -22,7 +24,7 @@ _REFUSED_BY_SQLITE = ("no such ", 'near "', "incomplete input", "ambiguous colum
 
 @dataclass(frozen=True, slots=True)
 class DeclaredConnection:
-    """A connection of the pipeline, as a source sees it (`SourceConnection`)."""
+    """A connection of the pipeline, as a source sees it (`SourceConnection`, `RangeConnection`)."""
 
     url: str
     warehouse: Callable[[], Warehouse]
@@ -45,6 +47,14 @@ class DeclaredConnection:
             where = "a source" if table is None else f"a source of table {table!r}"
             known = {name: kind for name, kind in types.items() if kind}
             yield from _pieces(connection, where, statement, values, known)
+
+    def rising(self, table: str, by: str, *, append_only: bool) -> FollowedColumn:
+        """A column by which a table is read, as a driver follows it."""
+        return rising_column(self.warehouse(), table, by, append_only=append_only)
+
+    def rows(self, *_: Any, **__: Any) -> SparkFrame:
+        """Raises `OperatorFailed`: nothing is read while a source is asked how far it goes."""
+        raise OperatorFailed("rows() of a connection is for frame(), whose jobs it lasts for")
 
 
 def _pieces(

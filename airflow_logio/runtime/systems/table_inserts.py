@@ -20,7 +20,7 @@ from airflow_logio.runtime.systems.conversions import Target, as_declared
 from airflow_logio.runtime.systems.found_kinds import found_kinds
 from airflow_logio.runtime.systems.found_types import found_types
 from airflow_logio.runtime.systems.lossy_columns import check_columns, targets
-from airflow_logio.runtime.systems.table_names import TableName
+from airflow_logio.runtime.systems.table_names import TableName, reflected
 
 ROWS_PER_STATEMENT = 50_000
 
@@ -66,7 +66,7 @@ def target_table(connection: Connection, writer: TableWriter, name: TableName) -
         metadata.create_all(connection, checkfirst=True)
         return table
     try:
-        return sa.Table(name.table, metadata, schema=name.schema, autoload_with=connection)
+        return reflected(connection, name.table, name.schema)
     except sa.exc.NoSuchTableError:
         raise WriteRefused(f"table {writer.table!r} does not exist, and its writer declares no columns") from None
 

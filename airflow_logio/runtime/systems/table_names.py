@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
@@ -53,6 +54,17 @@ def table_name(connection: Connection, written: str) -> TableName:
     if schema is None:
         raise ConfigurationError(f"table {written!r}: no schema of the search path exists; write 'schema.table'")
     return TableName(schema, name)
+
+
+def reflected(connection: Connection, table: str, schema: str | None) -> sa.Table:
+    """A table as the database describes it. Raises `NoSuchTableError` of SQLAlchemy."""
+    listeners = [("column_reflect", _without_identity)]
+    return sa.Table(table, sa.MetaData(), schema=schema, autoload_with=connection, listeners=listeners)
+
+
+def _without_identity(_: object, __: object, column: dict[str, Any]) -> None:
+    """PostgreSQL describes an identity column in JSON, which our engines leave as text: SQLAlchemy cannot read that."""
+    column.pop("identity", None)
 
 
 def check_schema_of_sqlite(written: str) -> None:

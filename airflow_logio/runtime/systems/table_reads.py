@@ -16,6 +16,7 @@ from airflow_logio.dataflow.names import schema_and_table
 from airflow_logio.dataflow.reads import TableRead
 from airflow_logio.errors import ConfigurationError
 from airflow_logio.runtime.systems import sql_types, sqlite_cells
+from airflow_logio.runtime.systems.table_names import reflected
 
 KEYS_PER_QUERY = 5_000
 KEYS = "keys"
@@ -32,7 +33,7 @@ def described_table(connection: Connection, table: str, where: str) -> sa.Table:
     """A table as the database describes it. Raises `ConfigurationError`, which ends with `where`, if there is none."""
     schema, name = schema_and_table(table)
     try:
-        return sa.Table(name, sa.MetaData(), schema=schema, autoload_with=connection)
+        return reflected(connection, name, schema)
     except sa.exc.NoSuchTableError:
         raise ConfigurationError(f"table {table!r} {where}") from None
 

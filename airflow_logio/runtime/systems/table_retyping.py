@@ -20,7 +20,7 @@ from airflow_logio.dataflow.write_actions import Marker
 from airflow_logio.protocol.warehouse_rules import OPENING_WRITE, check_token
 from airflow_logio.runtime.systems import table_inserts, warehouse_rows
 from airflow_logio.runtime.systems.sql_types import sql_type
-from airflow_logio.runtime.systems.table_names import TableName
+from airflow_logio.runtime.systems.table_names import TableName, reflected
 
 _HANGS_ON_IT = sa.text(
     "SELECT 1 FROM sqlite_master WHERE lower(tbl_name) = :name AND type IN ('index', 'trigger') AND sql IS NOT NULL LIMIT 1"
@@ -64,7 +64,7 @@ def _stale(
     connection: Connection, declared: sa.Table, name: TableName, former: FormerTypes
 ) -> dict[str, TypeEngine[Any]]:
     """Column → its type in the database, where that is a former one, and not the declared one."""
-    found = sa.Table(name.table, sa.MetaData(), schema=name.schema, autoload_with=connection)
+    found = reflected(connection, name.table, name.schema)
     has = {column.name: _ddl(connection, column.type) for column in found.columns}
     stale = {}
     for column, types in former.items():

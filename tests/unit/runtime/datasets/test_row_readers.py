@@ -79,6 +79,8 @@ def test_tasks_read_one_snapshot_of_a_table_that_changes_under_them(place: Place
             change(place.url, "SET LOCAL lock_timeout = '100ms'; TRUNCATE sales")
         [url] = place.files()
         assert url.stat().st_mode & 0o777 == 0o600
+    with place.warehouse.engine.begin() as connection:  # which is given back as it was
+        connection.execute(sa.text("CREATE TABLE written (id int)"))
     assert first.equals(again)
     as_read = dataset_jobs.frame_of_table(place.spark, fetched).toArrow().sort_by("id")
     assert first.schema == as_read.schema

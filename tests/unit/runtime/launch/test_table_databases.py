@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from airflow_logio.dataflow import ParquetSource, Pipeline, TableWriter
+from airflow_logio.dataflow import Count, ParquetSource, Pipeline, TableSource, TableWriter
 from airflow_logio.errors import ConfigurationError
 from airflow_logio.runtime.launch.table_databases import check_table_databases
 
@@ -33,6 +33,15 @@ def test_other_databases_are_refused_by_kind(url: str, kind: str) -> None:
     ) as error:
         check_table_databases(pipeline(), {"wh": url}.__getitem__)
     assert "s3cret" not in str(error.value)
+
+
+def test_a_table_is_followed_in_databases_that_tell_who_writes() -> None:
+    made = Pipeline("p", connections=["wh"])
+    made.sink("done", Count(), made.source("raw", TableSource("wh", "t", append_only=True)))
+    says = r"source 'raw': connection 'wh' is a database of kind 'mysql': a TableSource reads PostgreSQL and SQLite"
+    with pytest.raises(ConfigurationError, match=says):
+        check_table_databases(made, {"wh": "mysql+pymysql://u@h/d"}.__getitem__)
+    check_table_databases(made, {"wh": "postgresql://u@h/d"}.__getitem__)
 
 
 @pytest.mark.parametrize(

@@ -13,11 +13,13 @@ import sqlalchemy as sa
 
 from airflow_logio.databases import parse_url
 from airflow_logio.dataflow import (
+    Count,
     EveryEvents,
     IdempotentWriter,
     Pipeline,
     QuerySource,
     TableRead,
+    TableSource,
     TableWriter,
     WriteAction,
     generate,
@@ -180,3 +182,29 @@ def test_a_url_of_no_database_is_refused_before_anything_starts(url: str, words:
     with pytest.raises(ConfigurationError, match=words) as refused:
         check_sql_urls(pipeline(), urls)
     assert "secret" not in str(refused.value)
+
+
+def test_a_table_that_is_followed_is_looked_at(url: str) -> None:
+    """Its column and its numbers, and what makes it slow: no index."""
+    is_sqlite = url.startswith("sqlite")
+    numbered = "INTEGER PRIMARY KEY" if is_sqlite else "bigint GENERATED ALWAYS AS IDENTITY"
+    change(url, f"CREATE TABLE good (id {numbered}, n INT)")
+    change(url, "CREATE TABLE bad (id BIGINT NOT NULL)")
+    made = Pipeline("p", connections=["wh"])
+    for name, table, columns in (
+        ("good", "good", ("n",)),
+        ("bad", "bad", ()),
+        ("gone", "gone", ()),
+        ("lacks", "good", ("price",)),
+    ):
+        source = made.source(name, TableSource("wh", table, columns=columns, append_only=True))
+        made.sink(f"{name}_end", Count(), source)
+    systems = Connections("p", {"wh": url}, WriterIdentity("check", 1, 0.0), 1.0)
+    found = {finding.what.partition(",")[0]: finding for finding in inspect_systems(made, {}, systems)}
+    systems.warehouse("wh").close()
+    assert found["source 'good'"].problem is None
+    assert (found["source 'good'"].warning is None) == is_sqlite
+    bad = found["source 'bad'"].problem or ""
+    assert ("which is not its INTEGER PRIMARY KEY" if is_sqlite else "has no sequence as its default") in bad
+    assert "table 'gone' is not in connection 'wh'" in (found["source 'gone'"].problem or "")
+    assert "has no column 'price'" in (found["source 'lacks'"].problem or "")

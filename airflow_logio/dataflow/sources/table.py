@@ -1,0 +1,148 @@
+"""`TableSource`: a table that grows, by a column of rising numbers, as a `RangeSource` (ADR-93)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from airflow_logio.dataflow.names import check_column, check_columns, check_count, check_name, check_table
+from airflow_logio.dataflow.operators import SparkFrame
+from airflow_logio.dataflow.sources.connected import RangeConnection, Settled
+from airflow_logio.dataflow.sources.ranges import END, LIMIT, START, UNASKED, RangeSource, is_unasked
+from airflow_logio.errors import OperatorFailed, PipelineDefinitionError, SourceChanged
+
+AFTER, ROWS = "after", "rows"
+"""An offset: the number of the last row, null before the first one; and how many rows the range that ends there has."""
+
+
+class TableSource(RangeSource):
+    """The rows of a table of a SQL connection in the order of a column of whole numbers, `rows_per_event` in each event.
+
+    `by` is filled by one sequence of a PostgreSQL (an identity column, or ``nextval`` as its default; without CACHE), by the
+    insert itself, or is the INTEGER PRIMARY KEY of an SQLite file. No row is lost: an event has rows up to a number only when
+    every transaction that may still insert a smaller one has ended, which the source waits for. Nobody waits for the
+    source. `columns` are all by default.
+
+    Rows are read once. Say either ``append_only=True``, your word that no row is changed or deleted, or ``store=True``: then
+    the rows of each event are stored before it leaves, and are not read again.
+
+    A run reads what is there when its driver first asks. With `unbounded`, it waits for more until it is drained. Raises
+    PipelineDefinitionError.
+    """
+
+    def __init__(
+        self,
+        connection: str,
+        table: str,
+        by: str = "id",
+        *,
+        columns: Iterable[str] | None = None,
+        rows_per_event: int = 1_000_000,
+        append_only: bool = False,
+        store: bool = False,
+        unbounded: bool = False,
+    ) -> None:
+        self.connection = check_name("connection", connection)
+        self.table = check_table(table)
+        self.by = check_column(by)
+        self.columns = check_columns(columns)
+        self.rows_per_event = check_count("rows_per_event", rows_per_event)
+        self.append_only = bool(append_only)
+        self.unbounded = bool(unbounded)
+        self.replayable = not store
+        if not (append_only or store):
+            raise PipelineDefinitionError(
+                "a TableSource needs append_only=True, your word that no row of the table is changed or deleted, so that an "
+                "event can be read again; or store=True: then its rows are stored before it leaves"
+            )
+
+    def connections(self) -> tuple[str, ...]:
+        return (self.connection,)
+
+    def sql_connections(self) -> frozenset[str]:
+        return frozenset({self.connection})
+
+    def settings(self) -> dict[str, Any]:
+        return super().settings() | {"replayable": self.replayable}
+
+    def connected(self, connections: Callable[[str], RangeConnection]) -> RangeSource:
+        return _Connected(self, connections(self.connection))
+
+    def first(self, params: Mapping[str, Any]) -> Any:
+        raise OperatorFailed(f"this source reads connection {self.connection!r}: ask what connected() returns")
+
+    def latest(self, params: Mapping[str, Any], start: Any, limit: Any | None) -> Any:
+        return self.first(params)
+
+    def frame(self, spark: Any, params: Mapping[str, Any], start: Any, end: Any) -> SparkFrame:
+        return self.first(params)
+
+
+class _Connected(RangeSource):
+    """A `TableSource` as its driver asks it. The limit of a run that ends is a number."""
+
+    def __init__(self, source: TableSource, connection: RangeConnection) -> None:
+        self._source = source
+        self._connection = connection
+        self._column = connection.rising(source.table, source.by, append_only=source.append_only)
+        self._settled: Settled | None = None
+
+    def connections(self) -> tuple[str, ...]:
+        return self._source.connections()
+
+    def first(self, params: Mapping[str, Any]) -> dict[str, int | None]:
+        return {AFTER: None, ROWS: 0}
+
+    def next_action(self, params: Mapping[str, Any], previous: Mapping[str, Any]) -> dict[str, Any] | None:
+        """The next range, which is empty if nothing has come, or if it is not known yet where a run ends."""
+        start, limit = previous[END], previous.get(LIMIT)
+        if is_unasked(previous):
+            start = self.first(params)
+            if not self._source.unbounded:
+                settled = self._column.settled(None)
+                if settled is None:
+                    return dict(UNASKED)
+                limit = settled.number
+        if not self._source.unbounded and start[AFTER] == limit:
+            return None
+        end = self.latest(params, start, limit)
+        if self._source.unbounded:
+            return {START: start, END: end}
+        return None if end == start else {START: start, END: end, LIMIT: limit}
+
+    def latest(self, params: Mapping[str, Any], start: Any, limit: Any | None) -> Any:
+        after = start[AFTER]
+        until = self._known_end(after) if limit is None else limit
+        found = (
+            None if until is None or until == after else self._column.behind(after, until, self._source.rows_per_event)
+        )
+        if found is not None:
+            last, rows = found
+            return {AFTER: last, ROWS: rows}
+        self._settled = None
+        if limit is not None and self._source.append_only:
+            raise SourceChanged(
+                f"table {self._source.table!r} of connection {self._source.connection!r} ends at {self._source.by} = "
+                f"{after}, and it had {limit} when the run began: rows were deleted, although append_only=True says that "
+                "none are. Put them back, or start a fresh run"
+            )
+        return start
+
+    def frame(self, spark: Any, params: Mapping[str, Any], start: Any, end: Any) -> SparkFrame:
+        source = self._source
+        return self._connection.rows(
+            source.table,
+            source.columns,
+            by=source.by,
+            after=start[AFTER],
+            until=end[AFTER],
+            expected=end[ROWS] if source.replayable else None,
+        )
+
+    def _known_end(self, after: int | None) -> int | None:
+        """Up to where rows may be read; asked again when they were read up to there."""
+        known = None if self._settled is None else self._settled.number
+        if known is None or (after is not None and known <= after):
+            self._settled = self._column.settled(after)
+            known = None if self._settled is None else self._settled.number
+        return known
