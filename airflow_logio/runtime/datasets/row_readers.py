@@ -89,9 +89,10 @@ def looked_up_frame(
     Each task looks a share of them up, so that the database compares, and uses its index. Raises also `WriteRefused` if it
     cannot compare the types.
     """
-    with _lent(session, payloads, warehouse, url, rows, lambda chosen: chosen.by_keys(key)) as (reading, schema):
-        tasks = max(1, min(MOST_SESSIONS, -(-keys.num_rows // KEYS_PER_QUERY)))
-        shares = frame_of(session, keys).repartition(tasks, f"`{key}`")  # a task that runs again gets the same ones
+    kind = keys.empty().column(0).type
+    with _lent(session, payloads, warehouse, url, rows, (key, kind)) as (reading, schema):
+        tasks = min(MOST_SESSIONS, -(-keys.num_rows // reading.keys_per_query)) if reading.keys_per_query else 1
+        shares = frame_of(session, keys).repartition(max(1, tasks), f"`{key}`")  # a task that runs again gets the same
         with _told():
             yield shares.mapInArrow(partial(row_tasks.looked_up, reading), schema)
 
@@ -126,11 +127,11 @@ def _lent(
     warehouse: Warehouse,
     url: str,
     rows: TableRows,
-    only: Callable[[Selection], sa.Select[Any]] | None,
+    by_keys: tuple[str, pa.DataType] | None,
 ) -> Iterator[tuple[row_tasks.RowsReading, Any]]:
     """What tasks read, under a snapshot that is lent to them within the block, and the schema as Spark has it.
 
-    `only` gives the statement of the only part; without it there are parts by places, or by ranges.
+    `by_keys` names a column and the type of its keys, for the only part; without it there are parts by places, or ranges.
     """
     with (
         exported_snapshot(warehouse) as (connection, snapshot),
@@ -139,8 +140,10 @@ def _lent(
         with warehouse.translated():
             chosen = _selection(connection, warehouse.name, rows)
             stored = stored_as(connection, chosen.where, table_name(connection, rows.table), chosen.statement)
-            if only is not None:
-                parts = [row_tasks.RowsPart(chosen.where, only(chosen))]
+            keys_per_query = 0
+            if by_keys is not None:
+                parts = [row_tasks.RowsPart(chosen.where, chosen.by_keys(by_keys[0]))]
+                keys_per_query = KEYS_PER_QUERY if chosen.may_portion(*by_keys) else 0
             elif rows.by is not None:
                 parts = list(_ranges(connection, chosen, rows.by))
             else:
@@ -150,7 +153,7 @@ def _lent(
                 _check_count(chosen, rows.expected, connection.execute(counted).scalar_one())
         schema = in_utc(chosen.schema)
         reading = row_tasks.RowsReading(
-            payloads.root, ref, warehouse.name, snapshot, stored, parts, chosen.kinds, schema
+            payloads.root, ref, warehouse.name, snapshot, stored, parts, chosen.kinds, schema, keys_per_query
         )
         with kept_open(connection):
             yield reading, _spark_schema(session, schema)

@@ -53,6 +53,8 @@ class RowsReading:
     kinds: dict[str, ColumnType]
     schema: pa.Schema
     """What the records are, as Spark has them."""
+    keys_per_query: int = 0
+    """Where keys are looked up; 0 for all of them."""
 
 
 def rows(reading: RowsReading, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -69,11 +71,11 @@ def rows(reading: RowsReading, batches: Iterable[pa.RecordBatch]) -> Iterator[pa
 def looked_up(reading: RowsReading, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """The rows of the only part whose keys come, in one transaction, by statements of some keys each. Raises `Unread`."""
     (part,) = reading.parts
-    portions = (keys for batch in batches for keys in in_portions(uniform(pa.Table.from_batches([batch])).column(0)))
-    first = next(portions, None)
-    if first is None:
+    taken = list(batches)
+    if not any(batch.num_rows for batch in taken):
         return
-    statements = ({KEYS: keys} for keys in chain([first], portions))
+    keys = uniform(pa.Table.from_batches(taken)).column(0)
+    statements = ({KEYS: some} for some in in_portions(keys, reading.keys_per_query or len(keys)))
     try:
         with closing(warehouse_of(reading.root, reading.connection, reading.url)) as warehouse:
             for table in _tables(reading, warehouse, part, statements):

@@ -64,6 +64,7 @@ class FrameJobs(JobRunner[FrameWindowOperator]):
             self._operator.reads,
             self._connections,
             self._payloads,
+            self._sessions,
             self._evaluation.before_job,
         )
 

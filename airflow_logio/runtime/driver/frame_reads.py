@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any
@@ -14,12 +15,14 @@ from airflow_logio.crash import CrashPoint, crash_here
 from airflow_logio.dataflow.event_stream import uniform
 from airflow_logio.dataflow.operators import SparkFrame
 from airflow_logio.dataflow.reads import DeclaredRead, FunctionRead, TableRead
-from airflow_logio.errors import LogioError
+from airflow_logio.errors import LogioError, SparkLost
 from airflow_logio.protocol.logic import Read
 from airflow_logio.runtime.datasets.dataset_jobs import frame_of, lookup, materialized
 from airflow_logio.runtime.datasets.driver_written import written_by_driver
 from airflow_logio.runtime.datasets.read_keys import MOST_ASKED, MOST_IN_DRIVER, asked_keys, distinct_keys, too_many
 from airflow_logio.runtime.datasets.row_readers import TableRows, looked_up_frame, rows_frame
+from airflow_logio.runtime.driver.spark_errors import shortened
+from airflow_logio.runtime.driver.spark_session import SparkSessions
 from airflow_logio.runtime.payloads import EpochPayloads
 from airflow_logio.runtime.payloads.dataset import Dataset
 from airflow_logio.runtime.systems.connections import Connections, describe_read, number_of
@@ -68,6 +71,7 @@ class FrameReads:
         declared: Mapping[str, DeclaredRead],
         connections: Connections,
         payloads: EpochPayloads,
+        sessions: SparkSessions,
         before_job: Callable[[], None],
     ) -> None:
         self._operator = operator
@@ -75,6 +79,7 @@ class FrameReads:
         self._declared = declared
         self._connections = connections
         self._payloads = payloads
+        self._sessions = sessions
         self._before_job = before_job
         self._answers: dict[str, tuple[pa.Table, int | None]] = {}
         """Of functions, with the number of keys: they are not asked again because the payload store is unavailable."""
@@ -82,7 +87,8 @@ class FrameReads:
     def obtained(self, session: Any, frames: Frames) -> Mapping[str, ReadEffect]:
         """The effects by name. If one cannot be obtained, nothing is left of those before it.
 
-        Raises `OperatorFailed`, `ConfigurationError`, `ExternalUnavailable`, `LogUnavailable`, `Closed`, and what jobs raise.
+        Raises `OperatorFailed`, `ConfigurationError`, `ExternalUnavailable`, `LogUnavailable`, `SparkLost`, `Closed`,
+        `WriteRefused` for keys that the database does not compare, and what jobs raise.
         """
         effects: dict[str, ReadEffect] = {}
         try:
@@ -142,7 +148,7 @@ class FrameReads:
         """`opened` gives a context of the rows: where they are not all of one snapshot, it is opened once more."""
 
         def attempt() -> Dataset:
-            with opened() as frame:
+            with self._by_spark(), opened() as frame:
                 self._before_job()
                 return materialized(self._payloads, self._where(read), self._purpose(name), frame)
 
@@ -153,11 +159,22 @@ class FrameReads:
     def _written(self, session: Any, name: str, read: DeclaredRead) -> Callable[[Tables], Dataset]:
         def write(tables: Tables) -> Dataset:
             crash_here(CrashPoint.BEFORE_STORE)
-            dataset = written_by_driver(session, self._payloads, self._where(read), self._purpose(name), tables)
+            with self._by_spark():
+                dataset = written_by_driver(session, self._payloads, self._where(read), self._purpose(name), tables)
             crash_here(CrashPoint.AFTER_STORE)
             return dataset
 
         return write
+
+    @contextmanager
+    def _by_spark(self) -> Iterator[None]:
+        """A connection to Spark that is lost is none to the external system, which would be asked again."""
+        try:
+            yield
+        except Exception as error:
+            if isinstance(error, SparkLost) or not self._sessions.is_lost(error):
+                raise
+            raise SparkLost(f"Spark ended while operator {self._operator!r} read: {shortened(error)}") from error
 
     def _where(self, read: DeclaredRead) -> str:
         return f"the effect of the read of {read} by operator {self._operator!r}"

@@ -26,6 +26,14 @@ ROWS_PER_PIECE = 10_000
 BYTES_PER_PIECE = 8 * 2**20
 """What is taken from a cursor at a time: some rows first, then as many as are likely to stay within both bounds."""
 TEXT = ColumnType("text")
+_COMPARED: tuple[tuple[Callable[[pa.DataType], bool], tuple[type[Any], ...]], ...] = (
+    (pa.types.is_integer, (sa.Integer, sa.Numeric)),
+    (pa.types.is_decimal, (sa.Integer, sa.Numeric)),
+    (pa.types.is_boolean, (sa.Boolean,)),
+    (pa.types.is_date, (sa.Date,)),
+    (pa.types.is_timestamp, (sa.DateTime,)),
+)
+"""Arrow type of keys → types of columns for which different keys are different."""
 _FAILURES = (pa.ArrowException, ValueError, OverflowError)
 
 
@@ -69,15 +77,15 @@ def _asked(
     if keys is None or read.key is None:
         yield chosen.statement, {}
         return
-    statement = chosen.by_keys(read.key)
-    for values in in_portions(pc.unique(keys).drop_null()):
+    statement, distinct = chosen.by_keys(read.key), pc.unique(keys).drop_null()
+    for values in in_portions(distinct, KEYS_PER_QUERY if chosen.may_portion(read.key, keys.type) else len(distinct)):
         yield statement, {KEYS: values}
 
 
-def in_portions(keys: pa.Array) -> Iterator[list[Any]]:
+def in_portions(keys: Any, most: int) -> Iterator[list[Any]]:
     """Keys for one statement each."""
-    for start in range(0, len(keys), KEYS_PER_QUERY):
-        yield keys.slice(start, KEYS_PER_QUERY).to_pylist()
+    for start in range(0, len(keys), max(1, most)):
+        yield keys.slice(start, most).to_pylist()
 
 
 @dataclass(frozen=True)
@@ -91,6 +99,7 @@ class Selection:
     """Its columns, as they are taken from the database: all rows, in no order."""
     kinds: dict[str, ColumnType]
     """Column → type."""
+    is_sqlite: bool = False
 
     @property
     def schema(self) -> pa.Schema:
@@ -101,6 +110,20 @@ class Selection:
         if key not in self.table.columns:
             raise ConfigurationError(f"{self.where} has no column {key!r}, by which it is read")
         return self.statement.where(self.table.columns[key].in_(sa.bindparam(KEYS, expanding=True)))
+
+    def may_portion(self, key: str, kind: pa.DataType) -> bool:
+        """Whether several statements may share keys of an Arrow type: the database takes no two different ones for equal.
+
+        Otherwise (text padded with blanks or without case, text for numbers) two statements could find one row. SQLite
+        tells no collation, and takes no more keys in a statement.
+        """
+        found = self.table.columns[key].type
+        if self.is_sqlite:
+            return True
+        if pa.types.is_string(kind) or pa.types.is_large_string(kind):
+            return type(found) in (sa.TEXT, sa.VARCHAR) and found.collation is None  # type: ignore[attr-defined]
+        plain = (kinds for is_one, kinds in _COMPARED if is_one(kind))
+        return isinstance(found, next(plain, ())) and not isinstance(found, sa.Float)
 
 
 def selection(
@@ -123,7 +146,8 @@ def selection(
     kinds = {one: column_kind(described.columns[one]) for one in names}
     is_sqlite = connection.dialect.name == "sqlite"
     statement = sa.select(*(_read_as(described.columns[one], kind, is_sqlite=is_sqlite) for one, kind in kinds.items()))
-    return Selection(place, described, statement if where is None else statement.where(where(described)), kinds)
+    restricted = statement if where is None else statement.where(where(described))
+    return Selection(place, described, restricted, kinds, is_sqlite)
 
 
 def pieces(

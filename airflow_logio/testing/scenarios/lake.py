@@ -121,7 +121,7 @@ def numbered(records: Any, answer: Any) -> Any:
     raise NotImplementedError
 
 
-class Numbered(Summed):
+class Answered(Summed):
     """The same sums, and in the place of a time the number of the answer that the read of the job has given."""
 
     def __init__(self, window: Window) -> None:
@@ -226,7 +226,7 @@ def effects() -> Pipeline:
     rows = made.source("rows", Frames())
     plan = made.source("plan", Frames())
     shaped = made.operator("shaped", Doubled(), plan)
-    counted = made.operator("counted", Numbered(EveryEvents(PER_WINDOW)), rows)
+    counted = made.operator("counted", Answered(EveryEvents(PER_WINDOW)), rows)
     made.writer("save_rows", TableWriter("warehouse", "rows", COLUMNS, on_new_run="replace"), rows)
     made.writer("publish", DatasetWriter("folder", "shaped"), shaped)
     made.writer("save", TableWriter("warehouse", "sums", COLUMNS, on_new_run="replace"), counted)

@@ -11,7 +11,14 @@ import pyarrow as pa
 import pytest
 
 from airflow_logio import FunctionRead, TableRead, Tumbling, generate, stateless
-from airflow_logio.errors import ConfigurationError, ExternalUnavailable, LogUnavailable, OperatorFailed, WriteRefused
+from airflow_logio.errors import (
+    ConfigurationError,
+    ExternalUnavailable,
+    LogUnavailable,
+    OperatorFailed,
+    SparkLost,
+    WriteRefused,
+)
 from airflow_logio.runtime.datasets import row_readers
 from airflow_logio.runtime.datasets.dataset_jobs import frame_of_table, materialized
 from airflow_logio.runtime.datasets.driver_written import written_by_driver
@@ -210,10 +217,11 @@ class Reader:
     def __init__(self, spark: Any, epoch: EpochPayloads, url: str, **ports: pa.Table) -> None:
         self.spark, self.epoch, self.ports = spark, epoch, ports
         self.connections = Connections("p", {"wh": url}, WriterIdentity("run", 1, 0.0), 5.0)
+        self.sessions = SparkSessions("reads")  # which finds the session that there is
 
     def obtained(self, **reads: Any) -> Mapping[str, frame_reads.ReadEffect]:
         frames = {port: frame_of_table(self.spark, table) for port, table in self.ports.items()}
-        job = frame_reads.FrameReads("op", 1, reads, self.connections, self.epoch, lambda: None)
+        job = frame_reads.FrameReads("op", 1, reads, self.connections, self.epoch, self.sessions, lambda: None)
         try:
             return job.obtained(self.spark, lambda: frames)
         finally:
@@ -270,6 +278,8 @@ def test_keys_are_compared_as_the_database_compares(
 ) -> None:
     """Nulls are no keys; text is compared with its blanks, or without; types that cannot be compared are refused."""
     monkeypatch.setattr(frame_reads, "SMALL_BYTES", most_bytes)
+    monkeypatch.setattr(table_reads, "KEYS_PER_QUERY", 1)
+    monkeypatch.setattr(row_readers, "KEYS_PER_QUERY", 1)
     change(
         postgres_url,
         "CREATE TABLE shops (store NUMERIC(9, 2), text CHAR(3), at TIMESTAMP, day DATE); INSERT INTO shops VALUES "
@@ -288,7 +298,10 @@ def test_keys_are_compared_as_the_database_compares(
     assert found("day", orders) == ["2024-03-31"]
     assert len(found("at", pa.table({"at": times}))) == 2
     assert found("store", orders.slice(1, 1)) == [], "no key at all"
-    assert found("store", pa.table({"store": ["1", "3"]})) == ["1."], "which PostgreSQL takes for numbers"
+    assert found("store", pa.table({"store": ["1", "01", "3"]})) == ["1."], (
+        "PostgreSQL takes them for numbers, one twice"
+    )
+    assert found("text", pa.table({"text": ["a", "a ", "A"]})) == ["a"]
     for key, keys, says in (
         ("store", ["x"], "invalid input syntax for type numeric"),
         ("text", [1], "operator does not exist"),
@@ -298,7 +311,7 @@ def test_keys_are_compared_as_the_database_compares(
 
 
 def fetched(answer: Any) -> Callable[..., Any]:
-    def fetch(url: str, keys: Any) -> Any:
+    def fetch(*_: Any) -> Any:
         if isinstance(answer, Exception):
             raise answer
         return answer
@@ -353,7 +366,10 @@ def test_what_cannot_be_read_is_named_and_leaves_nothing_behind(
         reader.connections.replay_seconds = 0.3
         with pytest.raises(error, match=says):
             reader.obtained(good=good, bad=read)
-        assert not [path for path in reader.files() if path.suffix != ".effect"], says
+        assert not reader.files(), says
+    monkeypatch.setattr(frame_reads, "written_by_driver", fetched(ConnectionRefusedError("the JVM is gone")))
+    with pytest.raises(SparkLost, match="Spark ended while operator 'op' read"):
+        Reader(spark, epoch, url).obtained(good=good)
 
 
 @pytest.mark.parametrize("most_bytes", [2**20, 0], ids=["small", "large"])
