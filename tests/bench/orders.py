@@ -66,6 +66,15 @@ WHERE quantity > 0
     ),
 )
 
+HOURS = Expected(
+    f"""
+SELECT date_trunc('hour', ordered_at) AS hour, store_id, department, count(*) AS orders, sum(cents) AS cents
+FROM ({NAMED.query}) GROUP BY ALL
+""",
+    ("hour::TIMESTAMP", "store_id::BIGINT", "department", "orders::BIGINT", "cents::BIGINT"),
+)
+HOURS_PER_FILE = SECONDS_PER_FILE // 3_600
+
 
 def write_orders(folder: Path, files: int, file_bytes: int) -> Path:
     """`files` files of about `file_bytes` each, one after the other in time."""

@@ -33,7 +33,7 @@ from airflow_logio.store import open_store
 from tests.bench.cpu import Meter, metered
 from tests.bench.databases import Databases
 from tests.bench.figure import Figure
-from tests.bench.orders import NAMED, Expected, Fingerprint, write_orders
+from tests.bench.orders import HOURS, HOURS_PER_FILE, NAMED, Expected, Fingerprint, write_orders
 from tests.bench.throughput import WrongResult
 from tests.support.waiting import eventually
 
@@ -71,7 +71,12 @@ class Shape:
 
 
 CHAIN = Shape("chain", "chain", ("chain",), "synced", 1.15, NAMED)
-SHAPES = (CHAIN,)
+HOURLY = HOURS_PER_FILE * FILES_PER_EVENT
+WINDOWS = Shape("windows", "windows", ("group1",), "windowed", 1.25, HOURS, HOURLY)
+IN_THREE = Shape(
+    "windows, three groups", "windows_in_three", ("group1", "group2", "group3"), "windowed", 1.5, HOURS, HOURLY
+)
+SHAPES = (CHAIN, WINDOWS, IN_THREE)
 OTHERS = ("plain", "streaming")
 """Scripts that `CHAIN` is compared with as well."""
 
@@ -210,9 +215,11 @@ def _killed(databases: Databases, work: Work, undisturbed: float) -> Figure:
     """The driver is killed when half of the events are published: seconds that are lost, and those of its restart."""
 
     def followed(run: ChainRun, began: float, _: Meter) -> tuple[float, float]:
-        half = max(1, work.events // 2)
+        half = max(2, work.events // 2)
+        eventually(lambda: run.published() >= half - 1, what="nearly half", timeout=LONG, every=LOOK_SECONDS)
+        before = time.time()
         eventually(lambda: run.published() >= half, what="half is published", timeout=LONG, every=LOOK_SECONDS)
-        time.sleep((time.time() - began) / half * 0.9)  # the next event is nearly done: the most that can be lost
+        time.sleep((time.time() - before) * 0.8)  # the next event is nearly done: the most that can be lost
         killed_at = time.time()
         if run.is_done(work):
             raise WrongResult("the driver was to be killed in the middle, and was done: ask for more --events")

@@ -1,8 +1,9 @@
 """What the chain of DataFrames is measured against: PySpark scripts as people write them, started by spark-submit.
 
-``synced`` writes a folder per batch, syncs its files and folders, and moves them into place. ``plain`` is one read and one
-write. ``streaming`` is Structured Streaming with ``availableNow``. Each prints one line of JSON: seconds from the first read
-to the last file, Spark warm before, and CPU seconds of script, JVM and workers in that time.
+``synced`` writes a folder per batch, syncs its files and folders, and moves them into place. ``windowed`` keeps a batch so,
+reads it again, and publishes sums of its hours, a file for each as LOG.io has it. ``plain`` is one read and one write.
+``streaming`` is Structured Streaming with ``availableNow``. Each prints one line of JSON: seconds from the first read to the
+last file, Spark warm before, and CPU seconds of script, JVM and workers in that time.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ sys.path.append(str(Path(__file__).parents[2]))
 
 from airflow_logio.runtime.driver.spark_session import warm_up
 from tests.bench.cpu import cpu_seconds
-from tests.bench.pipelines.orders import cleanse, with_department
+from tests.bench.pipelines.orders import cleanse, per_store, with_department
 
 CODEC = {"compression": "zstd", "parquet.compression.codec.zstd.level": "1"}
 """As the files of datasets are compressed."""
@@ -44,12 +45,35 @@ def synced(session: Any, wanted: dict[str, Any]) -> None:
         settle(batch, Path(wanted["target"]), number)
 
 
+def windowed(session: Any, wanted: dict[str, Any]) -> None:
+    """A batch has whole hours, so that none is open between two."""
+    from pyspark.sql import functions as F
+
+    files = sorted(str(path) for path in Path(wanted["orders"]).glob("*.parquet"))
+    schema = session.read.parquet(files[0]).schema
+    step = wanted["files_per_event"]
+    for number, begin in enumerate(range(0, len(files), step)):
+        some = session.read.schema(schema).parquet(*files[begin : begin + step])
+        batch, kept = Path(wanted["target"]) / f"_batch-{number}", Path(wanted["target"]) / f"_kept-{number}"
+        chained(some, wanted["products"]).write.options(**CODEC).parquet(str(batch))
+        kept.mkdir()
+        settle(batch, kept, number)
+        hours = session.read.parquet(str(kept)).withColumn("hour", F.date_trunc("hour", "ordered_at"))
+        sums = per_store(hours, "hour").withColumn("at", F.date_format("hour", "yyyyMMddHH"))
+        summed = Path(wanted["target"]) / f"_sums-{number}"
+        sums.repartition("at").write.partitionBy("at").options(**CODEC).parquet(str(summed))
+        settle(summed, Path(wanted["target"]), number)
+        for file in kept.iterdir():
+            file.unlink()
+
+
 def settle(batch: Path, target: Path, number: int) -> None:
     """Make the files of a batch durable, and then move them into place."""
-    written = sorted(batch.glob("part-*.parquet"))
+    written = sorted(batch.rglob("part-*.parquet"))
     for file in written:
         sync(file)
-    sync(batch)
+    for folder in {file.parent for file in written} | {batch}:
+        sync(folder)
     for index, file in enumerate(written):
         os.replace(file, target / f"{number:06d}-{index:05d}.parquet")
     sync(target)
@@ -76,7 +100,12 @@ def streaming(session: Any, wanted: dict[str, Any]) -> None:
     written.format("parquet").start(wanted["target"]).awaitTermination()
 
 
-KINDS: dict[str, Callable[[Any, dict[str, Any]], None]] = {"synced": synced, "plain": plain, "streaming": streaming}
+KINDS: dict[str, Callable[[Any, dict[str, Any]], None]] = {
+    "synced": synced,
+    "plain": plain,
+    "streaming": streaming,
+    "windowed": windowed,
+}
 
 
 def main(arguments: Sequence[str]) -> None:

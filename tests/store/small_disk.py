@@ -20,6 +20,7 @@ import psycopg2
 
 from airflow_logio.store.sql import migrate
 from tests.support.postgres import PostgresServer, unprivileged
+from tests.support.waiting import eventually
 
 MEBIBYTES = 64
 
@@ -117,7 +118,10 @@ def _mounted(owner: Mapping[str, Any] | None) -> Iterator[Path | None]:
         yield folder if is_mounted else None
     finally:
         if is_mounted:
-            subprocess.run(["umount", str(folder)], check=True)
+            unmount = ["umount", str(folder)]
+            eventually(
+                lambda: subprocess.run(unmount, check=False).returncode == 0, what="no file is open there", every=0.1
+            )
         folder.rmdir()
 
 

@@ -43,10 +43,10 @@ class RangeSource(SourceOperator):
 
     @abstractmethod
     def first(self, params: Mapping[str, Any]) -> Offset:
-        """Where a run begins; asked once per run."""
+        """Where a run begins; asked once per run, or with connections until the first range is logged."""
 
     def last(self, params: Mapping[str, Any]) -> Offset | None:
-        """Where a run ends; asked once per run, when it is started. None (the default): it ends when it is drained."""
+        """Where a run ends; asked right behind `first`. None (the default): it ends when it is drained."""
         return None
 
     @abstractmethod
@@ -92,16 +92,18 @@ class RangeSource(SourceOperator):
 
     def next_action(self, params: Mapping[str, Any], previous: Mapping[str, Any]) -> dict[str, Any] | None:
         """The next range, which is empty if nothing has come yet. None at the end of a bounded run."""
-        if self.connections() and is_unasked(previous):
-            begun = self._begun(params)
-            return None if LIMIT in begun and begun[START] == begun[LIMIT] else begun
-        limit = previous.get(LIMIT, previous.get("plan", {}).get(LIMIT))
-        if limit is not None and previous[END] == limit:
+        if is_begin := bool(self.connections()) and is_unasked(previous):
+            following = self._begun(params)
+            start, limit = following[START], following.get(LIMIT)
+        else:
+            start, limit = previous[END], previous.get(LIMIT, previous.get("plan", {}).get(LIMIT))
+        if limit is not None and start == limit:
             return None
-        following = self._range(params, previous[END], limit)
-        if limit is not None and following[END] == previous[END]:
+        if not is_begin:
+            following = self._range(params, start, limit)
+        if limit is not None and following[END] == start:
             raise OperatorFailed(
-                f"the source ends at offset {limit!r} and finds nothing behind {previous[END]!r}: latest() must come to what "
+                f"the source ends at offset {limit!r} and finds nothing behind {start!r}: latest() must come to what "
                 "last() has returned"
             )
         return {**following, LIMIT: limit} if LIMIT in previous else following

@@ -18,6 +18,7 @@ from airflow_logio.dataflow.batches import INSET_ID, check_kept
 from airflow_logio.dataflow.operators import SparkFrame
 from airflow_logio.dataflow.schema_text import schema_text
 from airflow_logio.errors import ConfigurationError, LogInconsistent, OperatorFailed
+from airflow_logio.runtime.datasets import spark_files
 from airflow_logio.runtime.payloads import EpochPayloads, task_files
 from airflow_logio.runtime.payloads.dataset import Dataset
 from airflow_logio.runtime.payloads.manifests import DataFile, Manifest, in_order
@@ -57,8 +58,12 @@ def materialized(
     that cannot be written.
     """
     check_columns(frame, partition_by)
-    files = in_order(written_files(payloads, purpose, frame, partition_by, mode=mode))
-    kept = frame.drop(*partition_by) if partition_by else frame
+    if partition_by:
+        kept = frame.drop(*partition_by)
+        files = in_order(written_files(payloads, purpose, frame, partition_by, mode=mode))
+    else:
+        kept = frame
+        files = in_order(spark_files.written(payloads, purpose, frame, mode))
     dataset = payloads.put(where, purpose, Manifest(schema_of(kept), arrow_schema_of(kept), files))
     crash_here(CrashPoint.AFTER_MANIFEST)
     return dataset
@@ -72,7 +77,8 @@ def written_files(
     most_bytes: int | None = None,
     mode: int = task_files.OWNER_ONLY,
 ) -> list[DataFile]:
-    """Run the job that writes the records of a DataFrame. Files are durable when this returns; nothing names them yet.
+    """Run a job whose tasks cut or divide the records of a DataFrame. Files are durable when this returns; nothing names them
+    yet.
 
     They are in no order. `most_bytes` is the size at which a task begins another one, `mode` that of the files, less the
     umask. Raises what the job raises, and `LogUnavailable`.
@@ -149,7 +155,8 @@ def frame_of_all(session: Any, schema_json: str, datasets: Sequence[Dataset]) ->
         if dataset.manifest.schema != schema_json:
             raise LogInconsistent(f"the dataset of {dataset.where} has other columns than those before it")
     schema = StructType.fromJson(_json(schema_json))
-    paths = [path for dataset in datasets for path in dataset.paths()]
+    # Whatever file system Spark takes names for that have none.
+    paths = [f"file://{path}" for dataset in datasets for path in dataset.paths()]
     if not paths:
         return session.createDataFrame([], schema)
     return session.read.schema(schema).options(**_READ_OPTIONS).parquet(*paths)

@@ -7,8 +7,9 @@ from collections.abc import Mapping
 
 from airflow_logio.dataflow.operators import SparkFrame
 from airflow_logio.errors import OperatorFailed
+from airflow_logio.runtime.datasets.spark_files import WRITER_SAFETY
 
-FRAMES_SAFETY: Mapping[str, str] = {
+FRAMES_SAFETY: Mapping[str, str] = WRITER_SAFETY | {
     # A task that runs again after its output was lost may make other records, which others have half of already (ADR-81).
     "spark.sql.shuffle.orderIndependentChecksum.enabled": "true",
     "spark.sql.shuffle.orderIndependentChecksum.enableFullRetryOnMismatch": "true",

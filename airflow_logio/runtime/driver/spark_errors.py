@@ -27,8 +27,13 @@ def store_fault(error: BaseException) -> str | None:
     Spark has the errors of tasks as text only: of Python with a number, of the JVM in the words of the system.
     """
     text = str(error)
-    found = (number for number in _OF_STORES if f"[Errno {number}]" in text or f"({os.strerror(number)})" in text)
+    found = (number for number in _OF_STORES if any(words in text for words in _said(number)))
     return next((os.strerror(number) for number in found), None)
+
+
+def _said(number: int) -> tuple[str, str, str]:
+    words = os.strerror(number)
+    return f"[Errno {number}]", f"({words})", f"IOException: {words}"
 
 
 _OF_EXECUTORS = re.compile(

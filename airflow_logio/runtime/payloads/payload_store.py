@@ -20,6 +20,7 @@ from airflow_logio.runtime.payloads.objects import ObjectStorage
 from airflow_logio.runtime.payloads.roots import check_shared, is_local, local_path, redacted, shown
 from airflow_logio.runtime.payloads.storage import Storage
 from airflow_logio.runtime.payloads.stored_frames import StoredFrame, is_stored_frame, stored_frame_of
+from airflow_logio.runtime.payloads.task_files import sync
 from airflow_logio.runtime.systems.arrow import decode
 from airflow_logio.store.rules.patience import Patience
 from airflow_logio.store.rules.payload_references import Reference
@@ -188,6 +189,11 @@ class Payloads:
         with self._translated():
             make_durable(Path(self.shared_folder()) / path)
 
+    def settle_folder(self, path: str) -> None:
+        """The names in a folder below the root are on the disk when this returns."""
+        with self._translated():
+            sync(str(Path(self.shared_folder()) / path))
+
     def link(self, paths: Iterable[str], folder: str) -> None:
         """Give files a second name each, in a folder. Raises `LogInconsistent` for one that is missing, `LogUnavailable`."""
         root = Path(self.shared_folder())
@@ -329,6 +335,10 @@ class EpochPayloads:
         path = f"{self._folder}/{purpose}.{self._attempt(purpose)}"
         self._patiently(f"making the folder of {purpose}", lambda: self._payloads.make_folder(path))
         return path
+
+    def settle(self, folder: str) -> None:
+        """The names of files in a folder are on the disk when this returns."""
+        self._patiently(f"settling {folder}", lambda: self._payloads.settle_folder(folder))
 
     def put(self, where: str, purpose: str, manifest: Manifest) -> Dataset:
         """Write the manifest of files that are durable; durable when this returns."""

@@ -104,7 +104,8 @@ def written(
         raise
     if whole:
         sync(target)
-        yield _lines(folder, [file.line for file in whole])
+        lines = [file.line for file in whole]
+        yield lines_of([(f"{folder}/{name}", size, count, crc, part) for name, size, count, crc, part in lines])
 
 
 def _pieces(batch: pa.RecordBatch, most_bytes: int | None) -> Iterator[pa.RecordBatch]:
@@ -169,11 +170,12 @@ class _OpenFile:
                 handle.close()
 
 
-def _lines(folder: str, lines: Sequence[tuple[str, int, int, int, str]]) -> pa.RecordBatch:
-    names, sizes, records, footers, partitions = zip(*lines, strict=True)
+def lines_of(lines: Sequence[tuple[str, int, int, int, str]]) -> pa.RecordBatch:
+    """Path, bytes, records, checksum of the footer and partition of each file, as `RESULT` has them."""
+    paths, sizes, records, footers, partitions = zip(*lines, strict=True)
     return pa.record_batch(
         {
-            "path": pa.array([f"{folder}/{name}" for name in names], pa.string()),
+            "path": pa.array(paths, pa.string()),
             "size": pa.array(sizes, pa.int64()),
             "records": pa.array(records, pa.int64()),
             "footer": pa.array(footers, pa.int64()),

@@ -21,8 +21,10 @@ from airflow_logio.runtime.systems.warehouse import Warehouse
 
 log = logging.getLogger(__name__)
 
-WAIT_SECONDS, LOOK_SECONDS = 1.0, 0.02
-"""How long one question waits for writers at most, and how often it looks."""
+WAIT_SECONDS = 1.0
+"""How long one question waits for writers at most."""
+FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.02, 0.3
+"""Between two looks at who holds locks, for which the server stops all who want one: short pauses at first."""
 TOLD_AFTER_SECONDS, TOLD_EVERY_SECONDS = 10.0, 300.0
 """Who is waited for is logged then, and so often."""
 
@@ -96,12 +98,12 @@ class FollowedColumn(ABC):
                 raise ConfigurationError(
                     f"{self._place} is read by column {self._by!r}, which is {kind}: it must be a column of whole numbers"
                 )
-            self._check(connection, table)
+            self._check(connection)
             self._table = table
         return self._table
 
     @abstractmethod
-    def _check(self, connection: Connection, table: sa.Table) -> None:
+    def _check(self, connection: Connection) -> None:
         """Raises `ConfigurationError` unless numbers rise as writers get them."""
 
     @abstractmethod
@@ -128,7 +130,7 @@ class _PostgresColumn(FollowedColumn):
         self._since = self._told = 0.0
 
     def settled(self, after: int | None) -> Settled | None:
-        deadline = time.monotonic() + WAIT_SECONDS
+        deadline, pause = time.monotonic() + WAIT_SECONDS, FIRST_PAUSE_SECONDS
         if self._pending is None:
             self._begin(after)
         while self._pending is not None:
@@ -139,7 +141,8 @@ class _PostgresColumn(FollowedColumn):
             self._say(waited_for)
             if time.monotonic() >= deadline:
                 return None
-            time.sleep(LOOK_SECONDS)
+            time.sleep(pause)
+            pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
             with self._now() as connection:
                 now = rising_numbers.writers_of(connection, self._oid)
             self._pending = number, rising_numbers.still_waited_for(waited_for, now)
@@ -148,8 +151,8 @@ class _PostgresColumn(FollowedColumn):
     def _begin(self, after: int | None) -> None:
         """The largest number first; then, by another statement, who may still bring one up to it."""
         with self._now() as connection:
-            table = self._known(connection)
-            column = table.columns[self._by]
+            column = self._known(connection).columns[self._by]
+            self._check(connection)  # each time: somebody may have altered the sequence, or attached a partition
             found = rising_numbers.largest(connection, column, self._sequence)
             holders = rising_numbers.writers_of(connection, self._oid)
         if found.is_standby:
@@ -187,7 +190,7 @@ class _PostgresColumn(FollowedColumn):
             "; ".join(sorted(map(str, waited_for))),
         )
 
-    def _check(self, connection: Connection, table: sa.Table) -> None:
+    def _check(self, connection: Connection) -> None:
         found = table_name(connection, self._written)
         self._oid, self._sequence = rising_numbers.check_numbers(connection, found, self._by, self._place)
 
@@ -205,7 +208,8 @@ class _SqliteColumn(FollowedColumn):
         self._check_end(number, after)
         return Settled(number)
 
-    def _check(self, connection: Connection, table: sa.Table) -> None:
+    def _check(self, connection: Connection) -> None:
+        table = described_table(connection, self._written, f"is not in connection {self._warehouse.name!r}")
         [made] = connection.execute(_MADE, {"name": table.name}).scalars().all() or [""]
         keys = [key.name for key in table.primary_key.columns]
         kinds = {row.name: row.type.upper() for row in connection.exec_driver_sql(f'PRAGMA table_info("{table.name}")')}

@@ -21,10 +21,10 @@ from airflow_logio.runtime.systems.table_names import reflected
 KEYS_PER_QUERY = 5_000
 KEYS = "keys"
 """The parameter of a statement that has so many of them, or fewer."""
-FIRST_ROWS = 250
+FIRST_ROWS = 16
 ROWS_PER_PIECE = 10_000
 BYTES_PER_PIECE = 8 * 2**20
-"""What is taken from a cursor at a time: some rows first, then as many as are likely to stay within both bounds."""
+"""What is taken from a cursor at a time: few rows first, then as many as are likely to stay within both bounds."""
 TEXT = ColumnType("text")
 _COMPARED: tuple[tuple[Callable[[pa.DataType], bool], tuple[type[Any], ...]], ...] = (
     (pa.types.is_integer, (sa.Integer, sa.Numeric)),

@@ -62,11 +62,18 @@ def _effects() -> Scenario:
     return effects_scenario()
 
 
+def _stored() -> Scenario:
+    from airflow_logio.testing.scenarios.stored_ranges import stored_ranges_scenario
+
+    return stored_ranges_scenario()
+
+
 SCENARIOS: Mapping[str, Callable[[], Scenario]] = {
     **{scenario.name: partial(_itself, scenario) for scenario in _PLAIN},
     "sales": _sales,
     "scaled": _scaled,
     "lake": _lake,
     "effects": _effects,
+    "stored": _stored,
 }
 """Name → function that makes the scenario."""

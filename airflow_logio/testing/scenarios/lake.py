@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, cast
 
@@ -178,10 +178,10 @@ def _windows(records: Rows) -> list[list[list[int]]]:
 # --- a lake of ranges -------------------------------------------------------------------------------------------------
 
 
-def lake() -> Pipeline:
+def lake(name: str = "lake", source: RangeSource | None = None) -> Pipeline:
     """A source of ranges, a chain with two writers, a border, a window of time, and both writers behind it."""
-    made = Pipeline("lake", connections=["folder", "warehouse", "archive"])
-    raw = made.source("raw", Ranges())
+    made = Pipeline(name, connections=["folder", "warehouse", "archive"])
+    raw = made.source("raw", source or Ranges())
     clean = made.operator("clean", Cleansed(), raw)
     made.writer("keep", DatasetWriter("archive", "clean"), clean)
     made.writer("log", TableWriter("warehouse", "log", COLUMNS, on_new_run="replace"), clean)
@@ -343,12 +343,21 @@ def _groups(pipeline: Pipeline, _systems: Systems) -> Sequence[GroupPlan]:
 
 
 def lake_scenario() -> Scenario:
+    return lake_scenario_of(
+        lake(), _ranges(), expected_lake, "datasets: ranges, a chain, a window of time, folders and tables"
+    )
+
+
+def lake_scenario_of(
+    pipeline: Pipeline, ranges: SourceScript, expected: Callable[..., Destinations], about: str
+) -> Scenario:
+    """Of a pipeline whose source ``raw`` has an event for each range; `expected` takes the number of ranges."""
     return _scenario(
-        lake(),
-        {"raw": _ranges()},
-        "datasets: ranges, a chain, a window of time, folders and tables",
-        expected=expected_lake,
-        expected_of=lambda read: expected_lake(_events(read["raw"])),
+        pipeline,
+        {"raw": ranges},
+        about,
+        expected=expected,
+        expected_of=lambda read: expected(_events(read["raw"])),
     )
 
 

@@ -1,4 +1,5 @@
-"""A DataFrame that is another one each time, and a queue that forgets what it was told to, published by another group."""
+"""A DataFrame that is another one each time, and a queue that forgets what it was told to, published by another group; and a
+table that grows, by itself."""
 
 from __future__ import annotations
 
@@ -6,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from airflow_logio import DatasetWriter, Pipeline, RangeSource, SparkSource, stateless
+from airflow_logio import DatasetWriter, Pipeline, RangeSource, SparkSource, TableSource, stateless
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -62,7 +63,9 @@ def same(changes: DataFrame) -> DataFrame:
     return changes
 
 
-spark_orders = Pipeline("spark_orders", params={"orders": str, "queue": str, "journal": str}, connections=["lake"])
+spark_orders = Pipeline(
+    "spark_orders", params={"orders": str, "queue": str, "journal": str}, connections=["lake", "shop"]
+)
 raw = spark_orders.source("raw", SparkSource(read_orders, ordered_by="price", bytes_per_event="80 kB"))
 queue = spark_orders.source("queue", Queue("queue"))
 changed = spark_orders.operator("changed", same, queue)
@@ -72,3 +75,6 @@ spark_orders.writer("changes", DatasetWriter("lake", "changes"), changed)
 spark_orders.group("read", "raw")
 spark_orders.group("listen", "queue", "changed")
 spark_orders.group("publish", "clean", "orders", "changes")
+sales = spark_orders.source("sales", TableSource("shop", "sales", rows_per_event=400, append_only=True))
+spark_orders.writer("sold", DatasetWriter("lake", "sold"), sales)
+spark_orders.group("follow", "sales", "sold")

@@ -29,7 +29,7 @@ from airflow_logio.testing.simulator.world import World
 from tests.support.postgres import PostgresServer
 
 WITH_ARROW = {"sales": 120, "scaled": 60}
-WITH_DATASETS = {"lake": 36, "effects": 36}
+WITH_DATASETS = {"lake": 36, "effects": 36, "stored": 48}
 """A schedule of these takes a step for each file."""
 PLAIN = 820
 """Schedules of the sales pipelines, with Arrow, and of each scenario of plain Python; some of each are drained."""

@@ -68,7 +68,7 @@ class SimulatedJobs:
         return made
 
     def effect(
-        self, port: Port, action_id: int, records: Iterable[Record], bytes_per_event: int, *, named: bool
+        self, port: Port, action_id: int, records: Iterable[Record], bytes_per_event: int | None, *, named: bool
     ) -> Steps[tuple[str, int]]:
         """As `spark_effects.store_frame`, of records in order."""
         files = yield from self._files(f"datasets/{port}/{action_id}", _pieces(records, ()))

@@ -102,7 +102,7 @@ class Evaluating:
         """As `Evaluation.effect`: the stored effect of a read action."""
         port, operator = self._port(source), self._members[source]
         named = self.chains.is_border(port)
-        size = cast(SparkSource, operator).bytes_per_event
+        size = operator.bytes_per_event if isinstance(operator, SparkSource) else None
         return (yield from self._jobs.effect(port, action, records, size, named=named))
 
     def stored(self, source: str, action: int, event: StoredEvent) -> Steps[Batch]:

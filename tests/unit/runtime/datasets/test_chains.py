@@ -21,14 +21,14 @@ import pytest
 from airflow_logio import DatasetWriter, FolderSource, Pipeline, TableWriter, published_files, stateless
 from airflow_logio.dataflow import SourceOperator
 from airflow_logio.dataflow.call_limits import CallLimit
-from airflow_logio.errors import ExternalUnavailable, LogInconsistent, OperatorFailed, SourceChanged
+from airflow_logio.errors import ExternalUnavailable, LogInconsistent, LogUnavailable, OperatorFailed, SourceChanged
 from airflow_logio.protocol.liveness import RecoveryBudget
-from airflow_logio.runtime.datasets import dataset_jobs
+from airflow_logio.runtime.datasets import dataset_jobs, spark_files
 from airflow_logio.runtime.driver.epoch import GroupEpoch, operators_of
 from airflow_logio.runtime.driver.epoch_settings import EpochSettings
 from airflow_logio.runtime.driver.spark_session import SparkSessions
 from airflow_logio.runtime.launch.start_run import operator_shapes
-from airflow_logio.runtime.payloads import EpochPayloads, Payloads
+from airflow_logio.runtime.payloads import EpochPayloads, Payloads, task_files
 from airflow_logio.runtime.systems.call_watch import CallWatch
 from airflow_logio.runtime.systems.connections import Connections, WriterIdentity
 from airflow_logio.store.memory import MemoryLogStore
@@ -112,6 +112,25 @@ def test_no_records_keep_their_schema(spark: Any, epoch: EpochPayloads) -> None:
     again = dataset_jobs.frame_of(spark, made)
     assert again.columns == frame.columns
     assert again.collect() == []
+
+
+def test_what_a_job_has_written_is_what_the_driver_sees_or_is_written_again(spark: Any, epoch: EpochPayloads) -> None:
+    """As where a shared folder shows the driver an older view of itself."""
+    rows = spark.range(0, 1_000, 1, 4).where("id < 250 OR id >= 500")
+    files = spark_files.written(epoch, "d/1", rows, task_files.AS_PUBLISHED)
+    assert sorted(file.records for file in files) == [250, 250, 250], "a task without records leaves no file"
+    folder = Path(epoch.root) / Path(files[0].path).parent
+    assert {path.name for path in folder.iterdir()} == {Path(file.path).name for file in files}
+    mask = os.umask(0o022)
+    os.umask(mask)
+    assert {path.stat().st_mode & 0o777 for path in folder.iterdir()} == {0o666 & ~mask}
+    assert folder.stat().st_mode & 0o777 == 0o700, "nobody else gets in"
+
+    next(folder.iterdir()).unlink()
+    with pytest.raises(
+        LogUnavailable, match=r"have written 750 records into .*/d/1\.1, and the driver sees 2 files with 500"
+    ):
+        spark_files.seal(spark, epoch, str(folder.relative_to(epoch.root)), 750, task_files.OWNER_ONLY)
 
 
 def test_a_damaged_page_fails_the_job_that_reads_it(spark: Any, epoch: EpochPayloads) -> None:
@@ -449,3 +468,4 @@ def test_a_full_disk_is_a_store_that_is_unavailable(tmp_path: Path, sessions: Sp
             if filled:
                 small.make_room()
         assert not list(small.path.rglob("*.parquet"))
+        sessions.get()._jvm.System.gc()  # Spark leaves files open that it could not write

@@ -5,7 +5,8 @@ from __future__ import annotations
 import random
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +16,10 @@ import pytest
 from airflow_logio import DatasetWriter, RangeConnection, RangeSource, TableSource
 from airflow_logio.crash import CrashPoint
 from airflow_logio.errors import ConfigurationError, SourceChanged
-from airflow_logio.runtime.datasets import dataset_jobs, spark_effects
+from airflow_logio.runtime.datasets import row_readers, spark_effects, spark_files
 from airflow_logio.runtime.driver import committer, source_reader
 from airflow_logio.runtime.driver.spark_session import SparkSessions
+from airflow_logio.runtime.systems.shared_snapshots import kept_open
 from tests.support.warehouse import change, rows_of
 from tests.unit.runtime.datasets.test_chains import unchanged
 from tests.unit.runtime.datasets.test_spark_sources import Reading, kill
@@ -50,7 +52,7 @@ def shop_url(postgres_url: str) -> str:
 DEATHS = (
     (source_reader, CrashPoint.AFTER_NEXT_ACTION, 1),
     (source_reader, CrashPoint.BEFORE_READ, 1),
-    (dataset_jobs, CrashPoint.AFTER_DATASET_JOB, 1),
+    (spark_files, CrashPoint.AFTER_DATASET_JOB, 1),
     (source_reader, CrashPoint.AFTER_READ, 1),
     (committer, CrashPoint.AFTER_COMMIT, 2),
 )
@@ -236,3 +238,38 @@ def test_what_cannot_be_followed_parks_the_group_before_anything_is_read(
         ConfigurationError, match="whose sequence sales_id_seq has CACHE 10: a session takes numbers ahead"
     ):
         one.run(*one.names)
+
+
+END_IDLE = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE state LIKE 'idle in%'"
+
+
+def test_what_tasks_find_in_the_job_of_a_range_is_told_as_it_is(
+    tmp_path: Path, sessions: SparkSessions, shop_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A value that Arrow cannot hold; and a session that ends before tasks import its snapshot: all is read again then."""
+    change(shop_url, "ALTER TABLE sales ADD price numeric(9, 2)")
+    change(shop_url, FILL.format(400))
+    one = Shop(tmp_path, sessions, shop_url, append_only=True)
+    before = kept_open
+    ended: list[Any] = []
+
+    @contextmanager
+    def ending(connection: Any) -> Iterator[None]:
+        if not ended:
+            ended.extend(
+                rows_of(shop_url, "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE state LIKE 'idle in%'")
+            )
+        with before(connection):
+            yield
+
+    monkeypatch.setattr(row_readers, "kept_open", ending)
+    change(shop_url, "UPDATE sales SET price = 'NaN' WHERE id = 17")
+    says = r"table 'sales' of connection 'warehouse', rows with id <= 400, column 'price', row .*: the value is no decimal128"
+    with pytest.raises(ConfigurationError, match=says):
+        one.run(*one.names)
+    assert ended == [(True,)]
+    change(shop_url, "UPDATE sales SET price = 1 WHERE id = 17")
+    ended.clear()
+    one.finish()
+    assert ended == [(True,)]
+    assert len(one.rows()) == 400
