@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from airflow_logio.errors import LineageUnknown
 from airflow_logio.runtime.figures.event_search import Holding, events_holding
-from airflow_logio.runtime.figures.lineage_records import Load
+from airflow_logio.runtime.figures.lineage_records import Elsewhere
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records import Run
 
@@ -15,7 +15,7 @@ MOST_EVENTS = 20
 
 
 def holding(
-    store: LogStore, run: Run, port: str, values: Mapping[str, str], load: Load | None, warn: Callable[[str], None]
+    store: LogStore, run: Run, port: str, values: Mapping[str, str], load: Elsewhere | None, warn: Callable[[str], None]
 ) -> Sequence[tuple[str, list[int]]]:
     """(port of the log, event ids) of the events that hold such a record. Raises `LineageUnknown` if none does."""
     found = events_holding(store, run, port, values, load)

@@ -110,7 +110,7 @@ class _Records:
     def __init__(self, store: LogStore, run: Run, payloads: str | None) -> None:
         self._store = store
         self._run = run
-        self.load = Payloads(payloads).table if payloads else None
+        self.load = Payloads(payloads) if payloads else None
 
     def rows_for(self, result: Lineage, input_set: InputSetNode, read: ReadNode) -> int | None:
         """How many rows of a read action one Input Set used; None if it is unknown, or too costly to find out."""

@@ -230,12 +230,6 @@ class FrameWindowOperator(WindowedOperator):
                 f"function {name!r} has mode 'dataframe', and {window!r} needs the records to say which Input Sets they are "
                 "in: use Tumbling(...), EveryEvents(...) or Synchronized(...), or mode='executors'"
             )
-        for read, declared in function.reads.items():
-            if declared.key is not None:
-                raise PipelineDefinitionError(
-                    f"function {name!r} has mode 'dataframe', and its read {read!r} is restricted by key {declared.key!r}: "
-                    "the keys of all records would have to pass through the driver. Leave key out, or use mode='executors'"
-                )
         super().__init__(function, window.for_datasets())
 
     @property
@@ -313,10 +307,15 @@ def keys_of(records: Any, read: DeclaredRead) -> pa.Array | None:
     tables = list(records.values()) if isinstance(records, Mapping) else [records]
     having = [table for table in tables if isinstance(table, pa.Table) and read.key in table.column_names]
     if not having:
-        raise OperatorFailed(f"the read of {read} is restricted by {read.key!r}, not a column of the records")
+        raise no_key(read)
     columns = [chunk for table in having for chunk in table.column(read.key).chunks]
     keys = pc.unique(pa.chunked_array(columns, having[0].column(read.key).type)).drop_null()
     return keys.take(pc.sort_indices(keys))
+
+
+def no_key(read: DeclaredRead) -> OperatorFailed:
+    """The records do not have the key column of a read."""
+    return OperatorFailed(f"the read of {read} is restricted by {read.key!r}, not a column of the records")
 
 
 def outputs_of(result: Any, ports: Sequence[str], function: str) -> list[PortTable]:

@@ -175,7 +175,7 @@ def generate(
     take ``params``.
 
     Mode ``dataframe``: the same, for records that do not fit through a driver: executors read and write them. With
-    `inputs`, ``fn(clicks, views, ...)`` gets a DataFrame per input port. A declared read has no key.
+    `inputs`, ``fn(clicks, views, ...)`` gets a DataFrame per input port.
 
     `columns` are the input columns it needs (all by default): less to hold, less to ship. An output without records is
     not sent. With ``on_error="quarantine"`` an Input Set on which it raises is set aside with the error, and the others

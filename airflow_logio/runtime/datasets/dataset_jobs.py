@@ -25,6 +25,8 @@ from airflow_logio.runtime.payloads.manifests import DataFile, Manifest, in_orde
 
 PARTITION_TYPES = ("string", "integer", "long", "short", "byte", "date", "boolean")
 """Types of columns, as Spark names them, whose values can be names of folders."""
+BROADCAST_BYTES = 32 * 2**20
+"""Effects of declared reads up to this size are broadcast: Spark cannot know the size of an Arrow table."""
 _ONE_PATH = "Mode 'dataframe' needs a folder that driver and all executors have mounted under one path, as one user"
 _GREETING = b"can you read this?"
 _USUAL = {"nullable": True, "containsNull": True, "valueContainsNull": True, "metadata": {}}
@@ -163,6 +165,14 @@ def frame_of_all(session: Any, schema_json: str, datasets: Sequence[Dataset]) ->
 def frame_of_table(session: Any, table: pa.Table) -> SparkFrame:
     """Records that came as an Arrow table, as a DataFrame. Times without a zone are UTC, whatever the session's zone is."""
     return session.createDataFrame(table.cast(in_utc(table.schema)))
+
+
+def lookup(session: Any, effect: pa.Table) -> SparkFrame:
+    """The effect of a declared read as a DataFrame, broadcast if it is small."""
+    from pyspark.sql import functions as F
+
+    frame = frame_of_table(session, effect)
+    return F.broadcast(frame) if effect.nbytes <= BROADCAST_BYTES else frame
 
 
 def in_utc(schema: pa.Schema) -> pa.Schema:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import Any
 
 import pyarrow as pa
@@ -19,24 +19,22 @@ from sqlalchemy.engine import Connection
 
 from airflow_logio.dataflow.column_types import MOST_DIGITS
 from airflow_logio.dataflow.operators import SparkFrame
-from airflow_logio.dataflow.schema_text import schema_text
 from airflow_logio.errors import ConfigurationError, SourceChanged
 from airflow_logio.runtime.datasets import row_tasks
 from airflow_logio.runtime.datasets.database_tasks import MOST_SESSIONS, handed_url
-from airflow_logio.runtime.datasets.dataset_jobs import data_file, frame_of, frame_of_table, in_utc, schema_of
-from airflow_logio.runtime.payloads import EpochPayloads, task_files
-from airflow_logio.runtime.payloads.manifests import Manifest, in_order
+from airflow_logio.runtime.datasets.dataset_jobs import frame_of, frame_of_table, in_utc
+from airflow_logio.runtime.datasets.driver_written import written_by_driver
+from airflow_logio.runtime.payloads import EpochPayloads
+from airflow_logio.runtime.payloads.dataset import Dataset
 from airflow_logio.runtime.systems.shared_snapshots import exported_snapshot, kept_open, stored_as
 from airflow_logio.runtime.systems.table_names import table_name
-from airflow_logio.runtime.systems.table_reads import Selection, column_kind, pieces, selection
+from airflow_logio.runtime.systems.table_reads import KEYS_PER_QUERY, Selection, column_kind, pieces, selection
 from airflow_logio.runtime.systems.warehouse import Warehouse
 
 BLOCKS_PER_TASK = 1_024
 """A task reads at least so many blocks, 8 MiB of a table; more, where there would be more tasks than `MOST_SESSIONS`."""
 NUMBERS_PER_TASK = 10_000
 """A task reads at least so wide a range of a column of whole numbers."""
-BYTES_PER_FILE = 64 * 2**20
-"""Files that the driver writes are that large: each may be read by a task."""
 
 Restricted = Callable[[sa.Table], sa.ColumnElement[bool]]
 """Which rows, given the table as the database describes it. Its values are part of the job: no secrets."""
@@ -78,13 +76,36 @@ def rows_frame(
     error of a job comes out as it is.
     """
     way = _by_executors if warehouse.engine.dialect.name == "postgresql" else _through_the_driver
-    with way(session, payloads, warehouse, url, rows) as frame:
-        try:
-            yield frame
-        except Exception as error:
-            if found := row_tasks.unread(error):
-                raise found from error
-            raise
+    with way(session, payloads, warehouse, url, rows) as frame, _told():
+        yield frame
+
+
+@contextmanager
+def looked_up_frame(
+    session: Any, payloads: EpochPayloads, warehouse: Warehouse, url: str, rows: TableRows, key: str, keys: Dataset
+) -> Iterator[SparkFrame]:
+    """As `rows_frame`, of a PostgreSQL: the rows whose `key` is one of `keys`, a dataset of one column of distinct values.
+
+    Each task looks a share of them up, so that the database compares, and uses its index. Raises also `WriteRefused` if it
+    cannot compare the types.
+    """
+    kind = keys.empty().column(0).type
+    with _lent(session, payloads, warehouse, url, rows, (key, kind)) as (reading, schema):
+        tasks = min(MOST_SESSIONS, -(-keys.num_rows // reading.keys_per_query)) if reading.keys_per_query else 1
+        shares = frame_of(session, keys).repartition(max(1, tasks), f"`{key}`")  # a task that runs again gets the same
+        with _told():
+            yield shares.mapInArrow(partial(row_tasks.looked_up, reading), schema)
+
+
+@contextmanager
+def _told() -> Iterator[None]:
+    """What a task has found comes out of the block as it has raised it."""
+    try:
+        yield
+    except Exception as error:
+        if found := row_tasks.unread(error):
+            raise found from error
+        raise
 
 
 # --- PostgreSQL -------------------------------------------------------------------------------------------------------
@@ -94,6 +115,24 @@ def rows_frame(
 def _by_executors(
     session: Any, payloads: EpochPayloads, warehouse: Warehouse, url: str, rows: TableRows
 ) -> Iterator[SparkFrame]:
+    with _lent(session, payloads, warehouse, url, rows, None) as (reading, schema):
+        numbers = session.range(0, len(reading.parts), 1, len(reading.parts))
+        yield numbers.mapInArrow(partial(row_tasks.rows, reading), schema)
+
+
+@contextmanager
+def _lent(
+    session: Any,
+    payloads: EpochPayloads,
+    warehouse: Warehouse,
+    url: str,
+    rows: TableRows,
+    by_keys: tuple[str, pa.DataType] | None,
+) -> Iterator[tuple[row_tasks.RowsReading, Any]]:
+    """What tasks read, under a snapshot that is lent to them within the block, and the schema as Spark has it.
+
+    `by_keys` names a column and the type of its keys, for the only part; without it there are parts by places, or ranges.
+    """
     with (
         exported_snapshot(warehouse) as (connection, snapshot),
         handed_url(payloads, f"rows/{warehouse.name}", url) as ref,
@@ -101,18 +140,23 @@ def _by_executors(
         with warehouse.translated():
             chosen = _selection(connection, warehouse.name, rows)
             stored = stored_as(connection, chosen.where, table_name(connection, rows.table), chosen.statement)
-            split = _places(chosen, stored.blocks) if rows.by is None else _ranges(connection, chosen, rows.by)
-            parts = list(split)
+            keys_per_query = 0
+            if by_keys is not None:
+                parts = [row_tasks.RowsPart(chosen.where, chosen.by_keys(by_keys[0]))]
+                keys_per_query = KEYS_PER_QUERY if chosen.may_portion(*by_keys) else 0
+            elif rows.by is not None:
+                parts = list(_ranges(connection, chosen, rows.by))
+            else:
+                parts = list(_places(chosen, stored.blocks))
             if rows.expected is not None:
                 counted = sa.select(sa.func.count()).select_from(chosen.statement.subquery())
                 _check_count(chosen, rows.expected, connection.execute(counted).scalar_one())
         schema = in_utc(chosen.schema)
         reading = row_tasks.RowsReading(
-            payloads.root, ref, warehouse.name, snapshot, stored, parts, chosen.kinds, schema
+            payloads.root, ref, warehouse.name, snapshot, stored, parts, chosen.kinds, schema, keys_per_query
         )
-        numbers = session.range(0, len(parts), 1, len(parts))
         with kept_open(connection):
-            yield numbers.mapInArrow(partial(row_tasks.rows, reading), _spark_schema(session, schema))
+            yield reading, _spark_schema(session, schema)
 
 
 def _places(chosen: Selection, blocks: int | None) -> Iterator[row_tasks.RowsPart]:
@@ -163,20 +207,14 @@ def _through_the_driver(
     session: Any, payloads: EpochPayloads, warehouse: Warehouse, url: str, rows: TableRows
 ) -> Iterator[SparkFrame]:
     """Bounded pieces into files of the payload store, which are removed when the block ends."""
-    purpose = f"rows/{warehouse.name}"
-    folder = payloads.new_folder(purpose)
     with warehouse.snapshot() as connection:
         chosen = _selection(connection, warehouse.name, rows)
-        schema = in_utc(chosen.schema)
         tables = pieces(connection, chosen.where, chosen.statement, chosen.kinds)
-        batches = (batch for table in tables for batch in table.cast(schema).to_batches())
-        lines = list(task_files.written(payloads.root, folder, (), batches, BYTES_PER_FILE))
-    files = in_order([data_file(line) for batch in lines for line in batch.to_pylist()])
-    if rows.expected is not None:
-        _check_count(chosen, rows.expected, sum(file.records for file in files))
-    empty = frame_of_table(session, schema.empty_table())
-    dataset = payloads.put(chosen.where, purpose, Manifest(schema_of(empty), schema_text(schema), files))
+        found = chain([chosen.schema.empty_table()], tables)
+        dataset = written_by_driver(session, payloads, chosen.where, f"rows/{warehouse.name}", found)
     try:
+        if rows.expected is not None:
+            _check_count(chosen, rows.expected, dataset.num_rows)
         yield frame_of(session, dataset)
     finally:
         payloads.remove([str(dataset.reference)])

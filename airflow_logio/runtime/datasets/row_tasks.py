@@ -7,16 +7,18 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import pyarrow as pa
 import sqlalchemy as sa
 
 from airflow_logio.dataflow.column_types import ColumnType
+from airflow_logio.dataflow.event_stream import uniform
 from airflow_logio.errors import LogioError
 from airflow_logio.runtime.datasets.database_tasks import told, warehouse_of
 from airflow_logio.runtime.systems.shared_snapshots import StoredAs, check_stored_as, imported_snapshot
-from airflow_logio.runtime.systems.table_reads import pieces
+from airflow_logio.runtime.systems.table_reads import KEYS, in_portions, pieces
 from airflow_logio.runtime.systems.warehouse import Warehouse
 
 _UNREAD = re.compile(r'\bUnread: (\["\w+", ".*"\])')
@@ -51,6 +53,8 @@ class RowsReading:
     kinds: dict[str, ColumnType]
     schema: pa.Schema
     """What the records are, as Spark has them."""
+    keys_per_query: int = 0
+    """Where keys are looked up; 0 for all of them."""
 
 
 def rows(reading: RowsReading, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -64,14 +68,37 @@ def rows(reading: RowsReading, batches: Iterable[pa.RecordBatch]) -> Iterator[pa
         raise Unread(json.dumps([type(error).__name__, str(error)])) from None
 
 
-def _tables(reading: RowsReading, warehouse: Warehouse, part: RowsPart) -> Iterator[pa.Table]:
+def looked_up(reading: RowsReading, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The rows of the only part whose keys come, in one transaction, by statements of some keys each. Raises `Unread`."""
+    (part,) = reading.parts
+    taken = list(batches)
+    if not any(batch.num_rows for batch in taken):
+        return
+    keys = uniform(pa.Table.from_batches(taken)).column(0)
+    statements = ({KEYS: some} for some in in_portions(keys, reading.keys_per_query or len(keys)))
+    try:
+        with closing(warehouse_of(reading.root, reading.connection, reading.url)) as warehouse:
+            for table in _tables(reading, warehouse, part, statements):
+                yield from table.cast(reading.schema).to_batches()
+    except LogioError as error:
+        raise Unread(json.dumps([type(error).__name__, str(error)])) from None
+
+
+def _tables(
+    reading: RowsReading, warehouse: Warehouse, part: RowsPart, statements: Iterable[dict[str, Any]] = ({},)
+) -> Iterator[pa.Table]:
+    """What the statement of a part finds, with each of these values."""
+    before, is_checked = 0, False
     with imported_snapshot(warehouse, reading.snapshot, part.where) as connection:
-        found = pieces(connection, part.where, part.statement, reading.kinds)
-        first = next(found, None)
-        check_stored_as(connection, part.where, reading.stored)
-        if first is not None:
-            yield first
-            yield from found
+        for values in statements:
+            found = pieces(connection, part.where, part.statement, reading.kinds, values, first_row=before)
+            first = next(found, None)
+            if not is_checked:
+                check_stored_as(connection, part.where, reading.stored)
+                is_checked = True
+            for table in found if first is None else chain([first], found):
+                yield table
+                before += table.num_rows
 
 
 def unread(error: BaseException) -> LogioError | None:

@@ -176,7 +176,7 @@ def serialize(effects: fx.Effects, bodies: Bodies) -> fx.Effects:
             case fx.LogEvent(event, _) if event.kind is Kind.DATA and (made := _dataset_of_event(datasets, event)):
                 sent[event.sender] = sent.get(event.sender, 0) + made.nbytes
                 result.append(replace(effect, event=replace(event, body=b"", ref=str(made.reference))))
-            case fx.LogWrite() if made := _dataset_of_write(datasets, effect):
+            case fx.LogWrite() | fx.LogRead() if made := _dataset_of_action(datasets, effect):
                 result.append(replace(effect, body=b"", ref=str(made.reference)))
             case fx.LogEvent(event, _) if event.kind is Kind.DATA:
                 body = encode(event.payload) if event.body is None else event.body
@@ -196,8 +196,9 @@ def _dataset_of_event(datasets: DatasetRows, event: Event) -> Dataset | None:
     return datasets.dataset(event.payload, where, f"bodies/{event.sender}/{event.event_id}")
 
 
-def _dataset_of_write(datasets: DatasetRows, write: fx.LogWrite) -> Dataset | None:
-    return datasets.dataset(write.payload, f"write action {write.number} of {write.operator}", _purpose(write))
+def _dataset_of_action(datasets: DatasetRows, action: fx.LogWrite | fx.LogRead) -> Dataset | None:
+    kind, number = ("write", action.number) if isinstance(action, fx.LogWrite) else ("read", action.action_id)
+    return datasets.dataset(action.payload, f"{kind} action {number} of {action.operator}", _purpose(action))
 
 
 def _purpose(action: fx.LogWrite | fx.LogRead) -> str:

@@ -6,19 +6,18 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import pyarrow as pa
-
 from airflow_logio.crash import CrashPoint, crash_here
 from airflow_logio.dataflow.function_operators import SCHEMAS, FrameWindowOperator
 from airflow_logio.dataflow.operators import InputSet, SparkFrame
+from airflow_logio.errors import FailurePoint, OperatorFailed
 from airflow_logio.protocol.logic import Emit, Output, Read
 from airflow_logio.protocol.values import Port
 from airflow_logio.runtime.datasets.dataset_jobs import materialized_sets
 from airflow_logio.runtime.datasets.dataset_parts import frame_of_sets
 from airflow_logio.runtime.datasets.evaluated import Evaluated
 from airflow_logio.runtime.driver.evaluation import Evaluation
+from airflow_logio.runtime.driver.frame_reads import FrameReads, ReadEffect, discard
 from airflow_logio.runtime.driver.jobs import JobRunner
-from airflow_logio.runtime.driver.spark_session import lookup
 from airflow_logio.runtime.payloads import EpochPayloads
 from airflow_logio.runtime.payloads.dataset import Dataset
 
@@ -27,41 +26,70 @@ _NO_COLUMNS = json.dumps({"type": "struct", "fields": []})
 
 
 class FrameJobs(JobRunner[FrameWindowOperator]):
-    """`evaluation` runs the jobs, as the Spark jobs of this epoch."""
+    """`evaluation` runs the jobs, as the Spark jobs of this epoch. `captures` says whether lineage leads from its output
+    port to its reads."""
 
-    def __init__(self, evaluation: Evaluation, payloads: EpochPayloads, *common: Any) -> None:
+    def __init__(self, evaluation: Evaluation, payloads: EpochPayloads, captures: bool, *common: Any) -> None:
         super().__init__(*common)
         self._evaluation = evaluation
         self._payloads = payloads
+        self._captures = captures
         self._jobs = 0
 
     def _worked(self, sets: Sequence[InputSet]) -> tuple[Sequence[Sequence[Output]], int, list[Read]]:
         admitted = [one for one in sets if self._operator.window.admits(one.inset_id, self._state)]
         if not admitted:
             return [[] for _ in sets], 0, []
-        effects = self._read(None)
-        tables = {name: effect for name, (effect, _) in effects.items()}
+        self._jobs += 1
+        at, what = self._point(sets), f"operator {self._name!r}, {_named(admitted)}"
+        effects = self._obtained(admitted, at, what)
         crash_here(CrashPoint.BEFORE_JOB)
-        made = self._evaluation.job(
-            f"operator {self._name!r}, {_named(admitted)}",
-            self._point(sets),
-            lambda: self._materialized(admitted, tables),
-        )
+        try:
+            made = self._evaluation.job(what, at, lambda: self._materialized(admitted, effects))
+        except OperatorFailed:
+            discard(self._payloads, effects.values())
+            raise
         crash_here(CrashPoint.AFTER_JOB)
         outputs = {one.inset_id: self._sent(made.get(place)) for place, one in enumerate(admitted)}
         records = sum(dataset.num_rows for dataset in made.values())
-        return [outputs.get(one.inset_id, []) for one in sets], records, [read for _, read in effects.values()]
+        return [outputs.get(one.inset_id, []) for one in sets], records, self._logged(effects, bool(made))
 
-    def _materialized(self, sets: Sequence[InputSet], tables: Mapping[str, pa.Table]) -> Mapping[int, Dataset]:
+    def _obtained(self, sets: Sequence[InputSet], at: FailurePoint, what: str) -> Mapping[str, ReadEffect]:
+        """The effects of the declared reads of the job, by name."""
+        if not self._operator.reads:
+            return {}
+        reads = FrameReads(
+            self._name,
+            self._jobs,
+            self._operator.reads,
+            self._connections,
+            self._payloads,
+            self._sessions,
+            self._evaluation.before_job,
+        )
+
+        def obtain() -> Mapping[str, ReadEffect]:
+            session = self._sessions.get()
+            return reads.obtained(session, lambda: self._frames(session, sets))
+
+        return self._evaluation.job(f"{what}: reads", at, obtain)
+
+    def _logged(self, effects: Mapping[str, ReadEffect], has_output: bool) -> list[Read]:
+        """The read actions that lineage asks for (ADR-23). The log will name nothing of any other."""
+        if self._captures and has_output:
+            return [effect.logged() for effect in effects.values()]
+        discard(self._payloads, effects.values())
+        return []
+
+    def _materialized(self, sets: Sequence[InputSet], effects: Mapping[str, ReadEffect]) -> Mapping[int, Dataset]:
         """Place of an Input Set → its Output Set, where that has records."""
         session = self._sessions.get()
-        reads = {name: lookup(session, table) for name, table in tables.items()}
+        reads = {name: effect.frame(session) for name, effect in effects.items()}
         frames = self._frames(session, sets)
         with self._evaluation.calling():
             result = self._operator.run_on(frames, reads, self._connections.params)
         where = [f"the Output Set of Input Set {one.inset_id!r} of operator {self._name!r}" for one in sets]
         self._evaluation.before_job()
-        self._jobs += 1
         purpose = f"datasets/{Port(self._name, self._operator.outputs[0])}/{self._jobs}"
         return materialized_sets(self._payloads, where, purpose, result)
 

@@ -68,7 +68,8 @@ class Generation:
                 self._runners[name] = TableJobs(*common)  # type: ignore[arg-type]
             elif isinstance(operator, FrameWindowOperator):
                 assert evaluation is not None and payloads is not None
-                self._runners[name] = FrameJobs(evaluation, payloads, *common)
+                captures = operator.outputs[0] in protocol.operators[name].spec.captured_out
+                self._runners[name] = FrameJobs(evaluation, payloads, captures, *common)
                 frames[name] = operator
         tables = JobQueue(protocol, [name for name in self._runners if name not in frames], extent)
         of_frames = JobQueue(protocol, frames, frame_extent, FRAME_BOUNDS)

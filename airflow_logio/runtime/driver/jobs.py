@@ -22,9 +22,10 @@ from airflow_logio.dataflow.function_operators import FrameWindowOperator, keys_
 from airflow_logio.dataflow.operators import BatchGenerator, InputSet
 from airflow_logio.errors import FailurePoint, LogioError, OperatorFailed, SparkLost
 from airflow_logio.protocol.logic import Emit, Output, Read
+from airflow_logio.runtime.datasets.dataset_jobs import frame_of_table, lookup
 from airflow_logio.runtime.driver.mailbox import Closed
-from airflow_logio.runtime.driver.spark_session import SparkSessions, lookup, partitions_for
-from airflow_logio.runtime.systems.connections import Connections, describe_read
+from airflow_logio.runtime.driver.spark_session import SparkSessions, partitions_for
+from airflow_logio.runtime.systems.connections import Connections, describe_read, number_of
 
 log = logging.getLogger(__name__)
 
@@ -164,15 +165,6 @@ class JobRunner(ABC, Generic[Op]):
     def _worked(self, sets: Sequence[InputSet]) -> tuple[Sequence[Sequence[Output]], int, list[Read]]:
         """Run the job. The outputs of each Input Set, the records that went in or came out, and the read actions."""
 
-    def _read(self, tagged: pa.Table | None) -> Mapping[str, tuple[pa.Table, Read]]:
-        """The effects of the declared reads, by name. Reads with a key need the records, as a table."""
-        effects = {}
-        for name, read in self._operator.reads.items():
-            keys = keys_of(tagged, read)
-            table = self._connections.read(read, keys)
-            effects[name] = (table, Read(read.connection, describe_read(read, keys), table, table.num_rows))
-        return effects
-
 
 class TableJobs(JobRunner[BatchGenerator]):
     """Mode ``executors``: the records go into the job from the driver, and the result comes back."""
@@ -184,7 +176,7 @@ class TableJobs(JobRunner[BatchGenerator]):
         where = f"operator {self._name!r}, {len(sets)} Input Sets from {sets[0].inset_id!r}"
         session = self._sessions.entered(self._job_group, where)
         frames = {name: lookup(session, effect) for name, (effect, _) in effects.items()}
-        frame = session.createDataFrame(tagged).coalesce(partitions_for(session))
+        frame = frame_of_table(session, tagged).coalesce(partitions_for(session))
         result = self._operator.run_with(frame, frames, self._connections.params).toArrow()
         crash_here(CrashPoint.AFTER_JOB)
         outputs = [
@@ -192,6 +184,16 @@ class TableJobs(JobRunner[BatchGenerator]):
             for made in self._operator.split(result, len(sets))
         ]
         return outputs, tagged.num_rows, [read for _, read in effects.values()]
+
+    def _read(self, tagged: pa.Table) -> Mapping[str, tuple[pa.Table, Read]]:
+        """The effects of the declared reads, by name."""
+        effects = {}
+        for name, read in self._operator.reads.items():
+            keys = keys_of(tagged, read)
+            table = self._connections.read(read, keys)
+            described = describe_read(read, number_of(keys))
+            effects[name] = (table, Read(read.connection, described, table, table.num_rows))
+        return effects
 
 
 def _first_lines(error: BaseException, count: int = 6) -> str:

@@ -13,9 +13,6 @@ from typing import Any
 
 log = logging.getLogger(__name__)
 
-BROADCAST_BYTES = 32 * 2**20
-"""Effects of declared reads up to this size are broadcast: Spark cannot know the size of an Arrow table."""
-
 WARM_UP_ROWS = 2_000
 HEAP_PER_JOB = 256 * 2**20
 """Bytes of the driver's heap for a job: its plans, and what it broadcasts."""
@@ -125,14 +122,6 @@ def warm_up(session: Any) -> None:
     names = session.createDataFrame(pa.table({"key": numbers, "name": texts}))
     joined = facts.coalesce(1).join(F.broadcast(names), "key", "left")
     joined.groupBy("inset_id", "name").agg(F.sum("value").alias("value")).toArrow()
-
-
-def lookup(session: Any, effect: Any) -> Any:
-    """The effect of a declared read as a DataFrame, broadcast if it is small."""
-    from pyspark.sql import functions as F
-
-    frame = session.createDataFrame(effect)
-    return F.broadcast(frame) if effect.nbytes <= BROADCAST_BYTES else frame
 
 
 def jobs_for(session: Any) -> int:

@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 from airflow_logio.errors import ConfigurationError, LineageUnknown
 from airflow_logio.protocol.replicas import slot_of
 from airflow_logio.protocol.values import Kind, Port
-from airflow_logio.runtime.figures.lineage_records import Load
+from airflow_logio.runtime.figures.lineage_records import Elsewhere
 from airflow_logio.runtime.systems.arrow import decode
 from airflow_logio.store.lineage.captured_ports import CapturedPorts
 from airflow_logio.store.lineage_port import LineageLog, StoredBody
@@ -50,7 +50,7 @@ class Holding:
 
 
 def events_holding(
-    store: LogStore, run: Run, port: Port | str, values: Mapping[str, str], load: Load | None = None
+    store: LogStore, run: Run, port: Port | str, values: Mapping[str, str], load: Elsewhere | None = None
 ) -> Sequence[Holding]:
     """The events of an output port that hold a record with all these values: column → the value as text.
 
@@ -66,7 +66,7 @@ def events_holding(
     return found
 
 
-def _search(log: LineageLog, place: Port, port: Port, values: Mapping[str, str], load: Load | None) -> Holding:
+def _search(log: LineageLog, place: Port, port: Port, values: Mapping[str, str], load: Elsewhere | None) -> Holding:
     slot = slot_of(place.operator)
     told = str(port) if slot is None else f"{port} in slot {slot}"
     matching: dict[int, int] = {}
@@ -97,14 +97,14 @@ def _bodies(log: LineageLog, port: Port) -> Iterator[tuple[int, StoredBody]]:
         after = some[-1][0]
 
 
-def _table(where: str, stored: StoredBody, load: Load | None) -> pa.Table:
+def _table(where: str, stored: StoredBody, load: Elsewhere | None) -> pa.Table:
     if stored.ref is None or stored.body:
         return decode(where, stored.body)
     if load is None:
         raise ConfigurationError(
             f"the records of {where} are in the payload store; name it where the log is configured"
         )
-    return load(where, stored.ref)
+    return load.table(where, stored.ref)
 
 
 def _matches(table: pa.Table, values: Mapping[str, str]) -> int:

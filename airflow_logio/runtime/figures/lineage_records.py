@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterator, Sequence
+from itertools import chain
+from typing import Protocol
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -19,11 +21,22 @@ from airflow_logio.store.rules.authored_ports import AuthoredPorts
 from airflow_logio.store.rules.channels import read_channel
 from airflow_logio.store.rules.header import decode_header
 
-Load = Callable[[str, str], pa.Table]
-"""`Payloads.table`: what it is, and its reference → the records. Needed for bodies that are not in the log."""
+
+class Elsewhere(Protocol):
+    """Where bodies are that are not in the log: `Payloads`. `where` says what it is the body of, `ref` refers to it."""
+
+    def table(self, where: str, ref: str) -> pa.Table:
+        """All records."""
+        ...
+
+    def pieces(self, where: str, ref: str, columns: Sequence[str] = ()) -> Iterator[pa.Table]:
+        """Some at a time; at least one table."""
+        ...
 
 
-def records(store: LogStore, run: Run, node: EventNode | ReadNode | InputSetNode, load: Load | None = None) -> pa.Table:
+def records(
+    store: LogStore, run: Run, node: EventNode | ReadNode | InputSetNode, load: Elsewhere | None = None
+) -> pa.Table:
     """The records of an event of a lineage result, or the whole effect of a read action (see `effect`).
 
     Raises `LineageUnknown` if retention has removed them, and for a node that has no records of its own: an Input Set, or a
@@ -51,7 +64,7 @@ def _port_in_log(run: Run, event: EventNode) -> Port:
 
 
 def effect(
-    store: LogStore, run: Run, read: ReadNode, input_set: InputSetNode | None = None, load: Load | None = None
+    store: LogStore, run: Run, read: ReadNode, input_set: InputSetNode | None = None, load: Elsewhere | None = None
 ) -> pa.Table:
     """The stored effect of a side-effect read action; with `input_set`, the rows of it that are for this one.
 
@@ -65,30 +78,67 @@ def effect(
             f"{read} has no stored effect of its own: its records are those of the events of {read.operator}"
         )
     with store.lineage(run) as log:
-        operator = read.operator_in_log
-        table = _table(log, operator, read_channel(read.connection), read.action_id, str(read), load)
-        served = list(log.input_sets_of_read(operator, read.connection, read.action_id))
-        key = str(read.description.get("key"))
-        if input_set is None or served == [input_set.inset_id] or key not in table.column_names:
-            return table
-        return _with_keys(log, table, key, input_set, load)
+        stored = (log, read.operator_in_log, read_channel(read.connection), read.action_id, str(read), load)
+        served = list(log.input_sets_of_read(read.operator_in_log, read.connection, read.action_id))
+        key = read.description.get("key")
+        if input_set is None or served == [input_set.inset_id] or not isinstance(key, str):
+            return _table(*stored)
+        pieces = _pieces(*stored)
+        first = next(pieces)
+        wanted = _keys(log, key, first.schema, input_set, load)
+        if wanted is None:
+            return _table(*stored)
+        return pa.concat_tables(piece.filter(pc.is_in(piece.column(key), wanted)) for piece in chain([first], pieces))
 
 
-def _with_keys(log: LineageLog, table: pa.Table, key: str, input_set: InputSetNode, load: Load | None) -> pa.Table:
-    """Rows whose key is in the events that are still there; all of them if an event has no such column."""
-    kind = table.schema.field(key).type
-    wanted = []
+def _keys(
+    log: LineageLog, key: str, schema: pa.Schema, input_set: InputSetNode, load: Elsewhere | None
+) -> pa.Array | None:
+    """The keys in the events that are still there; None if one of them, or the effect (`schema`), has no such column."""
+    if key not in schema.names:
+        return None
+    kind, wanted = schema.field(key).type, []
     for port, event_id in dict.fromkeys(
         (p, n) for _, _, p, n in log.events_in(input_set.operator_in_log, [input_set.inset_id])
     ):
-        event = _table(log, port.operator, port.name, event_id, f"event {event_id} of {port}", load)
-        if key not in event.column_names:
-            return table
-        wanted += event.column(key).cast(kind).chunks
-    return table.filter(pc.is_in(table.column(key), pc.unique(pa.chunked_array(wanted, kind))))
+        where = f"event {event_id} of {port}"
+        for piece in _pieces(log, port.operator, port.name, event_id, where, load, (key,)):
+            if key not in piece.column_names:
+                return None
+            wanted.append(pc.unique(piece.column(key)).cast(kind))
+    return pc.unique(pa.chunked_array(wanted, kind))
 
 
-def _table(log: LineageLog, operator: str, channel: str, event_id: int, where: str, load: Load | None) -> pa.Table:
+def _pieces(
+    log: LineageLog,
+    operator: str,
+    channel: str,
+    event_id: int,
+    where: str,
+    load: Elsewhere | None,
+    columns: Sequence[str] = (),
+) -> Iterator[pa.Table]:
+    """As `_table`, some records at a time, and of a dataset only `columns`, if some are named."""
+    found = _found(log, operator, channel, event_id, where, load)
+    if isinstance(found, pa.Table):
+        yield found
+    else:
+        store, ref = found
+        yield from store.pieces(where, ref, columns)
+
+
+def _table(log: LineageLog, operator: str, channel: str, event_id: int, where: str, load: Elsewhere | None) -> pa.Table:
+    found = _found(log, operator, channel, event_id, where, load)
+    if isinstance(found, pa.Table):
+        return found
+    store, ref = found
+    return store.table(where, ref)
+
+
+def _found(
+    log: LineageLog, operator: str, channel: str, event_id: int, where: str, load: Elsewhere | None
+) -> pa.Table | tuple[Elsewhere, str]:
+    """The records, or where they are."""
     stored = log.body(operator, channel, event_id)
     if stored is None:
         raise LineageUnknown(
@@ -101,4 +151,4 @@ def _table(log: LineageLog, operator: str, channel: str, event_id: int, where: s
         raise ConfigurationError(
             f"the records of {where} are in the payload store; name it where the log is configured"
         )
-    return load(where, stored.ref)
+    return load, stored.ref

@@ -123,28 +123,32 @@ class Dataset:
         """No records, of the types that `batches` gives."""
         return uniform(self.manifest.arrow_schema().empty_table())
 
-    def batches(self, number: int | None = None) -> Iterator[tuple[int, pa.Table]]:
+    def batches(
+        self, number: int | None = None, columns: Sequence[str] | None = None
+    ) -> Iterator[tuple[int, pa.Table]]:
         """The records in tables of bounded size, in the order of the files, each with the number of records before it.
 
-        Of file `number` only, if one is given. When a file ends, it has had the records that its manifest says. Raises as
-        `check`, and `OperatorFailed` as `table`.
+        Of file `number` only, if one is given, and with `columns` only. When a file ends, it has had the records that its
+        manifest says. Raises as `check`, and `OperatorFailed` as `table`.
         """
         first = 0
         for place, file in enumerate(self.manifest.files):
             if number in (None, place):
-                yield from self._batches_of(file, first)
+                yield from self._batches_of(file, first, columns)
             first += file.records
 
-    def _batches_of(self, file: DataFile, first: int) -> Iterator[tuple[int, pa.Table]]:
+    def _batches_of(self, file: DataFile, first: int, columns: Sequence[str] | None) -> Iterator[tuple[int, pa.Table]]:
         import pyarrow.parquet as pq
 
         self._check(file)
         path, schema, found = self._path(file), self.manifest.arrow_schema(), 0
+        if columns is not None:
+            schema = pa.schema([schema.field(name) for name in columns])
         try:
             # Neither whole row groups nor whole columns are fetched ahead.
             with pq.ParquetFile(path, page_checksum_verification=True, pre_buffer=False, buffer_size=2**20) as opened:
                 size = _batch_records(opened.metadata)
-                for batch in opened.iter_batches(batch_size=size, use_threads=False):
+                for batch in opened.iter_batches(batch_size=size, columns=columns, use_threads=False):
                     yield first + found, uniform(pa.Table.from_batches([batch]).cast(schema))
                     found += batch.num_rows
         except (pa.ArrowException, OSError) as error:

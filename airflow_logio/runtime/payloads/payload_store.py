@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import zlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path, PurePosixPath
 from typing import Any, TypeVar
@@ -72,6 +72,18 @@ class Payloads:
         if is_manifest(Reference.parse(where, ref).path):
             return self.dataset(where, ref).table
         return decode(where, self.load(where, ref))
+
+    def pieces(self, where: str, ref: str, columns: Sequence[str] = ()) -> Iterator[pa.Table]:
+        """The records of a body or a dataset of any size, at least one table, without records if there are none; of a dataset
+        only `columns`, if some are named, and those of them that it has. Raises as `load`."""
+        if not is_manifest(Reference.parse(where, ref).path):
+            yield self.table(where, ref)
+            return
+        dataset = self.dataset(where, ref)
+        names = [name for name in dataset.empty().column_names if not columns or name in columns]
+        yield dataset.empty().select(names)
+        for _, table in dataset.batches(columns=names):
+            yield table
 
     @contextmanager
     def opened(self, where: str, ref: str) -> Iterator[Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, TypeVar
@@ -105,23 +105,30 @@ class Connections:
 
     def read(self, read: DeclaredRead, keys: pa.Array | None) -> pa.Table:
         """The effect of a side-effect read action (Algorithm 4); replayed with back-off while the system is unavailable."""
-        action = self._table_read(read, keys) if isinstance(read, TableRead) else self._function_read(read, keys)
+        if isinstance(read, TableRead):
+            warehouse = self.warehouse(read.connection)
+            return self.replayed(read, lambda: warehouse.read(read, keys))
+        return self.replayed(read, self._function_read(read, keys))
+
+    def pieces(self, read: TableRead, keys: pa.Array | None, take: Callable[[Iterator[pa.Table]], T]) -> T:
+        """As `Warehouse.pieces`, replayed as a whole while the system is unavailable."""
+        warehouse = self.warehouse(read.connection)
+        return self.replayed(read, lambda: warehouse.pieces(read, keys, take))
+
+    def replayed(self, read: DeclaredRead, attempt: Callable[[], T]) -> T:
+        """What `attempt` obtains of an external system, which is asked with back-off while it is unavailable."""
         crash_here(CrashPoint.BEFORE_READ)
         what = f"reading {read} of connection {read.connection!r}"
         more = read.unavailable if isinstance(read, FunctionRead) else ()
 
-        def attempt() -> pa.Table:
+        def once() -> T:
             with self.calls.inner("fetch"):
-                return action()
+                return attempt()
 
         with self.calls.inner("read", limited=False):
-            effect = replay(what, attempt, self.replay_seconds, threading.Event(), more)
+            effect = replay(what, once, self.replay_seconds, threading.Event(), more)
         crash_here(CrashPoint.AFTER_READ)
         return effect
-
-    def _table_read(self, read: TableRead, keys: pa.Array | None) -> Callable[[], pa.Table]:
-        warehouse = self.warehouse(read.connection)
-        return lambda: warehouse.read(read, keys)
 
     def _function_read(self, read: FunctionRead, keys: pa.Array | None) -> Callable[[], pa.Table]:
         url = self.url(read.connection)
@@ -212,7 +219,8 @@ class StepExternal:
                 "it there, so that the pipeline is checked with it"
             )
         table = self._connections.read(read, keys)
-        self.collected.append(Read(read.connection, describe_read(read, keys), table, table.num_rows))
+        described = describe_read(read, number_of(keys))
+        self.collected.append(Read(read.connection, described, table, table.num_rows))
         return table
 
     def write(self, connection: str, table: pa.Table) -> None:
@@ -226,9 +234,14 @@ class StepExternal:
         self.collected.append(Write(connection, {"action": INSERT}, records, records.num_rows))
 
 
-def describe_read(read: DeclaredRead, keys: pa.Array | None) -> dict[str, Any]:
-    """The textual description of a read action, for READ_ACTION."""
+def describe_read(read: DeclaredRead, keys: int | None) -> dict[str, Any]:
+    """The textual description of a read action, for READ_ACTION; `keys` is the number of those it was restricted to."""
     described = {name: value for name, value in read.describe().items() if name != "connection"}
     if keys is not None:
-        described["keys"] = len(keys)
+        described["keys"] = keys
     return described
+
+
+def number_of(keys: pa.Array | None) -> int | None:
+    """How many keys a read is restricted to; None if it has no key."""
+    return None if keys is None else len(keys)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,11 +19,21 @@ from airflow_logio.runtime.systems import sql_types, sqlite_cells
 from airflow_logio.runtime.systems.table_names import reflected
 
 KEYS_PER_QUERY = 5_000
+KEYS = "keys"
+"""The parameter of a statement that has so many of them, or fewer."""
 FIRST_ROWS = 16
 ROWS_PER_PIECE = 10_000
 BYTES_PER_PIECE = 8 * 2**20
 """What is taken from a cursor at a time: few rows first, then as many as are likely to stay within both bounds."""
 TEXT = ColumnType("text")
+_COMPARED: tuple[tuple[Callable[[pa.DataType], bool], tuple[type[Any], ...]], ...] = (
+    (pa.types.is_integer, (sa.Integer, sa.Numeric)),
+    (pa.types.is_decimal, (sa.Integer, sa.Numeric)),
+    (pa.types.is_boolean, (sa.Boolean,)),
+    (pa.types.is_date, (sa.Date,)),
+    (pa.types.is_timestamp, (sa.DateTime,)),
+)
+"""Arrow type of keys → types of columns for which different keys are different."""
 _FAILURES = (pa.ArrowException, ValueError, OverflowError)
 
 
@@ -41,17 +51,41 @@ def fetch(connection: Connection, read: TableRead, keys: pa.Array | None) -> pa.
 
     Raises `ConfigurationError`, naming table and column, for what is not there and for values that Arrow cannot hold.
     """
-    read_of = selection(connection, read.connection, read.table, read.columns)
+    chosen = selection(connection, read.connection, read.table, read.columns)
+    found: list[Any] = []
+    for statement, values in _asked(chosen, read, keys):
+        found += connection.execute(statement, values).all()
+    columns = list(zip(*found, strict=True)) if found else [()] * len(chosen.kinds)
+    return arrow_table(chosen.where, chosen.kinds, columns, as_cells=connection.dialect.name == "sqlite")
+
+
+def fetched(connection: Connection, read: TableRead, keys: pa.Array | None) -> Generator[pa.Table, None, None]:
+    """As `fetch`, in pieces: the first one has no rows."""
+    chosen = selection(connection, read.connection, read.table, read.columns)
+    yield chosen.schema.empty_table()
+    before = 0
+    for statement, values in _asked(chosen, read, keys):
+        for table in pieces(connection, chosen.where, statement, chosen.kinds, values, first_row=before):
+            yield table
+            before += table.num_rows
+
+
+def _asked(
+    chosen: Selection, read: TableRead, keys: pa.Array | None
+) -> Iterator[tuple[sa.Select[Any], dict[str, Any]]]:
+    """The statements of a read, with their values."""
     if keys is None or read.key is None:
-        found = connection.execute(read_of.statement).all()
-    else:
-        values = pc.unique(keys).drop_null().to_pylist()
-        restricted = read_of.statement.where(read_of.table.columns[read.key].in_(sa.bindparam("keys", expanding=True)))
-        found = []
-        for start in range(0, len(values), KEYS_PER_QUERY):
-            found += connection.execute(restricted, {"keys": values[start : start + KEYS_PER_QUERY]}).all()
-    columns = list(zip(*found, strict=True)) if found else [()] * len(read_of.kinds)
-    return arrow_table(read_of.where, read_of.kinds, columns, as_cells=connection.dialect.name == "sqlite")
+        yield chosen.statement, {}
+        return
+    statement, distinct = chosen.by_keys(read.key), pc.unique(keys).drop_null()
+    for values in in_portions(distinct, KEYS_PER_QUERY if chosen.may_portion(read.key, keys.type) else len(distinct)):
+        yield statement, {KEYS: values}
+
+
+def in_portions(keys: Any, most: int) -> Iterator[list[Any]]:
+    """Keys for one statement each."""
+    for start in range(0, len(keys), max(1, most)):
+        yield keys.slice(start, most).to_pylist()
 
 
 @dataclass(frozen=True)
@@ -65,10 +99,31 @@ class Selection:
     """Its columns, as they are taken from the database: all rows, in no order."""
     kinds: dict[str, ColumnType]
     """Column → type."""
+    is_sqlite: bool = False
 
     @property
     def schema(self) -> pa.Schema:
         return schema_of_kinds(self.kinds)
+
+    def by_keys(self, key: str) -> sa.Select[Any]:
+        """Those rows whose key is among the values `KEYS`. Raises `ConfigurationError` if there is no such column."""
+        if key not in self.table.columns:
+            raise ConfigurationError(f"{self.where} has no column {key!r}, by which it is read")
+        return self.statement.where(self.table.columns[key].in_(sa.bindparam(KEYS, expanding=True)))
+
+    def may_portion(self, key: str, kind: pa.DataType) -> bool:
+        """Whether several statements may share keys of an Arrow type: the database takes no two different ones for equal.
+
+        Otherwise (text padded with blanks or without case, text for numbers) two statements could find one row. SQLite
+        tells no collation, and takes no more keys in a statement.
+        """
+        found = self.table.columns[key].type
+        if self.is_sqlite:
+            return True
+        if pa.types.is_string(kind) or pa.types.is_large_string(kind):
+            return type(found) in (sa.TEXT, sa.VARCHAR) and found.collation is None  # type: ignore[attr-defined]
+        plain = (kinds for is_one, kinds in _COMPARED if is_one(kind))
+        return isinstance(found, next(plain, ())) and not isinstance(found, sa.Float)
 
 
 def selection(
@@ -91,7 +146,8 @@ def selection(
     kinds = {one: column_kind(described.columns[one]) for one in names}
     is_sqlite = connection.dialect.name == "sqlite"
     statement = sa.select(*(_read_as(described.columns[one], kind, is_sqlite=is_sqlite) for one, kind in kinds.items()))
-    return Selection(place, described, statement if where is None else statement.where(where(described)), kinds)
+    restricted = statement if where is None else statement.where(where(described))
+    return Selection(place, described, restricted, kinds, is_sqlite)
 
 
 def pieces(
@@ -100,13 +156,15 @@ def pieces(
     statement: sa.Executable,
     kinds: dict[str, ColumnType],
     values: Mapping[str, Any] | None = None,
+    *,
+    first_row: int = 0,
 ) -> Iterator[pa.Table]:
     """The rows of a statement by a cursor of the server, in pieces of at most `ROWS_PER_PIECE` rows and about
-    `BYTES_PER_PIECE` bytes.
+    `BYTES_PER_PIECE` bytes; `first_row` is the number of those read before.
 
     Raises `ConfigurationError` as `arrow_table`, and what the database raises.
     """
-    is_sqlite, before, rows = connection.dialect.name == "sqlite", 0, FIRST_ROWS
+    is_sqlite, before, rows = connection.dialect.name == "sqlite", first_row, FIRST_ROWS
     with connection.execute(statement, dict(values or {}), execution_options={"stream_results": True}) as result:
         while found := result.fetchmany(rows):
             columns = list(zip(*found, strict=True))

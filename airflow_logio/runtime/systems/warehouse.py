@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 from uuid import uuid4
 
 import pyarrow as pa
@@ -44,6 +44,8 @@ from airflow_logio.runtime.systems.table_transaction import NOTHING_STORED, Tabl
 
 log = logging.getLogger(__name__)
 
+T = TypeVar("T")
+
 LOCK_TIMEOUT_SECONDS = 20.0
 """Longer than PostgreSQL needs to end an idle session in a transaction, so that one wait is enough."""
 CONDITIONAL = ("postgresql", "sqlite")
@@ -73,6 +75,12 @@ class Warehouse:
         """
         with self.snapshot() as connection:
             return table_reads.fetch(connection, read, keys)
+
+    def pieces(self, read: TableRead, keys: pa.Array | None, take: Callable[[Iterator[pa.Table]], T]) -> T:
+        """What `take` makes of the effect of a read action, which it gets in pieces of one snapshot, the first one without
+        rows. Raises as `read`, and what `take` raises."""
+        with self.snapshot() as connection, closing(table_reads.fetched(connection, read, keys)) as tables:
+            return take(tables)
 
     @contextmanager
     def snapshot(self, **options: Any) -> Iterator[Connection]:

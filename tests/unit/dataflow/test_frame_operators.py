@@ -150,8 +150,8 @@ class Mine(Window):
     [
         (lambda: windowed(generate(mode="dataframe")(same), Mine()), "needs the records to say which Input Sets"),
         (
-            lambda: windowed(generate(mode="dataframe", reads={"prices": PRICES})(with_read), EveryEvents(2)),
-            "its read 'prices' is restricted by key 'id': the keys of all records would have to pass through the driver",
+            lambda: generate(mode="dataframe", columns=("ts",), reads={"prices": PRICES})(with_read),
+            "read 'prices' is restricted by key 'id', which is not among the columns",
         ),
         (lambda: generate(mode="dataframe", outputs=("a", "b"))(same), r"in mode 'dataframe' .*one output port"),
         (lambda: generate(mode="dataframe", accumulate=same)(same), r"in mode 'dataframe' .*no accumulate="),

@@ -14,11 +14,12 @@ import pytest
 import sqlalchemy as sa
 
 from airflow_logio.cli.app import main
-from airflow_logio.errors import ConfigurationError, LineageUnknown, LogInconsistent
+from airflow_logio.errors import ConfigurationError, LineageUnknown, LogInconsistent, OperatorFailed
 from airflow_logio.protocol import effects as fx
 from airflow_logio.protocol.values import Event, Kind, Port, Status
 from airflow_logio.runtime.figures.event_search import events_holding
 from airflow_logio.runtime.figures.lineage_records import effect, records
+from airflow_logio.runtime.payloads import Payloads, dataset
 from airflow_logio.runtime.systems.arrow import encode
 from airflow_logio.store import open_store
 from airflow_logio.store.lineage.queries import backward
@@ -27,6 +28,7 @@ from airflow_logio.store.memory import MemoryLogStore
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records import OperatorShape, Run, ScopeShape
 from airflow_logio.store.sql import schema
+from tests.support.datasets import dataset_of
 from tests.support.logs import spec, start_driver
 
 INGEST, HOURLY = Port("ingest", "out"), Port("hourly", "out")
@@ -194,7 +196,34 @@ def test_records_in_the_payload_store() -> None:
     with pytest.raises(ConfigurationError, match="payload store"):
         records(store, sales.run, event)
     loaded = {("ingest.out 3", "some/where"): sold(3)}
-    assert records(store, sales.run, event, lambda what, ref: loaded[what, ref]).equals(sold(3))
+
+    class Elsewhere(Payloads):
+        def table(self, where: str, ref: str) -> pa.Table:
+            return loaded[where, ref]
+
+    assert records(store, sales.run, event, Elsewhere("/nowhere")).equals(sold(3))
+
+
+def test_rows_for_one_input_set_of_a_dataset_by_events_that_are_datasets(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of any size: nothing is taken as one table, and of the events the column of the key alone."""
+    store = MemoryLogStore()
+    sales = filled(store)
+    payloads = Payloads(str(tmp_path))
+    epoch = payloads.epoch(sales.run.uid, "g", 1, 0)
+    for key, row in store.tables.bodies.items():
+        if key.operator == "ingest" or row.body == encode(PRODUCTS):
+            table = PRODUCTS if key.operator == "hourly" else sold(key.event_id)
+            made = dataset_of(epoch, table, purpose=f"{key.operator}/{key.event_id}")
+            store.tables.bodies[key] = row._replace(body=b"", ref=str(made.reference))
+    monkeypatch.setattr(dataset, "MAX_TABLE_BYTES", 0)
+    (read,) = sales.origin(2).reads("hourly")
+    with pytest.raises(OperatorFailed, match="one table"):
+        effect(store, sales.run, read, load=payloads)
+    mine = effect(store, sales.run, read, InputSetNode("hourly", "small"), payloads)
+    assert mine.column("product_id").to_pylist() == [3, 4]
+    assert effect(store, sales.run, read, InputSetNode("hourly", "wide"), payloads).num_rows == EVENTS - 3
 
 
 # --- logio lineage ----------------------------------------------------------------------------------------------------

@@ -15,13 +15,14 @@ from msgspec.structs import replace
 from airflow_logio.dataflow.frame_operators import FrameOperator
 from airflow_logio.dataflow.function_operators import FrameWindowOperator
 from airflow_logio.dataflow.sources import SparkSource
-from airflow_logio.protocol.logic import Emit, Output
+from airflow_logio.protocol.logic import Emit, Output, Read
 from airflow_logio.protocol.values import Event, Kind, Port
 from airflow_logio.runtime.datasets.chains import Apply, Chains, CountWindows, Materialize, Reopen, Step
 from airflow_logio.runtime.datasets.dataset_parts import DatasetPart
 from airflow_logio.runtime.datasets.evaluated import Evaluated
 from airflow_logio.runtime.datasets.spark_effects import StoredEvent
 from airflow_logio.runtime.driver.committer import serialize
+from airflow_logio.runtime.driver.frame_reads import ReadEffect
 from airflow_logio.runtime.payloads.bodies import Bodies
 from airflow_logio.runtime.payloads.dataset import Dataset
 from airflow_logio.testing.simulator.data.simulated_jobs import SCHEMA, SimulatedJobs, Steps, finished
@@ -37,7 +38,11 @@ if TYPE_CHECKING:
     from airflow_logio.testing.simulator.data.lake_store import Lake
     from airflow_logio.testing.simulator.driver.simulated_driver import SimulatedDriver
 
-Results = list[tuple[str, Sequence[Output]]]
+Results = tuple[list[tuple[str, Sequence[Output]]], Sequence[Read]]
+"""The outputs of each Input Set of a job, and its read actions."""
+
+READ_RECORDS = 4
+"""Of what a read has obtained: two files."""
 
 
 class Evaluating:
@@ -114,24 +119,42 @@ class Evaluating:
     # --- jobs of windows ----------------------------------------------------------------------------------------------
 
     def job(self, name: str, sets: Sequence[tuple[str, Any]], state: Mapping[str, Any]) -> Steps[Results]:
-        """As `FrameJobs`: the Output Sets of many Input Sets."""
+        """As `FrameJobs`: the Output Sets of many Input Sets, and the reads of the job."""
         operator = cast(FrameWindowOperator, self._members[name])
+        self._sets += 1
         admitted = [one for one in sets if operator.window.admits(one[0], state)]
+        effects = (yield from self._obtained(name, operator)) if admitted else {}
         frame: list[Record] = []
         for place, (inset_id, held) in enumerate(admitted):
             for part in operator.held_by_port(held)[operator.inputs[0]]:
                 frame += [[place, *record] for record in self._part(operator, inset_id, part)]
                 yield
-        result = operator.run_on({operator.inputs[0]: frame}, {}, {})
+        reads = {read: self._lake.records(self._driver, effect.payload) for read, effect in effects.items()}
+        result = operator.run_on({operator.inputs[0]: frame}, reads, {})
         by_place: dict[int, list[Record]] = {}
         for place, *record in result:
             by_place.setdefault(place, []).append(record)
-        self._sets += 1
         port = Port(name, operator.outputs[0])
         where = [f"the Output Set of Input Set {inset_id!r} of operator {name!r}" for inset_id, _ in admitted]
         made = yield from self._jobs.materialized_sets(where, f"datasets/{port}/{self._sets}", by_place)
         outputs = {inset_id: made.get(place) for place, (inset_id, _) in enumerate(admitted)}
-        return [(inset_id, _sent(port, outputs.get(inset_id))) for inset_id, _ in sets]
+        return [(inset_id, _sent(port, outputs.get(inset_id))) for inset_id, _ in sets], self.logged(effects)
+
+    def _obtained(self, name: str, operator: FrameWindowOperator) -> Steps[Mapping[str, ReadEffect]]:
+        """As `FrameReads.obtained`, where all of it is large: each answer of an external system is another one."""
+        effects: dict[str, ReadEffect] = {}
+        for read, declared in operator.reads.items():
+            system = self._driver.world.systems[declared.connection]
+            system.reads += 1
+            answer = [[row, system.reads] for row in range(READ_RECORDS)]
+            yield
+            made = yield from self._jobs.materialized("a read", f"datasets/{name}/{read}/{self._sets}", answer)
+            effects[read] = ReadEffect(declared, made, None)
+        return effects
+
+    def logged(self, effects: Mapping[str, ReadEffect]) -> list[Read]:
+        """The read actions of a job, for the log: lineage asks for all of them."""
+        return [effect.logged() for effect in effects.values()]
 
     def _part(self, operator: FrameWindowOperator, inset_id: str, part: DatasetPart) -> list[Record]:
         records, grid = self._lake.records(self._driver, part.dataset), operator.window.grid()

@@ -148,7 +148,7 @@ def _generating(driver: SimulatedDriver, out: list[Option]) -> None:
             if driver.protocol.operators[name].next_triggered():
                 out.append(("start_job", name))
         else:
-            out.append(("run_job" if job.results is None else "note_job", name))
+            out.append(("run_job" if job.ended is None else "note_job", name))
 
 
 def sites_of(driver: SimulatedDriver) -> list[Site]:
@@ -174,7 +174,7 @@ def sites_of(driver: SimulatedDriver) -> list[Site]:
         evaluated = evaluated or any(source.evaluating for source in driver.reading.sources.values())
         found += [Site.IN_EVALUATION] if evaluated else []
         found += [Site.IN_REMOVAL] if driver.evaluating.removals else []
-    found += [Site.BEFORE_JOB if job.results is None else Site.AFTER_JOB for job in driver.jobs.values() if job]
+    found += [Site.BEFORE_JOB if job.ended is None else Site.AFTER_JOB for job in driver.jobs.values() if job]
     return found or [Site.IDLE]
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from airflow_logio.protocol.group import GroupProtocol
 from airflow_logio.protocol.job_queue import JobBounds, JobQueue
-from airflow_logio.protocol.logic import Output
+from airflow_logio.protocol.logic import Output, Read
 from airflow_logio.testing.simulator.data.simulated_jobs import Steps, finished
 
 if TYPE_CHECKING:
@@ -19,13 +19,18 @@ SMALL_JOBS = JobBounds(target_records=4, first_records=2, linger_seconds=0.5, mo
 """Bounds of jobs; an Input Set counts as one record."""
 
 
+Ended = tuple[list[tuple[str, Sequence[Output]]], Sequence[Read]]
+"""The outputs of each Input Set, and the read actions of a job."""
+
+
 @dataclass(slots=True)
 class Job:
-    """A job under way: its Input Sets, and their outputs once it has run; `steps` does that in mode ``dataframe``."""
+    """A job under way: its Input Sets, and, once it has run, their outputs and its read actions; `steps` does that in mode
+    ``dataframe``."""
 
     insets: Sequence[str]
-    steps: Steps[list[tuple[str, Sequence[Output]]]] | None = None
-    results: list[tuple[str, Sequence[Output]]] | None = None
+    steps: Steps[Ended] | None = None
+    ended: Ended | None = None
 
 
 class SimulatedGeneration(dict[str, "Job | None"]):
@@ -53,20 +58,20 @@ class SimulatedGeneration(dict[str, "Job | None"]):
 
     def run_job(self, about: object, many: int, _outcome: str) -> bool:
         job = self.get(str(about))
-        if not self._driver.is_running or job is None or job.results is not None:
+        if not self._driver.is_running or job is None or job.ended is not None:
             return False
         if job.steps is not None:
-            job.results = finished(job.steps, many)
+            job.ended = finished(job.steps, many)
             return True
         protocol = self._driver.protocol.operators[str(about)]
-        job.results = [(inset_id, list(protocol.generate(inset_id))) for inset_id in job.insets]
+        job.ended = [(inset_id, list(protocol.generate(inset_id))) for inset_id in job.insets], ()
         return True
 
     def note_job(self, about: object, _many: int, _outcome: str) -> bool:
         name = str(about)
         job = self.get(name)
-        if not self._driver.is_running or job is None or job.results is None:
+        if not self._driver.is_running or job is None or job.ended is None:
             return False
-        self._driver.loop.generated(name, job.results, (), self._driver.now)
+        self._driver.loop.generated(name, *job.ended, self._driver.now)
         self[name] = None
         return True

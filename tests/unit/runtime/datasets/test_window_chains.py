@@ -5,21 +5,15 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import duckdb
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from airflow_logio import (
-    DatasetWriter,
     EveryEvents,
-    FolderSource,
     FunctionRead,
-    Pipeline,
     Synchronized,
     TableWriter,
     Tumbling,
@@ -27,115 +21,12 @@ from airflow_logio import (
     stateless,
 )
 from airflow_logio.errors import ExternalUnavailable, OperatorFailed
-from airflow_logio.runtime.driver.epoch import GroupEpoch, operators_of
-from airflow_logio.runtime.driver.epoch_settings import EpochSettings
 from airflow_logio.runtime.driver.spark_session import SparkSessions
-from airflow_logio.runtime.launch.start_run import operator_shapes
-from airflow_logio.runtime.payloads import Payloads
-from airflow_logio.runtime.systems.connections import Connections, WriterIdentity
-from airflow_logio.store.memory import MemoryLogStore
 from tests.store.small_disk import small_folder
-from tests.support.logs import SOMEBODY, Driver, spec, start_driver
+from tests.support.frame_groups import Group, orders_at
 from tests.support.warehouse import rows_of
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(240)]
-
-PATIENCE_SECONDS = 90
-HOUR = 3600 * 10**6
-
-
-def orders_at(*hours: float | None, first: int = 0) -> pa.Table:
-    """An order per hour since 2024-03-09 UTC."""
-    start = 1_709_942_400 * 10**6
-    at = [None if hour is None else start + round(hour * HOUR) for hour in hours]
-    ids = range(first, first + len(at))
-    return pa.table(
-        {
-            "id": pa.array(ids, pa.int64()),
-            "ts": pa.array(at, pa.timestamp("us", "UTC")),
-            "store": pa.array([number % 3 for number in ids], pa.int32()),
-            "cents": pa.array([number * 7 % 101 for number in ids], pa.int64()),
-        }
-    )
-
-
-class Group:
-    """A pipeline in one group, with a log that outlives its drivers."""
-
-    def __init__(self, root: Path, sessions: SparkSessions, **folders: Sequence[pa.Table]) -> None:
-        self.root, self.sessions, self.payloads = root, sessions, root / "payloads"
-        self.lake, self.warehouse = root / "lake", f"sqlite:///{root}/wh.db"
-        self.lake.mkdir()
-        for name, tables in folders.items():
-            (root / name).mkdir()
-            for number, table in enumerate(tables):
-                pq.write_table(table, root / name / f"{number}.parquet")
-        self.made = Pipeline("work", params=dict.fromkeys(folders, str), connections=["lake", "warehouse"])
-        self.names = [f"from_{name}" for name in folders]
-        for name in folders:
-            self.made.source(f"from_{name}", FolderSource(f"{{{name}}}"))
-        self.params = {name: str(root / name) for name in folders}
-        self.store = MemoryLogStore()
-        self.driver: Driver | None = None
-        self.stop = threading.Event()
-
-    def operator(self, name: str, function: Any, *upstream: Any, **settings: Any) -> Any:
-        self.names.append(name)
-        return self.made.operator(name, function, *upstream, **settings)
-
-    def save(self, port: Any, folder: str = "out") -> None:
-        self.names.append(f"save_{folder}")
-        self.made.writer(f"save_{folder}", DatasetWriter("lake", folder), port)
-
-    def run(self) -> bool:
-        """Whether the group has finished; raises what ends it. Another call is another incarnation."""
-        if self.driver is None:
-            self.made.group("all", *self.names)
-            self.made.freeze()
-            actions = {
-                name: operator.action(self.params)
-                for name, operator in self.made.operators.items()
-                if isinstance(operator, FolderSource)
-            }
-            shapes = operator_shapes(self.made)
-            run = self.store.start_run(replace(spec("all"), params=self.params, operators=shapes, actions=actions))
-            self.driver = start_driver(self.store, group="all", run=run)
-        else:
-            self.store.declare_dead(self.driver.ref, "test")  # unless it has finished
-            run, expected = self.driver.run, self.driver.ref.incarnation
-            claim = self.store.claim(run.run_id, "all", expected=expected, reason="test", by_user=True)
-            ref = self.store.register(claim, SOMEBODY)
-            session = self.store.session(ref)
-            session.open()
-            self.driver = Driver(self.store, run, claim, ref, session)
-        driver = self.driver
-        urls = {"lake": str(self.lake), "warehouse": self.warehouse}
-        identity = WriterIdentity(driver.run.uid, driver.ref.incarnation, driver.run.created_at)
-        connections = Connections("work", urls, identity, 1.0, params=self.params)
-        payloads = Payloads(str(self.payloads))
-        settings = EpochSettings(
-            self.made, driver.run, "all", connections, self.sessions, lambda _: None, self.stop, payloads=payloads
-        )
-        recovered = driver.session.recover(operators_of(settings, None))
-        timer = threading.Timer(PATIENCE_SECONDS, self.stop.set)
-        timer.start()
-        try:
-            return GroupEpoch(settings, driver.session, 0, recovered).run()
-        finally:
-            timer.cancel()
-            connections.close()
-
-    def published(self, columns: str, folder: str = "out") -> list[tuple[Any, ...]]:
-        return query(f"SELECT {columns} FROM read_parquet('{self.lake}/{folder}/*.parquet') ORDER BY ALL")
-
-    def expected(self, columns: str, rest: str) -> list[tuple[Any, ...]]:
-        return query(f"SELECT {columns} FROM read_parquet('{self.root}/orders/*.parquet') {rest} ORDER BY ALL")
-
-
-def query(text: str) -> list[tuple[Any, ...]]:
-    with duckdb.connect() as database:
-        database.execute("SET timezone = 'UTC'")
-        return database.execute(text).fetchall()
 
 
 @generate(mode="dataframe", columns=("store", "cents"))

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Sequence
 from itertools import count
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from airflow_logio.runtime.datasets.evaluated import Evaluated
 from airflow_logio.runtime.datasets.publications import Publication
 from airflow_logio.runtime.driver.dataset_rows import DatasetRows
+from airflow_logio.runtime.driver.frame_reads import discard
 from airflow_logio.runtime.payloads import sweeping
 from airflow_logio.runtime.payloads.manifests import DataFile
 from airflow_logio.runtime.payloads.payload_store import EpochPayloads, Payloads
@@ -18,8 +21,9 @@ from airflow_logio.runtime.payloads.stored_frames import StoredFrame, is_stored_
 from airflow_logio.store.rules.payload_references import Reference
 from airflow_logio.testing.simulator.data.lake_store import Lake
 from airflow_logio.testing.simulator.data.published import PublishedFolder
-from airflow_logio.testing.simulator.data.simulated_jobs import Piece, SimulatedJobs, Steps
+from airflow_logio.testing.simulator.data.simulated_jobs import Piece, SimulatedJobs, Steps, finished
 from airflow_logio.testing.simulator.data.simulated_storage import SimulatedStorage, data_file, encoded
+from airflow_logio.testing.simulator.driver.evaluating import Evaluating
 from tests.unit.testing.mutants.registry import mutant
 
 WHOLE = "every_manifest_that_the_log_reaches_is_whole"
@@ -140,6 +144,36 @@ def nothing_swept_at_the_end(patch: pytest.MonkeyPatch) -> None:
 def used_up_effect_takes_its_events_along(patch: pytest.MonkeyPatch) -> None:
     """When its last event is in the log, a stored effect goes with all its files, those of its events, too."""
     patch.setattr(StoredFrame, "own_files", StoredFrame.files)
+
+
+@mutant("effects", RIGHT)
+def read_again_for_the_log(patch: pytest.MonkeyPatch) -> None:
+    """The log gets what a read answers when its job has ended: obtained again, and not what the job has used."""
+    logged = Evaluating.logged
+
+    def again(self: Any, effects: Any) -> Any:
+        asked = []
+        for read in logged(self, effects):
+            system = self._driver.world.systems[read.connection]
+            system.reads += 1
+            answer = [[row, system.reads] for row in range(read.records)]
+            job = self._jobs.materialized("a read", f"datasets/again/{system.reads}", answer)
+            asked.append(replace(read, payload=finished(job, sys.maxsize)))
+        return asked
+
+    patch.setattr(Evaluating, "logged", again)
+
+
+@mutant("effects", WHOLE, READ, KEPT)
+def files_of_a_read_go_with_its_job(patch: pytest.MonkeyPatch) -> None:
+    """A job that has ended removes what its reads have stored, although the log is to name it."""
+    logged = Evaluating.logged
+
+    def without_files(self: Any, effects: Any) -> Any:
+        discard(self.payloads, effects.values())
+        return logged(self, effects)
+
+    patch.setattr(Evaluating, "logged", without_files)
 
 
 @mutant("lake", "files_go_before_what_names_them")
