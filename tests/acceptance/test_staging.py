@@ -21,7 +21,7 @@ from airflow_logio.runtime.launch.spark_submit import SparkSettings
 from airflow_logio.runtime.payloads import Payloads, sweep_run
 from airflow_logio.store.records import Claim
 from tests.support.crash_sites import IN_STAGINGS
-from tests.support.running import ArmedSparkLauncher, PlainLauncher, running
+from tests.support.running import ArmedSparkLauncher, PlainLauncher, Running, running
 from tests.support.warehouse import rows_of
 
 pytestmark = [pytest.mark.acceptance, pytest.mark.postgres, pytest.mark.timeout(900)]
@@ -77,19 +77,24 @@ def test_dying_around_staging_and_move(postgres_url: str, postgres_warehouse_url
     with running(postgres_url, postgres_warehouse_url, orders, launcher, **settings) as run:
         run.finish(timeout=800)
         assert run.status("back").incarnation == 1 + len(DEATHS), "every one of them was passed"
-        with duckdb.connect() as database:
-            query = f"SELECT id, md5(picture), id // {ROWS} + 1 FROM '{orders}/*.parquet' ORDER BY id"
-            expected = database.execute(query).fetchall()
-        found = "SELECT id, md5(picture), came_with FROM orders ORDER BY id"
-        assert rows_of(postgres_warehouse_url, found) == expected
-        same = "SELECT count(*), count(DISTINCT drawn) FROM orders WHERE signature = md5(picture)"
-        assert rows_of(postgres_warehouse_url, same) == [(FILES * ROWS, FILES * ROWS)]
-        tables = "SELECT count(*) FROM pg_class WHERE relname LIKE 'logio_staging_%' AND relkind = 'r'"
-        assert rows_of(postgres_warehouse_url, tables) == [(0,)]
-        assert rows_of(postgres_warehouse_url, "SELECT count(*) FROM logio_staging") == [(0,)]
-        store = Payloads(str(payloads))
-        sweep_run(store, run.store, run.run)
-        refs = run.store.references(run.run.run_id, f"{run.run.uid}/")
-        named = {path for ref in refs for path in store.dataset("a row", ref).paths()}
-        named |= {str(payloads / ref.partition("#")[0]) for ref in refs}
-        assert {str(path) for path in payloads.rglob("*") if path.is_file()} == named
+        assert_moved(run, orders, postgres_warehouse_url, payloads)
+
+
+def assert_moved(run: Running, orders: Path, warehouse_url: str, payloads: Path) -> None:
+    """The table is what DuckDB makes of the files, and nothing is left beside it."""
+    with duckdb.connect() as database:
+        query = f"SELECT id, md5(picture), id // {ROWS} + 1 FROM '{orders}/*.parquet' ORDER BY id"
+        expected = database.execute(query).fetchall()
+    found = "SELECT id, md5(picture), came_with FROM orders ORDER BY id"
+    assert rows_of(warehouse_url, found) == expected
+    same = "SELECT count(*), count(DISTINCT drawn) FROM orders WHERE signature = md5(picture)"
+    assert rows_of(warehouse_url, same) == [(FILES * ROWS, FILES * ROWS)]
+    tables = "SELECT count(*) FROM pg_class WHERE relname LIKE 'logio_staging_%' AND relkind = 'r'"
+    assert rows_of(warehouse_url, tables) == [(0,)]
+    assert rows_of(warehouse_url, "SELECT count(*) FROM logio_staging") == [(0,)]
+    store = Payloads(str(payloads))
+    sweep_run(store, run.store, run.run)
+    refs = run.store.references(run.run.run_id, f"{run.run.uid}/")
+    named = {path for ref in refs for path in store.dataset("a row", ref).paths()}
+    named |= {str(payloads / ref.partition("#")[0]) for ref in refs}
+    assert {str(path) for path in payloads.rglob("*") if path.is_file()} == named

@@ -1,5 +1,5 @@
 """``python -m tests.bench``: throughput and recovery of the sales pipeline, also under Airflow, replicas, the simulator, and
-DataFrames against PySpark scripts; all checked."""
+DataFrames against PySpark scripts, and on a cluster; all checked."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from tests.bench import constants, in_airflow, recovery, replicas, simulation, spark, throughput
+from tests.bench import cluster, constants, in_airflow, recovery, replicas, simulation, spark, throughput
 from tests.bench.databases import DATABASES, Databases, Postgres, Sqlite
 
 RECOVERED = ("totals", "hourly")
-PARTS = ("throughput", "recovery", "replicas", "airflow", "simulation", "spark", "constants")
+PARTS = ("throughput", "recovery", "replicas", "airflow", "simulation", "spark", "constants", "cluster")
 
 
 def main() -> int:
@@ -28,6 +28,7 @@ def main() -> int:
         "simulation": [],
         "spark": [],
         "constants": [],
+        "cluster": [],
     }
     print(f"load average before: {os.getloadavg()[0]:.2f}; cores: {os.cpu_count()}", flush=True)
     try:
@@ -58,6 +59,8 @@ def _with_database(databases: Databases, arguments: argparse.Namespace, results:
             _constants(databases, results)
         if arguments.only in (None, "spark") and isinstance(databases, Sqlite):
             _spark(databases, arguments, results)
+        if arguments.only in (None, "cluster") and isinstance(databases, Postgres):
+            _cluster(databases, arguments, results)
     except throughput.WrongResult as error:
         raise throughput.WrongResult(f"{databases.name}: {error}") from error
     finally:
@@ -109,6 +112,12 @@ def _spark(databases: Sqlite, arguments: argparse.Namespace, results: dict[str, 
         print(measured.line(), flush=True)
 
 
+def _cluster(databases: Postgres, arguments: argparse.Namespace, results: dict[str, Any]) -> None:
+    for measured in cluster.measure(databases, arguments.small_events, arguments.small_seconds):
+        results["cluster"].append(measured.as_json())
+        print(measured.line(), flush=True)
+
+
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="make bench", description=__doc__)
     parser.add_argument("--runs", type=int, default=3, help="runs per throughput figure (the median is reported)")
@@ -119,6 +128,10 @@ def _arguments() -> argparse.Namespace:
     )
     parser.add_argument("--events", type=int, default=4, help="of DataFrames that are measured against scripts")
     parser.add_argument("--event-mb", type=int, default=256, help="MB of Parquet files in each of these events")
+    parser.add_argument("--small-events", type=int, default=10_000, help="on the cluster, while memory is looked at")
+    parser.add_argument(
+        "--small-seconds", type=float, default=600.0, help="for these events at most; fewer are done then"
+    )
     parser.add_argument("--database", action="append", choices=list(DATABASES), help="only this one (repeatable)")
     parser.add_argument("--only", choices=PARTS, help="only this part")
     parser.add_argument("--json", type=Path, help="write all figures to this file")

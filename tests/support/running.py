@@ -107,7 +107,7 @@ class ArmedSparkLauncher(Launcher):
         variables = dict(settings.env_vars) | {"PYTHONPATH": str(Path(__file__).parents[2])}
         if point := self.armed.get((claim.group, claim.incarnation)):
             variables[VARIABLE] = point
-        armed = SparkSettings(settings.master, env_vars=variables)
+        armed = replace(settings, env_vars=variables)
         return LocalProcessLauncher(self.work_dir).launch(claim, config, armed, conf, code)
 
 

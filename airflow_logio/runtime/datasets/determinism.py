@@ -13,6 +13,8 @@ FRAMES_SAFETY: Mapping[str, str] = WRITER_SAFETY | {
     # A task that runs again after its output was lost may make other records, which others have half of already (ADR-81).
     "spark.sql.shuffle.orderIndependentChecksum.enabled": "true",
     "spark.sql.shuffle.orderIndependentChecksum.enableFullRetryOnMismatch": "true",
+    # Those others may have ended within the same query: what is broadcast is the result of a job of its own.
+    "spark.sql.shuffle.orderIndependentChecksum.enableQueryLevelRollbackOnMismatch": "true",
 }
 """What nobody switches off in drivers that evaluate chains."""
 

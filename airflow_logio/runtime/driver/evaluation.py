@@ -47,7 +47,7 @@ from airflow_logio.runtime.datasets.spark_effects import StoredEvent, store_fram
 from airflow_logio.runtime.driver.epoch_settings import EpochSettings
 from airflow_logio.runtime.driver.mailbox import Closed
 from airflow_logio.runtime.driver.side_by_side import SideBySide
-from airflow_logio.runtime.driver.spark_errors import shortened, store_fault
+from airflow_logio.runtime.driver.spark_errors import shortened, shuffle_lost, store_fault
 from airflow_logio.runtime.driver.spark_session import jobs_for
 from airflow_logio.runtime.payloads import EpochPayloads
 from airflow_logio.runtime.payloads.dataset import Dataset
@@ -68,7 +68,9 @@ PROBE = "probe of the payload store"
 TURN_SECONDS = 0.25
 """Between two looks at whether the epoch still lasts, while the function of another event is called."""
 RETRY_SECONDS = 1.0
-"""Between two attempts of a job while the payload store is unavailable."""
+"""Between two attempts of a job while the payload store is unavailable, or when executors were lost."""
+LEAST_ATTEMPTS = 3
+"""What fails after a long time has used up the time for replays. It still gets this many attempts."""
 
 
 class Evaluation:
@@ -97,6 +99,8 @@ class Evaluation:
         self._stopping = threading.Event()
         self._has_evaluated = False
         self._unavailable_since: float | None = None
+        self._in_vain = 0
+        """Evaluations since then."""
 
     # --- called by the threads that bring events ----------------------------------------------------------------------
 
@@ -245,7 +249,8 @@ class Evaluation:
             return self._beside.setdefault(name, SideBySide(name))
 
     def _at_once(self) -> int:
-        """How many events are evaluated side by side. One while the payload store is unavailable: each of them would fail."""
+        """How many events are evaluated side by side. One while the payload store is unavailable, or executors are lost: each
+        of them would fail."""
         if self._unavailable_since is not None or not self._settings.sessions.is_ready():
             return 1
         try:
@@ -263,7 +268,7 @@ class Evaluation:
         except OperatorFailed as error:
             error.is_first = not self._has_evaluated
             raise
-        self._has_evaluated, self._unavailable_since = True, None
+        self._has_evaluated, self._unavailable_since, self._in_vain = True, None, 0
         return made
 
     def _followed(self, chain: Generator[Step, Any, Evaluated], at: FailurePoint) -> Evaluated:
@@ -319,7 +324,7 @@ class Evaluation:
         except Closed:  # while it waited for its turn: nobody's failure
             raise
         except Exception as error:
-            if isinstance(error, LogioError) and not isinstance(error, OperatorFailed):
+            if (isinstance(error, LogioError) and not isinstance(error, OperatorFailed)) or shuffle_lost(error):
                 raise
             self._fail(error, f"operator {receiver.operator!r}", at)
 
@@ -400,18 +405,25 @@ class Evaluation:
                 raise SparkLost(f"Spark ended while it evaluated {where or at.operator}: {shortened(error)}") from error
             if fault := store_fault(error):
                 raise LogUnavailable(f"{self._payloads}: {fault}, told by a task of Spark") from error
+            if shuffle_lost(error):
+                raise LogUnavailable(
+                    f"Spark has lost executors while it evaluated {where or at.operator}, and with them what tasks had "
+                    f"shuffled: {shortened(error)}"
+                ) from error
             self._fail(error, where, at)
 
     def _unavailable(self, error: LogUnavailable) -> NoReturn:
-        """The payload store is unavailable, which only these threads notice: said, and for `replay_seconds` only."""
+        """The payload store is unavailable, or executors are lost with what others need, which only these threads notice:
+        said, and for `replay_seconds` only."""
         self._unavailable_since = self._unavailable_since or time.monotonic()
+        self._in_vain += 1
         waited, limit = time.monotonic() - self._unavailable_since, self._settings.connections.replay_seconds
-        if waited < limit:
+        if waited < limit or self._in_vain < LEAST_ATTEMPTS:
             log.warning("%s; evaluated again", error)
             raise error
         raise ExternalUnavailable(
-            f"{error}. That has lasted for {waited:.0f} s. What is to be done stays in the log: when there is room, or the "
-            "store is back, `logio retry` resumes it"
+            f"{error}. That has lasted for {waited:.0f} s, {self._in_vain} attempts. What is to be done stays in the log: "
+            "when there is room, the store is back, or executors stay, `logio retry` resumes it"
         ) from error
 
     def _fail(self, error: Exception, where: str, at: FailurePoint) -> NoReturn:

@@ -6,6 +6,7 @@ Set. The job's result is split per Input Set; the log sees the same protocol as 
 
 from __future__ import annotations
 
+import itertools
 import logging
 import threading
 import time
@@ -20,14 +21,18 @@ from airflow_logio.authored_frames import authored_frames
 from airflow_logio.crash import CrashPoint, crash_here
 from airflow_logio.dataflow.function_operators import FrameWindowOperator, keys_of
 from airflow_logio.dataflow.operators import BatchGenerator, InputSet
-from airflow_logio.errors import FailurePoint, LogioError, OperatorFailed, SparkLost
+from airflow_logio.errors import ExternalUnavailable, FailurePoint, LogioError, OperatorFailed, SparkLost
 from airflow_logio.protocol.logic import Emit, Output, Read
 from airflow_logio.runtime.datasets.dataset_jobs import frame_of_table, lookup
 from airflow_logio.runtime.driver.mailbox import Closed
+from airflow_logio.runtime.driver.spark_errors import shortened, shuffle_lost
 from airflow_logio.runtime.driver.spark_session import SparkSessions, partitions_for
 from airflow_logio.runtime.systems.connections import Connections, describe_read, number_of
 
 log = logging.getLogger(__name__)
+
+MOST_ATTEMPTS = 3
+"""Of a job that has lost what tasks had shuffled. Spark itself gives one up after so many, where it may try again."""
 
 Op = TypeVar("Op", bound=BatchGenerator | FrameWindowOperator)
 
@@ -113,7 +118,7 @@ class JobRunner(ABC, Generic[Op]):
     def _isolating(self, sets: Sequence[InputSet]) -> Iterator[Generated]:
         """Run the job. Where it fails, halve it until the Input Set to blame is alone: that one is named, or set aside."""
         try:
-            yield self._generate(sets)
+            yield self._generate_again(sets)
         except Closed:
             raise
         except Exception as error:
@@ -146,6 +151,23 @@ class JobRunner(ABC, Generic[Op]):
         if getattr(self._operator, "on_error", "fail") != "quarantine":
             raise failure from error
         return Generated(self._name, [], [], [(inset_id, str(failure))])
+
+    def _generate_again(self, sets: Sequence[InputSet]) -> Generated:
+        """As `_generate`, and again where executors were lost with what tasks had shuffled: no Input Set is to blame."""
+        for attempt in itertools.count(1):
+            try:
+                return self._generate(sets)
+            except Exception as error:
+                if not shuffle_lost(error) or self._stopping.is_set():
+                    raise
+                said = f"operator {self._name!r}: Spark has lost executors, and with them what tasks had shuffled"
+                if attempt == MOST_ATTEMPTS:
+                    raise ExternalUnavailable(
+                        f"{said}, {attempt} times: {shortened(error)}. The Input Sets stay in the log: when executors stay, "
+                        "`logio retry` resumes it"
+                    ) from error
+                log.warning("%s; its job runs again: %s", said, shortened(error))
+        raise AssertionError("the last attempt returns or raises")
 
     def _generate(self, sets: Sequence[InputSet]) -> Generated:
         started = time.monotonic()

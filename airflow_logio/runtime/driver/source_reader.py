@@ -33,7 +33,7 @@ from airflow_logio.protocol.commit_queue import DiscardOrder, ForgetOrder, ReadO
 from airflow_logio.protocol.values import FIRST_EVENT_ID
 from airflow_logio.runtime.datasets.evaluated import Evaluated
 from airflow_logio.runtime.datasets.spark_effects import store_nothing, stored_events
-from airflow_logio.runtime.driver.evaluation import Evaluation
+from airflow_logio.runtime.driver.evaluation import LEAST_ATTEMPTS, Evaluation
 from airflow_logio.runtime.driver.mailbox import Closed, Mailbox
 from airflow_logio.runtime.driver.read_results import (
     Discarded,
@@ -59,8 +59,6 @@ PLAN = "plan"
 POLL_SECONDS = 0.25
 RANGE_POLL_SECONDS = 1.0
 """A source without a new range is asked again so often."""
-LEAST_ATTEMPTS = 3
-"""A read that fails after a long time has used up the time for replays. It still gets this many attempts."""
 
 
 class _Cut(Exception):

@@ -45,9 +45,30 @@ _OF_EXECUTORS = re.compile(
 """What Spark says of a job whose executors, or connections, were lost; or that somebody has cancelled."""
 
 
+_OF_SHUFFLES = re.compile(
+    r"indeterminate output was failed and retried|indeterminate results from old attempt"
+    r"|[Cc]annot rollback|[Rr]ollback failed"
+    r"|has (?:failed|exceeded|been resubmitted for) the maximum allowable (?:number of times|total stage attempts)"
+)
+"""What Spark's scheduler says of a job when executors were lost with what tasks had shuffled: others have read some of it,
+and it came out differently when it was made again; or it was lost again each time."""
+
+
+def shuffle_lost(error: BaseException) -> str | None:
+    """What Spark could not make again, after it had lost an executor, as it was; None if a job has failed for another reason.
+
+    No operator is to blame, and Spark does not try again: who has asked for the job has to.
+    """
+    text = str(error)
+    found = _OF_SHUFFLES.search(text) if "Job aborted" in text else None
+    return None if found is None else found[0]
+
+
 def lost_on_the_way(error: BaseException) -> str | None:
-    """What a job has lost that is there again later: executors, their processes or connections; None if it has failed for
-    another reason. In Spark's words, because it has nothing else."""
+    """What a job has lost that is there again later: executors, their processes or connections, or what was shuffled; None if
+    it has failed for another reason. In Spark's words, because it has nothing else."""
+    if lost := shuffle_lost(error):
+        return lost
     found = _OF_EXECUTORS.search(str(error))
     return None if found is None else found[0].strip()
 

@@ -64,6 +64,11 @@ FRAMES_CONF: Mapping[str, str] = {
     "spark.sql.adaptive.enabled": "true",
     # Jobs of several events run side by side, and beside those of windows and writers (ADR-92).
     "spark.scheduler.mode": "FAIR",
+    # An event is a job or two, and a run has any number of them: what Spark keeps of each for its UI is to stay small.
+    "spark.sql.ui.retainedExecutions": "100",
+    "spark.ui.retainedJobs": "200",
+    "spark.ui.retainedStages": "200",
+    "spark.ui.retainedTasks": "10000",
 }
 """More defaults, of drivers that evaluate chains of DataFrames."""
 

@@ -469,3 +469,38 @@ def test_a_full_disk_is_a_store_that_is_unavailable(tmp_path: Path, sessions: Sp
                 small.make_room()
         assert not list(small.path.rglob("*.parquet"))
         sessions.get()._jvm.System.gc()  # Spark leaves files open that it could not write
+
+
+class Unlucky:
+    """A function whose jobs fail so often as if a worker was lost with what others had shuffled."""
+
+    def __init__(self, times: int) -> None:
+        self.left = times
+        self.calls = 0
+
+    def __call__(self, orders: Any) -> Any:
+        self.calls += 1
+        self.left -= 1
+        if self.left < 0:
+            return orders
+        said = "Job aborted due to stage failure: A shuffle map stage with indeterminate output was failed and retried."
+        return orders.selectExpr(f"IF(id >= 0, raise_error('{said}'), id) AS id")
+
+
+def test_an_event_whose_shuffle_was_lost_is_evaluated_again_and_nobody_is_to_blame(work: Work) -> None:
+    unlucky = Unlucky(2)
+    work.pipeline.operator("unlucky", stateless(mode="dataframe")(unlucky.__call__), work.raw)
+    work.pipeline.writer("save", DatasetWriter("lake", "out"), "unlucky.out")
+    assert work.run("unlucky", "save")
+    assert sorted(row["id"] for row in work.published("out")) == list(range(300))
+    assert unlucky.calls == 2 + 3
+
+
+def test_where_shuffles_are_lost_again_and_again_a_person_is_asked_after_some_attempts(work: Work) -> None:
+    unlucky = Unlucky(100)
+    work.pipeline.operator("unlucky", stateless(mode="dataframe")(unlucky.__call__), work.raw)
+    work.pipeline.writer("save", DatasetWriter("lake", "out"), "unlucky.out")
+    with pytest.raises(ExternalUnavailable, match=r"Spark has lost executors while it evaluated raw"):
+        work.run("unlucky", "save")
+    assert unlucky.calls >= 3
+    assert work.published("out") == []

@@ -7,7 +7,7 @@ import os
 
 import pytest
 
-from airflow_logio.runtime.driver.spark_errors import lost_on_the_way, store_fault
+from airflow_logio.runtime.driver.spark_errors import lost_on_the_way, shuffle_lost, store_fault
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO, errno.ESTALE, errno.EROFS, errno.EDQUOT])
@@ -55,3 +55,35 @@ def test_other_failures_are_not(text: str) -> None:
 )
 def test_what_is_lost_on_the_way_is_told_from_what_would_fail_again(text: str, lost: str | None) -> None:
     assert lost_on_the_way(Exception(text)) == lost
+
+
+@pytest.mark.parametrize(
+    ("text", "lost"),
+    [
+        (
+            "Job aborted due to stage failure: A shuffle map stage with indeterminate output was failed and retried. "
+            "However, Spark cannot rollback the ResultStage 4 to re-process the input data, and has to fail this job.",
+            "indeterminate output was failed and retried",
+        ),
+        (
+            "Job aborted due to stage failure: cannot rollback a running result stage, please re-run the query to ensure "
+            "data correctness",
+            "cannot rollback",
+        ),
+        (
+            "Job aborted due to stage failure: ShuffleMapStage 20 (toArrow at dataset_jobs.py:118) has failed the maximum "
+            "allowable number of times: 4. Most recent failure reason:\norg.apache.spark.shuffle.FetchFailedException",
+            "has failed the maximum allowable number of times",
+        ),
+        (
+            "Job aborted due to stage failure: Task 0 in stage 1.0 failed 4 times, most recent failure: ExecutorLostFailure "
+            "(executor 1 exited caused by one of the running tasks)",
+            None,
+        ),
+        ("ValueError: cannot rollback the order", None),
+    ],
+)
+def test_a_lost_shuffle_is_told_from_a_task_that_takes_its_executor_along(text: str, lost: str | None) -> None:
+    error = Exception(f"An error occurred while calling o179.getResult.\n: org.apache.spark.SparkException: {text}")
+    assert shuffle_lost(error) == lost
+    assert lost_on_the_way(error) == (lost or ("ExecutorLostFailure" if "ExecutorLost" in text else None))

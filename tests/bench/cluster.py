@@ -1,0 +1,274 @@
+"""Chains of DataFrames on a standalone master with two workers: the driver's memory, what reaches it, and busy executors.
+
+The driver has a heap of 512 MB. All processes are on this machine, which has fewer cores than the cluster: executors are kept
+busy by tasks that wait.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import duckdb
+import psutil
+
+from airflow_logio.runtime.figures.run_summary import Outcome
+from airflow_logio.runtime.launch import bundle
+from airflow_logio.runtime.launch.launcher import LaunchContext, LocalProcessLauncher
+from airflow_logio.runtime.launch.start_run import run_spec
+from airflow_logio.runtime.supervision.local_run import LocalRun
+from airflow_logio.store import open_store
+from tests.bench.databases import Databases
+from tests.bench.figure import Figure
+from tests.bench.pipelines.on_a_cluster import PARTS, ROWS, WAIT_SECONDS
+from tests.bench.throughput import WrongResult
+from tests.support.spark_cluster import Cluster, spark_cluster
+from tests.support.waiting import eventually
+
+PIPELINES = Path(__file__).parent / "pipelines" / "on_a_cluster.py"
+HEAP = "512m"
+FIRST = 100
+"""Events after which memory is looked at for the first time."""
+LOOKS = 6
+COLLECTIONS = 4
+"""In a row: jobs are under way meanwhile, and what they need is not what stays."""
+LOOK_SECONDS = 0.1
+PATIENCE_SECONDS = 900.0
+EVENTS_PER_EXECUTOR = 5
+KINDS = {2: ("by_two",), 8: ("by_eight", "by_default")}
+"""Executors → pipelines whose events wait."""
+MB = 2**20
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """One that has ended, as the event log has it."""
+
+    began: float
+    ended: float
+    """Seconds."""
+    result_bytes: int
+    """What the driver got of it: the lines of its files, and what Spark says of every task."""
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """Of a driver, when so many events were published."""
+
+    events: int
+    heap: float
+    """Bytes in use after a collection, the least of `COLLECTIONS`."""
+    rss: float
+    """Bytes of the driver's Python."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterRun:
+    """A run of one group on the cluster; `lake` is where it publishes, `events` where Spark logs."""
+
+    context: LaunchContext
+    lake: Path
+    spark_log: Path
+
+    def published(self) -> int:
+        """Write actions that are in the lake, as the log knows."""
+        rows = self.context.store.progress(self.context.run.run_id)
+        return sum(row.events for row in rows if row.port.operator == "save" and row.direction == "write")
+
+    def python(self) -> psutil.Process:
+        [status] = self.context.store.groups(self.context.run.run_id)
+        assert status.identity is not None and status.identity.pid, "there is no driver on record"
+        return psutil.Process(status.identity.pid)
+
+    def memory(self) -> Memory:
+        python = self.python()
+        jvm, jcmd = python.ppid(), Path(os.environ["JAVA_HOME"]) / "bin" / "jcmd"
+
+        def asked(question: str) -> str:
+            return subprocess.run([jcmd, str(jvm), question], check=True, capture_output=True, text=True).stdout
+
+        def used() -> int:
+            asked("GC.run")
+            found = re.findall(r"(?:generation|heap) +total \d+K, used (\d+)K", asked("GC.heap_info"))
+            if not found:
+                raise WrongResult("jcmd does not say how much of the heap is in use")
+            return sum(map(int, found)) * 1024
+
+        heap = min(used() for _ in range(COLLECTIONS))
+        return Memory(self.published(), heap, python.memory_info().rss)
+
+    def tasks(self, at_least: float = 0.0) -> list[Task]:
+        """Those that lasted so many seconds, when the driver has ended."""
+        [log] = [path for path in self.spark_log.rglob("*") if path.is_file() and path.name.startswith("app-")]
+        found = []
+        with log.open() as lines:
+            for line in lines:
+                if '"SparkListenerTaskEnd"' not in line:
+                    continue
+                info, metrics = json.loads(line)["Task Info"], json.loads(line)["Task Metrics"]
+                task = Task(info["Launch Time"] / 1e3, info["Finish Time"] / 1e3, metrics["Result Size"])
+                if task.ended - task.began >= at_least:
+                    found.append(task)
+        return found
+
+    def check(self, records_per_event: int) -> None:
+        """Raises `WrongResult` unless the events that are published are whole, and there once."""
+        query = f"SELECT count(*), count(DISTINCT id), count(DISTINCT token) FROM '{self.lake}/**/*.parquet'"
+        with duckdb.connect() as database:
+            found = database.execute(query).fetchall()
+        receipts = len(list(self.lake.rglob("_logio/*.json")))
+        if found != [(receipts * records_per_event,) * 3]:
+            raise WrongResult(f"{receipts} events of {records_per_event} records are published, and {found} are there")
+
+
+def measure(databases: Databases, events: int, seconds: float) -> Iterator[Figure]:
+    """As many small events as are done in so many seconds, at most `events`. Raises `WrongResult`."""
+    with tempfile.TemporaryDirectory(prefix="logio-bench-") as name:
+        folder = Path(name)
+        with spark_cluster(folder, cores=4, memory="4g") as cluster:
+            cluster.wait_for_workers()
+            yield from _memory(databases, cluster, folder / "small", events, seconds)
+            for executors, kinds in KINDS.items():
+                for kind in kinds:
+                    yield from _utilization(databases, cluster, folder / f"{kind}-{executors}", kind, executors)
+
+
+# --- memory -----------------------------------------------------------------------------------------------------------
+
+
+def _memory(databases: Databases, cluster: Cluster, folder: Path, events: int, seconds: float) -> Iterator[Figure]:
+    looks: list[Memory] = []
+
+    def followed(run: ClusterRun) -> None:
+        _reached(run, FIRST)
+        looks.append(run.memory())
+        began = time.monotonic()
+        for look in range(1, LOOKS):
+            ends_at = began + look * seconds / (LOOKS - 1)
+            _reached(run, events, until=ends_at)
+            looks.append(run.memory())
+            if looks[-1].events >= events:
+                break
+
+    run = _followed(databases, cluster, folder, "small", 2, events, followed)
+    run.check(ROWS // 2)
+    counts = [one.events for one in looks]
+    of = f"{counts[0]:,} to {counts[-1]:,} events, heap {HEAP}"
+    for what, bytes_ in (
+        ("heap after collection", [one.heap for one in looks]),
+        ("RSS of Python", [one.rss for one in looks]),
+    ):
+        listed = ", ".join(f"{size / MB:.1f} MB at {count:,}" for size, count in zip(bytes_, counts, strict=True))
+        yield Figure(databases.name, f"driver: {what}", bytes_[-1] / bytes_[0], "x", "0.9 to 1.1", f"{of}: {listed}")
+    sizes = [task.result_bytes for task in run.tasks()]
+    details = f"medians of {len(sizes):,} tasks, with what Spark says of every task"
+    yield Figure(databases.name, "reaches the driver: a task with one file", median(sizes), "bytes", "1024", details)
+
+
+def _reached(run: ClusterRun, events: int, until: float | None = None) -> None:
+    """So many events are published, or the time has come."""
+
+    def is_so() -> bool:
+        return run.published() >= events or (until is not None and time.monotonic() > until)
+
+    eventually(is_so, what=f"{events} events are published", timeout=PATIENCE_SECONDS, every=LOOK_SECONDS)
+
+
+# --- utilization ------------------------------------------------------------------------------------------------------
+
+
+def _utilization(databases: Databases, cluster: Cluster, folder: Path, kind: str, executors: int) -> Iterator[Figure]:
+    events = executors * EVENTS_PER_EXECUTOR
+    run = _followed(databases, cluster, folder, kind, executors, events, lambda run: _reached(run, events))
+    run.check(ROWS)
+    tasks = run.tasks(at_least=WAIT_SECONDS)
+    took = max(task.ended for task in tasks) - min(task.began for task in tasks)
+    busy = sum(task.ended - task.began for task in tasks) / (executors * took)
+    details = f"{kind}: {events} events of one task of {WAIT_SECONDS:g} s, {took:.1f} s from first to last task"
+    yield Figure(databases.name, f"{executors} executors: busy", busy, "of 1", "none", details)
+    if kind == "by_two":
+        size = median(task.result_bytes for task in tasks) / PARTS
+        details = f"median of {len(tasks)} tasks of {PARTS} files each, with what Spark says of every task"
+        yield Figure(databases.name, "reaches the driver: a file of many", size, "bytes", "1024", details)
+
+
+# --- runs -------------------------------------------------------------------------------------------------------------
+
+
+def _followed(
+    databases: Databases,
+    cluster: Cluster,
+    folder: Path,
+    attr: str,
+    executors: int,
+    events: int,
+    follow: Callable[[ClusterRun], None],
+) -> ClusterRun:
+    """A run that was followed, then ended, whether it has finished or not."""
+    folder.mkdir()
+    with _run(databases, cluster, folder, attr, executors, events) as run:
+        local, outcomes = LocalRun(run.context), list[Any]()
+        thread = threading.Thread(target=lambda: outcomes.append(local.run().outcome), name="supervisor")
+        thread.start()
+        try:
+            follow(run)
+        finally:
+            local.halt()
+            thread.join()
+        if outcomes not in ([Outcome.FINISHED], [Outcome.HALTED]):
+            raise WrongResult(f"the run of {attr} is {outcomes}")
+        return run
+
+
+@contextmanager
+def _run(
+    databases: Databases, cluster: Cluster, folder: Path, attr: str, executors: int, events: int
+) -> Iterator[ClusterRun]:
+    log_url, _ = databases.fresh(folder)
+    lake, payloads, spark_log = (folder / name for name in ("lake", "payloads", "spark"))
+    for made in (lake, spark_log):
+        made.mkdir()
+    ref = bundle.parse_ref(f"{PIPELINES}:{attr}")
+    pipeline = bundle.load(ref)
+    store = open_store(log_url, application="logio bench")
+    conf = {
+        "spark.eventLog.enabled": "true",
+        "spark.eventLog.dir": spark_log.as_uri(),
+        "spark.eventLog.compress": "false",
+        "spark.eventLog.rolling.enabled": "false",
+    }
+    try:
+        spec = run_spec(
+            pipeline,
+            ref,
+            dag_id="bench",
+            dag_run_id=attr,
+            params={"events": events},
+            connections={"lake": "lake"},
+            payloads=str(payloads),
+        )
+        context = LaunchContext(
+            store=store,
+            log_url=log_url,
+            run=store.start_run(spec),
+            pipeline=pipeline,
+            ref=ref,
+            connections={"lake": str(lake)},
+            launcher=LocalProcessLauncher(folder / "drivers"),
+            settings=cluster.settings(conf, total_executor_cores=executors, driver_memory=HEAP),
+            payloads=str(payloads),
+        )
+        yield ClusterRun(context, lake, spark_log)
+    finally:
+        store.dispose()
