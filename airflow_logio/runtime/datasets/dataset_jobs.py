@@ -40,7 +40,9 @@ _READ_OPTIONS = {
     "parquet.page.verify-checksum.enabled": "true",
 }
 """Whatever the session says: a file that is not there is an error, not an empty one; a date is the one that was written."""
-_NO_PARQUET = re.compile(r'"(?:type|elementType|keyType|valueType)":"(void|[^"]*interval[^"]*|time(?:\(\d\))?)"')
+_NO_PARQUET = re.compile(
+    r'"(?:type|elementType|keyType|valueType)":"(void|[^"]*interval[^"]*|time(?:\(\d\))?|geo(?:metry|graphy)[^"]*)"'
+)
 """Types whose values would not come back."""
 
 
@@ -58,13 +60,11 @@ def materialized(
     that cannot be written.
     """
     check_columns(frame, partition_by)
-    if partition_by:
-        kept = frame.drop(*partition_by)
-        files = in_order(written_files(payloads, purpose, frame, partition_by, mode=mode))
-    else:
-        kept = frame
-        files = in_order(spark_files.written(payloads, purpose, frame, mode))
-    dataset = payloads.put(where, purpose, Manifest(schema_of(kept), arrow_schema_of(kept), files))
+    kept = frame.drop(*partition_by) if partition_by else frame
+    files = None if partition_by else spark_files.written(payloads, purpose, frame, mode)
+    if files is None:
+        files = written_files(payloads, purpose, frame, partition_by, mode=mode)
+    dataset = payloads.put(where, purpose, Manifest(schema_of(kept), arrow_schema_of(kept), in_order(files)))
     crash_here(CrashPoint.AFTER_MANIFEST)
     return dataset
 

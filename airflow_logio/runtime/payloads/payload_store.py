@@ -289,6 +289,9 @@ class EpochPayloads:
         """Stop waiting for the store."""
         self._stopping.set()
 
+    def is_stopped(self) -> bool:
+        return self._stopping.is_set()
+
     def store(self, purpose: str, body: bytes, *, suffix: str = "") -> Reference:
         """Write a body; durable when this returns. Raises `LogUnavailable` when patience ends."""
 

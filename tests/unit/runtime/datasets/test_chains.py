@@ -126,11 +126,48 @@ def test_what_a_job_has_written_is_what_the_driver_sees_or_is_written_again(spar
     assert {path.stat().st_mode & 0o777 for path in folder.iterdir()} == {0o666 & ~mask}
     assert folder.stat().st_mode & 0o777 == 0o700, "nobody else gets in"
 
+    again = spark_files.seal(spark, epoch, str(folder.relative_to(epoch.root)), 750, task_files.AS_PUBLISHED)
+    assert sorted(again, key=str) == sorted(files, key=str), "as a task does that runs twice"
     next(folder.iterdir()).unlink()
     with pytest.raises(
         LogUnavailable, match=r"have written 750 records into .*/d/1\.1, and the driver sees 2 files with 500"
     ):
         spark_files.seal(spark, epoch, str(folder.relative_to(epoch.root)), 750, task_files.OWNER_ONLY)
+
+
+def test_files_are_the_same_whatever_a_function_does_to_a_session(
+    spark: Any, epoch: EpochPayloads, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One of its own, one that another event's function changes while Spark begins, and listeners that say nothing."""
+    query = "SELECT DATE '1500-01-01' AS day, TIMESTAMP '2024-01-01 00:00:00' AS at, 1 AS id"
+    old = {
+        "spark.sql.parquet.datetimeRebaseModeInWrite": "LEGACY",
+        "spark.sql.parquet.outputTimestampType": "INT96",
+        "spark.sql.variant.writeShredding.enabled": "true",
+    }
+    own = spark.newSession()
+    for name, value in old.items():
+        own.conf.set(name, value)
+    found = dataset_jobs.materialized(epoch, "event 1", "d/1", own.sql(query)).table.to_pylist()
+    assert [row["day"] for row in found] == [dt.date(1500, 1, 1)]
+    variants = own.sql("""SELECT parse_json('{"a": ' || id || ', "b": "x"}') AS v FROM range(100)""")
+    made = dataset_jobs.materialized(epoch, "event 2", "d/2", variants)
+    assert {field.name for field in made.table.schema.field("v").type} == {"value", "metadata"}
+    assert made.table.column("v").combine_chunks().field("value").null_count == 0
+
+    with monkeypatch.context() as patch:
+        patch.setattr(spark_files, "WRITER_SAFETY", old)
+        for columns in ("day", "at"):
+            with pytest.raises(
+                LogUnavailable, match=r"d/3\.. in the payload store .* has dates or times of an old form"
+            ):
+                spark_files.written(epoch, "d/3", spark.sql(query).select(columns), task_files.OWNER_ONLY)
+    for name in old:
+        spark.conf.unset(name)
+
+    monkeypatch.setattr(spark_files, "_COUNT_SECONDS", 0.0)
+    assert dataset_jobs.materialized(epoch, "event 4", "d/4", spark.range(5)).num_rows == 5
+    assert "listeners are slow" in caplog.text
 
 
 def test_a_damaged_page_fails_the_job_that_reads_it(spark: Any, epoch: EpochPayloads) -> None:
