@@ -157,9 +157,11 @@ def test_a_task_runs_twice_a_worker_is_killed_and_a_zombie_writes_on(
         use(run, cluster, executors=1)
         zombie = a_zombie_writes_on(run, gates, stopped)
         run.finish(timeout=240)
-        eventually(lambda: files_of(written / "1"), what="executors of the zombie write on", timeout=60)
+        gates.open(ZOMBIE)  # the successor has swept for the last time
+        eventually(lambda: files_of(written / "1"), what="executors of the zombie write on", timeout=120)
         assert_exact(orders, published)
         wake(zombie)
+        eventually(lambda: not cluster.executors(), what="its executors end", timeout=60, every=0.1)
         assert run.status(GROUP).incarnation == 2
         assert run.store.finish_run(run.run.run_id)
         collected(postgres_url, payloads, tmp_path, monkeypatch)
@@ -205,7 +207,7 @@ def a_zombie_writes_on(run: Running, gates: Gates, stopped: list[psutil.Process]
         stopped.append(process)
         process.send_signal(signal.SIGSTOP)
     run.until(lambda: gates.standing(ZOMBIE, incarnation=2), "executors of the successor write", timeout=240)
-    gates.open(ZOMBIE)
+    gates.open(f"by-2-{ZOMBIE}", *(f"{ZOMBIE}-{number}" for number in range(PARTITIONS - 1)))
     jvm.send_signal(signal.SIGCONT)
     return zombie
 
