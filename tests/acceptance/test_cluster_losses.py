@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
 import sys
 from collections import Counter
@@ -117,8 +118,22 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
         yield found
 
 
+@pytest.fixture
+def stopped() -> Iterator[list[psutil.Process]]:
+    """Processes that a test stops: a test that fails leaves none of them."""
+    processes: list[psutil.Process] = []
+    yield processes
+    for process in processes:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.kill()
+
+
 def test_a_task_runs_twice_a_worker_is_killed_and_a_zombie_writes_on(
-    postgres_url: str, cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    postgres_url: str,
+    cluster: Cluster,
+    stopped: list[psutil.Process],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Each in an event of its own, behind a draw that decides in which task a record is."""
     orders, payloads, published = write_orders(tmp_path / "orders"), tmp_path / "payloads", tmp_path / "lake"
@@ -140,11 +155,13 @@ def test_a_task_runs_twice_a_worker_is_killed_and_a_zombie_writes_on(
         one_is_a_loser(run, gates, written)
         a_worker_is_lost(run, cluster, gates)
         use(run, cluster, executors=1)
-        zombie = a_zombie_writes_on(run, gates)
+        zombie = a_zombie_writes_on(run, gates, stopped)
         run.finish(timeout=240)
-        eventually(lambda: files_of(written / "1"), what="executors of the zombie write on", timeout=60)
+        gates.open(ZOMBIE)  # the successor has swept for the last time
+        eventually(lambda: files_of(written / "1"), what="executors of the zombie write on", timeout=120)
         assert_exact(orders, published)
         wake(zombie)
+        eventually(lambda: not cluster.executors(), what="its executors end", timeout=60, every=0.1)
         assert run.status(GROUP).incarnation == 2
         assert run.store.finish_run(run.run.run_id)
         collected(postgres_url, payloads, tmp_path, monkeypatch)
@@ -180,16 +197,17 @@ def a_worker_is_lost(run: Running, cluster: Cluster, gates: Gates) -> None:
     assert status.incarnation == 1, "the driver has tried again by itself, and nobody is to blame"
 
 
-def a_zombie_writes_on(run: Running, gates: Gates) -> psutil.Process:
+def a_zombie_writes_on(run: Running, gates: Gates, stopped: list[psutil.Process]) -> psutil.Process:
     """Its Python stands still until the end; Spark's part wakes up when the successor is in the middle of the same event."""
     run.until(lambda: len(gates.standing(ZOMBIE)) > 1, "executors write", timeout=60)
     zombie = run.process(GROUP)
     jvm = zombie.parent()
     assert jvm is not None
     for process in (zombie, jvm):
+        stopped.append(process)
         process.send_signal(signal.SIGSTOP)
     run.until(lambda: gates.standing(ZOMBIE, incarnation=2), "executors of the successor write", timeout=240)
-    gates.open(ZOMBIE)
+    gates.open(f"by-2-{ZOMBIE}", *(f"{ZOMBIE}-{number}" for number in range(PARTITIONS - 1)))
     jvm.send_signal(signal.SIGCONT)
     return zombie
 

@@ -47,7 +47,8 @@ def tokens(gates: str, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordB
 
 
 def held(gates: str, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Stands still in the middle until a gate is open: ``<file>``, ``<file>-<partition>`` or with the attempt.
+    """Stands still in the middle until a gate is open: ``<file>``, ``<file>-<partition>``, that with the attempt, or
+    ``by-<incarnation>-<file>``.
 
     Says in a file of its own that it stands, with the incarnation of the driver that wants the task.
     """
@@ -63,7 +64,8 @@ def held(gates: str, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBat
             continue
         file = batch.column("file")[0].as_py()
         Path(gates, f"stands-{incarnation}-{file}-{partition}-{attempt}-{os.getpid()}").touch()
-        names = (f"{file}", f"{file}-{partition}", f"{file}-{partition}-{attempt}")
+        of_task = f"{file}-{partition}"
+        names = (f"{file}", of_task, f"{of_task}-{attempt}", f"by-{incarnation}-{file}")
         ends_at = time.monotonic() + PATIENCE_SECONDS
         while not any(Path(gates, name).exists() for name in names):
             if time.monotonic() > ends_at:
