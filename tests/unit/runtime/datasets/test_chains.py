@@ -118,6 +118,7 @@ def test_what_a_job_has_written_is_what_the_driver_sees_or_is_written_again(spar
     """As where a shared folder shows the driver an older view of itself."""
     rows = spark.range(0, 1_000, 1, 4).where("id < 250 OR id >= 500")
     files = spark_files.written(epoch, "d/1", rows, task_files.AS_PUBLISHED)
+    assert files is not None, "Spark has said how many records there are"
     assert sorted(file.records for file in files) == [250, 250, 250], "a task without records leaves no file"
     folder = Path(epoch.root) / Path(files[0].path).parent
     assert {path.name for path in folder.iterdir()} == {Path(file.path).name for file in files}

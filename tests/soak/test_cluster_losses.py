@@ -25,7 +25,7 @@ from tests.support.running import ArmedSparkLauncher, Running, has_ended, runnin
 from tests.support.spark_cluster import Cluster, spark_cluster
 from tests.support.waiting import eventually
 
-pytestmark = [pytest.mark.acceptance, pytest.mark.spark, pytest.mark.postgres, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.spark, pytest.mark.postgres, pytest.mark.timeout(600)]
 
 ORDERS = bundle.parse_ref(f"{Path(__file__).parents[1] / 'support' / 'bundle' / 'cluster_orders.py'}:cluster")
 FILES, ROWS = 3, 28_000
