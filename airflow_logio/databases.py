@@ -91,13 +91,16 @@ def shown(url: URL) -> str:
 # --- sessions ---------------------------------------------------------------------------------------------------------
 
 
-def sqlite_engine(url: URL, *, durable: bool = True) -> Engine:
-    """An SQLite file in WAL mode whose transactions are begun IMMEDIATE, unless option `logio_writes` is False."""
+def sqlite_engine(url: URL, *, durable: bool = True, busy_timeout: float = BUSY_TIMEOUT_SECONDS) -> Engine:
+    """An SQLite file in WAL mode whose transactions are begun IMMEDIATE, unless option `logio_writes` is False.
+
+    A transaction that has to wait for another writer waits for `busy_timeout` seconds.
+    """
     path = Path(str(url.database))
     if not path.parent.is_dir():
         raise ConfigurationError(f"the folder of the SQLite database {path} does not exist; create it first")
     engine = sa.create_engine(
-        url, connect_args={"timeout": BUSY_TIMEOUT_SECONDS, "check_same_thread": False}, hide_parameters=True
+        url, connect_args={"timeout": busy_timeout, "check_same_thread": False}, hide_parameters=True
     )
 
     @sa.event.listens_for(engine, "connect")
@@ -116,6 +119,11 @@ def sqlite_engine(url: URL, *, durable: bool = True) -> Engine:
         connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
 
     return engine
+
+
+def is_busy(error: BaseException | None) -> bool:
+    """Whether SQLite refused a statement because another process held the lock for too long."""
+    return isinstance(error, sqlite3.Error) and getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_BUSY
 
 
 def _set_wal(cursor: sqlite3.Cursor) -> None:

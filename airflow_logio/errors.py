@@ -44,6 +44,17 @@ class LogUnavailable(LogioError):
     """The log database cannot be reached, or broke the connection; nothing is known to be lost: wait and retry."""
 
 
+class HeartbeatsHeld(LogUnavailable):
+    """Another process holds the file of heartbeats (SQLite): no driver can say that it is alive until it lets go.
+
+    `pid` is that process, None if it cannot be named.
+    """
+
+    def __init__(self, message: str, pid: int | None) -> None:
+        super().__init__(message)
+        self.pid = pid
+
+
 class ExternalUnavailable(LogioError):
     """An external system (warehouse, file system) cannot be reached; the action is replayed with back-off."""
 

@@ -304,9 +304,9 @@ class LogStore(ABC):
     @abstractmethod
     def check_heartbeats(self) -> None:
         """Write where heartbeats are written, and take it back. Raises `LogUnavailable` if that is refused: then no driver
-        can say that it is alive (a full disk).
+        can say that it is alive (a full disk); `HeartbeatsHeld` if a process holds their lock (a driver that is stopped).
 
-        Cheap to call for each of many late drivers: it does nothing if it has succeeded within the last second.
+        Cheap to call for each of many late drivers: within a second of the last attempt, that one's result holds.
         """
 
     @abstractmethod

@@ -11,24 +11,28 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
+from dataclasses import replace
 from pathlib import Path
 
+import psutil
 import pytest
 import sqlalchemy as sa
 
-from airflow_logio.errors import LogUnavailable
+from airflow_logio.errors import HeartbeatsHeld, LogUnavailable
 from airflow_logio.protocol.liveness import BEAT_SECONDS, Lease
 from airflow_logio.protocol.states import GroupState
 from airflow_logio.runtime.driver.heartbeat import Heartbeat
+from airflow_logio.runtime.launch import processes
 from airflow_logio.runtime.supervision.findings import FailureFinder
 from airflow_logio.runtime.supervision.group_watch import GroupWatcher
 from airflow_logio.store.port import LogStore
-from airflow_logio.store.records import GroupRef, Load
+from airflow_logio.store.records import GroupRef, Load, Supervision
 from airflow_logio.store.sql import migrate
+from airflow_logio.store.sql.lock_holder import lock_holder
 from tests.conftest import QUICK
 from tests.store.conftest import OpenStore
 from tests.store.small_disk import small_folder
-from tests.support.logs import Driver, open_sql_store, sent, start_driver
+from tests.support.logs import Driver, open_sql_store, sent, spec, start_driver
 from tests.support.postgres import PostgresServer
 from tests.support.waiting import eventually
 
@@ -255,7 +259,7 @@ def test_on_a_full_disk_nobody_dies_and_it_is_said_why(tmp_path: Path, caplog: p
         url = f"sqlite:///{disk.path}/log.db"
         migrate.upgrade(url)
         store, watching = (open_sql_store(url, patience=QUICK) for _ in range(2))
-        driver = start_driver(store)
+        driver = start_driver(store, run=store.start_run(replace(spec("g"), supervision=Supervision.DAG)))
         # The log's own file still has room for a declaration of death: pages that are written again.
         driver.session.commit([sent(1, b"x" * 300_000)])
         with store.engine.connect().execution_options(isolation_level="AUTOCOMMIT", logio_writes=False) as connection:
@@ -281,3 +285,79 @@ def test_on_a_full_disk_nobody_dies_and_it_is_said_why(tmp_path: Path, caplog: p
         driver.session.commit([sent(2)])
         for opened in (store, watching):
             opened.dispose()
+
+
+HOLDS_THE_LOCK = """
+import os, signal, sqlite3, sys
+sys.stdin.readline()
+connections = [sqlite3.connect(path, isolation_level=None) for path in sys.argv[1:]]
+for connection in connections:
+    connection.execute("BEGIN IMMEDIATE")
+print("holding", flush=True)
+os.kill(os.getpid(), signal.SIGSTOP)
+"""
+
+
+@contextmanager
+def holder_of(*paths: str) -> Iterator[tuple[subprocess.Popen[str], Callable[[], None]]]:
+    """A process, and a function that lets it begin to write to these files and stops it there."""
+    command = [sys.executable, "-c", HOLDS_THE_LOCK, *paths]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as holder:
+
+        def hold() -> None:
+            assert holder.stdin is not None and holder.stdout is not None
+            holder.stdin.write("hold\n")
+            holder.stdin.flush()
+            assert holder.stdout.readline() == "holding\n"
+            eventually(lambda: psutil.Process(holder.pid).status() == psutil.STATUS_STOPPED, what="it is stopped")
+
+        try:
+            yield holder, hold
+        finally:
+            holder.kill()
+
+
+def test_a_driver_stopped_with_the_lock_on_heartbeats_is_ended_and_no_other(sqlite_url: str) -> None:
+    """No other driver can say that it is alive meanwhile. That must neither save the one, nor cost the others their lives."""
+    store, watching = (open_sql_store(sqlite_url, patience=QUICK) for _ in range(2))
+    short = Lease(seconds=2.0)
+    other, run = (
+        store.start_run(replace(spec("g", dag_run=name), lease=short, supervision=Supervision.DAG))
+        for name in ("another", "held")
+    )
+    path = sqlite_url.removeprefix("sqlite:///")
+    driver = start_driver(store, run=other)
+    with holder_of(f"{path}.heartbeat", path) as (holder, hold), beating(driver, store):
+        identity = processes.identity_of(holder.pid)
+        assert identity is not None
+        ref = store.register(store.claim(run.run_id, "g", expected=0, reason="test"), identity)
+        store.heartbeat(ref, 1, ready=True, rss_bytes=0)
+        hold()
+        finder, watcher = FailureFinder(watching), GroupWatcher(watching, other.run_id, "g", short)
+        said = set[str]()
+
+        def is_ended() -> bool:
+            found, seen = finder.look(), watcher.poll()
+            said.update({found.unavailable or "", seen.unavailable or ""})
+            assert not seen.is_dead, seen.cause
+            return [one.run_uid for one in found.failed or ()] == [run.uid]
+
+        eventually(is_ended, what="it is declared dead", timeout=60, every=0.1)
+        assert not psutil.pid_exists(holder.pid)
+        assert any(f"process {holder.pid}" in why and "(it is stopped)" in why for why in said), said
+        beat = store.group(other.run_id, "g").beat
+        eventually(lambda: store.group(other.run_id, "g").beat > beat, what="the other beats again", timeout=10)
+    for opened in (store, watching):
+        opened.dispose()
+
+
+def test_who_is_no_driver_and_holds_the_lock_on_heartbeats_is_named(sqlite_url: str) -> None:
+    store = open_sql_store(sqlite_url, patience=QUICK)
+    path = f"{sqlite_url.removeprefix('sqlite:///')}.heartbeat"
+    assert lock_holder(Path(path)) is None
+    with holder_of(path) as (holder, hold):
+        hold()
+        assert lock_holder(Path(path)) == holder.pid
+        with pytest.raises(HeartbeatsHeld, match=rf"process {holder.pid}, .*kill -CONT {holder.pid}"):
+            store.check_heartbeats()
+    store.dispose()

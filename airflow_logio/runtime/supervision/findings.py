@@ -19,7 +19,7 @@ from airflow_logio.errors import ConfigurationError, LogUnavailable, ProtocolVio
 from airflow_logio.protocol.replicas import SlotsSight, replicated_group
 from airflow_logio.protocol.states import ALIVE, ENDED, RunState
 from airflow_logio.runtime.scaling.requests import in_question, is_due, look_after
-from airflow_logio.runtime.supervision.group_watch import GroupWatcher
+from airflow_logio.runtime.supervision.group_watch import GroupWatcher, Observation
 from airflow_logio.runtime.supervision.killed_task import is_to_be_asked
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records import (
@@ -228,9 +228,12 @@ class FailureFinder:
         due: list[DueScaling] = []
         killed: list[UnexplainedKill] = []
         going_on = 0
+        unavailable: str | None = None
         for sight in sights:
             for status in sight.groups:
-                found = self._judge(sight.run, status, asked_at)
+                observation = self._watcher(sight.run, status.group).judge(status, asked_at)
+                unavailable = unavailable or observation.unavailable
+                found = _failure(sight.run, observation)
                 going_on += status.state not in ENDED
                 if status.killed is not None and status.state not in ENDED and is_to_be_asked(status.killed):
                     killed.append(_kill(sight.run, status.group, status.killed))
@@ -239,6 +242,8 @@ class FailureFinder:
             requests = self._requests(sight, slots)
             going_on += len(requests)
             due += [_due(sight.run, one) for one in requests if self._is_due(sight.run, sight.groups, one)]
+        if unavailable is not None and not (failed or due or killed):
+            return Findings(None, unavailable=unavailable)
         return Findings(tuple(failed), going_on, tuple(due), tuple(killed))
 
     def _is_ours(self, run: Run) -> bool:
@@ -258,30 +263,33 @@ class FailureFinder:
         replicas = run.spec.replicated[request.group].replicas
         return is_due(self._store, request, [status for status in groups if status.group in replicas])
 
-    def _judge(self, run: Run, status: GroupStatus, asked_at: float) -> FailedGroup | None:
-        key = (run.run_id, status.group)
+    def _watcher(self, run: Run, group: str) -> GroupWatcher:
+        key = (run.run_id, group)
         if key not in self._watchers:
             self._watchers[key] = GroupWatcher(
                 self._store,
                 run.run_id,
-                status.group,
+                group,
                 run.spec.lease,
                 end_old_drivers=self._end_old_drivers,
                 clock=self._clock,
             )
-        observation = self._watchers[key].judge(status, asked_at)
-        if not observation.is_dead or observation.status is None:
-            return None
-        dead, named = observation.status, run.spec.key
-        cause = observation.cause or dead.error or "dead"
-        return FailedGroup(
-            run.uid, named.pipeline, named.dag_run_id, dead.group, dead.incarnation, cause, detected_at=dead.since
-        )
+        return self._watchers[key]
 
     def _forget_ended(self, sights: Sequence[RunSight]) -> None:
         known = {(one.run.run_id, status.group) for one in sights for status in one.groups}
         for key in [key for key in self._watchers if key not in known]:
             del self._watchers[key]
+
+
+def _failure(run: Run, observation: Observation) -> FailedGroup | None:
+    if not observation.is_dead or observation.status is None:
+        return None
+    dead, named = observation.status, run.spec.key
+    cause = observation.cause or dead.error or "dead"
+    return FailedGroup(
+        run.uid, named.pipeline, named.dag_run_id, dead.group, dead.incarnation, cause, detected_at=dead.since
+    )
 
 
 def _kill(run: Run, group: str, task: KilledTask) -> UnexplainedKill:

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from airflow_logio.errors import LogUnavailable
+from airflow_logio.errors import HeartbeatsHeld, LogUnavailable
 from airflow_logio.protocol.liveness import BEAT_SECONDS, Lease, LeaseObserver
 from airflow_logio.protocol.states import ALIVE, LAUNCHING, GroupState
 from airflow_logio.runtime.launch import processes
@@ -83,7 +83,10 @@ class GroupWatcher:
             return Observation(status, status.error or "dead")
         if status.state not in ALIVE:
             return Observation(status)
-        cause = self._cause_of_death(status, asked_at)
+        try:
+            cause = self._cause_of_death(status, asked_at)
+        except HeartbeatsHeld as error:  # by another group's driver, perhaps, which its own watcher has to judge
+            return self.not_answered(str(error))
         if cause is None:
             return Observation(status)
         # What was read before the process was seen gone may be old: in between it may have finished, or said why it ends.
@@ -104,7 +107,7 @@ class GroupWatcher:
         stood_still = self._observer.observe(status.incarnation, beat, asked_at)
         if stood_still > _LATE_SECONDS and not launching:
             # Drivers cannot say that they live if the log takes no heartbeats; then nothing is known of any of them.
-            self._store.check_heartbeats()
+            self._check_heartbeats(status)
         if self._observer.is_expired(stood_still, launching=launching):
             what = (
                 f"did not register within {stood_still:.0f} s"
@@ -113,3 +116,11 @@ class GroupWatcher:
             )
             return f"the driver of incarnation {status.incarnation} {what}"
         return None
+
+    def _check_heartbeats(self, status: GroupStatus) -> None:
+        """Raises `LogUnavailable`, unless it is this very driver that keeps the others from writing: it is stopped then."""
+        try:
+            self._store.check_heartbeats()
+        except HeartbeatsHeld as error:
+            if status.identity is None or not processes.is_local(status.identity) or error.pid != status.identity.pid:
+                raise

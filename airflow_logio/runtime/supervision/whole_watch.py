@@ -93,6 +93,8 @@ class WholeWatcher:
         """
         found = {status.group: status for status in statuses}
         seen = {name: watcher.judge(found[name], asked_at) for name, watcher in self._watchers.items()}
+        if any(one.status is None for one in seen.values()):
+            return Sighting()  # what is left does not stand for all
         if self._group not in self._run.spec.replicated or any(one.state not in CONCLUDED for one in seen.values()):
             return Sighting(seen)
         slots = self._store.slots(self._run.run_id, self._group)

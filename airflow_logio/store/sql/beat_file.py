@@ -19,7 +19,9 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import URL, Engine, ExceptionContext
 
-from airflow_logio.databases import sqlite_engine
+from airflow_logio.databases import is_busy, sqlite_engine
+from airflow_logio.errors import HeartbeatsHeld, LogUnavailable
+from airflow_logio.store.sql.lock_holder import described, lock_holder
 from airflow_logio.store.sql.schema import beat_metadata
 
 log = logging.getLogger(__name__)
@@ -28,13 +30,15 @@ _DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 _OTHER_TABLES = ("no such table", "no such column", "has no column named", "Could not decode")
 """What SQLite says where a table, or its description, is not what it was."""
 _INODE = "logio_inode"
+_BUSY_SECONDS = 2.0
+"""Writers of heartbeats hold the lock for milliseconds; a heartbeat that does not get it is soon written again."""
 
 
 def beat_file_engine(url: URL) -> Engine:
     """An engine that never waits for the disk. A damaged file, or one without tables, is one more lost connection: it is
     made anew before the next attempt, and processes that have the old file open notice it when they take a connection.
     """
-    engine = sqlite_engine(url, durable=False)
+    engine = sqlite_engine(url, durable=False, busy_timeout=_BUSY_SECONDS)
     path = Path(str(url.database))
 
     @sa.event.listens_for(engine, "connect")
@@ -53,6 +57,21 @@ def beat_file_engine(url: URL) -> Engine:
             context.is_disconnect = True
 
     return engine
+
+
+def held(path: Path, error: LogUnavailable) -> HeartbeatsHeld | None:
+    """Who holds the lock on the file of heartbeats, if that is why they were refused."""
+    refusal = error.__cause__
+    if not isinstance(refusal, sa.exc.DBAPIError) or not is_busy(refusal.orig):
+        return None
+    pid = lock_holder(path)
+    if pid is None:
+        return HeartbeatsHeld(f"{error}; no driver can say that it is alive until the lock is released", None)
+    return HeartbeatsHeld(
+        f"{described(pid)} holds the lock on {path}, so that no driver can say that it is alive; if that is no driver of "
+        f"LOG.io, let it continue (kill -CONT {pid}) or end it (kill {pid})",
+        pid,
+    )
 
 
 def make_anew(path: Path) -> None:

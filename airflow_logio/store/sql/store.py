@@ -6,13 +6,14 @@ import logging
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import TypeVar
 from weakref import WeakSet
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Engine
 
-from airflow_logio.errors import FailurePoint, Fenced, UnknownRun
+from airflow_logio.errors import FailurePoint, Fenced, LogUnavailable, UnknownRun
 from airflow_logio.protocol.replicas import Placement, Slot, SlotsSight
 from airflow_logio.protocol.states import GroupState, ScalingState
 from airflow_logio.store.code_records import CodeChange, KeptCode
@@ -64,6 +65,7 @@ from airflow_logio.store.sql import (
     type_changes,
     wake,
 )
+from airflow_logio.store.sql.beat_file import held
 from airflow_logio.store.sql.engines import (
     LockTimeout,
     TransactionConflict,
@@ -93,6 +95,7 @@ class SqlLogStore(LogStore):
         self._runs: dict[int, Run] = {}
         self._sessions: WeakSet[SqlGroupSession] = WeakSet()
         self._heartbeats_checked_at = float("-inf")
+        self._heartbeats_refused: LogUnavailable | None = None
 
     @classmethod
     def at(
@@ -288,12 +291,21 @@ class SqlLogStore(LogStore):
         return desired
 
     def check_heartbeats(self) -> None:
-        asked_at = time.monotonic()
-        if asked_at - self._heartbeats_checked_at < CHECK_SECONDS:
-            return
-        with writing(self.beats, durable=False) as connection:
-            beats.check(connection)
-        self._heartbeats_checked_at = asked_at
+        if time.monotonic() - self._heartbeats_checked_at >= CHECK_SECONDS:
+            self._heartbeats_refused = self._refusal_of_heartbeats()
+            self._heartbeats_checked_at = time.monotonic()
+        if self._heartbeats_refused is not None:
+            raise self._heartbeats_refused
+
+    def _refusal_of_heartbeats(self) -> LogUnavailable | None:
+        try:
+            with writing(self.beats, durable=False) as connection:
+                beats.check(connection)
+        except LogUnavailable as error:
+            if self.beats is self.engine:
+                return error
+            return held(Path(str(self.beats.url.database)), error) or error
+        return None
 
     def declare_dead(self, ref: GroupRef, cause: str, *, failed_at: FailurePoint | None = None) -> bool:
         declared = self._end(ref, GroupState.DEAD, cause, failed_at)
