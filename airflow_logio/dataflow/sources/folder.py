@@ -48,6 +48,8 @@ class FolderSource(RangeSource):
         self.files_per_event = check_count("files_per_event", files_per_event)
         self.unbounded = bool(unbounded)
         self._placeholders = placeholders_of(path)
+        self._known: tuple[Any, Any] | None = None
+        """A file as it was written, and its schema."""
 
     def placeholders(self) -> frozenset[str]:
         return self._placeholders
@@ -76,10 +78,17 @@ class FolderSource(RangeSource):
         first, *_ = paths = [os.path.join(folder, name) for name, _ in files]
         wanted = paths[start[FILES] : end[FILES]]
         _check_columns(first, wanted)
-        reader = spark.read.schema(spark.read.parquet(first).schema)
+        reader = spark.read.schema(self._schema(spark, first))
         for name in ("ignoreMissingFiles", "ignoreCorruptFiles", "recursiveFileLookup"):
             reader = reader.option(name, False)
         return reader.parquet(*wanted)
+
+    def _schema(self, spark: Any, path: str) -> Any:
+        """Columns and types of a file as Spark has them, which takes a job of it: for each file once."""
+        known = path, _written(path)
+        if self._known is None or self._known[0] != known:
+            self._known = known, spark.read.parquet(path).schema
+        return self._known[1]
 
     def observed(self, params: Mapping[str, Any], start: Any, end: Any) -> dict[str, tuple[int, int, int]]:
         """Name of each file of the range → when it was last written (ns), bytes, and number of its inode."""

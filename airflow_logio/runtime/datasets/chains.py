@@ -40,6 +40,17 @@ class Materialize:
 
 
 @dataclass(frozen=True, slots=True)
+class Duplicate:
+    """Copy the files of a dataset, which `operator` writes as they are: the answer is the copy, all of it durable."""
+
+    operator: str
+    where: str
+    """What it will be the body of."""
+    purpose: str
+    dataset: Dataset
+
+
+@dataclass(frozen=True, slots=True)
 class Reopen:
     """The answer is the DataFrame of what was materialized: what follows reads the files."""
 
@@ -55,7 +66,7 @@ class CountWindows:
     frame: SparkFrame
 
 
-Step: TypeAlias = Apply | Materialize | Reopen | CountWindows
+Step: TypeAlias = Apply | Materialize | Duplicate | Reopen | CountWindows
 
 
 class Chains:
@@ -86,15 +97,21 @@ class Chains:
             for one in receivers
         )
 
-    def arrived(
-        self, receiver: Port, frame: SparkFrame, number: str, dataset: Dataset | None
-    ) -> Generator[Step, Any, Evaluated]:
-        """What comes of an event from the log. `dataset` has the records, if one does."""
-        if dataset is not None and self.has_windows(receiver):
+    def arrived(self, receiver: Port, given: Dataset | SparkFrame, number: str) -> Generator[Step, Any, Evaluated]:
+        """What comes of an event from the log: of its dataset, or of the DataFrame of a table."""
+        dataset = given if isinstance(given, Dataset) else None
+        if dataset is None:
+            then, writes = yield from self._received(receiver, given, number)
+            return Evaluated(None, self._schema_of(given), then, writes)
+        schema = dataset.manifest.schema
+        if self._is_written_whole(receiver):
+            return Evaluated(dataset, schema, {}, {receiver.operator: (yield self._copy(receiver, number, dataset))})
+        frame = yield Reopen(dataset)
+        if self.has_windows(receiver):
             counted = yield CountWindows(receiver, dataset, frame)
-            return Evaluated(dataset, self._schema_of(frame), windows={receiver: counted})
+            return Evaluated(dataset, schema, windows={receiver: counted})
         then, writes = yield from self._received(receiver, frame, number)
-        return Evaluated(dataset, self._schema_of(frame), then, writes)
+        return Evaluated(dataset, schema, then, writes)
 
     def sent(
         self, sender: Port, frame: SparkFrame, number: str, dataset: Dataset | None = None
@@ -111,6 +128,8 @@ class Chains:
             if self.has_windows(receiver):
                 assert dataset is not None, "a window is a border"
                 windows[receiver] = yield CountWindows(receiver, dataset, frame)
+            elif dataset is not None and self._is_written_whole(receiver):
+                writes[receiver.operator] = yield self._copy(receiver, number, dataset)
             elif self.wants(receiver):
                 further, written = yield from self._received(receiver, frame, number)
                 then |= further
@@ -123,9 +142,8 @@ class Chains:
         """What one receiver makes of a DataFrame: events, or the files of a write action."""
         operator = self._members[receiver.operator]
         if isinstance(operator, DatasetWriter):
-            where = f"the write action of {receiver.operator} for {number}"
-            purpose = f"datasets/{receiver}/{number}"
-            written = yield Materialize(receiver.operator, where, purpose, frame, operator.partition_by)
+            what = _write_action(receiver, number)
+            written = yield Materialize(receiver.operator, *what, frame, operator.partition_by)
             return {}, {receiver.operator: written}
         assert isinstance(operator, FrameOperator)
         made = yield Apply(receiver, frame)
@@ -133,3 +151,17 @@ class Chains:
         for port, output in made.items():
             outputs[port] = yield from self.sent(Port(receiver.operator, port), output, number)
         return {receiver: outputs}, {}
+
+    def _is_written_whole(self, receiver: Port) -> bool:
+        """Whether the files of an event's dataset are those of a write action: nothing is to be made of the records."""
+        operator = self._members[receiver.operator]
+        return isinstance(operator, DatasetWriter) and not operator.partition_by
+
+    @staticmethod
+    def _copy(receiver: Port, number: str, dataset: Dataset) -> Duplicate:
+        return Duplicate(receiver.operator, *_write_action(receiver, number), dataset)
+
+
+def _write_action(receiver: Port, number: str) -> tuple[str, str]:
+    """What is written for an event: where it is the body, and its purpose."""
+    return f"the write action of {receiver.operator} for {number}", f"datasets/{receiver}/{number}"

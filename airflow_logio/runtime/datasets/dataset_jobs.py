@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import threading
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
@@ -40,6 +41,12 @@ _READ_OPTIONS = {
     "parquet.page.verify-checksum.enabled": "true",
 }
 """Whatever the session says: a file that is not there is an error, not an empty one; a date is the one that was written."""
+_ARROW_SETTINGS = ("spark.sql.session.timeZone", "spark.sql.execution.arrow.useLargeVarTypes")
+"""Settings of the session that Arrow's types depend on."""
+_MOST_SCHEMAS = 256
+_arrow_schemas: dict[tuple[str | None, ...], str] = {}
+"""Schema of Spark, and these settings → that of Arrow."""
+_asking = threading.Lock()
 _NO_PARQUET = re.compile(
     r'"(?:type|elementType|keyType|valueType)":"(void|[^"]*interval[^"]*|time(?:\(\d\))?|geo(?:metry|graphy)[^"]*)"'
 )
@@ -291,8 +298,15 @@ def _all_nullable(value: Any) -> Any:
 
 
 def arrow_schema_of(frame: SparkFrame) -> str:
-    """The schema of a DataFrame as Arrow has it, as `schema_text`."""
-    return schema_text(frame.limit(0).toArrow().schema)
+    """The schema of a DataFrame as Arrow has it, as `schema_text`. Only Spark knows it, and takes a job to say so: once."""
+    conf = frame.sparkSession.conf
+    known = schema_of(frame), *(conf.get(name) for name in _ARROW_SETTINGS)
+    with _asking:
+        if known not in _arrow_schemas:
+            if len(_arrow_schemas) >= _MOST_SCHEMAS:
+                _arrow_schemas.clear()
+            _arrow_schemas[known] = schema_text(frame.limit(0).toArrow().schema)
+        return _arrow_schemas[known]
 
 
 def _json(text: str) -> Any:

@@ -16,7 +16,7 @@ from airflow_logio.dataflow.operators import SparkFrame
 from airflow_logio.dataflow.timeline import Grid
 from airflow_logio.dataflow.windows import WINDOW_START, Window
 from airflow_logio.runtime.datasets.dataset_jobs import frame_of_all, frame_of_table
-from airflow_logio.runtime.datasets.frame_windows import number_of, start_of, within
+from airflow_logio.runtime.datasets.frame_windows import key_from, key_of, kind_of, start_of, within
 from airflow_logio.runtime.payloads.dataset import Dataset
 
 
@@ -83,9 +83,15 @@ def _by_window(session: Any, frame: SparkFrame, grid: Grid, numbers: Sequence[in
     if len(numbers) == 1:
         tags = (F.lit(0).cast("long").alias(INSET_ID), start_of(grid, numbers[0]).alias(WINDOW_START))
         return near.select(*tags, *kept)
-    number = _free("window", frame)
-    placed = near.withColumn(number, number_of(near, grid)).join(_places(session, number, numbers), number)
-    return placed.select(INSET_ID, start_of(grid, placed[number]).alias(WINDOW_START), *kept)
+    key = _free("window", frame)
+    number = F.col(key)
+    places = _places(session, key, numbers).select(
+        key_from(number, grid, kind_of(frame, grid.on)).alias(key),
+        INSET_ID,
+        start_of(grid, number).alias(WINDOW_START),
+    )
+    placed = near.withColumn(key, key_of(near, grid)).join(F.broadcast(places), key)
+    return placed.select(INSET_ID, WINDOW_START, *kept)
 
 
 def _by_file(session: Any, frame: SparkFrame, held: Sequence[Sequence[Dataset]], kept: Sequence[str]) -> SparkFrame:
@@ -109,7 +115,7 @@ def _by_file(session: Any, frame: SparkFrame, held: Sequence[Sequence[Dataset]],
         return _one_by_one(session, held, kept)
     name = _free("file", frame)
     named = frame.select("*", frame.metadataColumn("_metadata")["file_name"].alias(name))
-    placed = named.join(_places(session, name, list(places), list(places.values())), name)
+    placed = named.join(F.broadcast(_places(session, name, list(places), list(places.values()))), name)
     return placed.select(INSET_ID, *kept)
 
 
@@ -127,11 +133,9 @@ def _one_by_one(session: Any, held: Sequence[Sequence[Dataset]], kept: Sequence[
 
 
 def _places(session: Any, key: str, values: Sequence[Any], places: Sequence[int] | None = None) -> SparkFrame:
-    """Value → place of the Input Set, for a join in which it is sent to every task."""
-    from pyspark.sql import functions as F
-
+    """Value → place of the Input Set."""
     table = pa.table({key: list(values), INSET_ID: pa.array(places or range(len(values)), pa.int64())})
-    return F.broadcast(session.createDataFrame(table))
+    return session.createDataFrame(table)
 
 
 def _free(name: str, frame: SparkFrame) -> str:

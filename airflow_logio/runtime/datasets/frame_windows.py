@@ -35,6 +35,8 @@ def windows_of(dataset: Dataset, frame: SparkFrame, grid: Grid) -> Mapping[int, 
     told = windows_by_footers(dataset, grid)
     counts = windows_by_job(frame, grid) if told is None else told
     if (found := sum(counts.values())) != dataset.num_rows:
+        if without := frame.where(frame[grid.on].isNull()).count():
+            raise nulls(grid.on, without)
         raise LogInconsistent(
             f"the dataset of {dataset.where} has {found:,} records, its manifest says {dataset.num_rows:,}"
         )
@@ -89,20 +91,22 @@ def _seconds(raw: int, kind: Any) -> int:
 
 
 def windows_by_job(frame: SparkFrame, grid: Grid) -> Mapping[int, int]:
-    """As `windows_of`, by a job."""
+    """As `windows_of`, by a job. Records without a time are not counted."""
     from pyspark.sql import functions as F
 
-    numbers = frame.select(number_of(frame, grid).alias(_TOLD))
-    counted = numbers.groupBy(_TOLD).count()
-    few = counted if grid.most is None else counted.limit(grid.most + 2)  # one may be that of nulls
-    counts = {row[_TOLD]: row["count"] for row in few.toArrow().to_pylist()}
-    if grid.most is not None and len(counts) > grid.most:
-        told = numbers.agg(F.count_distinct(_TOLD), F.min(_TOLD), F.max(_TOLD)).toArrow()
-        windows, first, last = (column[0].as_py() for column in told.columns)
-        _check_few(windows, grid, (first, last))
-    if None in counts:
-        raise nulls(grid.on, counts[None])
-    return counts
+    keys = frame.select(key_of(frame, grid).alias(_TOLD))
+    counted = keys.groupBy(_TOLD).count()
+    few = (counted if grid.most is None else counted.limit(grid.most + 2)).toArrow()
+    numbers = _numbers(few.column(_TOLD), grid)
+    if grid.most is not None and len(numbers) > grid.most:
+        told = keys.agg(F.count_distinct(_TOLD), F.min(_TOLD), F.max(_TOLD)).toArrow()
+        first, last = (_numbers(told.column(place), grid)[0] for place in (1, 2))
+        _check_few(told.column(0)[0].as_py(), grid, (first, last))
+    return {
+        number: count
+        for number, count in zip(numbers, few.column("count").to_pylist(), strict=True)
+        if number is not None
+    }
 
 
 def _check_few(count: int, grid: Grid, numbers: Any) -> None:
@@ -113,25 +117,49 @@ def _check_few(count: int, grid: Grid, numbers: Any) -> None:
 # --- which records ----------------------------------------------------------------------------------------------------
 
 
-def number_of(frame: SparkFrame, grid: Grid) -> Any:
-    """A column: the number of the window of each record; null where it has no time."""
+def key_of(frame: SparkFrame, grid: Grid) -> Any:
+    """A column with the same value for all records of a window, and for no others: of times its start, of the type that they
+    have, of dates its number. Null, or no row at all, where a record has none.
+
+    Nothing in it depends on the zone of the session. It is computed once per record, and wall times are not taken apart.
+    """
+    from pyspark.sql import functions as F
+
+    if kind_of(frame, grid.on) == DATE:
+        return _number_of_day(F.unix_date(frame[grid.on]).cast("long"), grid)
+    begins = f"{grid.origin % grid.seconds} seconds"
+    return F.window(frame[grid.on], f"{grid.seconds} seconds", startTime=begins).getField("start")
+
+
+def key_from(number: Any, grid: Grid, kind: str) -> Any:
+    """As `key_of`, from a column of numbers of windows; `kind` is the type of the times."""
+    from pyspark.sql import functions as F
+
+    if kind == DATE:
+        return number
+    if kind == INSTANT:
+        return start_of(grid, number)
+    since = (_long(number) * _long(grid.seconds) + _long(grid.origin)).cast("decimal(18,6)")
+    return F.expr("TIMESTAMP_NTZ '1970-01-01 00:00:00'") + F.make_dt_interval(secs=since)
+
+
+def _number_of_day(day: Any, grid: Grid) -> Any:
     from pyspark.sql import functions as F
 
     def divided(seconds: Any) -> Any:
         return F.call_function("div", seconds, _long(grid.seconds))  # towards 0, without doubles
 
-    at = _seconds_of(frame[grid.on], kind_of(frame, grid.on)) - _long(grid.origin)
+    at = day * _long(DAY) - _long(grid.origin)
     return F.when(at >= 0, divided(at)).otherwise(divided(at + 1) - 1)
 
 
-def _seconds_of(time: Any, kind: str) -> Any:
-    """Seconds since 1970, rounded down. Fields of a wall time do not depend on the zone of the session."""
-    from pyspark.sql import functions as F
-
-    if kind == INSTANT:
-        return F.unix_seconds(time)
-    day = F.unix_date(time.cast("date")).cast("long") * DAY
-    return day if kind == DATE else day + F.hour(time) * 3600 + F.minute(time) * 60 + F.second(time)
+def _numbers(keys: pa.ChunkedArray, grid: Grid) -> list[int | None]:
+    """The numbers of windows, from what `key_of` gave."""
+    if not pa.types.is_timestamp(keys.type):
+        return list(keys.to_pylist())
+    per_second = _PER_SECOND[keys.type.unit]
+    starts = keys.cast(pa.int64()).to_pylist()
+    return [None if start is None else grid.number(start // per_second) for start in starts]
 
 
 def within(frame: SparkFrame, grid: Grid, first: int, last: int) -> SparkFrame:

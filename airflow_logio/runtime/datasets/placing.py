@@ -7,7 +7,7 @@ import stat
 import uuid
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from airflow_logio.runtime.payloads import task_files
 from airflow_logio.runtime.payloads.local import NO_LINKS
@@ -125,3 +125,14 @@ def _replace(copy: Copy) -> None:
     os.replace(hidden, copy.target)
     with suppress(FileNotFoundError):  # a rename to a name of the same file does nothing
         os.unlink(hidden)
+
+
+def copied_by_spark(session: Any, description: str, copies: Copies) -> None:
+    """Copy files on executors, a task for each. Raises what the job raises."""
+    import pyarrow as pa
+
+    table = pa.Table.from_pylist([copy._asdict() for copy in copies])
+    frame = session.createDataFrame(table).repartition(len(copies))
+    done = frame.mapInArrow(task_files.copied, task_files.COPIED).toArrow()
+    if done.num_rows != len(copies):
+        raise OSError(f"{description}: {done.num_rows:,} of {len(copies):,} files were copied")

@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from airflow_logio.crash import CrashPoint, crash_here
 from airflow_logio.dataflow.dataset_writer import DatasetWriter
@@ -179,17 +178,6 @@ class DatasetTarget:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(os.path.join(folder, name))
         place.prepared.add(folder)
-
-
-def copied_by_spark(session: Any, description: str, copies: Copies) -> None:
-    """Copy files on executors, a task for each. Raises what the job raises."""
-    import pyarrow as pa
-
-    table = pa.Table.from_pylist([copy._asdict() for copy in copies])
-    frame = session.createDataFrame(table).repartition(len(copies))
-    done = frame.mapInArrow(task_files.copied, task_files.COPIED).toArrow()
-    if done.num_rows != len(copies):
-        raise OSError(f"{description}: {done.num_rows:,} of {len(copies):,} files were copied")
 
 
 def folder_of(writer: DatasetWriter, url: str) -> str:

@@ -18,6 +18,7 @@ from airflow_logio.errors import LogUnavailable
 from airflow_logio.runtime.payloads import EpochPayloads, task_files
 from airflow_logio.runtime.payloads.manifests import DataFile
 from airflow_logio.runtime.payloads.sealing import sealed
+from airflow_logio.runtime.payloads.task_files import lines_of
 
 log = logging.getLogger(__name__)
 
@@ -48,13 +49,15 @@ _OPTIONS = {
     "maxRecordsPerFile": "0",
 }
 _SUFFIX = ".parquet"
+_DRIVER_SEALS = 32
+"""So many files are sealed by the driver: a job of Spark would take longer."""
 _COUNT_SECONDS = 60.0
 """Within which Spark says how many records a job has written: usually 0.01 s, unless its listeners were overrun."""
 _LOOK_SECONDS = 0.25
 
 
 def written(payloads: EpochPayloads, purpose: str, frame: SparkFrame, mode: int) -> list[DataFile] | None:
-    """Run the job that writes the records of a DataFrame into a new folder, and one that makes the files durable.
+    """Run the job that writes the records of a DataFrame into a new folder, and make the files durable.
 
     They are as many as the DataFrame has partitions with records, in no order, and have `mode`, less the umask. Their records
     are counted on the way into them, and again from their footers. None if Spark does not say how many there were: the files
@@ -80,7 +83,7 @@ def written(payloads: EpochPayloads, purpose: str, frame: SparkFrame, mode: int)
 def seal(session: Any, payloads: EpochPayloads, folder: str, records: int, mode: int) -> list[DataFile]:
     """Make the files of a folder of the payload store durable; they must have so many records. Raises as `written`."""
     names = _listed(payloads, folder)
-    files = _made_durable(session, payloads.root, names, mode) if names else []
+    files = _made_durable(payloads, session, names, mode) if names else []
     if (found := sum(file.records for file in files)) != records:
         raise LogUnavailable(
             f"the payload store {payloads.root}: tasks of Spark have written {records:,} records into {folder}, and the "
@@ -108,15 +111,18 @@ def _listed(payloads: EpochPayloads, folder: str) -> list[str]:
     return [f"{folder}/{name}" for name in names if name.endswith(_SUFFIX)]
 
 
-def _made_durable(session: Any, root: str, paths: Sequence[str], mode: int) -> list[DataFile]:
-    import pyarrow as pa
+def _made_durable(payloads: EpochPayloads, session: Any, paths: Sequence[str], mode: int) -> list[DataFile]:
+    if len(paths) <= _DRIVER_SEALS:
+        lines = lines_of(payloads.sealed(mode, paths))
+    else:
+        import pyarrow as pa
 
-    tasks = min(len(paths), max(1, session.sparkContext.defaultParallelism))
-    listed = session.createDataFrame(pa.table({"path": paths})).repartition(tasks)
-    lines = listed.mapInArrow(partial(sealed, root, mode), task_files.RESULT).toArrow().to_pylist()
+        tasks = min(len(paths), max(1, session.sparkContext.defaultParallelism))
+        listed = session.createDataFrame(pa.table({"path": paths})).repartition(tasks)
+        lines = listed.mapInArrow(partial(sealed, payloads.root, mode), task_files.RESULT).toArrow()
     return [
         DataFile(line["path"], line["size"], line["records"], line["footer"], tuple(filter(None, [line["partition"]])))
-        for line in lines
+        for line in lines.to_pylist()
     ]
 
 

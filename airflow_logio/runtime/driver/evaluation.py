@@ -37,9 +37,10 @@ from airflow_logio.errors import (
 )
 from airflow_logio.protocol.group import GroupProtocol
 from airflow_logio.protocol.values import Event, ExecutionMode, Kind, Port
-from airflow_logio.runtime.datasets.chains import Apply, Chains, CountWindows, Materialize, Reopen, Step
+from airflow_logio.runtime.datasets.chains import Apply, Chains, CountWindows, Duplicate, Materialize, Reopen, Step
 from airflow_logio.runtime.datasets.dataset_jobs import frame_of, frame_of_table, materialized, probe, schema_of
 from airflow_logio.runtime.datasets.determinism import FRAMES_SAFETY, check_repeatable
+from airflow_logio.runtime.datasets.duplicates import duplicated
 from airflow_logio.runtime.datasets.evaluated import Evaluated
 from airflow_logio.runtime.datasets.frame_windows import windows_of
 from airflow_logio.runtime.datasets.range_connections import range_connections
@@ -131,9 +132,9 @@ class Evaluation:
             dataset = given if isinstance(given, Dataset) else None
             if dataset is None and self._chains.has_windows(receiver):  # which looks at the records itself
                 return Evaluated(schema=schema_of(frame_of_table(session, given.slice(0, 0))), given=given)
-            frame = frame_of_table(session, given) if dataset is None else frame_of(session, dataset)
+            records = frame_of_table(session, given) if dataset is None else dataset
             number = f"{event.sender}.{event.event_id}"
-            return self._followed(self._chains.arrived(receiver, frame, number, dataset), at)
+            return self._followed(self._chains.arrived(receiver, records, number), at)
 
         return replace(event, payload=self._evaluated(where, at, evaluated))
 
@@ -289,6 +290,9 @@ class Evaluation:
                 mode = AS_PUBLISHED if isinstance(self._members[operator], DatasetWriter) else OWNER_ONLY
                 with self._job(operator, at):
                     return materialized(self._payloads, where, purpose, frame, partition_by, mode)
+            case Duplicate(operator, where, purpose, dataset):
+                with self._job(operator, at):
+                    return duplicated(self._settings.sessions.get(), self._payloads, where, purpose, dataset)
             case Reopen(dataset):
                 return frame_of(self._settings.sessions.get(), dataset)
             case CountWindows(receiver, dataset, frame):

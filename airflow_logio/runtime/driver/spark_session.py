@@ -21,10 +21,11 @@ MOST_JOBS = 8
 
 
 class SparkSessions:
-    """Starts the session once, in a thread of its own; `get` waits for it."""
+    """Starts the session once, in a thread of its own; `get` waits for it. `python_tasks`: its jobs will run Python."""
 
-    def __init__(self, application: str) -> None:
+    def __init__(self, application: str, *, python_tasks: bool = False) -> None:
         self._application = application
+        self._python_tasks = python_tasks
         self._session: Any = None
         self._error: BaseException | None = None
         self._thread: threading.Thread | None = None
@@ -101,6 +102,8 @@ class SparkSessions:
                 log.info("Spark session after %.1f s, warmed by the first job", made - started)
             else:
                 warm_up(session)
+                if self._python_tasks and not self._wanted.is_set():
+                    start_python(session)
                 log.info("Spark session after %.1f s, warm after %.1f s", made - started, time.monotonic() - started)
             self._session = session
         except BaseException as error:
@@ -124,18 +127,29 @@ def warm_up(session: Any) -> None:
     joined.groupBy("inset_id", "name").agg(F.sum("value").alias("value")).toArrow()
 
 
+def start_python(session: Any) -> None:
+    """Let executors start the processes in which tasks run Python: a second or two, once."""
+    from airflow_logio.runtime.payloads.task_files import passed_on
+
+    tasks = max(1, int(session.sparkContext.defaultParallelism))
+    try:
+        session.range(0, tasks, 1, tasks).mapInArrow(passed_on, "id long").toArrow()
+    except Exception as error:  # the first job that needs them says what is wrong, and for whom
+        log.debug("tasks cannot run Python: %s", error)
+
+
 def jobs_for(session: Any) -> int:
     """How many events are evaluated side by side where nobody has said it (ADR-92): a job for two cores, and for each
     `HEAP_PER_JOB` of the driver's memory, at most `MOST_JOBS`."""
-    context = session.sparkContext
-    heap = _bytes(context.getConf().get("spark.driver.memory", "1g"))
-    return max(1, min(int(context.defaultParallelism) // 2, heap // HEAP_PER_JOB, MOST_JOBS))
+    # Asked for each event: the settings of the context would come over one by one, in a tenth of a second.
+    heap = _bytes(session.conf.get("spark.driver.memory", "1g"))
+    return max(1, min(int(session.sparkContext.defaultParallelism) // 2, heap // HEAP_PER_JOB, MOST_JOBS))
 
 
 def _bytes(memory: str) -> int:
     """An amount of memory as Spark reads it: mebibytes where there is no unit. 0 for one that is none."""
-    match = re.fullmatch(r"\s*(\d+)\s*([kmgt]?)b?\s*", memory.lower())
-    return 0 if match is None else int(match[1]) * 1024 ** (" kmgt".index(match[2] or "m"))
+    match = re.fullmatch(r"\s*(\d+)\s*(b|[kmgt]?)b?\s*", memory.lower())
+    return 0 if match is None else int(match[1]) * 1024 ** ("bkmgt".index(match[2] or "m"))
 
 
 def partitions_for(session: Any) -> int:

@@ -14,8 +14,8 @@ from airflow_logio.dataflow.dataset_writer import DatasetWriter
 from airflow_logio.dataflow.table_writer import TableWriter
 from airflow_logio.errors import ConfigurationError, ExternalUnavailable, OperatorFailed, SparkLost
 from airflow_logio.protocol.warehouse_rules import Owner
-from airflow_logio.runtime.datasets.placing import Copies
-from airflow_logio.runtime.datasets.publishing import DatasetTarget, copied_by_spark
+from airflow_logio.runtime.datasets.placing import Copies, copied_by_spark
+from airflow_logio.runtime.datasets.publishing import DatasetTarget
 from airflow_logio.runtime.datasets.table_staging import StagingTarget
 from airflow_logio.runtime.driver.spark_errors import lost_on_the_way, shortened, store_fault
 from airflow_logio.runtime.driver.spark_session import SparkSessions

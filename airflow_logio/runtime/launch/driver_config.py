@@ -28,6 +28,8 @@ class DriverConfig:
     """Root of the payload store, which may hold credentials."""
     needs_spark: bool = False
     """An operator of the group runs its generation in Spark: make the session first of all."""
+    has_frames: bool = False
+    """One of these is of mode ``dataframe``: tasks of Spark will run Python."""
     environment: Mapping[str, str] = field(default_factory=dict, repr=False)
     """Variables that the pipeline names; they may be secrets."""
 

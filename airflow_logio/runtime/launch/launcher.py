@@ -189,6 +189,7 @@ def launch_group(
     try:
         if claim.code != status.code:  # a person has just taken other code
             own = _own(context, claim.code)
+        frames = has_frames(own.pipeline, group)
         config = DriverConfig(
             context.log_url,
             claim,
@@ -198,9 +199,10 @@ def launch_group(
             dict(context.connections),
             payload_root(context.log_url, context.payloads),
             needs_spark(own.pipeline, group),
+            frames,
             own.environment,
         )
-        spark, frames = own.pipeline.group_of(group).spark, has_frames(own.pipeline, group)
+        spark = own.pipeline.group_of(group).spark
         conf = context.settings.effective_conf(spark, frames=frames)
         log.info("group %s, incarnation %d: code %d, digest %s", group, claim.incarnation, claim.code, own.code.digest)
         launched = context.launcher.launch(claim, config, context.settings, conf, own.code)

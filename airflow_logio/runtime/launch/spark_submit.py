@@ -72,8 +72,9 @@ FRAMES_CONF: Mapping[str, str] = {
 }
 """More defaults, of drivers that evaluate chains of DataFrames."""
 
-LOCAL_FRAMES_JAVA_OPTIONS = _LITTLE_MEMORY
-"""Such a driver's JVM is where the records are: code that is compiled well pays for itself within an event."""
+LOCAL_FRAMES_JAVA_OPTIONS = "-XX:+UseParallelGC"
+"""Such a driver's JVM is where the records are: code that is compiled well pays for itself within an event, and a heap that
+is kept small is collected all the time."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -18,9 +19,10 @@ from airflow_logio.runtime.payloads.local import LocalStorage, linked, make_dura
 from airflow_logio.runtime.payloads.manifests import SUFFIX, DataFile, Manifest, in_order, is_manifest, manifest_of
 from airflow_logio.runtime.payloads.objects import ObjectStorage
 from airflow_logio.runtime.payloads.roots import check_shared, is_local, local_path, redacted, shown
+from airflow_logio.runtime.payloads.sealing import sealed_files
 from airflow_logio.runtime.payloads.storage import Storage
 from airflow_logio.runtime.payloads.stored_frames import StoredFrame, is_stored_frame, stored_frame_of
-from airflow_logio.runtime.payloads.task_files import sync
+from airflow_logio.runtime.payloads.task_files import copied_file, sync
 from airflow_logio.runtime.systems.arrow import decode
 from airflow_logio.store.rules.patience import Patience
 from airflow_logio.store.rules.payload_references import Reference
@@ -30,6 +32,8 @@ T = TypeVar("T")
 INLINE_BYTES = 2**20
 """Bodies up to this size are in the log; larger ones in the payload store, if there is one."""
 
+HIDDEN = ".copy-"
+"""What the name of a copy begins with until it is whole."""
 _BLOCK = 2**20
 
 
@@ -203,6 +207,24 @@ class Payloads:
             except FileNotFoundError as error:
                 raise LogInconsistent(f"{self}: a dataset has lost a file: {error}") from None
 
+    def copy(self, files: Sequence[DataFile], targets: Sequence[DataFile]) -> None:
+        """Copy files, each to the path of another, in a folder that is there; as files of a published folder look, durable.
+
+        Raises as `link`.
+        """
+        root = self.shared_folder()
+        with self._translated():
+            try:
+                for file, target in zip(files, targets, strict=True):
+                    copied_file(os.path.join(root, file.path), os.path.join(root, target.path), file.size, HIDDEN)
+            except FileNotFoundError as error:
+                raise LogInconsistent(f"{self}: a dataset has lost a file: {error}") from None
+
+    def sealed(self, mode: int, paths: Sequence[str]) -> list[tuple[str, int, int, int, str]]:
+        """As `sealing.sealed_files`. Raises `LogUnavailable`."""
+        with self._translated():
+            return sealed_files(self.shared_folder(), mode, paths)
+
     def find(self, folder: str) -> list[str]:
         """Paths of all files below ``<run uid>`` or ``<run uid>/<group>``."""
         with self._translated():
@@ -361,6 +383,14 @@ class EpochPayloads:
         files = self._patiently(f"naming the files of {purpose}", attempt)
         manifest = dataset.manifest
         return self.put(where, purpose, Manifest(manifest.schema, manifest.arrow, in_order(files)))
+
+    def sealed(self, mode: int, paths: Sequence[str]) -> list[tuple[str, int, int, int, str]]:
+        """As `Payloads.sealed`."""
+        return self._patiently("sealing files", lambda: self._payloads.sealed(mode, paths))
+
+    def copy(self, files: Sequence[DataFile], targets: Sequence[DataFile]) -> None:
+        """As `Payloads.copy`; names that are there already are replaced by the same."""
+        self._patiently("copying files", lambda: self._payloads.copy(files, targets))
 
     def opened(self, where: str, ref: str) -> AbstractContextManager[Any]:
         """As `Payloads.opened`."""

@@ -1,15 +1,23 @@
-"""What tasks of Spark do with files that Spark's own writer has made (ADR-95). Imports what every executor has."""
+"""What tasks of Spark, or the driver, do with files that Spark's own writer has made (ADR-95).
+
+Imports what every executor has.
+"""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
+import stat
+import uuid
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pyarrow as pa
 
 from airflow_logio.runtime.payloads.task_files import footer_checksum, lines_of
 
+_AT_ONCE = 8
+"""Files that one process syncs side by side: what a disk of its own, or a server, works off together."""
 UNWANTED = "other settings"
 """In place of a partition: a file that has times of an old form. Its settings were another thread's when Spark began it."""
 _OLD_FORMS = (b"org.apache.spark.legacyDateTime", b"org.apache.spark.legacyINT96")
@@ -21,11 +29,19 @@ def sealed(root: str, mode: int, batches: Iterable[pa.RecordBatch]) -> Iterator[
 
     Files get `mode`, less the umask. One that is not seen here has no line. May be done twice. Raises OSError.
     """
-    mask = _umask()
-    paths = [path for batch in batches for path in batch.column("path").to_pylist()]
-    lines = [line for line in (_sealed(root, path, mode & ~mask) for path in paths) if line is not None]
+    lines = sealed_files(root, mode, [path for batch in batches for path in batch.column("path").to_pylist()])
     if lines:
         yield lines_of(lines)
+
+
+def sealed_files(root: str, mode: int, paths: Sequence[str]) -> list[tuple[str, int, int, int, str]]:
+    """As `sealed`, of files of one folder, side by side: a line each."""
+    if not paths:
+        return []
+    new = _mode_of_new(os.path.join(root, os.path.dirname(paths[0])), mode)
+    with ThreadPoolExecutor(min(len(paths), _AT_ONCE), thread_name_prefix="logio-seal") as threads:
+        lines = threads.map(lambda path: _sealed(root, path, new), paths)
+        return [line for line in lines if line is not None]
 
 
 def _sealed(root: str, path: str, mode: int) -> tuple[str, int, int, int, str] | None:
@@ -50,8 +66,12 @@ def _has_old_times(metadata: Any) -> bool:
     return any(name in noted for name in _OLD_FORMS) or any(column.physical_type == "INT96" for column in columns)
 
 
-def _umask() -> int:
-    """Nothing tells it without setting it; a task has its process to itself."""
-    mask = os.umask(0o077)
-    os.umask(mask)
-    return mask
+def _mode_of_new(folder: str, mode: int) -> int:
+    """The mode that a new file gets there, if it is made with `mode`: only making one tells it, in a process with threads."""
+    probe = os.path.join(folder, f".mode-{uuid.uuid4().hex}")
+    descriptor = os.open(probe, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+    try:
+        return stat.S_IMODE(os.fstat(descriptor).st_mode)
+    finally:
+        os.close(descriptor)
+        os.unlink(probe)

@@ -41,6 +41,11 @@ class ForeignInputSet(ValueError):
     """A row that belongs to no Input Set of the job."""
 
 
+def passed_on(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The same records: a task that has only to be there."""
+    yield from batches
+
+
 def written_sets(
     root: str, folder: str, column: str, count: int, batches: Iterable[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
@@ -238,11 +243,15 @@ def copied(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     ``hidden`` is what that name begins with.
     """
     for batch in batches:
-        done = [_copy(row["source"], row["target"], row["size"], row["hidden"]) for row in batch.to_pylist()]
+        done = [copied_file(row["source"], row["target"], row["size"], row["hidden"]) for row in batch.to_pylist()]
         yield pa.record_batch({"path": pa.array(done, pa.string())})
 
 
-def _copy(source: str, target: str, size: int, beginning: str) -> str:
+def copied_file(source: str, target: str, size: int, beginning: str) -> str:
+    """Copy a file of `size` bytes under a hidden name, which begins so, and rename it: `target`, durable.
+
+    It has the mode that new files get. Raises OSError.
+    """
     folder = os.path.dirname(target)
     hidden = os.path.join(folder, f"{beginning}{uuid.uuid4().hex}")
     try:

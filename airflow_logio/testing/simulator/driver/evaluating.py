@@ -17,7 +17,7 @@ from airflow_logio.dataflow.function_operators import FrameWindowOperator
 from airflow_logio.dataflow.sources import SparkSource
 from airflow_logio.protocol.logic import Emit, Output, Read
 from airflow_logio.protocol.values import Event, Kind, Port
-from airflow_logio.runtime.datasets.chains import Apply, Chains, CountWindows, Materialize, Reopen, Step
+from airflow_logio.runtime.datasets.chains import Apply, Chains, CountWindows, Duplicate, Materialize, Reopen, Step
 from airflow_logio.runtime.datasets.dataset_parts import DatasetPart
 from airflow_logio.runtime.datasets.evaluated import Evaluated
 from airflow_logio.runtime.datasets.spark_effects import StoredEvent
@@ -86,8 +86,7 @@ class Evaluating:
         dataset = event.payload
         assert isinstance(dataset, Dataset), f"{receiver} gets what is no dataset"
         number = f"{event.sender}.{event.event_id}"
-        frame = self._lake.records(self._driver, dataset)
-        made = yield from self._followed(self.chains.arrived(receiver, frame, number, dataset))
+        made = yield from self._followed(self.chains.arrived(receiver, dataset, number))
         return replace(event, payload=made)
 
     # --- what sources read --------------------------------------------------------------------------------------------
@@ -218,6 +217,9 @@ class Evaluating:
                 return operator.frames(receiver.name, frame, {})
             case Materialize(_, where, purpose, frame, partition_by):
                 return (yield from self._jobs.materialized(where, purpose, frame, partition_by))
+            case Duplicate(_, where, purpose, dataset):
+                records = self._lake.records(self._driver, dataset)
+                return (yield from self._jobs.materialized(where, purpose, records))
             case Reopen(dataset):
                 return self._lake.records(self._driver, dataset)
             case CountWindows(receiver, _, frame):

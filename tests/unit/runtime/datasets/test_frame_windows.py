@@ -7,6 +7,7 @@ import json
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from itertools import product
 from typing import Any
 
 import pyarrow as pa
@@ -110,14 +111,19 @@ def test_windows_are_those_of_plain_python_in_every_zone(spark: Any, epoch: Epoc
     made = dataset_of(epoch, of_times(rows), kinds=KINDS)
     with zone(spark, name):
         frame = dataset_jobs.frame_of(spark, made)
-        grids = {(column, length): Tumbling(length, on=column).grid() for column in COLUMNS for length in LENGTHS}
-        numbers = [
-            frame_windows.number_of(frame, grid).alias(f"{column} {length}") for (column, length), grid in grids.items()
-        ]
-        found = frame.select("row", *numbers).toArrow().sort_by("row").to_pydict()
-        for column, length in grids:
+        for column, length in product(COLUMNS, LENGTHS):
+            grid = Tumbling(length, on=column).grid()
+            assert grid is not None
             expected = [number_by_hand(at_of(row, column), length) for row in rows]
-            assert found[f"{column} {length}"] == expected, (column, length)
+            assert frame_windows.windows_by_job(frame, grid) == Counter(expected), (column, length)
+            # The key of a record is that of the number of its window, and of no other.
+            numbers = spark.createDataFrame([(number,) for number in sorted(set(expected))], "number long")
+            keys = numbers.select(
+                "number", frame_windows.key_from(numbers["number"], grid, COLUMNS[column]).alias("key")
+            )
+            keyed = frame.select("row", frame_windows.key_of(frame, grid).alias("key"))
+            found = keyed.join(keys, "key").select("row", "number").toArrow().sort_by("row")
+            assert found.column("number").to_pylist() == expected, (column, length)
 
 
 @pytest.mark.parametrize("name", ZONES)

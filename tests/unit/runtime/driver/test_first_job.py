@@ -134,6 +134,7 @@ def test_a_group_needs_spark_if_one_of_its_operators_runs_in_jobs() -> None:
         (400, "512m", 2),
         (400, "512", 2),
         (400, "1048576k", 4),
+        (400, "1073741824b", 4),
         (400, None, 4),
         (400, "128m", 1),
         (400, "much", 1),
@@ -143,5 +144,5 @@ def test_events_side_by_side_are_bounded_by_cores_and_by_the_drivers_memory(
     cores: int, memory: str | None, jobs: int
 ) -> None:
     conf = SimpleNamespace(get=lambda name, default: default if memory is None else memory)
-    context = SimpleNamespace(defaultParallelism=cores, getConf=lambda: conf)
-    assert spark_session.jobs_for(SimpleNamespace(sparkContext=context)) == jobs
+    session = SimpleNamespace(sparkContext=SimpleNamespace(defaultParallelism=cores), conf=conf)
+    assert spark_session.jobs_for(session) == jobs
