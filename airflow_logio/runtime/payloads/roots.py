@@ -11,6 +11,7 @@ from airflow_logio.errors import ConfigurationError
 SUFFIX = ".payloads"
 """An SQLite log has its payloads in a folder beside it, of its own name and this suffix."""
 
+_PATTERNS = frozenset("*?[]{}\\")
 HOW_TO_CONFIGURE = (
     "put `payloads`, a folder that all drivers reach or a URL that fsspec can open (s3://bucket/folder), into the extra of "
     "the log's Airflow connection; for `logio run`, set LOGIO_PAYLOADS_<ID>, or put it into section [payloads] of the "
@@ -48,6 +49,11 @@ def check_shared(root: str) -> None:
         raise ConfigurationError(
             f"the payload store {shown(root)} is no folder, and datasets (mode 'dataframe') need one that driver and "
             f"executors share: {HOW_TO_CONFIGURE}"
+        )
+    if patterns := sorted(_PATTERNS & set(str(local_path(root)))):
+        raise ConfigurationError(
+            f"the payload store {root} has {' '.join(patterns)} in its path, which Spark takes for a pattern when it reads "
+            "datasets (mode 'dataframe'): choose a folder without *?[]{} and \\ in its path"
         )
 
 

@@ -114,8 +114,13 @@ def test_no_records_keep_their_schema(spark: Any, epoch: EpochPayloads) -> None:
     assert again.collect() == []
 
 
-def test_what_a_job_has_written_is_what_the_driver_sees_or_is_written_again(spark: Any, epoch: EpochPayloads) -> None:
+@pytest.mark.parametrize("sealed_by", ["driver", "tasks"])
+def test_what_a_job_has_written_is_what_the_driver_sees_or_is_written_again(
+    spark: Any, epoch: EpochPayloads, sealed_by: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """As where a shared folder shows the driver an older view of itself."""
+    if sealed_by == "tasks":
+        monkeypatch.setattr(spark_files, "_DRIVER_SEALS", 0)
     rows = spark.range(0, 1_000, 1, 4).where("id < 250 OR id >= 500")
     files = spark_files.written(epoch, "d/1", rows, task_files.AS_PUBLISHED)
     assert files is not None, "Spark has said how many records there are"

@@ -41,3 +41,25 @@ def test_a_source_that_cannot_be_replayed_needs_a_payload_store() -> None:
 
 def test_the_first_read_action_is_asked_for_when_the_run_starts() -> None:
     assert start("/somewhere") == {"feed": {"part": 0}}
+
+
+@pytest.mark.parametrize(
+    ("payloads", "says"),
+    [
+        (None, r"mode 'dataframe': .* has no payload store"),
+        ("s3://bucket/folder", r"is no folder, and datasets \(mode 'dataframe'\) need one"),
+        ("/data/run[1]/{x}", r"/data/run\[1\]/\{x\} has \[ \] \{ \} in its path, which Spark takes for a pattern"),
+    ],
+)
+def test_a_group_of_data_frames_needs_a_folder_that_spark_reads(payloads: str | None, says: str) -> None:
+    ref = bundle.parse_ref(f"{Path(__file__).parents[3] / 'bench' / 'pipelines' / 'orders.py'}:windows")
+    with pytest.raises(ConfigurationError, match=says):
+        run_spec(
+            bundle.load(ref),
+            ref,
+            dag_id="tests",
+            dag_run_id="run",
+            params={"orders": "/orders", "products": "/products"},
+            connections={"lake": "lake"},
+            payloads=payloads,
+        )
