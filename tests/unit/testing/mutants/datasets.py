@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from airflow_logio.runtime.datasets.chains import Duplicate, Step
 from airflow_logio.runtime.datasets.evaluated import Evaluated
 from airflow_logio.runtime.datasets.publications import Publication
 from airflow_logio.runtime.driver.dataset_rows import DatasetRows
@@ -91,6 +92,20 @@ def what_a_chain_has_made_belongs_to_all(patch: pytest.MonkeyPatch) -> None:
         return payload.materialized if isinstance(payload, Evaluated) else dataset(self, payload, where, purpose)
 
     patch.setattr(DatasetRows, "dataset", shared)
+
+
+@mutant("lake", "no_file_has_two_owners", KEPT)
+def events_are_not_copied_for_their_writer(patch: pytest.MonkeyPatch) -> None:
+    """What is written as it is names the files of the event, which goes when it is acknowledged."""
+    done = Evaluating._done
+
+    def shared(self: Any, step: Step) -> Steps[Any]:
+        if isinstance(step, Duplicate):
+            yield
+            return step.dataset
+        return (yield from done(self, step))
+
+    patch.setattr(Evaluating, "_done", shared)
 
 
 @mutant("lake", "no_group_is_parked")
