@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from datetime import timedelta
 from functools import partial
 from typing import Any, ClassVar, NoReturn
@@ -12,7 +13,7 @@ from airflow.providers.common.compat.sdk import AirflowException, AirflowFailExc
 
 from airflow_logio import _compat
 from airflow_logio.dataflow.pipeline import Pipeline
-from airflow_logio.errors import ConfigurationError
+from airflow_logio.errors import ConfigurationError, LogUnavailable
 from airflow_logio.hooks.logio import LogioHook
 from airflow_logio.operators._task.launches import Launching
 from airflow_logio.operators._task.pipeline_reference import reference, resolve
@@ -112,9 +113,8 @@ class LogioSuperviseOperator(BaseOperator):
             finder = FailureFinder(store, run_uid=run.uid)
             found = finder.look()
             while not self.deferrable and (found.failed is None or found.going_on):
-                store.patience.call(
-                    "noting the look", partial(store.note_supervisor, self._name(context), run_uid=run.uid)
-                )
+                with suppress(LogUnavailable):  # that nobody could be told is no reason not to look
+                    store.note_supervisor(self._name(context), run_uid=run.uid)
                 for one in found.items:
                     self._act(launching, context, one)
                 time.sleep(self.poll_interval or _compat.poll_interval())

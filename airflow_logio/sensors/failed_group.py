@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from datetime import timedelta
 from typing import Any, ClassVar
 
 from airflow.providers.common.compat.sdk import AirflowException, BaseSensorOperator, PokeReturnValue
 
 from airflow_logio import _compat
+from airflow_logio.errors import LogUnavailable
 from airflow_logio.hooks.logio import LogioHook
 from airflow_logio.operators._task.run_lookup import identity, opened_log
 from airflow_logio.runtime.supervision.findings import FailedGroup, FailureFinder, Findings, finding_of
@@ -123,10 +125,8 @@ class LogioFailedGroupSensor(BaseSensorOperator):
         return f"DAG {identity(context)[0]}, task {self.task_id}"
 
     def _note(self, store: LogStore, context: Mapping[str, Any]) -> None:
-        store.patience.call(
-            "noting the look",
-            lambda: store.note_supervisor(self._supervisor(context), pipeline=self.pipeline, run_uid=self.run_uid),
-        )
+        with suppress(LogUnavailable):  # that nobody could be told is no reason not to look
+            store.note_supervisor(self._supervisor(context), pipeline=self.pipeline, run_uid=self.run_uid)
 
     def _look(self, finder: FailureFinder) -> Findings:
         """Look once; a poke that is the only one of its process looks on while a driver is silent."""

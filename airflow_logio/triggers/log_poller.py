@@ -333,7 +333,11 @@ class _LogPoller:
         """Tell the log which supervisors look: all at once; in between, those that have just begun."""
         looking = [watch for watch in due if watch.note is not None]
         chosen = self._notes.of(looking, [watch for watch in looking if watch.is_unnoted], now)
-        store.note_supervisors([watch.note for watch in chosen if watch.note is not None])
+        try:
+            store.note_supervisors([watch.note for watch in chosen if watch.note is not None])
+        except LogUnavailable as error:  # what was seen holds all the same: a driver may be stopped with the lock
+            log.debug("the looks are not noted: %s", error)
+            return
         for watch in chosen:
             watch.is_unnoted = False
 

@@ -85,10 +85,10 @@ class FolderSource(RangeSource):
 
     def _schema(self, spark: Any, path: str) -> Any:
         """Columns and types of a file as Spark has them, which takes a job of it: for each file once."""
-        known = path, _written(path)
-        if self._known is None or self._known[0] != known:
-            self._known = known, spark.read.parquet(path).schema
-        return self._known[1]
+        written, known = (path, _written(path)), self._known  # other threads ask as well
+        if known is None or known[0] != written:
+            known = self._known = written, spark.read.parquet(path).schema
+        return known[1]
 
     def observed(self, params: Mapping[str, Any], start: Any, end: Any) -> dict[str, tuple[int, int, int]]:
         """Name of each file of the range → when it was last written (ns), bytes, and number of its inode."""

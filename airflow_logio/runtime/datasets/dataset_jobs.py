@@ -41,11 +41,11 @@ _READ_OPTIONS = {
     "parquet.page.verify-checksum.enabled": "true",
 }
 """Whatever the session says: a file that is not there is an error, not an empty one; a date is the one that was written."""
-_ARROW_SETTINGS = ("spark.sql.session.timeZone", "spark.sql.execution.arrow.useLargeVarTypes")
-"""Settings of the session that Arrow's types depend on."""
+_LARGE_TYPES = "spark.sql.execution.arrow.useLargeVarTypes"
+"""The setting of the session that Arrow's types depend on."""
 _MOST_SCHEMAS = 256
 _arrow_schemas: dict[tuple[str | None, ...], str] = {}
-"""Schema of Spark, and these settings → that of Arrow."""
+"""Schema of Spark, and this setting → that of Arrow."""
 _asking = threading.Lock()
 _NO_PARQUET = re.compile(
     r'"(?:type|elementType|keyType|valueType)":"(void|[^"]*interval[^"]*|time(?:\(\d\))?|geo(?:metry|graphy)[^"]*)"'
@@ -131,7 +131,7 @@ def _written(
     lines = frame.mapInArrow(write, task_files.RESULT).toArrow().to_pylist()
     crash_here(CrashPoint.AFTER_DATASET_JOB)
     files = [data_file(line) for line in lines]
-    _check_seen(payloads.root, files)
+    check_seen(payloads.root, files)
     return files
 
 
@@ -227,7 +227,7 @@ def _greeted(root: str, path: str) -> bool:
         return False
 
 
-def _check_seen(root: str, files: Sequence[DataFile]) -> None:
+def check_seen(root: str, files: Sequence[DataFile]) -> None:
     """Raises `ConfigurationError` for a file that an executor has written where the driver does not see it."""
     for file in files:
         path = os.path.join(root, file.path)
@@ -298,14 +298,20 @@ def _all_nullable(value: Any) -> Any:
 
 
 def arrow_schema_of(frame: SparkFrame) -> str:
-    """The schema of a DataFrame as Arrow has it, as `schema_text`. Only Spark knows it, and takes a job to say so: once."""
-    conf = frame.sparkSession.conf
-    known = schema_of(frame), *(conf.get(name) for name in _ARROW_SETTINGS)
+    """The schema of a DataFrame as Arrow has it, as `schema_text`, with nulls allowed everywhere as in `schema_of`.
+
+    Only Spark knows it, and takes a job to say so: once.
+    """
+    from pyspark.sql.types import StructType
+
+    session, schema = frame.sparkSession, schema_of(frame)
+    known = schema, session.conf.get(_LARGE_TYPES)
     with _asking:
         if known not in _arrow_schemas:
             if len(_arrow_schemas) >= _MOST_SCHEMAS:
                 _arrow_schemas.clear()
-            _arrow_schemas[known] = schema_text(frame.limit(0).toArrow().schema)
+            empty = session.createDataFrame([], StructType.fromJson(_json(schema)))
+            _arrow_schemas[known] = schema_text(empty.toArrow().schema)
         return _arrow_schemas[known]
 
 

@@ -10,6 +10,8 @@ from typing import Any
 from msgspec.structs import replace
 
 from airflow_logio.crash import CrashPoint, crash_here
+from airflow_logio.errors import LogUnavailable
+from airflow_logio.runtime.datasets.dataset_jobs import check_seen
 from airflow_logio.runtime.datasets.placing import Copy, copied_by_spark
 from airflow_logio.runtime.payloads import EpochPayloads
 from airflow_logio.runtime.payloads.dataset import Dataset
@@ -35,7 +37,11 @@ def duplicated(session: Any, payloads: EpochPayloads, where: str, purpose: str, 
     if dataset.nbytes <= DRIVER_BYTES:
         payloads.copy(sources, files)
     else:
-        copied_by_spark(session, purpose, _copies(payloads.root, sources, files))
+        try:
+            copied_by_spark(session, purpose, _copies(payloads.root, sources, files))
+        except OSError as error:
+            raise LogUnavailable(f"{payloads}: {error}") from error
+        check_seen(payloads.root, files)
     payloads.settle(folder)
     crash_here(CrashPoint.AFTER_DATASET_JOB)
     manifest = dataset.manifest

@@ -17,7 +17,7 @@ from airflow_logio.dataflow.operators import SparkFrame
 from airflow_logio.errors import LogUnavailable
 from airflow_logio.runtime.payloads import EpochPayloads, task_files
 from airflow_logio.runtime.payloads.manifests import DataFile
-from airflow_logio.runtime.payloads.sealing import sealed
+from airflow_logio.runtime.payloads.sealing import PROBE, sealed
 from airflow_logio.runtime.payloads.task_files import lines_of
 
 log = logging.getLogger(__name__)
@@ -102,10 +102,11 @@ def seal(session: Any, payloads: EpochPayloads, folder: str, records: int, mode:
 
 
 def _listed(payloads: EpochPayloads, folder: str) -> list[str]:
-    """Paths of the data files, below the root. Checksums that Hadoop writes beside them are removed: pages have their own."""
+    """Paths of the data files, below the root. Checksums that Hadoop writes beside them, and probes of tasks that
+    were killed, are removed: pages have their own."""
     names = sorted(os.listdir(os.path.join(payloads.root, folder)))
     for name in names:
-        if name.endswith(".crc"):
+        if name.endswith(".crc") or name.startswith(PROBE):
             with suppress(OSError):  # the sweep finds it
                 os.unlink(os.path.join(payloads.root, folder, name))
     return [f"{folder}/{name}" for name in names if name.endswith(_SUFFIX)]

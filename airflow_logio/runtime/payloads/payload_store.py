@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import pyarrow as pa
 from msgspec.structs import replace
 
-from airflow_logio.errors import ConfigurationError, LogInconsistent, LogioError, LogUnavailable
+from airflow_logio.errors import ConfigurationError, LogInconsistent, LogioError, LogUnavailable, OperatorFailed
 from airflow_logio.runtime.payloads.dataset import Dataset
 from airflow_logio.runtime.payloads.local import LocalStorage, linked, make_durable
 from airflow_logio.runtime.payloads.manifests import SUFFIX, DataFile, Manifest, in_order, is_manifest, manifest_of
@@ -221,9 +221,15 @@ class Payloads:
                 raise LogInconsistent(f"{self}: a dataset has lost a file: {error}") from None
 
     def sealed(self, mode: int, paths: Sequence[str]) -> list[tuple[str, int, int, int, str]]:
-        """As `sealing.sealed_files`. Raises `LogUnavailable`."""
+        """As `sealing.sealed_files`. Raises `LogUnavailable`, and `OperatorFailed` for a footer that cannot be read."""
         with self._translated():
-            return sealed_files(self.shared_folder(), mode, paths)
+            try:
+                return sealed_files(self.shared_folder(), mode, paths)
+            except pa.ArrowException as error:
+                raise OperatorFailed(
+                    f"Spark has written files whose footers cannot be read: {error}. Does the cluster encrypt them "
+                    "(parquet.crypto.factory.class)? Datasets are read by others than Spark, too: leave that to the disk"
+                ) from error
 
     def find(self, folder: str) -> list[str]:
         """Paths of all files below ``<run uid>`` or ``<run uid>/<group>``."""

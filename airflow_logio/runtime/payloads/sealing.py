@@ -16,6 +16,8 @@ import pyarrow as pa
 
 from airflow_logio.runtime.payloads.task_files import footer_checksum, lines_of
 
+PROBE = ".mode-"
+"""What the names of files begin with that are made to see what mode they get, and removed at once."""
 _AT_ONCE = 8
 """Files that one process syncs side by side: what a disk of its own, or a server, works off together."""
 UNWANTED = "other settings"
@@ -35,7 +37,7 @@ def sealed(root: str, mode: int, batches: Iterable[pa.RecordBatch]) -> Iterator[
 
 
 def sealed_files(root: str, mode: int, paths: Sequence[str]) -> list[tuple[str, int, int, int, str]]:
-    """As `sealed`, of files of one folder, side by side: a line each."""
+    """As `sealed`, of files that are all in one folder, side by side: a line each."""
     if not paths:
         return []
     new = _mode_of_new(os.path.join(root, os.path.dirname(paths[0])), mode)
@@ -68,7 +70,7 @@ def _has_old_times(metadata: Any) -> bool:
 
 def _mode_of_new(folder: str, mode: int) -> int:
     """The mode that a new file gets there, if it is made with `mode`: only making one tells it, in a process with threads."""
-    probe = os.path.join(folder, f".mode-{uuid.uuid4().hex}")
+    probe = os.path.join(folder, f"{PROBE}{uuid.uuid4().hex}")
     descriptor = os.open(probe, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
     try:
         return stat.S_IMODE(os.fstat(descriptor).st_mode)

@@ -250,7 +250,7 @@ def copied(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 def copied_file(source: str, target: str, size: int, beginning: str) -> str:
     """Copy a file of `size` bytes under a hidden name, which begins so, and rename it: `target`, durable.
 
-    It has the mode that new files get. Raises OSError.
+    It has the mode that new files of this process get. Raises OSError.
     """
     folder = os.path.dirname(target)
     hidden = os.path.join(folder, f"{beginning}{uuid.uuid4().hex}")

@@ -151,7 +151,7 @@ class Findings:
     killed: tuple[UnexplainedKill, ...] = ()
     """Tasks that were killed, of groups that have not ended."""
     unavailable: str | None = None
-    """Why the log could not be asked."""
+    """Why the log could not be asked, or not about all groups."""
 
     @property
     def items(self) -> list[Finding]:
@@ -244,7 +244,7 @@ class FailureFinder:
             due += [_due(sight.run, one) for one in requests if self._is_due(sight.run, sight.groups, one)]
         if unavailable is not None and not (failed or due or killed):
             return Findings(None, unavailable=unavailable)
-        return Findings(tuple(failed), going_on, tuple(due), tuple(killed))
+        return Findings(tuple(failed), going_on, tuple(due), tuple(killed), unavailable)
 
     def _is_ours(self, run: Run) -> bool:
         if run.state is not RunState.RUNNING or self._pipeline not in (None, run.spec.key.pipeline):

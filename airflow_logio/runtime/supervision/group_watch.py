@@ -118,9 +118,13 @@ class GroupWatcher:
         return None
 
     def _check_heartbeats(self, status: GroupStatus) -> None:
-        """Raises `LogUnavailable`, unless it is this very driver that keeps the others from writing: it is stopped then."""
+        """Raises `LogUnavailable`, unless it is this very driver that keeps the others from writing, because it is stopped.
+
+        One that runs waits for its disk, perhaps, which is nobody's death.
+        """
         try:
             self._store.check_heartbeats()
         except HeartbeatsHeld as error:
-            if status.identity is None or not processes.is_local(status.identity) or error.pid != status.identity.pid:
+            own = status.identity
+            if own is None or error.pid != own.pid or not processes.is_stopped(own):
                 raise

@@ -85,11 +85,11 @@ class RunTender:
             if uid not in self._rounds and self._clock() - self._failed.get(uid, float("-inf")) >= AGAIN_SECONDS:
                 log.warning("%s: %s", one, one.cause if isinstance(one, FailedGroup) else "its next step can be taken")
                 self._rounds[uid] = self._begin(uid)
-        try:
-            self._note()
-            self._void.look()
-        except LogUnavailable as error:
-            log.debug("the log does not answer: %s", error)
+        for task in (self._note, self._void.look):
+            try:
+                task()
+            except LogUnavailable as error:  # one of them may be refused alone
+                log.debug("the log does not answer: %s", error)
         return findings
 
     def tend(self, stop: threading.Event, poll_seconds: float) -> None:

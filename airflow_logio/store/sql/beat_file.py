@@ -68,8 +68,8 @@ def held(path: Path, error: LogUnavailable) -> HeartbeatsHeld | None:
     if pid is None:
         return HeartbeatsHeld(f"{error}; no driver can say that it is alive until the lock is released", None)
     return HeartbeatsHeld(
-        f"{described(pid)} holds the lock on {path}, so that no driver can say that it is alive; if that is no driver of "
-        f"LOG.io, let it continue (kill -CONT {pid}) or end it (kill {pid})",
+        f"{described(pid)} holds the lock on {path}, so that no driver can say that it is alive. A driver that is "
+        f"stopped is ended after its lease; anything else has to continue (kill -CONT {pid}) or to end (kill {pid})",
         pid,
     )
 

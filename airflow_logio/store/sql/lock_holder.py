@@ -27,7 +27,8 @@ print(0 if answer[KIND] == fcntl.F_UNLCK else answer[PID])
 
 
 def lock_holder(database: Path) -> int | None:
-    """The pid of the process that writes to `database`; None if there is none, or none that this machine can name."""
+    """The pid of the process that writes to `database`, checkpoints or recovers it; None if there is none, or none that this
+    machine can name."""
     command = [sys.executable, "-I", "-S", "-c", _ASK, f"{database}-shm"]
     try:
         answer = subprocess.run(command, capture_output=True, text=True, timeout=_ASK_SECONDS, check=True).stdout

@@ -295,7 +295,7 @@ class SqlLogStore(LogStore):
             self._heartbeats_refused = self._refusal_of_heartbeats()
             self._heartbeats_checked_at = time.monotonic()
         if self._heartbeats_refused is not None:
-            raise self._heartbeats_refused
+            raise self._heartbeats_refused.with_traceback(None)  # it is raised again and again
 
     def _refusal_of_heartbeats(self) -> LogUnavailable | None:
         try:

@@ -134,7 +134,12 @@ def test_what_a_job_has_written_is_what_the_driver_sees_or_is_written_again(
 
     again = spark_files.seal(spark, epoch, str(folder.relative_to(epoch.root)), 750, task_files.AS_PUBLISHED)
     assert sorted(again, key=str) == sorted(files, key=str), "as a task does that runs twice"
-    next(folder.iterdir()).unlink()
+    one = next(folder.iterdir())
+    one.write_bytes(one.read_bytes()[:-4] + b"PARE")  # what an encrypted file ends with
+    if sealed_by == "driver":
+        with pytest.raises(OperatorFailed, match=r"whose footers cannot be read: .* encrypt"):
+            spark_files.seal(spark, epoch, str(folder.relative_to(epoch.root)), 750, task_files.AS_PUBLISHED)
+    one.unlink()
     with pytest.raises(
         LogUnavailable, match=r"have written 750 records into .*/d/1\.1, and the driver sees 2 files with 500"
     ):
@@ -174,6 +179,19 @@ def test_files_are_the_same_whatever_a_function_does_to_a_session(
     monkeypatch.setattr(spark_files, "_COUNT_SECONDS", 0.0)
     assert dataset_jobs.materialized(epoch, "event 4", "d/4", spark.range(5)).num_rows == 5
     assert "listeners are slow" in caplog.text
+
+
+def test_nulls_are_allowed_in_a_dataset_whoever_was_asked_for_these_columns_first(
+    spark: Any, epoch: EpochPayloads
+) -> None:
+    """Whether a field may be null differs from plan to plan; what Arrow makes of the columns is remembered."""
+    plans = ("struct(coalesce(x, 0) AS x)", "struct(x)")
+    frames = [spark.sql(f"SELECT {plan} AS c FROM VALUES (1), (NULL) AS t(x)") for plan in plans]
+    assert frames[0].schema != frames[1].schema
+    never, some = (dataset_jobs.materialized(epoch, "event 1", f"d/{n}", frame) for n, frame in enumerate(frames))
+    assert sorted(row["c"]["x"] for row in never.table.to_pylist()) == [0, 1]
+    assert [row["c"]["x"] for row in some.table.to_pylist()].count(None) == 1
+    assert never.manifest.arrow == some.manifest.arrow
 
 
 def test_a_damaged_page_fails_the_job_that_reads_it(spark: Any, epoch: EpochPayloads) -> None:
