@@ -113,7 +113,7 @@ class LogioSuperviseOperator(BaseOperator):
             finder = FailureFinder(store, run_uid=run.uid)
             found = finder.look()
             while not self.deferrable and (found.failed is None or found.going_on):
-                with suppress(LogUnavailable):  # that nobody could be told is no reason not to look
+                with suppress(LogUnavailable):  # a refused note is no reason to stop looking
                     store.note_supervisor(self._name(context), run_uid=run.uid)
                 for one in found.items:
                     self._act(launching, context, one)

@@ -125,7 +125,7 @@ class LogioFailedGroupSensor(BaseSensorOperator):
         return f"DAG {identity(context)[0]}, task {self.task_id}"
 
     def _note(self, store: LogStore, context: Mapping[str, Any]) -> None:
-        with suppress(LogUnavailable):  # that nobody could be told is no reason not to look
+        with suppress(LogUnavailable):  # a refused note is no reason to stop looking
             store.note_supervisor(self._supervisor(context), pipeline=self.pipeline, run_uid=self.run_uid)
 
     def _look(self, finder: FailureFinder) -> Findings:

@@ -1,4 +1,4 @@
-"""A dataset that is written as it is: its files are copied, and nobody decodes their records (ADR-96)."""
+"""A dataset that is written as it is: its files are copied, and their records are never decoded (ADR-96)."""
 
 from __future__ import annotations
 

@@ -47,12 +47,10 @@ def sealed_files(root: str, mode: int, paths: Sequence[str]) -> list[tuple[str, 
 
 
 def _sealed(root: str, path: str, mode: int) -> tuple[str, int, int, int, str] | None:
-    import pyarrow.parquet as pq
-
     full = os.path.join(root, path)
     try:
         with open(full, "rb") as file:
-            metadata = pq.read_metadata(file)
+            metadata = _footer(file)
             os.fchmod(file.fileno(), mode)
             os.fsync(file.fileno())
             size = os.fstat(file.fileno()).st_size
@@ -60,6 +58,18 @@ def _sealed(root: str, path: str, mode: int) -> tuple[str, int, int, int, str] |
     except FileNotFoundError:  # this host has an older view of the folder
         return None
     return path, size, metadata.num_rows, footer, UNWANTED if _has_old_times(metadata) else ""
+
+
+def _footer(file: Any) -> Any:
+    """As Arrow reads it. Raises `pa.ArrowException` for one that is damaged or encrypted, OSError for the file system."""
+    import pyarrow.parquet as pq
+
+    try:
+        return pq.read_metadata(file)
+    except OSError as error:
+        if error.errno is None:  # not of the file system: Arrow's word for what it cannot decrypt
+            raise pa.ArrowInvalid(str(error)) from error
+        raise
 
 
 def _has_old_times(metadata: Any) -> bool:

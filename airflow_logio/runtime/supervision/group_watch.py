@@ -120,7 +120,7 @@ class GroupWatcher:
     def _check_heartbeats(self, status: GroupStatus) -> None:
         """Raises `LogUnavailable`, unless it is this very driver that keeps the others from writing, because it is stopped.
 
-        One that runs waits for its disk, perhaps, which is nobody's death.
+        One that runs may be waiting for its disk, which is no reason to end it.
         """
         try:
             self._store.check_heartbeats()

@@ -134,7 +134,12 @@ def test_what_a_job_has_written_is_what_the_driver_sees_or_is_written_again(
 
     again = spark_files.seal(spark, epoch, str(folder.relative_to(epoch.root)), 750, task_files.AS_PUBLISHED)
     assert sorted(again, key=str) == sorted(files, key=str), "as a task does that runs twice"
-    next(folder.iterdir()).unlink()
+    one = next(folder.iterdir())
+    one.write_bytes(one.read_bytes()[:-4] + b"PARE")  # what an encrypted file ends with
+    if sealed_by == "driver":
+        with pytest.raises(OperatorFailed, match=r"whose footers cannot be read: .* encrypt"):
+            spark_files.seal(spark, epoch, str(folder.relative_to(epoch.root)), 750, task_files.AS_PUBLISHED)
+    one.unlink()
     with pytest.raises(
         LogUnavailable, match=r"have written 750 records into .*/d/1\.1, and the driver sees 2 files with 500"
     ):
