@@ -32,6 +32,7 @@ from airflow_logio.store.sql.lock_holder import lock_holder
 from tests.conftest import QUICK
 from tests.store.conftest import OpenStore
 from tests.store.small_disk import small_folder
+from tests.support.lock_holders import holder_of
 from tests.support.logs import Driver, open_sql_store, sent, spec, start_driver
 from tests.support.postgres import PostgresServer
 from tests.support.waiting import eventually
@@ -285,36 +286,6 @@ def test_on_a_full_disk_nobody_dies_and_it_is_said_why(tmp_path: Path, caplog: p
         driver.session.commit([sent(2)])
         for opened in (store, watching):
             opened.dispose()
-
-
-HOLDS_THE_LOCK = """
-import os, signal, sqlite3, sys
-sys.stdin.readline()
-connections = [sqlite3.connect(path, isolation_level=None) for path in sys.argv[1:]]
-for connection in connections:
-    connection.execute("BEGIN IMMEDIATE")
-print("holding", flush=True)
-os.kill(os.getpid(), signal.SIGSTOP)
-"""
-
-
-@contextmanager
-def holder_of(*paths: str) -> Iterator[tuple[subprocess.Popen[str], Callable[[], None]]]:
-    """A process, and a function that lets it begin to write to these files and stops it there."""
-    command = [sys.executable, "-c", HOLDS_THE_LOCK, *paths]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as holder:
-
-        def hold() -> None:
-            assert holder.stdin is not None and holder.stdout is not None
-            holder.stdin.write("hold\n")
-            holder.stdin.flush()
-            assert holder.stdout.readline() == "holding\n"
-            eventually(lambda: psutil.Process(holder.pid).status() == psutil.STATUS_STOPPED, what="it is stopped")
-
-        try:
-            yield holder, hold
-        finally:
-            holder.kill()
 
 
 def test_a_driver_stopped_with_the_lock_on_heartbeats_is_ended_and_no_other(sqlite_url: str) -> None:

@@ -15,13 +15,15 @@ import sqlalchemy as sa
 
 from airflow_logio.protocol.liveness import Lease
 from airflow_logio.protocol.states import GroupState
-from airflow_logio.store.records import GroupRef, LaunchRecipe, Run
+from airflow_logio.runtime.launch import processes
+from airflow_logio.store.records import GroupRef, LaunchRecipe, Run, Supervision
 from airflow_logio.store.sql.store import SqlLogStore
 from airflow_logio.triggers import log_poller
 from airflow_logio.triggers.failed_groups import LogioFailedGroupTrigger
 from airflow_logio.triggers.group import LogioGroupTrigger
 from tests.support.connections import connections_made, is_open
-from tests.support.logs import SOMEBODY, open_sql_store
+from tests.support.lock_holders import holder_of
+from tests.support.logs import SOMEBODY, open_sql_store, spec
 from tests.support.replicated import GROUP, REPLICAS, A, replicated_spec, to_slot
 from tests.support.statements import counted_statements
 from tests.support.waiting import eventually
@@ -197,6 +199,30 @@ def test_a_connection_that_names_another_database_is_read_anew(
         with Triggerer([there]):
             eventually(lambda: there.incarnations == {"a": 1}, what="it watches, too")
         other.dispose()
+
+
+def test_a_driver_stopped_with_the_lock_on_heartbeats_is_ended_by_a_trigger(
+    sqlite_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Supervisors note their looks in the same file. That these are refused must not cost the looks."""
+    path = sqlite_url.removeprefix("sqlite:///")
+    monkeypatch.setenv("AIRFLOW_CONN_LOGIO_DEFAULT", connection("logio", extra={"path": path}))
+    store = open_sql_store(sqlite_url)
+    run = store.start_run(replace(spec("g"), supervision=Supervision.TASK))
+    assert run.spec.lease.seconds > 2 * log_poller.NOTE_SECONDS - 1, "notes are due again and again within a lease"
+    trigger = LogioFailedGroupTrigger(logio_conn_id=CONN_ID, supervisor="of a test", run_uid=run.uid)
+    with holder_of(f"{path}.heartbeat", path) as (holder, hold):
+        identity = processes.identity_of(holder.pid)
+        assert identity is not None
+        ref = store.register(store.claim(run.run_id, "g", expected=0, reason="test"), identity)
+        store.heartbeat(ref, 1, ready=True, rss_bytes=0)
+        hold()
+        with Triggerer([trigger]) as triggerer:
+            [event] = eventually(triggerer.fired, what="it is found", timeout=90, every=0.1)
+        [found] = event["findings"]
+        assert found["group"] == "g" and "gave no heartbeat" in found["cause"]
+    assert store.group(run.run_id, "g").state is GroupState.DEAD
+    store.dispose()
 
 
 def test_what_opening_the_log_raises_is_said_by_each(monkeypatch: pytest.MonkeyPatch) -> None:
