@@ -91,17 +91,16 @@ def shown(url: URL) -> str:
 # --- sessions ---------------------------------------------------------------------------------------------------------
 
 
-def sqlite_engine(url: URL, *, durable: bool = True, busy_timeout: float = BUSY_TIMEOUT_SECONDS) -> Engine:
+def sqlite_engine(url: URL, *, durable: bool = True, busy_timeout: float | None = None) -> Engine:
     """An SQLite file in WAL mode whose transactions are begun IMMEDIATE, unless option `logio_writes` is False.
 
-    A transaction that has to wait for another writer waits for `busy_timeout` seconds.
+    A transaction that has to wait for another writer waits for `busy_timeout` seconds, BUSY_TIMEOUT_SECONDS if it is None.
     """
     path = Path(str(url.database))
     if not path.parent.is_dir():
         raise ConfigurationError(f"the folder of the SQLite database {path} does not exist; create it first")
-    engine = sa.create_engine(
-        url, connect_args={"timeout": busy_timeout, "check_same_thread": False}, hide_parameters=True
-    )
+    seconds = BUSY_TIMEOUT_SECONDS if busy_timeout is None else busy_timeout
+    engine = sa.create_engine(url, connect_args={"timeout": seconds, "check_same_thread": False}, hide_parameters=True)
 
     @sa.event.listens_for(engine, "connect")
     def _on_connect(dbapi: sqlite3.Connection, _record: object) -> None:
