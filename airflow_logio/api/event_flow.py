@@ -43,11 +43,11 @@ class EventFlow:
             if self.has_ended(*ports):
                 self._flush(state)
                 return None
+            if self._is_flush_due():
+                self._flush(state)
             if deadline is not None and time.monotonic() >= deadline:
                 return None
             self._pause(POLL_SECONDS if deadline is None else min(POLL_SECONDS, deadline - time.monotonic()))
-            if self._is_flush_due():
-                self._flush(state)
         return event
 
     def has_ended(self, *ports: str) -> bool:
