@@ -1,4 +1,4 @@
-"""`logio logs`: what the drivers of a group have printed."""
+"""`logio logs`: what the drivers of a group have printed: their files, or elsewhere what they have sent to the log."""
 
 from __future__ import annotations
 
@@ -37,7 +37,11 @@ def logs(
         bool, typer.Option("--follow", "-f", help="Keep printing, recoveries included, until the group has ended")
     ] = False,
 ) -> None:
-    """Print the log of a group's driver, on the machine where it was launched. Python, Spark and the JVM write to it."""
+    """Print the log of a group's driver, to which Python, Spark and the JVM write.
+
+    On the machine where the driver was launched this is all of it. Elsewhere it is the last megabyte that the driver has
+    sent, without secrets.
+    """
     if follow and incarnation is not None:
         raise typer.BadParameter("it follows the latest incarnation; leave --incarnation out", param_hint="--follow")
     with opened(ConnectionUrls.load(warn).log_url(log)) as store:
@@ -47,14 +51,14 @@ def logs(
             if follow:
                 _follow(store, found, group)
             else:
-                _print(_reader(_driver(store, found, group, incarnation)).read())
+                _print(_reader(store, found, _driver(store, found, group, incarnation)).read())
         except KeyboardInterrupt:
             raise typer.Exit(INTERRUPTED) from None
 
 
 def _follow(store: LogStore, run: Run, group: str) -> None:
     """One incarnation after the other, each to its end."""
-    reader: LogReader | None = None
+    reader: LogReader | SentReader | None = None
     shown = 0
     left = LAST_WORDS_SECONDS
     while True:
@@ -64,7 +68,7 @@ def _follow(store: LogStore, run: Run, group: str) -> None:
         _print(added)
         if not added and latest is not None and latest.incarnation != shown:
             _say(latest)
-            reader, shown = _reader(latest), latest.incarnation
+            reader, shown = _reader(store, run, latest), latest.incarnation
             continue
         if has_ended and not added:
             if reader is None:
@@ -106,8 +110,24 @@ def _no_driver(run: Run, group: str) -> ConfigurationError:
     )
 
 
-def _reader(driver: DriverRecord) -> LogReader:
-    """Raises `ConfigurationError` if the log is on another machine, or was removed."""
+class SentReader:
+    """Reads what a driver has sent to the log. `read` returns what has been added. Raises `LogUnavailable`."""
+
+    def __init__(self, store: LogStore, run_id: int, driver: DriverRecord) -> None:
+        self._store = store
+        self._run_id = run_id
+        self._driver = driver
+        self._number = 0
+
+    def read(self) -> bytes:
+        driver = self._driver
+        parts = self._store.output.parts(self._run_id, driver.group, driver.incarnation, after=self._number)
+        self._number = parts[-1].number if parts else self._number
+        return "".join(part.text for part in parts).encode()
+
+
+def _reader(store: LogStore, run: Run, driver: DriverRecord) -> LogReader | SentReader:
+    """Raises `ConfigurationError` if the log is on another machine, or was removed, and the driver has sent nothing of it."""
     where = f"the log of group {driver.group!r}, incarnation {driver.incarnation},"
     if driver.log_path is None:
         raise ConfigurationError(
@@ -116,9 +136,15 @@ def _reader(driver: DriverRecord) -> LogReader:
     path = Path(driver.log_path)
     if path.is_file():
         return LogReader(path)
-    if driver.host not in (None, this_host()):
+    is_elsewhere = driver.host not in (None, this_host())
+    if store.output.parts(run.run_id, driver.group, driver.incarnation):
+        place = f"is {path} on {driver.host}" if is_elsewhere else f"was {path}, and was removed"
+        warn(f"{where} {place}. This is what the driver has sent of it, without secrets")
+        return SentReader(store, run.run_id, driver)
+    if is_elsewhere:
         raise ConfigurationError(
-            f"{where} is {path} on {driver.host}, and this is {this_host()}: run this command there"
+            f"{where} is {path} on {driver.host}, and this is {this_host()}: run this command there. The driver has sent "
+            "nothing of it to the log"
         )
     raise ConfigurationError(
         f"{where} was {path} on this machine, and is no longer there: files of drivers are removed by `logio gc`, and by "
@@ -126,7 +152,7 @@ def _reader(driver: DriverRecord) -> LogReader:
     )
 
 
-def _read(reader: LogReader) -> bytes:
+def _read(reader: LogReader | SentReader) -> bytes:
     try:
         return reader.read()
     except OSError:  # removed meanwhile

@@ -16,6 +16,7 @@ from airflow_logio.operators._task.group_task import GroupTask, asked_by_person
 from airflow_logio.operators._task.kills import KillGuard, killed_task
 from airflow_logio.operators._task.launches import Launching
 from airflow_logio.operators._task.pipeline_reference import reference, resolve
+from airflow_logio.operators._task.relay import TaskRelay
 from airflow_logio.operators._task.run_lookup import check_current, identity, opened_log, run_of
 from airflow_logio.protocol.states import CONCLUDED, WAITING, GroupState
 from airflow_logio.runtime.launch.bundle import PipelineRef
@@ -144,7 +145,7 @@ class LogioSparkOperator(BaseOperator):
 
     def execute(self, context: Mapping[str, Any]) -> dict[str, Any]:
         """A first attempt, a retry, or the first attempt after a clear."""
-        return self._work(context, asked=asked_by_person(context["ti"], self.retries), recovers=True)
+        return self._work(context, asked=asked_by_person(context["ti"], self.retries), recovers=True, relayed={})
 
     def resume(self, context: Mapping[str, Any], event: Mapping[str, Any]) -> dict[str, Any]:
         """The trigger saw something to do. Reads from the log what it is, since it may have been done meanwhile."""
@@ -152,7 +153,8 @@ class LogioSparkOperator(BaseOperator):
         if event["state"] == "error":
             raise AirflowException(f"the triggerer cannot watch group {self.group!r}: {cause}")
         self.log.info("Group %s, incarnation %s: %s", event["group"], event["incarnation"], cause or event["state"])
-        return self._work(context, asked=False, recovers=event["state"] == GroupState.DEAD.value)
+        recovers = event["state"] == GroupState.DEAD.value
+        return self._work(context, asked=False, recovers=recovers, relayed=event.get("relayed", {}))
 
     def on_kill(self) -> None:
         """SIGTERM, or `execution_timeout`: the group halts if a person has ended the task. If that cannot be known, it keeps
@@ -167,24 +169,28 @@ class LogioSparkOperator(BaseOperator):
 
     # --- inside ------------------------------------------------------------------------------------------------------
 
-    def _work(self, context: Mapping[str, Any], *, asked: bool, recovers: bool) -> dict[str, Any]:
+    def _work(
+        self, context: Mapping[str, Any], *, asked: bool, recovers: bool, relayed: Mapping[str, Sequence[int]]
+    ) -> dict[str, Any]:
         recipe = LaunchRecipe(self.conn_id, self.connections, SparkArguments.of(self).given())
         interval = self.poll_interval or _compat.poll_interval()
         with opened_log(self.logio_conn_id) as store:
             task = self._group_task(context, store, recipe, asked)
-            sighting = self._until_settled(task, interval, recovers=recovers)
+            relay = TaskRelay(store, task.context.run, task.watcher.members, relayed, self.log.info)
+            sighting = self._until_settled(task, relay, interval, recovers=recovers)
             if sighting.state is GroupState.FINISHED:
                 return task.summary(sighting)
             if sighting.state in WAITING:
                 raise AirflowFailException(task.failure(sighting))
             run_uid = task.context.run.uid
             self._hand_over(store)
-        self._watch(run_uid, sighting.incarnations, interval)
+        self._watch(run_uid, sighting.incarnations, relay.relayed, interval)
 
-    def _until_settled(self, task: GroupTask, interval: float, *, recovers: bool) -> Sighting:
+    def _until_settled(self, task: GroupTask, relay: TaskRelay, interval: float, *, recovers: bool) -> Sighting:
         """Look and launch until the group has ended, or the trigger can watch it."""
         while True:
             sighting, launched = task.advance(recovers=recovers or task.is_left())
+            relay.look(sighting)
             if launched or (recovers and sighting.is_dead):
                 recovers = False  # what dies from now on has a supervisor
                 continue
@@ -247,12 +253,15 @@ class LogioSparkOperator(BaseOperator):
         if store.patience.call("asking what the task has become", lambda: guard.is_ended(store)):
             raise AirflowFailException(f"group {self.group!r} is halted: a person has ended its task meanwhile")
 
-    def _watch(self, run_uid: str, incarnations: Mapping[str, int], interval: float) -> NoReturn:
+    def _watch(
+        self, run_uid: str, incarnations: Mapping[str, int], relayed: Mapping[str, Sequence[int]], interval: float
+    ) -> NoReturn:
         trigger = LogioGroupTrigger(
             logio_conn_id=self.logio_conn_id,
             run_uid=run_uid,
             group=self.group,
             incarnations=incarnations,
+            relayed=relayed,
             poll_interval=interval,
         )
         self.defer(trigger=trigger, method_name="resume")

@@ -19,6 +19,7 @@ from airflow_logio.protocol.states import GroupState, RunState, ScalingState
 from airflow_logio.protocol.values import Port
 from airflow_logio.store.code_records import CodeChange, KeptCode
 from airflow_logio.store.lineage_port import LineageLog
+from airflow_logio.store.output_port import OutputLog
 from airflow_logio.store.records import (
     Claim,
     Collected,
@@ -450,6 +451,12 @@ class LogStore(ABC):
         `ring` is called in any thread, and must neither block nor query the log. The store may be disposed of before
         the hearing is closed. `listen` never blocks, and raises nothing if the log is unavailable.
         """
+
+    # --- what drivers have printed ------------------------------------------------------------------------------------
+
+    @property
+    @abstractmethod
+    def output(self) -> OutputLog: ...
 
     # --- lineage ------------------------------------------------------------------------------------------------------
 

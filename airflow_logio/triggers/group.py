@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
@@ -22,6 +22,7 @@ from airflow_logio.protocol.states import WAITING, GroupState
 from airflow_logio.runtime.figures.whole_group import members_of
 from airflow_logio.runtime.supervision.halt import Halt, halt_all_for_good
 from airflow_logio.runtime.supervision.killed_task import STOPPING, note_killed
+from airflow_logio.runtime.supervision.output_relay import OutputRelay, beginning
 from airflow_logio.runtime.supervision.presence import SupervisionWatch
 from airflow_logio.runtime.supervision.whole_watch import WholeWatcher
 from airflow_logio.store.port import LogStore
@@ -43,13 +44,13 @@ _following: set[asyncio.Task[None]] = set()
 
 
 class LogioGroupTrigger(LogTrigger):
-    """Fires one event: ``{"state": ..., "group": ..., "incarnation": ..., "cause": ...}``, or state ``error``.
+    """Fires one event with `state` (of the group, or ``error``), `group`, `incarnation`, `cause` and `relayed`.
 
     If the group is replicated, `group` of the event names the replica that it is about. `incarnations` are those that the
-    task saw last.
+    task saw last, `relayed` what the task log has of their drivers' output (`OutputRelay`).
     """
 
-    arguments = ("run_uid", "group", "incarnations")
+    arguments = ("run_uid", "group", "incarnations", "relayed")
 
     def __init__(
         self,
@@ -58,12 +59,14 @@ class LogioGroupTrigger(LogTrigger):
         run_uid: str,
         group: str,
         incarnations: Mapping[str, int] | None = None,
+        relayed: Mapping[str, Sequence[int]] | None = None,
         poll_interval: float = 1.0,
     ) -> None:
         super().__init__(logio_conn_id, poll_interval)
         self.run_uid = run_uid
         self.group = group
         self.incarnations = dict(incarnations or {})
+        self.relayed = {name: list(last) for name, last in (relayed or {}).items()}
         self._observers: _Observers | None = None
         self._failed_looks = 0
         self._follows: asyncio.Task[None] | None = None
@@ -71,7 +74,7 @@ class LogioGroupTrigger(LogTrigger):
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Wait until a look has found something to do."""
         try:
-            event = await self._seen(self._see, uid=self.run_uid, figures=True)
+            event = await self._seen(self._see, uid=self.run_uid, figures=True, output=True)
         except (LogioError, AirflowException) as error:
             event = {"state": "error", **self._who(), "cause": f"{type(error).__name__}: {error}"}
         yield TriggerEvent(event)
@@ -170,7 +173,7 @@ class LogioGroupTrigger(LogTrigger):
 
     def _judge(self, store: LogStore, sight: RunSight, look: LogLook) -> dict[str, Any] | None:
         if self._observers is None or self._observers.store is not store:
-            self._observers = _Observers.of(store, sight.run, self.group, self.log.info)
+            self._observers = self._begin(store, sight.run)
         observers = self._observers
         if any(one.killed is not None for one in sight.groups if one.group in observers.watcher.members):
             note_killed(store, sight.run, self.group, None)  # from here on Airflow tells this trigger
@@ -179,6 +182,8 @@ class LogioGroupTrigger(LogTrigger):
         if (warning := observers.supervision.warning(look.supervisors)) is not None:
             self.log.warning("Group %s: %s", self.group, warning)
         is_left_dead = observers.supervision.is_left(dead=sighting.is_dead)
+        observers.relay.relay(look.output.get(sight.run.run_id, ()))
+        self.relayed = observers.relay.relayed
         one, state = sighting.decides, sighting.state
         wakes = state in WAKING or is_left_dead
         figures = look.figures.get(sight.run.run_id)
@@ -188,7 +193,8 @@ class LogioGroupTrigger(LogTrigger):
             observers.reporter.report(sight.groups, figures, at_once=wakes)
         if not wakes or one is None or one.status is None:
             return None
-        return {"state": str(state), **self._who(one.status.group), "cause": one.cause or one.status.error}
+        cause = one.cause or one.status.error
+        return {"state": str(state), **self._who(one.status.group), "cause": cause, "relayed": self.relayed}
 
     def _present(self, store: LogStore) -> dict[str, int]:
         """Group or replica → incarnation."""
@@ -204,6 +210,16 @@ class LogioGroupTrigger(LogTrigger):
         name = self.group if name is None else name
         return {"group": name, "incarnation": self.incarnations.get(name, 0)}
 
+    def _begin(self, store: LogStore, run: Run) -> _Observers:
+        relay = OutputRelay(members_of(run, self.group), beginning(self.incarnations, self.relayed), self.log.info)
+        return _Observers(
+            store,
+            WholeWatcher(store, run, self.group),
+            SupervisionWatch(store.supervisors, run),
+            GroupReporter(run, self.group, self.log.info),
+            relay,
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class _Observers:
@@ -213,12 +229,4 @@ class _Observers:
     watcher: WholeWatcher
     supervision: SupervisionWatch
     reporter: GroupReporter
-
-    @classmethod
-    def of(cls, store: LogStore, run: Run, group: str, say: Callable[[str], None]) -> _Observers:
-        return cls(
-            store,
-            WholeWatcher(store, run, group),
-            SupervisionWatch(store.supervisors, run),
-            GroupReporter(run, group, say),
-        )
+    relay: OutputRelay

@@ -22,6 +22,8 @@ from airflow_logio.errors import LogUnavailable
 from airflow_logio.hooks.logio import LogioHook
 from airflow_logio.protocol.replicas import SlotsSight
 from airflow_logio.runtime.scaling.requests import in_question
+from airflow_logio.runtime.supervision.output_relay import MOST_PARTS
+from airflow_logio.store.output_port import OutputPart
 from airflow_logio.store.port import Hearing, LogStore
 from airflow_logio.store.records import RunFigures, RunSight, SupervisorNote, SupervisorRecord
 
@@ -40,6 +42,8 @@ LEAST_SECONDS = 0.5
 """Between two looks, unless the poll interval is shorter: triggers that begin one after the other are looked for together."""
 RUNG_SECONDS = 0.1
 """Between two looks, where a failure was announced."""
+LATE_SECONDS = 5.0
+"""A part may become visible so long after it was written. What was shown already is shown again; its relay knows."""
 AT_ONCE_SECONDS = 2.0
 """Between two questions for figures, or two notes, of triggers that have just begun."""
 REOPEN_SECONDS = 30.0
@@ -64,6 +68,8 @@ class LogLook:
     supervisors: Sequence[SupervisorRecord] = ()
     slots: Mapping[tuple[int, str], SlotsSight] = field(default_factory=dict)
     """(run id, group) → slots and work of replicated groups in which nobody seems to work, now and then."""
+    output: Mapping[int, Sequence[OutputPart]] = field(default_factory=dict)
+    """run id → what its drivers have sent of what they print, at least what is new."""
     error: LogUnavailable | None = None
 
 
@@ -87,6 +93,10 @@ class Watch:
     is_busy: bool = False
     is_unnoted: bool = True
     has_no_figures: bool = True
+    output: bool = False
+    """Show what the drivers of the run print."""
+    output_at: float = 0.0
+    """When the last part was written that it was shown, by the clock of the log."""
     slots_asked: float = -1.0
     """In which part of time, `SLOTS_SECONDS` long, its groups that sleep were last asked about."""
     context: contextvars.Context = field(default_factory=contextvars.copy_context)
@@ -298,11 +308,12 @@ class _LogPoller:
             runs |= {one.run.uid: one for one in store.sight(sorted(missing))}
         figures = self._ask_for_figures(store, due, runs, asked_at)
         slots = self._ask_for_slots(store, due, runs, asked_at)
+        output = _ask_for_output(store, due, runs)
         self._note(store, due, asked_at)
         if any(watch.figures for watch in due) and asked_at - self._asked_at >= NOTE_SECONDS:
             self._asked_at = asked_at
             self._supervisors = store.supervisors()
-        return LogLook(asked_at, store, runs, going_on, figures, self._supervisors, slots)
+        return LogLook(asked_at, store, runs, going_on, figures, self._supervisors, slots, output)
 
     def _ask_for_figures(
         self, store: LogStore, due: Sequence[Watch], runs: Mapping[str, RunSight], now: float
@@ -359,6 +370,22 @@ class _LogPoller:
             store, self._store = self._store, None
         if store is not None:
             store.dispose()
+
+
+def _ask_for_output(
+    store: LogStore, due: Sequence[Watch], runs: Mapping[str, RunSight]
+) -> Mapping[int, Sequence[OutputPart]]:
+    """One question for all that were shown something before, and one for those that have just begun."""
+    found: dict[int, Sequence[OutputPart]] = {}
+    shown = [watch for watch in due if watch.output and not watch.is_busy and watch.uid in runs]
+    for asking in ([one for one in shown if one.output_at], [one for one in shown if not one.output_at]):
+        since = min((watch.output_at for watch in asking), default=0.0) - LATE_SECONDS
+        run_ids = {runs[watch.uid].run.run_id for watch in asking if watch.uid is not None}
+        found |= store.output.written_since(sorted(run_ids), since, most=MOST_PARTS)
+    latest = max((part.at for parts in found.values() for part in parts), default=0.0)
+    for watch in shown:
+        watch.output_at = max(watch.output_at, latest)
+    return found
 
 
 class _Cadence:

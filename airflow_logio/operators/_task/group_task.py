@@ -77,7 +77,7 @@ class GroupTask:
             self._unasked.add(name)
             return self._restart(status)
         if observation.is_dead and recovers:
-            log.warning("Group %s is dead: %s\n%s", name, observation.cause, driver_log(status))
+            log.warning("Group %s is dead: %s\n%s", name, observation.cause, self._driver_log(status))
             return recover_if_dead(self.context, name, observation)
         return launch_if_new(self.context, name, observation)
 
@@ -101,6 +101,9 @@ class GroupTask:
             self._is_asked(status.group) and status.desired is GroupState.HALTED and status.state not in CONCLUDED
             for status in sighting.statuses
         )
+
+    def _driver_log(self, status: GroupStatus) -> str:
+        return driver_log(self.context.store, self.context.run, status)
 
     def _restart(self, status: GroupStatus) -> bool:
         try:
@@ -156,5 +159,5 @@ class GroupTask:
         return (
             f"{what} {self.group!r} of run {run.spec.key} is parked (incarnation {status.incarnation}, "
             f"{status.recoveries} recoveries): {status.error}\n"
-            f"Fix the cause, then clear this task: it resumes where it stopped.\n{driver_log(status)}"
+            f"Fix the cause, then clear this task: it resumes where it stopped.\n{self._driver_log(status)}"
         )

@@ -46,7 +46,9 @@ class GroupRecovery:
         status = store.group(run.run_id, failed.group)
         if (status.state, status.incarnation) != (GroupState.DEAD, failed.incarnation):
             return self._report(failed, run, not_needed(failed, status.state, status.incarnation))
-        log.warning("%s of run %s is dead: %s\n%s", failed, failed.run_uid, failed.cause, driver_log(status))
+        log.warning(
+            "%s of run %s is dead: %s\n%s", failed, failed.run_uid, failed.cause, driver_log(store, run, status)
+        )
         try:
             recipe = store.launch_recipe(run.run_id, failed.group)
             if recipe is None:

@@ -10,7 +10,7 @@ from typing import Any
 from airflow.providers.common.compat.sdk import AirflowException, AirflowFailException
 
 from airflow_logio.commands import name_log
-from airflow_logio.errors import ConfigurationError, LogioError, UnknownRun
+from airflow_logio.errors import ConfigurationError, LogioError, LogUnavailable, UnknownRun
 from airflow_logio.hooks.logio import LogioHook
 from airflow_logio.operators._task.pipeline_reference import resolve
 from airflow_logio.protocol.states import RunState
@@ -105,8 +105,8 @@ def find_run(
     return run_in_dag(store, name, external_dag_id or identity(context)[0], external_dag_run_id)
 
 
-def driver_log(status: GroupStatus) -> str:
-    """The end of the group's last driver log, or its location."""
+def driver_log(store: LogStore, run: Run, status: GroupStatus) -> str:
+    """The end of the group's last driver log, or of what the driver has sent of it, and its location."""
     if status.log_path is None:
         return "There is no driver log: the driver was never started."
     path = Path(status.log_path)
@@ -115,8 +115,21 @@ def driver_log(status: GroupStatus) -> str:
     except OSError as error:
         host = status.identity.host if status.identity else "the worker that launched it"
         reason = error.strerror if host == this_host() else f"this is {this_host()}"
-        return f"The driver's log is {path} on {host} ({reason})."
+        where = f"The driver's log is {path} on {host} ({reason})."
+        lines = sent_lines(store, run, status, TAIL_LINES)
+        if not lines:
+            return where
+        return "\n".join([f"{where} The end of what the driver has sent of it:", *(f"  {line}" for line in lines)])
     return "\n".join([f"The end of the driver's log, {path}:", *(f"  {line}" for line in lines)])
+
+
+def sent_lines(store: LogStore, run: Run, status: GroupStatus, most: int) -> list[str]:
+    """The last lines that the group's last driver has sent; none while the log does not answer."""
+    try:
+        parts = store.output.parts(run.run_id, status.group, status.incarnation)
+    except LogUnavailable:
+        return []
+    return "".join(part.text for part in parts).splitlines()[-most:]
 
 
 def progress_table(progress: Sequence[PortProgress]) -> str:

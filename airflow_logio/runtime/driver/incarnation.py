@@ -39,13 +39,16 @@ from airflow_logio.runtime.driver.idle_epoch import IdleEpoch
 from airflow_logio.runtime.driver.load import LoadMeter
 from airflow_logio.runtime.driver.log_rotation import LogRotation
 from airflow_logio.runtime.driver.manual_epoch import ManualEpoch, manual_operator
+from airflow_logio.runtime.driver.output_sender import OutputSender
 from airflow_logio.runtime.driver.spark_session import SparkSessions
 from airflow_logio.runtime.launch import bundle
 from airflow_logio.runtime.launch.bundle import needs_spark
 from airflow_logio.runtime.launch.driver_config import DriverConfig
 from airflow_logio.runtime.launch.driver_log import LOG_NAME
 from airflow_logio.runtime.launch.exit_codes import FAILED, FINISHED, PARKED, REPLACED
-from airflow_logio.runtime.launch.processes import own_identity
+from airflow_logio.runtime.launch.output_parts import OutputParts
+from airflow_logio.runtime.launch.processes import own_identity, this_host
+from airflow_logio.runtime.launch.redaction import Redaction
 from airflow_logio.runtime.payloads import Payloads, sweep_group
 from airflow_logio.runtime.systems.call_watch import Call, CallWatch
 from airflow_logio.runtime.systems.connections import Connections, WriterIdentity
@@ -91,13 +94,22 @@ class Driver:
         guard.start()
         rotation = LogRotation(Path(LOG_NAME).absolute())  # a driver works in the folder of its log
         rotation.start()
+        sender = OutputSender(self._output_parts(ref))
+        sender.start()
         try:
             return self._drive(ref)
         finally:
             rotation.stop()
+            sender.stop()
             guard.stop()
             heartbeat.stop()
             self._sessions.stop()
+
+    def _output_parts(self, ref: GroupRef) -> OutputParts:
+        config = self._config
+        urls = (config.log_url, *config.connections.values())
+        redaction = Redaction(urls, config.payloads, {**os.environ, **config.environment})
+        return OutputParts(self._store.output, ref, Path(LOG_NAME).absolute(), this_host(), redaction)
 
     def _drive(self, ref: GroupRef) -> int:
         session = self._store.session(ref)

@@ -18,14 +18,16 @@ from pathlib import Path
 from airflow_logio.dataflow import variables
 from airflow_logio.dataflow.pipeline import Pipeline
 from airflow_logio.errors import ConfigurationError, Fenced, LogioError, UnknownRun
-from airflow_logio.protocol.states import GroupState, check_claim
+from airflow_logio.protocol.states import ALIVE, GroupState, check_claim
 from airflow_logio.runtime.launch import driver_files, processes, spark_submit
 from airflow_logio.runtime.launch.bundle import PipelineRef, has_frames, needs_spark
 from airflow_logio.runtime.launch.code_bundle import CodeBundle
 from airflow_logio.runtime.launch.driver_config import DriverConfig
 from airflow_logio.runtime.launch.driver_log import LOG_NAME
 from airflow_logio.runtime.launch.kept_code import code_for, own_pipeline
+from airflow_logio.runtime.launch.output_parts import add_rest
 from airflow_logio.runtime.launch.processes import APPLICATION
+from airflow_logio.runtime.launch.redaction import Redaction
 from airflow_logio.runtime.launch.spark_submit import SparkSettings
 from airflow_logio.runtime.payloads import payload_root
 from airflow_logio.store.port import LogStore
@@ -172,6 +174,16 @@ def launch_group(
     """
     spark_submit.check(context.settings)
     status = context.store.group(context.run.run_id, group)
+    try:
+        return _launch(context, status, expected, reason, by_user=by_user, request_id=request_id)
+    finally:
+        _keep_last_output(context, status)
+
+
+def _launch(
+    context: LaunchContext, status: GroupStatus, expected: int, reason: str, *, by_user: bool, request_id: int | None
+) -> Claim:
+    group = status.group
     if status.incarnation != expected:
         # Before anything is ended: what runs now is the driver of another launcher.
         raise Fenced(
@@ -253,6 +265,19 @@ def _end_old_driver(context: LaunchContext, status: GroupStatus) -> None:
     if left:
         log.warning("group %s: ending old driver processes %s", status.group, [process.pid for process in left])
         processes.end(status.identity)
+
+
+def _keep_last_output(context: LaunchContext, status: GroupStatus) -> None:
+    """What a driver of this machine printed before it ended, and could not send: for those who look from elsewhere."""
+    path = Path(status.log_path) if status.log_path else None
+    if path is None or status.state in ALIVE or not path.is_file():
+        return
+    redaction = Redaction((context.log_url, *context.connections.values()), context.payloads, os.environ)
+    ref = GroupRef(context.run.run_id, status.group, status.incarnation)
+    try:
+        add_rest(context.store.output, ref, path, processes.this_host(), redaction)
+    except (OSError, LogioError) as error:
+        log.debug("the last lines of group %s, incarnation %d, are not kept: %s", ref.group, ref.incarnation, error)
 
 
 def _ref(claim: Claim) -> GroupRef:

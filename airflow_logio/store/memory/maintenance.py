@@ -74,6 +74,8 @@ def remove(tables: Tables, run_id: int, limit: int, *, unfinished: bool) -> Coll
         tables.drop(tables.drivers, key)
     for key in [key for key in tables.beats if key[0].run_id == run_id]:
         tables.drop(tables.beats, key)
+    for key in [key for key in tables.output if key[0].run_id == run_id]:
+        tables.drop(tables.output, key)
     tables.drop(tables.runs, run_id)
     return Collected(1, 1)
 

@@ -27,9 +27,11 @@ from airflow_logio.store.memory import (
 from airflow_logio.store.memory.drivers import driver_records
 from airflow_logio.store.memory.hearings import Hearings
 from airflow_logio.store.memory.lineage_log import MemoryLineageLog
+from airflow_logio.store.memory.output_log import MemoryOutputLog
 from airflow_logio.store.memory.session import MemoryGroupSession
 from airflow_logio.store.memory.statuses import status_of, under_way
 from airflow_logio.store.memory.tables import BeatRow, GroupKey, SupervisorRow, Tables
+from airflow_logio.store.output_port import OutputLog
 from airflow_logio.store.port import GroupSession, Hearing, LogStore
 from airflow_logio.store.records import (
     Claim,
@@ -299,6 +301,10 @@ class MemoryLogStore(LogStore):
 
     def listen(self, ring: Callable[[], None]) -> Hearing | None:
         return self._hearings.join(ring)
+
+    @property
+    def output(self) -> OutputLog:
+        return MemoryOutputLog(self.tables)
 
     # --- lineage ------------------------------------------------------------------------------------------------------
 

@@ -19,6 +19,7 @@ from airflow_logio.protocol.replicas import Slot
 from airflow_logio.protocol.states import GroupState, RunState
 from airflow_logio.protocol.values import Port, ReadStatus, Status
 from airflow_logio.store.code_records import CodeChange
+from airflow_logio.store.output_port import OutputPart
 from airflow_logio.store.records import (
     DriverIdentity,
     FenceRow,
@@ -273,6 +274,7 @@ class Tables:
         self.fences: dict[GroupKey, FenceRow] = {}
         self.drivers: dict[tuple[GroupKey, int], DriverRow] = {}
         self.beats: dict[tuple[GroupKey, int], BeatRow] = {}
+        self.output: dict[tuple[GroupKey, int], dict[int, OutputPart]] = {}
         self.supervisors: dict[str, SupervisorRow] = {}
         self.events = EventLog()
         self.bodies: dict[BodyKey, Body] = {}

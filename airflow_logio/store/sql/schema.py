@@ -25,7 +25,7 @@ from sqlalchemy import (
     text,
 )
 
-REVISION = "0006"
+REVISION = "0007"
 """The Alembic revision that creates what this module declares."""
 
 VERSION_TABLE = "logio_alembic_version"
@@ -341,6 +341,20 @@ waiting = Table(
     Column("group_name", _Name, primary_key=True),
     Column("parked", Boolean, nullable=False),
     comment="which groups want to be notified; a hint, written without waiting for the disk",
+)
+
+output = Table(
+    "logio_output",
+    beat_metadata,
+    Column("run_id", _Id, primary_key=True, autoincrement=False),
+    Column("group_name", _Name, primary_key=True),
+    Column("incarnation", Integer, primary_key=True, autoincrement=False),
+    Column("number", BigInteger, primary_key=True, autoincrement=False),
+    Column("position", BigInteger, nullable=False),
+    Column("at", Double, nullable=False),
+    Column("text", Text, nullable=False),
+    Index("ix_logio_output_at", "run_id", "at"),
+    comment="the last lines that drivers have printed, without secrets",
 )
 
 supervisor = Table(

@@ -18,6 +18,7 @@ from airflow_logio.protocol.replicas import Placement, Slot, SlotsSight
 from airflow_logio.protocol.states import GroupState, ScalingState
 from airflow_logio.store.code_records import CodeChange, KeptCode
 from airflow_logio.store.lineage_port import LineageLog
+from airflow_logio.store.output_port import OutputLog
 from airflow_logio.store.port import GroupSession, Hearing, LogStore
 from airflow_logio.store.records import (
     Claim,
@@ -75,6 +76,7 @@ from airflow_logio.store.sql.engines import (
     writing,
 )
 from airflow_logio.store.sql.lineage_log import SqlLineageLog
+from airflow_logio.store.sql.output_log import SqlOutputLog
 from airflow_logio.store.sql.session import SqlGroupSession
 from airflow_logio.store.sql.wake import PostgresWaker, SqliteWaker, Waker
 
@@ -418,6 +420,10 @@ class SqlLogStore(LogStore):
 
     def listen(self, ring: Callable[[], None]) -> Hearing | None:
         return hearings.hear(self.engine, ring)
+
+    @property
+    def output(self) -> OutputLog:
+        return SqlOutputLog(self.beats)
 
     # --- lineage ------------------------------------------------------------------------------------------------------
 

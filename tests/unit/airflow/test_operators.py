@@ -185,6 +185,7 @@ def test_it_launches_and_leaves_the_watching_to_the_trigger(
         "run_uid": run.uid,
         "group": "totals",
         "incarnations": {"totals": 1},
+        "relayed": {},
         "poll_interval": 0.01,
     }
 

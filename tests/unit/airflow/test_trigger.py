@@ -74,6 +74,12 @@ def start(log: LogStore, run: Run, launcher: FakeLauncher, expected: int = 0) ->
     return log.register(claim, launcher.identity())
 
 
+def event_of(
+    state: str, incarnation: int, cause: str | None = None, relayed: dict[str, list[int]] | None = None
+) -> dict[str, Any]:
+    return {"state": state, "group": GROUP, "incarnation": incarnation, "cause": cause, "relayed": relayed or {}}
+
+
 def fired(trigger: LogioGroupTrigger, meanwhile: Callable[[], None] | None = None) -> Any:
     """Run the trigger to its event; `meanwhile` happens once it has found nothing to say for a while."""
 
@@ -164,7 +170,7 @@ def test_a_driver_that_is_killed_is_its_supervisors_business(
         eventually(lambda: log.group(run.run_id, GROUP).state is GroupState.DEAD, what="it is declared dead")
         finish(log, start(log, run, launcher, expected=1))
 
-    assert fired(trigger, recover_and_finish) == {"state": "finished", "group": GROUP, "incarnation": 2, "cause": None}
+    assert fired(trigger, recover_and_finish) == event_of("finished", 2)
 
 
 @pytest.mark.usefixtures("nobody_looks")
@@ -189,12 +195,41 @@ def test_with_a_recovery_dag_that_is_paused_what_is_dead_stays_dead(
 
 def test_a_group_that_finishes(trigger: LogioGroupTrigger, log: LogStore, running: GroupRef) -> None:
     event = fired(trigger, lambda: finish(log, running))
-    assert event == {"state": "finished", "group": GROUP, "incarnation": 1, "cause": None}
+    assert event == event_of("finished", 1)
+
+
+def test_what_its_drivers_print_is_in_the_log_of_the_task(
+    trigger: LogioGroupTrigger,
+    log: LogStore,
+    run: Run,
+    running: GroupRef,
+    launcher: FakeLauncher,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """What the task has relayed before is not said again, and another trigger resumes where this one was."""
+    log.output.add(running, 1, 10, "from before\n")
+    log.output.add(running, 2, 20, "one\ntwo\n")
+    trigger.relayed = {GROUP: [1, 1]}
+
+    def print_and_recover() -> None:
+        eventually(lambda: trigger.relayed == {GROUP: [1, 2]}, what="the first lines are relayed")
+        log.declare_dead(running, "test")
+        successor = start(log, run, launcher, expected=1)
+        log.output.add(running, 3, 30, "last words of the dead\n")
+        log.output.add(successor, 1, 10, "three\n")
+        eventually(lambda: trigger.relayed == {GROUP: [2, 1]}, what="the next driver's lines are relayed")
+        finish(log, successor)
+
+    trigger.poll_interval = 0.2
+    assert fired(trigger, print_and_recover) == event_of("finished", 2, relayed={GROUP: [2, 1]})
+    said = [line for line in capsys.readouterr().out.splitlines() if f"[{GROUP} #" in line]
+    expected = ["#1] one", "#1] two", "#1] last words of the dead", "#2] three"]
+    assert [wanted in line for line, wanted in zip(said, expected, strict=True)] == [True] * 4
 
 
 def test_a_group_that_is_parked(trigger: LogioGroupTrigger, log: LogStore, running: GroupRef) -> None:
     event = fired(trigger, lambda: None if log.park(running, "KeyError: 'department'") else pytest.fail())
-    assert event == {"state": "parked", "group": GROUP, "incarnation": 1, "cause": "KeyError: 'department'"}
+    assert event == event_of("parked", 1, "KeyError: 'department'")
 
 
 def test_a_group_nobody_has_launched(trigger: LogioGroupTrigger) -> None:
@@ -212,7 +247,7 @@ def test_it_watches_over_incarnations(
         finish(log, start(log, run, launcher, expected=1))
 
     trigger.poll_interval = 0.5
-    assert fired(trigger, recover_and_finish) == {"state": "finished", "group": GROUP, "incarnation": 2, "cause": None}
+    assert fired(trigger, recover_and_finish) == event_of("finished", 2)
 
 
 @pytest.mark.usefixtures("running", "nobody_looks")

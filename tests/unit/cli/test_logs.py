@@ -105,6 +105,16 @@ def test_a_log_that_was_removed_is_said(flow: Flow, logs: Logs) -> None:
     assert "no longer there: files of drivers are removed by `logio gc`" in said
 
 
+def test_elsewhere_what_the_driver_has_sent_is_printed(flow: Flow, logs: Logs) -> None:
+    ref = flow.launch("", at=DriverIdentity("elsewhere", "boot", 1, 1.0))
+    flow.path(1).unlink()
+    for number, text in enumerate(("one\n", "two \N{SNOWMAN}\n"), start=1):
+        flow.store.output.add(ref, number, 4 * number, text)
+    code, printed, said = logs(flow.run.uid[:8], "g")
+    assert (code, printed) == (0, "one\ntwo \N{SNOWMAN}\n")
+    assert "on elsewhere. This is what the driver has sent of it, without secrets" in " ".join(said.split())
+
+
 @pytest.fixture
 def following(flow: Flow, tmp_path: Path) -> Iterator[Callable[[], str]]:
     """What `logio logs --follow` has printed so far."""
@@ -115,6 +125,17 @@ def following(flow: Flow, tmp_path: Path) -> Iterator[Callable[[], str]]:
     yield lambda: output.read_text() + ("" if process.poll() is None else f"exit {process.returncode}")
     process.kill()
     process.wait()
+
+
+def test_a_driver_elsewhere_is_followed(flow: Flow, following: Callable[[], str]) -> None:
+    ref = flow.launch("", at=DriverIdentity("elsewhere", "boot", 1, 1.0))
+    flow.path(1).unlink()
+    flow.store.output.add(ref, 1, 4, "one\n")
+    eventually(lambda: "one\n" in following())
+    flow.store.output.add(ref, 2, 8, "two\n")
+    flow.store.halted(ref)
+    eventually(lambda: "exit 0" in following(), timeout=30)
+    assert "one\ntwo\n" in following()
 
 
 def test_following_ends_with_the_group_and_not_with_a_driver(flow: Flow, following: Callable[[], str]) -> None:

@@ -1,0 +1,49 @@
+"""What the drivers of a group print, in the log of the task while it is on its worker; its trigger does the same (ADR-98)."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection, Mapping, Sequence
+
+from airflow_logio.errors import LogUnavailable
+from airflow_logio.runtime.supervision.output_relay import OutputRelay, beginning
+from airflow_logio.runtime.supervision.whole_watch import Sighting
+from airflow_logio.store.port import LogStore
+from airflow_logio.store.records import Run
+
+log = logging.getLogger(__name__)
+
+
+class TaskRelay:
+    """Says what an attempt of the task has not said yet: `relayed` by its trigger, or from the first look on."""
+
+    def __init__(
+        self,
+        store: LogStore,
+        run: Run,
+        members: Collection[str],
+        relayed: Mapping[str, Sequence[int]],
+        say: Callable[[str], None],
+    ) -> None:
+        self._store = store
+        self._run = run
+        self._members = members
+        self._begins_at = relayed
+        self._say = say
+        self._relay: OutputRelay | None = None
+
+    @property
+    def relayed(self) -> Mapping[str, Sequence[int]]:
+        return self._begins_at if self._relay is None else self._relay.relayed
+
+    def look(self, sighting: Sighting) -> None:
+        """Call it behind each look at the group."""
+        if not sighting.statuses:
+            return
+        if self._relay is None:
+            begins_at = beginning(sighting.incarnations, self._begins_at)
+            self._relay = OutputRelay(self._members, begins_at, self._say)
+        try:
+            self._relay.relay_from(self._store, self._run.run_id)
+        except LogUnavailable as error:
+            log.debug("what the drivers of run %s print is not known: %s", self._run.uid, error)

@@ -1,0 +1,11 @@
+"""A table for what drivers print. It stands beside the heartbeats, whose tables have no revision of their own: whoever brings
+the log to this one makes it (`migrate.upgrade`)."""
+
+from __future__ import annotations
+
+revision = "0007"
+down_revision = "0006"
+
+
+def upgrade() -> None:
+    """The log itself stays as it is."""

@@ -1,0 +1,40 @@
+"""What drivers have printed, as far as the log keeps it: a small port of the log store (ADR-98)."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+from airflow_logio.store.records import GroupRef
+
+
+@dataclass(frozen=True, slots=True)
+class OutputPart:
+    """Some lines of a driver's log, without its secrets."""
+
+    group: str
+    incarnation: int
+    number: int
+    """Parts of an incarnation count from 1."""
+    position: int
+    """Bytes of the driver's file that this part and those before it stand for, since the file was last emptied."""
+    at: float
+    """When it was written, by the clock of the log."""
+    text: str
+
+
+class OutputLog(ABC):
+    """Nothing depends on these rows: they are not fenced, and may be lost when the server stops."""
+
+    @abstractmethod
+    def add(self, ref: GroupRef, number: int, position: int, text: str, *, oldest: int = 1) -> None:
+        """Keep part `number`, unless there is one already, and remove those below `oldest`. Raises `LogUnavailable`."""
+
+    @abstractmethod
+    def parts(self, run_id: int, group: str, incarnation: int, *, after: int = 0) -> Sequence[OutputPart]:
+        """The parts of one driver behind number `after`, in order."""
+
+    @abstractmethod
+    def written_since(self, run_ids: Collection[int], at: float, *, most: int) -> Mapping[int, Sequence[OutputPart]]:
+        """Run → the parts written later than `at`, at most the last `most` of each driver, in the order of their drivers."""

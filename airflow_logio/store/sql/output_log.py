@@ -1,0 +1,56 @@
+"""`OutputLog` over SQL: rows beside the heartbeats, on SQLite in their file, so that they wait for no writer of the log."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Engine
+
+from airflow_logio.store.output_port import OutputLog, OutputPart
+from airflow_logio.store.records import GroupRef
+from airflow_logio.store.sql import schema
+from airflow_logio.store.sql.engines import now, reading, writing
+from airflow_logio.store.sql.runs import upserting
+
+
+class SqlOutputLog(OutputLog):
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    def add(self, ref: GroupRef, number: int, position: int, text: str, *, oldest: int = 1) -> None:
+        table = schema.output
+        keys = {"run_id": ref.run_id, "group_name": ref.group, "incarnation": ref.incarnation}
+        with writing(self._engine, durable=False) as connection:
+            values = {"number": number, "position": position, "at": now(connection.dialect.name), "text": text}
+            insert = upserting(connection, table).values(**keys, **values)
+            connection.execute(insert.on_conflict_do_nothing(index_elements=[*keys, "number"]))
+            if oldest > 1:
+                of_driver = (table.c[name] == value for name, value in keys.items())
+                connection.execute(sa.delete(table).where(*of_driver, table.c.number < oldest))
+
+    def parts(self, run_id: int, group: str, incarnation: int, *, after: int = 0) -> Sequence[OutputPart]:
+        table = schema.output
+        of_driver = (table.c.run_id == run_id, table.c.group_name == group, table.c.incarnation == incarnation)
+        query = sa.select(table).where(*of_driver, table.c.number > after).order_by(table.c.number)
+        with reading(self._engine) as connection:
+            return [_part(row) for row in connection.execute(query)]
+
+    def written_since(self, run_ids: Collection[int], at: float, *, most: int) -> Mapping[int, Sequence[OutputPart]]:
+        if not run_ids:
+            return {}
+        table = schema.output
+        driver = (table.c.run_id, table.c.group_name, table.c.incarnation)
+        rank = sa.func.row_number().over(partition_by=driver, order_by=table.c.number.desc()).label("rank")
+        ranked = sa.select(table, rank).where(table.c.run_id.in_(run_ids), table.c.at > at).subquery()
+        order = (ranked.c.run_id, ranked.c.group_name, ranked.c.incarnation, ranked.c.number)
+        found: dict[int, list[OutputPart]] = {}
+        with reading(self._engine) as connection:
+            for row in connection.execute(sa.select(ranked).where(ranked.c.rank <= most).order_by(*order)):
+                found.setdefault(row.run_id, []).append(_part(row))
+        return found
+
+
+def _part(row: sa.Row[Any]) -> OutputPart:
+    return OutputPart(row.group_name, row.incarnation, row.number, row.position, row.at, row.text)
