@@ -1,4 +1,4 @@
-"""The log of a real driver: rotated while it prints, shown, and removed when its run has ended."""
+"""The log of a real driver: rotated while it prints, sent to the log of the run, shown, and removed when its run has ended."""
 
 from __future__ import annotations
 
@@ -72,5 +72,10 @@ def test_the_log_of_a_driver_is_rotated_shown_and_removed(tmp_path: Path) -> Non
     shown = logio(tmp_path, "logs", "talk", "all", "--follow")
     for text in ("registered, pid", "x" * 100, "said after the rotation"):
         assert text in shown
+    log.rename(log.with_name("kept"))
+    elsewhere = logio(tmp_path, "logs", "talk", "all")
+    for text in ("registered, pid", "bytes left out", "said after the rotation", "sent of it, without secrets"):
+        assert text in elsewhere
+    assert len(elsewhere) < 2**20
     assert "files of the drivers of 1 run(s) removed" in logio(tmp_path, "gc")
     assert not log.parents[2].exists()

@@ -338,6 +338,11 @@ def left_alone(here: Installation) -> None:
     assert "recovery DAG is paused" in str(status(here, here.run(RELYING).uid))
     here.person.unpause(RECOVERY)
     here.wait_for("all", 3, RELYING)
+    eventually(
+        lambda: any("[all #3]" in log.read_text(errors="replace") for log in here.task_logs("sums.all")),
+        what="the task log has what the new driver prints",
+        timeout=SHORT,
+    )
 
 
 def status(here: Installation, uid: str) -> Any:

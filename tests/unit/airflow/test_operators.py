@@ -308,9 +308,10 @@ def test_a_clear_restarts_it_and_spends_no_budget(
 
 
 def test_a_spent_budget_parks(
-    operator: Callable[..., LogioSparkOperator], log: LogStore, run: Run, launcher: FakeLauncher
+    operator: Callable[..., LogioSparkOperator], log: LogStore, run: Run, launcher: FakeLauncher, tmp_path: Path
 ) -> None:
-    budget = RecoveryBudget().recoveries
+    """What each driver printed last is in the log, also of the one that has no successor."""
+    budget, launcher.folder = RecoveryBudget().recoveries, tmp_path
     deferred(lambda: operator().execute(context()))
     for _ in range(budget):
         launcher.kill()
@@ -319,6 +320,9 @@ def test_a_spent_budget_parks(
     with pytest.raises(AirflowFailException, match=f"recovered {budget} times"):
         operator().resume(context(), dead())
     assert len(launcher.claims) == budget + 1
+    for incarnation in range(1, budget + 2):
+        [part] = log.output.parts(run.run_id, "totals", incarnation)
+        assert part.text == launcher.log_text
 
 
 def test_a_halted_group_is_red_until_the_task_is_cleared(
