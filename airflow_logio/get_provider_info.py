@@ -24,6 +24,7 @@ def get_provider_info() -> dict[str, Any]:
             {
                 "integration-name": NAME,
                 "python-modules": [
+                    "airflow_logio.operators.assets",
                     "airflow_logio.operators.finish_run",
                     "airflow_logio.operators.fresh_run",
                     "airflow_logio.operators.pipeline_group",
@@ -55,6 +56,7 @@ def get_provider_info() -> dict[str, Any]:
                 ],
             }
         ],
+        "asset-uris": [{"schemes": ["logio"], "handler": None}],
         "config": {"logio": {"description": "Options of the LOG.io provider.", "options": _options()}},
     }
 

@@ -7,17 +7,21 @@ dag = build_recovery_dag()
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from airflow.providers.common.compat.sdk import DAG, AirflowSkipException, Param
 from airflow.providers.standard.operators.hitl import ApprovalOperator
 from airflow.providers.standard.operators.python import PythonOperator
+from airflow.sdk import Asset
 
+from airflow_logio.dataflow.pipeline import Pipeline
 from airflow_logio.hooks.logio import LogioHook
+from airflow_logio.operators._task.pipeline_reference import imported
 from airflow_logio.operators._task.recovery_round import Callback
 from airflow_logio.operators._task.run_lookup import opened_log
+from airflow_logio.operators.assets import LogioAssetsOperator
 from airflow_logio.operators.fresh_run import LogioFreshRunOperator
 from airflow_logio.operators.recover_group import LogioRecoverGroupOperator
 from airflow_logio.operators.scaling_controller import LogioScalingController
@@ -47,6 +51,12 @@ To scale a group by hand, trigger this DAG. Fill in *replicas*, and as much of *
 name one group; an empty field means any. The policy may change the number again a little later. To keep your number, pause
 this DAG afterwards (Airflow starts no task of a paused DAG), or leave it paused and use `logio scale`. If you give a run or
 a pipeline without *replicas*, the policy looks at that one only.
+"""
+ASSETS = """
+Tells Airflow what a pipeline that never finishes has written: an asset event per table and dataset, if something is new.
+
+Schedule DAGs on these assets. ``extra`` of an event says which run it is about, how many records it has written, and the
+number of its last write action.
 """
 FRESH = """
 Gives a run up, so that its DAG run can start over. Trigger this DAG with the uid of the run.
@@ -128,6 +138,39 @@ def build_controller_dag(
             run_uid="{{ params.run or '' }}",
             group="{{ params.group or '' }}",
             replicas="{{ '' if params.replicas is none else params.replicas }}",
+        )
+    return dag
+
+
+def build_assets_dag(
+    pipeline: Pipeline | str,
+    connections: Mapping[str, str],
+    *,
+    dag_id: str | None = None,
+    logio_conn_id: str = LogioHook.default_conn_name,
+    assets: Mapping[str, str | Asset] | None = None,
+    **dag_arguments: Any,
+) -> DAG:
+    """Asset events, every ten minutes, for what the newest unfinished run of a pipeline has written since the last one.
+
+    :param pipeline: a `Pipeline`, or its location: ``"module:attr"``.
+    :param connections: the pipeline's connection names → Airflow connection ids.
+    :param assets: as of `LogioAssetsOperator`.
+
+    Further arguments are those of a DAG, e.g. ``schedule``. By default its id is ``logio_assets_<pipeline>``.
+    """
+    usual = {
+        "schedule": "*/10 * * * *", "start_date": datetime(2026, 1, 1, tzinfo=UTC), "max_active_runs": 1, "catchup": False,
+        "doc_md": ASSETS, "tags": list(TAGS),
+    }  # fmt: skip
+    with DAG(dag_id or f"logio_assets_{imported(pipeline).name}", **{**usual, **dag_arguments}) as dag:
+        LogioAssetsOperator(
+            task_id="assets",
+            pipeline=pipeline,
+            connections=connections,
+            assets=assets,
+            logio_conn_id=logio_conn_id,
+            while_running=True,
         )
     return dag
 

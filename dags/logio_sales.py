@@ -49,6 +49,8 @@ What to look at:
 - **A red group** has spent its recovery budget. Its task log says why; fix that and *clear the task*: the group resumes
   where it stopped. The result of the DAG run is the same as without any failure.
 - **Mark a task failed** and its group halts; clear it to resume.
+- **Schedule a DAG on what it writes**: `schedule=[Asset("logio://warehouse_db/hourly_sales")]`. Each run that has finished
+  has one event of this asset.
 - `item_totals` and `hourly_sales` in the warehouse are replaced by each new DAG run.
 """,
 ):
@@ -57,5 +59,6 @@ What to look at:
         logio_conn_id="logio_default",
         conn_id="spark_default",
         connections={"warehouse": "warehouse_db"},
+        assets=True,
     )
 # [END dag]

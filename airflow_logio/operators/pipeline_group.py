@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from airflow.providers.common.compat.sdk import TaskGroup
+from airflow.sdk import Asset
 
 from airflow_logio.dataflow.pipeline import Pipeline
-from airflow_logio.errors import ConfigurationError, PipelineDefinitionError
+from airflow_logio.errors import PipelineDefinitionError
 from airflow_logio.hooks.logio import LogioHook
-from airflow_logio.operators._task.pipeline_reference import reference
+from airflow_logio.operators._task.pipeline_reference import imported, reference
 from airflow_logio.operators._task.recovery_round import Callback
+from airflow_logio.operators.assets import LogioAssetsOperator
 from airflow_logio.operators.finish_run import LogioFinishRunOperator
 from airflow_logio.operators.spark import LogioSparkOperator
 from airflow_logio.operators.start_run import REFUSE, SUPERVISE, LogioStartRunOperator, supervision_of
@@ -20,7 +21,7 @@ from airflow_logio.operators.supervise import MANY, SOON, LogioSuperviseOperator
 from airflow_logio.protocol.liveness import RecoveryBudget
 from airflow_logio.store.records import Supervision
 
-START, FINISH = "start_run", "finish_run"
+START, FINISH, ASSETS = "start_run", "finish_run", "assets"
 AT_ONCE: Mapping[str, Any] = {"retries": MANY, "retry_delay": SOON, "retry_exponential_backoff": 0}
 """Settings of task `supervise`; they override the DAG's ``default_args``, since no group is recovered until it is back."""
 
@@ -46,6 +47,9 @@ class LogioPipelineGroup(TaskGroup):
     :param recovery: ``"supervise"``, or ``"dag"`` for a pipeline whose groups a recovery DAG recovers.
     :param concurrent_runs: ``"refuse"``, or ``"isolated"`` if runs share no tables (see `LogioStartRunOperator`).
     :param on_recovery_callback: callback of task ``supervise``, called after a group was relaunched or parked.
+    :param assets: True, or writer → asset or URI: an Airflow asset event for each table and dataset when the run has finished
+        (`LogioAssetsOperator`), by a last task ``assets``.
+    :param assets_with_quarantine: also when it has finished with quarantine, and ``finish_run`` fails.
     :param group_id: by default the pipeline's name.
 
     Further arguments are passed to TaskGroup. Raises `PipelineDefinitionError` or `ConfigurationError` while the DAG is
@@ -69,12 +73,14 @@ class LogioPipelineGroup(TaskGroup):
         recovery: str = SUPERVISE,
         concurrent_runs: str = REFUSE,
         on_recovery_callback: Callback | Sequence[Callback] | None = None,
+        assets: bool | Mapping[str, str | Asset] = False,
+        assets_with_quarantine: bool = False,
         group_id: str | None = None,
         **kwargs: Any,
     ) -> None:
         supervised = supervision_of(recovery) is Supervision.TASK
         text = reference(pipeline)
-        known = _imported(pipeline)
+        known = imported(pipeline)
         _check_names(known, dict(connections or {}), dict(groups or {}))
         super().__init__(group_id=group_id or known.name, **kwargs)
         with self:
@@ -103,6 +109,7 @@ class LogioPipelineGroup(TaskGroup):
             finish = LogioFinishRunOperator(
                 task_id=FINISH, pipeline=text, run_uid=start.output, logio_conn_id=logio_conn_id
             )
+            tasks = []
             for name in known.groups:
                 arguments = {"conn_id": conn_id, **(spark or {}), **(groups or {}).get(name, {})}
                 task = LogioSparkOperator(
@@ -114,18 +121,19 @@ class LogioPipelineGroup(TaskGroup):
                     **arguments,
                 )
                 start >> task >> finish
-
-
-def _imported(pipeline: Pipeline | str) -> Pipeline:
-    if isinstance(pipeline, Pipeline):
-        return pipeline.freeze()
-    module, _, attr = pipeline.rpartition(":")
-    found = getattr(importlib.import_module(module), attr, None) if module else None
-    if not isinstance(found, Pipeline):
-        raise ConfigurationError(
-            f"{pipeline!r} does not name a pipeline; expected module.path:attr, importable from the DAGs"
-        )
-    return found.freeze()
+                tasks.append(task)
+            if assets:
+                told = LogioAssetsOperator(
+                    task_id=ASSETS,
+                    pipeline=pipeline,
+                    connections=connections or {},
+                    assets=None if assets is True else assets,
+                    run_uid=start.output,
+                    logio_conn_id=logio_conn_id,
+                    with_quarantine=assets_with_quarantine,
+                )
+                # With quarantine `finish_run` fails, and stays a leaf: the DAG run must not be green.
+                (tasks if assets_with_quarantine else finish) >> told
 
 
 def _check_names(pipeline: Pipeline, connections: Mapping[str, str], groups: Mapping[str, Any]) -> None:
@@ -142,7 +150,7 @@ def _check_names(pipeline: Pipeline, connections: Mapping[str, str], groups: Map
         raise PipelineDefinitionError(
             f"pipeline {pipeline.name!r} has no group {', '.join(unknown)}; it has {list(pipeline.groups)}"
         )
-    if taken := [name for name in (START, FINISH, SUPERVISE) if name in pipeline.groups]:
+    if taken := [name for name in (START, FINISH, SUPERVISE, ASSETS) if name in pipeline.groups]:
         raise PipelineDefinitionError(
             f"pipeline {pipeline.name!r}: LogioPipelineGroup needs the task id {taken[0]!r} for itself; rename that group"
         )

@@ -1,4 +1,4 @@
-"""The log of a real driver: rotated while it prints, sent to the log of the run, shown, and removed when its run has ended."""
+"""The log of a real driver: rotated while it prints, sent to the log of the run, shown, and removed with its run."""
 
 from __future__ import annotations
 

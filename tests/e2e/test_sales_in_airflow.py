@@ -30,6 +30,21 @@ from tests.support.waiting import eventually
 pytestmark = [pytest.mark.e2e, pytest.mark.spark, pytest.mark.timeout(900)]
 
 DAG_ID, RUN_ID = "logio_sales", "e2e"
+READER = "on_hourly_sales"
+READS = '''
+"""A DAG that runs on what the sales pipeline has written."""
+
+from airflow.sdk import DAG, Asset, task
+
+HOURLY = Asset("logio://warehouse_db/hourly_sales")
+with DAG("on_hourly_sales", schedule=[HOURLY], catchup=False):
+
+    @task
+    def read(*, triggering_asset_events=None):
+        return [event.extra for event in triggering_asset_events[HOURLY]]
+
+    read()
+'''
 SCALED = "logio_sales_scaled"
 CONTROLLER = "logio_controller"
 RECORDS = 120_000
@@ -49,6 +64,7 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> Places:
     held_until_told(folder / "dags" / "pipelines" / "sales.py", folder / "go_on")
     slow_until_told(folder / "dags" / "pipelines" / "sales_scaled.py", folder / "enough")
     with_a_policy_of_its_own(folder / "dags" / "logio_controller.py")
+    (folder / "dags" / f"{READER}.py").write_text(READS)
     return Places(folder, folder / "dags", f"sqlite:///{folder}/logio.db", f"sqlite:///{folder}/warehouse.db")
 
 
@@ -99,12 +115,13 @@ def person(standalone: Standalone) -> Person:
     def is_ready() -> bool:
         standalone.check_alive()
         try:
-            return airflow.is_healthy() and all(map(airflow.has_dag, (DAG_ID, SCALED, CONTROLLER)))
+            return airflow.is_healthy() and all(map(airflow.has_dag, (DAG_ID, SCALED, CONTROLLER, READER)))
         except AirflowUnavailable:
             return False
 
     eventually(is_ready, what="Airflow is healthy and has parsed the DAG", timeout=LONG, every=0.5)
     airflow.unpause(DAG_ID)
+    airflow.unpause(READER)
     return airflow
 
 
@@ -169,8 +186,23 @@ def test_killed_halted_and_cleared_it_is_exact(person: Person, places: Places, t
     summary = person.result(DAG_ID, RUN_ID, "sales.ingest")
     assert (summary["run"], summary["records"]["ingest.out out"]) == (run.uid, RECORDS)
     assert str(places.folder) not in str(summary), "no URL of a database in a result"
+    read_once(person, log, run)
     eventually(lambda: not drivers(places), what="drivers end", timeout=LONG)
     log.dispose()
+
+
+def read_once(person: Person, log: LogStore, run: Run) -> None:
+    """The DAG that is scheduled on `hourly_sales` runs once for this run, also if a person has its end done again."""
+    eventually(lambda: person.runs(READER), what=f"{READER} runs", timeout=LONG)
+    [reads] = person.runs(READER)
+    eventually(lambda: person.run_state(READER, reads) == "success", what="it has read", timeout=LONG)
+    [event] = person.result(READER, reads, "read")
+    [written] = [row for row in log.progress(run.run_id) if row.port.operator == "publish" and row.direction == "write"]
+    assert (event["run"], event["state"], event["records"]) == (run.uid, "finished", written.records)
+    person.clear(DAG_ID, RUN_ID, "sales.finish_run")
+    again = lambda: person.states(DAG_ID, RUN_ID)["sales.assets"] == "skipped"  # noqa: E731
+    eventually(again, what="there is nothing new to tell", timeout=LONG, every=0.3)
+    assert person.runs(READER) == [reads]
 
 
 def test_scaled_up_and_down_with_a_replica_killed_it_is_exact(person: Person, places: Places, tmp_path: Path) -> None:

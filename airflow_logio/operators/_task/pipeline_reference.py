@@ -63,3 +63,16 @@ def resolve(text: str) -> tuple[Pipeline, PipelineRef]:
             ) from error
         ref = PipelineRef(ref.module, ref.attr, bundle.locate(ref.module))
     return bundle.load(ref), ref
+
+
+def imported(pipeline: Pipeline | str) -> Pipeline:
+    """The frozen pipeline while a DAG is parsed. Raises `ConfigurationError`."""
+    if isinstance(pipeline, Pipeline):
+        return pipeline.freeze()
+    module, _, attr = pipeline.rpartition(":")
+    found = getattr(importlib.import_module(module), attr, None) if module else None
+    if not isinstance(found, Pipeline):
+        raise ConfigurationError(
+            f"{pipeline!r} does not name a pipeline; expected module.path:attr, importable from the DAGs"
+        )
+    return found.freeze()

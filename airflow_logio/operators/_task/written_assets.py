@@ -1,0 +1,80 @@
+"""The Airflow assets that a pipeline writes, and what an event of one says (ADR-99)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import quote, urlsplit
+
+from airflow.sdk import Asset
+
+from airflow_logio.dataflow.dataset_writer import DatasetWriter
+from airflow_logio.dataflow.pipeline import Pipeline
+from airflow_logio.dataflow.table_writer import TableWriter
+from airflow_logio.errors import ConfigurationError
+from airflow_logio.protocol.replicas import base_operator
+from airflow_logio.store.port import LogStore
+from airflow_logio.store.records import Run
+
+SCHEME = "logio"
+WRITE = "write"
+
+
+def assets_of(
+    pipeline: Pipeline, connections: Mapping[str, str], named: Mapping[str, str | Asset] | None = None
+) -> dict[str, Asset]:
+    """Writer → the asset that it writes: ``logio://<connection id>/<table or folder>``, or as `named` by writer.
+
+    These are the writers of tables and of datasets; others only if they are named. Raises `ConfigurationError`.
+    """
+    writers = {base_operator(name): operator for name, operator in pipeline.operators.items()}
+    found = {
+        name: Asset(f"{SCHEME}://{quote(connections[operator.connection], safe='')}/{quote(_place(operator))}")
+        for name, operator in writers.items()
+        if isinstance(operator, TableWriter | DatasetWriter)
+    }
+    for name, given in (named or {}).items():
+        if name not in writers:
+            raise ConfigurationError(
+                f"assets: pipeline {pipeline.name!r} has no writer {name!r}; it has {sorted(found)}"
+            )
+        found[name] = given if isinstance(given, Asset) else Asset(_without_password(given))
+    if not found:
+        raise ConfigurationError(
+            f"assets: pipeline {pipeline.name!r} writes no table and no dataset; name what its writers write: "
+            'assets={"<writer>": "<URI>"}'
+        )
+    return found
+
+
+def extras(store: LogStore, run: Run, assets: Mapping[str, Asset], state: str) -> dict[str, dict[str, Any]]:
+    """Writer → what an event says: which run, and how much of it has been applied at the destination."""
+    records, last = dict.fromkeys(assets, 0), {name: dict[str, int]() for name in assets}
+    for row in store.progress(run.run_id):
+        name = base_operator(row.port.operator)
+        if row.direction == WRITE and name in assets:
+            records[name] += row.records
+            last[name][row.port.operator] = row.events
+    key = run.spec.key
+    return {
+        name: {
+            "pipeline": key.pipeline,
+            "dag_id": key.dag_id,
+            "dag_run_id": key.dag_run_id,
+            "run": run.uid,
+            "state": state,
+            "records": records[name],
+            "last_write_action": last[name],
+        }
+        for name in assets
+    }
+
+
+def _place(operator: TableWriter | DatasetWriter) -> str:
+    return operator.table if isinstance(operator, TableWriter) else operator.folder
+
+
+def _without_password(uri: str) -> str:
+    if urlsplit(uri).password:
+        raise ConfigurationError("assets: a URI has a password in it; everyone who sees the asset would see it, too")
+    return uri

@@ -1,0 +1,217 @@
+"""Asset events: what they say, for which runs there is one, and what is refused when the DAG is parsed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from airflow.providers.common.compat.sdk import DAG, AirflowException, AirflowSkipException
+from airflow.sdk import Asset
+from airflow.serialization.serialized_objects import DagSerialization
+
+from airflow_logio.errors import ConfigurationError
+from airflow_logio.operators.assets import LogioAssetsOperator
+from airflow_logio.operators.pipeline_group import LogioPipelineGroup
+from airflow_logio.operators.start_run import LogioStartRunOperator
+from airflow_logio.protocol import effects as fx
+from airflow_logio.protocol.context import Context, encode_state
+from airflow_logio.protocol.values import Port, Status
+from airflow_logio.ready_dags import build_assets_dag
+from airflow_logio.store.port import LogStore
+from airflow_logio.store.records import Run
+from tests.support.logs import Driver, sent, start_driver
+from tests.unit.airflow.support import DAG_ID, RUN_ID, context, write_transactions
+from tests.unit.airflow.test_pipeline_group import tiny
+
+REF = "pipelines.sales:sales"
+WAREHOUSE = {"warehouse": "warehouse_db"}
+HOURLY, TOTALS = "logio://warehouse_db/hourly_sales", "logio://warehouse_db/item_totals"
+
+
+@dataclass
+class Events:
+    """Asset events as Airflow keeps them: `told` are there, `added` those of one attempt of a task."""
+
+    told: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
+    added: dict[str, SimpleNamespace] = field(default_factory=dict)
+
+    def context(self) -> dict[str, Any]:
+        return {**context(), "inlet_events": _Inlets(self.told), "outlet_events": _Outlets(self.added)}
+
+    def of(self, task: LogioAssetsOperator) -> dict[str, dict[str, Any]]:
+        """What an attempt adds, which is kept: that of Airflow commits it with the end of the task."""
+        self.added.clear()
+        task.execute(self.context())
+        for uri, event in self.added.items():
+            self.told.setdefault(uri, []).insert(0, event.extra)
+        return {uri: event.extra for uri, event in self.added.items()}
+
+
+class _Inlets:
+    def __init__(self, told: Mapping[str, list[dict[str, Any]]]) -> None:
+        self._told = told
+
+    def __getitem__(self, asset: Asset) -> _Newest:
+        return _Newest(self._told.get(asset.uri, []))
+
+
+class _Newest:
+    def __init__(self, extras: list[dict[str, Any]]) -> None:
+        self._extras = extras
+
+    def ascending(self, ascending: bool) -> _Newest:
+        assert ascending is False
+        return self
+
+    def limit(self, limit: int) -> _Newest:
+        return _Newest(self._extras[:limit])
+
+    def __iter__(self) -> Iterator[SimpleNamespace]:
+        return iter([SimpleNamespace(extra=extra) for extra in self._extras])
+
+
+class _Outlets:
+    def __init__(self, added: dict[str, SimpleNamespace]) -> None:
+        self._added = added
+
+    def __getitem__(self, asset: Asset) -> SimpleNamespace:
+        return self._added.setdefault(asset.uri, SimpleNamespace(extra={}))
+
+
+@pytest.fixture
+def events() -> Events:
+    return Events()
+
+
+@pytest.fixture
+def run(log: LogStore, tmp_path: Path) -> Run:
+    params = {"transactions": str(write_transactions(tmp_path / "transactions.parquet"))}
+    start = LogioStartRunOperator(task_id="start_run", pipeline=REF, connections=WAREHOUSE)
+    return log.find_run(start.execute(context(params=params)))
+
+
+def drivers_of(log: LogStore, run: Run) -> dict[str, Driver]:
+    return {group: start_driver(log, group=group, run=run) for group in run.spec.groups}
+
+
+def finish(drivers: Mapping[str, Driver]) -> None:
+    for driver in drivers.values():
+        driver.session.commit([fx.FinishGroup()])
+
+
+def write(driver: Driver, operator: str, first: int, last: int) -> None:
+    """Write actions of ten records each, applied at the warehouse."""
+    numbers = range(first, last + 1)
+    driver.session.commit([fx.LogWrite(operator, "warehouse", number, {}, 10, body=b"") for number in numbers])
+    count = fx.CountEvents(Port(operator, "warehouse"), "write", len(numbers), 10 * len(numbers))
+    driver.session.commit([fx.WritesDone(operator, "warehouse", first, last), count])
+
+
+def telling(run: Run | None, **more: Any) -> LogioAssetsOperator:
+    uid = None if run is None else run.uid
+    return LogioAssetsOperator(task_id="assets", pipeline=REF, connections=WAREHOUSE, run_uid=uid, **more)
+
+
+def test_a_finished_run_has_one_event_for_each_of_its_tables(log: LogStore, run: Run, events: Events) -> None:
+    drivers = drivers_of(log, run)
+    with pytest.raises(AirflowException, match=r"is not finished: .*totals \(running\)"):
+        events.of(telling(run))
+    write(drivers["totals"], "save_totals", 1, 3)
+    finish(drivers)
+    said = {
+        "pipeline": "sales", "dag_id": DAG_ID, "dag_run_id": RUN_ID, "run": run.uid, "state": "finished", "records": 0,
+        "last_write_action": {},
+    }  # fmt: skip
+    written = {**said, "records": 30, "last_write_action": {"save_totals": 3}}
+    assert events.of(telling(run)) == {HOURLY: said, TOTALS: written}
+    with pytest.raises(AirflowSkipException, match="has written nothing since its last asset event"):
+        events.of(telling(run))
+    events.told[HOURLY].insert(0, {**said, "run": "a later one"})
+    with pytest.raises(AirflowSkipException):
+        events.of(telling(run))
+    assert len(events.told[TOTALS]) == 1
+
+
+@pytest.mark.parametrize("asked", [False, True])
+def test_a_run_with_quarantine_has_events_only_if_asked(log: LogStore, run: Run, events: Events, asked: bool) -> None:
+    drivers, feed, to = drivers_of(log, run), Port("ingest", "out"), Port("totals", "in")
+    drivers["ingest"].session.commit([sent(1, receiver=to, sender=feed)])
+    drivers["totals"].session.commit([fx.Acknowledge(feed, to, 1, (("1", Status.UNDONE),))])
+    state = encode_state(Context(aside=["1"], finished=True), {})
+    drivers["totals"].session.commit([fx.SetAside("totals", "1", 1, "KeyError"), fx.StoreState("totals", state)])
+    finish(drivers)
+    if asked:
+        assert events.of(telling(run, with_quarantine=True))[TOTALS]["state"] == "finished with quarantine"
+        return
+    with pytest.raises(AirflowSkipException, match=r"is incomplete: 1 Input Set\(s\) are in quarantine"):
+        events.of(telling(run))
+    assert not events.told
+
+
+def test_an_endless_run_has_an_event_when_it_has_written_more(log: LogStore, events: Events, run: Run) -> None:
+    def tell() -> dict[str, dict[str, Any]]:
+        return events.of(telling(None, while_running=True))
+
+    drivers = drivers_of(log, run)
+    with pytest.raises(AirflowSkipException, match=r"\(running\) has written nothing"):
+        tell()
+    write(drivers["totals"], "save_totals", 1, 1)
+    assert (tell()[TOTALS]["state"], events.told[HOURLY][0]["records"]) == ("running", 0)
+    with pytest.raises(AirflowSkipException, match="nothing since"):
+        tell()
+    write(drivers["totals"], "save_totals", 2, 3)
+    assert tell()[TOTALS]["records"] == 30
+    finish(drivers)
+    assert log.finish_run(run.run_id)
+    with pytest.raises(AirflowSkipException, match="no run of pipeline 'sales' is unfinished"):
+        tell()
+
+
+def test_the_group_has_them_behind_its_end() -> None:
+    with DAG("d", schedule=None) as dag:
+        LogioPipelineGroup(REF, connections=WAREHOUSE, assets=True)
+    task = dag.get_task("sales.assets")
+    assert task.upstream_task_ids == {"sales.finish_run", "sales.start_run"}
+    assert {asset.uri for asset in task.outlets} == {HOURLY, TOTALS}
+    stored = DagSerialization.from_dict(DagSerialization.to_dict(dag)).get_task("sales.assets")
+    assert {asset.uri for asset in stored.outlets} == {HOURLY, TOTALS}
+
+
+def test_with_quarantine_the_end_of_the_run_stays_a_leaf() -> None:
+    """Otherwise the DAG run would be green."""
+    with DAG("d", schedule=None) as dag:
+        LogioPipelineGroup(
+            REF, connections=WAREHOUSE, assets={"publish": "postgres://host/db/s/t"}, assets_with_quarantine=True
+        )
+    task = dag.get_task("sales.assets")
+    assert {one.task_id for one in dag.leaves} >= {"sales.assets", "sales.finish_run"}
+    assert "sales.hourly" in task.upstream_task_ids
+    assert "postgres://host/db/s/t" in {asset.uri for asset in task.outlets}
+
+
+def test_an_endless_pipeline_has_a_dag_for_them() -> None:
+    dag = build_assets_dag(REF, WAREHOUSE)
+    assert (dag.dag_id, dag.max_active_runs) == ("logio_assets_sales", 1)
+    assert dag.get_task("assets").while_running
+
+
+@pytest.mark.parametrize(
+    "assets, expected",
+    [
+        ({"nobody": "x://y"}, "pipeline 'sales' has no writer 'nobody'; it has"),
+        ({"publish": "postgres://me:secret@host/db"}, "a URI has a password in it"),
+    ],
+)
+def test_what_cannot_be_an_asset_is_refused_when_the_dag_is_parsed(assets: dict[str, str], expected: str) -> None:
+    with DAG("d", schedule=None), pytest.raises(ConfigurationError, match=expected) as refused:
+        LogioPipelineGroup(REF, connections=WAREHOUSE, assets=assets)
+    assert "secret" not in str(refused.value)
+
+
+def test_a_pipeline_that_writes_nothing_has_none() -> None:
+    with pytest.raises(ConfigurationError, match="writes no table and no dataset"), DAG("d", schedule=None):
+        LogioAssetsOperator(task_id="assets", pipeline=tiny(), connections={})
