@@ -68,7 +68,7 @@ def _follow(store: LogStore, run: Run, group: str) -> None:
         _print(added)
         if not added and latest is not None and latest.incarnation != shown:
             _say(latest)
-            reader, shown = _reader(store, run, latest), latest.incarnation
+            reader, shown = _reader(store, run, latest, following=True), latest.incarnation
             continue
         if has_ended and not added:
             if reader is None:
@@ -126,8 +126,11 @@ class SentReader:
         return "".join(part.text for part in parts).encode()
 
 
-def _reader(store: LogStore, run: Run, driver: DriverRecord) -> LogReader | SentReader:
-    """Raises `ConfigurationError` if the log is on another machine, or was removed, and the driver has sent nothing of it."""
+def _reader(store: LogStore, run: Run, driver: DriverRecord, *, following: bool = False) -> LogReader | SentReader:
+    """`following`: a driver on another machine may have sent nothing yet.
+
+    Raises `ConfigurationError` if the log is on another machine, or was removed, and the driver has sent nothing of it.
+    """
     where = f"the log of group {driver.group!r}, incarnation {driver.incarnation},"
     if driver.log_path is None:
         raise ConfigurationError(
@@ -137,7 +140,7 @@ def _reader(store: LogStore, run: Run, driver: DriverRecord) -> LogReader | Sent
     if path.is_file():
         return LogReader(path)
     is_elsewhere = driver.host not in (None, this_host())
-    if store.output.parts(run.run_id, driver.group, driver.incarnation):
+    if (is_elsewhere and following) or store.output.parts(run.run_id, driver.group, driver.incarnation):
         place = f"is {path} on {driver.host}" if is_elsewhere else f"was {path}, and was removed"
         warn(f"{where} {place}. This is what the driver has sent of it, without secrets")
         return SentReader(store, run.run_id, driver)

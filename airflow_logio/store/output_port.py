@@ -8,6 +8,9 @@ from dataclasses import dataclass
 
 from airflow_logio.store.records import GroupRef
 
+KEPT_INCARNATIONS = 3
+"""Of a group, beside the present one."""
+
 
 @dataclass(frozen=True, slots=True)
 class OutputPart:
@@ -19,6 +22,8 @@ class OutputPart:
     """Parts of an incarnation count from 1."""
     position: int
     """Bytes of the driver's file that this part and those before it stand for, since the file was last emptied."""
+    mark: str
+    """What tells whether the file still has what this part ends with (`log_tail.mark_of`)."""
     at: float
     """When it was written, by the clock of the log."""
     text: str
@@ -28,8 +33,9 @@ class OutputLog(ABC):
     """Nothing depends on these rows: they are not fenced, and may be lost when the server stops."""
 
     @abstractmethod
-    def add(self, ref: GroupRef, number: int, position: int, text: str, *, oldest: int = 1) -> None:
-        """Keep part `number`, unless there is one already, and remove those below `oldest`. Raises `LogUnavailable`."""
+    def add(self, ref: GroupRef, number: int, position: int, text: str, *, mark: str = "", oldest: int = 1) -> None:
+        """Keep part `number`, unless there is one already, and remove those below `oldest`. With its first part, those of
+        incarnations more than `KEPT_INCARNATIONS` before are removed. Raises `LogUnavailable`."""
 
     @abstractmethod
     def parts(self, run_id: int, group: str, incarnation: int, *, after: int = 0) -> Sequence[OutputPart]:

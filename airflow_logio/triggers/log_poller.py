@@ -18,11 +18,11 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from airflow_logio.errors import LogUnavailable
+from airflow_logio.errors import LogioError, LogUnavailable
 from airflow_logio.hooks.logio import LogioHook
 from airflow_logio.protocol.replicas import SlotsSight
 from airflow_logio.runtime.scaling.requests import in_question
-from airflow_logio.runtime.supervision.output_relay import MOST_PARTS
+from airflow_logio.runtime.supervision.output_relay import LATE_SECONDS, most_parts
 from airflow_logio.store.output_port import OutputPart
 from airflow_logio.store.port import Hearing, LogStore
 from airflow_logio.store.records import RunFigures, RunSight, SupervisorNote, SupervisorRecord
@@ -42,8 +42,6 @@ LEAST_SECONDS = 0.5
 """Between two looks, unless the poll interval is shorter: triggers that begin one after the other are looked for together."""
 RUNG_SECONDS = 0.1
 """Between two looks, where a failure was announced."""
-LATE_SECONDS = 5.0
-"""A part may become visible so long after it was written. What was shown already is shown again; its relay knows."""
 AT_ONCE_SECONDS = 2.0
 """Between two questions for figures, or two notes, of triggers that have just begun."""
 REOPEN_SECONDS = 30.0
@@ -308,7 +306,7 @@ class _LogPoller:
             runs |= {one.run.uid: one for one in store.sight(sorted(missing))}
         figures = self._ask_for_figures(store, due, runs, asked_at)
         slots = self._ask_for_slots(store, due, runs, asked_at)
-        output = _ask_for_output(store, due, runs)
+        output = self._ask_for_output(store, due, runs)
         self._note(store, due, asked_at)
         if any(watch.figures for watch in due) and asked_at - self._asked_at >= NOTE_SECONDS:
             self._asked_at = asked_at
@@ -339,6 +337,16 @@ class _LogPoller:
             sights = [runs[uid] for uid in {watch.uid for watch in looking} if uid is not None and uid in runs]
         asked = [one for sight in sights for one in in_question(sight)]
         return store.slots_sight(asked) if asked else {}
+
+    def _ask_for_output(
+        self, store: LogStore, due: Sequence[Watch], runs: Mapping[str, RunSight]
+    ) -> Mapping[int, Sequence[OutputPart]]:
+        """Nothing if that is refused: what the look has found holds all the same."""
+        try:
+            return _output(store, due, runs)
+        except LogioError as error:
+            log.debug("what drivers print is not known: %s", error)
+            return {}
 
     def _note(self, store: LogStore, due: Sequence[Watch], now: float) -> None:
         """Tell the log which supervisors look: all at once; in between, those that have just begun."""
@@ -372,16 +380,15 @@ class _LogPoller:
             store.dispose()
 
 
-def _ask_for_output(
-    store: LogStore, due: Sequence[Watch], runs: Mapping[str, RunSight]
-) -> Mapping[int, Sequence[OutputPart]]:
+def _output(store: LogStore, due: Sequence[Watch], runs: Mapping[str, RunSight]) -> Mapping[int, Sequence[OutputPart]]:
     """One question for all that were shown something before, and one for those that have just begun."""
     found: dict[int, Sequence[OutputPart]] = {}
     shown = [watch for watch in due if watch.output and not watch.is_busy and watch.uid in runs]
     for asking in ([one for one in shown if one.output_at], [one for one in shown if not one.output_at]):
         since = min((watch.output_at for watch in asking), default=0.0) - LATE_SECONDS
         run_ids = {runs[watch.uid].run.run_id for watch in asking if watch.uid is not None}
-        found |= store.output.written_since(sorted(run_ids), since, most=MOST_PARTS)
+        most = most_parts(max((watch.interval for watch in asking), default=0.0))
+        found |= store.output.written_since(sorted(run_ids), since, most=most)
     latest = max((part.at for parts in found.values() for part in parts), default=0.0)
     for watch in shown:
         watch.output_at = max(watch.output_at, latest)

@@ -75,3 +75,12 @@ def test_it_goes_with_its_run(log_store: LogStore) -> None:
         pass
     runs = [driver.run.run_id, kept.run.run_id]
     assert set(log_store.output.written_since(runs, 0.0, most=10)) == {kept.run.run_id}
+
+
+def test_of_older_incarnations_the_last_are_kept(log_store: LogStore) -> None:
+    driver = start_driver(log_store)
+    for incarnation in range(1, 7):
+        print_parts(log_store, other(driver, "g", incarnation), 1, 2)
+    print_parts(log_store, other(driver, "h", 6), 1)
+    left = [one for one in range(1, 7) if log_store.output.parts(driver.run.run_id, "g", one)]
+    assert left == [3, 4, 5, 6]

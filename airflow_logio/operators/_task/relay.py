@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 
-from airflow_logio.errors import LogUnavailable
-from airflow_logio.runtime.supervision.output_relay import OutputRelay, beginning
+from airflow_logio.errors import LogioError
+from airflow_logio.runtime.supervision.output_relay import LATE_SECONDS, LEAST_PARTS, OutputRelay, beginning
 from airflow_logio.runtime.supervision.whole_watch import Sighting
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records import Run
@@ -31,19 +31,25 @@ class TaskRelay:
         self._begins_at = relayed
         self._say = say
         self._relay: OutputRelay | None = None
+        self._seen_at = 0.0
+        """When the last part was written that was seen, by the clock of the log."""
 
     @property
     def relayed(self) -> Mapping[str, Sequence[int]]:
         return self._begins_at if self._relay is None else self._relay.relayed
 
     def look(self, sighting: Sighting) -> None:
-        """Call it behind each look at the group."""
+        """Call it after each look at the group."""
         if not sighting.statuses:
             return
         if self._relay is None:
             begins_at = beginning(sighting.incarnations, self._begins_at)
             self._relay = OutputRelay(self._members, begins_at, self._say)
+        since, run_id = self._seen_at - LATE_SECONDS, self._run.run_id
         try:
-            self._relay.relay_from(self._store, self._run.run_id)
-        except LogUnavailable as error:
+            parts = self._store.output.written_since([run_id], since, most=LEAST_PARTS).get(run_id, ())
+        except LogioError as error:  # the task has other work, and the trigger or the next look says the same lines
             log.debug("what the drivers of run %s print is not known: %s", self._run.uid, error)
+            return
+        self._relay.relay(parts)
+        self._seen_at = max((part.at for part in parts), default=self._seen_at)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,6 +17,7 @@ from airflow_logio.operators._task.pipeline_reference import resolve
 from airflow_logio.protocol.states import RunState
 from airflow_logio.runtime.launch.driver_log import end_of
 from airflow_logio.runtime.launch.processes import this_host
+from airflow_logio.runtime.launch.redaction import Redaction
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records import GroupStatus, PortProgress, Run
 from airflow_logio.store.rules.endings import superseded
@@ -120,7 +122,8 @@ def driver_log(store: LogStore, run: Run, status: GroupStatus) -> str:
         if not lines:
             return where
         return "\n".join([f"{where} The end of what the driver has sent of it:", *(f"  {line}" for line in lines)])
-    return "\n".join([f"The end of the driver's log, {path}:", *(f"  {line}" for line in lines)])
+    shown = Redaction([], environment=os.environ).of("\n".join(lines))
+    return "\n".join([f"The end of the driver's log, {path}:", *(f"  {line}" for line in shown.splitlines())])
 
 
 def sent_lines(store: LogStore, run: Run, status: GroupStatus, most: int) -> list[str]:

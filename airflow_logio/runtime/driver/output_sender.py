@@ -7,14 +7,15 @@ import threading
 import time
 
 from airflow_logio.errors import LogioError
-from airflow_logio.protocol.liveness import BEAT_SECONDS
 from airflow_logio.runtime.launch.output_parts import OutputParts
 
 log = logging.getLogger(__name__)
 
+SEND_SECONDS = 1.0
+
 
 class OutputSender:
-    """Nothing waits for it but the end of the driver, which sends the rest. While the log is unavailable, lines wait."""
+    """Only the end of the driver waits for it: then it sends all whole lines. While the log is unavailable, lines wait."""
 
     def __init__(self, parts: OutputParts) -> None:
         self._parts = parts
@@ -30,14 +31,14 @@ class OutputSender:
         self._thread.join(timeout=5)
 
     def _run(self) -> None:
-        while not self._stopping.wait(BEAT_SECONDS):
+        while not self._stopping.wait(SEND_SECONDS):
             self._send()
-        self._send(last=True)
+        self._send(all_of_it=True)
 
-    def _send(self, *, last: bool = False) -> None:
+    def _send(self, *, all_of_it: bool = False) -> None:
         now = time.monotonic()
         try:
-            self._parts.send(now - self._sent_at, last=last)
+            self._parts.send(now - self._sent_at, all_of_it=all_of_it)
         except (OSError, LogioError) as error:  # another launcher has its own place for it, or the log is unavailable
             log.debug("what the driver prints is not sent: %s", error)
         self._sent_at = now

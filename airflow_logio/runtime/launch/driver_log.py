@@ -39,18 +39,12 @@ def _end(path: Path) -> bytes:
 
 
 class LogReader:
-    """Reads a log that grows and is rotated, all of it or from a `position` on. `read` returns what has been added; raises
-    OSError."""
+    """Reads a log that grows and is rotated. `read` returns what has been added; raises OSError."""
 
-    def __init__(self, path: Path, position: int | None = None) -> None:
+    def __init__(self, path: Path) -> None:
         self._path = path
-        self._read = position or 0
-        self._has_begun = position is not None
-
-    @property
-    def position(self) -> int:
-        """Bytes of the file that were read, since it was last emptied."""
-        return self._read
+        self._read = 0
+        self._has_begun = False
 
     def read(self) -> bytes:
         """First all there is, then what is new."""

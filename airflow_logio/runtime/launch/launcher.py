@@ -268,15 +268,17 @@ def _end_old_driver(context: LaunchContext, status: GroupStatus) -> None:
 
 
 def _keep_last_output(context: LaunchContext, status: GroupStatus) -> None:
-    """What a driver of this machine printed before it ended, and could not send: for those who look from elsewhere."""
-    path = Path(status.log_path) if status.log_path else None
-    if path is None or status.state in ALIVE or not path.is_file():
+    """Send what a driver of this machine printed before it ended, and could not send. Never raises: it is a courtesy."""
+    if status.log_path is None or status.state in ALIVE:
         return
-    redaction = Redaction((context.log_url, *context.connections.values()), context.payloads, os.environ)
     ref = GroupRef(context.run.run_id, status.group, status.incarnation)
     try:
-        add_rest(context.store.output, ref, path, processes.this_host(), redaction)
-    except (OSError, LogioError) as error:
+        path = Path(status.log_path)
+        if path.is_file():
+            environment = {**os.environ, **context.settings.env_vars}
+            redaction = Redaction((context.log_url, *context.connections.values()), context.payloads, environment)
+            add_rest(context.store.output, ref, path, processes.this_host(), redaction)
+    except Exception as error:
         log.debug("the last lines of group %s, incarnation %d, are not kept: %s", ref.group, ref.incarnation, error)
 
 

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from math import ceil
 
 from airflow_logio.store.output_port import OutputPart
-from airflow_logio.store.port import LogStore
 
-MOST_PARTS = 16
-"""Of each driver at once: a driver sends one part per second, and what it kept from a longer pause in one as well."""
+LEAST_PARTS = 16
+LATE_SECONDS = 5.0
+"""A part may become visible so long after it was written. What was said already is found again, and not said again."""
+
+
+def most_parts(interval: float) -> int:
+    """Of each driver in one look: it sends one part per second, and looks may be late."""
+    return LEAST_PARTS + 2 * ceil(interval)
 
 
 class OutputRelay:
@@ -23,6 +29,8 @@ class OutputRelay:
     ) -> None:
         self._members = members
         self._relayed = {group: (incarnation, number) for group, (incarnation, number) in relayed.items()}
+        self._ended: dict[str, tuple[int, int]] = {}
+        """Group → the last part of the incarnation before, of which the rest may come late."""
         self._say = say
 
     @property
@@ -36,21 +44,23 @@ class OutputRelay:
             if part.group in self._members:
                 self._relay(part)
 
-    def relay_from(self, store: LogStore, run_id: int) -> None:
-        """Say all that the log has. Raises `LogUnavailable`."""
-        self.relay(store.output.written_since([run_id], 0.0, most=MOST_PARTS).get(run_id, ()))
-
     def _relay(self, part: OutputPart) -> None:
-        incarnation, number = self._relayed.get(part.group, (0, 0))
-        if (part.incarnation, part.number) <= (incarnation, number):
+        place, last = (part.incarnation, part.number), self._relayed.get(part.group, (0, 0))
+        ended = self._ended.get(part.group, (0, 0))
+        if place <= last and not (part.incarnation == ended[0] and place > ended):
             return
         who = f"[{part.group} #{part.incarnation}]"
-        expected = number + 1 if part.incarnation == incarnation else 1
-        if part.number > expected:
+        known = next((number for incarnation, number in (last, ended) if incarnation == part.incarnation), 0)
+        if part.number > known + 1:
             self._say(f"{who} ... lines left out: `logio logs` has more of them")
         for line in part.text.splitlines():
             self._say(f"{who} {line}")
-        self._relayed[part.group] = (part.incarnation, part.number)
+        if place > last:
+            if part.incarnation > last[0] > 0:
+                self._ended[part.group] = last
+            self._relayed[part.group] = place
+        else:
+            self._ended[part.group] = place
 
 
 def beginning(incarnations: Mapping[str, int], relayed: Mapping[str, Sequence[int]]) -> dict[str, Sequence[int]]:

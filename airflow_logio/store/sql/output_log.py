@@ -8,7 +8,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import Engine
 
-from airflow_logio.store.output_port import OutputLog, OutputPart
+from airflow_logio.store.output_port import KEPT_INCARNATIONS, OutputLog, OutputPart
 from airflow_logio.store.records import GroupRef
 from airflow_logio.store.sql import schema
 from airflow_logio.store.sql.engines import now, reading, writing
@@ -19,16 +19,21 @@ class SqlOutputLog(OutputLog):
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
 
-    def add(self, ref: GroupRef, number: int, position: int, text: str, *, oldest: int = 1) -> None:
+    def add(self, ref: GroupRef, number: int, position: int, text: str, *, mark: str = "", oldest: int = 1) -> None:
         table = schema.output
         keys = {"run_id": ref.run_id, "group_name": ref.group, "incarnation": ref.incarnation}
         with writing(self._engine, durable=False) as connection:
-            values = {"number": number, "position": position, "at": now(connection.dialect.name), "text": text}
+            clock = now(connection.dialect.name)
+            values = {"number": number, "position": position, "mark": mark, "at": clock, "text": text}
             insert = upserting(connection, table).values(**keys, **values)
             connection.execute(insert.on_conflict_do_nothing(index_elements=[*keys, "number"]))
             if oldest > 1:
                 of_driver = (table.c[name] == value for name, value in keys.items())
                 connection.execute(sa.delete(table).where(*of_driver, table.c.number < oldest))
+            if number == 1:
+                of_group = (table.c.run_id == ref.run_id, table.c.group_name == ref.group)
+                before = table.c.incarnation < ref.incarnation - KEPT_INCARNATIONS
+                connection.execute(sa.delete(table).where(*of_group, before))
 
     def parts(self, run_id: int, group: str, incarnation: int, *, after: int = 0) -> Sequence[OutputPart]:
         table = schema.output
@@ -53,4 +58,4 @@ class SqlOutputLog(OutputLog):
 
 
 def _part(row: sa.Row[Any]) -> OutputPart:
-    return OutputPart(row.group_name, row.incarnation, row.number, row.position, row.at, row.text)
+    return OutputPart(row.group_name, row.incarnation, row.number, row.position, row.mark, row.at, row.text)

@@ -351,6 +351,7 @@ output = Table(
     Column("incarnation", Integer, primary_key=True, autoincrement=False),
     Column("number", BigInteger, primary_key=True, autoincrement=False),
     Column("position", BigInteger, nullable=False),
+    Column("mark", String(64), nullable=False),
     Column("at", Double, nullable=False),
     Column("text", Text, nullable=False),
     Index("ix_logio_output_at", "run_id", "at"),

@@ -7,7 +7,7 @@ from airflow_logio.store.output_port import OutputPart
 
 
 def part(group: str, incarnation: int, number: int, text: str) -> OutputPart:
-    return OutputPart(group, incarnation, number, 0, float(number), text)
+    return OutputPart(group, incarnation, number, 0, "", float(number), text)
 
 
 def test_each_line_is_said_once_with_its_driver() -> None:
@@ -42,3 +42,13 @@ def test_it_begins_with_the_driver_that_was_there() -> None:
     relay = OutputRelay(["g"], beginning({"g": 3}, {}), said.append)
     relay.relay([part("g", 2, 9, "of the driver before"), part("g", 3, 1, "its own")])
     assert said == ["[g #3] its own"]
+
+
+def test_the_rest_of_a_dead_driver_may_come_after_its_successor() -> None:
+    said: list[str] = []
+    relay = OutputRelay(["g"], {}, said.append)
+    relay.relay([part("g", 1, 1, "one"), part("g", 2, 1, "successor")])
+    for _ in range(2):
+        relay.relay([part("g", 1, 1, "one"), part("g", 1, 2, "why it died"), part("g", 2, 1, "successor")])
+    assert said == ["[g #1] one", "[g #2] successor", "[g #1] why it died"]
+    assert relay.relayed == {"g": [2, 1]}
