@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
 from typing import Any, ClassVar
 
-from airflow.providers.common.compat.sdk import AirflowException, AirflowSkipException, BaseOperator
-from airflow.sdk import Asset
+from airflow.providers.common.compat.sdk import AirflowException, BaseOperator
+from airflow.sdk import Asset, AssetAlias
 
 from airflow_logio.dataflow.pipeline import Pipeline
 from airflow_logio.hooks.logio import LogioHook
@@ -18,16 +19,19 @@ from airflow_logio.store.port import LogStore
 from airflow_logio.store.records import Run
 
 FINISHED, QUARANTINED, RUNNING = "finished", "finished with quarantine", "running"
-EVENTS_SEARCHED = 1000
-_RUNS_SEARCHED = 100
+EVENTS_SEARCHED = 50
+RUNS_SEARCHED = 20
+CLOCKS_APART_SECONDS = 60.0
+"""Between the database of the log and that of Airflow."""
+_OF_ONE_RUN = {RunState.RUNNING: RUNNING, RunState.FINISHED: FINISHED, RunState.QUARANTINED: QUARANTINED}
 
 
 class LogioAssetsOperator(BaseOperator):
     """An event for each table and dataset that the pipeline writes, when the log says that its run has finished.
 
-    Each event says in ``extra`` which run it is about (``run``), how many records it has written, and the number of its last
-    write action. A task that is run again for a run of which nothing is new is skipped, so that each finished run gets one
-    event per asset. So is one whose run has quarantined Input Sets, because its result is incomplete.
+    In ``extra`` each event says which run it is about (``run``), how many records that has written, and the number of the
+    last write action of each writer. A task that is run again makes an event only for assets of which there is news. A run
+    with quarantined Input Sets gets none, because its result is incomplete.
 
     :param pipeline: a `Pipeline`, or its location: ``"module:attr"``; it is imported when the DAG is parsed.
     :param connections: the pipeline's connection names → Airflow connection ids.
@@ -36,7 +40,8 @@ class LogioAssetsOperator(BaseOperator):
     :param logio_conn_id: the connection of the log.
     :param with_quarantine: also for a run that has quarantined Input Sets.
     :param while_running: for a pipeline that never finishes, in a DAG that is scheduled every few minutes
-        (`build_assets_dag`): an event for its newest unfinished run, if that has written something since the last one.
+        (`build_assets_dag`): events for its unfinished runs that have written something since the last ones, and a last
+        one when such a run has ended.
 
     Raises `ConfigurationError` while the DAG is parsed.
     """
@@ -57,8 +62,9 @@ class LogioAssetsOperator(BaseOperator):
         **kwargs: Any,
     ) -> None:
         self.assets = assets_of(imported(pipeline), connections, assets)
-        distinct = list({asset.uri: asset for asset in self.assets.values()}.values())
-        super().__init__(inlets=distinct, outlets=distinct, **kwargs)
+        # An alias makes an event only where the task adds one; an asset would get one whenever the task succeeds.
+        aliases = [AssetAlias(uri) for uri in dict.fromkeys(asset.uri for asset in self.assets.values())]
+        super().__init__(inlets=aliases, outlets=aliases, **kwargs)
         self.pipeline = reference(pipeline)
         self.run_uid = run_uid
         self.logio_conn_id = logio_conn_id
@@ -66,43 +72,35 @@ class LogioAssetsOperator(BaseOperator):
         self.while_running = while_running
 
     def execute(self, context: Mapping[str, Any]) -> None:
-        """Raises `UnknownRun`, AirflowException if the run is not finished, AirflowSkipException if there is nothing new."""
+        """Raises `UnknownRun`, AirflowException if the run is not finished."""
         name = resolve(self.pipeline)[0].name
         with opened_log(self.logio_conn_id) as store:
-            run = store.patience.call("finding the run", lambda: self._run(store, name, context))
-            state = store.patience.call("asking how the run is", lambda: self._state(store, run))
-            found = store.patience.call("reading the counters", lambda: extras(store, run, self.assets, state))
-        events = self._merged(found)
-        nothing = self.while_running and not any(extra["last_write_action"] for _, extra in events)
-        if nothing or all(self._last_of(context, run, asset) == extra for asset, extra in events):
-            raise AirflowSkipException(f"run {run.spec.key} ({state}) has written nothing since its last asset event")
-        for asset, extra in events:
-            context["outlet_events"][asset].extra = extra
-            self.log.info("Asset %s: run %s is %s, %s records", asset.uri, run.uid[:8], state, f"{extra['records']:,}")
+            runs = store.patience.call("finding the run", lambda: self._runs(store, name, context))
+            for run, state in runs:
+                found = store.patience.call(
+                    "reading the counters", lambda run=run, state=state: self._told(store, run, state)
+                )
+                self._add(context, run, found)
 
-    def _run(self, store: LogStore, pipeline: str, context: Mapping[str, Any]) -> Run:
-        if not self.while_running:
-            run = run_of(store, pipeline, context, self.run_uid)
-            check_current(run)
-            return run
-        for run in store.list_runs(pipeline=pipeline, limit=_RUNS_SEARCHED):
-            if run.state is RunState.RUNNING:
-                return run
-        raise AirflowSkipException(f"no run of pipeline {pipeline!r} is unfinished")
-
-    def _state(self, store: LogStore, run: Run) -> str:
+    def _runs(self, store: LogStore, pipeline: str, context: Mapping[str, Any]) -> list[tuple[Run, str]]:
+        """The runs to look at, and what they are."""
         if self.while_running:
-            return RUNNING
+            runs = store.list_runs(pipeline=pipeline, limit=RUNS_SEARCHED)
+            return [(run, _OF_ONE_RUN[run.state]) for run in reversed(runs) if run.state in _OF_ONE_RUN]
+        run = run_of(store, pipeline, context, self.run_uid)
+        check_current(run)
         left = [f"{one.group} ({one.state.value})" for one in store.groups(run.run_id) if one.state not in CONCLUDED]
         if left:
             raise AirflowException(f"run {run.spec.key} is not finished: {', '.join(left)}")
         aside = len(store.quarantined(run.run_id))
         if aside and not self.with_quarantine:
-            raise AirflowSkipException(f"run {run.spec.key} is incomplete: {aside} Input Set(s) are in quarantine")
-        return QUARANTINED if aside else FINISHED
+            self.log.warning("Run %s is incomplete: %d Input Set(s) are in quarantine. No event", run.spec.key, aside)
+            return []
+        return [(run, QUARANTINED if aside else FINISHED)]
 
-    def _merged(self, found: Mapping[str, Mapping[str, Any]]) -> list[tuple[Asset, dict[str, Any]]]:
+    def _told(self, store: LogStore, run: Run, state: str) -> list[tuple[Asset, dict[str, Any]]]:
         """One event per asset, also where several writers share one."""
+        found = extras(store, run, self.assets, state)
         events: dict[str, tuple[Asset, dict[str, Any]]] = {}
         for name, asset in self.assets.items():
             extra = dict(found[name])
@@ -113,7 +111,26 @@ class LogioAssetsOperator(BaseOperator):
             events[asset.uri] = asset, extra
         return list(events.values())
 
+    def _add(self, context: Mapping[str, Any], run: Run, events: Sequence[tuple[Asset, dict[str, Any]]]) -> None:
+        for asset, extra in events:
+            last = self._last_of(context, run, asset)
+            if last == extra or (last is None and not self._is_first(extra)):
+                self.log.info("Asset %s: nothing new of run %s (%s)", asset.uri, run.uid[:8], extra["state"])
+                continue
+            context["outlet_events"][AssetAlias(asset.uri)].add(asset, extra=extra)
+            self.log.info(
+                "Asset %s: run %s, %s, %s records", asset.uri, run.uid[:8], extra["state"], f"{extra['records']:,}"
+            )
+
+    def _is_first(self, extra: Mapping[str, Any]) -> bool:
+        """Whether a run that has had no event gets this one. A finished one in passing: its own DAG has told of it."""
+        return not self.while_running or (extra["state"] == RUNNING and bool(extra["last_write_action"]))
+
     def _last_of(self, context: Mapping[str, Any], run: Run, asset: Asset) -> Mapping[str, Any] | None:
-        """What the last event of this run said."""
-        events = context["inlet_events"][asset].ascending(False).limit(EVENTS_SEARCHED)
-        return next((event.extra for event in events if event.extra.get("run") == run.uid), None)
+        """What the last event of this run said. Those of one that has ended are looked for from its end on."""
+        events = context["inlet_events"][AssetAlias(asset.uri)]
+        ended_at = run.ended_at if not self.while_running else None
+        begins_at = datetime.fromtimestamp((ended_at or run.created_at) - CLOCKS_APART_SECONDS, UTC)
+        events = events.after(begins_at.isoformat()).ascending(ended_at is not None).limit(EVENTS_SEARCHED)
+        found = [event.extra for event in events if event.extra.get("run") == run.uid]
+        return (found[-1] if ended_at is not None else found[0]) if found else None

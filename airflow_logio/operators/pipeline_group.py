@@ -81,7 +81,8 @@ class LogioPipelineGroup(TaskGroup):
         supervised = supervision_of(recovery) is Supervision.TASK
         text = reference(pipeline)
         known = imported(pipeline)
-        _check_names(known, dict(connections or {}), dict(groups or {}))
+        reserved = (START, FINISH, SUPERVISE, ASSETS) if assets else (START, FINISH, SUPERVISE)
+        _check_names(known, dict(connections or {}), dict(groups or {}), reserved)
         super().__init__(group_id=group_id or known.name, **kwargs)
         with self:
             start = LogioStartRunOperator(
@@ -136,7 +137,9 @@ class LogioPipelineGroup(TaskGroup):
                 (tasks if assets_with_quarantine else finish) >> told
 
 
-def _check_names(pipeline: Pipeline, connections: Mapping[str, str], groups: Mapping[str, Any]) -> None:
+def _check_names(
+    pipeline: Pipeline, connections: Mapping[str, str], groups: Mapping[str, Any], reserved: Sequence[str]
+) -> None:
     if missing := [name for name in pipeline.connections if name not in connections]:
         raise PipelineDefinitionError(
             f"pipeline {pipeline.name!r} needs a connection id for {', '.join(missing)}: "
@@ -150,7 +153,7 @@ def _check_names(pipeline: Pipeline, connections: Mapping[str, str], groups: Map
         raise PipelineDefinitionError(
             f"pipeline {pipeline.name!r} has no group {', '.join(unknown)}; it has {list(pipeline.groups)}"
         )
-    if taken := [name for name in (START, FINISH, SUPERVISE, ASSETS) if name in pipeline.groups]:
+    if taken := [name for name in reserved if name in pipeline.groups]:
         raise PipelineDefinitionError(
             f"pipeline {pipeline.name!r}: LogioPipelineGroup needs the task id {taken[0]!r} for itself; rename that group"
         )

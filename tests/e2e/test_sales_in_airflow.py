@@ -200,8 +200,9 @@ def read_once(person: Person, log: LogStore, run: Run) -> None:
     [written] = [row for row in log.progress(run.run_id) if row.port.operator == "publish" and row.direction == "write"]
     assert (event["run"], event["state"], event["records"]) == (run.uid, "finished", written.records)
     person.clear(DAG_ID, RUN_ID, "sales.finish_run")
-    again = lambda: person.states(DAG_ID, RUN_ID)["sales.assets"] == "skipped"  # noqa: E731
-    eventually(again, what="there is nothing new to tell", timeout=LONG, every=0.3)
+    again = lambda: "nothing new of run" in person.log(DAG_ID, RUN_ID, "sales.assets", 2)  # noqa: E731
+    eventually(again, what="there is nothing new to tell", timeout=LONG, every=0.5)
+    eventually(lambda: person.run_state(DAG_ID, RUN_ID) == "success", what="it is green again", timeout=LONG)
     assert person.runs(READER) == [reads]
 
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
-from urllib.parse import quote, urlsplit
+from urllib.parse import parse_qsl, quote, urlsplit
 
 from airflow.sdk import Asset
 
 from airflow_logio.dataflow.dataset_writer import DatasetWriter
+from airflow_logio.dataflow.operators import WriterOperator
 from airflow_logio.dataflow.pipeline import Pipeline
 from airflow_logio.dataflow.table_writer import TableWriter
 from airflow_logio.errors import ConfigurationError
@@ -27,7 +28,14 @@ def assets_of(
 
     These are the writers of tables and of datasets; others only if they are named. Raises `ConfigurationError`.
     """
-    writers = {base_operator(name): operator for name, operator in pipeline.operators.items()}
+    operators = pipeline.operators.items()
+    writers = {base_operator(name): one for name, one in operators if isinstance(one, WriterOperator)}
+    ready_made = [one for one in writers.values() if isinstance(one, TableWriter | DatasetWriter)]
+    if missing := sorted({one.connection for one in ready_made} - connections.keys()):
+        raise ConfigurationError(
+            f"assets: pipeline {pipeline.name!r} needs a connection id for {', '.join(missing)}: "
+            f'connections={{"{missing[0]}": "<Airflow connection id>"}}'
+        )
     found = {
         name: Asset(f"{SCHEME}://{quote(connections[operator.connection], safe='')}/{quote(_place(operator))}")
         for name, operator in writers.items()
@@ -36,7 +44,7 @@ def assets_of(
     for name, given in (named or {}).items():
         if name not in writers:
             raise ConfigurationError(
-                f"assets: pipeline {pipeline.name!r} has no writer {name!r}; it has {sorted(found)}"
+                f"assets: pipeline {pipeline.name!r} has no writer {name!r}; it has {sorted(writers)}"
             )
         found[name] = given if isinstance(given, Asset) else Asset(_without_password(given))
     if not found:
@@ -75,6 +83,7 @@ def _place(operator: TableWriter | DatasetWriter) -> str:
 
 
 def _without_password(uri: str) -> str:
-    if urlsplit(uri).password:
+    parts = urlsplit(uri)
+    if parts.password or any("password" in name.lower() for name, _ in parse_qsl(parts.query)):
         raise ConfigurationError("assets: a URI has a password in it; everyone who sees the asset would see it, too")
     return uri

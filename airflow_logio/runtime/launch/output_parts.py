@@ -143,6 +143,5 @@ def _first_line(text: bytes) -> int:
 
 
 def _cut(line: str) -> str:
-    if len(line) <= LONGEST_LINE:
-        return line
-    return f"{line[:LONGEST_LINE]}{CUT.format(more=len(line) - LONGEST_LINE)}\n"
+    more = len(line.rstrip("\r\n")) - LONGEST_LINE
+    return line if more <= 0 else f"{line[:LONGEST_LINE]}{CUT.format(more=more)}\n"
