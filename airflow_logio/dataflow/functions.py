@@ -100,7 +100,7 @@ def stateless(
 
     Mode ``dataframe``: it gets a DataFrame of Spark and returns one, or ``{output port: DataFrame}`` with every port; its
     records stay on the executors. It is evaluated lazily together with its neighbours, perhaps more than once, so an action
-    in it (``count()``, ``collect()``) might see other records than those of the result: one is refused when Spark tells of it.
+    in it (``count()``, ``collect()``) might see other records than those of the result: it is refused where Spark tells.
     With `materialize_input` the records are in files before the function is called, and actions are allowed. Each event
     makes one event per port, also without records. It may take ``port`` and ``params``.
 
@@ -180,8 +180,8 @@ def generate(
     take ``params``.
 
     Mode ``dataframe``: the same, for records that do not fit through a driver: executors read and write them. With
-    `inputs`, ``fn(clicks, views, ...)`` gets a DataFrame per input port. All of them are files, and so are declared reads, so
-    that actions are allowed.
+    `inputs`, ``fn(clicks, views, ...)`` gets a DataFrame per input port. What it gets does not change any more, so that
+    actions are allowed.
 
     `columns` are the input columns it needs (all by default): less to hold, less to ship. An output without records is
     not sent. With ``on_error="quarantine"`` an Input Set on which it raises is set aside with the error, and the others
@@ -259,8 +259,8 @@ def _stateless_mode(mode: str, function: Function) -> ExecutionMode:
 def _materialize_input(wanted: bool, where: ExecutionMode, function: Function) -> bool:
     if wanted and where is not ExecutionMode.DATAFRAME:
         raise PipelineDefinitionError(
-            f"function {name_of(function)!r} has materialize_input=True and mode {str(where)!r}, whose records are in memory: "
-            "it is for mode='dataframe'; leave it out"
+            f"function {name_of(function)!r} has materialize_input=True and mode {str(where)!r}, whose "
+            "records are in memory: it is for mode='dataframe'; leave it out"
         )
     return bool(wanted)
 

@@ -29,9 +29,9 @@ from airflow_logio.runtime.driver.channel import Channel
 from airflow_logio.runtime.driver.committer import Committer
 from airflow_logio.runtime.driver.epoch_settings import EpochSettings, Failure
 from airflow_logio.runtime.driver.evaluation import Evaluation, has_chains
+from airflow_logio.runtime.driver.function_jobs import FunctionJobs
 from airflow_logio.runtime.driver.garbage import Collection
 from airflow_logio.runtime.driver.generation import Generation
-from airflow_logio.runtime.driver.function_jobs import FunctionJobs
 from airflow_logio.runtime.driver.job_cancel import JobCancel
 from airflow_logio.runtime.driver.jobs import Generated
 from airflow_logio.runtime.driver.lanes import lanes_of

@@ -342,7 +342,9 @@ class Evaluation:
     def _is_of_jobs(self, error: Exception) -> bool:
         """Whether Spark, executors or the payload store have failed a job that a function has run, and not the function."""
         of_spark = (type(error).__module__ or "").startswith(("py4j.", "pyspark."))
-        silent = self._settings.sessions.is_lost(ExternalUnavailable(str(error)))  # asked, whatever the function has raised
+        silent = self._settings.sessions.is_lost(
+            ExternalUnavailable(str(error))
+        )  # asked, whatever the function has raised
         return bool(silent or shuffle_lost(error) or (of_spark and store_fault(error)))
 
     def _job(self, operator: str, at: FailurePoint) -> Call:

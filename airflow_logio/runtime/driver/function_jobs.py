@@ -14,8 +14,8 @@ from airflow_logio.errors import OperatorFailed
 from airflow_logio.runtime.driver.spark_session import SparkSessions
 
 _OF_SCHEMAS = frozenset({"parquet", "orc", "json", "csv", "xml", "load", "table", "sql"})
-"""Calls that run a job to find out which columns a file has, as the names of their stages begin. Writers of the same names are
-not told from them."""
+"""Calls that run a job to find out which columns a file has, as the names of their stages begin. Writers of the same names
+are not told from them."""
 _NAMED = re.compile(r"[A-Za-z]\w* at ")
 """A stage that Spark starts in a thread of its own, as behind a shuffle, has the name of something within Spark."""
 
@@ -52,9 +52,13 @@ class FunctionJobs:
 
 def _refusal(actions: Sequence[str]) -> str:
     named = next((name for name in actions if _NAMED.match(name)), None)
-    what = f"`{named}`" if named else "an action whose name Spark does not tell (such as count(), or pivot() without values)"
+    what = (
+        f"`{named}`"
+        if named
+        else "an action whose name Spark does not tell (such as count(), or pivot() without values)"
+    )
     return (
-        f"its function has run a job of Spark, {what}. What it was given is computed again for the result, and may have other "
-        "records then. Leave the action out, or declare @stateless(mode='dataframe', materialize_input=True): then the "
+        f"its function has run a job of Spark, {what}. What it was given is computed again for the result, and may have "
+        "other records then. Leave the action out, or declare @stateless(mode='dataframe', materialize_input=True): then the "
         "function gets files, and may run jobs on them"
     )

@@ -479,7 +479,8 @@ def test_an_action_in_a_lazy_function_is_refused_wherever_its_input_comes_from(
     work.pipeline.writer("save", DatasetWriter("lake", "out"), "bad.out")
     event = r"port bad\.in, event 1 of before" if from_log else r"source 'raw', read action 1 after 0 records"
     with pytest.raises(
-        OperatorFailed, match=rf"{event}.*operator 'bad': its function has run a job of Spark, {says}.*materialize_input"
+        OperatorFailed,
+        match=rf"{event}.*operator 'bad': its function has run a job of Spark, {says}.*materialize_input",
     ):
         work.run("bad", "save", *(["before"] if from_log else []))
     assert work.published("out") == []
