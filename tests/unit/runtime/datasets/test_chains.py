@@ -656,9 +656,10 @@ def test_a_full_disk_is_a_store_that_is_unavailable(tmp_path: Path, sessions: Sp
 class Unlucky:
     """A function whose jobs fail so often as if a worker was lost with what others had shuffled."""
 
-    def __init__(self, times: int) -> None:
+    def __init__(self, times: int, *, acts: bool = False) -> None:
         self.left = times
         self.calls = 0
+        self.acts = acts
 
     def __call__(self, orders: Any) -> Any:
         self.calls += 1
@@ -666,12 +667,16 @@ class Unlucky:
         if self.left < 0:
             return orders
         said = "Job aborted due to stage failure: A shuffle map stage with indeterminate output was failed and retried."
-        return orders.selectExpr(f"IF(id >= 0, raise_error('{said}'), id) AS id")
+        made = orders.selectExpr(f"IF(id >= 0, raise_error('{said}'), id) AS id")
+        return made.collect() if self.acts else made
 
 
-def test_an_event_whose_shuffle_was_lost_is_evaluated_again_and_nobody_is_to_blame(work: Work) -> None:
-    unlucky = Unlucky(2)
-    work.pipeline.operator("unlucky", stateless(mode="dataframe")(unlucky.__call__), work.raw)
+@pytest.mark.parametrize("acts", [False, True])
+def test_an_event_whose_shuffle_was_lost_is_evaluated_again_and_nobody_is_to_blame(work: Work, acts: bool) -> None:
+    """Whether the job was that of the chain, or one of the function's own."""
+    unlucky = Unlucky(2, acts=acts)
+    function = stateless(mode="dataframe", materialize_input=acts)(unlucky.__call__)
+    work.pipeline.operator("unlucky", function, work.raw)
     work.pipeline.writer("save", DatasetWriter("lake", "out"), "unlucky.out")
     assert work.run("unlucky", "save")
     assert sorted(row["id"] for row in work.published("out")) == list(range(300))
