@@ -22,10 +22,13 @@ class FrameOperator(StatelessOperator):
     """A stateless operator whose records are on Spark's executors. It sends one event per input event and output port."""
 
     mode = ExecutionMode.DATAFRAME
+    materialize_input: bool = False
+    """What it gets is in files before `frames` is called, which may run jobs on it then."""
 
     @abstractmethod
     def frames(self, port: str, frame: SparkFrame, params: Mapping[str, Any]) -> Mapping[str, SparkFrame]:
-        """Output port → lazy DataFrame, for the records of one event that came on `port`. Runs no Spark job."""
+        """Output port → lazy DataFrame, for the records of one event that came on `port`. Without `materialize_input` it
+        runs no action: what it is given may be evaluated again, and be another one then."""
 
     def process(self, event: InputEvent, external: External) -> Iterable[PortTable]:
         raise OperatorFailed(f"operator {type(self).__name__} works on DataFrames: its events are evaluated in Spark")
@@ -40,6 +43,7 @@ class FrameFunctionOperator(FrameOperator):
         self.outputs = function.outputs
         self.state_version = function.state_version
         self.on_error = function.on_error
+        self.materialize_input = function.materialize_input
 
     def frames(self, port: str, frame: SparkFrame, params: Mapping[str, Any]) -> Mapping[str, SparkFrame]:
         """Raises OperatorFailed if the function returns anything but a DataFrame for each output port."""

@@ -39,6 +39,7 @@ class StatelessFunction:
     asks: tuple[str, ...] = ()
     on_error: str = "fail"
     mode: ExecutionMode = ExecutionMode.DRIVER
+    materialize_input: bool = False
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self.fn(*args, **kwargs)
@@ -79,6 +80,7 @@ def stateless(
     columns: Iterable[str] | None = ...,
     state_version: int = ...,
     on_error: str = ...,
+    materialize_input: bool = ...,
 ) -> Callable[[Function], StatelessFunction]: ...
 def stateless(
     fn: Function | None = None,
@@ -90,15 +92,17 @@ def stateless(
     columns: Iterable[str] | None = None,
     state_version: int = 1,
     on_error: str = "fail",
+    materialize_input: bool = False,
 ) -> StatelessFunction | Callable[[Function], StatelessFunction]:
     """A deterministic function of each event: ``fn(table)`` returns a table, ``{output port: table}``, or None.
 
     Mode ``driver``: it gets an Arrow table, and may return frames of pandas or polars instead (`frames.as_table`).
 
     Mode ``dataframe``: it gets a DataFrame of Spark and returns one, or ``{output port: DataFrame}`` with every port; its
-    records stay on the executors. It is evaluated lazily together with its neighbours, perhaps more than once, so it must
-    run no job itself (``count()``, ``collect()``). Each event makes one event per port, also without records. It may take
-    ``port`` and ``params``.
+    records stay on the executors. It is evaluated lazily together with its neighbours, perhaps more than once, so an action
+    in it (``count()``, ``collect()``) might see other records than those of the result: it is refused where Spark tells.
+    With `materialize_input` the records are in files before the function is called, and actions are allowed. Each event
+    makes one event per port, also without records. It may take ``port`` and ``params``.
 
     `columns` are the input columns it needs (all by default). A parameter named ``port`` gets the input port, ``params`` the
     run's parameters (a mapping), ``event_ids`` a list with the number of the event on the sender's port, as `logio lineage`
@@ -120,6 +124,7 @@ def stateless(
             _asks(function, facts, ()),
             on_error,
             where,
+            _materialize_input(materialize_input, where, function),
         )
         return _dressed(wrapped, function)
 
@@ -175,7 +180,8 @@ def generate(
     take ``params``.
 
     Mode ``dataframe``: the same, for records that do not fit through a driver: executors read and write them. With
-    `inputs`, ``fn(clicks, views, ...)`` gets a DataFrame per input port.
+    `inputs`, ``fn(clicks, views, ...)`` gets a DataFrame per input port. What it gets does not change any more, so that
+    actions are allowed.
 
     `columns` are the input columns it needs (all by default): less to hold, less to ship. An output without records is
     not sent. With ``on_error="quarantine"`` an Input Set on which it raises is set aside with the error, and the others
@@ -248,6 +254,15 @@ def _stateless_mode(mode: str, function: Function) -> ExecutionMode:
             "Use mode='dataframe', or the default mode 'driver'"
         )
     return where
+
+
+def _materialize_input(wanted: bool, where: ExecutionMode, function: Function) -> bool:
+    if wanted and where is not ExecutionMode.DATAFRAME:
+        raise PipelineDefinitionError(
+            f"function {name_of(function)!r} has materialize_input=True and mode {str(where)!r}, whose "
+            "records are in memory: it is for mode='dataframe'; leave it out"
+        )
+    return bool(wanted)
 
 
 def _asks(

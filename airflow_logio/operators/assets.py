@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any, ClassVar
 
 from airflow.providers.common.compat.sdk import AirflowException, BaseOperator
@@ -77,10 +78,8 @@ class LogioAssetsOperator(BaseOperator):
         with opened_log(self.logio_conn_id) as store:
             runs = store.patience.call("finding the run", lambda: self._runs(store, name, context))
             for run, state in runs:
-                found = store.patience.call(
-                    "reading the counters", lambda run=run, state=state: self._told(store, run, state)
-                )
-                self._add(context, run, found)
+                told = partial(self._told, store, run, state)
+                self._add(context, run, store.patience.call("reading the counters", told))
 
     def _runs(self, store: LogStore, pipeline: str, context: Mapping[str, Any]) -> list[tuple[Run, str]]:
         """The runs to look at, and what they are."""

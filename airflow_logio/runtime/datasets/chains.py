@@ -92,10 +92,12 @@ class Chains:
         receivers = self._protocol.fused(sender)
         if self._protocol.is_logged(sender) or len(receivers) > 1:
             return True
-        return any(
-            not self.wants(one) or self.has_windows(one) or len(self._members[one.operator].outputs) > 1
-            for one in receivers
-        )
+        return any(not self.wants(one) or self.has_windows(one) or self._needs_files(one) for one in receivers)
+
+    def _needs_files(self, receiver: Port) -> bool:
+        """Whether what it gets is read by several jobs: those of its outputs, or actions of its function."""
+        operator = self._members[receiver.operator]
+        return len(operator.outputs) > 1 or (isinstance(operator, FrameOperator) and operator.materialize_input)
 
     def arrived(self, receiver: Port, given: Dataset | SparkFrame, number: str) -> Generator[Step, Any, Evaluated]:
         """What comes of an event from the log: of its dataset, or of the DataFrame of a table."""

@@ -29,6 +29,7 @@ from airflow_logio.runtime.driver.channel import Channel
 from airflow_logio.runtime.driver.committer import Committer
 from airflow_logio.runtime.driver.epoch_settings import EpochSettings, Failure
 from airflow_logio.runtime.driver.evaluation import Evaluation, has_chains
+from airflow_logio.runtime.driver.function_jobs import FunctionJobs
 from airflow_logio.runtime.driver.garbage import Collection
 from airflow_logio.runtime.driver.generation import Generation
 from airflow_logio.runtime.driver.job_cancel import JobCancel
@@ -141,8 +142,9 @@ class GroupEpoch:
         sweeps = sweeps_of(self._pipeline, settings.group) if slots is None else []
         self._collection = Collection(names, sweeps, self._bodies.remove)
         self._committer = Committer(session, self._bodies, self._release, self._fail, self._collection.committed)
-        self._evaluation = self._open_evaluation(protocol, epoch)
-        self._jobs = JobCancel(settings.sessions, self._job_group(epoch))
+        functions = FunctionJobs(settings.sessions, self._job_group(epoch))
+        self._evaluation = self._open_evaluation(protocol, functions)
+        self._jobs = JobCancel(settings.sessions, functions.groups)
         executors = Executors(
             settings.connections, self._bodies, self._payloads, settings.sessions, self._job_group(epoch)
         )
@@ -182,7 +184,7 @@ class GroupEpoch:
             return None
         return payloads.epoch(self._settings.run.uid, ref.group, ref.incarnation, epoch)
 
-    def _open_evaluation(self, protocol: GroupProtocol, epoch: int) -> Evaluation | None:
+    def _open_evaluation(self, protocol: GroupProtocol, functions: FunctionJobs) -> Evaluation | None:
         if not has_chains(self._members):
             return None
         if self._payloads is None:
@@ -190,7 +192,7 @@ class GroupEpoch:
                 f"group {self._settings.group!r} has operators of mode 'dataframe', and this deployment has no payload "
                 f"store: {HOW_TO_CONFIGURE}"
             )
-        return Evaluation(self._settings, protocol, self._members, self._payloads, self._job_group(epoch))
+        return Evaluation(self._settings, protocol, self._members, self._payloads, functions)
 
     def _job_group(self, epoch: int) -> str:
         """Names the Spark jobs of this epoch, and no others."""

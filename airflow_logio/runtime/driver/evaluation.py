@@ -46,6 +46,7 @@ from airflow_logio.runtime.datasets.frame_windows import windows_of
 from airflow_logio.runtime.datasets.range_connections import range_connections
 from airflow_logio.runtime.datasets.spark_effects import StoredEvent, store_frame
 from airflow_logio.runtime.driver.epoch_settings import EpochSettings
+from airflow_logio.runtime.driver.function_jobs import FunctionJobs
 from airflow_logio.runtime.driver.mailbox import Closed
 from airflow_logio.runtime.driver.side_by_side import SideBySide
 from airflow_logio.runtime.driver.spark_errors import shortened, shuffle_lost, store_fault
@@ -75,7 +76,7 @@ LEAST_ATTEMPTS = 3
 
 
 class Evaluation:
-    """`job_group` names the Spark jobs of this epoch, and no others."""
+    """`functions` names the Spark jobs of this epoch, and those that functions run."""
 
     def __init__(
         self,
@@ -83,13 +84,13 @@ class Evaluation:
         protocol: GroupProtocol,
         members: Mapping[str, Operator],
         payloads: EpochPayloads,
-        job_group: str,
+        functions: FunctionJobs,
     ) -> None:
         self._settings = settings
         self._members = members
         self._chains = Chains(protocol, members, schema_of)
         self._payloads = payloads
-        self._job_group = job_group
+        self._functions = functions
         self._jobs_at_once = settings.pipeline.group_of(settings.group).jobs_at_once
         self._beside: dict[str, SideBySide] = {}
         """Name of a thread that brings events → those that evaluate for it."""
@@ -321,16 +322,30 @@ class Evaluation:
                 self.calling(),
                 connections.calls.call("frames", FailurePoint(receiver.operator, receiver.name, at.event_id)),
             ):
-                made = operator.frames(receiver.name, frame, connections.params)
+                if operator.materialize_input:
+                    self.before_job()
+                with self._functions.called() as jobs:
+                    made = operator.frames(receiver.name, frame, connections.params)
+            if not operator.materialize_input:
+                self._functions.refuse_actions(jobs)
             if len(made) > 1:
                 check_repeatable(made)
             return made
         except Closed:  # while it waited for its turn: nobody's failure
             raise
         except Exception as error:
-            if (isinstance(error, LogioError) and not isinstance(error, OperatorFailed)) or shuffle_lost(error):
+            self._check_wanted()  # a job that was cancelled is nobody's failure
+            if (isinstance(error, LogioError) and not isinstance(error, OperatorFailed)) or self._is_of_jobs(error):
                 raise
             self._fail(error, f"operator {receiver.operator!r}", at)
+
+    def _is_of_jobs(self, error: Exception) -> bool:
+        """Whether Spark, executors or the payload store have failed a job that a function has run, and not the function."""
+        of_spark = (type(error).__module__ or "").startswith(("py4j.", "pyspark."))
+        silent = self._settings.sessions.is_lost(
+            ExternalUnavailable(str(error))
+        )  # asked, whatever the function has raised
+        return bool(silent or shuffle_lost(error) or (of_spark and store_fault(error)))
 
     def _job(self, operator: str, at: FailurePoint) -> Call:
         """The job that makes what `operator` sends or writes: the work of a chain is done here, not in its functions."""
@@ -383,7 +398,7 @@ class Evaluation:
         self._check_wanted()
         with self._blaming(where, at):
             what = described or where or f"source {at.operator!r}, {at.action}"
-            session = self._settings.sessions.entered(self._job_group, f"{self._settings.group}: {what}")
+            session = self._settings.sessions.entered(self._functions.job_group, f"{self._settings.group}: {what}")
             self._probe_once(session, at)
             return evaluate()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections.abc import Callable, Sequence
 
 from airflow_logio.runtime.driver.spark_session import SparkSessions
 
@@ -14,11 +15,11 @@ CANCEL_SECONDS = 0.5
 
 
 class JobCancel:
-    """For the jobs of `job_group`; called by the main thread."""
+    """For the jobs of some job groups, asked for each time; called by the main thread."""
 
-    def __init__(self, sessions: SparkSessions, job_group: str) -> None:
+    def __init__(self, sessions: SparkSessions, job_groups: Callable[[], Sequence[str]]) -> None:
         self._sessions = sessions
-        self._job_group = job_group
+        self._job_groups = job_groups
         self._ended = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -40,8 +41,10 @@ class JobCancel:
                 context = self._sessions.get().sparkContext
                 try:
                     tracker = context.statusTracker()
-                    if set(tracker.getActiveJobsIds()) & set(tracker.getJobIdsForGroup(self._job_group)):
-                        context.cancelJobGroup(self._job_group)
+                    active = set(tracker.getActiveJobsIds())
+                    for group in self._job_groups():
+                        if active & set(tracker.getJobIdsForGroup(group)):
+                            context.cancelJobGroup(group)
                 except Exception as error:  # the JVM is gone, and its jobs with it
                     log.debug("no jobs to cancel: %s", error)
                     return

@@ -9,6 +9,8 @@ import logging
 import re
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 log = logging.getLogger(__name__)
@@ -68,6 +70,17 @@ class SparkSessions:
         context.setJobGroup(job_group, description, interruptOnCancel=True)
         context.setLocalProperty("spark.scheduler.pool", threading.current_thread().name)
         return session
+
+    @contextmanager
+    def apart(self, job_group: str) -> Iterator[None]:
+        """Within the block, jobs that this thread starts are those of another job group; otherwise as `entered` has said."""
+        context = self.get().sparkContext
+        before, description = (context.getLocalProperty(f"spark.{one}") for one in ("jobGroup.id", "job.description"))
+        context.setJobGroup(job_group, description, interruptOnCancel=True)
+        try:
+            yield
+        finally:
+            context.setJobGroup(before, description, interruptOnCancel=True)
 
     def is_ready(self) -> bool:
         return self._session is not None

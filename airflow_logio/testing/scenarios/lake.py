@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, cast
 
@@ -84,11 +84,31 @@ class Cleansed(FrameOperator):
         return {"out": [[at, value + 1] for at, value in frame if value % 5]}
 
 
-class Doubled(FrameOperator):
-    """Changes each record."""
+class Drawn(FrameOperator):
+    """A lazy frame whose records are others each time they are evaluated, as random ones are."""
 
     def frames(self, port: str, frame: Any, params: Mapping[str, Any]) -> Mapping[str, Any]:
-        return {"out": [[at, 2 * value] for at, value in frame]}
+        return {"out": _Redrawn(frame)}
+
+
+class _Redrawn:
+    def __init__(self, frame: Rows) -> None:
+        self._frame = frame
+        self._evaluations = 0
+
+    def __iter__(self) -> Iterator[list[int]]:
+        drawn, self._evaluations = self._evaluations, self._evaluations + 1
+        return iter([[at, value + drawn] for at, value in self._frame])
+
+
+class Totalled(FrameOperator):
+    """Changes each record, and adds what an action on its input has found: the sum of the values."""
+
+    materialize_input = True
+
+    def frames(self, port: str, frame: Any, params: Mapping[str, Any]) -> Mapping[str, Any]:
+        total = sum(value for _, value in frame)
+        return {"out": [*([at, 2 * value] for at, value in frame), [-1, total]]}
 
 
 @generate(mode="dataframe")
@@ -221,17 +241,19 @@ def expected_lake(ranges: int = RANGES) -> Destinations:
 
 
 def effects() -> Pipeline:
-    """Two stored effects: of one the events have rows, of the other one they are part of a plan. A window with a read."""
+    """Two stored effects: of one the events have rows, of the other one they are part of a plan with a border of its own. A
+    window with a read."""
     made = Pipeline("effects", connections=["folder", "warehouse", "lookup"])
     rows = made.source("rows", Frames())
     plan = made.source("plan", Frames())
-    shaped = made.operator("shaped", Doubled(), plan)
+    drawn = made.operator("drawn", Drawn(), plan)
+    shaped = made.operator("shaped", Totalled(), drawn)
     counted = made.operator("counted", Answered(EveryEvents(PER_WINDOW)), rows)
     made.writer("save_rows", TableWriter("warehouse", "rows", COLUMNS, on_new_run="replace"), rows)
     made.writer("publish", DatasetWriter("folder", "shaped"), shaped)
     made.writer("save", TableWriter("warehouse", "sums", COLUMNS, on_new_run="replace"), counted)
     made.group("read", rows, "save_rows")
-    made.group("shape", plan, shaped)
+    made.group("shape", plan, drawn, shaped)
     made.group("count", counted)
     made.group("publish", "publish", "save")
     made.lineage("rows.out", "counted.out")
@@ -258,7 +280,8 @@ EVENT = 6
 def expected_effects(rows: int = EFFECT, plan: int = EFFECT) -> Destinations:
     """In plain Python; sums without the number of the answer."""
     read = [STORED[first : first + EVENT] for first in range(0, rows, EVENT)]
-    shaped = [[[at, 2 * value] for at, value in STORED[first : first + EVENT]] for first in range(0, plan, EVENT)]
+    planned = [STORED[first : first + EVENT] for first in range(0, plan, EVENT)]
+    shaped = [[*([at, 2 * value] for at, value in event), [-1, sum(value for _, value in event)]] for event in planned]
     sums = [
         _sums([record for event in read[first : first + PER_WINDOW] for record in event])
         for first in range(0, len(read), PER_WINDOW)

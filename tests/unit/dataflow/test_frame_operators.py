@@ -109,6 +109,17 @@ def test_anything_but_a_dataframe_for_every_port_is_refused(returned: Any, setti
         operator_of(made, **settings).frames("in", DataFrame("id"), {})
 
 
+def test_files_first_is_the_word_of_a_function_of_dataframes_and_no_part_of_the_graph() -> None:
+    """So a run that was started without it resumes with it."""
+    with pytest.raises(
+        PipelineDefinitionError, match=r"'same' has materialize_input=True and mode 'driver'.* leave it out"
+    ):
+        stateless(materialize_input=True)(same)
+    lazy, in_files = operator_of(same), operator_of(same, materialize_input=True)
+    assert (lazy.materialize_input, in_files.materialize_input) == (False, True)
+    assert lazy.describe() == in_files.describe()
+
+
 # --- pipelines --------------------------------------------------------------------------------------------------------
 
 

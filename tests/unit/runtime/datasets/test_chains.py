@@ -280,6 +280,12 @@ def counted(orders: pa.Table) -> pa.Table:
     return pa.table({"records": [orders.num_rows]})
 
 
+@stateless
+def passed_on(orders: pa.Table) -> pa.Table:
+    """Of mode ``driver``: a chain behind it begins with an event from the log."""
+    return orders
+
+
 class Work:
     """A pipeline whose operators are all in one group, run in this process."""
 
@@ -420,6 +426,89 @@ def test_outputs_that_would_not_be_parts_of_one_whole_are_refused(work: Work, fu
         work.run("bad", "even", "odd")
 
 
+@stateless(mode="dataframe", materialize_input=True)
+def with_last(orders: Any) -> Any:
+    """Two actions of its own on what was drawn before."""
+    from pyspark.sql import functions as F
+
+    (last,) = orders.agg(F.max("drawn")).first()
+    return orders.withColumn("last", F.lit(last)).withColumn("records", F.lit(orders.count()))
+
+
+def test_a_function_whose_input_is_in_files_sees_what_its_result_is_made_of(work: Work) -> None:
+    """Also behind another function: what was random is drawn once, and the function is one link of a longer chain."""
+    ids = work.pipeline.operator("drawn", drawn, work.raw)
+    work.pipeline.operator("last", with_last, ids)
+    copied = work.pipeline.operator("copied", unchanged, "last.out")
+    work.pipeline.writer("save", DatasetWriter("lake", "out"), copied)
+    assert work.run("drawn", "last", "copied", "save")
+    rows = work.published("out")
+    assert sorted(row["id"] for row in rows) == list(range(300))
+    for event in range(3):
+        own = [row for row in rows if row["id"] // 100 == event]
+        assert {row["last"] for row in own} == {max(row["drawn"] for row in own)}
+        assert {row["records"] for row in own} == {100}
+
+
+def counting(orders: Any) -> Any:
+    return orders.limit(orders.count())
+
+
+def listing(orders: Any) -> Any:
+    return orders.where(orders.id.isin([row.id for row in orders.collect()]))
+
+
+def pivoting(orders: Any) -> Any:
+    return orders.groupBy("id").pivot("id").count()
+
+
+@pytest.mark.parametrize(
+    ("function", "from_log", "says"),
+    [
+        (listing, False, r"`collect at .*test_chains\.py:\d+`"),
+        (listing, True, r"`collect at .*test_chains\.py:\d+`"),
+        (counting, False, r"an action whose name Spark does not tell \(such as count\(\)"),
+        (pivoting, False, r"an action whose name Spark does not tell .* pivot\(\) without values\)"),
+    ],
+)
+def test_an_action_in_a_lazy_function_is_refused_wherever_its_input_comes_from(
+    work: Work, function: Any, from_log: bool, says: str
+) -> None:
+    before = work.pipeline.operator("before", passed_on, work.raw) if from_log else work.raw
+    work.pipeline.operator("bad", stateless(mode="dataframe")(function), before)
+    work.pipeline.writer("save", DatasetWriter("lake", "out"), "bad.out")
+    event = r"port bad\.in, event 1 of before" if from_log else r"source 'raw', read action 1 after 0 records"
+    with pytest.raises(
+        OperatorFailed,
+        match=rf"{event}.*operator 'bad': its function has run a job of Spark, {says}.*materialize_input",
+    ):
+        work.run("bad", "save", *(["before"] if from_log else []))
+    assert work.published("out") == []
+
+
+def test_a_function_may_let_spark_look_for_the_columns_of_files(work: Work, spark: Any) -> None:
+    """That is a job, and none on the function's input."""
+    for path in (work.orders / "1.parquet", work.orders / "2.parquet"):
+        path.unlink()
+    folders = {kind: str(work.lake.parent / kind) for kind in ("parquet", "orc", "json", "csv")}
+    for kind, folder in folders.items():
+        numbers = spark.range(0, 300, 1, 1).selectExpr("id", "id % 7 AS rest")
+        numbers.write.option("header", True).save(folder, format=kind)
+
+    def joined(orders: Any) -> Any:
+        session = orders.sparkSession
+        for kind, folder in folders.items():
+            more = {"header": True, "inferSchema": True} if kind == "csv" else {}
+            by_name = getattr(session.read, kind)(folder, **more)
+            assert set(session.read.load(folder, format=kind, **more).columns) == set(by_name.columns)
+        return orders.join(session.sql(f"SELECT * FROM parquet.`{folders['parquet']}`"), "id")
+
+    work.pipeline.operator("joined", stateless(mode="dataframe")(joined), work.raw)
+    work.pipeline.writer("save", DatasetWriter("lake", "out"), "joined.out")
+    assert work.run("joined", "save")
+    assert sorted((row["id"], row["rest"]) for row in work.published("out")) == [(id, id % 7) for id in range(100)]
+
+
 def failing(orders: Any) -> Any:
     """Fails in a task of the second file."""
 
@@ -495,6 +584,38 @@ def test_a_group_that_halts_does_not_wait_for_its_job_which_is_a_call_meanwhile(
     assert over is not None and over[0].point.operator == "save", "the limit of the operator whose files it makes"
 
 
+@pytest.mark.parametrize("files_first", [False, True])
+def test_a_job_of_a_function_ends_with_the_epoch(work: Work, spark: Any, files_first: bool) -> None:
+    def slow(orders: Any) -> Any:
+        def sleep(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            time.sleep(60)
+            yield from batches
+
+        return orders.limit(orders.mapInArrow(sleep, "id long").count())
+
+    bad = work.pipeline.operator("slow", stateless(mode="dataframe", materialize_input=files_first)(slow), work.raw)
+    work.pipeline.writer("save", DatasetWriter("lake", "out"), bad)
+    tracker = spark.sparkContext.statusTracker()
+    seen: list[Any] = []
+
+    def stop_when_it_runs() -> None:
+        while not work.calls.longest()[0].startswith("`frames`") and not work.stop.wait(0.1):
+            pass
+        while not tracker.getActiveJobsIds() and not work.stop.wait(0.1):
+            pass
+        seen.extend([work.calls.longest()[0], time.monotonic()])
+        work.stop.set()
+
+    stopping = threading.Thread(target=stop_when_it_runs, daemon=True)
+    stopping.start()
+    assert not work.run("slow", "save")
+    stopping.join()
+    said, asked = seen
+    assert said.startswith("`frames`") and "'slow'" in said
+    assert time.monotonic() - asked < 40
+    assert not tracker.getActiveJobsIds(), "it was cancelled"
+
+
 def test_a_file_that_is_overwritten_before_spark_reads_it_is_noticed_and_not_used(work: Work) -> None:
     """A DataFrame is lazy: Spark reads after the source has looked at its files."""
 
@@ -535,9 +656,10 @@ def test_a_full_disk_is_a_store_that_is_unavailable(tmp_path: Path, sessions: Sp
 class Unlucky:
     """A function whose jobs fail so often as if a worker was lost with what others had shuffled."""
 
-    def __init__(self, times: int) -> None:
+    def __init__(self, times: int, *, acts: bool = False) -> None:
         self.left = times
         self.calls = 0
+        self.acts = acts
 
     def __call__(self, orders: Any) -> Any:
         self.calls += 1
@@ -545,12 +667,16 @@ class Unlucky:
         if self.left < 0:
             return orders
         said = "Job aborted due to stage failure: A shuffle map stage with indeterminate output was failed and retried."
-        return orders.selectExpr(f"IF(id >= 0, raise_error('{said}'), id) AS id")
+        made = orders.selectExpr(f"IF(id >= 0, raise_error('{said}'), id) AS id")
+        return made.collect() if self.acts else made
 
 
-def test_an_event_whose_shuffle_was_lost_is_evaluated_again_and_nobody_is_to_blame(work: Work) -> None:
-    unlucky = Unlucky(2)
-    work.pipeline.operator("unlucky", stateless(mode="dataframe")(unlucky.__call__), work.raw)
+@pytest.mark.parametrize("acts", [False, True])
+def test_an_event_whose_shuffle_was_lost_is_evaluated_again_and_nobody_is_to_blame(work: Work, acts: bool) -> None:
+    """Whether the job was that of the chain, or one of the function's own."""
+    unlucky = Unlucky(2, acts=acts)
+    function = stateless(mode="dataframe", materialize_input=acts)(unlucky.__call__)
+    work.pipeline.operator("unlucky", function, work.raw)
     work.pipeline.writer("save", DatasetWriter("lake", "out"), "unlucky.out")
     assert work.run("unlucky", "save")
     assert sorted(row["id"] for row in work.published("out")) == list(range(300))

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from airflow_logio.runtime.datasets.chains import Duplicate, Step
+from airflow_logio.runtime.datasets.chains import Chains, Duplicate, Step
 from airflow_logio.runtime.datasets.evaluated import Evaluated
 from airflow_logio.runtime.datasets.publications import Publication
 from airflow_logio.runtime.driver.dataset_rows import DatasetRows
@@ -92,6 +92,12 @@ def what_a_chain_has_made_belongs_to_all(patch: pytest.MonkeyPatch) -> None:
         return payload.materialized if isinstance(payload, Evaluated) else dataset(self, payload, where, purpose)
 
     patch.setattr(DatasetRows, "dataset", shared)
+
+
+@mutant("effects", RIGHT)
+def input_is_not_materialized_for_actions(patch: pytest.MonkeyPatch) -> None:
+    """A function that runs actions gets what is evaluated again for its result."""
+    patch.setattr(Chains, "_needs_files", lambda self, receiver: len(self._members[receiver.operator].outputs) > 1)
 
 
 @mutant("lake", "no_file_has_two_owners", KEPT)

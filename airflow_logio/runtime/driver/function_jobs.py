@@ -1,0 +1,64 @@
+"""The Spark jobs that functions of authors run while they are called: told from all others, so that an action is seen.
+
+A chain is lazy (ADR-81). An action on what a function gets is evaluated apart from the result, and may see other records.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+from airflow_logio.errors import OperatorFailed
+from airflow_logio.runtime.driver.spark_session import SparkSessions
+
+_OF_SCHEMAS = frozenset({"parquet", "orc", "json", "csv", "xml", "load", "table", "sql"})
+"""Calls that run a job to find out which columns a file has, as the names of their stages begin. Writers of the same names
+are not told from them."""
+_NAMED = re.compile(r"[A-Za-z]\w* at ")
+"""A stage that Spark starts in a thread of its own, as behind a shuffle, has the name of something within Spark."""
+
+
+class FunctionJobs:
+    """Of one epoch. Functions are called one at a time; `job_group` is that of all other jobs of the epoch."""
+
+    def __init__(self, sessions: SparkSessions, job_group: str) -> None:
+        self._sessions = sessions
+        self.job_group = job_group
+        self._calls = itertools.count(1)
+        self._called = ""
+
+    def groups(self) -> Sequence[str]:
+        """The job groups whose jobs end with the epoch."""
+        return [self.job_group, *filter(None, [self._called])]
+
+    @contextmanager
+    def called(self) -> Iterator[str]:
+        """Within the block, what this thread starts is of a job group of its own, whose name it gets."""
+        group = self._called = f"{self.job_group} function {next(self._calls)}"
+        with self._sessions.apart(group):
+            yield group
+
+    def refuse_actions(self, group: str) -> None:
+        """Raises `OperatorFailed` if there was an action in a block. Spark tells it a moment after it has begun."""
+        tracker = self._sessions.get().sparkContext.statusTracker()
+        jobs = [tracker.getJobInfo(job) for job in sorted(tracker.getJobIdsForGroup(group))]
+        stages = [tracker.getStageInfo(stage) for job in jobs if job is not None for stage in job.stageIds]
+        names = [stage.name for stage in stages if stage is not None]
+        if actions := [name for name in names if name.partition(" at ")[0] not in _OF_SCHEMAS]:
+            raise OperatorFailed(_refusal(actions))
+
+
+def _refusal(actions: Sequence[str]) -> str:
+    named = next((name for name in actions if _NAMED.match(name)), None)
+    what = (
+        f"`{named}`"
+        if named
+        else "an action whose name Spark does not tell (such as count(), or pivot() without values)"
+    )
+    return (
+        f"its function has run a job of Spark, {what}. What it was given is computed again for the result, and may have "
+        "other records then. Leave the action out, or declare @stateless(mode='dataframe', materialize_input=True): then the "
+        "function gets files, and may run jobs on them"
+    )
