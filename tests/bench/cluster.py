@@ -10,6 +10,7 @@ import json
 import os
 import re
 import subprocess
+import sys
 import tempfile
 import threading
 import time
@@ -46,6 +47,24 @@ COLLECTIONS = 4
 LOOK_SECONDS = 0.1
 PATIENCE_SECONDS = 900.0
 EVENTS_PER_EXECUTOR = 5
+EVENT_LOG = {
+    "spark.eventLog.enabled": "true",
+    "spark.eventLog.compress": "false",
+    "spark.eventLog.rolling.enabled": "false",
+}
+PLAIN = """
+import json, sys
+from pyspark.sql import SparkSession
+
+builder = SparkSession.builder
+for name, value in json.loads(sys.argv[1]).items():
+    builder = builder.config(name, value)
+spark = builder.getOrCreate()
+for event in range(20):
+    numbers = spark.range(0, 40, 1, 1).selectExpr("id", "sha2(CAST(id AS STRING), 256) AS token")
+    numbers.where("id % 2 = 0").write.parquet(f"{sys.argv[2]}/{event}")
+spark.stop()
+"""
 KINDS = {2: ("by_two",), 8: ("by_eight", "by_default")}
 """Executors → pipelines whose events wait."""
 MB = 2**20
@@ -110,17 +129,7 @@ class ClusterRun:
 
     def tasks(self, at_least: float = 0.0) -> list[Task]:
         """Those that lasted so many seconds, when the driver has ended."""
-        [log] = [path for path in self.spark_log.rglob("*") if path.is_file() and path.name.startswith("app-")]
-        found = []
-        with log.open() as lines:
-            for line in lines:
-                if '"SparkListenerTaskEnd"' not in line:
-                    continue
-                info, metrics = json.loads(line)["Task Info"], json.loads(line)["Task Metrics"]
-                task = Task(info["Launch Time"] / 1e3, info["Finish Time"] / 1e3, metrics["Result Size"])
-                if task.ended - task.began >= at_least:
-                    found.append(task)
-        return found
+        return [task for task in _tasks(self.spark_log) if task.ended - task.began >= at_least]
 
     def check(self, records_per_event: int) -> None:
         """Raises `WrongResult` unless the events that are published are whole, and there once."""
@@ -130,6 +139,17 @@ class ClusterRun:
         receipts = len(list(self.lake.rglob("_logio/*.json")))
         if found != [(receipts * records_per_event,) * 3]:
             raise WrongResult(f"{receipts} events of {records_per_event} records are published, and {found} are there")
+
+
+def _tasks(folder: Path) -> Iterator[Task]:
+    """Of the one application that has logged its events there."""
+    [log] = [path for path in folder.rglob("*") if path.is_file() and path.name.startswith("app-")]
+    with log.open() as lines:
+        for line in lines:
+            if '"SparkListenerTaskEnd"' in line:
+                event = json.loads(line)
+                info, metrics = event["Task Info"], event["Task Metrics"]
+                yield Task(info["Launch Time"] / 1e3, info["Finish Time"] / 1e3, metrics["Result Size"])
 
 
 def measure(databases: Databases, events: int, seconds: float) -> Iterator[Figure]:
@@ -142,6 +162,7 @@ def measure(databases: Databases, events: int, seconds: float) -> Iterator[Figur
             for executors, kinds in KINDS.items():
                 for kind in kinds:
                     yield from _utilization(databases, cluster, folder / f"{kind}-{executors}", kind, executors)
+            yield _least_result(databases, cluster, folder)
 
 
 # --- memory -----------------------------------------------------------------------------------------------------------
@@ -161,7 +182,8 @@ def _memory(databases: Databases, cluster: Cluster, folder: Path, events: int, s
             if looks[-1].events >= events:
                 break
 
-    run = _followed(databases, cluster, folder, "small", 2, events, followed)
+    # More than are waited for: at the last look the driver must still be there.
+    run = _followed(databases, cluster, folder, "small", 2, events + FIRST, followed)
     run.check(ROWS // 2)
     counts = [one.events for one in looks]
     of = f"{counts[0]:,} to {counts[-1]:,} events, heap {HEAP}"
@@ -203,6 +225,23 @@ def _utilization(databases: Databases, cluster: Cluster, folder: Path, kind: str
         yield Figure(databases.name, "reaches the driver: a file of many", size, "bytes", "1024", details)
 
 
+def _least_result(databases: Databases, cluster: Cluster, folder: Path) -> Figure:
+    """What the driver gets of a task of Spark's own Parquet writer, in a plain script."""
+    log, written = folder / "plain-log", folder / "plain"
+    log.mkdir()
+    given = cluster.settings({"spark.eventLog.dir": log.as_uri(), **EVENT_LOG})
+    conf = {"spark.master": cluster.url, "spark.cores.max": "2", "spark.executor.memory": "512m", **given.conf}
+    script = [sys.executable, "-c", PLAIN, json.dumps(conf), str(written)]
+    subprocess.run(
+        script, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env={**os.environ, **given.env_vars}
+    )
+    sizes = [task.result_bytes for task in _tasks(log)]
+    details = f"median of {len(sizes)} tasks of a script that writes the same files: what Spark says of every task"
+    return Figure(
+        databases.name, "reaches the driver: a task of a plain script", median(sizes), "bytes", "none", details
+    )
+
+
 # --- runs -------------------------------------------------------------------------------------------------------------
 
 
@@ -242,12 +281,7 @@ def _run(
     ref = bundle.parse_ref(f"{PIPELINES}:{attr}")
     pipeline = bundle.load(ref)
     store = open_store(log_url, application="logio bench")
-    conf = {
-        "spark.eventLog.enabled": "true",
-        "spark.eventLog.dir": spark_log.as_uri(),
-        "spark.eventLog.compress": "false",
-        "spark.eventLog.rolling.enabled": "false",
-    }
+    conf = {"spark.eventLog.dir": spark_log.as_uri(), **EVENT_LOG}
     try:
         spec = run_spec(
             pipeline,
