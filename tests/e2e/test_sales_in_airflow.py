@@ -200,8 +200,13 @@ def read_once(person: Person, log: LogStore, run: Run) -> None:
     [written] = [row for row in log.progress(run.run_id) if row.port.operator == "publish" and row.direction == "write"]
     assert (event["run"], event["state"], event["records"]) == (run.uid, "finished", written.records)
     person.clear(DAG_ID, RUN_ID, "sales.finish_run")
-    again = lambda: "nothing new of run" in person.log(DAG_ID, RUN_ID, "sales.assets", 2)  # noqa: E731
-    eventually(again, what="there is nothing new to tell", timeout=LONG, every=0.5)
+
+    def has_run_again() -> bool:
+        [assets] = [task for task in person.tasks(DAG_ID, RUN_ID) if task["task_id"] == "sales.assets"]
+        return (assets["try_number"], assets["state"]) == (2, "success")
+
+    eventually(has_run_again, what="the assets are looked at again", timeout=LONG, every=0.5)
+    assert "nothing new of run" in person.log(DAG_ID, RUN_ID, "sales.assets", 2)
     eventually(lambda: person.run_state(DAG_ID, RUN_ID) == "success", what="it is green again", timeout=LONG)
     assert person.runs(READER) == [reads]
 
