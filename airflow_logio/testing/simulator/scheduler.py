@@ -69,6 +69,8 @@ LAKE_SWEEP_SHARE = 0.5
 """How often a sweep of the payload store takes the place of a collection, in a scenario with datasets."""
 MOST_OF_A_SWEEP = 40
 """Most questions of a sweep to log and store in one step."""
+GC_SHARE, GC_DIES = 0.3, 0.1
+"""How often a `logio gc` takes some steps after a run, between those of zombies, and dies then."""
 BURST = 5
 """Most steps of one driver before the next choice."""
 MAX_STEPS = 50_000
@@ -316,12 +318,19 @@ class Seeded:
                 for _ in range(12):
                     if drivers[-1 - age].is_alive:
                         self._drive(group, age)
+                    self._perhaps_collect()
         for which in self._world.earlier_runs():
             self._do(Action("", 0, "intrude", which, STEPS_OF_A_WRITE))
         if self._movers is not None:
             self._movers.finish()
         if self._world.effects:
             self._do(Action("", 0, "sweep"))
+
+    def _perhaps_collect(self) -> None:
+        """The run has ended, so that its garbage may be collected, by several processes at once."""
+        if self._world.lake is not None and self._roll() < GC_SHARE:
+            dies = "dies" if self._roll() < GC_DIES else ""
+            self._do(Action("", 0, "gc", self._pick(2), 1 + self._pick(MOST_OF_A_SWEEP), dies))
 
 
 class Undisturbed:

@@ -124,6 +124,10 @@ _SUPERVISION: dict[str, Callable[[World, Action], str]] = {
     "place": lambda _world, action: _move(action),
     "revive": lambda _world, action: f"a supervisor tries to recover replica {action.group}, which is retired",
     "end": lambda _world, _action: "the log is asked whether the run has finished",
+    "gc": lambda _world, action: (
+        f"`logio gc` number {action.about} asks log and store up to {action.many} times"
+        f"{', then DIES' if action.outcome else ''}"
+    ),
     "sweep": lambda _world, action: (
         f"payloads{f' of {action.group}' if action.group else ''} that no row names and whose driver is fenced are removed"
     ),

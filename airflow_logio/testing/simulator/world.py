@@ -305,6 +305,13 @@ class World:
                 del self.effects[path]
         return True
 
+    def _gc(self, action: Action) -> bool:
+        """A person types `logio gc`, once or again, or the process takes another step; `about` is which process."""
+        if self.lake is None or not isinstance(action.about, int) or not self.is_over():
+            return False
+        self.lake.collect(action.about, action.many, dies=action.outcome == "dies")
+        return True
+
     def _decide(self, action: Action) -> bool:
         """The database ends a transaction whose client is gone; it commits or rolls back."""
         if action.group not in self._doubts:
@@ -434,6 +441,7 @@ _SUPERVISION: Mapping[str, Callable[[World, Action], bool]] = {
     "kill": World._kill,
     "decide": World._decide,
     "sweep": World._sweep,
+    "gc": World._gc,
     "intrude": World._intrude,
     "stop": World._stop,
     "retry": World._retry,
