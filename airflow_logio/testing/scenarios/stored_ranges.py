@@ -30,7 +30,7 @@ class RangeEffects:
 
 def stored_ranges_scenario() -> Scenario:
     return lake_scenario_of(
-        lake("stored", StoredRanges()),
+        lake("stored", StoredRanges(), retention=None),
         RangeEffects(INPUT[:RANGES]),
         expected_lake,
         "datasets: ranges that are stored before they are used, then as in `lake`",

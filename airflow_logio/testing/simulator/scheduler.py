@@ -69,6 +69,8 @@ LAKE_SWEEP_SHARE = 0.5
 """How often a sweep of the payload store takes the place of a collection, in a scenario with datasets."""
 MOST_OF_A_SWEEP = 40
 """Most questions of a sweep to log and store in one step."""
+SERVER_CRASH_SHARE, LATE_LOAD_SHARE = 0.01, 0.05
+"""Share of choices in which a server of staging tables crashes, or commits a load of an attempt that has lost."""
 GC_SHARE, GC_DIES = 0.3, 0.1
 """How often a `logio gc` takes some steps after a run, between those of zombies, and dies then."""
 BURST = 5
@@ -104,6 +106,7 @@ class Seeded:
         self.trace: list[Action] = []
         self._wheel = self._whole_wheel()
         self._last = last_group(world)
+        self._databases = world.databases()
         self._events = events
         self._due = self._plan(events)
         self._wishes = wishes(seed, world.with_sources, events) if world.scenario.drains else []
@@ -303,8 +306,16 @@ class Seeded:
             self._ask_to_halt()
         if self._roll() < INTRUDER_SHARE:
             self._intrude()
+        if self._databases:
+            self._disturb_database()
         if self._movers is not None:
             self._movers.turn()
+
+    def _disturb_database(self) -> None:
+        roll = self._roll()
+        if roll < SERVER_CRASH_SHARE + LATE_LOAD_SHARE:
+            name = self._databases[self._pick(len(self._databases))]
+            self._do(Action("", 0, "server", name, 1, "crash" if roll < SERVER_CRASH_SHARE else "load"))
 
     def _intrude(self) -> None:
         if runs := self._world.earlier_runs():

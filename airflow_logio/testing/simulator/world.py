@@ -13,6 +13,7 @@ from airflow_logio.protocol.states import GroupState
 from airflow_logio.protocol.values import Port
 from airflow_logio.store.records import Claim, Collected, GroupRef, RunKey, RunSpec
 from airflow_logio.testing.simulator.data.lake_store import Lake
+from airflow_logio.testing.simulator.data.staging_database import StagingDatabase
 from airflow_logio.testing.simulator.driver.simulated_driver import SimulatedDriver
 from airflow_logio.testing.simulator.driver.threads import Source
 from airflow_logio.testing.simulator.external_systems import ExternalSystem
@@ -333,6 +334,16 @@ class World:
         earlier[number].advance(action.many)
         return True
 
+    def databases(self) -> list[str]:
+        """The connections whose databases have staging tables."""
+        return [name for name, system in self.systems.items() if isinstance(system, StagingDatabase)]
+
+    def _server(self, action: Action) -> bool:
+        """A server of staging tables crashes, or commits what a task attempt has loaded that has lost."""
+        system = self.systems[str(action.about)]
+        assert isinstance(system, StagingDatabase)
+        return system.crash() if action.outcome == "crash" else system.commit_late()
+
     def earlier_runs(self) -> list[tuple[str, int]]:
         """The drivers of earlier runs, as `_intrude` names them."""
         return [(name, number) for name, system in self.systems.items() for number in range(len(system.earlier))]
@@ -443,6 +454,7 @@ _SUPERVISION: Mapping[str, Callable[[World, Action], bool]] = {
     "sweep": World._sweep,
     "gc": World._gc,
     "intrude": World._intrude,
+    "server": World._server,
     "stop": World._stop,
     "retry": World._retry,
     "wish": World._wish,

@@ -18,6 +18,7 @@ from airflow_logio.store.sql.engines import log_engine
 from airflow_logio.testing import INVARIANTS, LogWatch, Simulator, Site
 from airflow_logio.testing.scenarios import SCENARIOS
 from airflow_logio.testing.simulator.data.published import PublishedFolder
+from airflow_logio.testing.simulator.data.staging_database import StagingDatabase
 from airflow_logio.testing.simulator.drains import DRAIN_EVERY
 from airflow_logio.testing.simulator.executors import Work
 from airflow_logio.testing.simulator.plan import UpTo
@@ -201,7 +202,7 @@ def test_a_seed_is_a_schedule(name: str) -> None:
 
 def test_invariants_are_sentences_of_the_watches() -> None:
     assert len({invariant.__name__ for invariant in INVARIANTS}) == len(INVARIANTS) >= 15
-    watches = {type(part).__name__: type(part) for part in (*vars(LogWatch(Tables())).values(), PublishedFolder())}
+    watches = {type(part).__name__: type(part) for part in (*vars(LogWatch(Tables())).values(), PublishedFolder(), StagingDatabase())}
     for invariant in INVARIANTS:
         owner, _, name = invariant.__qualname__.rpartition(".")
         assert getattr(watches[owner], name) is invariant, "it belongs to no watch that a LogWatch holds"

@@ -9,9 +9,12 @@ from typing import TYPE_CHECKING, cast
 from airflow_logio.errors import LogInconsistent
 from airflow_logio.runtime.payloads import Payloads, sweep_run
 from airflow_logio.runtime.supervision import tidying
+from airflow_logio.runtime.supervision.staging_left import drop_left
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records import Run
 from airflow_logio.testing.simulator.data.simulated_storage import AskedStorage, SimulatedPayloads
+from airflow_logio.testing.simulator.data.staged_writes import SimulatedStaging, StagingClient
+from airflow_logio.testing.simulator.data.staging_database import StagingDatabase
 from airflow_logio.testing.simulator.questions import Asked, Paused, Questions
 
 if TYPE_CHECKING:
@@ -29,6 +32,7 @@ class GcProcess:
         self._world = world
         self._storage = lake.storage
         self._work: Work = _removed if removes else _tidied
+        self._databases = [one for one in world.systems.values() if isinstance(one, StagingDatabase)]
         self._questions = Questions()
 
     def advance(self, many: int) -> bool:
@@ -36,8 +40,11 @@ class GcProcess:
         questions = self._questions
         questions.begin(many)
         payloads = SimulatedPayloads(AskedStorage(questions, self._storage))
+        store, run = cast(LogStore, Asked(questions, self._world.store)), self._world.run
         try:
-            self._work(payloads, cast(LogStore, Asked(questions, self._world.store)), self._world.run)
+            for database in self._databases:
+                drop_left(SimulatedStaging(StagingClient(database, questions=questions)), run)
+            self._work(payloads, store, run)
         except Paused:
             return False
         finally:

@@ -98,7 +98,8 @@ class Lake:
         """A last `logio gc`, when no zombie is left; then the run is taken out of the log, by processes that die at it."""
         world = self._world
         GcProcess(world, self).advance(sys.maxsize)
-        world.watch.datasets.only_what_lineage_names_is_left(self.storage)
+        references = world.store.references(world.run.run_id, f"{world.run.uid}/")
+        world.watch.datasets.only_what_lineage_names_is_left(self.storage, references)
         for system in world.systems.values():
             system.conclude()
         world.watch.close()
