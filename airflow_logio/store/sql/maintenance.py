@@ -109,9 +109,7 @@ def removable(connection: Connection, older_than_seconds: float, *, unfinished: 
     return found
 
 
-def remove(
-    connection: Connection, run_id: int, limit: int, *, unfinished: bool, keep_row: bool = False
-) -> Collected:
+def remove(connection: Connection, run_id: int, limit: int, *, unfinished: bool, keep_row: bool = False) -> Collected:
     """Remove one batch of a run, its own row last, or not at all. Raises `ProtocolViolation` if it has not ended.
 
     The first batch removes its groups and its key: a run that is half removed cannot be claimed, retried or resumed.

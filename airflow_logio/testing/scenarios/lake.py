@@ -368,7 +368,10 @@ def _groups(pipeline: Pipeline, _systems: Systems) -> Sequence[GroupPlan]:
 
 def lake_scenario() -> Scenario:
     return lake_scenario_of(
-        lake(), _ranges(), expected_lake, "datasets: ranges, a chain, a window of time, folders and tables"
+        lake(),
+        _ranges(),
+        expected_lake,
+        "datasets: ranges, a chain, a window of time, folders, staged tables, lineage that expires",
     )
 
 

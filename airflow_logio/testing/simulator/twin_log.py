@@ -279,9 +279,7 @@ class TwinLog:
         """On SQLite, the row of the newest run stays."""
         return self._memory.removable(older_than_seconds, unfinished=unfinished)
 
-    def remove_run(
-        self, run_id: int, limit: int, *, unfinished: bool = False, keep_row: bool = False
-    ) -> Collected:
+    def remove_run(self, run_id: int, limit: int, *, unfinished: bool = False, keep_row: bool = False) -> Collected:
         """All of it: each log takes its tables in its own order, so batches differ."""
         refs: set[str] = set()
         for log in (self._sql, self._memory):

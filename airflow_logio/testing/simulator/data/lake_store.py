@@ -109,7 +109,6 @@ class Lake:
                 "nothing_is_left_of_a_run_that_is_given_up", f"{len(self.storage.files)} files: {_some(self.storage)}"
             )
 
-
     def _remove(self, chance: int) -> None:
         """Two processes at once, a few questions in turn, each of which dies at some question; then a third one."""
         processes = [GcProcess(self._world, self, removes=True) for _ in range(2)]

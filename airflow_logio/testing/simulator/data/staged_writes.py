@@ -150,7 +150,11 @@ class Move(WriteAttempt):
         if held.staged is None:
             return encoded(sorted(self._read(dataset.found)))
         rows = self._system.named(held.staged)
-        check_counts(held.staged.table, {file: len(records) for file, records in rows.items()}, dataset.counts())
+        counts = {file: len(records) for file, records in rows.items()}
+        self._system.figures["short"] += [
+            counts.get(file, 0) for file in range(len(dataset.counts()))
+        ] != dataset.counts()
+        check_counts(held.staged.table, counts, dataset.counts())
         return encoded(sorted(record for file in sorted(rows) for record in rows[file]))
 
 
@@ -238,11 +242,11 @@ class _Session:
         self._numbers = range(start, end)
         return self
 
-    def mapInArrow(self, load: Any, _schema: str) -> _Session:  # noqa: N802
+    def mapInArrow(self, load: Any, _schema: str) -> _Session:
         self._loading = load.args[0]
         return self
 
-    def toArrow(self) -> Any:  # noqa: N802
+    def toArrow(self) -> Any:
         return _Lines(self._line(number) for number in self._numbers)
 
     def _line(self, number: int) -> Mapping[str, Any]:
@@ -261,7 +265,7 @@ class _Session:
         if loads % LOSES_EVERY == 0:
             loser = LateLoad(self._loading.table, number, f"{loads}-lost", records)
             if loads % (LOSES_EVERY * LATE_EVERY) == 0:
-                database.late.append(loser)
+                database.open_late(loser)
             else:
                 database.load(loser)
         database.load(LateLoad(self._loading.table, number, f"{loads}", records))
@@ -276,9 +280,7 @@ class Staging(NamedTuple):
     client: StagingClient
 
 
-def staging_of(
-    evaluating: Evaluating, read: Read, database: StagingDatabase, tables: SimulatedTables
-) -> Staging:
+def staging_of(evaluating: Evaluating, read: Read, database: StagingDatabase, tables: SimulatedTables) -> Staging:
     """What drives a `TableWriter` in one epoch."""
     client = StagingClient(database, read)
 
@@ -301,13 +303,17 @@ def staging_of(
 class StagedWrites:
     """An attempt to apply a group of write actions; it begins again when the database was unavailable."""
 
-    def __init__(self, staging: Staging, run_uid: str, key: WriterKey, token: int, writes: Sequence[PendingWrite]) -> None:
+    def __init__(
+        self, staging: Staging, run_uid: str, key: WriterKey, token: int, writes: Sequence[PendingWrite]
+    ) -> None:
         self._staging = staging
         self._target = staging.target
         where = (run_uid, *key)
         self._marker = Marker(*where, 0, token, THIS_RUN.started_at)
         self._actions = [
-            WriteAction(*where, write.number, token, _NO_RECORDS, write.header, dataset=None if write.body else write.ref)
+            WriteAction(
+                *where, write.number, token, _NO_RECORDS, write.header, dataset=None if write.body else write.ref
+            )
             for write in writes
         ]
         staging.tables.taken = {write.number: write for write in writes}
@@ -319,7 +325,10 @@ class StagedWrites:
 
     def advance(self, many: int) -> bool:
         """Ask at most so many questions; True when all is applied. Raises what the writer would raise."""
-        target, client = copy(self._target), self._staging.client  # it runs again from the start, with the earlier answers
+        target, client = (
+            copy(self._target),
+            self._staging.client,
+        )  # it runs again from the start, with the earlier answers
         client.questions.begin(many)
         try:
             target.apply(cast(Any, client), self._marker, self._actions)

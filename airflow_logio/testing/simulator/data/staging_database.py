@@ -90,6 +90,11 @@ class StagingDatabase(ExternalSystem):
         """One attempt's transaction commits. Raises `ExternalUnavailable` if the table is gone."""
         self._found(loaded.table).rows += [(loaded.file, loaded.attempt, record) for record in loaded.records]
 
+    def open_late(self, loaded: LateLoad) -> None:
+        """The same transaction begins, and commits later, or never. Raises as `load`."""
+        self._found(loaded.table)
+        self.late.append(loaded)
+
     def named(self, staged: StagedFiles) -> Mapping[int, list[Record]]:
         """The rows of the pairs that a job has named, by file. Raises as `load`."""
         found: dict[int, list[Record]] = {}
@@ -153,4 +158,3 @@ class StagingDatabase(ExternalSystem):
     def close(self) -> None:
         self.sessions.clear()
         super().close()
-

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from pathlib import PurePosixPath
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
 
 from airflow_logio.protocol import effects as fx
 from airflow_logio.runtime.payloads import sweeping
-from airflow_logio.runtime.payloads.payload_store import Payloads
 from airflow_logio.runtime.supervision import tidying
 from airflow_logio.store.memory import expiry
 from airflow_logio.store.memory.tables import BodyKey, Tables
-from airflow_logio.store.rules.payload_references import Reference
 from airflow_logio.testing.simulator.data import gc_processes
 from airflow_logio.testing.simulator.data.lake_store import Lake
 from tests.unit.testing.mutants.registry import mutant
@@ -41,24 +38,9 @@ def files_of_what_expires_go_before_the_commit(patch: pytest.MonkeyPatch) -> Non
     patch.setattr(expiry, "_old_bodies", removed_at_once)
 
 
-@mutant("lake", KEPT)
-def what_expires_takes_its_folder_along(patch: pytest.MonkeyPatch) -> None:
-    """One job has written the datasets of many events into one folder, and the first of them to expire takes all of it."""
-    remove = Payloads.remove
-
-    def with_neighbours(self: Any, refs: Iterable[str]) -> None:
-        refs = list(refs)
-        own = [file for file in self._files_of([Reference.parse("a row", ref).path for ref in refs])]
-        for folder in sorted({str(PurePosixPath(file).parent) for file in own}):
-            self._storage.remove(self._storage.find(folder))
-        remove(self, refs)
-
-    patch.setattr(Payloads, "remove", with_neighbours)
-
-
-@mutant("effects", "what_is_in_retention_is_kept", KEPT)
-def young_answers_expire_with_old_ones(patch: pytest.MonkeyPatch) -> None:
-    """What reads have answered, the datasets of which the log names, goes as soon as anything does."""
+@mutant("lake", "what_is_in_retention_is_kept")
+def young_events_expire_with_old_ones(patch: pytest.MonkeyPatch) -> None:
+    """As soon as one event of a port is old, all of its datasets go."""
     old_bodies = expiry._old_bodies
 
     def all_of_them(tables: Tables, run_id: int, effect: fx.ExpireLineage, channel: str) -> list[BodyKey]:

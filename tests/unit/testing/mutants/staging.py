@@ -4,19 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import pytest
 
-from airflow_logio.runtime.datasets.table_staging import StagingTarget
 from airflow_logio.runtime.systems.staging_tables import StagingTables
+from airflow_logio.testing.simulator import write_attempts
 from airflow_logio.testing.simulator.data import gc_processes, staged_writes
-from airflow_logio.testing.simulator.data.staged_writes import SimulatedStaging
+from airflow_logio.testing.simulator.data.staged_writes import Move, SimulatedStaging
 from airflow_logio.testing.simulator.data.staging_database import StagingDatabase
+from airflow_logio.testing.simulator.write_attempts import WritePhase
 from tests.unit.testing.mutants.registry import mutant
 
-RIGHT = "destinations_are_those_of_a_run_without_failures"
+RIGHT = "destinations_have_what_the_log_says"
 LEFT = "no_staging_table_is_left"
-FENCED = "a_lower_token_writes_nothing"
 
 
 @mutant("effects", RIGHT)
@@ -69,27 +70,32 @@ def drop_without_the_note(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(SimulatedStaging, "of_run", noted)
 
 
-@mutant("effects", FENCED, RIGHT)
-def sweep_without_the_token(patch: pytest.MonkeyPatch) -> None:
-    """A driver sweeps what its predecessors have left, and one of them stages and moves behind that."""
-    shut_out = StagingDatabase.shut_out
-    patch.setattr(StagingDatabase, "shut_out", lambda self, key, _token, before: shut_out(self, key, before.token, before))
-
-
-@mutant("effects", "no_group_is_parked", "every_schedule_ends", LEFT)
-def staged_once_for_all(patch: pytest.MonkeyPatch) -> None:
-    """What a replaced driver has staged is dropped by nobody, neither by sweeps nor by gc."""
+@mutant("effects", LEFT)
+def nobody_drops_what_was_staged(patch: pytest.MonkeyPatch) -> None:
+    """Not its driver after the move, not the next one in its sweep, and not gc."""
     patch.setattr(StagingTables, "sweep", lambda _self, _marker: None)
     patch.setattr(StagingTables, "drop", lambda _self, tables: list(tables))
 
 
 @mutant("effects", RIGHT)
-def job_names_what_loses(patch: pytest.MonkeyPatch) -> None:
-    """An attempt that loads nothing counts as loaded, and its file is missing in the move."""
-    apply = StagingTarget._staged
+def move_in_a_transaction_of_its_own(patch: pytest.MonkeyPatch) -> None:
+    """The rows are moved, and committed, before the marker is: who dies in between moves them again."""
+    commit, moved = Move._commit, WeakKeyDictionary[Move, bool]()
 
-    def loses(self: Any, table: Any, action: Any, dataset: Any, where: str) -> Any:
-        staged = apply(self, table, action, dataset, where)
-        return type(staged)(table, {file: attempt for file, attempt in staged.attempts.items() if file})
+    def rows_first(self: Move) -> bool:
+        if not moved.get(self) and any(held.staged for held in self._stored.values()):
+            moved[self] = True
+            self._system.applied.setdefault(self.key, []).extend(self._inserted())
+            return True
+        patch_inserted(self)
+        return commit(self)
 
-    patch.setattr(StagingTarget, "_staged", loses)
+    def patch_inserted(self: Move) -> None:
+        if moved.get(self):
+            self._inserted = list  # type: ignore[method-assign,assignment]
+
+    patch.setitem(
+        write_attempts._STEPS,
+        WritePhase.COMMIT,
+        lambda self: rows_first(self) if isinstance(self, Move) else commit(self),
+    )
