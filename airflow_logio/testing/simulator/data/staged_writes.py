@@ -86,7 +86,8 @@ class SimulatedStaging(StagingTables):
     """The runtime's, with transactions of a simulated database."""
 
     def __init__(self, client: Any) -> None:
-        self._client: StagingClient = client
+        """`client` is a `StagingClient`."""
+        self._client = cast(StagingClient, client)
         self._database = self._client.database
 
     def make(self, marker: Marker, writer: Any, action: WriteAction, stored: Any) -> TableName | None:
@@ -286,7 +287,11 @@ def staging_of(evaluating: Evaluating, read: Read, database: StagingDatabase, ta
 
     def dataset(where: str, ref: str) -> LargeDataset:
         found = client.ask(lambda: evaluating.bodies.dataset(where, ref))
-        return LargeDataset(found, lambda: client.ask(lambda: len(read(found))) and None)
+
+        def check() -> None:
+            client.ask(lambda: read(found))
+
+        return LargeDataset(found, check)
 
     def job(_description: str, work: Callable[[Any], pa.Table]) -> pa.Table:
         def of_file(loading: Any, number: int) -> list[Record]:

@@ -56,16 +56,15 @@ def drop_without_the_note(patch: pytest.MonkeyPatch) -> None:
         def forget() -> None:
             if table in self._database.staging:
                 self._database.staging[table].key = ("", "")
-                forgotten.append(table)
 
         self._client.ask(forget)
         self._client.ask(lambda: self._database.drop(table))
 
     def noted(self: Any, run_uid: str) -> Sequence[Any]:
         staging = self._database.staging
-        return self._client.ask(lambda: [one for one in staging if staging[one].key != ("", "")])
+        found: Sequence[Any] = self._client.ask(lambda: [one for one in staging if staging[one].key != ("", "")])
+        return found
 
-    forgotten: list[Any] = []
     patch.setattr(SimulatedStaging, "_drop_one", in_two_steps)
     patch.setattr(SimulatedStaging, "of_run", noted)
 
@@ -92,7 +91,7 @@ def move_in_a_transaction_of_its_own(patch: pytest.MonkeyPatch) -> None:
 
     def patch_inserted(self: Move) -> None:
         if moved.get(self):
-            self._inserted = list  # type: ignore[method-assign,assignment]
+            self._inserted = list  # type: ignore[method-assign]
 
     patch.setitem(
         write_attempts._STEPS,
