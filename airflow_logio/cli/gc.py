@@ -62,11 +62,11 @@ def gc(
             return
         for found in ended:
             _drop_staging(found, known)
-        files = {found.uid: folders_of(found.uid, store.drivers(found.run_id)) for found in ended}
+        # The rows say where files are: they go last, so that the next one makes good what is interrupted here.
+        _discard_files([folder for found in ended for folder in folders_of(found.uid, store.drivers(found.run_id))])
         rows = sum(_remove(store, found, payloads, unfinished=unfinished) for found in old)
         rows += sum(_tidy(store, found, payloads) for found in young)
         out.print(f"{rows:,} rows of {len(ended)} ended run(s)", markup=False)
-        _discard_files([folder for folders in files.values() for folder in folders])
 
 
 def _age(text: str) -> float:
@@ -122,12 +122,11 @@ def _remove(store: LogStore, run: Run, payloads: Payloads | None, *, unfinished:
             store,
             run.run_id,
             _discard(payloads),
+            _clear(payloads, run),
             unfinished=unfinished,
             patience=TERMINAL_PATIENCE,
             progress=progress,
         )
-        if payloads is not None:
-            payloads.discard(payloads.find(run.uid), run.uid)
     out.print(f"removed {_name(run)}: {rows:,} rows", markup=False)
     return rows
 
@@ -178,6 +177,11 @@ def _tidy(store: LogStore, run: Run, payloads: Payloads | None) -> int:
 
 def _discard(payloads: Payloads | None) -> Discard:
     return (lambda _: None) if payloads is None else payloads.remove
+
+
+def _clear(payloads: Payloads | None, run: Run) -> Callable[[], None]:
+    """Removes all files of a run: those of attempts that have lost, and of zombies, too."""
+    return (lambda: None) if payloads is None else (lambda: payloads.discard(payloads.find(run.uid), run.uid))
 
 
 def _name(run: Run) -> str:

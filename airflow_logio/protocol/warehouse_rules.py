@@ -53,6 +53,12 @@ def check_token(operator: str, connection: str, token: int, row: MarkerRow) -> N
         )
 
 
+def shuts_out(operator: str, connection: str, token: int, row: MarkerRow) -> bool:
+    """Whether the row is to get this token, so that lower ones are refused. Raises `Fenced` if a higher token wrote."""
+    check_token(operator, connection, token, row)
+    return row.token < token
+
+
 def compare(operator: str, connection: str, token: int, row: MarkerRow, log_end: int) -> None:
     """Refuse to write where the marker is ahead of the log.
 

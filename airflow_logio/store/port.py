@@ -229,9 +229,11 @@ class LogStore(ABC):
         """
 
     @abstractmethod
-    def remove_run(self, run_id: int, limit: int, *, unfinished: bool = False) -> Collected:
+    def remove_run(self, run_id: int, limit: int, *, unfinished: bool = False, keep_row: bool = False) -> Collected:
         """Remove one batch of an ended run's rows from all tables. Call it again while there is `more`.
 
+        With `keep_row`, the run's own row stays: `removable` finds an interrupted removal by it. It goes when everything
+        outside the log is gone.
         Raises `ProtocolViolation` if the run has not ended, `UnknownRun`.
         """
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from airflow_logio.errors import Fenced, ProtocolViolation, UnknownRun
+from airflow_logio.errors import Fenced, LogUnavailable, ProtocolViolation, UnknownRun
 from airflow_logio.protocol import effects as fx
 from airflow_logio.protocol.states import GroupState, RunState
 from airflow_logio.protocol.values import Port
@@ -212,6 +212,36 @@ def test_an_interrupted_removal_is_made_good_by_the_next(log_store: LogStore) ->
     tidying.remove(log_store, run.run_id)
     assert rows_of(log_store, run.run_id) == {}
     assert log_store.find_run(again.uid) == again
+
+
+def test_a_removal_that_has_not_removed_the_files_is_made_good_by_the_next(log_store: LogStore) -> None:
+    """All rows but the run's own are gone by then; without that one nothing would say that there are files."""
+    run, drivers = filled(log_store, "run-1")
+    finish(drivers, "a", "b", "c")
+    log_store.start_run(three_groups("run-2"))  # SQLite keeps the row of the newest run
+    with pytest.raises(LogUnavailable, match="the store of the files"):
+        tidying.remove(log_store, run.run_id, clear=_unavailable)
+    assert sum(rows_of(log_store, run.run_id).values()) == 1
+    assert [found.uid for found in log_store.removable(3600.0)] == [run.uid]
+    left = ["a file"]
+    tidying.remove(log_store, run.run_id, clear=left.clear)
+    assert left == []
+    assert log_store.removable(0.0) == []
+
+
+def _unavailable() -> None:
+    raise LogUnavailable("the store of the files")
+
+
+def test_two_may_remove_a_run_at_once(log_store: LogStore) -> None:
+    """The one that is late finds nothing, which is what it wants."""
+    run, drivers = filled(log_store, "run-1")
+    finish(drivers, "a", "b", "c")
+    log_store.start_run(three_groups("run-2"))
+    faster: list[int] = []
+    rows = tidying.remove(log_store, run.run_id, clear=lambda: faster.append(tidying.remove(log_store, run.run_id)))
+    assert faster == [1] and rows > 1, "the other one has removed the run's own row"
+    assert tidying.remove(log_store, run.run_id) == tidying.tidy(log_store, run.run_id) == 0
 
 
 def test_the_id_of_a_removed_run_is_not_given_to_another(log_store: LogStore) -> None:

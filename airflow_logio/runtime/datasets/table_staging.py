@@ -34,7 +34,8 @@ Job = Callable[[str, Callable[[Any], pa.Table]], pa.Table]
 class StagingTarget:
     """A `TableWriter` as the runtime drives it, of one epoch.
 
-    `dataset` finds the dataset of a reference, `url` names the database, `job` runs what loads a staging table.
+    `dataset` finds the dataset of a reference, `url` names the database, `job` runs what loads a staging table, and `staging`
+    are the staging tables of a database.
     """
 
     unavailable: tuple[type[Exception], ...] = ()
@@ -46,12 +47,14 @@ class StagingTarget:
         dataset: Callable[[str, str], Dataset],
         payloads: EpochPayloads,
         job: Job,
+        staging: Callable[[Warehouse], StagingTables] = StagingTables,
     ) -> None:
         self._tables = tables
         self._url = url
         self._dataset = dataset
         self._payloads = payloads
         self._job = job
+        self._staging = staging
         self._has_swept = False
         self._left: Sequence[TableName] = ()
         """Staging tables that could not be dropped."""
@@ -67,7 +70,7 @@ class StagingTarget:
         """Apply the actions in order. One of a dataset is a group of its own, as are those before it."""
         if not self._has_swept and client.engine.dialect.name == "postgresql":
             crash_here(CrashPoint.BEFORE_STAGING_SWEEP)
-            StagingTables(client).sweep(marker)
+            self._staging(client).sweep(marker)
             crash_here(CrashPoint.AFTER_STAGING_SWEEP)
             self._has_swept = True
         if marker.look is not None:  # nothing is applied in this step (ADR-88), so nothing is staged for it
@@ -104,13 +107,13 @@ class StagingTarget:
     def _made(self, client: Warehouse, marker: Marker, action: WriteAction, dataset: Dataset) -> TableName | None:
         """As `StagingTables.make`. If the answer is lost, the table may be there: the next attempt sweeps first."""
         try:
-            return StagingTables(client).make(marker, self._tables.writer, action, dataset)
+            return self._staging(client).make(marker, self._tables.writer, action, dataset)
         except ExternalUnavailable:
             self._has_swept = False
             raise
 
     def _drop(self, client: Warehouse, *tables: TableName) -> None:
-        self._left = StagingTables(client).drop([*self._left, *tables])
+        self._left = self._staging(client).drop([*self._left, *tables])
 
     def _staged(self, table: TableName, action: WriteAction, dataset: Dataset, where: str) -> StagedFiles:
         files = len(dataset.manifest.files)

@@ -27,9 +27,14 @@ def drop_staging_of(urls: Mapping[str, str], run: Run) -> int:
     dropped = 0
     for name, url in urls.items():
         with _tables(name, url) as tables:
-            left: Sequence[TableName] = tables.of_run(run.uid)
-            dropped += len(left) - len(tables.drop(left))
+            dropped += drop_left(tables, run)
     return dropped
+
+
+def drop_left(tables: StagingTables, run: Run) -> int:
+    """As `drop_staging_of`, in one database."""
+    left: Sequence[TableName] = tables.of_run(run.uid)
+    return len(left) - len(tables.drop(left))
 
 
 def is_staged_in(url: str) -> bool:

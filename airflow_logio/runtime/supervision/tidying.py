@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from airflow_logio.errors import LogioError
+from airflow_logio.errors import LogioError, UnknownRun
 from airflow_logio.runtime.payloads import Payloads, clear_away
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records import Collected, Run
@@ -54,6 +54,7 @@ def remove(
     store: LogStore,
     run_id: int,
     discard: Callable[[Sequence[str]], None] = lambda _: None,
+    clear: Callable[[], None] = lambda: None,
     *,
     unfinished: bool = False,
     patience: Patience | None = None,
@@ -61,10 +62,13 @@ def remove(
 ) -> int:
     """Remove an ended run with all its rows. Raises `ProtocolViolation` if it has not ended, `LogUnavailable`.
 
-    A removal that is interrupted is made good by the next one.
+    `clear` removes what the run has outside the log. The run's own row goes after that: an interrupted removal is found by
+    it, and made good by the next one.
     """
     batch = partial(store.remove_run, run_id, BATCH_ROWS, unfinished=unfinished)
-    return _in_batches(batch, discard, patience, progress)
+    rows = _in_batches(partial(batch, keep_row=True), discard, patience, progress)
+    clear()
+    return rows + _in_batches(batch, discard, patience, progress)
 
 
 def _in_batches(
@@ -76,7 +80,10 @@ def _in_batches(
     patience = patience or Patience(total_seconds=60)
     total, more = 0, True
     while more:
-        collected = patience.call("collecting garbage", batch)
+        try:
+            collected = patience.call("collecting garbage", batch)
+        except UnknownRun:  # another one removes old runs as well, and was faster
+            break
         if collected.refs:
             discard(collected.refs)
         total += collected.rows

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
@@ -36,18 +36,23 @@ def check_whole(
     check_there(connection, table)
     query = f"SELECT {FILE}, count(*) FROM {table.quoted(connection)} WHERE {_NAMED} GROUP BY {FILE}"
     found = {file: count for file, count in connection.exec_driver_sql(query, _pairs(staged))}
-    for file, count in enumerate(counts):
-        if found.get(file, 0) != count:
-            raise ExternalUnavailable(
-                f"{where} has {found.get(file, 0):,} records of file {file}, {count:,} were loaded (it is empty after the "
-                "server has crashed); it is loaded again"
-            )
+    check_counts(table, found, counts)
     here, there = found_types(connection, table) or {}, found_types(connection, target) or {}
     if changed := [column for column in columns if here.get(column) != there.get(column)]:
         raise ExternalUnavailable(
             f"{target}, column {changed[0]!r} was {here.get(changed[0])} when {where} was made, and is "
             f"{there.get(changed[0])} now; it is loaded again"
         )
+
+
+def check_counts(table: TableName, found: Mapping[int, int], counts: Sequence[int]) -> None:
+    """`found` are the records of each file that are in the staging table. As `check_whole`."""
+    for file, count in enumerate(counts):
+        if found.get(file, 0) != count:
+            raise ExternalUnavailable(
+                f"the staging table {table} has {found.get(file, 0):,} records of file {file}, {count:,} were loaded (it is "
+                "empty after the server has crashed); it is loaded again"
+            )
 
 
 def move(

@@ -17,7 +17,7 @@ from airflow_logio.dataflow.table_writer import TableWriter
 from airflow_logio.dataflow.write_actions import Marker, WriteAction
 from airflow_logio.errors import LogioError
 from airflow_logio.postgres_sessions import SETTINGS
-from airflow_logio.protocol.warehouse_rules import check_token
+from airflow_logio.protocol.warehouse_rules import shuts_out
 from airflow_logio.runtime.systems import warehouse_rows
 from airflow_logio.runtime.systems.conversions import row_of
 from airflow_logio.runtime.systems.refused_rows import first_refused
@@ -123,14 +123,9 @@ class StagingTables:
         left = []
         for table in tables:
             try:
-                with self._warehouse.translated(), self._dropping() as connection, connection.begin():
-                    named = table.quoted(connection)
-                    connection.execute(_END_SESSIONS, {"table": named})
-                    connection.exec_driver_sql(f"DROP TABLE IF EXISTS {named}")
-                    is_it = (noted.c.table_schema == table.schema, noted.c.table_name == table.table)
-                    connection.execute(sa.delete(noted).where(*is_it))
+                self._drop_one(table)
             except LogioError as error:
-                log.warning("staging table %s is not dropped yet: %s", table, error)
+                self._say_left(table, error)
                 left.append(table)
         return left
 
@@ -143,19 +138,38 @@ class StagingTables:
         earlier = self._noted(marker)
         if earlier is None:
             return
-        with self._warehouse.translated(), self._dropping() as connection, connection.begin():
-            for table in earlier:
-                connection.execute(_END_SESSIONS, {"table": table.quoted(connection)})
-        with self._warehouse.translated(), self._warehouse.engine.begin() as connection:
-            before = warehouse_rows.lock_marker(connection, marker)
-            check_token(marker.operator, marker.connection, marker.token, before)
-            if before.token < marker.token:
-                warehouse_rows.advance_marker(connection, marker, before, before.number)
+        self._end_sessions(earlier)
+        self._shut_out(marker)
         self.drop(self._noted(marker) or ())
 
     def of_run(self, run_uid: str) -> Sequence[TableName]:
         """The staging tables that a run has left. Raises `ExternalUnavailable`."""
         return self._where(noted.c.run_uid == run_uid) or ()
+
+    def _say_left(self, table: TableName, error: LogioError) -> None:
+        log.warning("staging table %s is not dropped yet: %s", table, error)
+
+    # --- one transaction each: what the simulator has a database of its own for ---------------------------------------
+
+    def _drop_one(self, table: TableName) -> None:
+        with self._warehouse.translated(), self._dropping() as connection, connection.begin():
+            named = table.quoted(connection)
+            connection.execute(_END_SESSIONS, {"table": named})
+            connection.exec_driver_sql(f"DROP TABLE IF EXISTS {named}")
+            is_it = (noted.c.table_schema == table.schema, noted.c.table_name == table.table)
+            connection.execute(sa.delete(noted).where(*is_it))
+
+    def _end_sessions(self, tables: Sequence[TableName]) -> None:
+        with self._warehouse.translated(), self._dropping() as connection, connection.begin():
+            for table in tables:
+                connection.execute(_END_SESSIONS, {"table": table.quoted(connection)})
+
+    def _shut_out(self, marker: Marker) -> None:
+        """Drivers with lower tokens are refused from now on."""
+        with self._warehouse.translated(), self._warehouse.engine.begin() as connection:
+            before = warehouse_rows.lock_marker(connection, marker)
+            if shuts_out(marker.operator, marker.connection, marker.token, before):
+                warehouse_rows.advance_marker(connection, marker, before, before.number)
 
     def _noted(self, marker: Marker) -> Sequence[TableName] | None:
         """Those of a writer, with tokens up to the marker's; None if this user cannot have made one."""

@@ -53,8 +53,8 @@ def removable(tables: Tables, older_than_seconds: float, *, unfinished: bool) ->
     return found
 
 
-def remove(tables: Tables, run_id: int, limit: int, *, unfinished: bool) -> Collected:
-    """Remove one batch of a run. Raises `ProtocolViolation` if it has not ended."""
+def remove(tables: Tables, run_id: int, limit: int, *, unfinished: bool, keep_row: bool = False) -> Collected:
+    """Remove one batch of a run, its own row last, or not at all. Raises `ProtocolViolation` if it has not ended."""
     row = _found(tables, run_id)
     if row.state is not RunState.REMOVING:
         return _begin_removal(tables, row, unfinished=unfinished)
@@ -76,6 +76,8 @@ def remove(tables: Tables, run_id: int, limit: int, *, unfinished: bool) -> Coll
         tables.drop(tables.beats, key)
     for key in [key for key in tables.output if key[0].run_id == run_id]:
         tables.drop(tables.output, key)
+    if keep_row:
+        return Collected()
     tables.drop(tables.runs, run_id)
     return Collected(1, 1)
 

@@ -125,9 +125,9 @@ class MemoryLogStore(LogStore):
         with self.tables.transaction():
             return maintenance.removable(self.tables, older_than_seconds, unfinished=unfinished)
 
-    def remove_run(self, run_id: int, limit: int, *, unfinished: bool = False) -> Collected:
+    def remove_run(self, run_id: int, limit: int, *, unfinished: bool = False, keep_row: bool = False) -> Collected:
         with self.tables.transaction():
-            return maintenance.remove(self.tables, run_id, limit, unfinished=unfinished)
+            return maintenance.remove(self.tables, run_id, limit, unfinished=unfinished, keep_row=keep_row)
 
     # --- groups -------------------------------------------------------------------------------------------------------
 

@@ -109,8 +109,8 @@ def removable(connection: Connection, older_than_seconds: float, *, unfinished: 
     return found
 
 
-def remove(connection: Connection, run_id: int, limit: int, *, unfinished: bool) -> Collected:
-    """Remove one batch of a run. Raises `ProtocolViolation` if it has not ended.
+def remove(connection: Connection, run_id: int, limit: int, *, unfinished: bool, keep_row: bool = False) -> Collected:
+    """Remove one batch of a run, its own row last, or not at all. Raises `ProtocolViolation` if it has not ended.
 
     The first batch removes its groups and its key: a run that is half removed cannot be claimed, retried or resumed.
     """
@@ -121,6 +121,8 @@ def remove(connection: Connection, run_id: int, limit: int, *, unfinished: bool)
         refs, rows = _remove_rows(connection, table, run_id, limit)
         if rows:
             return Collected(rows, rows, more=True, refs=refs)
+    if keep_row:
+        return Collected()
     runs = schema.run
     delete = sa.delete(runs).where(runs.c.run_id == run_id)
     if connection.dialect.name == "sqlite":

@@ -177,9 +177,9 @@ class SqlLogStore(LogStore):
         with reading(self.engine) as connection:
             return maintenance.removable(connection, older_than_seconds, unfinished=unfinished)
 
-    def remove_run(self, run_id: int, limit: int, *, unfinished: bool = False) -> Collected:
+    def remove_run(self, run_id: int, limit: int, *, unfinished: bool = False, keep_row: bool = False) -> Collected:
         with writing(self.engine) as connection:
-            removed = maintenance.remove(connection, run_id, limit, unfinished=unfinished)
+            removed = maintenance.remove(connection, run_id, limit, unfinished=unfinished, keep_row=keep_row)
         with writing(self.beats) as connection:
             maintenance.remove_beats(connection, run_id)
         self._runs.pop(run_id, None)

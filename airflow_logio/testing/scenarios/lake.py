@@ -26,9 +26,11 @@ from airflow_logio.dataflow.schema_text import schema_text
 from airflow_logio.dataflow.windows import Window
 from airflow_logio.protocol.values import Port
 from airflow_logio.runtime.driver.logics.operator_specs import captured_inputs, specs_of
+from airflow_logio.runtime.driver.sweeps import sweeps_of
 from airflow_logio.runtime.systems.connections import Connections
 from airflow_logio.testing.simulator.codec import Codec, PlainCodec
 from airflow_logio.testing.simulator.data.published import PublishedFolder
+from airflow_logio.testing.simulator.data.staging_database import StagingDatabase
 from airflow_logio.testing.simulator.external_systems import ExternalSystem
 from airflow_logio.testing.simulator.plan import (
     Batch,
@@ -198,7 +200,11 @@ def _windows(records: Rows) -> list[list[list[int]]]:
 # --- a lake of ranges -------------------------------------------------------------------------------------------------
 
 
-def lake(name: str = "lake", source: RangeSource | None = None) -> Pipeline:
+RETENTION = "40s"
+"""Of lineage, by the clock of a simulated log: a small part of a schedule."""
+
+
+def lake(name: str = "lake", source: RangeSource | None = None, retention: str | None = RETENTION) -> Pipeline:
     """A source of ranges, a chain with two writers, a border, a window of time, and both writers behind it."""
     made = Pipeline(name, connections=["folder", "warehouse", "archive"])
     raw = made.source("raw", source or Ranges())
@@ -211,7 +217,7 @@ def lake(name: str = "lake", source: RangeSource | None = None) -> Pipeline:
     made.group("ingest", raw, clean, "keep", "log")
     made.group("hourly", hourly)
     made.group("publish", "publish", "save")
-    made.lineage("clean.out", "hourly.out")
+    made.lineage("clean.out", "hourly.out", retention=retention)
     return made
 
 
@@ -256,7 +262,7 @@ def effects() -> Pipeline:
     made.group("shape", plan, drawn, shaped)
     made.group("count", counted)
     made.group("publish", "publish", "save")
-    made.lineage("rows.out", "counted.out")
+    made.lineage("rows.out", "counted.out", retention=RETENTION)
     return made
 
 
@@ -313,8 +319,12 @@ def judge_effects(seen: Observed, codec: Codec) -> Sequence[str]:
         *(["the sums are others"] if made != sums or len(numbers) != len(sums) else []),
         *(["an Output Set is not made of the answer that is on record"] if answers != logged else []),
         *(["what is written is not what was made"] if writes["save>warehouse"] != [[], *ports["counted.out"]] else []),
-        *(["lineage is wrong"] if seen.lineage != wanted.lineage else []),
+        *(["lineage is wrong"] if seen.lineage != _unexpired(wanted, seen) else []),
     ]
+
+
+def _unexpired(wanted: Destinations, seen: Observed) -> frozenset[Pair]:
+    return frozenset(pair for pair in wanted.lineage or () if pair[2:] not in seen.expired)
 
 
 def _records(bodies: Sequence[bytes], codec: Codec) -> list[list[list[int]]]:
@@ -341,14 +351,28 @@ def _scenario(
         pipeline.name,
         partial(_groups, pipeline),
         sources,
-        {name: PublishedFolder if name in folders else ExternalSystem for name in pipeline.connections},
+        {name: _system(name, folders, members) for name in pipeline.connections},
         codec=DatasetCodec(),
         drains=True,
-        kept=frozenset(captured(pipeline)),
+        **_kept(pipeline),
         frames=(members, ARROW),
         about=about,
         **judged,
     )
+
+
+def _system(name: str, folders: set[str], members: Mapping[str, Operator]) -> type[ExternalSystem]:
+    tables = {operator.connection for operator in members.values() if isinstance(operator, TableWriter)}
+    return PublishedFolder if name in folders else StagingDatabase if name in tables else ExternalSystem
+
+
+def _kept(pipeline: Pipeline) -> Mapping[str, Any]:
+    """What expires and is swept, by the code of the runtime; what is kept for ever, where no scope has a retention."""
+    sweeps = [sweep for group in pipeline.groups for sweep in sweeps_of(pipeline, group)]
+    retention = max((sweep.retention_seconds for sweep in sweeps), default=0.0)
+    if not retention:
+        return {"kept": frozenset(captured(pipeline))}
+    return {"retention": retention, "sweeps": [partial(sweep.batch, 0) for sweep in sweeps]}
 
 
 def captured(pipeline: Pipeline) -> set[Port]:
@@ -367,7 +391,10 @@ def _groups(pipeline: Pipeline, _systems: Systems) -> Sequence[GroupPlan]:
 
 def lake_scenario() -> Scenario:
     return lake_scenario_of(
-        lake(), _ranges(), expected_lake, "datasets: ranges, a chain, a window of time, folders and tables"
+        lake(),
+        _ranges(),
+        expected_lake,
+        "datasets: ranges, a chain, a window of time, folders, staged tables, lineage that expires",
     )
 
 

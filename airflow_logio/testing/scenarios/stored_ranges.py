@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from airflow_logio.testing.scenarios.lake import INPUT, RANGES, Ranges, Rows, expected_lake, lake, lake_scenario_of
+from airflow_logio.testing.simulator.data.staging_database import StagingDatabase
+from airflow_logio.testing.simulator.external_systems import ExternalSystem
 from airflow_logio.testing.simulator.plan import Batch, Scenario
 
 
@@ -29,9 +32,12 @@ class RangeEffects:
 
 
 def stored_ranges_scenario() -> Scenario:
-    return lake_scenario_of(
-        lake("stored", StoredRanges()),
+    made = lake_scenario_of(
+        lake("stored", StoredRanges(), retention=None),
         RangeEffects(INPUT[:RANGES]),
         expected_lake,
-        "datasets: ranges that are stored before they are used, then as in `lake`",
+        "datasets: ranges that are stored before they are used, then as in `lake`; lineage is kept for ever",
     )
+    # Records reach the tables through the driver: staging is that of `lake`.
+    plain = {name: ExternalSystem if make is StagingDatabase else make for name, make in made.externals.items()}
+    return replace(made, externals=plain)

@@ -100,6 +100,11 @@ class Locks:
         for holder, _ in self._others(resource, who):
             holder.end()
 
+    def end_all(self) -> None:
+        """The server crashes: all sessions end."""
+        for holder in [holder for holders in self._held.values() for holder in holders]:
+            holder.end()
+
     def release(self, who: LockHolder) -> None:
         for holders in self._held.values():
             holders.pop(who, None)

@@ -69,6 +69,10 @@ LAKE_SWEEP_SHARE = 0.5
 """How often a sweep of the payload store takes the place of a collection, in a scenario with datasets."""
 MOST_OF_A_SWEEP = 40
 """Most questions of a sweep to log and store in one step."""
+SERVER_CRASH_SHARE, LATE_LOAD_SHARE = 0.01, 0.05
+"""Share of choices in which a server of staging tables crashes, or commits a load of an attempt that has lost."""
+GC_SHARE, GC_DIES = 0.3, 0.1
+"""How often a `logio gc` takes some steps after a run, between those of zombies, and dies then."""
 BURST = 5
 """Most steps of one driver before the next choice."""
 MAX_STEPS = 50_000
@@ -102,6 +106,7 @@ class Seeded:
         self.trace: list[Action] = []
         self._wheel = self._whole_wheel()
         self._last = last_group(world)
+        self._databases = world.databases()
         self._events = events
         self._due = self._plan(events)
         self._wishes = wishes(seed, world.with_sources, events) if world.scenario.drains else []
@@ -301,8 +306,16 @@ class Seeded:
             self._ask_to_halt()
         if self._roll() < INTRUDER_SHARE:
             self._intrude()
+        if self._databases:
+            self._disturb_database()
         if self._movers is not None:
             self._movers.turn()
+
+    def _disturb_database(self) -> None:
+        roll = self._roll()
+        if roll < SERVER_CRASH_SHARE + LATE_LOAD_SHARE:
+            name = self._databases[self._pick(len(self._databases))]
+            self._do(Action("", 0, "server", name, 1, "crash" if roll < SERVER_CRASH_SHARE else "load"))
 
     def _intrude(self) -> None:
         if runs := self._world.earlier_runs():
@@ -316,12 +329,19 @@ class Seeded:
                 for _ in range(12):
                     if drivers[-1 - age].is_alive:
                         self._drive(group, age)
+                    self._perhaps_collect()
         for which in self._world.earlier_runs():
             self._do(Action("", 0, "intrude", which, STEPS_OF_A_WRITE))
         if self._movers is not None:
             self._movers.finish()
         if self._world.effects:
             self._do(Action("", 0, "sweep"))
+
+    def _perhaps_collect(self) -> None:
+        """The run has ended, so that its garbage may be collected, by several processes at once."""
+        if self._world.lake is not None and self._roll() < GC_SHARE:
+            dies = "dies" if self._roll() < GC_DIES else ""
+            self._do(Action("", 0, "gc", self._pick(2), 1 + self._pick(MOST_OF_A_SWEEP), dies))
 
 
 class Undisturbed:

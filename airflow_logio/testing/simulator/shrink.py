@@ -19,7 +19,9 @@ def shrink(simulator: Simulator, failure: FailedSchedule, *, replays: int = MAX_
     """A failure of the same invariant with as few choices as `replays` attempts find; `failure` itself if it has none."""
     search = _Search(simulator, failure, replays)
     search.leave_out(lambda action: action.age > 0)
-    search.leave_out(lambda action: action.verb in ("beat", "collect", "void", "sweep") or action.outcome == "again")
+    search.leave_out(
+        lambda action: action.verb in ("beat", "collect", "void", "sweep", "gc") or action.outcome == "again"
+    )
     search.simplify()
     search.halve()
     search.simplify()

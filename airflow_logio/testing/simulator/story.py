@@ -124,6 +124,15 @@ _SUPERVISION: dict[str, Callable[[World, Action], str]] = {
     "place": lambda _world, action: _move(action),
     "revive": lambda _world, action: f"a supervisor tries to recover replica {action.group}, which is retired",
     "end": lambda _world, _action: "the log is asked whether the run has finished",
+    "server": lambda _world, action: (
+        f"the server of {action.about} CRASHES: unlogged tables are empty"
+        if action.outcome == "crash"
+        else f"a task attempt that has lost commits what it has loaded on {action.about}"
+    ),
+    "gc": lambda _world, action: (
+        f"`logio gc` number {action.about} asks log and store up to {action.many} times"
+        f"{', then DIES' if action.outcome else ''}"
+    ),
     "sweep": lambda _world, action: (
         f"payloads{f' of {action.group}' if action.group else ''} that no row names and whose driver is fenced are removed"
     ),

@@ -275,11 +275,15 @@ class TwinLog:
         more = in_database.more or in_memory.more
         return replace(in_memory, more=more, refs=self._dropped.by_both([in_database], [in_memory]))
 
-    def remove_run(self, run_id: int, limit: int, *, unfinished: bool = False) -> Collected:
+    def removable(self, older_than_seconds: float, *, unfinished: bool = False) -> Sequence[Run]:
+        """On SQLite, the row of the newest run stays."""
+        return self._memory.removable(older_than_seconds, unfinished=unfinished)
+
+    def remove_run(self, run_id: int, limit: int, *, unfinished: bool = False, keep_row: bool = False) -> Collected:
         """All of it: each log takes its tables in its own order, so batches differ."""
         refs: set[str] = set()
         for log in (self._sql, self._memory):
-            while (found := log.remove_run(run_id, limit, unfinished=unfinished)).more:
+            while (found := log.remove_run(run_id, limit, unfinished=unfinished, keep_row=keep_row)).more:
                 refs.update(found.refs)
         return replace(found, refs=tuple(sorted(refs)))
 

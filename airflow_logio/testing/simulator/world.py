@@ -13,6 +13,7 @@ from airflow_logio.protocol.states import GroupState
 from airflow_logio.protocol.values import Port
 from airflow_logio.store.records import Claim, Collected, GroupRef, RunKey, RunSpec
 from airflow_logio.testing.simulator.data.lake_store import Lake
+from airflow_logio.testing.simulator.data.staging_database import StagingDatabase
 from airflow_logio.testing.simulator.driver.simulated_driver import SimulatedDriver
 from airflow_logio.testing.simulator.driver.threads import Source
 from airflow_logio.testing.simulator.external_systems import ExternalSystem
@@ -305,6 +306,13 @@ class World:
                 del self.effects[path]
         return True
 
+    def _gc(self, action: Action) -> bool:
+        """A person types `logio gc`, once or again, or the process takes another step; `about` is which process."""
+        if self.lake is None or not isinstance(action.about, int) or not self.is_over():
+            return False
+        self.lake.collect(action.about, action.many, dies=action.outcome == "dies")
+        return True
+
     def _decide(self, action: Action) -> bool:
         """The database ends a transaction whose client is gone; it commits or rolls back."""
         if action.group not in self._doubts:
@@ -325,6 +333,16 @@ class World:
             return False
         earlier[number].advance(action.many)
         return True
+
+    def databases(self) -> list[str]:
+        """The connections whose databases have staging tables."""
+        return [name for name, system in self.systems.items() if isinstance(system, StagingDatabase)]
+
+    def _server(self, action: Action) -> bool:
+        """A server of staging tables crashes, or commits what a task attempt has loaded that has lost."""
+        system = self.systems[str(action.about)]
+        assert isinstance(system, StagingDatabase)
+        return system.crash() if action.outcome == "crash" else system.commit_late()
 
     def earlier_runs(self) -> list[tuple[str, int]]:
         """The drivers of earlier runs, as `_intrude` names them."""
@@ -434,7 +452,9 @@ _SUPERVISION: Mapping[str, Callable[[World, Action], bool]] = {
     "kill": World._kill,
     "decide": World._decide,
     "sweep": World._sweep,
+    "gc": World._gc,
     "intrude": World._intrude,
+    "server": World._server,
     "stop": World._stop,
     "retry": World._retry,
     "wish": World._wish,

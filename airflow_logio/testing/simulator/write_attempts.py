@@ -45,6 +45,9 @@ def always() -> bool:
 class WriteAttempt:
     """`writes` are a gapless group. `is_alive` tells whether the client of this attempt is still alive."""
 
+    begins_again = True
+    """By itself, when the system was unavailable."""
+
     def __init__(
         self,
         system: ExternalSystem,
@@ -87,6 +90,8 @@ class WriteAttempt:
                     break
         except ExternalUnavailable:  # the next attempt reads the marker again
             self.end()
+            if not self.begins_again:
+                raise
         except LogioError:
             self.end()
             raise
@@ -131,8 +136,7 @@ class WriteAttempt:
         return True
 
     def _commit(self) -> bool:
-        inserted = [AppliedWrite(write.number, write.header, write.body) for write in self._pending]
-        change = TableChange(inserted, self._deleted, self._claimed)
+        change = TableChange(self._inserted(), self._deleted, self._claimed)
         marker = MarkerRow(self._pending[-1].number, self.token)
         check_advanced(*self.key, self._system.commit(self._run, self.key, self._before, marker, change))
         self.wrote = True
@@ -140,6 +144,9 @@ class WriteAttempt:
         return True
 
     # --- inside -------------------------------------------------------------------------------------------------------
+
+    def _inserted(self) -> list[AppliedWrite]:
+        return [AppliedWrite(write.number, write.header, write.body) for write in self._pending]
 
     def _lock_marker(self) -> bool:
         return self._lock(("marker", self._run.run_uid, *self.key))

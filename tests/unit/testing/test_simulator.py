@@ -18,6 +18,7 @@ from airflow_logio.store.sql.engines import log_engine
 from airflow_logio.testing import INVARIANTS, LogWatch, Simulator, Site
 from airflow_logio.testing.scenarios import SCENARIOS
 from airflow_logio.testing.simulator.data.published import PublishedFolder
+from airflow_logio.testing.simulator.data.staging_database import StagingDatabase
 from airflow_logio.testing.simulator.drains import DRAIN_EVERY
 from airflow_logio.testing.simulator.executors import Work
 from airflow_logio.testing.simulator.plan import UpTo
@@ -166,6 +167,25 @@ def test_requests_are_met_and_superseded_by_executors_that_are_late_or_die(name:
     assert seen["of one key"] > seen["keys"], "a task that died has asked again"
 
 
+def test_staging_tables_are_lost_and_gc_dies_at_any_moment() -> None:
+    """Servers crash before the move, attempts that have lost commit, zombies stage and move, several `logio gc` die."""
+    seen = Counter[str]()
+    for seed in range(12):
+        one = simulator("effects")
+        world, watch = one.world()
+        scheduler = Seeded(world, seed, one.reference().events)
+        scheduler.run()
+        seen["expired"] += len(watch.expired)
+        for action in scheduler.trace:
+            seen[f"{action.verb} {action.outcome}"] += 1
+            seen[f"{action.verb} {action.about}"] += action.verb == "gc"
+        for system in world.systems.values():
+            seen.update(system.figures if isinstance(system, StagingDatabase) else ())
+    staged = ("made", "late", "emptied", "short", "ended", "gone")
+    assert all(seen[what] for what in (*staged, "server crash", "server load", "gc dies", "gc 0", "gc 1")), seen
+    assert seen["made"] >= 300 and seen["expired"] >= 100
+
+
 def _requests(world: World) -> Sequence[ScalingRequest]:
     return world.store.scalings(world.run.run_id)
 
@@ -201,7 +221,10 @@ def test_a_seed_is_a_schedule(name: str) -> None:
 
 def test_invariants_are_sentences_of_the_watches() -> None:
     assert len({invariant.__name__ for invariant in INVARIANTS}) == len(INVARIANTS) >= 15
-    watches = {type(part).__name__: type(part) for part in (*vars(LogWatch(Tables())).values(), PublishedFolder())}
+    watches = {
+        type(part).__name__: type(part)
+        for part in (*vars(LogWatch(Tables())).values(), PublishedFolder(), StagingDatabase())
+    }
     for invariant in INVARIANTS:
         owner, _, name = invariant.__qualname__.rpartition(".")
         assert getattr(watches[owner], name) is invariant, "it belongs to no watch that a LogWatch holds"

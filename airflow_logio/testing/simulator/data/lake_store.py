@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, cast
 
 from airflow_logio.dataflow.operators import Operator
 from airflow_logio.errors import LogInconsistent
-from airflow_logio.runtime.payloads import sweep_group, sweep_run
+from airflow_logio.runtime.payloads import sweep_group
 from airflow_logio.runtime.payloads.dataset import Dataset
-from airflow_logio.runtime.supervision import tidying
 from airflow_logio.store.port import LogStore
+from airflow_logio.testing.simulator.data.gc_processes import GcProcess
 from airflow_logio.testing.simulator.data.simulated_storage import (
     AskedStorage,
     Record,
@@ -26,6 +27,9 @@ if TYPE_CHECKING:
     from airflow_logio.testing.simulator.driver.simulated_driver import SimulatedDriver
     from airflow_logio.testing.simulator.world import World
 
+REMOVAL_TURN, MOST_OF_A_REMOVAL = 9, 150
+"""Most questions at once of a process that removes a run, and before it dies: whole removals have more."""
+
 
 class Lake:
     """`members` are the operators of the pipeline, `arrow` is the schema of their records."""
@@ -38,6 +42,7 @@ class Lake:
         self.payloads = SimulatedPayloads(self.storage)
         self._sweeps: dict[str, tuple[Questions, int]] = {}
         """Group → a sweep under way, and below which incarnation it sweeps."""
+        self._collecting: dict[int, GcProcess] = {}
 
     # --- reading ------------------------------------------------------------------------------------------------------
 
@@ -82,21 +87,40 @@ class Lake:
 
     # --- after the run ------------------------------------------------------------------------------------------------
 
+    def collect(self, which: int, many: int, *, dies: bool) -> None:
+        """One of several `logio gc` that are at the run at once takes some steps, and begins anew when it has ended."""
+        process = self._collecting.get(which) or GcProcess(self._world, self)
+        self._collecting[which] = process
+        if process.advance(many) or dies:
+            del self._collecting[which]
+
     def conclude(self) -> None:
-        """What `logio gc` does with a run that has ended, and then with one that is given up."""
-        world, store = self._world, cast(LogStore, self._world.store)
-        discard = self.payloads.remove
-        tidying.tidy(store, world.run.run_id, discard)
-        sweep_run(self.payloads, store, world.run)
-        world.watch.datasets.only_what_lineage_names_is_left(self.storage)
+        """A last `logio gc`, when no zombie is left; then the run is taken out of the log, by processes that die at it."""
+        world = self._world
+        GcProcess(world, self).advance(sys.maxsize)
+        references = world.store.references(world.run.run_id, f"{world.run.uid}/")
+        world.watch.datasets.only_what_lineage_names_is_left(self.storage, references)
         for system in world.systems.values():
             system.conclude()
         world.watch.close()
-        tidying.remove(store, world.run.run_id, discard, unfinished=True)
+        self._remove(world.commits)
         if self.storage.files:
             raise Violation(
                 "nothing_is_left_of_a_run_that_is_given_up", f"{len(self.storage.files)} files: {_some(self.storage)}"
             )
+
+    def _remove(self, chance: int) -> None:
+        """Two processes at once, a few questions in turn, each of which dies at some question; then a third one."""
+        processes = [GcProcess(self._world, self, removes=True) for _ in range(2)]
+        for process in processes:
+            process.advance(1 + chance % REMOVAL_TURN)
+        lives = [chance * 7919 % (MOST_OF_A_REMOVAL - died * MOST_OF_A_REMOVAL // 3) for died in range(2)]
+        while any(life > 0 for life in lives):
+            for place, process in enumerate(processes):
+                if lives[place] > 0 and process.advance(1 + lives[place] % REMOVAL_TURN):
+                    lives[place] = 0
+                lives[place] -= 1 + lives[place] % REMOVAL_TURN
+        GcProcess(self._world, self, removes=True).advance(sys.maxsize)
 
 
 def _some(storage: SimulatedStorage) -> str:

@@ -47,7 +47,7 @@ class PublishedFolder(ExternalSystem):
             plan = Publication(run_uid, key[0], write.number, token, dataset.manifest)
             self._clean(plan)
             yield
-            contents = [read(_part(dataset, index)) for index in range(len(dataset.manifest.files))]
+            contents = [read(one_file(dataset, index)) for index in range(len(dataset.manifest.files))]
             for name, records in zip(plan.names(), contents, strict=True):
                 yield from self._put(plan, name, encoded(records))
                 yield
@@ -127,7 +127,7 @@ class PublishedFolder(ExternalSystem):
         ]
 
 
-def _part(dataset: Dataset, index: int) -> Dataset:
+def one_file(dataset: Dataset, index: int) -> Dataset:
     """One file of a dataset."""
     manifest = dataset.manifest
     one = Manifest(manifest.schema, manifest.arrow, (manifest.files[index],))

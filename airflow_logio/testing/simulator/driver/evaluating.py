@@ -14,6 +14,7 @@ from msgspec.structs import replace
 
 from airflow_logio.dataflow.frame_operators import FrameOperator
 from airflow_logio.dataflow.function_operators import FrameWindowOperator
+from airflow_logio.dataflow.operators import Operator
 from airflow_logio.dataflow.sources import SparkSource
 from airflow_logio.protocol.logic import Emit, Output, Read
 from airflow_logio.protocol.values import Event, Kind, Port
@@ -174,6 +175,14 @@ class Evaluating:
             return write
         records = self._lake.records(self._driver, self.dataset(write))
         return replace(write, body=encoded(sorted(records)))
+
+    def read(self, dataset: Dataset) -> list[Record]:
+        """The records of a dataset, as this driver or its tasks read them."""
+        return self._lake.records(self._driver, dataset)
+
+    def member(self, name: str) -> Operator:
+        """An operator as its author made it."""
+        return self._members[name]
 
     def dataset(self, write: PendingWrite) -> Dataset:
         """The dataset of a write action."""

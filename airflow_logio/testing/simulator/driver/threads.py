@@ -22,6 +22,8 @@ from airflow_logio.runtime.datasets.spark_effects import stored_events
 from airflow_logio.testing.simulator.codec import Codec
 from airflow_logio.testing.simulator.data.published import PublishedFolder
 from airflow_logio.testing.simulator.data.simulated_jobs import Steps, finished
+from airflow_logio.testing.simulator.data.staged_writes import SimulatedTables, StagedWrites, Staging, staging_of
+from airflow_logio.testing.simulator.data.staging_database import StagingDatabase
 from airflow_logio.testing.simulator.driver.evaluating import Evaluating
 from airflow_logio.testing.simulator.external_systems import THIS_RUN, ExternalSystem, Guarantee
 from airflow_logio.testing.simulator.plan import Batch
@@ -42,11 +44,17 @@ class SimulatedWriter(WriteQueue):
     """For a conditional system: the transaction under way."""
     publishing: Steps[bool] | None = None
     """For a folder of datasets: the copies under way."""
+    staging: Staging | None = None
+    """For a database with staging tables: what drives the writer in this epoch."""
+    staged: StagedWrites | None = None
+    """The same: the attempt under way."""
+
+    _breaks = 0
 
     def begin(self, actions: int) -> None:
         """Take the next group of actions."""
         self.take(actions)
-        self.tried, self.todo, self.attempt, self.publishing = False, (), None, None
+        self.tried, self.todo, self.attempt, self.publishing, self.staged = False, (), None, None, None
 
     def act(self, driver: SimulatedDriver, many: int) -> bool:
         """Take up to `many` steps of an attempt. True if the system has now applied everything that was taken.
@@ -54,6 +62,8 @@ class SimulatedWriter(WriteQueue):
         A checkable system is asked in one step, and written to in another.
         """
         system, watch = driver.world.systems[self.key[1]], driver.world.watch
+        if isinstance(system, StagingDatabase) and driver.evaluating is not None:
+            return self._stage(driver, driver.evaluating, system, many)
         if system.guarantee is Guarantee.CONDITIONAL:
             return self._transact(driver, system, many)
         if isinstance(system, PublishedFolder):
@@ -92,6 +102,21 @@ class SimulatedWriter(WriteQueue):
             watch.a_lower_token_writes_nothing(self.key, self.attempt.token)
         return True
 
+    def _stage(self, driver: SimulatedDriver, evaluating: Evaluating, system: StagingDatabase, many: int) -> bool:
+        watch, token = driver.world.watch, driver.token(self.key[0])
+        if self.staging is None:
+            writer = evaluating.member(self.key[0])
+            tables = SimulatedTables(writer, self.key, token, self._client_of(driver))
+            self.staging = staging_of(evaluating, evaluating.read, system, tables)
+        if self.staged is None:
+            watch.before_write(self.key, self.taken)
+            self.staged = StagedWrites(self.staging, driver.world.run.uid, self.key, token, self.taken)
+        if not self.staged.advance(many):
+            return False
+        if self.staging.tables.wrote:
+            watch.a_lower_token_writes_nothing(self.key, token)
+        return True
+
     def _publish(self, driver: SimulatedDriver, folder: PublishedFolder, many: int) -> bool:
         assert driver.evaluating is not None
         if self.publishing is None:
@@ -114,11 +139,14 @@ class SimulatedWriter(WriteQueue):
 
     def lose_answer(self) -> None:
         """Everything is applied, but the answer is lost: the writer tries again."""
-        self.tried, self.todo, self.attempt, self.publishing = True, (), None, None
+        self.tried, self.todo, self.attempt, self.publishing, self.staged = True, (), None, None, None
 
     def give_up(self) -> None:
         """The connection breaks: a transaction under way is rolled back."""
         self.publishing = None
+        if self.staged is not None:
+            self._breaks += 1
+            self.staged.fail("before" if self._breaks % 2 else "after")
         if self.attempt is not None:
             self.attempt.end()
             self.attempt = None

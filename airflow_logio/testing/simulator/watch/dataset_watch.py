@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Any
 
 from airflow_logio.runtime.payloads.dataset import Dataset
@@ -186,10 +186,16 @@ class DatasetWatch:
             said = wrong or "no row names it"
             raise Violation("nothing_unreachable_is_read", f"{driver.plan.name} reads {dataset.where}: {said}")
 
-    def only_what_lineage_names_is_left(self, storage: SimulatedStorage) -> None:
-        """After a run and the collection of its garbage."""
-        kept = {body.ref for body in self._tables.bodies.values() if body.ref is not None and body.kept}
-        named = {path for ref in kept for path in self._named.get(ref, ())}
+    def only_what_lineage_names_is_left(self, storage: SimulatedStorage, references: Collection[str]) -> None:
+        """After a run and the collection of its garbage.
+
+        `references` are those of the log: of two, the other one has a clock of its own, by which lineage may be young.
+        """
+        here = {body.ref: body.kept for body in self._tables.bodies.values() if body.ref is not None}
+        named = {path for ref, kept in here.items() if kept for path in self._named.get(ref, ())}
+        for path in (_path(ref) for ref in references if ref not in here):
+            files = manifest_of(path, storage.files[path].content).files if is_manifest(path) else ()
+            named |= {path, *(file.path for file in files)}
         if left := sorted(storage.files.keys() - named):
             raise Violation("only_what_lineage_names_is_left", f"{len(left)} files, one is {left[0]}")
 

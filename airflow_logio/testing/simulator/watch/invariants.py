@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from airflow_logio.testing.simulator.data.published import PublishedFolder
+from airflow_logio.testing.simulator.data.staging_database import StagingDatabase
 from airflow_logio.testing.simulator.watch.contexts import ContextWatch
 from airflow_logio.testing.simulator.watch.dataset_watch import DatasetWatch
 from airflow_logio.testing.simulator.watch.drain_watch import DrainWatch
@@ -57,6 +58,7 @@ INVARIANTS = (
     PublishedFolder.a_receipt_names_files_that_are_there,
     PublishedFolder.what_is_published_is_what_receipts_name,
     PublishedFolder.an_action_is_published_once,
+    StagingDatabase.no_staging_table_is_left,
     ScalingWatch.a_key_names_one_request,
     ScalingWatch.a_request_is_settled_once,
     ScalingWatch.one_request_of_a_group_is_open,

@@ -7,6 +7,7 @@ or world of their own.
 from __future__ import annotations
 
 from tests.unit.testing.mutants import (
+    dataset_retention,
     datasets,
     draining,
     fencing,
@@ -15,6 +16,7 @@ from tests.unit.testing.mutants import (
     recovering,
     requesting,
     scaling,
+    staging,
     storing,
     warehouse,
     writing,
@@ -24,6 +26,7 @@ from tests.unit.testing.mutants.registry import MUTANTS, Mutant
 __all__ = [
     "MUTANTS",
     "Mutant",
+    "dataset_retention",
     "datasets",
     "draining",
     "fencing",
@@ -32,6 +35,7 @@ __all__ = [
     "recovering",
     "requesting",
     "scaling",
+    "staging",
     "storing",
     "warehouse",
     "writing",

@@ -1,0 +1,100 @@
+"""Broken staging tables: how they are loaded, moved, swept and dropped (ADR-86)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import pytest
+
+from airflow_logio.runtime.systems.staging_tables import StagingTables
+from airflow_logio.testing.simulator import write_attempts
+from airflow_logio.testing.simulator.data import gc_processes, staged_writes
+from airflow_logio.testing.simulator.data.staged_writes import Move, SimulatedStaging
+from airflow_logio.testing.simulator.data.staging_database import StagingDatabase
+from airflow_logio.testing.simulator.write_attempts import WritePhase
+from tests.unit.testing.mutants.registry import mutant
+
+RIGHT = "destinations_have_what_the_log_says"
+LEFT = "no_staging_table_is_left"
+
+
+@mutant("effects", RIGHT)
+def move_without_a_count(patch: pytest.MonkeyPatch) -> None:
+    """The move does not compare what is staged with the manifest: after a crash of the server it moves nothing."""
+    patch.setattr(staged_writes, "check_counts", lambda *_: None)
+
+
+@mutant("effects", RIGHT)
+def move_of_what_was_staged_before(patch: pytest.MonkeyPatch) -> None:
+    """What was counted when it was staged is moved, whatever the table has when the transaction of the marker begins."""
+    named = StagingDatabase.named
+
+    def every_attempt(self: Any, staged: Any) -> Any:
+        found = {file: list(records) for file, records in named(self, staged).items()}
+        for file, attempt, record in self.staging[staged.table].rows:
+            if staged.attempts.get(file) != attempt:
+                found.setdefault(file, []).append(record)
+        return found
+
+    patch.setattr(StagingDatabase, "named", every_attempt)
+    patch.setattr(staged_writes, "check_counts", lambda *_: None)
+
+
+@mutant("effects", LEFT)
+def gc_drops_no_staging_table(patch: pytest.MonkeyPatch) -> None:
+    """What a driver could not drop, and nobody swept, stays."""
+    patch.setattr(gc_processes, "drop_left", lambda _tables, _run: 0)
+
+
+@mutant("effects", LEFT)
+def drop_without_the_note(patch: pytest.MonkeyPatch) -> None:
+    """The note goes in a transaction of its own, before the table: what is cut short in between nobody finds."""
+
+    def in_two_steps(self: Any, table: Any) -> None:
+        def forget() -> None:
+            if table in self._database.staging:
+                self._database.staging[table].key = ("", "")
+
+        self._client.ask(forget)
+        self._client.ask(lambda: self._database.drop(table))
+
+    def noted(self: Any, run_uid: str) -> Sequence[Any]:
+        staging = self._database.staging
+        found: Sequence[Any] = self._client.ask(lambda: [one for one in staging if staging[one].key != ("", "")])
+        return found
+
+    patch.setattr(SimulatedStaging, "_drop_one", in_two_steps)
+    patch.setattr(SimulatedStaging, "of_run", noted)
+
+
+@mutant("effects", LEFT)
+def nobody_drops_what_was_staged(patch: pytest.MonkeyPatch) -> None:
+    """Not its driver after the move, not the next one in its sweep, and not gc."""
+    patch.setattr(StagingTables, "sweep", lambda _self, _marker: None)
+    patch.setattr(StagingTables, "drop", lambda _self, tables: list(tables))
+
+
+@mutant("effects", RIGHT)
+def move_in_a_transaction_of_its_own(patch: pytest.MonkeyPatch) -> None:
+    """The rows are moved, and committed, before the marker is: who dies in between moves them again."""
+    commit, moved = Move._commit, WeakKeyDictionary[Move, bool]()
+
+    def rows_first(self: Move) -> bool:
+        if not moved.get(self) and any(held.staged for held in self._stored.values()):
+            moved[self] = True
+            self._system.applied.setdefault(self.key, []).extend(self._inserted())
+            return True
+        patch_inserted(self)
+        return commit(self)
+
+    def patch_inserted(self: Move) -> None:
+        if moved.get(self):
+            self._inserted = list  # type: ignore[method-assign]
+
+    patch.setitem(
+        write_attempts._STEPS,
+        WritePhase.COMMIT,
+        lambda self: rows_first(self) if isinstance(self, Move) else commit(self),
+    )
