@@ -70,12 +70,10 @@ def remove(tables: Tables, run_id: int, limit: int, *, unfinished: bool, keep_ro
             tables.drop(table, key)
         if keys:
             return Collected(len(keys), len(keys), more=True, refs=tuple(refs))
-    for key in [key for key in tables.drivers if key[0].run_id == run_id]:
-        tables.drop(tables.drivers, key)
-    for key in [key for key in tables.beats if key[0].run_id == run_id]:
-        tables.drop(tables.beats, key)
-    for key in [key for key in tables.output if key[0].run_id == run_id]:
-        tables.drop(tables.output, key)
+    by_driver: tuple[dict[Any, Any], ...] = (tables.drivers, tables.beats, tables.output)
+    for table in by_driver:
+        for key in [key for key in table if key[0].run_id == run_id]:
+            tables.drop(table, key)
     if keep_row:
         return Collected()
     tables.drop(tables.runs, run_id)
