@@ -37,9 +37,9 @@ def with_transport(conf: Mapping[str, Any], context: Mapping[str, Any]) -> dict[
     found = _injected(inject_transport_information_into_spark_properties, conf, context)
     if secret := [name for name, value in found.items() if name not in conf and _may_be_secret(name, str(value))]:
         raise ConfigurationError(
-            f"openlineage_inject_transport_info: {', '.join(secret)} may be secret, and would be on a command line that every "
-            "user can read. Put spark.openlineage.transport.* into a file that only the drivers' user can read, name it by "
-            "properties_file=, and set openlineage_inject_transport_info=False"
+            f"openlineage_inject_transport_info: {', '.join(secret)} may be secret, and every user can read a command line. "
+            "Put spark.openlineage.transport.* into a file that only the drivers can read, name it by properties_file, "
+            "and set openlineage_inject_transport_info=False"
         )
     return found
 

@@ -42,7 +42,7 @@ def find_spark_submit(binary: str | None, environment: Mapping[str, str]) -> str
     found = shutil.which(SPARK_SUBMIT, path=path)
     if found is None:
         raise ConfigurationError(
-            "spark-submit was not found: install pyspark (beside Airflow: `pip install 'airflow-logio[spark]'`; elsewhere: `pip "
+            "spark-submit was not found: install pyspark (`pip install 'airflow-logio[spark]'` beside Airflow, or else `pip "
             "install pyspark`), or set SPARK_HOME to the Spark of this machine"
         )
     return os.path.abspath(found)

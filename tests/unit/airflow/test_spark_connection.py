@@ -1,5 +1,7 @@
-"""Connections of type `spark`, and the operator's arguments, as the settings of a launch; what they have in common with Airflow's
-Spark provider is in `test_spark_provider.py`."""
+"""Connections of type `spark`, and the operator's arguments, as the settings of a launch.
+
+What they have in common with Airflow's Spark provider is in `test_spark_provider.py`.
+"""
 
 from __future__ import annotations
 
