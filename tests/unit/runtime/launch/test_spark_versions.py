@@ -11,14 +11,9 @@ import pytest
 from airflow_logio.errors import ConfigurationError
 from airflow_logio.runtime.launch.spark_submit import SparkSettings, check
 from airflow_logio.runtime.launch.spark_versions import check_versions
+from tests.support.distributions import install
 
-
-def install(folder: Path, name: str, number: str) -> None:
-    """As much of a distribution as pip leaves of it in site-packages to say that it is there."""
-    info = folder / f"{name.replace('-', '_')}-{number}.dist-info"
-    info.mkdir(parents=True)
-    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {number}\n")
-    (info / "RECORD").write_text("")
+ROOT = Path(__file__).parents[4]
 
 
 @pytest.fixture
@@ -60,9 +55,12 @@ def test_one_of_them_alone_is_no_mixture(
 def test_our_own_environments_have_one_version_of_both() -> None:
     pins = dict(
         line.split("==")
-        for line in (Path(__file__).parents[4] / "constraints.txt").read_text().splitlines()
+        for line in (ROOT / "constraints.txt").read_text().splitlines()
         if line and not line.startswith("#")
     )
     assert pins["pyspark"] == pins["pyspark-client"]
     assert {name: version(name) for name in pins} == pins
+    words = " ".join(f"{name}=={number}" for name, number in pins.items())
+    for page in ("README.md", "docs/how-to/run-on-a-cluster.md"):
+        assert f"pip install 'airflow-logio[airflow,spark]' {words}" in (ROOT / page).read_text()
     check_versions()
