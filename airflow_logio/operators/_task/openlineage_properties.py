@@ -53,4 +53,5 @@ def _injected(
 def _may_be_secret(name: str, value: str) -> bool:
     if ".headers." in name or ".auth." in name:
         return not name.endswith(".auth.type")
-    return name.endswith(".url") and ("@" in urlsplit(value).netloc or bool(urlsplit(value).query))
+    parts = urlsplit(value)
+    return name.endswith((".url", ".endpoint")) and ("@" in parts.netloc or bool(parts.query))

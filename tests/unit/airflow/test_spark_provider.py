@@ -350,6 +350,7 @@ def test_openlineage_is_as_the_task_or_the_deployment_says(
         {"auth": {"type": "api_key", "apiKey": "hush"}},
         {"custom_headers": {"Authorization": "hush"}},
         {"url": "https://ann:hush@lineage"},
+        {"endpoint": "api/v1/lineage?key=hush"},
     ],
 )
 def test_a_key_of_the_transport_is_never_a_property(
