@@ -16,9 +16,9 @@ PYTEST = $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-setup: $(STAMP) ## virtual environment and dependencies (again only if pyproject.toml has changed)
+setup: $(STAMP) ## virtual environment and dependencies (again only if pyproject.toml or constraints.txt has changed)
 
-$(STAMP): pyproject.toml .ci/setup
+$(STAMP): pyproject.toml constraints.txt .ci/setup
 	@.ci/setup "$(PYTHON)" "$(VENV)"
 	@touch $@
 

@@ -21,6 +21,7 @@ __all__ = [
     "aget_task_state",
     "default_deferrable",
     "get_task_state",
+    "kerberos_principal",
     "pods_end_with_their_task",
     "poll_interval",
     "work_dir",
@@ -51,6 +52,13 @@ def default_deferrable() -> bool:
     if not any(name + suffix in os.environ for suffix in ("", "_CMD", "_SECRET")):
         return True
     return bool(conf.getboolean("operators", "default_deferrable", fallback=True))
+
+
+def kerberos_principal(given: str | None) -> str:
+    """The principal of a ticket cache: the one that is given, or option ``[kerberos] principal``."""
+    from airflow.security.kerberos import get_kerberos_principal
+
+    return str(get_kerberos_principal(given))
 
 
 def pods_end_with_their_task(executor: str | None) -> str | None:

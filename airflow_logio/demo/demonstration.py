@@ -24,7 +24,7 @@ from airflow_logio.demo.rest import Airflow, AirflowUnavailable
 from airflow_logio.demo.standalone import Standalone
 from airflow_logio.demo.timing import Stopwatch, run_stages
 from airflow_logio.errors import ConfigurationError, LogioError
-from airflow_logio.runtime.launch import bundle, leftovers, spark_submit
+from airflow_logio.runtime.launch import bundle, leftovers, spark_binary
 from airflow_logio.runtime.launch.driver_log import tail
 from airflow_logio.runtime.supervision.end_drivers import DriverEnder
 from airflow_logio.store import open_store
@@ -53,7 +53,7 @@ class Demonstration:
 
     def run(self) -> bool:
         """Raises `LogioError` for anything that fails."""
-        spark_submit.check_java()
+        spark_binary.check_java()
         self.example.check_installed()
         with self.watch.measured("prepare"):
             self._remove_leftovers()

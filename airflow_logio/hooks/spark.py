@@ -1,19 +1,24 @@
-"""Connections of type ``spark`` as Spark settings, read as Airflow's SparkSubmitOperator reads them.
+"""Connections of type ``spark`` as Spark settings, read as Airflow's SparkSubmitHook reads them.
 
-There is one difference: a missing connection is an error. Upstream falls back to YARN, so a typo submits to the wrong
-place.
+`tests/unit/airflow/test_spark_provider.py` lists where the two differ. Above all, a missing connection is an error here: the
+hook falls back to YARN, so a typo submits to the wrong place.
 """
 
 from __future__ import annotations
 
+import base64
+import binascii
+import json
 from typing import Any
 
 from airflow.providers.common.compat.sdk import AirflowNotFoundException, BaseHook
+from airflow.sdk.log import mask_secret
 
 from airflow_logio.errors import ConfigurationError
-from airflow_logio.runtime.launch.spark_arguments import SparkTarget
+from airflow_logio.runtime.launch.spark_arguments import LOCAL_MASTER, SparkTarget
+from airflow_logio.runtime.launch.spark_binary import SPARK_SUBMIT
 
-SPARK_BINARIES = ("spark-submit", "spark2-submit", "spark3-submit")
+SPARK_BINARIES = (SPARK_SUBMIT, "spark2-submit", "spark3-submit")
 
 
 def spark_target(conn_id: str | None) -> SparkTarget:
@@ -26,25 +31,27 @@ def spark_target(conn_id: str | None) -> SparkTarget:
     try:
         connection = BaseHook.get_connection(conn_id)
     except AirflowNotFoundException as error:
+        # --conn-type would make it one of type generic where the Spark provider is missing.
+        fields = json.dumps({"conn_type": "spark", "host": LOCAL_MASTER})
         raise ConfigurationError(
             f"there is no Spark connection {conn_id!r}. Create it, for drivers on the workers themselves with: "
-            f"airflow connections add {conn_id} --conn-type spark --conn-host 'local[1]'   "
-            "(or e.g. spark://HOST and --conn-port 7077), or give conn_id=None for local[1] without a connection"
+            f"airflow connections add {conn_id} --conn-json '{fields}'   "
+            "(or with another master as its host, e.g. spark://HOST:7077), or give conn_id=None for local[1] without one"
         ) from error
     extra = {key: value for key, value in connection.extra_dejson.items() if value not in (None, "")}
-    for refused in ("keytab", "spark-home"):
-        if refused in extra:
-            raise ConfigurationError(
-                f"connection {conn_id!r} has {refused!r} in its extra, which LOG.io does not use: give the operator "
-                f"{'keytab=<path on the worker>' if refused == 'keytab' else 'spark_binary=<path>'} instead"
-            )
+    if "spark-home" in extra:
+        raise ConfigurationError(
+            f"connection {conn_id!r} has 'spark-home' in its extra, which is not used: set SPARK_HOME for the workers, or "
+            "give the operator spark_binary=<path>"
+        )
     return SparkTarget(
         master=_master(connection),
         deploy_mode=extra.get("deploy-mode"),
         yarn_queue=extra.get("queue"),
         namespace=extra.get("namespace"),
-        spark_binary=_binary(conn_id, extra.get("spark-binary")),
+        spark_binary=_binary(conn_id, extra.get("spark-binary", SPARK_SUBMIT)),
         principal=extra.get("principal"),
+        keytab_content=_keytab(conn_id, extra.get("keytab")),
     )
 
 
@@ -57,17 +64,32 @@ def _master(connection: Any) -> str:
         )
     if kind == "yarn":
         return "yarn"
-    # Without the Spark provider the form has no type spark: with any other type the host is the whole master as well.
-    whole = kind != "k8s" and ("://" in host or kind != "spark" or not connection.port)
+    # Where the Spark provider is missing, `airflow connections add` makes type generic of type spark.
+    whole = kind in ("generic", "") or (kind == "spark" and ("://" in host or not connection.port))
     master = host if whole else f"{kind}://{host}"
     return f"{master}:{connection.port}" if connection.port else master
 
 
-def _binary(conn_id: str, name: str | None) -> str | None:
-    """None means the spark-submit of the installed pyspark; it also replaces the default that the form fills in."""
-    if name is not None and name not in SPARK_BINARIES:
+def _binary(conn_id: str, name: str) -> str:
+    if name not in SPARK_BINARIES:
         raise ConfigurationError(
             f"connection {conn_id!r}: spark-binary is {name!r}; a connection may only name one of "
             f"{', '.join(SPARK_BINARIES)}"
         )
-    return None if name == SPARK_BINARIES[0] else name
+    return name
+
+
+def _keytab(conn_id: str, text: str | None) -> bytes | None:
+    """The form takes what ``base64 FILE`` prints."""
+    if text is None:
+        return None
+    mask_secret(text)
+    try:
+        content = base64.b64decode(text)
+    except (binascii.Error, ValueError):
+        content = b""
+    if not content:
+        raise ConfigurationError(
+            f"connection {conn_id!r}: keytab is not in base64; put there what `base64 <path of the keytab>` prints"
+        ) from None
+    return content

@@ -16,13 +16,14 @@ from airflow_logio.operators._task.group_task import GroupTask, asked_by_person
 from airflow_logio.operators._task.kills import KillGuard, killed_task
 from airflow_logio.operators._task.launches import Launching
 from airflow_logio.operators._task.pipeline_reference import reference, resolve
+from airflow_logio.operators._task.recipes import recipe_of
+from airflow_logio.operators._task.refused_arguments import refuse
 from airflow_logio.operators._task.relay import TaskRelay
 from airflow_logio.operators._task.run_lookup import check_current, identity, opened_log, run_of
 from airflow_logio.protocol.states import CONCLUDED, WAITING, GroupState
 from airflow_logio.runtime.launch.bundle import PipelineRef
 from airflow_logio.runtime.launch.kept_code import take_new
 from airflow_logio.runtime.launch.launcher import Launcher, LocalProcessLauncher
-from airflow_logio.runtime.launch.spark_arguments import SparkArguments
 from airflow_logio.runtime.supervision.whole_watch import Sighting, WholeWatcher
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records import LaunchRecipe, Run
@@ -41,19 +42,23 @@ class LogioSparkOperator(BaseOperator):
     scale launch and retire the others. It is green when every slot is done, and red when a replica is parked or halted.
 
     :param pipeline: a `Pipeline`, or its location: ``"module:attr"``.
-    :param group: name of the group; by default the task's id, without that of its task group.
+    :param group: name of the group (templated); by default the task's id, without that of its task group.
     :param run_uid: uid of the run (templated); by default the run that this DAG run has of the pipeline.
     :param logio_conn_id: the connection of the log.
     :param conn_id: connection of type ``spark``; None means a driver with master ``local[1]``.
     :param connections: the pipeline's connection names → Airflow connection ids, where they differ from the run's.
     :param deferrable: watch from the triggerer, where watching holds no worker slot; False: from the worker. By default as
         ``AIRFLOW__OPERATORS__DEFAULT_DEFERRABLE`` says, and True where that is not set.
-    :param poll_interval: seconds between two polls; by default ``[logio] poll_interval``.
+    :param poll_interval: seconds between two polls of the log; by default ``[logio] poll_interval``.
+    :param status_poll_interval: the same, by the name that SparkSubmitOperator has for it.
+    :param name: name of the Spark application (templated); by default it tells group, run and incarnation.
 
-    The other parameters are those of Airflow's SparkSubmitOperator. They override the group's settings in the pipeline.
+    The other parameters are those of Airflow's SparkSubmitOperator. They override the group's settings in the pipeline. Those
+    that mean nothing here are refused, with the reason.
     """
 
     template_fields: ClassVar[Sequence[str]] = (
+        "group",
         "run_uid",
         "connections",
         "conf",
@@ -66,6 +71,7 @@ class LogioSparkOperator(BaseOperator):
         "keytab",
         "principal",
         "proxy_user",
+        "name",
         "env_vars",
         "properties_file",
     )
@@ -82,6 +88,7 @@ class LogioSparkOperator(BaseOperator):
         connections: Mapping[str, str] | None = None,
         deferrable: bool | None = None,
         poll_interval: float | None = None,
+        status_poll_interval: float | None = None,
         conf: Mapping[str, Any] | None = None,
         deploy_mode: str | None = None,
         packages: str | None = None,
@@ -102,22 +109,33 @@ class LogioSparkOperator(BaseOperator):
         keytab: str | None = None,
         principal: str | None = None,
         proxy_user: str | None = None,
+        use_krb5ccache: bool = False,
+        name: str | None = None,
         env_vars: Mapping[str, Any] | None = None,
         verbose: bool = False,
         spark_binary: str | None = None,
+        openlineage_inject_parent_job_info: bool | None = None,
+        openlineage_inject_transport_info: bool | None = None,
+        post_submit_commands: Sequence[str] | None = None,
+        durable: bool | None = None,
         retries: int = 3,
         retry_delay: timedelta = timedelta(seconds=10),
         **kwargs: Any,
     ) -> None:
+        kwargs |= {
+            "post_submit_commands": post_submit_commands,
+            "durable": durable,
+        }  # named, so that default_args reach them
+        refuse(str(kwargs.get("task_id")), kwargs)
         super().__init__(retries=retries, retry_delay=retry_delay, **kwargs)
         self.pipeline = reference(pipeline)
-        self.group = group or self.task_id.rpartition(".")[2]
+        self.group = self.task_id.rpartition(".")[2] if group is None else group
         self.run_uid = run_uid
         self.logio_conn_id = logio_conn_id
         self.conn_id = conn_id
         self.connections = dict(connections or {})
         self.deferrable = _compat.default_deferrable() if deferrable is None else deferrable
-        self.poll_interval = poll_interval
+        self.poll_interval = status_poll_interval if poll_interval is None else poll_interval
         self.conf = conf
         self.deploy_mode = deploy_mode
         self.packages = packages
@@ -138,9 +156,13 @@ class LogioSparkOperator(BaseOperator):
         self.keytab = keytab
         self.principal = principal
         self.proxy_user = proxy_user
+        self.use_krb5ccache = use_krb5ccache
+        self.name = name
         self.env_vars = env_vars
         self.verbose = verbose
         self.spark_binary = spark_binary
+        self.openlineage_inject_parent_job_info = openlineage_inject_parent_job_info
+        self.openlineage_inject_transport_info = openlineage_inject_transport_info
         self._guard: KillGuard | None = None
 
     def execute(self, context: Mapping[str, Any]) -> dict[str, Any]:
@@ -172,7 +194,12 @@ class LogioSparkOperator(BaseOperator):
     def _work(
         self, context: Mapping[str, Any], *, asked: bool, recovers: bool, relayed: Mapping[str, Sequence[int]]
     ) -> dict[str, Any]:
-        recipe = LaunchRecipe(self.conn_id, self.connections, SparkArguments.of(self).given())
+        recipe = recipe_of(
+            self,
+            context,
+            parent_job_info=self.openlineage_inject_parent_job_info,
+            transport_info=self.openlineage_inject_transport_info,
+        )
         interval = self.poll_interval or _compat.poll_interval()
         with opened_log(self.logio_conn_id) as store:
             task = self._group_task(context, store, recipe, asked)

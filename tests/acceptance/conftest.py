@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from airflow_logio.runtime.launch import spark_submit
+from airflow_logio.runtime.launch import spark_binary
 from airflow_logio.store.sql import migrate
 from tests.support.grocery import load_products, write_slice
 from tests.support.postgres import PostgresServer
@@ -19,7 +19,7 @@ from tests.support.postgres import PostgresServer
 def java_asked_once() -> Iterator[None]:
     """Each launch asks for the version of Java; here it is the same every time."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(spark_submit, "check_java", functools.cache(spark_submit.check_java))
+        patch.setattr(spark_binary, "check_java", functools.cache(spark_binary.check_java))
         yield
 
 

@@ -17,7 +17,8 @@ from typing import Any
 import psutil
 
 from airflow_logio.demo.standalone import free_port
-from airflow_logio.runtime.launch.spark_submit import SparkSettings, environment, find_spark_submit
+from airflow_logio.runtime.launch.spark_binary import find_spark_submit
+from airflow_logio.runtime.launch.spark_submit import SparkSettings, environment
 from tests.support.waiting import eventually
 
 HERE = "127.0.0.1"
@@ -121,7 +122,10 @@ class Cluster:
             process.wait()
 
     def _start(self, name: str, kind: str, *arguments: str) -> subprocess.Popen[bytes]:
-        command = [str(Path(find_spark_submit(None)).with_name("spark-class")), f"org.apache.spark.deploy.{kind}"]
+        command = [
+            str(Path(find_spark_submit(None, environment(SparkSettings()))).with_name("spark-class")),
+            f"org.apache.spark.deploy.{kind}",
+        ]
         ours = {
             "SPARK_LOCAL_IP": HERE,
             "SPARK_DAEMON_MEMORY": "192m",

@@ -120,7 +120,7 @@ class GroupTask:
         shown = {
             name: getattr(settings, name)
             for name in settings.__slots__
-            if name not in ("conf", "env_vars") and getattr(settings, name) not in (None, False)
+            if name not in ("conf", "env_vars", "keytab_content") and getattr(settings, name) not in (None, False)
         }
         pipeline = self.context.pipeline
         conf = settings.effective_conf(pipeline.groups[self.group].spark, frames=has_frames(pipeline, self.group))

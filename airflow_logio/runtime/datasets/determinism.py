@@ -4,22 +4,39 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from typing import Any
 
 from airflow_logio.dataflow.operators import SparkFrame
-from airflow_logio.errors import OperatorFailed
+from airflow_logio.errors import ConfigurationError, OperatorFailed
 from airflow_logio.runtime.datasets.spark_files import WRITER_SAFETY
 
-FRAMES_SAFETY: Mapping[str, str] = WRITER_SAFETY | {
+SHUFFLE_SAFETY: Mapping[str, str] = {
     # A task that runs again after its output was lost may make other records, which others have half of already (ADR-81).
     "spark.sql.shuffle.orderIndependentChecksum.enabled": "true",
     "spark.sql.shuffle.orderIndependentChecksum.enableFullRetryOnMismatch": "true",
     # Those others may have ended within the same query: what is broadcast is the result of a job of its own.
     "spark.sql.shuffle.orderIndependentChecksum.enableQueryLevelRollbackOnMismatch": "true",
 }
+"""Since Spark 4.2. An earlier one takes any property that it does not know, and ignores it."""
+
+FRAMES_SAFETY: Mapping[str, str] = {**WRITER_SAFETY, **SHUFFLE_SAFETY}
 """What nobody switches off in drivers that evaluate chains."""
 
 _OF_NOW = re.compile(r"\b(current_timestamp|current_date|current_time|now|localtimestamp|localtime)\(", re.IGNORECASE)
 """Deterministic to Spark within one query, and another value in the next."""
+
+
+def check_safety(session: Any) -> None:
+    """Refuse a Spark that would not keep apart what a task made, and what it made when it ran again.
+
+    Raises `ConfigurationError`.
+    """
+    if unknown := [name for name in SHUFFLE_SAFETY if not session.conf.isModifiable(name)]:
+        raise ConfigurationError(
+            f"Spark {session.version} does not know {', '.join(unknown)}, so a task that it runs again after the loss of an "
+            "executor could mix records of two computations. Operators of mode 'dataframe' need Spark 4.2 or later: install "
+            "pyspark>=4.2 (with pyspark-client of the same version, if that is installed), or set SPARK_HOME to a later Spark"
+        )
 
 
 def check_repeatable(outputs: Mapping[str, SparkFrame]) -> None:

@@ -18,6 +18,7 @@ from airflow_logio.runtime.driver.spark_session import SparkSessions
 from airflow_logio.runtime.launch import driver_config
 from airflow_logio.runtime.launch.driver_config import DriverConfig
 from airflow_logio.runtime.launch.exit_codes import FAILED
+from airflow_logio.runtime.launch.private_files import KEYTAB_NAME
 
 log = logging.getLogger(__name__)
 
@@ -38,6 +39,7 @@ def main() -> NoReturn:
         log.error("%s: %s", type(error).__name__, error)
     except BaseException:
         log.exception("the driver failed")
+    arguments.config.with_name(KEYTAB_NAME).unlink(missing_ok=True)
     sys.stdout.flush()
     sys.stderr.flush()
     # Threads may still wait for a database or for Spark; all they could do is fenced, so the process does not wait for them.
@@ -47,7 +49,7 @@ def main() -> NoReturn:
 def _drive(config: DriverConfig) -> int:
     claim = config.claim
     os.environ.update(config.environment)  # before the author's module is imported, which may read them
-    sessions = SparkSessions(f"{claim.group} ({claim.run_uid[:8]}/{claim.incarnation})", python_tasks=config.has_frames)
+    sessions = SparkSessions(f"{claim.group} ({claim.run_uid[:8]}/{claim.incarnation})", has_frames=config.has_frames)
     if config.needs_spark:
         sessions.begin()
     from airflow_logio.runtime.driver.incarnation import Driver  # not before the session is on its way

@@ -23,11 +23,14 @@ MOST_JOBS = 8
 
 
 class SparkSessions:
-    """Starts the session once, in a thread of its own; `get` waits for it. `python_tasks`: its jobs will run Python."""
+    """Starts the session once, in a thread of its own; `get` waits for it.
 
-    def __init__(self, application: str, *, python_tasks: bool = False) -> None:
+    `has_frames`: it is for operators of mode ``dataframe``, whose tasks run Python.
+    """
+
+    def __init__(self, application: str, *, has_frames: bool = False) -> None:
         self._application = application
-        self._python_tasks = python_tasks
+        self._has_frames = has_frames
         self._session: Any = None
         self._error: BaseException | None = None
         self._thread: threading.Thread | None = None
@@ -110,12 +113,14 @@ class SparkSessions:
             from pyspark.sql import SparkSession
 
             session = SparkSession.builder.appName(self._application).getOrCreate()
+            if self._has_frames:
+                _check_frames(session)
             made = time.monotonic()
             if self._wanted.is_set():
                 log.info("Spark session after %.1f s, warmed by the first job", made - started)
             else:
                 warm_up(session)
-                if self._python_tasks and not self._wanted.is_set():
+                if self._has_frames and not self._wanted.is_set():
                     start_python(session)
                 log.info("Spark session after %.1f s, warm after %.1f s", made - started, time.monotonic() - started)
             self._session = session
@@ -125,6 +130,12 @@ class SparkSessions:
     def stop(self) -> None:
         if self._session is not None:
             self._session.stop()
+
+
+def _check_frames(session: Any) -> None:
+    from airflow_logio.runtime.datasets.determinism import check_safety
+
+    check_safety(session)
 
 
 def warm_up(session: Any) -> None:

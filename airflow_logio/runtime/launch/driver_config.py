@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,6 +9,7 @@ from pathlib import Path
 import msgspec
 
 from airflow_logio.errors import ConfigurationError
+from airflow_logio.runtime.launch import private_files
 from airflow_logio.store.records import Claim
 
 
@@ -35,9 +35,7 @@ class DriverConfig:
 
     def write(self, path: Path) -> None:
         """Create the file, readable by its owner only; it must not exist."""
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(msgspec.json.encode(self))
+        private_files.create(path, msgspec.json.encode(self))
 
 
 def take(path: Path) -> DriverConfig:

@@ -19,13 +19,14 @@ from airflow_logio.dataflow import variables
 from airflow_logio.dataflow.pipeline import Pipeline
 from airflow_logio.errors import ConfigurationError, Fenced, LogioError, UnknownRun
 from airflow_logio.protocol.states import ALIVE, GroupState, check_claim
-from airflow_logio.runtime.launch import driver_files, processes, spark_submit
+from airflow_logio.runtime.launch import driver_files, private_files, processes, spark_submit
 from airflow_logio.runtime.launch.bundle import PipelineRef, has_frames, needs_spark
 from airflow_logio.runtime.launch.code_bundle import CodeBundle
 from airflow_logio.runtime.launch.driver_config import DriverConfig
 from airflow_logio.runtime.launch.driver_log import LOG_NAME
 from airflow_logio.runtime.launch.kept_code import code_for, own_pipeline
 from airflow_logio.runtime.launch.output_parts import add_rest
+from airflow_logio.runtime.launch.private_files import CONFIG_NAME, KEYTAB_NAME
 from airflow_logio.runtime.launch.processes import APPLICATION
 from airflow_logio.runtime.launch.redaction import Redaction
 from airflow_logio.runtime.launch.spark_submit import SparkSettings
@@ -34,8 +35,6 @@ from airflow_logio.store.port import LogStore
 from airflow_logio.store.records import Claim, DriverIdentity, GroupRef, GroupStatus, Run
 
 log = logging.getLogger(__name__)
-
-CONFIG_NAME = "driver.json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +75,7 @@ class LocalProcessLauncher(Launcher):
         _reap()
         folder = self.work_dir / claim.run_uid / claim.group / str(claim.incarnation)
         folder.mkdir(parents=True, mode=0o700)
-        discard_configurations(folder.parent)
+        private_files.discard_under(folder.parent)
         driver_files.discard_earlier(folder.parent, claim.incarnation)
         bundle = None
         if code.is_shipped:
@@ -86,6 +85,7 @@ class LocalProcessLauncher(Launcher):
             config = replace(config, bundle_root=str(folder / "code"))
         config_path = folder / CONFIG_NAME
         config.write(config_path)
+        settings = _with_keytab(settings, folder / KEYTAB_NAME)
         name = f"logio {claim.group} {claim.run_uid[:8]}/{claim.incarnation}"
         command = spark_submit.command(settings, conf, name, bundle, APPLICATION, config_path)
         log_path = folder / LOG_NAME
@@ -102,7 +102,7 @@ class LocalProcessLauncher(Launcher):
                     start_new_session=True,
                 )
         except OSError as error:
-            config_path.unlink(missing_ok=True)
+            private_files.discard_under(folder)
             raise ConfigurationError(f"spark-submit could not be started: {error}") from error
         _children.append(process)
         return Launched(processes.identity_of(process.pid), str(log_path))
@@ -122,10 +122,12 @@ def _is_known(store: LogStore, uid: str) -> bool:
         return False
 
 
-def discard_configurations(folder: Path) -> None:
-    """Remove configurations that drivers below `folder` never read: they hold database URLs."""
-    for stale in folder.rglob(CONFIG_NAME):
-        stale.unlink(missing_ok=True)
+def _with_keytab(settings: SparkSettings, path: Path) -> SparkSettings:
+    """A keytab that came with the connection goes to where spark-submit can read it, and nothing else."""
+    if settings.keytab_content is None:
+        return settings
+    private_files.create(path, settings.keytab_content)
+    return replace(settings, keytab=str(path), keytab_content=None)
 
 
 _children: list[subprocess.Popen[bytes]] = []

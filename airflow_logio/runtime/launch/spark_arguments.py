@@ -5,14 +5,16 @@ Precedence: an argument of the operator, then its connection, then the pipeline'
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
 from typing import Any
 
 from airflow_logio.errors import ConfigurationError
+from airflow_logio.runtime.launch import relative_paths
 from airflow_logio.runtime.launch.spark_submit import SparkSettings
 
-DRIVER_MEMORY = "spark.driver.memory"
 LOCAL_MASTER = "local[1]"
 _SAME = (
     "packages",
@@ -23,6 +25,7 @@ _SAME = (
     "archives",
     "py_files",
     "driver_class_path",
+    "driver_memory",
     "executor_memory",
     "executor_cores",
     "num_executors",
@@ -30,6 +33,8 @@ _SAME = (
     "properties_file",
     "keytab",
     "proxy_user",
+    "use_krb5ccache",
+    "name",
     "verbose",
 )
 
@@ -44,6 +49,7 @@ class SparkTarget:
     namespace: str | None = None
     spark_binary: str | None = None
     principal: str | None = None
+    keytab_content: bytes | None = field(default=None, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +76,8 @@ class SparkArguments:
     keytab: str | None = None
     principal: str | None = None
     proxy_user: str | None = None
+    use_krb5ccache: bool = False
+    name: str | None = None
     env_vars: Mapping[str, Any] | None = None
     verbose: bool = False
     spark_binary: str | None = None
@@ -97,13 +105,21 @@ class SparkArguments:
             values[name] = {str(key): _text(value) for key, value in (values[name] or {}).items()}
         return {name: value for name, value in values.items() if value not in (None, False, {})}
 
+    def placed(self, folder: Path) -> SparkArguments:
+        """With relative paths below `folder`, where the task has them; a driver starts in a folder of its own."""
+        values = {name: getattr(self, name) for name in relative_paths.SEPARATORS}
+        conf = self.conf and relative_paths.absolute(self.conf, relative_paths.PROPERTIES, folder)
+        binary = self.spark_binary
+        if binary and os.sep in binary:  # others are looked up on PATH
+            binary = relative_paths.below(folder, binary)
+        found = relative_paths.absolute(values, relative_paths.SEPARATORS, folder)
+        return replace(self, conf=conf, spark_binary=binary, **found)
+
     def settings(self, target: SparkTarget) -> SparkSettings:
         """Raises `ConfigurationError` for a property that has no value."""
         conf = {str(key): _text(value) for key, value in (self.conf or {}).items()}
-        if target.namespace:
+        if target.namespace and target.master.startswith("k8s"):
             conf.setdefault("spark.kubernetes.namespace", target.namespace)
-        if self.driver_memory:
-            conf[DRIVER_MEMORY] = self.driver_memory  # overrides the group's own, which a bare option would not
         return SparkSettings(
             master=target.master,
             deploy_mode=self.deploy_mode or target.deploy_mode or "client",
@@ -111,6 +127,7 @@ class SparkArguments:
             queue=self.yarn_queue or target.yarn_queue,
             principal=self.principal or target.principal,
             spark_binary=self.spark_binary or target.spark_binary,
+            keytab_content=None if self.keytab else target.keytab_content,
             env_vars={str(key): _text(value) for key, value in (self.env_vars or {}).items()},
             **{name: getattr(self, name) for name in _SAME},
         )

@@ -5,11 +5,7 @@ Setting names are those of Airflow's SparkSubmitOperator, so that both ways of l
 
 from __future__ import annotations
 
-import importlib.util
 import os
-import re
-import shutil
-import subprocess
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -17,14 +13,18 @@ from pathlib import Path
 
 from airflow_logio.errors import ConfigurationError
 from airflow_logio.runtime.datasets.determinism import FRAMES_SAFETY
+from airflow_logio.runtime.launch import spark_binary
+from airflow_logio.runtime.launch.spark_versions import check_versions
 
-JAVA_VERSIONS = (17, 21)
+DRIVER_MEMORY = "spark.driver.memory"
+KERBEROS_CREDENTIALS = "spark.kerberos.renewal.credentials"
+TICKET_CACHE = "KRB5CCNAME"
 
 INHERITED = (
     "HADOOP_CONF_DIR",
     "HOME",
     "JAVA_HOME",
-    "KRB5CCNAME",
+    TICKET_CACHE,
     "KRB5_CONFIG",
     "LANG",
     "LC_ALL",
@@ -92,7 +92,7 @@ class SparkSettings:
     archives: str | None = None
     py_files: str | None = None
     driver_class_path: str | None = None
-    driver_memory: str | None = "512m"
+    driver_memory: str | None = None
     driver_cores: int | None = None
     executor_memory: str | None = None
     executor_cores: int | None = None
@@ -104,7 +104,12 @@ class SparkSettings:
     principal: str | None = None
     proxy_user: str | None = None
     verbose: bool = False
+    name: str | None = None
+    """By default one that tells group, run and incarnation."""
+    use_krb5ccache: bool = False
     spark_binary: str | None = None
+    keytab_content: bytes | None = field(default=None, repr=False)
+    """A keytab that is in the connection, and in no file yet."""
     env_vars: Mapping[str, str] = field(default_factory=dict)
 
     def effective_conf(self, group_conf: Mapping[str, str], *, frames: bool = False) -> dict[str, str]:
@@ -123,7 +128,10 @@ class SparkSettings:
                 "spark.sql.shuffle.partitions": "2",
                 "spark.driver.extraJavaOptions": LOCAL_FRAMES_JAVA_OPTIONS if frames else LOCAL_JAVA_OPTIONS,
             }
-        return {**conf, **group_conf, **self.conf, **(FRAMES_SAFETY if frames else {})}
+        if self.use_krb5ccache:
+            conf[KERBEROS_CREDENTIALS] = "ccache"
+        memory = {DRIVER_MEMORY: self.driver_memory} if self.driver_memory else {}
+        return {**conf, **group_conf, **self.conf, **memory, **(FRAMES_SAFETY if frames else {})}
 
 
 _OPTIONS = (
@@ -150,20 +158,23 @@ _OPTIONS = (
 def command(
     settings: SparkSettings, conf: Mapping[str, str], name: str, bundle: Path | None, application: Path, config: Path
 ) -> list[str]:
-    """The spark-submit command line of a driver; `bundle` is the zip file with the pipeline's code, if it is shipped."""
-    arguments = [find_spark_submit(settings.spark_binary), "--master", settings.master]
-    arguments += ["--deploy-mode", settings.deploy_mode, "--name", name]
-    memory = conf.get("spark.driver.memory", settings.driver_memory)
-    if memory:
+    """The spark-submit command line of a driver; `bundle` is the zip file with the pipeline's code, if it is shipped.
+
+    `name` is for an application to which nothing else gives a name.
+    """
+    binary = spark_binary.find_spark_submit(settings.spark_binary, environment(settings))
+    arguments = [binary, "--master", settings.master]
+    arguments += ["--deploy-mode", settings.deploy_mode, "--name", settings.name or name]
+    # Only where it was said: an option would decide against the properties file.
+    if memory := conf.get(DRIVER_MEMORY):
         arguments += ["--driver-memory", memory]
     for attribute, option in _OPTIONS:
-        value = getattr(settings, attribute)
-        if value is not None:
+        if value := getattr(settings, attribute):
             arguments += [option, str(value)]
     if py_files := ",".join(filter(None, (settings.py_files, str(bundle or "")))):
         arguments += ["--py-files", py_files]
     for key, value in sorted(conf.items()):
-        if key != "spark.driver.memory":
+        if key != DRIVER_MEMORY:
             arguments += ["--conf", f"{key}={value}"]
     if settings.verbose:
         arguments.append("--verbose")
@@ -193,52 +204,11 @@ def check(settings: SparkSettings) -> None:
             f"them, which can tell when one of them has died. Use deploy_mode='client' with the same master "
             f"({settings.master}): the jobs still run on the executors of the cluster"
         )
-    find_spark_submit(settings.spark_binary)
-    check_java()
-
-
-def find_spark_submit(binary: str | None) -> str:
-    """The given binary, or the one that belongs to the installed pyspark. Raises `ConfigurationError`."""
-    if binary is not None:
-        found = shutil.which(binary)
-        if found is None:
-            raise ConfigurationError(f"spark_binary={binary!r} is not an executable on this machine")
-        return found
-    spec = importlib.util.find_spec("pyspark")
-    for folder in (spec.submodule_search_locations or []) if spec else []:
-        candidate = Path(folder) / "bin" / "spark-submit"
-        if candidate.is_file():
-            return str(candidate)
-    found = shutil.which("spark-submit")
-    if found is None:
-        raise ConfigurationError("spark-submit was not found: install pyspark (`pip install airflow-logio[spark]`)")
-    return found
-
-
-def find_java() -> Path | None:
-    """``java`` by JAVA_HOME or PATH."""
-    home = os.environ.get("JAVA_HOME")
-    if home:  # spark-submit looks only at JAVA_HOME
-        java = Path(home) / "bin" / "java"
-        if not java.is_file():
-            raise ConfigurationError(f"JAVA_HOME is {home}, but there is no {java}; correct it, or unset it")
-        return java
-    found = shutil.which("java")
-    return Path(found) if found else None
-
-
-def check_java() -> None:
-    """Java 17 or 21, by JAVA_HOME or PATH. Raises `ConfigurationError`."""
-    java = find_java()
-    needed = " or ".join(map(str, JAVA_VERSIONS))
-    if java is None:
-        raise ConfigurationError(f"Java {needed} is needed for Spark and was not found: install it, or set JAVA_HOME")
-    try:
-        printed = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=30, check=True).stderr
-    except (OSError, subprocess.SubprocessError) as error:
-        raise ConfigurationError(f"{java} does not run: {error}") from error
-    version = re.search(r'version "(\d+)', printed)
-    if version is None or int(version.group(1)) not in JAVA_VERSIONS:
+    if settings.use_krb5ccache and not environment(settings).get(TICKET_CACHE):
         raise ConfigurationError(
-            f"Spark needs Java {needed}; {java} is {printed.splitlines()[0] if printed else 'unknown'}"
+            f"use_krb5ccache: there is no {TICKET_CACHE} in the environment of this process, so the driver would find no "
+            "ticket. Set it for the workers (and for what else launches drivers), or give keytab and principal"
         )
+    check_versions()
+    spark_binary.find_spark_submit(settings.spark_binary, environment(settings))
+    spark_binary.check_java()

@@ -14,8 +14,7 @@ from pathlib import Path
 
 from airflow_logio.errors import LogioError
 from airflow_logio.protocol.states import ENDED, LAUNCHING, GroupState
-from airflow_logio.runtime.launch import leftovers, processes
-from airflow_logio.runtime.launch.launcher import discard_configurations
+from airflow_logio.runtime.launch import leftovers, private_files, processes
 from airflow_logio.runtime.supervision.halt import end_process
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records import GroupRef, GroupStatus, Run
@@ -66,7 +65,7 @@ class DriverEnder:
             self._note_halted(status)
         folders = self._folders()
         for folder in folders:
-            discard_configurations(folder)
+            private_files.discard_under(folder)
         leftovers.end_under(*folders)
 
     def _folders(self) -> list[Path]:

@@ -21,6 +21,7 @@ from airflow_logio.protocol.states import GroupState, RunState
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records import GroupStatus, Run
 from pipelines.sales import sales
+from tests.support.distributions import install
 from tests.unit.airflow.support import (
     DAG_ID,
     RUN_ID,
@@ -188,6 +189,24 @@ def test_it_launches_and_leaves_the_watching_to_the_trigger(
         "relayed": {},
         "poll_interval": 0.01,
     }
+
+
+def test_two_versions_of_spark_are_refused_before_anything_is_claimed(
+    operator: Callable[..., LogioSparkOperator],
+    log: LogStore,
+    run: Run,
+    launcher: FakeLauncher,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name, number in {"pyspark": "4.3.0", "pyspark-client": "4.2.0"}.items():
+        install(tmp_path, name, number)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with pytest.raises(
+        ConfigurationError, match=r"pyspark 4\.3\.0 and pyspark-client 4\.2\.0 .*pip install pyspark==4\.2\.0"
+    ):
+        operator().execute(context())
+    assert (status(log, run).incarnation, launcher.launched) == (0, [])
 
 
 def test_a_group_gets_only_the_connections_it_uses(

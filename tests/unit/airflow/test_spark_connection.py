@@ -1,4 +1,7 @@
-"""Connections of type `spark`, and the operator's arguments, as the settings of a launch."""
+"""Connections of type `spark`, and the operator's arguments, as the settings of a launch.
+
+What they have in common with Airflow's Spark provider is in `test_spark_provider.py`.
+"""
 
 from __future__ import annotations
 
@@ -18,32 +21,8 @@ from airflow_logio.runtime.launch.spark_submit import SparkSettings
 from tests.unit.airflow.support import connection
 
 
-@pytest.mark.parametrize(
-    ("fields", "master"),
-    [
-        (connection("spark", host="local[1]"), "local[1]"),
-        ("spark://local%5B2%5D", "local[2]"),
-        (connection("spark", host="yarn"), "yarn"),
-        ("yarn://", "yarn"),
-        ("spark://head:7077", "spark://head:7077"),
-        (connection("spark", host="spark://head", port=7077), "spark://head:7077"),
-        (connection("spark", host="spark://a:7077,b:7077"), "spark://a:7077,b:7077"),
-        (connection("spark", host="k8s://https://api", port=443), "k8s://https://api:443"),
-        ("k8s://https%3A%2F%2Fapi", "k8s://https://api"),
-    ],
-)
-def test_masters(fields: str, master: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("AIRFLOW_CONN_SPARK_X", fields)
-    assert spark_target("spark_x").master == master
-
-
 def test_no_connection_is_local() -> None:
     assert spark_target(None) == SparkTarget(master="local[1]")
-
-
-def test_a_missing_connection_is_never_yarn() -> None:
-    with pytest.raises(ConfigurationError, match="airflow connections add spark_typo --conn-type spark"):
-        spark_target("spark_typo")
 
 
 @pytest.mark.parametrize(
@@ -51,8 +30,7 @@ def test_a_missing_connection_is_never_yarn() -> None:
     [
         (connection("spark"), "has no host"),
         (connection("spark", host="local", extra={"spark-binary": "/bin/sh"}), "may only name one of"),
-        (connection("spark", host="local", extra={"keytab": "abc="}), "keytab=<path"),
-        (connection("spark", host="local", extra={"spark-home": "/opt"}), "spark_binary=<path>"),
+        (connection("spark", host="local", extra={"spark-home": "/opt"}), "set SPARK_HOME for the workers"),
     ],
 )
 def test_what_a_connection_may_not_say(fields: str, message: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -73,13 +51,13 @@ def test_extras(monkeypatch: pytest.MonkeyPatch) -> None:
     settings = SparkArguments(yarn_queue="root.mine").settings(spark_target("spark_x"))
     assert (settings.master, settings.queue, settings.deploy_mode) == ("yarn", "root.mine", "client")
     assert (settings.spark_binary, settings.principal) == ("spark3-submit", "etl@R")
-    assert settings.conf == {"spark.kubernetes.namespace": "etl"}
+    assert settings.conf == {}, "a namespace is Kubernetes'"
 
 
-def test_the_forms_default_binary_means_that_of_pyspark(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_the_form_fills_in_says_nothing_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     fields = connection("spark", host="local", extra={"spark-binary": "spark-submit", "deploy-mode": "", "queue": None})
     monkeypatch.setenv("AIRFLOW_CONN_SPARK_X", fields)
-    assert SparkArguments().settings(spark_target("spark_x")) == SparkSettings(master="local", driver_memory="512m")
+    assert SparkArguments().settings(spark_target("spark_x")) == SparkSettings("local", spark_binary="spark-submit")
 
 
 def test_arguments_override_the_group() -> None:
@@ -99,7 +77,11 @@ def test_a_property_without_value_is_refused() -> None:
 
 
 def test_they_come_from_an_operators_attributes() -> None:
-    values = {name: None for name in SparkArguments.__slots__} | {"jars": "a.jar", "verbose": True}
+    values = {name: None for name in SparkArguments.__slots__} | {
+        "jars": "a.jar",
+        "verbose": True,
+        "use_krb5ccache": False,
+    }
     assert SparkArguments.of(SimpleNamespace(**values)) == SparkArguments(jars="a.jar", verbose=True)
 
 

@@ -21,9 +21,16 @@ import pytest
 from airflow_logio import DatasetWriter, FolderSource, Pipeline, TableWriter, published_files, stateless
 from airflow_logio.dataflow import SourceOperator
 from airflow_logio.dataflow.call_limits import CallLimit
-from airflow_logio.errors import ExternalUnavailable, LogInconsistent, LogUnavailable, OperatorFailed, SourceChanged
+from airflow_logio.errors import (
+    ConfigurationError,
+    ExternalUnavailable,
+    LogInconsistent,
+    LogUnavailable,
+    OperatorFailed,
+    SourceChanged,
+)
 from airflow_logio.protocol.liveness import RecoveryBudget
-from airflow_logio.runtime.datasets import dataset_jobs, spark_files
+from airflow_logio.runtime.datasets import dataset_jobs, determinism, spark_files
 from airflow_logio.runtime.driver.epoch import GroupEpoch, operators_of
 from airflow_logio.runtime.driver.epoch_settings import EpochSettings
 from airflow_logio.runtime.driver.spark_session import SparkSessions
@@ -691,3 +698,14 @@ def test_where_shuffles_are_lost_again_and_again_a_person_is_asked_after_some_at
         work.run("unlucky", "save")
     assert unlucky.calls >= 3
     assert work.published("out") == []
+
+
+def test_a_spark_that_would_ignore_what_protects_chains_is_refused(spark: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Spark takes a property that it does not know without a word. This one knows them all, but for one of ours."""
+    SparkSessions("chains", has_frames=True).get()
+    known = determinism.SHUFFLE_SAFETY
+    monkeypatch.setattr(determinism, "SHUFFLE_SAFETY", {**known, "spark.sql.shuffle.notOfThisSpark": "true"})
+    with pytest.raises(
+        ConfigurationError, match=r"^Spark 4\.\S+ does not know spark\.sql\.shuffle\.notOfThisSpark, .* 4\.2"
+    ):
+        SparkSessions("chains", has_frames=True).get()

@@ -214,9 +214,9 @@ def test_what_was_answered_is_what_was_used_and_nobody_is_asked_again_once_it_is
 class Reader:
     """Reads of one job whose Input Sets have these records on their ports."""
 
-    def __init__(self, spark: Any, epoch: EpochPayloads, url: str, **ports: pa.Table) -> None:
+    def __init__(self, spark: Any, epoch: EpochPayloads, url: str, patience: float = 5.0, **ports: pa.Table) -> None:
         self.spark, self.epoch, self.ports = spark, epoch, ports
-        self.connections = Connections("p", {"wh": url}, WriterIdentity("run", 1, 0.0), 5.0)
+        self.connections = Connections("p", {"wh": url}, WriterIdentity("run", 1, 0.0), patience)
         self.sessions = SparkSessions("reads")  # which finds the session that there is
 
     def obtained(self, **reads: Any) -> Mapping[str, frame_reads.ReadEffect]:
@@ -262,11 +262,11 @@ def test_a_table_is_read_again_as_a_whole_when_its_snapshot_is_gone(
 
     monkeypatch.setattr(frame_reads, "materialized", interrupted)
     end = ends[0]
-    whole = Reader(spark, epoch, postgres_url).rows(TableRead("wh", "shops"))
+    whole = Reader(spark, epoch, postgres_url, patience=60.0).rows(TableRead("wh", "shops"))
     assert (whole.num_rows, set(whole.column("version").to_pylist())) == (2000, {2})
     ends.append(end)
     keys = pa.table({"store": pa.array([1, 2, 3, 4000])})
-    some = Reader(spark, epoch, postgres_url, orders=keys).rows(TableRead("wh", "shops", key="store"))
+    some = Reader(spark, epoch, postgres_url, patience=60.0, orders=keys).rows(TableRead("wh", "shops", key="store"))
     assert sorted(some.to_pylist(), key=str) == [{"store": number, "version": 3} for number in (1, 2, 3)]
     assert not ends
 

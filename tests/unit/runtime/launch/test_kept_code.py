@@ -19,9 +19,11 @@ from airflow_logio.runtime.launch.bundle import PipelineRef
 from airflow_logio.runtime.launch.code_bundle import CodeBundle, collect
 from airflow_logio.runtime.launch.driver_config import DriverConfig
 from airflow_logio.runtime.launch.driver_files import FORGOTTEN_SECONDS, KEPT_INCARNATIONS
+from airflow_logio.runtime.launch.driver_log import LOG_NAME
 from airflow_logio.runtime.launch.kept_code import Loaded, code_for, load_kept, newest, take_new
 from airflow_logio.runtime.launch.launcher import LaunchContext, Launched, Launcher, LocalProcessLauncher, launch_group
 from airflow_logio.runtime.launch.leftovers import processes_under
+from airflow_logio.runtime.launch.private_files import KEYTAB_NAME
 from airflow_logio.runtime.launch.spark_submit import SparkSettings
 from airflow_logio.store.memory.store import MemoryLogStore
 from airflow_logio.store.records import Claim, GroupRef, Run
@@ -193,15 +195,21 @@ def test_code_that_is_taken_while_a_group_is_launched_is_what_the_driver_gets(
 
 
 def test_launches_remove_what_drivers_have_left(stall: Stall, tmp_path: Path) -> None:
-    """Of earlier incarnations each time; of runs that are forgotten with the first driver of a group."""
+    """Of earlier incarnations each time; of runs that are forgotten with the first driver of a group.
+
+    A keytab is there for the driver that has it, and for its user, only.
+    """
     run, work, submit = stall.started("first"), tmp_path / "work", tmp_path / "spark-submit"
-    submit.write_text("#!/bin/sh\n")
+    submit.write_text(f"#!/bin/sh\necho $*\nstat -c %a {KEYTAB_NAME}\n")
     submit.chmod(0o755)
     forgotten, before = work / ("f" * 32), time.time() - 2 * FORGOTTEN_SECONDS
     (forgotten / "g" / "1").mkdir(parents=True)
     for folder in (forgotten / "g" / "1", forgotten / "g", forgotten):
         os.utime(folder, (before, before))
-    url, settings = f"sqlite:///{tmp_path}/log.db", SparkSettings(spark_binary=str(submit))
+    url, settings = (
+        f"sqlite:///{tmp_path}/log.db",
+        SparkSettings(spark_binary=str(submit), principal="etl@R", keytab_content=b"the keys"),
+    )
     launcher = LocalProcessLauncher(work)
     context = LaunchContext(stall.store, url, run, stall.current()[0], stall.ref, {}, launcher, settings)
     incarnations = range(1, KEPT_INCARNATIONS + 3)
@@ -210,6 +218,9 @@ def test_launches_remove_what_drivers_have_left(stall: Stall, tmp_path: Path) ->
         assert not forgotten.exists()
         folder = work / run.uid / "g" / str(number)
         eventually(lambda folder=folder: not processes_under(folder), what="the driver has ended")  # type: ignore[misc]
+        assert [file.parent for file in work.rglob(KEYTAB_NAME)] == [folder]
+        said = (folder / LOG_NAME).read_text()
+        assert f"--keytab {folder}/{KEYTAB_NAME} --principal etl@R" in said and said.endswith("\n600\n")
         assert stall.store.declare_dead(GroupRef(claim.run_id, "g", number), "it has ended")
     launching._reap()
     left = sorted(int(folder.name) for folder in (work / run.uid / "g").iterdir())

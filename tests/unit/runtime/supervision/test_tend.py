@@ -19,7 +19,8 @@ from airflow_logio.protocol import effects as fx
 from airflow_logio.protocol.liveness import Lease, LeaseObserver, RecoveryBudget
 from airflow_logio.protocol.states import GroupState
 from airflow_logio.runtime.launch import leftovers, processes
-from airflow_logio.runtime.launch.launcher import CONFIG_NAME, LaunchContext, launch_group
+from airflow_logio.runtime.launch.launcher import LaunchContext, launch_group
+from airflow_logio.runtime.launch.private_files import CONFIG_NAME
 from airflow_logio.runtime.launch.processes import APPLICATION
 from airflow_logio.runtime.supervision.end_drivers import DriverEnder
 from airflow_logio.runtime.supervision.group_watch import GroupWatcher, Observation

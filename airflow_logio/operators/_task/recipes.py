@@ -1,0 +1,29 @@
+"""What a group is launched with: by its own task, and from the log by every task that recovers it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from airflow_logio import _compat
+from airflow_logio.operators._task import openlineage_properties as openlineage
+from airflow_logio.runtime.launch.spark_arguments import SparkArguments
+from airflow_logio.store.records import LaunchRecipe
+
+
+def recipe_of(
+    task: Any, context: Mapping[str, Any], *, parent_job_info: bool | None, transport_info: bool | None
+) -> LaunchRecipe:
+    """From the attributes of an operator, after templating. What only this task knows (its folder, its place in the lineage,
+    the principal of this deployment) is in it. Raises `ConfigurationError`."""
+    given = SparkArguments.of(task).placed(Path.cwd())
+    if given.use_krb5ccache:
+        given = replace(given, principal=_compat.kerberos_principal(given.principal))
+    conf = given.conf or {}
+    if openlineage.is_wanted(parent_job_info, "spark_inject_parent_job_info"):
+        conf = openlineage.with_parent(conf, context)
+    if openlineage.is_wanted(transport_info, "spark_inject_transport_info"):
+        conf = openlineage.with_transport(conf, context)
+    return LaunchRecipe(task.conn_id, task.connections, replace(given, conf=conf).given())

@@ -1,0 +1,25 @@
+"""Files with secrets in a driver's folder: readable by their owner only, and there for as long as they are needed."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+CONFIG_NAME = "driver.json"
+"""The configuration of a driver, which removes it in its first second."""
+KEYTAB_NAME = "driver.keytab"
+"""The keytab of a connection: Spark logs in with it again and again, for as long as the driver lives."""
+
+
+def create(path: Path, content: bytes) -> None:
+    """Create a file of mode 0600; it must not exist."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(content)
+
+
+def discard_under(folder: Path) -> None:
+    """Remove those of drivers below `folder` that have ended, or never read their configuration."""
+    for name in (CONFIG_NAME, KEYTAB_NAME):
+        for stale in folder.rglob(name):
+            stale.unlink(missing_ok=True)
