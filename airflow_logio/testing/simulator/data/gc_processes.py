@@ -12,8 +12,8 @@ from airflow_logio.runtime.supervision import tidying
 from airflow_logio.runtime.supervision.staging_left import drop_left
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records import Run
+from airflow_logio.testing.simulator.data.simulated_staging import SimulatedStaging, StagingClient
 from airflow_logio.testing.simulator.data.simulated_storage import AskedStorage, SimulatedPayloads
-from airflow_logio.testing.simulator.data.staged_writes import SimulatedStaging, StagingClient
 from airflow_logio.testing.simulator.data.staging_database import StagingDatabase
 from airflow_logio.testing.simulator.questions import Asked, Paused, Questions
 

@@ -41,7 +41,7 @@ class StagingTable:
     rows: list[tuple[int, str, Record]] = field(default_factory=list)
 
 
-class _Session:
+class _OneStep:
     """Holds a lock for one step."""
 
     def is_open(self) -> bool:
@@ -66,7 +66,7 @@ class StagingDatabase(ExternalSystem):
 
     def under_lock(self, key: WriterKey, waited: int, change: Callable[[MarkerRow], T]) -> tuple[T] | None:
         """One transaction that holds the lock of a marker; None if another one has it, and this one has to wait."""
-        session, resource = _Session(), ("marker", THIS_RUN.run_uid, *key)
+        session, resource = _OneStep(), ("marker", THIS_RUN.run_uid, *key)
         if not self.locks.take(resource, session):
             if waited > PATIENCE:
                 self.locks.end_others(resource, session)

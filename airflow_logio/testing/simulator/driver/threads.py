@@ -22,7 +22,8 @@ from airflow_logio.runtime.datasets.spark_effects import stored_events
 from airflow_logio.testing.simulator.codec import Codec
 from airflow_logio.testing.simulator.data.published import PublishedFolder
 from airflow_logio.testing.simulator.data.simulated_jobs import Steps, finished
-from airflow_logio.testing.simulator.data.staged_writes import SimulatedTables, StagedWrites, Staging, staging_of
+from airflow_logio.testing.simulator.data.simulated_staging import SimulatedTables
+from airflow_logio.testing.simulator.data.staged_writes import StagedWrites, Staging, staging_of
 from airflow_logio.testing.simulator.data.staging_database import StagingDatabase
 from airflow_logio.testing.simulator.driver.evaluating import Evaluating
 from airflow_logio.testing.simulator.external_systems import THIS_RUN, ExternalSystem, Guarantee

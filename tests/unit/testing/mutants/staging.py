@@ -10,8 +10,8 @@ import pytest
 
 from airflow_logio.runtime.systems.staging_tables import StagingTables
 from airflow_logio.testing.simulator import write_attempts
-from airflow_logio.testing.simulator.data import gc_processes, staged_writes
-from airflow_logio.testing.simulator.data.staged_writes import Move, SimulatedStaging
+from airflow_logio.testing.simulator.data import gc_processes, simulated_staging
+from airflow_logio.testing.simulator.data.simulated_staging import MoveAttempt, SimulatedStaging
 from airflow_logio.testing.simulator.data.staging_database import StagingDatabase
 from airflow_logio.testing.simulator.write_attempts import WritePhase
 from tests.unit.testing.mutants.registry import mutant
@@ -23,7 +23,7 @@ LEFT = "no_staging_table_is_left"
 @mutant("effects", RIGHT)
 def move_without_a_count(patch: pytest.MonkeyPatch) -> None:
     """The move does not compare what is staged with the manifest: after a crash of the server it moves nothing."""
-    patch.setattr(staged_writes, "check_counts", lambda *_: None)
+    patch.setattr(simulated_staging, "check_counts", lambda *_: None)
 
 
 @mutant("effects", RIGHT)
@@ -39,7 +39,7 @@ def move_of_what_was_staged_before(patch: pytest.MonkeyPatch) -> None:
         return found
 
     patch.setattr(StagingDatabase, "named", every_attempt)
-    patch.setattr(staged_writes, "check_counts", lambda *_: None)
+    patch.setattr(simulated_staging, "check_counts", lambda *_: None)
 
 
 @mutant("effects", LEFT)
@@ -79,9 +79,9 @@ def nobody_drops_what_was_staged(patch: pytest.MonkeyPatch) -> None:
 @mutant("effects", RIGHT)
 def move_in_a_transaction_of_its_own(patch: pytest.MonkeyPatch) -> None:
     """The rows are moved, and committed, before the marker is: who dies in between moves them again."""
-    commit, moved = Move._commit, WeakKeyDictionary[Move, bool]()
+    commit, moved = MoveAttempt._commit, WeakKeyDictionary[MoveAttempt, bool]()
 
-    def rows_first(self: Move) -> bool:
+    def rows_first(self: MoveAttempt) -> bool:
         if not moved.get(self) and any(held.staged for held in self._stored.values()):
             moved[self] = True
             self._system.applied.setdefault(self.key, []).extend(self._inserted())
@@ -89,12 +89,12 @@ def move_in_a_transaction_of_its_own(patch: pytest.MonkeyPatch) -> None:
         patch_inserted(self)
         return commit(self)
 
-    def patch_inserted(self: Move) -> None:
+    def patch_inserted(self: MoveAttempt) -> None:
         if moved.get(self):
             self._inserted = list  # type: ignore[method-assign]
 
     patch.setitem(
         write_attempts._STEPS,
         WritePhase.COMMIT,
-        lambda self: rows_first(self) if isinstance(self, Move) else commit(self),
+        lambda self: rows_first(self) if isinstance(self, MoveAttempt) else commit(self),
     )
