@@ -49,7 +49,7 @@ def spark_target(conn_id: str | None) -> SparkTarget:
         deploy_mode=extra.get("deploy-mode"),
         yarn_queue=extra.get("queue"),
         namespace=extra.get("namespace"),
-        spark_binary=_binary(conn_id, extra.get("spark-binary", SPARK_SUBMIT)),
+        spark_binary=_binary(conn_id, extra.get("spark-binary")),
         principal=extra.get("principal"),
         keytab_content=_keytab(conn_id, extra.get("keytab")),
     )
@@ -70,8 +70,9 @@ def _master(connection: Any) -> str:
     return f"{master}:{connection.port}" if connection.port else master
 
 
-def _binary(conn_id: str, name: str) -> str:
-    if name not in SPARK_BINARIES:
+def _binary(conn_id: str, name: str | None) -> str | None:
+    """None if the connection names none: then it is the one of ``SPARK_HOME``, or of the worker's own pyspark."""
+    if name is not None and name not in SPARK_BINARIES:
         raise ConfigurationError(
             f"connection {conn_id!r}: spark-binary is {name!r}; a connection may only name one of "
             f"{', '.join(SPARK_BINARIES)}"

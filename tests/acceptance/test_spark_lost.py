@@ -44,7 +44,7 @@ class Unlucky:
         raise AssertionError("the job must not end")
 
 done, failed = [], []
-sessions = spark_session.SparkSessions("test")
+sessions = spark_session.SparkSessions()
 connections = Connections("p", {}, WriterIdentity("run", 1, 0.0), 1.0)
 stopping = threading.Event()
 runner = TableJobs("p", "op", Unlucky(), sessions, connections, str, done.append, failed.append, "jobs", stopping)

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from airflow_logio import _compat
+from airflow_logio.errors import ConfigurationError
 from airflow_logio.operators._task import openlineage_properties as openlineage
 from airflow_logio.runtime.launch.spark_arguments import SparkArguments
 from airflow_logio.store.records import LaunchRecipe
+
+log = logging.getLogger(__name__)
 
 
 def recipe_of(
@@ -25,5 +29,10 @@ def recipe_of(
     if openlineage.is_wanted(parent_job_info, "spark_inject_parent_job_info"):
         conf = openlineage.with_parent(conf, context)
     if openlineage.is_wanted(transport_info, "spark_inject_transport_info"):
-        conf = openlineage.with_transport(conf, context)
+        try:
+            conf = openlineage.with_transport(conf, context)
+        except ConfigurationError as error:
+            if transport_info:
+                raise
+            log.warning("The deployment's transport of OpenLineage is not given to drivers: %s", error)
     return LaunchRecipe(task.conn_id, task.connections, replace(given, conf=conf).given())

@@ -13,9 +13,9 @@ from contextlib import contextmanager
 from airflow_logio.errors import OperatorFailed
 from airflow_logio.runtime.driver.spark_session import SparkSessions
 
-_OF_SCHEMAS = frozenset({"parquet", "orc", "json", "csv", "xml", "load", "table", "sql"})
-"""Calls that run a job to find out which columns a file has, as the names of their stages begin. Writers of the same names
-are not told from them."""
+_OF_SCHEMAS = frozenset({"parquet", "orc", "json", "csv", "text", "xml", "load", "table", "sql"})
+"""Calls that run a job to find out which columns a file has, or to list many files, as the names of their stages begin.
+Writers of the same names are not told from them."""
 _NAMED = re.compile(r"[A-Za-z]\w* at ")
 """A stage that Spark starts in a thread of its own, as behind a shuffle, has the name of something within Spark."""
 
@@ -58,7 +58,7 @@ def _refusal(actions: Sequence[str]) -> str:
         else "an action whose name Spark does not tell (such as count(), or pivot() without values)"
     )
     return (
-        f"its function has run a job of Spark, {what}. What it was given is computed again for the result, and may have "
-        "other records then. Leave the action out, or declare @stateless(mode='dataframe', materialize_input=True): then the "
-        "function gets files, and may run jobs on them"
+        f"its function has run a job of Spark, {what}. If it was on what the function was given, that is computed again for "
+        "the result, and may have other records then. Leave the action out, or declare "
+        "@stateless(mode='dataframe', materialize_input=True): then the function gets files, and may run jobs on them"
     )

@@ -11,6 +11,7 @@ from contextlib import closing
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import NoReturn
 
 from airflow_logio.crash import CrashPoint, crash_here
 from airflow_logio.dataflow.pipeline import Pipeline
@@ -47,6 +48,7 @@ from airflow_logio.runtime.launch.driver_config import DriverConfig
 from airflow_logio.runtime.launch.driver_log import LOG_NAME
 from airflow_logio.runtime.launch.exit_codes import FAILED, FINISHED, PARKED, REPLACED
 from airflow_logio.runtime.launch.output_parts import OutputParts
+from airflow_logio.runtime.launch.private_files import KEYTAB_NAME
 from airflow_logio.runtime.launch.processes import own_identity, this_host
 from airflow_logio.runtime.launch.redaction import Redaction
 from airflow_logio.runtime.payloads import Payloads, sweep_group
@@ -327,13 +329,18 @@ class Driver:
                 crash_here(CrashPoint.AFTER_REPORT)
         except LogioError as error:  # whatever the log says or does not say: this driver is of no use any more
             log.error("%s: %s", type(error).__name__, error)
-        sys.stderr.flush()
-        os._exit(code)
+        _exit(code)
 
     def _exit_replaced(self, why: str) -> None:
         log.warning("group %s, incarnation %d exits: %s", self._config.claim.group, self._config.claim.incarnation, why)
-        sys.stderr.flush()
-        os._exit(REPLACED)
+        _exit(REPLACED)
+
+
+def _exit(code: int) -> NoReturn:
+    """End the process at once: some of its threads can no longer be reached."""
+    Path(KEYTAB_NAME).unlink(missing_ok=True)  # a driver works in its own folder
+    sys.stderr.flush()
+    os._exit(code)
 
 
 def _lost_commits(ref: GroupRef, error: Fenced) -> LogInconsistent:

@@ -47,9 +47,8 @@ def main() -> NoReturn:
 
 
 def _drive(config: DriverConfig) -> int:
-    claim = config.claim
     os.environ.update(config.environment)  # before the author's module is imported, which may read them
-    sessions = SparkSessions(f"{claim.group} ({claim.run_uid[:8]}/{claim.incarnation})", has_frames=config.has_frames)
+    sessions = SparkSessions(has_frames=config.has_frames)
     if config.needs_spark:
         sessions.begin()
     from airflow_logio.runtime.driver.incarnation import Driver  # not before the session is on its way

@@ -28,8 +28,7 @@ class SparkSessions:
     `has_frames`: it is for operators of mode ``dataframe``, whose tasks run Python.
     """
 
-    def __init__(self, application: str, *, has_frames: bool = False) -> None:
-        self._application = application
+    def __init__(self, *, has_frames: bool = False) -> None:
         self._has_frames = has_frames
         self._session: Any = None
         self._error: BaseException | None = None
@@ -112,7 +111,7 @@ class SparkSessions:
         try:
             from pyspark.sql import SparkSession
 
-            session = SparkSession.builder.appName(self._application).getOrCreate()
+            session = SparkSession.builder.getOrCreate()  # spark-submit was told the name
             if self._has_frames:
                 _check_frames(session)
             made = time.monotonic()

@@ -85,12 +85,12 @@ class LocalProcessLauncher(Launcher):
             config = replace(config, bundle_root=str(folder / "code"))
         config_path = folder / CONFIG_NAME
         config.write(config_path)
-        settings = _with_keytab(settings, folder / KEYTAB_NAME)
-        name = f"logio {claim.group} {claim.run_uid[:8]}/{claim.incarnation}"
-        command = spark_submit.command(settings, conf, name, bundle, APPLICATION, config_path)
         log_path = folder / LOG_NAME
         log.info("group %s, incarnation %d: spark-submit, output in %s", claim.group, claim.incarnation, log_path)
+        name = f"logio {claim.group} {claim.run_uid[:8]}/{claim.incarnation}"
         try:
+            settings = _with_keytab(settings, folder / KEYTAB_NAME)
+            command = spark_submit.command(settings, conf, name, bundle, APPLICATION, config_path)
             with log_path.open("ab") as output:  # at its end, wherever that is after a rotation
                 process = subprocess.Popen(
                     command,
@@ -101,9 +101,11 @@ class LocalProcessLauncher(Launcher):
                     cwd=folder,
                     start_new_session=True,
                 )
-        except OSError as error:
+        except BaseException as error:
             private_files.discard_under(folder)
-            raise ConfigurationError(f"spark-submit could not be started: {error}") from error
+            if isinstance(error, OSError):
+                raise ConfigurationError(f"spark-submit could not be started: {error}") from error
+            raise
         _children.append(process)
         return Launched(processes.identity_of(process.pid), str(log_path))
 

@@ -17,6 +17,7 @@ from airflow_logio.runtime.launch import spark_binary
 from airflow_logio.runtime.launch.spark_versions import check_versions
 
 DRIVER_MEMORY = "spark.driver.memory"
+APPLICATION_NAME = "spark.app.name"
 KERBEROS_CREDENTIALS = "spark.kerberos.renewal.credentials"
 TICKET_CACHE = "KRB5CCNAME"
 
@@ -164,7 +165,9 @@ def command(
     """
     binary = spark_binary.find_spark_submit(settings.spark_binary, environment(settings))
     arguments = [binary, "--master", settings.master]
-    arguments += ["--deploy-mode", settings.deploy_mode, "--name", settings.name or name]
+    arguments += ["--deploy-mode", settings.deploy_mode]
+    if settings.name or APPLICATION_NAME not in conf:
+        arguments += ["--name", settings.name or name]
     # Only where it was said: an option would decide against the properties file.
     if memory := conf.get(DRIVER_MEMORY):
         arguments += ["--driver-memory", memory]

@@ -89,7 +89,8 @@ def of_ours() -> dict[str, str]:
         "master": target.master,
         "queue": target.yarn_queue,
         "deploy_mode": target.deploy_mode,
-        "spark_binary": target.spark_binary,
+        # Where a connection names none, ours is that of SPARK_HOME or of the worker's own pyspark, and not the first on PATH.
+        "spark_binary": target.spark_binary or "spark-submit",
         "namespace": target.namespace,
         "principal": target.principal,
     }
@@ -360,3 +361,12 @@ def test_a_key_of_the_transport_is_never_a_property(
     with pytest.raises(ConfigurationError, match=r"spark\.openlineage\.transport.*properties_file") as refused:
         injected({"openlineage_inject_transport_info": True})
     assert "hush" not in str(refused.value)
+
+
+def test_a_deployments_transport_with_a_key_is_left_out(
+    transport: Callable[[dict[str, Any]], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody has asked for it in this DAG, and the task may only have a group to watch."""
+    transport({"type": "http", "url": "https://lineage", "auth": {"type": "api_key", "apiKey": "hush"}})
+    monkeypatch.setenv("AIRFLOW__OPENLINEAGE__SPARK_INJECT_TRANSPORT_INFO", "True")
+    assert injected({}) == {"spark.a": "1"}

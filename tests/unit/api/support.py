@@ -108,7 +108,7 @@ class Bench:
             self.run,
             operator,
             Connections(self.pipeline.name, self.urls, identity, 900.0),
-            SparkSessions("no Spark"),
+            SparkSessions(),
             lambda _: None,
             stop,
         )

@@ -37,7 +37,7 @@ def sessions(event_log: Path) -> Iterator[SparkSessions]:
     for name, value in SparkSettings().effective_conf(settings, frames=True).items():
         builder = builder.config(name, value)
     session = builder.getOrCreate()
-    made = SparkSessions("chains")
+    made = SparkSessions()
     made.get()
     yield made
     session.stop()

@@ -217,7 +217,7 @@ class Reader:
     def __init__(self, spark: Any, epoch: EpochPayloads, url: str, patience: float = 5.0, **ports: pa.Table) -> None:
         self.spark, self.epoch, self.ports = spark, epoch, ports
         self.connections = Connections("p", {"wh": url}, WriterIdentity("run", 1, 0.0), patience)
-        self.sessions = SparkSessions("reads")  # which finds the session that there is
+        self.sessions = SparkSessions()  # which finds the session that there is
 
     def obtained(self, **reads: Any) -> Mapping[str, frame_reads.ReadEffect]:
         frames = {port: frame_of_table(self.spark, table) for port, table in self.ports.items()}

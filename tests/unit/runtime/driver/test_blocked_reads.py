@@ -82,9 +82,7 @@ def epoch_of(source: Blocked, sink: Operator | None = None) -> tuple[Driver, Gro
     connections = Connections(
         "p", {"crm": "crm:"}, WriterIdentity(run.uid, driver.ref.incarnation, run.created_at), 1.0
     )
-    settings = EpochSettings(
-        pipeline, run, "all", connections, SparkSessions("none"), lambda _: None, threading.Event()
-    )
+    settings = EpochSettings(pipeline, run, "all", connections, SparkSessions(), lambda _: None, threading.Event())
     number = driver.session.open().epoch
     recovered = driver.session.recover(operators_of(settings, None))
     return driver, GroupEpoch(settings, driver.session, number, recovered)

@@ -115,7 +115,7 @@ class Group:
             run,
             "mine",
             Connections("mine", {"crm": "memory://"}, WriterIdentity(run.uid, 1, run.created_at), 1.0),
-            SparkSessions("none"),
+            SparkSessions(),
             lambda _: None,
             self.stop,
             drain_requested=self.drain,

@@ -92,7 +92,7 @@ def warmed(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
 
 def test_a_session_that_nobody_waits_for_is_warmed(warmed: list[Any]) -> None:
-    sessions = SparkSessions("test")
+    sessions = SparkSessions()
     sessions.begin()
     assert sessions._thread is not None
     sessions._thread.join()
@@ -100,7 +100,7 @@ def test_a_session_that_nobody_waits_for_is_warmed(warmed: list[Any]) -> None:
 
 
 def test_a_session_that_is_waited_for_is_handed_over_at_once(warmed: list[Any]) -> None:
-    sessions = SparkSessions("test")
+    sessions = SparkSessions()
     assert sessions.get() == "session"
     assert warmed == [] and sessions.is_ready()
 
@@ -112,7 +112,7 @@ def test_a_session_that_cannot_be_made_is_an_error_for_everybody(
         raise RuntimeError("no Java gateway")
 
     monkeypatch.setitem(sys.modules, "pyspark", SimpleNamespace(SparkConf=refuse))
-    sessions = SparkSessions("test")
+    sessions = SparkSessions()
     sessions.begin()
     for ask in (sessions.get, sessions.raise_if_failed):
         with pytest.raises(RuntimeError, match="no Java gateway"):

@@ -34,7 +34,7 @@ class Idle:
             self.run,
             C,
             Connections(C, {}, WriterIdentity(self.run.uid, 1, self.run.created_at), 1.0),
-            SparkSessions("none"),
+            SparkSessions(),
             lambda _: None,
             self.stop,
             slots_of=lambda group: self.store.slots(self.run.run_id, group),

@@ -87,7 +87,7 @@ def epoch_of(driver: Driver, stop_requested: threading.Event | None = None) -> G
         run,
         driver.ref.group,
         connections,
-        SparkSessions("none"),
+        SparkSessions(),
         lambda _: None,
         stop_requested or threading.Event(),
     )
