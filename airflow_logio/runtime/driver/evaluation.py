@@ -334,7 +334,7 @@ class Evaluation:
         except Closed:  # while it waited for its turn: nobody's failure
             raise
         except Exception as error:
-            self._check_wanted()  # a job that was cancelled is nobody's failure
+            self._check_wanted()  # a job that was cancelled is no failure of the operator
             if (isinstance(error, LogioError) and not isinstance(error, OperatorFailed)) or self._is_of_jobs(error):
                 raise
             self._fail(error, f"operator {receiver.operator!r}", at)

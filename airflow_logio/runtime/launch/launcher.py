@@ -283,7 +283,7 @@ def _keep_last_output(context: LaunchContext, status: GroupStatus) -> None:
             redaction = Redaction((context.log_url, *context.connections.values()), context.payloads, environment)
             add_rest(context.store.output, ref, path, processes.this_host(), redaction)
     except Exception as error:
-        log.debug("the last lines of group %s, incarnation %d, are not kept: %s", ref.group, ref.incarnation, error)
+        log.warning("the last lines of group %s, incarnation %d, are not kept: %s", ref.group, ref.incarnation, error)
 
 
 def _ref(claim: Claim) -> GroupRef:

@@ -1,5 +1,5 @@
-"""A table for what drivers print. It stands beside the heartbeats, whose tables have no revision of their own: whoever brings
-the log to this one makes it (`migrate.upgrade`)."""
+"""A table for what drivers print. It stands beside the heartbeats, whose tables have no revision of their own: `migrate.upgrade`
+makes it."""
 
 from __future__ import annotations
 
