@@ -1,5 +1,7 @@
-"""A table for what drivers print. It stands beside the heartbeats, whose tables have no revision of their own: `migrate.upgrade`
-makes it."""
+"""A table for what drivers print. It stands beside the heartbeats, whose tables have no revision of their own.
+
+`migrate.upgrade` makes it.
+"""
 
 from __future__ import annotations
 
