@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import os
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import psutil
-from airflow.providers.common.compat.sdk import conf
+from airflow.providers.common.compat.sdk import BaseOperatorLink, XCom, conf
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
 from airflow_logio.store.records import KilledTask
 
 __all__ = [
+    "BaseOperatorLink",
     "BaseTrigger",
     "TriggerEvent",
     "aget_task_state",
@@ -24,6 +25,9 @@ __all__ = [
     "kerberos_principal",
     "pods_end_with_their_task",
     "poll_interval",
+    "spark_history_url",
+    "store_link",
+    "stored_link",
     "work_dir",
 ]
 
@@ -41,6 +45,11 @@ def work_dir() -> Path:
     if configured:
         return Path(configured).expanduser()
     return Path(os.environ.get("AIRFLOW_HOME", "~/airflow")).expanduser() / "logio"
+
+
+def spark_history_url() -> str:
+    """Option ``[logio] spark_history_url``; empty if there is no history server."""
+    return str(conf.get("logio", "spark_history_url", fallback="") or "")
 
 
 def default_deferrable() -> bool:
@@ -120,6 +129,24 @@ async def aget_task_state(task_instance: Any) -> str | None:
 def get_task_state(task: KilledTask) -> str | None:
     """As `aget_task_state`, for code in a task. Raises whatever Airflow raises."""
     return _ask_for_state(task.dag_id, task.dag_run_id, task.task_id, task.map_index)
+
+
+def store_link(task_instance: Any, key: str, link: str) -> Future[None]:
+    """Store what an operator's link leads to, from the triggerer: the task is deferred, and nobody else would."""
+    return _asking.submit(
+        XCom.set,
+        key=key,
+        value=link,
+        dag_id=task_instance.dag_id,
+        task_id=task_instance.task_id,
+        run_id=task_instance.run_id,
+        map_index=task_instance.map_index,
+    )
+
+
+def stored_link(task_instance: Any, key: str) -> str:
+    """What was stored for an operator's link, for code in the task; empty if nothing was."""
+    return str(XCom.get_value(ti_key=task_instance, key=key) or "")
 
 
 def _ask_for_state(dag_id: str, run_id: str, task_id: str, map_index: int) -> str | None:

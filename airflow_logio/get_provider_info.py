@@ -56,6 +56,7 @@ def get_provider_info() -> dict[str, Any]:
                 ],
             }
         ],
+        "extra-links": ["airflow_logio.operators.links.DriverLogLink", "airflow_logio.operators.links.SparkUiLink"],
         "asset-uris": [{"schemes": ["logio"], "handler": None}],
         "config": {"logio": {"description": "Options of the LOG.io provider.", "options": _options()}},
     }
@@ -119,6 +120,14 @@ def _options() -> dict[str, Any]:
             "version_added": "0.1.0",
             "type": "string",
             "example": "/var/lib/airflow/logio",
+            "default": "",
+        },
+        "spark_history_url": {
+            "description": "Address of the Spark history server that shows ended drivers. Empty: none, and the link to the "
+            "Spark UI is there only while a driver lives.",
+            "version_added": "0.1.0",
+            "type": "string",
+            "example": "https://spark-history.example.com",
             "default": "",
         },
     }

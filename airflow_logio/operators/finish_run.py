@@ -11,7 +11,8 @@ from airflow_logio.commands import with_log
 from airflow_logio.dataflow.pipeline import Pipeline
 from airflow_logio.hooks.logio import LogioHook
 from airflow_logio.operators._task.pipeline_reference import reference, resolve
-from airflow_logio.operators._task.run_lookup import check_current, opened_log, progress_table, run_of
+from airflow_logio.operators._task.run_lookup import check_current, opened_log, run_of
+from airflow_logio.operators._task.status_page import say_status
 from airflow_logio.protocol.replicas import base_operator
 from airflow_logio.protocol.states import CONCLUDED
 from airflow_logio.runtime.supervision.tidying import clear_up
@@ -56,11 +57,10 @@ class LogioFinishRunOperator(BaseOperator):
             check_current(run)
             finished = call("finishing the run", lambda: store.finish_run(run.run_id))
             groups = call("reading the groups", lambda: store.groups(run.run_id))
-            progress = call("reading the counters", lambda: store.progress(run.run_id))
             if finished:
                 clear_up(LogioHook(self.logio_conn_id).get_payloads(), store, run)
             aside = call("looking for quarantine", lambda: store.quarantined(run.run_id))
-        self.log.info("Run %s:\n%s", run.spec.key, progress_table(progress))
+            say_status(self.log, store, run.uid, self.logio_conn_id)
         if not finished:
             open_groups = [f"{g.group} ({g.state.value})" for g in groups if g.state not in CONCLUDED]
             raise AirflowFailException(

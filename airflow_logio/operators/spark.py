@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
+from functools import partial
 from typing import Any, ClassVar, NoReturn
 
 from airflow.providers.common.compat.sdk import AirflowException, AirflowFailException, BaseOperator
@@ -20,7 +21,10 @@ from airflow_logio.operators._task.recipes import recipe_of
 from airflow_logio.operators._task.refused_arguments import refuse
 from airflow_logio.operators._task.relay import TaskRelay
 from airflow_logio.operators._task.run_lookup import check_current, identity, opened_log, run_of
+from airflow_logio.operators._task.status_page import say_status
+from airflow_logio.operators.links import DriverLogLink, SparkUiLink
 from airflow_logio.protocol.states import CONCLUDED, WAITING, GroupState
+from airflow_logio.runtime.figures.spark_ui import SparkUi
 from airflow_logio.runtime.launch.bundle import PipelineRef
 from airflow_logio.runtime.launch.kept_code import take_new
 from airflow_logio.runtime.launch.launcher import Launcher, LocalProcessLauncher
@@ -28,6 +32,7 @@ from airflow_logio.runtime.supervision.whole_watch import Sighting, WholeWatcher
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records import LaunchRecipe, Run
 from airflow_logio.triggers.group import LogioGroupTrigger
+from airflow_logio.triggers.stored_link import SPARK_UI_KEY
 
 
 class LogioSparkOperator(BaseOperator):
@@ -76,6 +81,7 @@ class LogioSparkOperator(BaseOperator):
         "properties_file",
     )
     ui_color = "#f7e3d0"
+    operator_extra_links = (SparkUiLink(), DriverLogLink())
 
     def __init__(
         self,
@@ -164,6 +170,8 @@ class LogioSparkOperator(BaseOperator):
         self.openlineage_inject_parent_job_info = openlineage_inject_parent_job_info
         self.openlineage_inject_transport_info = openlineage_inject_transport_info
         self._guard: KillGuard | None = None
+        self.spark_ui: str | None = None
+        """Address of the Spark UI as this segment of the task has seen it last; None before the first look."""
 
     def execute(self, context: Mapping[str, Any]) -> dict[str, Any]:
         """A first attempt, a retry, or the first attempt after a clear."""
@@ -204,20 +212,26 @@ class LogioSparkOperator(BaseOperator):
         with opened_log(self.logio_conn_id) as store:
             task = self._group_task(context, store, recipe, asked)
             relay = TaskRelay(store, task.context.run, task.watcher.members, relayed, self.log.info)
-            sighting = self._until_settled(task, relay, interval, recovers=recovers)
+            sighting = self._until_settled(task, relay, interval, recovers=recovers, link=partial(self._link, context))
             if sighting.state is GroupState.FINISHED:
                 return task.summary(sighting)
             if sighting.state in WAITING:
+                say_status(self.log, store, task.context.run.uid, self.logio_conn_id)
                 raise AirflowFailException(task.failure(sighting))
             run_uid = task.context.run.uid
             self._hand_over(store)
         self._watch(run_uid, sighting.incarnations, relay.relayed, interval)
 
-    def _until_settled(self, task: GroupTask, relay: TaskRelay, interval: float, *, recovers: bool) -> Sighting:
+    def _until_settled(
+        self, task: GroupTask, relay: TaskRelay, interval: float, *, recovers: bool, link: Callable[[str], None]
+    ) -> Sighting:
         """Look and launch until the group has ended, or the trigger can watch it."""
+        spark_ui = SparkUi(_compat.spark_history_url())
         while True:
             sighting, launched = task.advance(recovers=recovers or task.is_left())
             relay.look(sighting)
+            if sighting.statuses:
+                link(spark_ui.address(sighting.statuses))
             if launched or (recovers and sighting.is_dead):
                 recovers = False  # what dies from now on has a supervisor
                 continue
@@ -226,6 +240,12 @@ class LogioSparkOperator(BaseOperator):
             if self.deferrable and sighting.state is not GroupState.NEW and not task.must_stay(sighting):
                 return sighting
             time.sleep(interval)
+
+    def _link(self, context: Mapping[str, Any], address: str) -> None:
+        """Airflow stores links when this segment ends; a task that stays on its worker stores a new address itself."""
+        if address and address != self.spark_ui and not self.deferrable:
+            context["ti"].xcom_push(SPARK_UI_KEY, address)
+        self.spark_ui = address
 
     def _group_task(self, context: Mapping[str, Any], store: LogStore, recipe: LaunchRecipe, asked: bool) -> GroupTask:
         pipeline, ref = resolve(self.pipeline)

@@ -20,6 +20,7 @@ from airflow_logio.operators._task.pipeline_reference import reference, resolve
 from airflow_logio.operators._task.recovery_round import Callback, GroupRecovery, as_callbacks, explain_kill, notify
 from airflow_logio.operators._task.run_lookup import identity, opened_log, run_of
 from airflow_logio.operators._task.scaling_round import GroupScaling
+from airflow_logio.operators._task.status_page import say_status
 from airflow_logio.runtime.launch.launcher import Launcher, LocalProcessLauncher
 from airflow_logio.runtime.supervision.findings import (
     DueScaling,
@@ -160,6 +161,7 @@ class LogioSuperviseOperator(BaseOperator):
             self.log.error("%s is parked: %s", failed, recovery["why"])
         else:
             self.log.warning("%s is launched as incarnation %s", failed, recovery["launched_incarnation"])
+        say_status(self.log, launching.store, failed.run_uid, self.logio_conn_id)
         notify(self.on_recovery_callback, context, recovery)
 
     def _summary(self, store: LogStore, run: Run) -> dict[str, Any]:
@@ -167,6 +169,7 @@ class LogioSuperviseOperator(BaseOperator):
         states = {group.group: group.state.value for group in groups}
         recoveries = {group.group: group.recoveries for group in groups if group.recoveries}
         self.log.info("All groups have ended: %s; recoveries: %s", states, recoveries or "none")
+        say_status(self.log, store, run.uid, self.logio_conn_id)
         return {"run": run.uid, "states": states, "recoveries": recoveries}
 
     def _wait(self, context: Mapping[str, Any], run: Run) -> NoReturn:

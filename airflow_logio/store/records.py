@@ -272,6 +272,17 @@ LOAD_SECONDS = 10.0
 
 
 @dataclass(frozen=True, slots=True)
+class SparkApplication:
+    """The Spark application of a driver, as people look it up."""
+
+    id: str
+    ui_url: str | None
+    """Where the driver shows it while it lives; None if its UI is turned off."""
+    keeps_events: bool
+    """Whether it writes an event log, which a history server shows when the driver has ended."""
+
+
+@dataclass(frozen=True, slots=True)
 class Load:
     """How a driver has spent the last seconds, and what passed through it meanwhile. Fractions are of the time, 0 to
     1."""
@@ -295,6 +306,8 @@ class Load:
     """The call of the author's code that has run longest among those under way; empty if there is none."""
     call_seconds: float = 0.0
     """How long it has run."""
+    application: SparkApplication | None = None
+    """None before the Spark session is made, and in a group without Spark."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,10 +15,11 @@ from typing import Any, TypeVar
 
 from airflow.providers.common.compat.sdk import AirflowException
 
-from airflow_logio._compat import TriggerEvent, aget_task_state
+from airflow_logio._compat import TriggerEvent, aget_task_state, spark_history_url
 from airflow_logio.commands import with_log
 from airflow_logio.errors import LogioError, LogUnavailable
 from airflow_logio.protocol.states import WAITING, GroupState
+from airflow_logio.runtime.figures.spark_ui import SparkUi
 from airflow_logio.runtime.figures.whole_group import members_of
 from airflow_logio.runtime.supervision.halt import Halt, halt_all_for_good
 from airflow_logio.runtime.supervision.killed_task import STOPPING, note_killed
@@ -30,6 +31,7 @@ from airflow_logio.store.records import Run, RunSight
 from airflow_logio.triggers.base import LogTrigger
 from airflow_logio.triggers.log_poller import LogLook
 from airflow_logio.triggers.reporting import GroupReporter
+from airflow_logio.triggers.stored_link import StoredLink
 
 WAKING = WAITING | {GroupState.FINISHED, GroupState.NEW}
 """States of a group that wake its task. A group that is scaled to zero wakes up by itself."""
@@ -182,6 +184,10 @@ class LogioGroupTrigger(LogTrigger):
         if (warning := observers.supervision.warning(look.supervisors)) is not None:
             self.log.warning("Group %s: %s", self.group, warning)
         is_left_dead = observers.supervision.is_left(dead=sighting.is_dead)
+        for said in observers.spark_ui.news(sighting.statuses):
+            self.log.info(said)
+        if sighting.statuses:
+            observers.link.lead_to(observers.spark_ui.address(sighting.statuses))
         observers.relay.relay(look.output.get(sight.run.run_id, ()))
         self.relayed = observers.relay.relayed
         one, state = sighting.decides, sighting.state
@@ -218,6 +224,8 @@ class LogioGroupTrigger(LogTrigger):
             SupervisionWatch(store.supervisors, run),
             GroupReporter(run, self.group, self.log.info),
             relay,
+            SparkUi(spark_history_url()),
+            StoredLink(getattr(self, "task_instance", None)),
         )
 
 
@@ -230,3 +238,5 @@ class _Observers:
     supervision: SupervisionWatch
     reporter: GroupReporter
     relay: OutputRelay
+    spark_ui: SparkUi
+    link: StoredLink

@@ -24,7 +24,7 @@ from tests.support.postgres import PostgresServer
 from tests.support.waiting import eventually
 from tests.support.warehouse import rows_of
 
-pytestmark = [pytest.mark.e2e, pytest.mark.spark, pytest.mark.postgres, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.e2e, pytest.mark.spark, pytest.mark.postgres, pytest.mark.timeout(2400)]
 
 log = logging.getLogger(__name__)
 

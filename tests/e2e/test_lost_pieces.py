@@ -32,7 +32,7 @@ from tests.support.waiting import eventually
 from tests.support.warehouse import warehouse_engine
 from tests.support.witness import Witness
 
-pytestmark = [pytest.mark.e2e, pytest.mark.spark, pytest.mark.postgres, pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.e2e, pytest.mark.spark, pytest.mark.postgres, pytest.mark.timeout(2400)]
 
 log = logging.getLogger(__name__)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -27,7 +28,7 @@ from tests.support.grocery import assert_exact, load_products, write_slice
 from tests.support.person import Person
 from tests.support.waiting import eventually
 
-pytestmark = [pytest.mark.e2e, pytest.mark.spark, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.e2e, pytest.mark.spark, pytest.mark.timeout(2400)]
 
 DAG_ID, RUN_ID = "logio_sales", "e2e"
 READER = "on_hourly_sales"
@@ -52,7 +53,7 @@ FEW_RECORDS = 30_000
 RECORDS_PER_BATCH = 1_000 * 100
 DAGS = Path(__file__).parents[2] / "dags"
 HOURLY = ("hourly.1", "hourly.2", "hourly.3")
-LONG = 240.0
+LONG, SHORT = 600.0, 60.0
 """Seconds that something may take on a machine with much else to do."""
 
 
@@ -69,13 +70,19 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> Places:
 
 
 def held_until_told(pipeline: Path, go_on: Path) -> None:
-    """The shipped pipeline, whose source stops half-way until a file is there: no group finishes before it is halted."""
+    """The shipped pipeline, whose source stops half-way until a file is there: no group finishes before it is halted.
+
+    One group has a Spark UI, which local masters leave out.
+    """
     shipped = pipeline.read_text()
     first = "    amounts = pc.round("
     assert shipped.count(first) == 1
     held = f"while cents.calls > 60 and not __import__('os').path.exists({str(go_on)!r}):"
     lines = ("cents.calls = getattr(cents, 'calls', 0) + 1", held, "    __import__('time').sleep(0.05)")
-    pipeline.write_text(shipped.replace(first, "".join(f"    {line}\n" for line in lines) + first))
+    held_back = shipped.replace(first, "".join(f"    {line}\n" for line in lines) + first)
+    group = 'sales.group("hourly", hourly)'
+    assert held_back.count(group) == 1
+    pipeline.write_text(held_back.replace(group, f"{group[:-1]}, spark={{'spark.ui.enabled': 'true'}})"))
 
 
 def slow_until_told(pipeline: Path, enough: Path) -> None:
@@ -160,6 +167,8 @@ def test_killed_halted_and_cleared_it_is_exact(person: Person, places: Places, t
     os.kill(pid(log, "hourly"), signal.SIGKILL)
     eventually(lambda: group(log, "hourly").incarnation == 2, what="hourly is recovered", timeout=LONG)
 
+    shows_its_spark_ui(person, log)
+
     # Somebody marks its task failed: the group halts, and Airflow's own retries do not undo that.
     assert task_state(person, "sales.hourly") == "deferred"
     assert is_watched(places, "sales.hourly"), "by the same trigger as before"
@@ -189,6 +198,24 @@ def test_killed_halted_and_cleared_it_is_exact(person: Person, places: Places, t
     read_once(person, log, run)
     eventually(lambda: not drivers(places), what="drivers end", timeout=LONG)
     log.dispose()
+
+
+def shows_its_spark_ui(person: Person, log: LogStore) -> None:
+    """The link of the task, which is deferred, leads to the recovered driver; its log says so, and shows the run."""
+
+    def leads() -> str | None:
+        load = group(log, "hourly").load
+        link = person.links(DAG_ID, RUN_ID, "sales.hourly")["Spark UI"]
+        return link if load and load.application and link == load.application.ui_url else None
+
+    address = eventually(leads, what="the link leads to the recovered driver", timeout=LONG, every=0.2)
+    assert address is not None
+    assert b"spark" in urllib.request.urlopen(f"{address}/jobs/", timeout=SHORT).read().lower()
+    printed = person.links(DAG_ID, RUN_ID, "sales.hourly")["Driver log"]
+    assert printed is not None and printed.endswith("/tasks/sales.hourly?try_number=1")
+    said = "Group hourly, incarnation 2: Spark application local-"
+    eventually(lambda: said in person.log(DAG_ID, RUN_ID, "sales.hourly"), what="it is said", timeout=LONG)
+    assert "hourly" in person.log(DAG_ID, RUN_ID, "sales.supervise").split("recoveries", 1)[1]
 
 
 def read_once(person: Person, log: LogStore, run: Run) -> None:
@@ -274,8 +301,9 @@ def scaled_by_a_policy(person: Person, places: Places, log: LogStore, run: Run) 
 def scaled_by_a_person(person: Person, places: Places, log: LogStore, run: Run) -> None:
     """With the form of the DAG, which is paused while a driver is on its way: the run's own supervisor goes on with it."""
     person.trigger(CONTROLLER, "by_hand", {"pipeline": "sales_scaled", "group": "hourly", "replicas": 3})
-    is_deferred = lambda: person.states(CONTROLLER, "by_hand").get("control") == "deferred"  # noqa: E731
-    eventually(is_deferred, what="it waits for the driver", timeout=LONG, every=0.1)
+    has_asked = lambda: log.scalings(run.run_id)[0].replicas == 3  # noqa: E731
+    # Asks the log, not Airflow: a driver needs seconds to start, and Airflow may need as long to answer.
+    eventually(has_asked, what="it asks for 3 replicas", timeout=LONG, every=0.1)
     person.pause(CONTROLLER)
     eventually(lambda: log.scalings(run.run_id)[0].state is ScalingState.DONE, what="3 replicas work", timeout=LONG)
     assert person.run_state(CONTROLLER, "by_hand") == "running"

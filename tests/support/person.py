@@ -116,6 +116,12 @@ class Person(Airflow):
         path = f"{self._run(dag_id, run_id)}/taskInstances/{quote(task)}/xcomEntries/return_value"
         return self._call("GET", f"{path}?deserialize=true&map_index={map_index}")["value"]
 
+    def links(self, dag_id: str, run_id: str, task: str) -> dict[str, str | None]:
+        """Name of each link of the task → where it leads; None: nowhere."""
+        path = f"{self._run(dag_id, run_id)}/taskInstances/{quote(task)}/links"
+        found: dict[str, str | None] = self._call("GET", path)["extra_links"]
+        return found
+
     def log(self, dag_id: str, run_id: str, task: str, attempt: int = 1) -> str:
         """The task's log as one text."""
         path = f"{self._run(dag_id, run_id)}/taskInstances/{quote(task)}/logs/{attempt}?full_content=true"

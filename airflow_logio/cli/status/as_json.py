@@ -94,9 +94,15 @@ def _status(group: GroupStatus) -> dict[str, Any]:
         "commits": group.commits,
         "rss_bytes": group.rss_bytes,
         "call": None if group.load is None or not group.load.call else _call(group.load),
+        "spark": _spark(group.load),
         "error": group.error,
         "log": group.log_path,
     }
+
+
+def _spark(load: Load | None) -> dict[str, Any] | None:
+    application = None if load is None else load.application
+    return None if application is None else {"application": application.id, "ui": application.ui_url}
 
 
 def _group(view: GroupView) -> dict[str, Any]:

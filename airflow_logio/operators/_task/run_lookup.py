@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from airflow_logio.runtime.launch.driver_log import end_of
 from airflow_logio.runtime.launch.processes import this_host
 from airflow_logio.runtime.launch.redaction import Redaction
 from airflow_logio.store.port import LogStore
-from airflow_logio.store.records import GroupStatus, PortProgress, Run
+from airflow_logio.store.records import GroupStatus, Run
 from airflow_logio.store.rules.endings import superseded
 from airflow_logio.store.rules.patience import Patience
 
@@ -133,19 +133,3 @@ def sent_lines(store: LogStore, run: Run, status: GroupStatus, most: int) -> lis
     except LogUnavailable:
         return []
     return "".join(part.text for part in parts).splitlines()[-most:]
-
-
-def progress_table(progress: Sequence[PortProgress]) -> str:
-    """Counters of ports, for the task log."""
-    heading = ("port", "direction", "events", "records", "seconds")
-    rows = [
-        (str(p.port), p.direction, f"{p.events:,}", f"{p.records:,}", f"{p.last_at - p.first_at:.1f}") for p in progress
-    ]
-    widths = [max(len(row[column]) for row in [heading, *rows]) for column in range(len(heading))]
-    return "\n".join(
-        "  ".join(
-            cell.ljust(width) if column < 2 else cell.rjust(width)
-            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
-        )
-        for row in [heading, *rows]
-    )

@@ -310,7 +310,7 @@ class Driver:
 
     def _load_figures(self) -> Load:
         call, seconds = self._calls.longest()
-        return replace(self._meter.read(), call=call, call_seconds=seconds)
+        return replace(self._meter.read(), call=call, call_seconds=seconds, application=self._sessions.application)
 
     def _exit_overrun(self, ref: GroupRef, call: Call, said: str) -> None:
         """Called by the guard's thread, while the thread that is in the call cannot be reached."""

@@ -13,6 +13,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from airflow_logio.store.records import SparkApplication
+
 log = logging.getLogger(__name__)
 
 WARM_UP_ROWS = 2_000
@@ -30,6 +32,8 @@ class SparkSessions:
 
     def __init__(self, *, has_frames: bool = False) -> None:
         self._has_frames = has_frames
+        self.application: SparkApplication | None = None
+        """None until the session is made."""
         self._session: Any = None
         self._error: BaseException | None = None
         self._thread: threading.Thread | None = None
@@ -112,6 +116,7 @@ class SparkSessions:
             from pyspark.sql import SparkSession
 
             session = SparkSession.builder.getOrCreate()  # spark-submit was told the name
+            self.application = application_of(session)
             if self._has_frames:
                 _check_frames(session)
             made = time.monotonic()
@@ -129,6 +134,27 @@ class SparkSessions:
     def stop(self) -> None:
         if self._session is not None:
             self._session.stop()
+
+
+def application_of(session: Any) -> SparkApplication | None:
+    """What people need to find the application. None if Spark does not say it: a driver works without that."""
+    try:
+        context, conf = session.sparkContext, session.conf
+        found, ui = str(context.applicationId), context.uiWebUrl
+        if (
+            ui is not None
+            and _is_set(conf, "spark.ui.reverseProxy")
+            and (proxy := conf.get("spark.ui.reverseProxyUrl", ""))
+        ):
+            ui = f"{proxy.rstrip('/')}/proxy/{found}/"
+        return SparkApplication(found, ui, _is_set(conf, "spark.eventLog.enabled"))
+    except Exception as error:
+        log.debug("Spark does not say where its UI is: %s", error)
+        return None
+
+
+def _is_set(conf: Any, name: str) -> bool:
+    return str(conf.get(name, "false")).lower() == "true"
 
 
 def _check_frames(session: Any) -> None:

@@ -6,6 +6,7 @@ import asyncio
 import json
 import threading
 from collections.abc import Callable
+from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -24,9 +25,10 @@ from airflow_logio.runtime.launch.start_run import run_spec
 from airflow_logio.runtime.supervision import halt as halting
 from airflow_logio.runtime.supervision import presence
 from airflow_logio.store.port import LogStore
-from airflow_logio.store.records import GroupRef, Run, Supervision
+from airflow_logio.store.records import GroupRef, Load, Run, SparkApplication, Supervision
 from airflow_logio.store.sql.store import SqlLogStore
 from airflow_logio.triggers import group as group_module
+from airflow_logio.triggers import stored_link
 from airflow_logio.triggers.group import LogioGroupTrigger
 from airflow_logio.triggers.log_poller import LogLook
 from tests.support.connections import connections_made, is_open
@@ -98,6 +100,43 @@ def fired(trigger: LogioGroupTrigger, meanwhile: Callable[[], None] | None = Non
             await trigger.cleanup()
 
     return asyncio.run(first()).payload
+
+
+def test_the_link_of_a_deferred_task_follows_the_incarnations(
+    trigger: LogioGroupTrigger,
+    log: LogStore,
+    run: Run,
+    running: GroupRef,
+    launcher: FakeLauncher,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Airflow itself stores a link only when a segment of the task ends."""
+    stored: list[str] = []
+
+    def store_link(task_instance: Any, key: str, link: str) -> Future[None]:
+        stored.append(link)
+        answer: Future[None] = Future()
+        answer.set_result(None)
+        return answer
+
+    def report(ref: GroupRef) -> None:
+        application = SparkApplication(f"local-{ref.incarnation}", f"http://driver:404{ref.incarnation}", False)
+        load = Load(10.0, 0.5, 0.5, 0.0, 0, 0, 0, 0, application=application)
+        log.heartbeat(ref, 1, ready=True, rss_bytes=1, load=load)
+        eventually(lambda: stored[-1:] == [application.ui_url], what=f"incarnation {ref.incarnation} is linked")
+
+    def recovered() -> None:
+        report(running)
+        log.declare_dead(running, "test")
+        successor = start(log, run, launcher, expected=1)
+        report(successor)
+        finish(log, successor)
+
+    monkeypatch.setattr(stored_link, "store_link", store_link)
+    trigger.task_instance = SimpleNamespace(dag_id=DAG_ID, run_id=RUN_ID, task_id=GROUP, map_index=-1)
+    assert fired(trigger, recovered)["state"] == "finished"
+    assert stored[-1] == "", "the UI of a driver that has ended is gone"
+    assert [link for link in stored if link] == ["http://driver:4041", "http://driver:4042"]
 
 
 @pytest.mark.usefixtures("running")

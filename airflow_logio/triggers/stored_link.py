@@ -1,0 +1,48 @@
+"""The link to the Spark UI of a deferred task: stored by its trigger, because each recovery brings another address."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Any
+
+from airflow_logio._compat import store_link
+
+log = logging.getLogger(__name__)
+
+SPARK_UI_KEY = "_link_LogioSparkUi"
+"""Where Airflow looks for the link, among the XComs of the task."""
+RETRY_SECONDS = 30.0
+
+
+class StoredLink:
+    """The link of one task instance; None for a trigger that no task waits for. It never waits for Airflow's answer."""
+
+    def __init__(self, task_instance: Any | None, clock: Callable[[], float] = time.monotonic) -> None:
+        self._task_instance = task_instance
+        self._clock = clock
+        self._stored: str | None = None
+        self._asked: tuple[str, Future[None]] | None = None
+        self._not_before = 0.0
+
+    def lead_to(self, address: str) -> None:
+        """Call it with each look: it stores an address that is new, and tries again after a refusal."""
+        self._settle()
+        if self._task_instance is None or self._asked is not None or address == self._stored:
+            return
+        if self._clock() >= self._not_before:
+            self._asked = address, store_link(self._task_instance, SPARK_UI_KEY, address)
+
+    def _settle(self) -> None:
+        if self._asked is None or not self._asked[1].done():
+            return
+        address, answer = self._asked
+        self._asked = None
+        error = answer.exception()
+        if error is None:
+            self._stored = address
+            return
+        self._not_before = self._clock() + RETRY_SECONDS
+        log.warning("Airflow does not store the link to the Spark UI, trying again in %g s: %s", RETRY_SECONDS, error)
