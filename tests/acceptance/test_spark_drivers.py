@@ -12,6 +12,7 @@ import pytest
 
 from airflow_logio.crash import CrashPoint
 from airflow_logio.protocol.liveness import Lease
+from airflow_logio.runtime.launch.driver_files import SCRATCH
 from airflow_logio.store.records import BacklogBound
 from tests.support.crash_sites import IN_SPARK
 from tests.support.grocery import assert_exact, write_slice
@@ -42,6 +43,8 @@ def test_every_driver_is_killed_and_then_two_at_once(
         run.signal("ingest", signal.SIGKILL, jvm=chance.random() < 0.5)
         run.signal("totals", signal.SIGKILL, jvm=chance.random() < 0.5)
         run.until(lambda: run.is_running("hourly") and run.count("hourly.in", "in") > 10, "hourly holds events")
+        scratch = tmp_path / "drivers" / run.run.uid / "hourly" / "1" / SCRATCH
+        assert list(scratch.glob("blockmgr-*")), "Spark's files are in the folder of the driver"
         run.signal("hourly", signal.SIGKILL, jvm=True)
         for number, point in around_its_first_job.items():
             run.until(partial(run.is_running, "hourly", number + 1), f"hourly died again, {point}")
@@ -50,6 +53,7 @@ def test_every_driver_is_killed_and_then_two_at_once(
         run.signal("publish", signal.SIGKILL)
         run.finish()
         assert {group: run.status(group).incarnation > 1 for group in run.groups} == dict.fromkeys(run.groups, True)
+    assert not scratch.exists(), "what a killed driver cannot remove, its successors do"
     assert_exact(warehouse_url, transactions, SALES_RECORDS_PER_BATCH)
 
 

@@ -1,6 +1,7 @@
 """Removing what drivers leave on the machine that launched them: ``work_dir/<run>/<group>/<incarnation>`` (ADR-62).
 
-A folder in which a process of a driver works stays, whatever the log says.
+A folder in which a process of a driver works stays, whatever the log says. A driver that was killed could not remove its
+`SCRATCH` files, so the next launch of its group does.
 """
 
 from __future__ import annotations
@@ -23,14 +24,22 @@ KEPT_SECONDS = 7 * 24 * 3600.0
 FORGOTTEN_SECONDS = 30 * 24 * 3600.0
 """Files of a run that this log does not have, maybe another one, are removed when they are so old."""
 
+SCRATCH = "scratch"
+"""Folder of what Spark spills, shuffles and unpacks, in the folder of a driver."""
+
 _RUN = re.compile("[0-9a-f]{32}")
 
 
 def discard_earlier(folder: Path, incarnation: int) -> None:
-    """Remove the files of a group's incarnations long before `incarnation`; `folder` is the group's."""
+    """Remove the files of a group's incarnations long before `incarnation`, and the scratch files of all before it; `folder`
+    is the group's."""
     for one in _folders(folder):
-        if one.name.isdecimal() and int(one.name) < incarnation - KEPT_INCARNATIONS:
+        if not one.name.isdecimal() or int(one.name) >= incarnation:
+            continue
+        if int(one.name) < incarnation - KEPT_INCARNATIONS:
             discard(one)
+        elif (one / SCRATCH).is_dir():
+            discard(one / SCRATCH, of=one)
 
 
 def discard_runs(work_dir: Path, ended: Callable[[], Collection[str]], is_known: Callable[[str], bool]) -> int:
@@ -56,9 +65,9 @@ def folders_of(run_uid: str, drivers: Iterable[DriverRecord]) -> list[Path]:
     return sorted(folder for folder in found if folder.is_dir())
 
 
-def discard(folder: Path) -> bool:
-    """Remove files of drivers; False if a driver still works there, or something cannot be removed."""
-    if processes_under(folder):
+def discard(folder: Path, *, of: Path | None = None) -> bool:
+    """Remove files of drivers; False if a driver still works there (in `of`, if given), or something cannot be removed."""
+    if processes_under(folder if of is None else of):
         return False
     shutil.rmtree(folder, ignore_errors=True)
     return not folder.exists()

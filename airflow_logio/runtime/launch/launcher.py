@@ -75,6 +75,8 @@ class LocalProcessLauncher(Launcher):
         _reap()
         folder = self.work_dir / claim.run_uid / claim.group / str(claim.incarnation)
         folder.mkdir(parents=True, mode=0o700)
+        scratch = folder / driver_files.SCRATCH
+        scratch.mkdir()
         private_files.discard_under(folder.parent)
         driver_files.discard_earlier(folder.parent, claim.incarnation)
         bundle = None
@@ -97,7 +99,7 @@ class LocalProcessLauncher(Launcher):
                     stdin=subprocess.DEVNULL,
                     stdout=output,
                     stderr=subprocess.STDOUT,
-                    env=spark_submit.environment(settings),
+                    env=spark_submit.environment(settings, scratch),
                     cwd=folder,
                     start_new_session=True,
                 )

@@ -41,6 +41,9 @@ INHERITED = (
 """The environment of a driver: these variables, and those that a launch adds. None are Airflow's, whose settings hold
 secrets."""
 
+JAVA_OPTIONS = "JDK_JAVA_OPTIONS"
+"""Options of every JVM that is started by ``java``; what the command line says decides against them."""
+
 _LITTLE_MEMORY = "-XX:+UseSerialGC -Xms96m -Xmn64m -XX:MinHeapFreeRatio=10 -XX:MaxHeapFreeRatio=20"
 LOCAL_JAVA_OPTIONS = f"-XX:TieredStopAtLevel=1 {_LITTLE_MEMORY}"
 """A driver that is one JVM of several on a machine: little memory, little compilation."""
@@ -184,8 +187,12 @@ def command(
     return [*arguments, str(application), "--config", str(config)]
 
 
-def environment(settings: SparkSettings) -> dict[str, str]:
-    """The minimal environment of a driver on this machine."""
+def environment(settings: SparkSettings, scratch: Path | None = None) -> dict[str, str]:
+    """The minimal environment of a driver on this machine; `scratch` is where its JVM puts temporary files.
+
+    Spark's local directories are there too, unless ``spark.local.dir`` or ``SPARK_LOCAL_DIRS`` says otherwise. A property
+    would decide against the site's spark-defaults.conf, so a variable says it.
+    """
     inherited = {name: os.environ[name] for name in INHERITED if name in os.environ}
     ours = {
         "PYSPARK_PYTHON": sys.executable,
@@ -196,7 +203,10 @@ def environment(settings: SparkSettings) -> dict[str, str]:
     }
     if not settings.master.startswith("local"):
         del ours["SPARK_LOCAL_IP"]
-    return {**inherited, **ours, **settings.env_vars}
+    found = {**inherited, **ours, **settings.env_vars}
+    if scratch is not None:
+        found[JAVA_OPTIONS] = f'"-Djava.io.tmpdir={scratch}" {found.get(JAVA_OPTIONS, "")}'.rstrip()
+    return found
 
 
 def check(settings: SparkSettings) -> None:

@@ -49,6 +49,22 @@ def test_a_launch_removes_the_files_of_earlier_incarnations(tmp_path: Path) -> N
     driver_files.discard_earlier(tmp_path / "nothing", 1)
 
 
+def test_a_launch_removes_what_a_killed_driver_could_not(tmp_path: Path) -> None:
+    group = incarnations(tmp_path / "group", 1, 2, 3)
+    for number in (1, 2, 3):
+        spilled = group / str(number) / driver_files.SCRATCH / "blockmgr-1" / "0f"
+        spilled.mkdir(parents=True)
+        (spilled / "shuffle_0_0_0.data").write_text("records")
+    waiting = [sys.executable, "-c", "input()", str(APPLICATION)]
+    with subprocess.Popen(waiting, stdin=subprocess.PIPE, cwd=group / "1") as zombie:
+        driver_files.discard_earlier(group, 3)
+        assert left(group / "1") == ["driver.log", "scratch"], "it may still write there"
+        assert (left(group / "2"), left(group / "3")) == (["driver.log"], ["driver.log", "scratch"])
+        zombie.kill()
+    driver_files.discard_earlier(group, 3)
+    assert left(group / "1") == ["driver.log"]
+
+
 def test_a_folder_in_which_a_driver_works_stays(tmp_path: Path) -> None:
     group = incarnations(tmp_path / "group", 1, 2, 9)
     waiting = [sys.executable, "-c", "input()", str(APPLICATION)]
