@@ -49,7 +49,7 @@ with DAG("on_hourly_sales", schedule=[HOURLY], catchup=False):
 SCALED = "logio_sales_scaled"
 CONTROLLER = "logio_controller"
 RECORDS = 120_000
-FEW_RECORDS = 30_000
+FEW_RECORDS = 60_000
 RECORDS_PER_BATCH = 1_000 * 100
 DAGS = Path(__file__).parents[2] / "dags"
 HOURLY = ("hourly.1", "hourly.2", "hourly.3")
@@ -86,12 +86,12 @@ def held_until_told(pipeline: Path, go_on: Path) -> None:
 
 
 def slow_until_told(pipeline: Path, enough: Path) -> None:
-    """The shipped pipeline, slow for minutes, with a file that ends it: how fast this machine is must not matter."""
+    """The shipped pipeline, slow for most of an hour, until a file is there: how fast this machine is must not matter."""
     shipped = pipeline.read_text()
     sleep = "time.sleep(records.num_rows * SECONDS_PER_RECORD)"
     assert shipped.count(sleep) == 1
     told = f"__import__('os').path.exists({str(enough)!r})"
-    pipeline.write_text(shipped.replace(sleep, f"{told} or time.sleep(records.num_rows * 25 * SECONDS_PER_RECORD)"))
+    pipeline.write_text(shipped.replace(sleep, f"{told} or time.sleep(records.num_rows * 50 * SECONDS_PER_RECORD)"))
 
 
 def with_a_policy_of_its_own(controller: Path) -> None:
@@ -99,7 +99,7 @@ def with_a_policy_of_its_own(controller: Path) -> None:
     shipped = controller.read_text()
     assert shipped.count("policy=DS2())") == 1
     controller.write_text(
-        shipped.replace("policy=DS2())", "policy=DS2(cool_down_seconds=1, maximum=2), look_seconds=3)")
+        shipped.replace("policy=DS2())", "policy=DS2(cool_down_seconds=1, maximum=2), look_seconds=6)")
     )
 
 
