@@ -18,6 +18,7 @@ from airflow.providers.common.compat.sdk import AirflowException
 from airflow_logio._compat import TriggerEvent, aget_task_state
 from airflow_logio.commands import with_log
 from airflow_logio.errors import LogioError, LogUnavailable
+from airflow_logio.openlineage.running import RunningEvents
 from airflow_logio.protocol.states import WAITING, GroupState
 from airflow_logio.runtime.figures.whole_group import members_of
 from airflow_logio.runtime.supervision.halt import Halt, halt_all_for_good
@@ -47,10 +48,11 @@ class LogioGroupTrigger(LogTrigger):
     """Fires one event with `state` (of the group, or ``error``), `group`, `incarnation`, `cause` and `relayed`.
 
     If the group is replicated, `group` of the event names the replica that it is about. `incarnations` are those that the
-    task saw last, `relayed` what the task log has of their drivers' output (`OutputRelay`).
+    task saw last, `relayed` what the task log has of their drivers' output (`OutputRelay`), `lineage` what `RunningEvents`
+    need of the task, if Airflow has a listener of OpenLineage.
     """
 
-    arguments = ("run_uid", "group", "incarnations", "relayed")
+    arguments = ("run_uid", "group", "incarnations", "relayed", "lineage")
 
     def __init__(
         self,
@@ -60,9 +62,11 @@ class LogioGroupTrigger(LogTrigger):
         group: str,
         incarnations: Mapping[str, int] | None = None,
         relayed: Mapping[str, Sequence[int]] | None = None,
+        lineage: Mapping[str, Any] | None = None,
         poll_interval: float = 1.0,
     ) -> None:
         super().__init__(logio_conn_id, poll_interval)
+        self.lineage = lineage
         self.run_uid = run_uid
         self.group = group
         self.incarnations = dict(incarnations or {})
@@ -191,6 +195,8 @@ class LogioGroupTrigger(LogTrigger):
             figures = store.figures([sight.run.run_id])[sight.run.run_id]
         if figures is not None:
             observers.reporter.report(sight.groups, figures, at_once=wakes)
+            if not wakes:
+                observers.running.look(store, sight.groups, figures)
         if not wakes or one is None or one.status is None:
             return None
         cause = one.cause or one.status.error
@@ -218,6 +224,7 @@ class LogioGroupTrigger(LogTrigger):
             SupervisionWatch(store.supervisors, run),
             GroupReporter(run, self.group, self.log.info),
             relay,
+            RunningEvents(self.lineage, run, self.group),
         )
 
 
@@ -230,3 +237,4 @@ class _Observers:
     supervision: SupervisionWatch
     reporter: GroupReporter
     relay: OutputRelay
+    running: RunningEvents
