@@ -1,8 +1,8 @@
 """RUNNING events of a group's task, at most every five minutes, from whatever watches the group (ADR-101).
 
 They say what the log says of the group (`LogioRunFacet`), and nothing of datasets: those were in the START event. So the
-triggerer, which must not import an author's pipeline, can make them, and no worker is woken for them. A thread of their own
-makes them. A transport that hangs delays the next event, and nothing else.
+triggerer, which must not import an author's pipeline, can make them, and no worker is woken for them. A thread of their
+own makes them. A transport that hangs delays the next event, and nothing else.
 """
 
 from __future__ import annotations
