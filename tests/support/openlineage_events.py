@@ -28,9 +28,10 @@ def schemas() -> Registry[Any]:
     return Registry().with_resources((one["$id"], Resource.from_contents(one)) for one in found)
 
 
-def events_of(file: Path) -> list[Event]:
-    """The events in a file, each checked, in their order there."""
-    events = [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+def events_of(*files: Path) -> list[Event]:
+    """The events in files, each checked, in their order there."""
+    lines = [line for file in files if file.exists() for line in file.read_text().splitlines(keepends=True)]
+    events = [json.loads(line) for line in lines if line.endswith("\n")]  # the others are being written
     registry = schemas()
     for event in events:
         _check({"$ref": f"{CORE}#/$defs/RunEvent"}, event, registry)
