@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from openlineage.client.event_v2 import InputDataset, OutputDataset
 from openlineage.client.facet_v2 import DatasetFacet, column_lineage_dataset, schema_dataset
+from openlineage.client.generated.base import InputDatasetFacet, OutputDatasetFacet
 from openlineage.client.generated.input_statistics_input_dataset import InputStatisticsInputDatasetFacet
 from openlineage.client.generated.output_statistics_output_dataset import OutputStatisticsOutputDatasetFacet
 
@@ -147,7 +148,7 @@ def _sum(one: int | None, other: int | None) -> int | None:
 
 def _input(name: DatasetName, one: _Dataset) -> InputDataset:
     statistics = InputStatisticsInputDatasetFacet(rowCount=one.rows, size=one.size, producer=PRODUCER)
-    counted = {} if one.rows is None else {"inputStatistics": statistics}
+    counted: dict[str, InputDatasetFacet] = {} if one.rows is None else {"inputStatistics": statistics}
     return InputDataset(namespace=name.namespace, name=name.name, facets=_schema(one), inputFacets=counted)
 
 
@@ -156,7 +157,7 @@ def _output(name: DatasetName, one: _Dataset) -> OutputDataset:
     if fields := {column: _fields(origins) for column, origins in one.origins.items() if origins}:
         facets["columnLineage"] = column_lineage_dataset.ColumnLineageDatasetFacet(fields=fields, producer=PRODUCER)
     statistics = OutputStatisticsOutputDatasetFacet(rowCount=one.rows, size=one.size, producer=PRODUCER)
-    counted = {} if one.rows is None else {"outputStatistics": statistics}
+    counted: dict[str, OutputDatasetFacet] = {} if one.rows is None else {"outputStatistics": statistics}
     return OutputDataset(namespace=name.namespace, name=name.name, facets=facets, outputFacets=counted)
 
 

@@ -10,7 +10,7 @@ from airflow.providers.common.compat.sdk import AirflowFailException, BaseOperat
 from airflow_logio.commands import with_log
 from airflow_logio.dataflow.pipeline import Pipeline
 from airflow_logio.hooks.logio import LogioHook
-from airflow_logio.operators._task.lineage import lineage_of
+from airflow_logio.operators._task.openlineage_answers import lineage_of
 from airflow_logio.operators._task.pipeline_reference import reference, resolve
 from airflow_logio.operators._task.run_lookup import check_current, opened_log, progress_table, run_of
 from airflow_logio.protocol.replicas import base_operator

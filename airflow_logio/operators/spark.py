@@ -16,7 +16,7 @@ from airflow_logio.openlineage.running import RunningEvents
 from airflow_logio.operators._task.group_task import GroupTask, asked_by_person
 from airflow_logio.operators._task.kills import KillGuard, killed_task
 from airflow_logio.operators._task.launches import Launching
-from airflow_logio.operators._task.lineage import lineage_of, running_task
+from airflow_logio.operators._task.openlineage_answers import lineage_of, running_task
 from airflow_logio.operators._task.pipeline_reference import reference, resolve
 from airflow_logio.operators._task.recipes import recipe_of
 from airflow_logio.operators._task.refused_arguments import refuse

@@ -21,7 +21,7 @@ from airflow.utils.state import TaskInstanceState
 
 from airflow_logio.openlineage import running
 from airflow_logio.openlineage.running import EVENT_SECONDS, RunningEvents
-from airflow_logio.operators._task.lineage import running_task
+from airflow_logio.operators._task.openlineage_answers import running_task
 from airflow_logio.operators.finish_run import LogioFinishRunOperator
 from airflow_logio.operators.spark import LogioSparkOperator
 from airflow_logio.operators.start_run import LogioStartRunOperator
@@ -42,7 +42,13 @@ GROUPS = ("ingest", "totals", "hourly", "publish")
 
 @pytest.fixture
 def run(log: LogStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
-    fields = {"host": "db.example.com", "port": 5433, "schema": "shop", "login": "me", "password": "s3cret-word"}
+    fields: dict[str, Any] = {
+        "host": "db.example.com",
+        "port": 5433,
+        "schema": "shop",
+        "login": "me",
+        "password": "s3cret-word",
+    }
     monkeypatch.setenv("AIRFLOW_CONN_WAREHOUSE_DB", connection("postgres", **fields))
     params = {"transactions": str(write_transactions(tmp_path / "transactions.parquet"))}
     start = LogioStartRunOperator(task_id="start_run", pipeline=REF, connections={"warehouse": "warehouse_db"})
@@ -118,7 +124,9 @@ def work(drivers: dict[str, Driver]) -> None:
         "publish": [("publish.in", "in", 19), ("publish.warehouse", "write", 23)],
     }
     for group, rows in counts.items():
-        found = [fx.CountEvents(Port(*port.split(".")), way, 1, records, 100) for port, way, records in rows]
+        found: list[fx.Effect] = [
+            fx.CountEvents(Port(*port.split(".")), way, 1, records, 100) for port, way, records in rows
+        ]
         drivers[group].session.commit(found)
 
 
@@ -252,7 +260,12 @@ def test_a_trigger_makes_them_from_what_it_has_read(
     monkeypatch.setattr(running, "EVENT_SECONDS", 0.0)
     task, drivers = group_task("totals", run), drivers_of(log, run)
     work(drivers)
-    given = {"logio_conn_id": "logio_default", "run_uid": run.uid, "group": "totals", "lineage": identity_of(task)}
+    given: dict[str, Any] = {
+        "logio_conn_id": "logio_default",
+        "run_uid": run.uid,
+        "group": "totals",
+        "lineage": identity_of(task),
+    }
     trigger = LogioGroupTrigger(**given)
     assert trigger.serialize()[1]["lineage"] == json.loads(json.dumps(given["lineage"])), "plain data"
     sight = next(one for one in log.sight([run.uid]) if one.run.uid == run.uid)
@@ -293,7 +306,7 @@ class NotInstalled:
 
 sys.meta_path.insert(0, NotInstalled())
 import airflow_logio.operators.spark, airflow_logio.operators.finish_run, airflow_logio.triggers.group
-from airflow_logio.operators._task.lineage import running_task
+from airflow_logio.operators._task.openlineage_answers import running_task
 
 assert running_task(None, {}) is None
 ours = [name for name in sys.modules if name.startswith("airflow_logio.openlineage.")]
