@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import NoReturn
 
 from airflow_logio.dataflow.call_limits import CallLimit
+from airflow_logio.dataflow.column_lineage import MadeFrom
 from airflow_logio.dataflow.graph import Graph
 from airflow_logio.dataflow.lineage_scopes import LineageScope
 from airflow_logio.dataflow.local_defaults import LocalDefaults
@@ -35,6 +36,8 @@ class Definition:
     limits: dict[str, CallLimit] = field(default_factory=dict)
     """Operator → limit of its calls. No part of the graph: another limit makes no other pipeline."""
     local: LocalDefaults = field(default_factory=LocalDefaults)
+    columns: dict[Port, MadeFrom] = field(default_factory=dict)
+    """Output port → what its columns are made from. Said of the graph, no part of it."""
 
     def refuse(self, sentence: str) -> NoReturn:
         """Raise PipelineDefinitionError with the name of the pipeline in front."""

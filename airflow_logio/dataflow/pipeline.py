@@ -14,6 +14,7 @@ from typing import Any
 
 from airflow_logio.dataflow import building, parameters, variables
 from airflow_logio.dataflow.call_limits import CallLimit
+from airflow_logio.dataflow.column_lineage import MadeFrom, declared
 from airflow_logio.dataflow.definition import Definition
 from airflow_logio.dataflow.durations import retention_seconds
 from airflow_logio.dataflow.frozen import Frozen
@@ -196,6 +197,21 @@ class Pipeline:
             self._definition.scopes.append(scope)
         return scope
 
+    def column_lineage(self, output: Upstream, columns: Mapping[str, str | Iterable[str]]) -> None:
+        """Say which input columns the columns of an output port are made from, for OpenLineage (docs/airflow.md).
+
+        ``{"revenue": "sales_value"}``; with several input ports ``"clicks.price"``, of a declared read
+        ``"products.department"``.
+        Nothing is derived from an author's code, so a column that is not named here has no lineage. Ready-made sources and
+        writers need no declaration. It may be changed during a run: it is no part of what a run resumes with.
+        """
+        self._open()
+        port = self._definition.output(self._reference(output), "column lineage names port")
+        if port in self._definition.columns:
+            self._definition.refuse(f"the column lineage of {str(port)!r} is declared twice")
+        operator = self._definition.operators[port.operator]
+        self._definition.columns[port] = declared(port, operator, columns, self._definition.refuse)
+
     def local_defaults(
         self,
         *,
@@ -263,6 +279,11 @@ class Pipeline:
     def limits(self) -> Mapping[str, CallLimit]:
         """Operator, as its author named it → limit of its calls."""
         return dict(self._definition.limits)
+
+    @property
+    def declared_columns(self) -> Mapping[Port, MadeFrom]:
+        """Output port, as its author named it → what its columns are made from, as far as declared."""
+        return dict(self._definition.columns)
 
     @property
     def local(self) -> LocalDefaults:

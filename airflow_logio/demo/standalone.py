@@ -14,7 +14,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import psutil
@@ -36,8 +36,10 @@ KEPT = ("HOME", "JAVA_HOME", "LANG", "LC_ALL", "LOGNAME", "SPARK_HOME", "TMPDIR"
 class Standalone:
     """`start` returns at once. `stop` leaves no process behind, not even of an earlier instance with the same home."""
 
-    def __init__(self, places: Places) -> None:
+    def __init__(self, places: Places, settings: Mapping[str, str] | None = None) -> None:
+        """`settings` are more environment variables for all of its processes."""
         self._places = places
+        self._settings = dict(settings or {})
         self._process: subprocess.Popen[bytes] | None = None
         self._environment: dict[str, str] = {}
         self.port = free_port(USUAL_PORT)
@@ -52,7 +54,7 @@ class Standalone:
         if not airflow.is_file():
             raise ConfigurationError("Airflow is not installed: pip install 'airflow-logio[demo]'")
         self._places.airflow_home.mkdir(mode=0o700, exist_ok=True)
-        self._environment = environment(self._places, self.port)
+        self._environment = {**environment(self._places, self.port), **self._settings}
         self._places.airflow_log.write_bytes(b"")
         self._process = self._start("standalone")
 

@@ -10,6 +10,7 @@ from airflow.providers.common.compat.sdk import AirflowFailException, BaseOperat
 from airflow_logio.commands import with_log
 from airflow_logio.dataflow.pipeline import Pipeline
 from airflow_logio.hooks.logio import LogioHook
+from airflow_logio.operators._task.openlineage_answers import lineage_of
 from airflow_logio.operators._task.pipeline_reference import reference, resolve
 from airflow_logio.operators._task.run_lookup import check_current, opened_log, run_of
 from airflow_logio.operators._task.status_page import say_status
@@ -70,6 +71,22 @@ class LogioFinishRunOperator(BaseOperator):
         self._report_quarantine(run, aside)
         recoveries = sum(group.recoveries for group in groups)
         self.log.info("Run %s is finished: %d groups, %d recoveries", run.spec.key, len(groups), recoveries)
+
+    # --- for the OpenLineage provider, which calls these if it is installed and configured ----------------------------
+
+    def get_openlineage_facets_on_start(self) -> Any:
+        """An ``OperatorLineage``: what the whole run reads and writes, and the run facet."""
+        return lineage_of(self, None, None)
+
+    def get_openlineage_facets_on_complete(self, task_instance: Any) -> Any:
+        """As at the start, with what the log has counted."""
+        return lineage_of(self, None, task_instance)
+
+    def get_openlineage_facets_on_failure(self, task_instance: Any) -> Any:
+        """As when it has succeeded, up to here."""
+        return lineage_of(self, None, task_instance)
+
+    # --- inside ------------------------------------------------------------------------------------------------------
 
     def _report_quarantine(self, run: Run, aside: Sequence[QuarantinedInputSet]) -> None:
         for one in aside:

@@ -13,9 +13,11 @@ from airflow.providers.common.compat.sdk import AirflowException, AirflowFailExc
 from airflow_logio import _compat
 from airflow_logio.dataflow.pipeline import Pipeline
 from airflow_logio.hooks.logio import LogioHook
+from airflow_logio.openlineage.running import RunningEvents
 from airflow_logio.operators._task.group_task import GroupTask, asked_by_person
 from airflow_logio.operators._task.kills import KillGuard, killed_task
 from airflow_logio.operators._task.launches import Launching
+from airflow_logio.operators._task.openlineage_answers import lineage_of, running_task
 from airflow_logio.operators._task.pipeline_reference import reference, resolve
 from airflow_logio.operators._task.recipes import recipe_of
 from airflow_logio.operators._task.refused_arguments import refuse
@@ -197,6 +199,20 @@ class LogioSparkOperator(BaseOperator):
         """The launcher, which starts claimed drivers as processes on the worker's machine."""
         return LocalProcessLauncher(_compat.work_dir())
 
+    # --- for the OpenLineage provider, which calls these if it is installed and configured ----------------------------
+
+    def get_openlineage_facets_on_start(self) -> Any:
+        """An ``OperatorLineage``: the datasets of the group, and the run facet. Each worker segment begins with one."""
+        return lineage_of(self, self.group, None)
+
+    def get_openlineage_facets_on_complete(self, task_instance: Any) -> Any:
+        """As at the start, with what the log has counted."""
+        return lineage_of(self, self.group, task_instance)
+
+    def get_openlineage_facets_on_failure(self, task_instance: Any) -> Any:
+        """As when it has succeeded, up to here."""
+        return lineage_of(self, self.group, task_instance)
+
     # --- inside ------------------------------------------------------------------------------------------------------
 
     def _work(
@@ -212,7 +228,10 @@ class LogioSparkOperator(BaseOperator):
         with opened_log(self.logio_conn_id) as store:
             task = self._group_task(context, store, recipe, asked)
             relay = TaskRelay(store, task.context.run, task.watcher.members, relayed, self.log.info)
-            sighting = self._until_settled(task, relay, interval, recovers=recovers, link=partial(self._link, context))
+            lineage = running_task(self, context)
+            running = RunningEvents(lineage, task.context.run, self.group)
+            link = partial(self._link, context)
+            sighting = self._until_settled(task, relay, running, interval, recovers=recovers, link=link)
             if sighting.state is GroupState.FINISHED:
                 return task.summary(sighting)
             if sighting.state in WAITING:
@@ -220,10 +239,17 @@ class LogioSparkOperator(BaseOperator):
                 raise AirflowFailException(task.failure(sighting))
             run_uid = task.context.run.uid
             self._hand_over(store)
-        self._watch(run_uid, sighting.incarnations, relay.relayed, interval)
+        self._watch(run_uid, sighting.incarnations, relay.relayed, lineage, interval)
 
     def _until_settled(
-        self, task: GroupTask, relay: TaskRelay, interval: float, *, recovers: bool, link: Callable[[str], None]
+        self,
+        task: GroupTask,
+        relay: TaskRelay,
+        running: RunningEvents,
+        interval: float,
+        *,
+        recovers: bool,
+        link: Callable[[str], None],
     ) -> Sighting:
         """Look and launch until the group has ended, or the trigger can watch it."""
         spark_ui = SparkUi(_compat.spark_history_url())
@@ -239,6 +265,8 @@ class LogioSparkOperator(BaseOperator):
                 return sighting
             if self.deferrable and sighting.state is not GroupState.NEW and not task.must_stay(sighting):
                 return sighting
+            if running.is_due():
+                running.ask(task.context.store)
             time.sleep(interval)
 
     def _link(self, context: Mapping[str, Any], address: str) -> None:
@@ -301,7 +329,12 @@ class LogioSparkOperator(BaseOperator):
             raise AirflowFailException(f"group {self.group!r} is halted: a person has ended its task meanwhile")
 
     def _watch(
-        self, run_uid: str, incarnations: Mapping[str, int], relayed: Mapping[str, Sequence[int]], interval: float
+        self,
+        run_uid: str,
+        incarnations: Mapping[str, int],
+        relayed: Mapping[str, Sequence[int]],
+        lineage: Mapping[str, Any] | None,
+        interval: float,
     ) -> NoReturn:
         trigger = LogioGroupTrigger(
             logio_conn_id=self.logio_conn_id,
@@ -309,6 +342,7 @@ class LogioSparkOperator(BaseOperator):
             group=self.group,
             incarnations=incarnations,
             relayed=relayed,
+            lineage=lineage,
             poll_interval=interval,
         )
         self.defer(trigger=trigger, method_name="resume")

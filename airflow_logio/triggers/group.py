@@ -18,6 +18,7 @@ from airflow.providers.common.compat.sdk import AirflowException
 from airflow_logio._compat import TriggerEvent, aget_task_state, spark_history_url
 from airflow_logio.commands import with_log
 from airflow_logio.errors import LogioError, LogUnavailable
+from airflow_logio.openlineage.running import RunningEvents
 from airflow_logio.protocol.states import WAITING, GroupState
 from airflow_logio.runtime.figures.spark_ui import SparkUi
 from airflow_logio.runtime.figures.whole_group import members_of
@@ -49,10 +50,11 @@ class LogioGroupTrigger(LogTrigger):
     """Fires one event with `state` (of the group, or ``error``), `group`, `incarnation`, `cause` and `relayed`.
 
     If the group is replicated, `group` of the event names the replica that it is about. `incarnations` are those that the
-    task saw last, `relayed` what the task log has of their drivers' output (`OutputRelay`).
+    task saw last, `relayed` what the task log has of their drivers' output (`OutputRelay`), `lineage` what `RunningEvents`
+    need of the task, if Airflow has a listener of OpenLineage.
     """
 
-    arguments = ("run_uid", "group", "incarnations", "relayed")
+    arguments = ("run_uid", "group", "incarnations", "relayed", "lineage")
 
     def __init__(
         self,
@@ -62,9 +64,11 @@ class LogioGroupTrigger(LogTrigger):
         group: str,
         incarnations: Mapping[str, int] | None = None,
         relayed: Mapping[str, Sequence[int]] | None = None,
+        lineage: Mapping[str, Any] | None = None,
         poll_interval: float = 1.0,
     ) -> None:
         super().__init__(logio_conn_id, poll_interval)
+        self.lineage = lineage
         self.run_uid = run_uid
         self.group = group
         self.incarnations = dict(incarnations or {})
@@ -197,6 +201,8 @@ class LogioGroupTrigger(LogTrigger):
             figures = store.figures([sight.run.run_id])[sight.run.run_id]
         if figures is not None:
             observers.reporter.report(sight.groups, figures, at_once=wakes)
+            if not wakes:
+                observers.running.look(store, sight.groups, figures)
         if not wakes or one is None or one.status is None:
             return None
         cause = one.cause or one.status.error
@@ -226,6 +232,7 @@ class LogioGroupTrigger(LogTrigger):
             relay,
             SparkUi(spark_history_url()),
             StoredLink(getattr(self, "task_instance", None)),
+            RunningEvents(self.lineage, run, self.group),
         )
 
 
@@ -240,3 +247,4 @@ class _Observers:
     relay: OutputRelay
     spark_ui: SparkUi
     link: StoredLink
+    running: RunningEvents

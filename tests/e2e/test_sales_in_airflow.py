@@ -6,6 +6,7 @@ as its policy says and as a person asks.
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import signal
@@ -24,7 +25,8 @@ from airflow_logio.protocol.states import ALIVE, GroupState, RunState, ScalingSt
 from airflow_logio.store import open_store
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records import GroupStatus, Run, ScalingRequest
-from tests.support.grocery import assert_exact, load_products, write_slice
+from tests.support.grocery import assert_exact, expected, load_products, write_slice
+from tests.support.openlineage_events import Event, datasets, events_of
 from tests.support.person import Person
 from tests.support.waiting import eventually
 
@@ -105,7 +107,9 @@ def with_a_policy_of_its_own(controller: Path) -> None:
 
 @pytest.fixture(scope="module")
 def standalone(places: Places) -> Iterator[Standalone]:
-    started = Standalone(places)
+    (places.folder / "lineage").mkdir()
+    transport = {"type": "file", "log_file_path": str(places.folder / "lineage" / "event")}
+    started = Standalone(places, {"AIRFLOW__OPENLINEAGE__TRANSPORT": json.dumps(transport)})
     started.start()
     try:
         yield started
@@ -195,6 +199,7 @@ def test_killed_halted_and_cleared_it_is_exact(person: Person, places: Places, t
     summary = person.result(DAG_ID, RUN_ID, "sales.ingest")
     assert (summary["run"], summary["records"]["ingest.out out"]) == (run.uid, RECORDS)
     assert str(places.folder) not in str(summary), "no URL of a database in a result"
+    lineage_is_whole(places, run, transactions)
     read_once(person, log, run)
     eventually(lambda: not drivers(places), what="drivers end", timeout=LONG)
     log.dispose()
@@ -216,6 +221,63 @@ def shows_its_spark_ui(person: Person, log: LogStore) -> None:
     said = "Group hourly, incarnation 2: Spark application local-"
     eventually(lambda: said in person.log(DAG_ID, RUN_ID, "sales.hourly"), what="it is said", timeout=LONG)
     assert "hourly" in person.log(DAG_ID, RUN_ID, "sales.supervise").split("recoveries", 1)[1]
+
+
+def lineage_is_whole(places: Places, run: Run, transactions: Path) -> None:
+    """What OpenLineage was told: one tree, one end of each attempt, a connected graph, and the truth about the tables."""
+
+    def ends(job: str) -> list[Event]:
+        return [event for event in told(places) if event["job"]["name"] == job and event["eventType"] == "COMPLETE"]
+
+    eventually(lambda: ends(DAG_ID), what="OpenLineage is told that the DAG run has ended", timeout=LONG)
+    types: dict[tuple[str, str], list[str]] = {}
+    parents: list[str] = []
+    for event in told(places):
+        types.setdefault((event["job"]["name"], event["run"]["runId"]), []).append(event["eventType"])
+        if event["job"]["name"] != DAG_ID:
+            parents.append(event["run"]["facets"]["parent"]["run"]["runId"])
+    # A person's clear makes another run of the DAG for Airflow's provider: that one has ended, the other one has begun.
+    begun, ended = (run_id for job, run_id in types if job == DAG_ID)
+    assert (types.pop((DAG_ID, begun)), types.pop((DAG_ID, ended))) == (["START"], ["COMPLETE"])
+    assert list(dict.fromkeys(parents)) == [begun, ended], "one tree, before the clear and after it"
+    assert parents == sorted(parents, key=[begun, ended].index)
+    for attempt, found in types.items():
+        assert found[0] == "START" and found[-1] in ("COMPLETE", "FAIL"), (attempt, found)
+        assert set(found[1:-1]) <= {"START", "RUNNING"}, (attempt, found)
+    failed = [job for (job, _), found in types.items() if found[-1] == "FAIL"]
+    failed = [
+        job for job in failed if not job.endswith(".supervise")
+    ]  # it woke before Airflow had heard of its deferral
+    assert failed == [f"{DAG_ID}.sales.hourly"], "the attempt that a person has marked"
+
+    def done(task: str) -> Event:
+        [event] = ends(f"{DAG_ID}.sales.{task}")
+        return event
+
+    truth = expected(transactions, RECORDS_PER_BATCH)
+    hourly_sales, item_totals = (
+        (places.warehouse_url.replace("sqlite:///", "sqlite://"), name) for name in ("hourly_sales", "item_totals")
+    )
+    assert datasets(done("publish"), "outputs") == {hourly_sales: len(truth.hourly)}
+    assert datasets(done("totals"), "outputs") == {item_totals: len(truth.totals)}
+    assert datasets(done("ingest"), "inputs") == {("file", str(transactions)): RECORDS}
+    assert datasets(done("finish_run"), "outputs") == {
+        hourly_sales: len(truth.hourly),
+        item_totals: len(truth.totals),
+    }
+    [raw] = datasets(done("ingest"), "outputs")
+    assert datasets(done("ingest"), "outputs") == {raw: RECORDS} and raw[0].startswith("logio://")
+    assert datasets(done("totals"), "inputs") == {raw: RECORDS}
+    assert datasets(done("hourly"), "inputs")[raw] == RECORDS
+    assert datasets(done("hourly"), "outputs").keys() == datasets(done("publish"), "inputs").keys()
+    facet = done("hourly")["run"]["facets"]["logio"]
+    assert (facet["run"], facet["incarnations"], facet["recoveries"]) == (run.uid, 3, 1)
+
+
+def told(places: Places) -> list[Event]:
+    """The events of the sales pipeline's DAG, in the order in which they were made; each is checked."""
+    found = events_of(*sorted((places.folder / "lineage").iterdir()))
+    return [event for event in found if event["job"]["name"].split(".")[0] == DAG_ID]
 
 
 def read_once(person: Person, log: LogStore, run: Run) -> None:

@@ -88,14 +88,19 @@ def row_count(path: str) -> int:
         return int(parquet(file.handle).metadata.num_rows)
 
 
+def is_pattern(path: str) -> bool:
+    """Whether a path stands for the files that it matches."""
+    return bool(_WILD & set(path.rpartition("/")[2])) and ("://" in path or not os.path.isfile(path))
+
+
 def matching(path: str) -> list[str]:
     """The files that a path means, in the order of their names: itself, or what its pattern matches.
 
     Raises ConfigurationError if a pattern matches nothing.
     """
-    folder, _, name = path.rpartition("/")
-    if not _WILD & set(name) or ("://" not in path and os.path.isfile(path)):
+    if not is_pattern(path):
         return [path]
+    folder, _, name = path.rpartition("/")
     found = sorted(_listed(folder, name) if "://" in path else filter(os.path.isfile, glob.glob(path)))
     if not found:
         raise ConfigurationError(f"no file matches {path}")
