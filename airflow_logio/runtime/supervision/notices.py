@@ -20,8 +20,8 @@ from airflow_logio.store.records import DriverRecord, QuarantineCount, Run, RunF
 QUARANTINE_SECONDS = 600.0
 """Least time between two notices of Input Sets that were set aside in one group; each has the number by then."""
 NEARLY_SPENT = 1
-"""A recovery after which no more than this many are left in the window has nearly spent the budget; so has one after which none
-is left at the same place of an operator's code."""
+"""A recovery after which no more than this many are left in the window has nearly spent the budget; so has one after which
+none is left at the same place of an operator's code."""
 _LONGEST = 4000
 """Characters of an error that a notice has; `logio status` has all of it."""
 
