@@ -326,7 +326,7 @@ def test_a_supervisor_recovers_until_all_groups_have_ended(
                 finish(log, register(log, launcher))
 
     event = fired(waiting.trigger, end_the_others)
-    assert event == {"findings": []}
+    assert event == {"findings": [], "notices": [], "seen": {"recovery": {"totals": 2}}}
     summary = task.resume(context(), event)
     assert summary == {
         "run": run.uid,
