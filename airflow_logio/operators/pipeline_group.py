@@ -94,7 +94,7 @@ class LogioPipelineGroup(TaskGroup):
         supervised = supervision_of(recovery) is Supervision.TASK
         text = reference(pipeline)
         known = imported(pipeline)
-        callbacks = {
+        callbacks: dict[str, Any] = {
             "on_recovery_callback": on_recovery_callback,
             "on_parked_callback": on_parked_callback,
             "on_halted_callback": on_halted_callback,

@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any
 
 from airflow.providers.common.compat.sdk import BaseNotifier
-from airflow.sdk import NEVER_EXPIRE
+from airflow.sdk import NEVER_EXPIRE  # type: ignore[attr-defined]
 
 from airflow_logio.runtime.supervision.notices import Notice, NoticeKind, Seen, notices, remembered
 from airflow_logio.store.port import LogStore

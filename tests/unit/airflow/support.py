@@ -125,7 +125,7 @@ def deferred(action: Callable[[], object]) -> TaskDeferred:
     return caught.value
 
 
-def fired(trigger: Any, meanwhile: Callable[[], None] | None = None) -> Any:
+def fired(trigger: Any, meanwhile: Callable[[], object] | None = None) -> Any:
     """Run the trigger to its event; `meanwhile` happens while it looks."""
 
     async def first() -> TriggerEvent:
