@@ -14,16 +14,25 @@ from operator import attrgetter
 from airflow.providers.common.compat.sdk import Stats
 
 from airflow_logio.protocol.replicas import base_operator, replicated_group
+from airflow_logio.protocol.states import ScalingState
 from airflow_logio.protocol.values import Port
+from airflow_logio.runtime.figures.alert_figures import AlertFigures
 from airflow_logio.runtime.figures.recoveries import Recovery
 from airflow_logio.runtime.figures.snapshot import Snapshot
+from airflow_logio.store.records import ScalingRequest
 
 log = logging.getLogger(__name__)
 
 RECOVERIES = "logio.group.recoveries"
 DETECTION = "logio.group.detection_seconds"
 RECOVERY = "logio.group.recovery_seconds"
+SCALINGS = "logio.group.scalings"
 INCARNATION = "logio.group.incarnation"
+PARKED = "logio.group.parked"
+HALTED = "logio.group.halted"
+QUARANTINED = "logio.group.quarantined"
+RECOVERIES_LEFT = "logio.group.recoveries_left"
+REPLICAS = "logio.group.replicas"
 LAG = "logio.group.lag_events"
 UNDONE = "logio.group.undone_events"
 PORT_EVENTS = "logio.port.events"
@@ -37,13 +46,37 @@ _failed: set[str] = set()
 def report_recovery_begun(pipeline: str, recovery: Recovery) -> None:
     """A dead group was claimed: counts the recovery, and reports how long it took to notice the death."""
     tags = {"pipeline": pipeline, "group": replicated_group(recovery.group)}
-    _send(RECOVERIES, lambda: Stats.incr(RECOVERIES, tags=tags))
+    _count(RECOVERIES, 1, tags)
     _time(DETECTION, recovery.detection_seconds, tags)
 
 
 def report_recovered(pipeline: str, recovery: Recovery) -> None:
     """The new driver has made its first commit: reports the time since the death was detected."""
     _time(RECOVERY, recovery.seconds, {"pipeline": pipeline, "group": replicated_group(recovery.group)})
+
+
+def report_scaled(pipeline: str, request: ScalingRequest) -> None:
+    """A request to scale a group was carried out or refused: counts it."""
+    _count(SCALINGS, 1, {"pipeline": pipeline, "group": request.group, "outcome": request.state.value})
+
+
+def report_beginning(pipeline: str, group: str, *, is_replicated: bool) -> None:
+    """A group is watched from now on: its counters exist, so that the first thing that they count is seen as a rise."""
+    tags = {"pipeline": pipeline, "group": group}
+    _count(RECOVERIES, 0, tags)
+    for outcome in (ScalingState.DONE, ScalingState.REFUSED) if is_replicated else ():
+        _count(SCALINGS, 0, {**tags, "outcome": outcome.value})
+
+
+def report_alert_figures(pipeline: str, group: str, figures: AlertFigures) -> None:
+    """The gauges that tell whether a person should look after a group."""
+    tags = {"pipeline": pipeline, "group": group}
+    _gauge(PARKED, figures.parked, tags)
+    _gauge(HALTED, figures.halted, tags)
+    _gauge(QUARANTINED, figures.quarantined, tags)
+    _gauge(RECOVERIES_LEFT, figures.recoveries_left, tags)
+    if figures.replicas is not None:
+        _gauge(REPLICAS, figures.replicas, tags)
 
 
 def report_group(snapshot: Snapshot, group: str) -> None:
@@ -74,6 +107,10 @@ def _summed(counts: Iterable[tuple[tuple[Port, str], int]]) -> dict[tuple[str, s
         key = (f"{base_operator(port.operator)}.{port.name}", direction)
         sums[key] = sums.get(key, 0) + count
     return sums
+
+
+def _count(name: str, count: int, tags: Mapping[str, str]) -> None:
+    _send(name, lambda: Stats.incr(name, count, tags=dict(tags)))
 
 
 def _gauge(name: str, value: int, tags: Mapping[str, str]) -> None:

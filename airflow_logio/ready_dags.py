@@ -7,7 +7,7 @@ dag = build_recovery_dag()
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -18,8 +18,8 @@ from airflow.sdk import Asset
 
 from airflow_logio.dataflow.pipeline import Pipeline
 from airflow_logio.hooks.logio import LogioHook
+from airflow_logio.operators._task.callbacks import Callbacks
 from airflow_logio.operators._task.pipeline_reference import imported
-from airflow_logio.operators._task.recovery_round import Callback
 from airflow_logio.operators._task.run_lookup import opened_log
 from airflow_logio.operators.assets import LogioAssetsOperator
 from airflow_logio.operators.fresh_run import LogioFreshRunOperator
@@ -74,13 +74,14 @@ def build_recovery_dag(
     logio_conn_id: str = LogioHook.default_conn_name,
     pipeline: str | None = None,
     give_up_after: timedelta | None = timedelta(hours=6),
-    on_recovery_callback: Callback | Sequence[Callback] | None = None,
+    on_recovery_callback: Callbacks = None,
     **dag_arguments: Any,
 ) -> DAG:
     """The recovery DAG: finds failed groups of all pipelines, or of the one named `pipeline`, and recovers each in a task.
 
     :param give_up_after: a run of the DAG in which nothing has failed for so long ends, and the next one begins.
-    :param on_recovery_callback: as for `LogioRecoverGroupOperator`.
+    :param on_recovery_callback: as for `LogioRecoverGroupOperator`. Pipelines have callbacks for what else occurs
+        (`LogioPipelineGroup`): their task ``notify`` calls them.
 
     Further arguments are those of a DAG.
     """

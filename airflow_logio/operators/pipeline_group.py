@@ -11,8 +11,8 @@ from airflow.sdk import Asset
 from airflow_logio.dataflow.pipeline import Pipeline
 from airflow_logio.errors import PipelineDefinitionError
 from airflow_logio.hooks.logio import LogioHook
+from airflow_logio.operators._task.callbacks import Callbacks
 from airflow_logio.operators._task.pipeline_reference import imported, reference
-from airflow_logio.operators._task.recovery_round import Callback
 from airflow_logio.operators.assets import LogioAssetsOperator
 from airflow_logio.operators.finish_run import LogioFinishRunOperator
 from airflow_logio.operators.spark import LogioSparkOperator
@@ -21,7 +21,7 @@ from airflow_logio.operators.supervise import MANY, SOON, LogioSuperviseOperator
 from airflow_logio.protocol.liveness import RecoveryBudget
 from airflow_logio.store.records import Supervision
 
-START, FINISH, ASSETS = "start_run", "finish_run", "assets"
+START, FINISH, ASSETS, NOTIFY = "start_run", "finish_run", "assets", "notify"
 AT_ONCE: Mapping[str, Any] = {"retries": MANY, "retry_delay": SOON, "retry_exponential_backoff": 0}
 """Settings of task `supervise`; they override the DAG's ``default_args``, since no group is recovered until it is back."""
 
@@ -31,6 +31,9 @@ class LogioPipelineGroup(TaskGroup):
 
     The groups run side by side: the log connects them, not the order of tasks. Task ``supervise`` finds failed groups and
     recovers them. Without it (``recovery="dag"``), a recovery DAG must do so.
+
+    Task ``supervise`` also calls the callbacks; without it, task ``notify`` does, if there are any. Each is a function of the
+    context, a notifier, or a list of them, and ``context["notice"]`` says what has occurred (docs/how-to/recover.md).
 
     :param pipeline: a `Pipeline`, or its location: ``"module:attr"``.
     :param logio_conn_id: the connection of the log.
@@ -46,7 +49,12 @@ class LogioPipelineGroup(TaskGroup):
     :param recovery_budget: a `RecoveryBudget`: how often, within which time, a group may be recovered before it is parked.
     :param recovery: ``"supervise"``, or ``"dag"`` for a pipeline whose groups a recovery DAG recovers.
     :param concurrent_runs: ``"refuse"``, or ``"isolated"`` if runs share no tables (see `LogioStartRunOperator`).
-    :param on_recovery_callback: callback of task ``supervise``, called after a group was relaunched or parked.
+    :param on_recovery_callback: called after a group was relaunched, or parked by task ``supervise``.
+    :param on_parked_callback: called after a group was parked, whatever parked it.
+    :param on_halted_callback: called after a group was halted.
+    :param on_quarantine_callback: called after Input Sets were set aside; of each group at most every ten minutes.
+    :param on_scaling_callback: called after a request to scale a group was carried out or refused.
+    :param on_budget_callback: called after a recovery that nearly spends the group's budget.
     :param assets: True, or writer → asset or URI: an Airflow asset event for each table and dataset when the run has finished
         (`LogioAssetsOperator`), by a last task ``assets``.
     :param assets_with_quarantine: also when it has finished with quarantine, and ``finish_run`` fails.
@@ -72,7 +80,12 @@ class LogioPipelineGroup(TaskGroup):
         recovery_budget: RecoveryBudget | None = None,
         recovery: str = SUPERVISE,
         concurrent_runs: str = REFUSE,
-        on_recovery_callback: Callback | Sequence[Callback] | None = None,
+        on_recovery_callback: Callbacks = None,
+        on_parked_callback: Callbacks = None,
+        on_halted_callback: Callbacks = None,
+        on_quarantine_callback: Callbacks = None,
+        on_scaling_callback: Callbacks = None,
+        on_budget_callback: Callbacks = None,
         assets: bool | Mapping[str, str | Asset] = False,
         assets_with_quarantine: bool = False,
         group_id: str | None = None,
@@ -81,7 +94,16 @@ class LogioPipelineGroup(TaskGroup):
         supervised = supervision_of(recovery) is Supervision.TASK
         text = reference(pipeline)
         known = imported(pipeline)
-        reserved = (START, FINISH, SUPERVISE, ASSETS) if assets else (START, FINISH, SUPERVISE)
+        callbacks: dict[str, Any] = {
+            "on_recovery_callback": on_recovery_callback,
+            "on_parked_callback": on_parked_callback,
+            "on_halted_callback": on_halted_callback,
+            "on_quarantine_callback": on_quarantine_callback,
+            "on_scaling_callback": on_scaling_callback,
+            "on_budget_callback": on_budget_callback,
+        }
+        notifies = not supervised and any(callbacks.values())
+        reserved = [START, FINISH, SUPERVISE, *([ASSETS] if assets else []), *([NOTIFY] if notifies else [])]
         _check_names(known, dict(connections or {}), dict(groups or {}), reserved)
         super().__init__(group_id=group_id or known.name, **kwargs)
         with self:
@@ -98,13 +120,14 @@ class LogioPipelineGroup(TaskGroup):
                 launch_seconds=launch_seconds,
                 recovery_budget=recovery_budget,
             )
-            if supervised:
+            if supervised or notifies:
                 start >> LogioSuperviseOperator(
-                    task_id=SUPERVISE,
+                    task_id=SUPERVISE if supervised else NOTIFY,
                     pipeline=text,
                     run_uid=start.output,
                     logio_conn_id=logio_conn_id,
-                    on_recovery_callback=on_recovery_callback,
+                    recover=supervised,
+                    **callbacks,
                     **AT_ONCE,
                 )
             finish = LogioFinishRunOperator(

@@ -10,12 +10,14 @@ from airflow.providers.common.compat.sdk import AirflowFailException, BaseOperat
 
 from airflow_logio import _compat
 from airflow_logio.hooks.logio import LogioHook
+from airflow_logio.operators._task.callbacks import Callbacks, as_callbacks, call_back
 from airflow_logio.operators._task.launches import Launching
-from airflow_logio.operators._task.recovery_round import Callback, GroupRecovery, as_callbacks, explain_kill, notify
+from airflow_logio.operators._task.recovery_round import GroupRecovery, explain_kill
 from airflow_logio.operators._task.run_lookup import opened_log
 from airflow_logio.operators._task.scaling_round import GroupScaling
 from airflow_logio.runtime.launch.launcher import Launcher, LocalProcessLauncher
 from airflow_logio.runtime.supervision.findings import DueScaling, UnexplainedKill, finding_of
+from airflow_logio.runtime.supervision.notices import recovery_notice
 from airflow_logio.runtime.supervision.tend import RecoveryOutcome
 
 
@@ -30,7 +32,8 @@ class LogioRecoverGroupOperator(BaseOperator):
         (templated; ``expand`` over the sensor's output).
     :param logio_conn_id: the connection of the log.
     :param on_recovery_callback: called like Airflow's own callbacks after a group was launched or parked, with
-        ``context["recovery"]``: run, group, cause, outcome and times. It may be a list of callbacks, or notifiers.
+        ``context["notice"]``, and ``context["recovery"]``: run, group, cause, outcome and times. It may be a list of
+        callbacks, or notifiers. `LogioPipelineGroup` has callbacks for what else occurs.
 
     Returns that ``recovery`` as a dict.
     """
@@ -43,7 +46,7 @@ class LogioRecoverGroupOperator(BaseOperator):
         *,
         finding: Mapping[str, Any],
         logio_conn_id: str = LogioHook.default_conn_name,
-        on_recovery_callback: Callback | Sequence[Callback] | None = None,
+        on_recovery_callback: Callbacks = None,
         retries: int = 3,
         retry_delay: timedelta = timedelta(seconds=5),
         **kwargs: Any,
@@ -51,7 +54,7 @@ class LogioRecoverGroupOperator(BaseOperator):
         super().__init__(retries=retries, retry_delay=retry_delay, **kwargs)
         self.finding = finding
         self.logio_conn_id = logio_conn_id
-        self.on_recovery_callback = as_callbacks(on_recovery_callback)
+        self.on_recovery_callback = as_callbacks("on_recovery_callback", on_recovery_callback)
 
     def execute(self, context: Mapping[str, Any]) -> dict[str, Any]:
         """Raises `ConfigurationError`, `UnknownRun`, AirflowFailException."""
@@ -66,7 +69,7 @@ class LogioRecoverGroupOperator(BaseOperator):
         self.log.info("%s: %s", finding, recovery["why"])
         if recovery["outcome"] == RecoveryOutcome.NOT_NEEDED.value:
             return recovery
-        notify(self.on_recovery_callback, context, recovery)
+        call_back(self.on_recovery_callback, context, recovery_notice(recovery))
         if recovery["outcome"] == RecoveryOutcome.PARKED.value:
             raise AirflowFailException(
                 f"{finding} is parked: {recovery['why']}\nFix the cause, then clear the group's own task: it resumes "

@@ -15,9 +15,10 @@ from airflow_logio import _compat
 from airflow_logio.dataflow.pipeline import Pipeline
 from airflow_logio.errors import ConfigurationError, LogUnavailable
 from airflow_logio.hooks.logio import LogioHook
+from airflow_logio.operators._task.callbacks import Callbacks, Teller, as_callbacks, parameter
 from airflow_logio.operators._task.launches import Launching
 from airflow_logio.operators._task.pipeline_reference import reference, resolve
-from airflow_logio.operators._task.recovery_round import Callback, GroupRecovery, as_callbacks, explain_kill, notify
+from airflow_logio.operators._task.recovery_round import GroupRecovery, explain_kill
 from airflow_logio.operators._task.run_lookup import identity, opened_log, run_of
 from airflow_logio.operators._task.scaling_round import GroupScaling
 from airflow_logio.operators._task.status_page import say_status
@@ -27,9 +28,12 @@ from airflow_logio.runtime.supervision.findings import (
     FailedGroup,
     FailureFinder,
     Finding,
+    Findings,
     UnexplainedKill,
     finding_of,
+    only_watched,
 )
+from airflow_logio.runtime.supervision.notices import Notice, NoticeKind, Seen, recovery_notice
 from airflow_logio.runtime.supervision.tend import RecoveryOutcome
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records import Run
@@ -41,6 +45,8 @@ to five seconds, Airflow counts it as failed. The retry continues from the log, 
 
 
 SOON = timedelta(seconds=5)
+TELL_SECONDS = 10.0
+"""How often a task that waits on a worker looks for what it has to tell."""
 
 
 class LogioSuperviseOperator(BaseOperator):
@@ -54,7 +60,15 @@ class LogioSuperviseOperator(BaseOperator):
     :param run_uid: uid of the run (templated); by default the run that this DAG run has of the pipeline.
     :param logio_conn_id: the connection of the log.
     :param poll_interval: seconds between two polls; by default ``[logio] poll_interval``.
-    :param on_recovery_callback: as for `LogioRecoverGroupOperator`.
+    :param on_recovery_callback: called after a group was relaunched, by this task or otherwise, or parked by it. As all
+        that follow: a function of the context, a notifier, or a list of them. ``context["notice"]`` says what has occurred.
+    :param on_parked_callback: called after a group was parked, whatever parked it.
+    :param on_halted_callback: called after a group was halted.
+    :param on_quarantine_callback: called after Input Sets were set aside; of each group at most every ten minutes.
+    :param on_scaling_callback: called after a request to scale a group was carried out or refused.
+    :param on_budget_callback: called after a recovery that leaves the group one or none, or none at the place where its
+        operator's code has failed.
+    :param recover: False: only call callbacks; a recovery DAG recovers and scales.
     :param deferrable: False: look from the worker, which holds a slot for as long as the run lasts; default as for
         `LogioSparkOperator`.
     """
@@ -69,7 +83,13 @@ class LogioSuperviseOperator(BaseOperator):
         run_uid: str | None = None,
         logio_conn_id: str = LogioHook.default_conn_name,
         poll_interval: float | None = None,
-        on_recovery_callback: Callback | Sequence[Callback] | None = None,
+        on_recovery_callback: Callbacks = None,
+        on_parked_callback: Callbacks = None,
+        on_halted_callback: Callbacks = None,
+        on_quarantine_callback: Callbacks = None,
+        on_scaling_callback: Callbacks = None,
+        on_budget_callback: Callbacks = None,
+        recover: bool = True,
         deferrable: bool | None = None,
         retries: int = MANY,
         retry_delay: timedelta = SOON,
@@ -80,18 +100,25 @@ class LogioSuperviseOperator(BaseOperator):
         self.run_uid = run_uid
         self.logio_conn_id = logio_conn_id
         self.poll_interval = poll_interval
-        self.on_recovery_callback = as_callbacks(on_recovery_callback)
+        self.on_recovery_callback = as_callbacks("on_recovery_callback", on_recovery_callback)
+        self.on_parked_callback = as_callbacks("on_parked_callback", on_parked_callback)
+        self.on_halted_callback = as_callbacks("on_halted_callback", on_halted_callback)
+        self.on_quarantine_callback = as_callbacks("on_quarantine_callback", on_quarantine_callback)
+        self.on_scaling_callback = as_callbacks("on_scaling_callback", on_scaling_callback)
+        self.on_budget_callback = as_callbacks("on_budget_callback", on_budget_callback)
+        self.recover = recover
         self.deferrable = _compat.default_deferrable() if deferrable is None else deferrable
 
     def execute(self, context: Mapping[str, Any]) -> dict[str, Any]:
         """Raises AirflowFailException if there is no such run, or this version cannot use the log."""
-        return self._work(context, [])
+        return self._work(context, [], [], None)
 
     def resume(self, context: Mapping[str, Any], event: Mapping[str, Any]) -> dict[str, Any]:
         """The trigger has found something."""
         if event.get("error"):
             raise AirflowException(f"the triggerer cannot look for failed groups: {event['error']}")
-        return self._work(context, [finding_of(one) for one in event["findings"]])
+        findings = [finding_of(one) for one in event["findings"]]
+        return self._work(context, findings, [Notice.of(one) for one in event.get("notices", ())], event.get("seen"))
 
     def make_launcher(self) -> Launcher:
         """The launcher, which starts claimed drivers as processes on the worker's machine."""
@@ -99,39 +126,55 @@ class LogioSuperviseOperator(BaseOperator):
 
     # --- inside ------------------------------------------------------------------------------------------------------
 
-    def _work(self, context: Mapping[str, Any], items: Sequence[Finding]) -> dict[str, Any]:
+    def _work(
+        self, context: Mapping[str, Any], items: Sequence[Finding], untold: Sequence[Notice], seen: Seen | None
+    ) -> dict[str, Any]:
         try:
-            return self._look_after(context, items)
+            return self._look_after(context, items, untold, seen)
         except ConfigurationError as error:  # many retries would not help
             raise AirflowFailException(f"the run is not supervised: {error}") from error
 
-    def _look_after(self, context: Mapping[str, Any], items: Sequence[Finding]) -> dict[str, Any]:
+    def _look_after(
+        self, context: Mapping[str, Any], items: Sequence[Finding], untold: Sequence[Notice], seen: Seen | None
+    ) -> dict[str, Any]:
         with opened_log(self.logio_conn_id) as store:
             run = self._run(store, context)
             launching = Launching(store, self.logio_conn_id, self.make_launcher(), self.executor)
+            teller = self._teller(context, run, seen)
             for one in items:
-                self._act(launching, context, one)
-            finder = FailureFinder(store, run_uid=run.uid)
-            found = finder.look()
+                self._act(launching, teller, one)
+            for notice in untold:  # after what is urgent: callbacks may take long
+                teller.tell(notice)
+            look = FailureFinder(store, run_uid=run.uid).look if self.recover else partial(_watched, store, run)
+            found, told_at = look(), float("-inf")
             while not self.deferrable and (found.failed is None or found.going_on):
-                with suppress(LogUnavailable):  # a refused note is no reason to stop looking
-                    store.note_supervisor(self._name(context), run_uid=run.uid)
+                if self.recover:
+                    with suppress(LogUnavailable):  # a refused note is no reason to stop looking
+                        store.note_supervisor(self._name(context), run_uid=run.uid)
                 for one in found.items:
-                    self._act(launching, context, one)
+                    self._act(launching, teller, one)
+                if time.monotonic() - told_at >= TELL_SECONDS:
+                    told_at = time.monotonic()
+                    teller.look(store)
                 time.sleep(self.poll_interval or _compat.poll_interval())
-                found = finder.look()
+                found = look()
             # The trigger finds what failed meanwhile. The groups of the run may all have ended.
             ended = found.failed is not None and not found.going_on
-            summary = self._summary(store, run) if ended else {}
             if ended:
+                teller.look(store, is_last=True)
+                summary = self._summary(store, run)
                 store.patience.call("taking leave", partial(store.forget_supervisor, self._name(context)))
         if ended:
             return summary
-        self._wait(context, run)
+        self._wait(context, run, teller)
 
-    def _act(self, launching: Launching, context: Mapping[str, Any], one: Finding) -> None:
+    def _teller(self, context: Mapping[str, Any], run: Run, seen: Seen | None) -> Teller:
+        callbacks = {kind: getattr(self, parameter(kind)) for kind in NoticeKind}
+        return Teller(callbacks, context, run, seen)
+
+    def _act(self, launching: Launching, teller: Teller, one: Finding) -> None:
         if isinstance(one, FailedGroup):
-            self._recover(launching, context, one)
+            self._recover(launching, teller, one)
         elif isinstance(one, UnexplainedKill):
             explain_kill(launching.store, one)
         else:
@@ -151,7 +194,7 @@ class LogioSuperviseOperator(BaseOperator):
     def _scale(self, launching: Launching, due: DueScaling) -> None:
         launching.store.patience.call(f"scaling {due}", lambda: GroupScaling(launching).carry_on(due))
 
-    def _recover(self, launching: Launching, context: Mapping[str, Any], failed: FailedGroup) -> None:
+    def _recover(self, launching: Launching, teller: Teller, failed: FailedGroup) -> None:
         call = launching.store.patience.call
         recovery = call(f"recovering {failed}", lambda: GroupRecovery(launching).recover(failed))
         if recovery["outcome"] == RecoveryOutcome.NOT_NEEDED.value:
@@ -162,7 +205,7 @@ class LogioSuperviseOperator(BaseOperator):
         else:
             self.log.warning("%s is launched as incarnation %s", failed, recovery["launched_incarnation"])
         say_status(self.log, launching.store, failed.run_uid, self.logio_conn_id)
-        notify(self.on_recovery_callback, context, recovery)
+        teller.tell(recovery_notice(recovery))
 
     def _summary(self, store: LogStore, run: Run) -> dict[str, Any]:
         groups = store.patience.call("reading the groups", lambda: store.groups(run.run_id))
@@ -172,12 +215,22 @@ class LogioSuperviseOperator(BaseOperator):
         say_status(self.log, store, run.uid, self.logio_conn_id)
         return {"run": run.uid, "states": states, "recoveries": recoveries}
 
-    def _wait(self, context: Mapping[str, Any], run: Run) -> NoReturn:
+    def _wait(self, context: Mapping[str, Any], run: Run, teller: Teller) -> NoReturn:
         trigger = LogioFailedGroupTrigger(
             logio_conn_id=self.logio_conn_id,
-            supervisor=self._name(context),
+            supervisor=self._name(context) if self.recover else None,
             run_uid=run.uid,
             poll_interval=self.poll_interval or _compat.poll_interval(),
+            kinds=teller.kinds,
+            seen=teller.seen,
         )
         self.defer(trigger=trigger, method_name="resume")
         raise AssertionError("defer does not return")
+
+
+def _watched(store: LogStore, run: Run) -> Findings:
+    """A look of a task that recovers nothing."""
+    try:
+        return only_watched(next(iter(store.sight([run.uid])), None))
+    except LogUnavailable as error:
+        return Findings(None, unavailable=str(error))

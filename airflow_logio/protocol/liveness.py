@@ -68,17 +68,30 @@ class RecoveryBudget:
                 f"a recovery budget needs recoveries >= 0, same_event >= 0 and window_seconds > 0, got {self}"
             )
 
-    def is_spent_at(self, points: Sequence[str | None]) -> bool:
-        """`points` are where the drivers of the group failed, oldest first; None where no operator's code was to blame."""
+    def left_at(self, points: Sequence[str | None]) -> int | None:
+        """How many more failures at the place of the last one are recovered; below 0, that one is not. None if no
+        operator's code was to blame for it.
+
+        `points` are where the drivers of the group failed, oldest first; None where no operator's code was to blame.
+        """
         if not points or points[-1] is None:
-            return False
+            return None
         again = 0
         for point in reversed(points):
             if point != points[-1]:
                 break
             again += 1
-        return again > self.same_event
+        return self.same_event - again
+
+    def is_spent_at(self, points: Sequence[str | None]) -> bool:
+        """`points` as in `left_at`."""
+        left = self.left_at(points)
+        return left is not None and left < 0
+
+    def left(self, ages: Sequence[float]) -> int:
+        """How many recoveries are left in the window; `ages` are the seconds since each earlier recovery of the group."""
+        return max(0, self.recoveries - sum(age <= self.window_seconds for age in ages))
 
     def is_spent(self, ages: Sequence[float]) -> bool:
-        """`ages` are the seconds since each earlier recovery of the group."""
-        return sum(age <= self.window_seconds for age in ages) >= self.recoveries
+        """`ages` as in `left`."""
+        return self.left(ages) == 0

@@ -481,7 +481,8 @@ class LogStore(ABC):
 
     @abstractmethod
     def figures(self, run_ids: Collection[int]) -> Mapping[int, RunFigures]:
-        """`progress`, `under_way` and `drivers` of several runs, in as many statements as of one."""
+        """`progress`, `under_way`, `drivers`, and `quarantined` in numbers, of several runs; in as many statements as of
+        one."""
 
     @abstractmethod
     def references(self, run_id: int, prefix: str) -> Collection[str]:

@@ -334,6 +334,8 @@ class DriverRecord:
     """Its last sign of life: the time of its latest heartbeat."""
     code: int = 0
     """Number of the code that it got."""
+    failed_at: str | None = None
+    """Where an operator's code raised, if that is what ended it (`RecoveryBudget.same_event`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -405,6 +407,14 @@ class QuarantinedInputSet:
 
 
 @dataclass(frozen=True, slots=True)
+class QuarantineCount:
+    """How many Input Sets of a group are set aside, and since when the latest is (seconds since the epoch)."""
+
+    input_sets: int
+    latest: float
+
+
+@dataclass(frozen=True, slots=True)
 class Retried:
     """What a retry of quarantined Input Sets has put back, and the groups that must be launched for it."""
 
@@ -469,6 +479,8 @@ class RunFigures:
     ports: Sequence[PortProgress]
     under_way: UnderWay
     drivers: Sequence[DriverRecord]
+    quarantined: Mapping[str, QuarantineCount] = field(default_factory=dict)
+    """By group; groups without any are missing."""
 
 
 @dataclass(frozen=True, slots=True)

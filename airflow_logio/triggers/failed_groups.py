@@ -7,14 +7,16 @@ now. If an event is lost, or a task dies before it has acted, the next look find
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
+from functools import partial
 from typing import Any
 
 from airflow.providers.common.compat.sdk import AirflowException
 
 from airflow_logio._compat import TriggerEvent
 from airflow_logio.errors import LogioError, LogUnavailable
-from airflow_logio.runtime.supervision.findings import FailureFinder, Findings
+from airflow_logio.runtime.supervision.findings import FailureFinder, Findings, only_watched
+from airflow_logio.runtime.supervision.notices import Notice, Seen, notices
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records import SupervisorNote
 from airflow_logio.triggers.base import LogTrigger
@@ -29,25 +31,33 @@ class LogioFailedGroupTrigger(LogTrigger):
     The items of the list come from `FailedGroup.as_dict` and `DueScaling.as_dict`.
 
     The list is empty if all groups of `run_uid` have ended, or nothing has failed for `give_up_after` seconds.
+
+    With `kinds` (of `NoticeKind`), the event also has ``notices``: what has occurred in `run_uid` and was not told yet, from
+    `Notice.as_dict`; and ``seen``, what was told, as this trigger was given it. It then fires for notices alone, too.
+    Without `supervisor` it looks for nothing else, and the log is not told that a supervisor looks.
     """
 
-    arguments = ("supervisor", "pipeline", "run_uid", "give_up_after")
+    arguments = ("supervisor", "pipeline", "run_uid", "give_up_after", "kinds", "seen")
 
     def __init__(
         self,
         *,
         logio_conn_id: str,
-        supervisor: str,
+        supervisor: str | None,
         pipeline: str | None = None,
         run_uid: str | None = None,
         poll_interval: float = 1.0,
         give_up_after: float | None = None,
+        kinds: Sequence[str] = (),
+        seen: Seen | None = None,
     ) -> None:
         super().__init__(logio_conn_id, poll_interval)
         self.supervisor = supervisor
         self.pipeline = pipeline
         self.run_uid = run_uid
         self.give_up_after = give_up_after
+        self.kinds = list(kinds)
+        self.seen = {kind: dict(groups) for kind, groups in (seen or {}).items()}
         self._finder: FailureFinder | None = None
         self._store: LogStore | None = None
         self._began = time.monotonic()
@@ -55,10 +65,11 @@ class LogioFailedGroupTrigger(LogTrigger):
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Wait until a look has found something. It looks once per `poll_interval`, and when a driver reports its failure."""
-        note = SupervisorNote(self.supervisor, self.pipeline, self.run_uid)
+        note = None if self.supervisor is None else SupervisorNote(self.supervisor, self.pipeline, self.run_uid)
+        all_runs, figures = self.run_uid is None, bool(self.kinds)
         self._began = time.monotonic()
         try:
-            event = await self._seen(self._see, uid=self.run_uid, all_runs=self.run_uid is None, note=note)
+            event = await self._seen(self._see, uid=self.run_uid, all_runs=all_runs, figures=figures, note=note)
         except (LogioError, AirflowException) as error:
             event = {"findings": [], "error": f"{type(error).__name__}: {error}"}
         yield TriggerEvent(event)
@@ -68,9 +79,30 @@ class LogioFailedGroupTrigger(LogTrigger):
     def _see(self, look: LogLook) -> dict[str, Any] | None:
         """The event, if there is one."""
         findings = self._judge(look)
-        if findings.items or self._is_over(findings, time.monotonic() - self._began):
-            return {"findings": [one.as_dict() for one in findings.items]}
-        return None
+        untold = self._untold(look)
+        if not (findings.items or untold or self._is_over(findings, time.monotonic() - self._began)):
+            return None
+        event: dict[str, Any] = {"findings": [one.as_dict() for one in findings.items]}
+        if self.kinds:
+            event |= {"notices": [one.as_dict() for one in untold], "seen": self.seen}
+        return event
+
+    def _untold(self, look: LogLook) -> list[Notice]:
+        sight = look.runs.get(self.run_uid or "")
+        if not self.kinds or look.store is None or sight is None:
+            return []
+        run_id = sight.run.run_id
+        try:
+            return notices(
+                sight,
+                look.figures.get(run_id),
+                self.seen,
+                kinds=self.kinds,
+                now=time.time(),
+                all_requests=partial(look.store.scalings, run_id),
+            )
+        except LogUnavailable:  # the next look finds them
+            return []
 
     def _judge(self, look: LogLook) -> Findings:
         try:
@@ -88,6 +120,8 @@ class LogioFailedGroupTrigger(LogTrigger):
         return findings
 
     def _find(self, store: LogStore, look: LogLook) -> Findings:
+        if self.supervisor is None:
+            return only_watched(look.runs.get(self.run_uid or ""))
         if self._finder is None or self._store is not store:
             self._store, self._finder = store, FailureFinder(store, pipeline=self.pipeline, run_uid=self.run_uid)
         mine = look.runs.get(self.run_uid) if self.run_uid is not None else None

@@ -200,7 +200,7 @@ class LogioGroupTrigger(LogTrigger):
         if wakes:
             figures = store.figures([sight.run.run_id])[sight.run.run_id]
         if figures is not None:
-            observers.reporter.report(sight.groups, figures, at_once=wakes)
+            observers.reporter.report(sight.groups, figures, sight.requests, at_once=wakes)
             if not wakes:
                 observers.running.look(store, sight.groups, figures)
         if not wakes or one is None or one.status is None:

@@ -6,11 +6,13 @@ import time
 from collections.abc import Callable, Sequence
 
 from airflow_logio import metrics
+from airflow_logio.protocol.states import OPEN_SCALING
+from airflow_logio.runtime.figures.alert_figures import alert_figures
 from airflow_logio.runtime.figures.progress_lines import ProgressLines
 from airflow_logio.runtime.figures.recoveries import Recovery, RecoveryNews
 from airflow_logio.runtime.figures.snapshot import SnapshotSeries
 from airflow_logio.runtime.figures.whole_group import members_of
-from airflow_logio.store.records import DriverRecord, GroupStatus, Run, RunFigures
+from airflow_logio.store.records import DriverRecord, GroupStatus, Run, RunFigures, ScalingRequest
 
 LINE_SECONDS = 30.0
 
@@ -28,15 +30,39 @@ class GroupReporter:
         self._series = SnapshotSeries(run, clock)
         self._lines = ProgressLines(LINE_SECONDS, clock)
         self._news = RecoveryNews()
+        self._settled: set[int] | None = None
+        """Requests to scale the group of which the outcome is old; None before the first look."""
 
-    def report(self, groups: Sequence[GroupStatus], figures: RunFigures, *, at_once: bool = False) -> None:
-        """`at_once` for the last time: then the progress is said, whenever that was done before."""
+    def report(
+        self,
+        groups: Sequence[GroupStatus],
+        figures: RunFigures,
+        requests: Sequence[ScalingRequest] = (),
+        *,
+        at_once: bool = False,
+    ) -> None:
+        """`requests` as in `RunSight`. `at_once` for the last time: then the progress is said, whenever that was done
+        before."""
         snapshot = self._series.next(groups, figures.ports, figures.under_way)
+        pipeline = self._run.spec.key.pipeline
+        if self._settled is None:
+            replicated = self._group in self._run.spec.replicated
+            metrics.report_beginning(pipeline, self._group, is_replicated=replicated)
         metrics.report_group(snapshot, self._group)
+        alerting = alert_figures(self._run, self._group, groups, figures)
+        metrics.report_alert_figures(pipeline, self._group, alerting)
+        self._report_scalings([one for one in requests if one.group == self._group])
         view = snapshot.group(self._group)
         if view is not None and (at_once or self._lines.is_due()) and (line := self._lines.line(view)) is not None:
             self._say(line)
         self._report_recoveries(figures.drivers)
+
+    def _report_scalings(self, requests: Sequence[ScalingRequest]) -> None:
+        """What the first look finds is old."""
+        settled = {one.request_id: one for one in requests if one.state not in OPEN_SCALING}
+        for number in settled.keys() - (settled.keys() if self._settled is None else self._settled):
+            metrics.report_scaled(self._run.spec.key.pipeline, settled[number])
+        self._settled = (self._settled or set()) | settled.keys()
 
     def _report_recoveries(self, drivers: Sequence[DriverRecord]) -> None:
         begun, committed = self._news.of(drivers)

@@ -16,7 +16,7 @@ from airflow_logio.protocol.replicas import Slot, SlotsSight
 from airflow_logio.protocol.states import GroupState, RunState
 from airflow_logio.protocol.values import Event, Kind, Port
 from airflow_logio.store.port import LogStore
-from airflow_logio.store.records import OperatorShape, Run
+from airflow_logio.store.records import OperatorShape, QuarantineCount, Run
 from tests.store.test_maintenance import rows_of
 from tests.support.logs import SOMEBODY, UNDONE, Driver, contents, fetched, held, spec, start_driver
 from tests.support.racing import race
@@ -356,6 +356,8 @@ def test_a_retry_goes_to_whoever_owns_the_slot(log_store: LogStore) -> None:
     assert [(one.group, one.operator) for one in found] == [(GROUP, "work[0]")]
     assert log_store.quarantined(run.run_id, GROUP) == log_store.quarantined(run.run_id, A) == found
     assert log_store.quarantined(run.run_id, "end") == []
+    counted = log_store.figures([run.run_id])[run.run_id].quarantined
+    assert counted == {GROUP: QuarantineCount(1, found[0].since)}
     retried = log_store.retry_quarantined(run.run_id)
     assert retried.to_launch == (A,)
     assert [slot.done for slot in slots(log_store, run)] == [False, True, False, False], "only that slot is reopened"

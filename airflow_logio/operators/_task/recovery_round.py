@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,9 +23,6 @@ log = logging.getLogger(__name__)
 
 HALT_GRACE_SECONDS = 10.0
 """How long a driver may take to halt by itself."""
-
-Callback = Callable[[Mapping[str, Any]], Any]
-"""Called with the task's context, which holds the outcome under ``recovery``. A notifier is a callback, too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,22 +106,3 @@ def _times(driver: DriverRecord | None) -> dict[str, float | None]:
     if driver is None:
         return {"fenced_at": None, "launched_at": None}
     return {"fenced_at": driver.claimed_at, "launched_at": driver.submitted_at}
-
-
-def notify(callbacks: Sequence[Callback], context: Mapping[str, Any], recovery: Mapping[str, Any]) -> None:
-    """Call the callbacks. If one raises, the error is logged and has no other effect."""
-    for callback in callbacks:
-        try:
-            callback({**context, "recovery": dict(recovery)})
-        except Exception:
-            log.exception("on_recovery_callback %s failed", getattr(callback, "__name__", callback))
-
-
-def as_callbacks(given: Callback | Sequence[Callback] | None) -> list[Callback]:
-    """Accepts one, several or none, as Airflow does. Raises `ValueError` for what cannot be called."""
-    found = [] if given is None else list(given) if isinstance(given, Sequence) else [given]
-    if wrong := [one for one in found if not callable(one)]:
-        raise ValueError(
-            f"on_recovery_callback: {wrong[0]!r} cannot be called; give a function of the context, or a notifier"
-        )
-    return found

@@ -17,7 +17,7 @@ from typing import Any
 
 from airflow_logio.errors import ConfigurationError, LogUnavailable, ProtocolViolation, UnknownRun
 from airflow_logio.protocol.replicas import SlotsSight, replicated_group
-from airflow_logio.protocol.states import ALIVE, ENDED, RunState
+from airflow_logio.protocol.states import ALIVE, ENDED, OPEN_SCALING, RunState
 from airflow_logio.runtime.scaling.requests import in_question, is_due, look_after
 from airflow_logio.runtime.supervision.group_watch import GroupWatcher, Observation
 from airflow_logio.runtime.supervision.killed_task import is_to_be_asked
@@ -280,6 +280,14 @@ class FailureFinder:
         known = {(one.run.run_id, status.group) for one in sights for status in one.groups}
         for key in [key for key in self._watchers if key not in known]:
             del self._watchers[key]
+
+
+def only_watched(sight: RunSight | None) -> Findings:
+    """What a look comes to of one that recovers nothing: whether the run goes on."""
+    if sight is None or sight.run.state is not RunState.RUNNING:
+        return Findings(())
+    going_on = sum(one.state not in ENDED for one in sight.groups)
+    return Findings((), going_on + sum(one.state in OPEN_SCALING for one in sight.requests))
 
 
 def _failure(run: Run, observation: Observation) -> FailedGroup | None:

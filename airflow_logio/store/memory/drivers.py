@@ -33,4 +33,5 @@ def _record(tables: Tables, key: tuple[GroupKey, int], row: DriverRow) -> Driver
         pid=identity.pid or None if identity else None,
         last_beat_at=beat.at if beat else None,
         code=row.code,
+        failed_at=row.failed_at,
     )

@@ -12,7 +12,7 @@ from airflow_logio.protocol.states import CONCLUDED, WAITING, GroupState, RunSta
 from airflow_logio.protocol.values import Kind, Status
 from airflow_logio.store.memory import slots
 from airflow_logio.store.memory.tables import BodyKey, GroupKey, Tables
-from airflow_logio.store.records import QuarantinedInputSet, Retried, senders_of
+from airflow_logio.store.records import QuarantineCount, QuarantinedInputSet, Retried, senders_of
 from airflow_logio.store.rules.endings import superseded
 from airflow_logio.store.rules.header import encode_header
 
@@ -25,6 +25,16 @@ def quarantined(tables: Tables, run_id: int, group: str | None = None) -> Sequen
         if run == run_id and (group is None or row.group == replicated_group(group))
     ]
     return sorted(found, key=lambda one: (one.since, one.operator, one.inset_id))
+
+
+def counts(found: Sequence[QuarantinedInputSet]) -> dict[str, QuarantineCount]:
+    """By group."""
+    return {
+        group: QuarantineCount(
+            sum(one.group == group for one in found), max(one.since for one in found if one.group == group)
+        )
+        for group in sorted({one.group for one in found})
+    }
 
 
 def retry(tables: Tables, run_id: int, group: str | None) -> Retried:

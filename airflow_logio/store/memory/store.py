@@ -331,7 +331,12 @@ class MemoryLogStore(LogStore):
 
     def figures(self, run_ids: Collection[int]) -> Mapping[int, RunFigures]:
         return {
-            run_id: RunFigures(self.progress(run_id), self.under_way(run_id), self.drivers(run_id))
+            run_id: RunFigures(
+                self.progress(run_id),
+                self.under_way(run_id),
+                self.drivers(run_id),
+                quarantine.counts(self.quarantined(run_id)),
+            )
             for run_id in run_ids
         }
 

@@ -49,6 +49,7 @@ def _record(row: sa.Row[Any], beats: Mapping[tuple[int, str, int], float]) -> Dr
         pid=row.pid,
         last_beat_at=beats.get((row.run_id, row.group_name, row.incarnation)),
         code=row.code,
+        failed_at=row.failed_at,
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
@@ -13,7 +13,7 @@ from airflow_logio.protocol.reopening import Reopening, reopen
 from airflow_logio.protocol.replicas import replicated_group
 from airflow_logio.protocol.states import CONCLUDED, WAITING, GroupState, RunState
 from airflow_logio.protocol.values import Kind, Port, Status
-from airflow_logio.store.records import QuarantinedInputSet, Retried, Run, senders_of
+from airflow_logio.store.records import QuarantineCount, QuarantinedInputSet, Retried, Run, senders_of
 from airflow_logio.store.rules.endings import superseded
 from airflow_logio.store.rules.header import encode_header
 from airflow_logio.store.rules.seal import seal, unseal
@@ -33,6 +33,17 @@ def quarantined(connection: Connection, run_id: int, group: str | None = None) -
         QuarantinedInputSet(row.group_name, row.op, row.inset_id, row.error, row.since)
         for row in connection.execute(query)
     ]
+
+
+def counts(connection: Connection, run_ids: Collection[int]) -> dict[int, dict[str, QuarantineCount]]:
+    """Run id → group → its quarantined Input Sets in numbers, where there are any."""
+    columns = schema.quarantine.c
+    query = sa.select(columns.run_id, columns.group_name, sa.func.count(), sa.func.max(columns.since))
+    found: dict[int, dict[str, QuarantineCount]] = {}
+    rows = connection.execute(query.where(columns.run_id.in_(run_ids)).group_by(columns.run_id, columns.group_name))
+    for run_id, group, count, latest in rows:
+        found.setdefault(run_id, {})[group] = QuarantineCount(count, latest)
+    return found
 
 
 def retry(connection: Connection, run: Run, group: str | None) -> Retried:

@@ -452,7 +452,8 @@ class SqlLogStore(LogStore):
         records = drivers.driver_records(self.engine, self.beats, run_ids)
         with reading(self.engine) as connection:
             found = runs.counters(connection, run_ids)
-        return {run_id: RunFigures(*found[run_id], records[run_id]) for run_id in run_ids}
+            aside = quarantine.counts(connection, run_ids)
+        return {run_id: RunFigures(*found[run_id], records[run_id], aside.get(run_id, {})) for run_id in run_ids}
 
     def references(self, run_id: int, prefix: str) -> Collection[str]:
         table = schema.event_data

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,6 +13,9 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pytest
+from airflow.providers.common.compat.sdk import TaskDeferred
+from airflow.triggers.base import TriggerEvent
 
 from airflow_logio.protocol.effects import FinishGroup
 from airflow_logio.runtime.launch import processes
@@ -113,3 +117,33 @@ def finish(log: LogStore, ref: GroupRef) -> None:
     session.open()
     session.commit([FinishGroup()])
     session.close()
+
+
+def deferred(action: Callable[[], object]) -> TaskDeferred:
+    with pytest.raises(TaskDeferred) as caught:
+        action()
+    return caught.value
+
+
+def fired(trigger: Any, meanwhile: Callable[[], object] | None = None) -> Any:
+    """Run the trigger to its event; `meanwhile` happens while it looks."""
+
+    async def first() -> TriggerEvent:
+        async def event() -> TriggerEvent:
+            async for one in trigger.run():
+                return one
+            raise AssertionError("the trigger ended without an event")
+
+        task = asyncio.create_task(event())
+        try:
+            if meanwhile is not None:
+                await asyncio.sleep(0.1)
+                assert not task.done(), f"the trigger fired too early: {task.result()}"
+                await asyncio.to_thread(meanwhile)
+            return await asyncio.wait_for(task, 30)
+        finally:
+            await trigger.cleanup()
+
+    payload = asyncio.run(first()).payload
+    assert json.loads(json.dumps(payload)) == payload, "events are plain data"
+    return payload

@@ -5,15 +5,13 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
-from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
-from airflow.providers.common.compat.sdk import DAG, AirflowException, AirflowFailException, TaskDeferred
+from airflow.providers.common.compat.sdk import DAG, AirflowException, AirflowFailException
 from airflow.serialization.serialized_objects import BaseSerialization, DagSerialization
-from airflow.triggers.base import TriggerEvent
 
 from airflow_logio.errors import ConfigurationError, LogUnavailable, PipelineDefinitionError
 from airflow_logio.operators._task.launches import Launching
@@ -31,7 +29,17 @@ from airflow_logio.store.records import GroupRef, GroupStatus, Run
 from airflow_logio.store.sql.store import SqlLogStore
 from airflow_logio.triggers.failed_groups import LogioFailedGroupTrigger
 from tests.support.waiting import eventually
-from tests.unit.airflow.support import DAG_ID, FakeLauncher, connection, context, finish, register, write_transactions
+from tests.unit.airflow.support import (
+    DAG_ID,
+    FakeLauncher,
+    connection,
+    context,
+    deferred,
+    finish,
+    fired,
+    register,
+    write_transactions,
+)
 
 REF = "pipelines.sales:sales"
 WAREHOUSE = {"warehouse": "warehouse_db"}
@@ -61,38 +69,8 @@ def totals(run: Run, log: LogStore, launcher: FakeLauncher) -> GroupStatus:
     return status(log, run)
 
 
-def deferred(action: Callable[[], object]) -> TaskDeferred:
-    with pytest.raises(TaskDeferred) as caught:
-        action()
-    return caught.value
-
-
 def status(log: LogStore, run: Run, group: str = "totals") -> GroupStatus:
     return log.group(run.run_id, group)
-
-
-def fired(trigger: Any, meanwhile: Callable[[], None] | None = None) -> Any:
-    """Run the trigger to its event; `meanwhile` happens while it looks."""
-
-    async def first() -> TriggerEvent:
-        async def event() -> TriggerEvent:
-            async for one in trigger.run():
-                return one
-            raise AssertionError("the trigger ended without an event")
-
-        task = asyncio.create_task(event())
-        if meanwhile is not None:
-            await asyncio.sleep(0.1)
-            assert not task.done(), f"the trigger fired too early: {task.result()}"
-            await asyncio.to_thread(meanwhile)
-        try:
-            return await asyncio.wait_for(task, 30)
-        finally:
-            await trigger.cleanup()
-
-    payload = asyncio.run(first()).payload
-    assert json.loads(json.dumps(payload)) == payload, "events are plain data"
-    return payload
 
 
 def failure(trigger: Any, launcher: FakeLauncher) -> dict[str, Any]:
@@ -348,7 +326,7 @@ def test_a_supervisor_recovers_until_all_groups_have_ended(
                 finish(log, register(log, launcher))
 
     event = fired(waiting.trigger, end_the_others)
-    assert event == {"findings": []}
+    assert event == {"findings": [], "notices": [], "seen": {"recovery": {"totals": 2}}}
     summary = task.resume(context(), event)
     assert summary == {
         "run": run.uid,

@@ -1,0 +1,126 @@
+"""Callbacks and notifiers of the tasks that look after a run: what they get, and that each occurrence is told (ADR-102)."""
+
+from __future__ import annotations
+
+import copy
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from airflow.providers.common.compat.sdk import BaseNotifier
+from airflow.sdk import NEVER_EXPIRE  # type: ignore[attr-defined]
+
+from airflow_logio.runtime.supervision.notices import Notice, NoticeKind, Seen, notices, remembered
+from airflow_logio.store.port import LogStore
+from airflow_logio.store.records import Run
+
+log = logging.getLogger(__name__)
+
+Callback = Callable[[Mapping[str, Any]], Any]
+"""Called with the task's context, which holds a `Notice` as a dict under ``notice``. A notifier is a callback, too."""
+Callbacks = Callback | Sequence[Callback] | None
+"""As authors give them."""
+TOLD = "logio_notices"
+"""Key of the task's state store under which it keeps what it has told."""
+
+
+def parameter(kind: NoticeKind) -> str:
+    """The parameter of callbacks for this kind."""
+    return f"on_{kind}_callback"
+
+
+def as_callbacks(name: str, given: Callbacks) -> list[Callback]:
+    """Accepts one, several or none, as Airflow does. Raises `ValueError` for what cannot be called."""
+    found = [] if given is None else list(given) if isinstance(given, Sequence) else [given]
+    if wrong := [one for one in found if not callable(one)]:
+        raise ValueError(f"{name}: {wrong[0]!r} cannot be called; give a function of the context, or a notifier")
+    return found
+
+
+def call_back(callbacks: Sequence[Callback], context: Mapping[str, Any], notice: Notice) -> None:
+    """Call the callbacks. If one raises, the error is logged and has no other effect."""
+    told = notice.as_dict()
+    del told["mark"]
+    entries: dict[str, Any] = {"notice": {**told, "key": notice.key}}
+    if notice.kind is NoticeKind.RECOVERY:
+        entries["recovery"] = dict(notice.figures)
+    for callback in callbacks:
+        try:
+            # A notifier renders its templates into itself: the next notice needs them as they were.
+            once = copy.copy(callback) if isinstance(callback, BaseNotifier) else callback
+            once({**context, **entries})
+        except Exception:
+            log.exception("%s %s failed", parameter(notice.kind), getattr(callback, "__name__", callback))
+
+
+class Teller:
+    """Tells one task's callbacks what occurs in a run, each occurrence once while the task remembers.
+
+    What was told is kept in the task's state store after each notice. A task that dies in between tells that one again.
+    """
+
+    def __init__(
+        self,
+        callbacks: Mapping[NoticeKind, Sequence[Callback]],
+        context: Mapping[str, Any],
+        run: Run,
+        seen: Seen | None = None,
+    ) -> None:
+        self._callbacks = {kind: found for kind, found in callbacks.items() if found}
+        self._context = context
+        self._run = run
+        self.seen: Seen = (self._kept() if self._callbacks else {}) if seen is None else seen
+
+    @property
+    def kinds(self) -> list[str]:
+        """What has callbacks."""
+        return [str(kind) for kind in self._callbacks]
+
+    def tell(self, notice: Notice) -> None:
+        if notice.kind not in self._callbacks:
+            return
+        log.info("Telling of %s, group %s: %s", notice.kind, notice.group, notice.why)
+        call_back(self._callbacks[notice.kind], self._context, notice)
+        self.seen = remembered(self.seen, notice)
+        self._keep()
+
+    def look(self, store: LogStore, *, is_last: bool = False) -> None:
+        """Tell what the log says and was not told. Waits for the log."""
+        if not self._callbacks:
+            return
+        for notice in store.patience.call("looking for what to tell", partial(self._untold, store, is_last)):
+            self.tell(notice)
+
+    def _untold(self, store: LogStore, is_last: bool) -> list[Notice]:
+        run_id = self._run.run_id
+        return [
+            notice
+            for sight in store.sight([self._run.uid])
+            for notice in notices(
+                sight,
+                store.figures([run_id])[run_id],
+                self.seen,
+                kinds=self.kinds,
+                now=time.time(),
+                all_requests=partial(store.scalings, run_id),
+                is_last=is_last,
+            )
+        ]
+
+    def _kept(self) -> Seen:
+        """What an earlier attempt of the task has told, of this run."""
+        try:
+            kept = self._context["task_state_store"].get(TOLD)
+        except Exception as error:  # whatever Airflow raises: a group that is dead must not wait for it
+            log.warning("What was told before is not known, and is told again: %s: %s", type(error).__name__, error)
+            return {}
+        return kept["seen"] if isinstance(kept, dict) and kept.get("run") == self._run.uid else {}
+
+    def _keep(self) -> None:
+        try:
+            kept = {"run": self._run.uid, "seen": self.seen}
+            self._context["task_state_store"].set(TOLD, kept, retention=NEVER_EXPIRE)
+        except Exception as error:
+            log.warning("A retry of this task will tell this again: %s: %s", type(error).__name__, error)
