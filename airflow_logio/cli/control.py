@@ -24,7 +24,8 @@ from airflow_logio.runtime.supervision.presence import last_look, missing
 from airflow_logio.runtime.supervision.retried_destinations import check_destinations
 from airflow_logio.runtime.supervision.stop_run import States, StopMode, StopRun
 from airflow_logio.store.port import LogStore
-from airflow_logio.store.records import Retried, Run
+from airflow_logio.store.quarantine_records import Retried
+from airflow_logio.store.records import Run
 
 
 class Code(StrEnum):

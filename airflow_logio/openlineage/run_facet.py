@@ -12,7 +12,8 @@ from airflow_logio import __version__
 from airflow_logio.protocol.replicas import base_operator
 from airflow_logio.runtime.figures.authored_figures import ports_seen
 from airflow_logio.runtime.figures.whole_group import members_of
-from airflow_logio.store.records import GroupStatus, PortProgress, QuarantinedInputSet, Run, UnderWay
+from airflow_logio.store.quarantine_records import QuarantinedInputSet
+from airflow_logio.store.records import GroupStatus, PortProgress, Run, UnderWay
 
 NAME = "logio"
 SCHEMA_URL = "urn:airflow-logio:openlineage:1-0-0:LogioRunFacet.json#/$defs/LogioRunFacet"

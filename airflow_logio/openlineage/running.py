@@ -17,7 +17,8 @@ from typing import Any
 
 from airflow_logio.errors import LogUnavailable
 from airflow_logio.store.port import LogStore
-from airflow_logio.store.records import GroupStatus, QuarantinedInputSet, Run, RunFigures
+from airflow_logio.store.quarantine_records import QuarantinedInputSet
+from airflow_logio.store.records import GroupStatus, Run, RunFigures
 
 EVENT_SECONDS = 300.0
 

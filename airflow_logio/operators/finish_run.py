@@ -17,7 +17,8 @@ from airflow_logio.operators._task.status_page import say_status
 from airflow_logio.protocol.replicas import base_operator
 from airflow_logio.protocol.states import CONCLUDED
 from airflow_logio.runtime.supervision.tidying import clear_up
-from airflow_logio.store.records import QuarantinedInputSet, Run
+from airflow_logio.store.quarantine_records import QuarantinedInputSet
+from airflow_logio.store.records import Run
 
 
 class LogioFinishRunOperator(BaseOperator):

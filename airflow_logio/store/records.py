@@ -12,6 +12,7 @@ from airflow_logio.protocol.liveness import Lease, RecoveryBudget
 from airflow_logio.protocol.replicas import slot_of
 from airflow_logio.protocol.states import GroupState, RunState, ScalingState
 from airflow_logio.protocol.values import Port
+from airflow_logio.store.quarantine_records import QuarantineCount
 
 REPLAY_SECONDS = 900.0
 
@@ -393,33 +394,6 @@ class UnderWay:
     """Input port → acknowledged events of Input Sets that are not done."""
     pending: dict[Port, int]
     """(operator, connection) → write actions that are not applied."""
-
-
-@dataclass(frozen=True, slots=True)
-class QuarantinedInputSet:
-    """An Input Set whose generation raised and that was set aside; `since` is in seconds since the epoch."""
-
-    group: str
-    operator: str
-    inset_id: str
-    error: str
-    since: float
-
-
-@dataclass(frozen=True, slots=True)
-class QuarantineCount:
-    """How many Input Sets of a group are set aside, and since when the latest is (seconds since the epoch)."""
-
-    input_sets: int
-    latest: float
-
-
-@dataclass(frozen=True, slots=True)
-class Retried:
-    """What a retry of quarantined Input Sets has put back, and the groups that must be launched for it."""
-
-    input_sets: tuple[QuarantinedInputSet, ...]
-    to_launch: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,14 +16,8 @@ from airflow_logio.runtime.figures.snapshot import Observer, Snapshot
 from airflow_logio.runtime.supervision.presence import last_look, missing
 from airflow_logio.store.code_records import CodeChange
 from airflow_logio.store.port import LogStore
-from airflow_logio.store.records import (
-    DriverRecord,
-    GroupStatus,
-    QuarantinedInputSet,
-    Run,
-    Supervision,
-    SupervisorRecord,
-)
+from airflow_logio.store.quarantine_records import QuarantinedInputSet
+from airflow_logio.store.records import DriverRecord, GroupStatus, Run, Supervision, SupervisorRecord
 
 LONG_CALL_SECONDS = 10.0
 """A call of an author's code that has run for so long is shown."""

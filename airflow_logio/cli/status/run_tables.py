@@ -22,14 +22,8 @@ from airflow_logio.runtime.figures.group_condition import condition_of
 from airflow_logio.runtime.figures.recoveries import Recovery
 from airflow_logio.runtime.figures.snapshot import ConnectionView
 from airflow_logio.store.code_records import CodeChange
-from airflow_logio.store.records import (
-    DriverRecord,
-    GroupStatus,
-    PortProgress,
-    QuarantinedInputSet,
-    Run,
-    SupervisorRecord,
-)
+from airflow_logio.store.quarantine_records import QuarantinedInputSet
+from airflow_logio.store.records import DriverRecord, GroupStatus, PortProgress, Run, SupervisorRecord
 
 MAX_QUARANTINED = 20
 MAX_WATCHED_RECOVERIES = 5

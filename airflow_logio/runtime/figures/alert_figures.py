@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from airflow_logio.protocol.states import GroupState
-from airflow_logio.runtime.figures.budget import budget_left, latest_time
+from airflow_logio.runtime.figures.budget_left import budget_left, latest_time
 from airflow_logio.runtime.figures.whole_group import in_use, members_of
 from airflow_logio.store.records import GroupStatus, Run, RunFigures
 

@@ -12,7 +12,8 @@ from airflow_logio.protocol.replicas import base_operator, slot_of
 from airflow_logio.protocol.states import GroupState
 from airflow_logio.runtime.figures.authored_figures import ports_seen
 from airflow_logio.store.port import LogStore
-from airflow_logio.store.records import DriverRecord, GroupStatus, PortProgress, QuarantinedInputSet, Run
+from airflow_logio.store.quarantine_records import QuarantinedInputSet
+from airflow_logio.store.records import DriverRecord, GroupStatus, PortProgress, Run
 
 
 class Outcome(StrEnum):

@@ -13,9 +13,10 @@ from typing import Any
 
 from airflow_logio.errors import ConfigurationError
 from airflow_logio.protocol.states import OPEN_SCALING, GroupState, ScalingState
-from airflow_logio.runtime.figures.budget import budget_left
+from airflow_logio.runtime.figures.budget_left import budget_left
 from airflow_logio.runtime.figures.recoveries import Recovery, recoveries
-from airflow_logio.store.records import DriverRecord, QuarantineCount, Run, RunFigures, RunSight, ScalingRequest
+from airflow_logio.store.quarantine_records import QuarantineCount
+from airflow_logio.store.records import DriverRecord, Run, RunFigures, RunSight, ScalingRequest
 
 QUARANTINE_SECONDS = 600.0
 """Least time between two notices of Input Sets that were set aside in one group; each has the number by then."""

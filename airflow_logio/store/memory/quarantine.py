@@ -12,7 +12,8 @@ from airflow_logio.protocol.states import CONCLUDED, WAITING, GroupState, RunSta
 from airflow_logio.protocol.values import Kind, Status
 from airflow_logio.store.memory import slots
 from airflow_logio.store.memory.tables import BodyKey, GroupKey, Tables
-from airflow_logio.store.records import QuarantineCount, QuarantinedInputSet, Retried, senders_of
+from airflow_logio.store.quarantine_records import QuarantineCount, QuarantinedInputSet, Retried
+from airflow_logio.store.records import senders_of
 from airflow_logio.store.rules.endings import superseded
 from airflow_logio.store.rules.header import encode_header
 

@@ -33,6 +33,7 @@ from airflow_logio.store.memory.statuses import status_of, under_way
 from airflow_logio.store.memory.tables import BeatRow, GroupKey, SupervisorRow, Tables
 from airflow_logio.store.output_port import OutputLog
 from airflow_logio.store.port import GroupSession, Hearing, LogStore
+from airflow_logio.store.quarantine_records import QuarantinedInputSet, Retried
 from airflow_logio.store.records import (
     Claim,
     Collected,
@@ -43,9 +44,7 @@ from airflow_logio.store.records import (
     LaunchRecipe,
     Load,
     PortProgress,
-    QuarantinedInputSet,
     Refused,
-    Retried,
     Run,
     RunFigures,
     RunSight,

@@ -20,6 +20,7 @@ from airflow_logio.store.code_records import CodeChange, KeptCode
 from airflow_logio.store.lineage_port import LineageLog
 from airflow_logio.store.output_port import OutputLog
 from airflow_logio.store.port import GroupSession, Hearing, LogStore
+from airflow_logio.store.quarantine_records import QuarantinedInputSet, Retried
 from airflow_logio.store.records import (
     Claim,
     Collected,
@@ -30,9 +31,7 @@ from airflow_logio.store.records import (
     LaunchRecipe,
     Load,
     PortProgress,
-    QuarantinedInputSet,
     Refused,
-    Retried,
     Run,
     RunFigures,
     RunSight,

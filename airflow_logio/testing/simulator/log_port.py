@@ -11,6 +11,7 @@ from airflow_logio.protocol.recovery import LoggedEvent, Recovered
 from airflow_logio.protocol.replicas import Placement, Slot, SlotsSight
 from airflow_logio.protocol.states import GroupState, ScalingState
 from airflow_logio.protocol.values import Port
+from airflow_logio.store.quarantine_records import Retried
 from airflow_logio.store.records import (
     Claim,
     Collected,
@@ -19,7 +20,6 @@ from airflow_logio.store.records import (
     GroupRef,
     GroupStatus,
     LaunchRecipe,
-    Retried,
     Run,
     RunSight,
     RunSpec,

@@ -14,6 +14,7 @@ from airflow_logio.protocol.replicas import Placement, Slot, SlotsSight
 from airflow_logio.protocol.states import GroupState, ScalingState
 from airflow_logio.protocol.values import Port
 from airflow_logio.store.memory import MemoryLogStore
+from airflow_logio.store.quarantine_records import Retried
 from airflow_logio.store.records import (
     Claim,
     Collected,
@@ -22,7 +23,6 @@ from airflow_logio.store.records import (
     GroupRef,
     GroupStatus,
     LaunchRecipe,
-    Retried,
     Run,
     RunSight,
     RunSpec,

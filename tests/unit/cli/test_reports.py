@@ -17,7 +17,8 @@ from airflow_logio.protocol.values import Port
 from airflow_logio.runtime.figures.run_summary import Outcome, RunSummary
 from airflow_logio.store import open_store
 from airflow_logio.store.port import LogStore
-from airflow_logio.store.records import PortProgress, QuarantinedInputSet, ReplicatedShape
+from airflow_logio.store.quarantine_records import QuarantinedInputSet
+from airflow_logio.store.records import PortProgress, ReplicatedShape
 from tests.support.two_groups import TwoGroups
 
 Ended = Callable[..., RunSummary]

@@ -20,7 +20,8 @@ from airflow_logio.protocol.states import ScalingState
 from airflow_logio.protocol.values import Port
 from airflow_logio.store import open_store
 from airflow_logio.store.port import LogStore
-from airflow_logio.store.records import Load, OperatorShape, QuarantinedInputSet, RunSpec
+from airflow_logio.store.quarantine_records import QuarantinedInputSet
+from airflow_logio.store.records import Load, OperatorShape, RunSpec
 from tests.support.logs import Driver, start_driver
 from tests.support.replicated import GROUP, A, B, launch, replicated_spec
 
