@@ -29,6 +29,13 @@ class LogioFailedGroupTrigger(LogTrigger):
     The items of the list come from `FailedGroup.as_dict` and `DueScaling.as_dict`.
 
     The list is empty if all groups of `run_uid` have ended, or nothing has failed for `give_up_after` seconds.
+
+    :param logio_conn_id: the connection of the log.
+    :param supervisor: what looks, in words; the log notes it, so that others know that dead groups are being recovered.
+    :param pipeline: only runs of the pipeline of this name; by default the runs of all pipelines.
+    :param run_uid: only this run.
+    :param poll_interval: seconds between two looks at the log.
+    :param give_up_after: seconds without a failure after which it ends; by default it never does.
     """
 
     arguments = ("supervisor", "pipeline", "run_uid", "give_up_after")
