@@ -17,6 +17,10 @@ SCHEME = "logio"
 def create_asset(*, connection_id: str, place: str, extra: dict[str, Any] | None = None) -> Asset:
     """The asset of a table or folder behind an Airflow connection: ``logio://<connection id>/<table or folder>``.
 
+    :param connection_id: the Airflow connection that the pipeline writes to.
+    :param place: the table, or the folder below the connection's.
+    :param extra: what Airflow keeps with the asset.
+
     Raises ValueError if a part is empty.
     """
     from airflow.sdk import Asset
