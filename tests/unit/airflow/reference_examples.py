@@ -333,4 +333,6 @@ def groups_of(run_uid: str) -> list[str]:
         return [group.group for group in store.groups(store.find_run(run_uid).run_id)]
     finally:
         store.dispose()
+
+
 # [END LogioHook]
