@@ -37,9 +37,10 @@ test-fast: $(STAMP) ## the tests that need no JVM, no server and no Airflow, in 
 soak: $(STAMP) ## what needs hours: campaigns of the simulator, storms, every crash point on the other database
 	@JAVA_HOME="$$(.ci/quick-java $(VENV))" && export JAVA_HOME && exec $(PYTEST) -m soak tests/soak tests/acceptance $(ARGS)
 
-check: $(STAMP) ## format, quotes, lint, types, import contracts
+check: $(STAMP) ## format, quotes, reference page, lint, types, import contracts
 	$(BIN)/ruff format --check .
 	@$(BIN)/python .ci/quote --check
+	@$(BIN)/python .ci/reference --check
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
@@ -48,6 +49,7 @@ format: $(STAMP) ## rewrite the code as `make check` wants it
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 	$(BIN)/python .ci/quote
+	$(BIN)/python .ci/reference
 
 bench: $(STAMP) ## the figures of docs/performance.md (ARGS="--only spark" for some, ARGS=--help lists them)
 	@JAVA_HOME="$$(.ci/java)" && export JAVA_HOME && exec $(BIN)/python -m tests.bench $(ARGS)

@@ -17,7 +17,15 @@ def get_provider_info() -> dict[str, Any]:
         "package-name": "airflow-logio",
         "name": NAME,
         "description": "Exactly-once recovery, event lineage and scaling replicas for Spark pipelines run from Airflow.",
-        "integrations": [{"integration-name": NAME, "tags": ["software"]}],
+        "integrations": [
+            {
+                "integration-name": NAME,
+                "external-doc-url": "https://arxiv.org/abs/2512.16038",
+                "how-to-guide": ["/docs/reference.md"],
+                "logo": "/docs/integration-logos/logio.svg",
+                "tags": ["software"],
+            }
+        ],
         "connection-types": [_connection_type()],
         "hooks": [{"integration-name": NAME, "python-modules": ["airflow_logio.hooks.logio"]}],
         "operators": [
@@ -57,7 +65,13 @@ def get_provider_info() -> dict[str, Any]:
             }
         ],
         "extra-links": ["airflow_logio.operators.links.DriverLogLink", "airflow_logio.operators.links.SparkUiLink"],
-        "asset-uris": [{"schemes": ["logio"], "handler": None}],
+        "asset-uris": [
+            {
+                "schemes": ["logio"],
+                "handler": "airflow_logio.asset_uris.sanitize_uri",
+                "factory": "airflow_logio.asset_uris.create_asset",
+            }
+        ],
         "config": {"logio": {"description": "Options of the LOG.io provider.", "options": _options()}},
     }
 

@@ -79,6 +79,9 @@ def build_recovery_dag(
 ) -> DAG:
     """The recovery DAG: finds failed groups of all pipelines, or of the one named `pipeline`, and recovers each in a task.
 
+    :param dag_id: id of the DAG.
+    :param logio_conn_id: the connection of the log.
+    :param pipeline: the name of the only pipeline whose groups it recovers; by default those of all pipelines.
     :param give_up_after: a run of the DAG in which nothing has failed for so long ends, and the next one begins.
     :param on_recovery_callback: as for `LogioRecoverGroupOperator`. Pipelines have callbacks for what else occurs
         (`LogioPipelineGroup`): their task ``notify`` calls them.
@@ -111,9 +114,12 @@ def build_controller_dag(
 ) -> DAG:
     """The Controller: scales replicated groups by `policy` (default `DS2()`), and as the form of a triggered run says.
 
+    :param dag_id: id of the DAG.
+    :param policy: `Threshold`, `DS2`, `Schedule`, or a `Policy` of your own.
     :param pipeline: the name of the only pipeline whose groups it scales by policy. Two policies for one group contradict
         each other: a pipeline with a Controller of its own needs the general one paused.
     :param look_seconds: seconds between the two looks that rates are computed from.
+    :param logio_conn_id: the connection of the log.
 
     Further arguments are those of a DAG.
     """
@@ -156,9 +162,11 @@ def build_assets_dag(
 
     :param pipeline: a `Pipeline`, or its location: ``"module:attr"``.
     :param connections: the pipeline's connection names → Airflow connection ids.
+    :param dag_id: id of the DAG; by default ``logio_assets_<pipeline>``.
+    :param logio_conn_id: the connection of the log.
     :param assets: as of `LogioAssetsOperator`.
 
-    Further arguments are those of a DAG, e.g. ``schedule``. By default its id is ``logio_assets_<pipeline>``.
+    Further arguments are those of a DAG, e.g. ``schedule``.
     """
     usual = {
         "schedule": "*/10 * * * *", "start_date": datetime(2026, 1, 1, tzinfo=UTC), "max_active_runs": 1, "catchup": False,
@@ -179,7 +187,13 @@ def build_assets_dag(
 def build_fresh_dag(
     dag_id: str = "logio_fresh", *, logio_conn_id: str = LogioHook.default_conn_name, **dag_arguments: Any
 ) -> DAG:
-    """Gives a run up after a person has seen which one it is, and has approved. Further arguments are those of a DAG."""
+    """Gives a run up after a person has seen which one it is, and has approved.
+
+    :param dag_id: id of the DAG.
+    :param logio_conn_id: the connection of the log.
+
+    Further arguments are those of a DAG.
+    """
     usual = {"schedule": None, "catchup": False, "doc_md": FRESH, "tags": list(TAGS)}
     form = {"run": Param(None, type="string", minLength=8, description="uid of the run to give up")}
     with DAG(dag_id, params=form, **{**usual, **dag_arguments}) as dag:

@@ -18,7 +18,10 @@ PAYLOADS = "payloads"
 
 
 class LogioHook(BaseHook):
-    """Opens the log. Its URL holds a password: give it to drivers by file, never by argument, XCom or template."""
+    """Opens the log. Its URL holds a password: give it to drivers by file, never by argument, XCom or template.
+
+    :param logio_conn_id: the connection of the log.
+    """
 
     conn_name_attr = "logio_conn_id"
     default_conn_name = "logio_default"

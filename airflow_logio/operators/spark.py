@@ -62,6 +62,37 @@ class LogioSparkOperator(BaseOperator):
 
     The other parameters are those of Airflow's SparkSubmitOperator. They override the group's settings in the pipeline. Those
     that mean nothing here are refused, with the reason.
+
+    :param conf: Spark properties (templated).
+    :param deploy_mode: ``"client"``; ``"cluster"`` is refused.
+    :param packages: Maven coordinates of jars for driver and executors, separated by commas (templated).
+    :param exclude_packages: Maven coordinates that `packages` must not bring with it (templated).
+    :param repositories: further repositories for `packages`, separated by commas.
+    :param jars: jars for driver and executors, separated by commas (templated).
+    :param files: files for the working folder of each executor, separated by commas (templated).
+    :param archives: archives that are unpacked there, separated by commas.
+    :param py_files: ``.py``, ``.zip`` and ``.egg`` files for driver and executors, separated by commas (templated).
+    :param driver_class_path: further class path of the driver (templated).
+    :param driver_memory: memory of the driver's JVM, e.g. ``"2g"``; by default as Spark's own configuration says.
+    :param executor_memory: memory of each executor, e.g. ``"4g"``.
+    :param executor_cores: cores of each executor (standalone, YARN, Kubernetes).
+    :param num_executors: number of executors (YARN, Kubernetes).
+    :param total_executor_cores: cores of all executors together (standalone).
+    :param properties_file: file of Spark properties, instead of ``conf/spark-defaults.conf`` (templated).
+    :param yarn_queue: queue of YARN.
+    :param keytab: path of a Kerberos keytab on the worker (templated).
+    :param principal: Kerberos principal of the keytab (templated).
+    :param proxy_user: the user that Spark acts as (templated).
+    :param use_krb5ccache: take the worker's ticket cache instead of a keytab.
+    :param env_vars: environment variables of the driver (templated).
+    :param verbose: spark-submit prints what it has understood.
+    :param spark_binary: the spark-submit that starts the driver, a name on ``PATH`` or a path.
+    :param openlineage_inject_parent_job_info: Spark's own OpenLineage events name this task as their parent. By default as
+        the deployment's option ``[openlineage] spark_inject_parent_job_info`` says.
+    :param openlineage_inject_transport_info: Spark's own OpenLineage events go where Airflow's go. By default as
+        ``[openlineage] spark_inject_transport_info`` says.
+    :param post_submit_commands: refused: put the commands into a task downstream.
+    :param durable: True changes nothing, False is refused: a retry always resumes a group that lives.
     """
 
     template_fields: ClassVar[Sequence[str]] = (

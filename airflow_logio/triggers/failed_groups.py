@@ -35,6 +35,15 @@ class LogioFailedGroupTrigger(LogTrigger):
     With `kinds` (of `NoticeKind`), the event also has ``notices``: what has occurred in `run_uid` and was not told yet, from
     `Notice.as_dict`; and ``seen``, what was told, as this trigger was given it. It then fires for notices alone, too.
     Without `supervisor` it looks for nothing else, and the log is not told that a supervisor looks.
+
+    :param logio_conn_id: the connection of the log.
+    :param supervisor: what looks, in words; the log notes it, so that others know that dead groups are being recovered.
+    :param pipeline: only runs of the pipeline of this name; by default the runs of all pipelines.
+    :param run_uid: only this run.
+    :param poll_interval: seconds between two looks at the log.
+    :param give_up_after: seconds without a failure after which it ends; by default it never does.
+    :param kinds: which notices it looks for; by default none.
+    :param seen: what was told before, as the last event's ``seen`` has it.
     """
 
     arguments = ("supervisor", "pipeline", "run_uid", "give_up_after", "kinds", "seen")

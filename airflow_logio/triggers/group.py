@@ -49,9 +49,15 @@ _following: set[asyncio.Task[None]] = set()
 class LogioGroupTrigger(LogTrigger):
     """Fires one event with `state` (of the group, or ``error``), `group`, `incarnation`, `cause` and `relayed`.
 
-    If the group is replicated, `group` of the event names the replica that it is about. `incarnations` are those that the
-    task saw last, `relayed` what the task log has of their drivers' output (`OutputRelay`), `lineage` what `RunningEvents`
-    need of the task, if Airflow has a listener of OpenLineage.
+    If the group is replicated, `group` of the event names the replica that it is about.
+
+    :param logio_conn_id: the connection of the log.
+    :param run_uid: uid of the run.
+    :param group: name of the group in the pipeline.
+    :param incarnations: group or replica → the incarnation that the task saw last.
+    :param relayed: group or replica → what the task log has of its driver's output (`OutputRelay`).
+    :param lineage: for whom RUNNING events are sent to OpenLineage, from `TaskIdentity.given`; None for no events.
+    :param poll_interval: seconds between two looks at the log.
     """
 
     arguments = ("run_uid", "group", "incarnations", "relayed", "lineage")

@@ -21,6 +21,12 @@ class LogioRecoveredGroupTrigger(LogTrigger):
 
     ``state`` is ``recovered`` once incarnation `incarnation` of the group has made its first commit (``seconds`` after the
     death was detected), ``failed`` if it ended before that, ``error`` if the trigger cannot watch it.
+
+    :param logio_conn_id: the connection of the log.
+    :param run_uid: uid of the run.
+    :param group: name of the group, or of the replica.
+    :param incarnation: the number of the driver that the recovery has launched.
+    :param poll_interval: seconds between two looks at the log.
     """
 
     arguments = ("run_uid", "group", "incarnation")

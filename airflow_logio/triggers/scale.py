@@ -21,6 +21,12 @@ class LogioScaleTrigger(LogTrigger):
     """Fires one event when the request is settled or its next step can be taken: ``{}``, or ``{"error": ...}``.
 
     It launches and moves nothing: the task does.
+
+    :param logio_conn_id: the connection of the log.
+    :param run_uid: uid of the run.
+    :param group: name of the replicated group in the pipeline.
+    :param request_id: the number of the request, as `LogioScaleOperator` returns it.
+    :param poll_interval: seconds between two looks at the log.
     """
 
     arguments = ("run_uid", "group", "request_id")

@@ -18,6 +18,12 @@ class LogioStopTrigger(LogTrigger):
     """Fires one event: ``{"states": {group: state}}`` when the stop is over, or ``{"error": ...}`` if it cannot watch.
 
     It makes no request: the operator has made it.
+
+    :param logio_conn_id: the connection of the log.
+    :param run_uid: uid of the run.
+    :param mode: ``drain`` or ``halt``: what was asked for.
+    :param group: only this group; by default all groups of the run.
+    :param poll_interval: seconds between two looks at the log.
     """
 
     arguments = ("run_uid", "mode", "group")

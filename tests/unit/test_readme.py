@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pytest
 
 from airflow_logio.testing import Simulator, pipeline_scenario
 from pipelines.revenue import revenue
@@ -17,9 +18,10 @@ ROOT = Path(__file__).parents[2]
 START = dt.datetime(2017, 1, 1, 11)  # noqa: DTZ001  # timestamps are UTC without zone
 
 
-def test_quotes_are_the_examples_as_they_are() -> None:
+@pytest.mark.parametrize("program", ["quote", "reference"])
+def test_quotes_are_the_examples_and_the_reference_the_docstrings_as_they_are(program: str) -> None:
     done = subprocess.run(
-        [sys.executable, str(ROOT / ".ci" / "quote"), "--check"], capture_output=True, text=True, check=False
+        [sys.executable, str(ROOT / ".ci" / program), "--check"], capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stdout + done.stderr
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
-from urllib.parse import parse_qsl, quote, urlsplit
+from urllib.parse import parse_qsl, urlsplit
 
 from airflow.sdk import Asset
 
+from airflow_logio.asset_uris import create_asset
 from airflow_logio.dataflow.dataset_writer import DatasetWriter
 from airflow_logio.dataflow.operators import WriterOperator
 from airflow_logio.dataflow.pipeline import Pipeline
@@ -17,7 +18,6 @@ from airflow_logio.protocol.replicas import base_operator
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records import Run
 
-SCHEME = "logio"
 WRITE = "write"
 
 
@@ -37,7 +37,7 @@ def assets_of(
             f'connections={{"{missing[0]}": "<Airflow connection id>"}}'
         )
     found = {
-        name: Asset(f"{SCHEME}://{quote(connections[operator.connection], safe='')}/{quote(_place(operator))}")
+        name: create_asset(connection_id=connections[operator.connection], place=_place(operator))
         for name, operator in writers.items()
         if isinstance(operator, TableWriter | DatasetWriter)
     }
