@@ -11,6 +11,7 @@ from typing import Any
 
 import psutil
 from airflow.providers.common.compat.sdk import BaseOperatorLink, XCom, conf
+from airflow.sdk.bases.operator import DEFAULT_POOL_NAME, DEFAULT_QUEUE
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
 from airflow_logio.store.records import KilledTask
@@ -22,6 +23,7 @@ __all__ = [
     "aget_task_state",
     "default_deferrable",
     "get_task_state",
+    "has_own_place",
     "kerberos_principal",
     "pods_end_with_their_task",
     "poll_interval",
@@ -61,6 +63,12 @@ def default_deferrable() -> bool:
     if not any(name + suffix in os.environ for suffix in ("", "_CMD", "_SECRET")):
         return True
     return bool(conf.getboolean("operators", "default_deferrable", fallback=True))
+
+
+def has_own_place(task: Any) -> bool:
+    """Whether the author of a task has said where it runs: a queue, a pool, an executor, or what is for an executor."""
+    named = (task.queue != DEFAULT_QUEUE, task.pool != DEFAULT_POOL_NAME, task.executor, task.executor_config)
+    return any(map(bool, named))
 
 
 def kerberos_principal(given: str | None) -> str:

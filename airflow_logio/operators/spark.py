@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from datetime import timedelta
 from functools import partial
 from typing import Any, ClassVar, NoReturn
@@ -54,6 +55,9 @@ class LogioSparkOperator(BaseOperator):
     :param logio_conn_id: the connection of the log.
     :param conn_id: connection of type ``spark``; None means a driver with master ``local[1]``.
     :param connections: the pipeline's connection names → Airflow connection ids, where they differ from the run's.
+    :param own_place: only this task launches drivers of its group, recoveries and new replicas included: they run where its
+        queue, pool, executor and executor_config put it. False: whatever recovers or scales the group launches them, where
+        it runs itself. By default True if the task names one of these.
     :param deferrable: watch from the triggerer, where watching holds no worker slot; False: from the worker. By default as
         ``AIRFLOW__OPERATORS__DEFAULT_DEFERRABLE`` says, and True where that is not set.
     :param poll_interval: seconds between two polls of the log; by default ``[logio] poll_interval``.
@@ -125,6 +129,7 @@ class LogioSparkOperator(BaseOperator):
         logio_conn_id: str = LogioHook.default_conn_name,
         conn_id: str | None = "spark_default",
         connections: Mapping[str, str] | None = None,
+        own_place: bool | None = None,
         deferrable: bool | None = None,
         poll_interval: float | None = None,
         status_poll_interval: float | None = None,
@@ -173,6 +178,7 @@ class LogioSparkOperator(BaseOperator):
         self.logio_conn_id = logio_conn_id
         self.conn_id = conn_id
         self.connections = dict(connections or {})
+        self.own_place = _compat.has_own_place(self) if own_place is None else own_place
         self.deferrable = _compat.default_deferrable() if deferrable is None else deferrable
         self.poll_interval = status_poll_interval if poll_interval is None else poll_interval
         self.conf = conf
@@ -255,6 +261,7 @@ class LogioSparkOperator(BaseOperator):
             parent_job_info=self.openlineage_inject_parent_job_info,
             transport_info=self.openlineage_inject_transport_info,
         )
+        recipe = replace(recipe, own_place=self.own_place)
         interval = self.poll_interval or _compat.poll_interval()
         with opened_log(self.logio_conn_id) as store:
             task = self._group_task(context, store, recipe, asked)
@@ -321,7 +328,7 @@ class LogioSparkOperator(BaseOperator):
         launch = launching.context(run, self.group, recipe, self.pipeline)
         self._stop_if_killed()
         store.patience.call("noting the launch", lambda: self._note_launches(store, run, watcher.members, recipe))
-        task = GroupTask(launch, self.group, watcher, asked)
+        task = GroupTask(replace(launch, own_task=True), self.group, watcher, asked, own_place=self.own_place)
         task.log_settings()
         return task
 
@@ -371,6 +378,7 @@ class LogioSparkOperator(BaseOperator):
             logio_conn_id=self.logio_conn_id,
             run_uid=run_uid,
             group=self.group,
+            own_place=self.own_place,
             incarnations=incarnations,
             relayed=relayed,
             lineage=lineage,

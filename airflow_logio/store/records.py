@@ -209,6 +209,8 @@ class LaunchRecipe:
     """The arguments of spark-submit that were given, under the names that `LogioSparkOperator` gives them."""
     killed: KilledTask | None = None
     """The task that has said so was killed since, and nobody knows why yet."""
+    own_place: bool = False
+    """Only that task launches the group's drivers, because it has a queue, a pool or an executor of its own (ADR-104)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -366,6 +368,8 @@ class GroupStatus:
     """Number of the code that its next driver gets."""
     killed: KilledTask | None = None
     """The task that watched the group, if it was killed and nobody has found out why yet."""
+    own_place: bool = False
+    """Only the group's own task launches its drivers."""
     beat_age_seconds: float | None = field(default=None, compare=False)
     """Since its last heartbeat, by the database's clock; None if it has given none."""
 

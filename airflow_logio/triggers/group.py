@@ -19,16 +19,17 @@ from airflow_logio._compat import TriggerEvent, aget_task_state, spark_history_u
 from airflow_logio.commands import with_log
 from airflow_logio.errors import LogioError, LogUnavailable
 from airflow_logio.openlineage.running import RunningEvents
-from airflow_logio.protocol.states import WAITING, GroupState
+from airflow_logio.protocol.states import OPEN_SCALING, WAITING, GroupState
 from airflow_logio.runtime.figures.spark_ui import SparkUi
 from airflow_logio.runtime.figures.whole_group import members_of
+from airflow_logio.runtime.scaling.requests import launches_by_task
 from airflow_logio.runtime.supervision.halt import Halt, halt_all_for_good
 from airflow_logio.runtime.supervision.killed_task import STOPPING, note_killed
 from airflow_logio.runtime.supervision.output_relay import OutputRelay, beginning
 from airflow_logio.runtime.supervision.presence import SupervisionWatch
 from airflow_logio.runtime.supervision.whole_watch import WholeWatcher
 from airflow_logio.store.port import LogStore
-from airflow_logio.store.records import Run, RunSight
+from airflow_logio.store.records import GroupStatus, Run, RunSight
 from airflow_logio.triggers.base import LogTrigger
 from airflow_logio.triggers.log_poller import LogLook
 from airflow_logio.triggers.reporting import GroupReporter
@@ -54,13 +55,15 @@ class LogioGroupTrigger(LogTrigger):
     :param logio_conn_id: the connection of the log.
     :param run_uid: uid of the run.
     :param group: name of the group in the pipeline.
+    :param own_place: whether only the task launches drivers of the group: then a death wakes it, and a request to scale that
+        needs a new replica.
     :param incarnations: group or replica → the incarnation that the task saw last.
     :param relayed: group or replica → what the task log has of its driver's output (`OutputRelay`).
     :param lineage: for whom RUNNING events are sent to OpenLineage, from `TaskIdentity.given`; None for no events.
     :param poll_interval: seconds between two looks at the log.
     """
 
-    arguments = ("run_uid", "group", "incarnations", "relayed", "lineage")
+    arguments = ("run_uid", "group", "own_place", "incarnations", "relayed", "lineage")
 
     def __init__(
         self,
@@ -68,6 +71,7 @@ class LogioGroupTrigger(LogTrigger):
         logio_conn_id: str,
         run_uid: str,
         group: str,
+        own_place: bool = False,
         incarnations: Mapping[str, int] | None = None,
         relayed: Mapping[str, Sequence[int]] | None = None,
         lineage: Mapping[str, Any] | None = None,
@@ -77,6 +81,7 @@ class LogioGroupTrigger(LogTrigger):
         self.lineage = lineage
         self.run_uid = run_uid
         self.group = group
+        self.own_place = own_place
         self.incarnations = dict(incarnations or {})
         self.relayed = {name: list(last) for name, last in (relayed or {}).items()}
         self._observers: _Observers | None = None
@@ -201,7 +206,8 @@ class LogioGroupTrigger(LogTrigger):
         observers.relay.relay(look.output.get(sight.run.run_id, ()))
         self.relayed = observers.relay.relayed
         one, state = sighting.decides, sighting.state
-        wakes = state in WAKING or is_left_dead
+        needs_replica = self.own_place and self._needs_replica(sight, sighting.statuses)
+        wakes = state in WAKING or is_left_dead or needs_replica or (self.own_place and sighting.is_dead)
         figures = look.figures.get(sight.run.run_id)
         if wakes:
             figures = store.figures([sight.run.run_id])[sight.run.run_id]
@@ -211,8 +217,12 @@ class LogioGroupTrigger(LogTrigger):
                 observers.running.look(store, sight.groups, figures)
         if not wakes or one is None or one.status is None:
             return None
-        cause = one.cause or one.status.error
+        cause = one.cause or one.status.error or ("a replica is asked for" if needs_replica else None)
         return {"state": str(state), **self._who(one.status.group), "cause": cause, "relayed": self.relayed}
+
+    def _needs_replica(self, sight: RunSight, statuses: Sequence[GroupStatus]) -> bool:
+        asked = [one for one in sight.requests if one.group == self.group and one.state in OPEN_SCALING]
+        return bool(statuses) and any(launches_by_task(one, statuses) for one in asked)
 
     def _present(self, store: LogStore) -> dict[str, int]:
         """Group or replica → incarnation."""

@@ -42,6 +42,18 @@ def test_a_recipe_comes_back_as_it_was_given(log_store: LogStore) -> None:
     assert log_store.launch_recipe(run + 1, "g") is None
 
 
+def test_a_place_of_its_own_is_seen_at_every_look(log_store: LogStore) -> None:
+    run = log_store.start_run(spec("g", "h"))
+    log_store.note_launch(run.run_id, "g", replace(RECIPE, own_place=True))
+    log_store.note_launch(run.run_id, "h", RECIPE)
+    [sight] = log_store.sight([run.uid])
+    expected = {"g": True, "h": False}
+    assert {one.group: one.own_place for one in sight.groups} == expected
+    assert {one.group: one.own_place for one in log_store.groups(run.run_id)} == expected
+    log_store.note_launch(run.run_id, "g", RECIPE)
+    assert not log_store.group(run.run_id, "g").own_place
+
+
 def test_a_recipe_outlives_claims_and_deaths(log_store: LogStore) -> None:
     driver = start_driver(log_store)
     log_store.note_launch(driver.run.run_id, "g", RECIPE)

@@ -10,16 +10,18 @@ from airflow.sdk.log import redact
 
 from airflow_logio.errors import (
     BudgetSpent,
+    ConfigurationError,
     Fenced,
     LogUnavailable,
     ProtocolViolation,
 )
 from airflow_logio.operators._task.run_lookup import driver_log
 from airflow_logio.protocol.replicas import base_operator
-from airflow_logio.protocol.states import CONCLUDED, WAITING, GroupState
+from airflow_logio.protocol.states import CONCLUDED, OPEN_SCALING, WAITING, GroupState, ScalingState
 from airflow_logio.runtime.figures.whole_group import deciding
 from airflow_logio.runtime.launch.bundle import has_frames
 from airflow_logio.runtime.launch.launcher import LaunchContext, launch_group
+from airflow_logio.runtime.scaling.requests import carry_out, launches_by_task
 from airflow_logio.runtime.supervision.group_watch import Observation
 from airflow_logio.runtime.supervision.presence import SupervisionWatch
 from airflow_logio.runtime.supervision.tend import launch_if_new, recover_if_dead
@@ -47,6 +49,8 @@ class GroupTask:
     asked: bool = False
     """A person wants the group to run, even if it was parked or halted. One launch of each replica uses the wish up."""
     supervision: SupervisionWatch = field(init=False)
+    own_place: bool = False
+    """Only this task launches the group's drivers: it recovers, and it launches the replicas that are asked for."""
     _unasked: set[str] = field(default_factory=set)
     """Groups and replicas for which the person's wish is used up."""
     _is_dead: bool = False
@@ -57,13 +61,16 @@ class GroupTask:
     def advance(self, *, recovers: bool) -> tuple[Sighting, bool]:
         """Look once and launch what needs it. Returns what was seen, and whether a driver was launched.
 
-        Dead drivers are recovered here only with `recovers`; otherwise their supervisor does it. Unused replicas stay
-        unused. If nothing can be seen, nothing is done. Raises `ConfigurationError`.
+        Dead drivers are recovered here only with `recovers`, or if the group has a place of its own; otherwise their
+        supervisor does it. Unused replicas stay unused, unless one of them is asked for that only this task launches. If
+        nothing can be seen, nothing is done. Raises `ConfigurationError`.
         """
         sighting = self.watcher.poll()
         self._is_dead = sighting.is_dead
         try:
+            recovers = recovers or self.own_place
             launched = [self._advance(name, one, recovers=recovers) for name, one in sighting.observations.items()]
+            launched.append(self.own_place and self._launch_replicas(sighting))
         except LogUnavailable as error:
             log.warning("Group %s: the log became unavailable during a launch: %s", self.group, error)
             return Sighting(), False
@@ -80,6 +87,24 @@ class GroupTask:
             log.warning("Group %s is dead: %s\n%s", name, observation.cause, self._driver_log(status))
             return recover_if_dead(self.context, name, observation)
         return launch_if_new(self.context, name, observation)
+
+    def _launch_replicas(self, sighting: Sighting) -> bool:
+        """Take the next step of the open request to scale, if that is to launch replicas. True if it has launched one."""
+        store, run = self.context.store, self.context.run
+        if self.group not in run.spec.replicated or not sighting.statuses:
+            return False
+        newest = next(iter(store.scalings(run.run_id, self.group)), None)
+        if newest is None or newest.state not in OPEN_SCALING or not launches_by_task(newest, sighting.statuses):
+            return False
+        try:
+            step = carry_out(self.context, newest)
+        except ConfigurationError as error:  # another attempt would not help
+            why = f"it cannot be carried out: {type(error).__name__}: {error}"
+            store.settle_scaling(newest.request_id, ScalingState.REFUSED, why)
+            log.error("Group %s, request %d to scale: %s", self.group, newest.request_id, why)
+            return False
+        log.info("Group %s, request %d to scale: %s", self.group, newest.request_id, step.sentence)
+        return bool(step.launched)
 
     def _is_asked(self, name: str) -> bool:
         return self.asked and name not in self._unasked

@@ -42,6 +42,10 @@ class GroupRecovery:
         status = store.group(run.run_id, failed.group)
         if (status.state, status.incarnation) != (GroupState.DEAD, failed.incarnation):
             return self._report(failed, run, not_needed(failed, status.state, status.incarnation))
+        if status.own_place:  # it was found before its task said so
+            why = "only its own task launches it"
+            left = RecoveryResult(failed.group, failed.incarnation, RecoveryOutcome.NOT_NEEDED, why)
+            return self._report(failed, run, left)
         log.warning(
             "%s of run %s is dead: %s\n%s", failed, failed.run_uid, failed.cause, driver_log(store, run, status)
         )

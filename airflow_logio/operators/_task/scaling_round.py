@@ -8,10 +8,10 @@ from typing import Any
 
 from airflow.providers.common.compat.sdk import AirflowNotFoundException
 
-from airflow_logio.errors import ConfigurationError, IncompatibleRun, PipelineDefinitionError
+from airflow_logio.errors import ConfigurationError, IncompatibleRun, PipelineDefinitionError, ProtocolViolation
 from airflow_logio.operators._task.launches import Launching
 from airflow_logio.protocol.states import ScalingState
-from airflow_logio.runtime.scaling.requests import Stage, Step, carry_out
+from airflow_logio.runtime.scaling.requests import Stage, Step, carry_out, next_step
 from airflow_logio.runtime.supervision.findings import DueScaling
 from airflow_logio.store.records import Run, ScalingRequest
 
@@ -38,6 +38,8 @@ class GroupScaling:
                 Stage.LAUNCHING,
                 f"waiting for the task of group {request.group}, or for the process that launches its drivers",
             )
+        if recipe.own_place:
+            return next_step(store, run, request, _left_to_its_task)
         try:
             return carry_out(self.launching.context(run, request.group, recipe), request)
         except (ConfigurationError, IncompatibleRun, PipelineDefinitionError, AirflowNotFoundException) as error:
@@ -63,6 +65,10 @@ class GroupScaling:
             "launched": list(step.launched),
             "launched_incarnation": None,
         }
+
+
+def _left_to_its_task(group: str, **asked: Any) -> None:
+    raise ProtocolViolation("its own task launches it")
 
 
 def shown(step: Step) -> str:

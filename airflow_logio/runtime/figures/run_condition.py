@@ -58,7 +58,12 @@ def _of_a_terminal(
 
 
 def _of_airflow(run: Run, groups: Sequence[GroupStatus], at: float, looked: SupervisorRecord | None) -> RunCondition:
-    """A run that nobody supervises: which groups wait for what, as far as the log knows; it knows nothing of tasks."""
+    """Which groups wait for what, as far as the log knows; it knows nothing of tasks."""
+    dead = [group for group in groups if group.own_place and group.state is GroupState.DEAD]
+    if late := [group.group for group in dead if at - group.since > MISSING_SECONDS]:
+        dag_run = run.spec.key.dag_run_id
+        step = f"only the task of {', '.join(late)} launches it: clear it in DAG run {dag_run} if it has ended"
+        return RunCondition(run.state.value, f"{step}, or `logio retry {run.uid[:8]}` launches it from here")
     if not is_unsupervised(run, looked, at):
         return RunCondition(run.state.value)
     uid, dag_run = run.uid[:8], run.spec.key.dag_run_id

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from airflow_logio.dataflow import variables
 from airflow_logio.dataflow.pipeline import Pipeline
-from airflow_logio.errors import ConfigurationError, Fenced, LogioError, UnknownRun
+from airflow_logio.errors import ConfigurationError, Fenced, LogioError, ProtocolViolation, UnknownRun
 from airflow_logio.protocol.states import ALIVE, GroupState, check_claim
 from airflow_logio.runtime.launch import driver_files, private_files, processes, spark_submit
 from airflow_logio.runtime.launch.bundle import PipelineRef, has_frames, needs_spark
@@ -162,6 +162,8 @@ class LaunchContext:
     code: int = 0
     """The number of the code that `pipeline` is of. A group that has another one gets Spark properties and environment of its
     own."""
+    own_task: bool = False
+    """Whether it is the group's own task that launches. A group with a place of its own is launched by nothing else."""
 
 
 def launch_group(
@@ -176,10 +178,17 @@ def launch_group(
     """Claim incarnation ``expected + 1`` of a group, end what is left of the old driver, and launch the new one.
 
     `request_id` names the request to scale for which it is launched. Raises `Fenced` (another process claimed it),
-    `BudgetSpent` (parked), `ProtocolViolation` (also: that request is settled), `ConfigurationError`.
+    `BudgetSpent` (parked), `ProtocolViolation` (also: that request is settled, or it is its own task's to launch it),
+    `ConfigurationError`.
     """
     spark_submit.check(context.settings)
     status = context.store.group(context.run.run_id, group)
+    by_person = by_user and request_id is None  # chooses the place, too
+    if status.own_place and not (context.own_task or by_person):
+        raise ProtocolViolation(
+            f"group {group!r} is launched by its own task only, which has a queue, a pool or an executor of its own; if that "
+            f"task of DAG run {context.run.spec.key.dag_run_id} has ended, clear it"
+        )
     try:
         return _launch(context, status, expected, reason, by_user=by_user, request_id=request_id)
     finally:

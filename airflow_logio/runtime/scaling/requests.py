@@ -201,12 +201,24 @@ def is_due(store: LogStore, request: ScalingRequest, statuses: Sequence[GroupSta
     launch.
 
     `statuses` are those of all replicas of the group. Not while drivers are on their way: nothing but time is needed then.
+    Neither where the group's own task has to launch them.
     """
+    if launches_by_task(request, statuses):
+        return False
     plan_ = plan(statuses, request.replicas)
     states = {status.group: status for status in statuses}
     if not plan_.to_launch and not all(_works(states[name]) for name in plan_.wanted):
         return False
     return store.launch_recipe(request.run_id, statuses[0].group) is not None
+
+
+def launches_by_task(request: ScalingRequest, statuses: Sequence[GroupStatus]) -> bool:
+    """Whether the next step of a request is to launch replicas that only their group's own task launches.
+
+    `statuses` are those of all replicas of the group.
+    """
+    to_launch = plan(statuses, request.replicas).to_launch
+    return any(status.own_place and status.group in to_launch for status in statuses)
 
 
 def look_after(

@@ -291,7 +291,7 @@ def only_watched(sight: RunSight | None) -> Findings:
 
 
 def _failure(run: Run, observation: Observation) -> FailedGroup | None:
-    if not observation.is_dead or observation.status is None:
+    if not observation.is_dead or observation.status is None or observation.status.own_place:
         return None
     dead, named = observation.status, run.spec.key
     cause = observation.cause or dead.error or "dead"

@@ -17,7 +17,6 @@ from airflow_logio.protocol.values import Port
 from airflow_logio.store.records import (
     DriverIdentity,
     GroupStatus,
-    KilledTask,
     LaunchRecipe,
     Load,
     PortProgress,
@@ -195,19 +194,20 @@ def _status(row: sa.RowMapping, beat: sa.RowMapping | None) -> GroupStatus:
         commits=row[fence.commit_no],
         load=_load(beat),
         code=row[groups.code],
-        killed=_killed(row[groups.launch]),
+        **_of_recipe(row[groups.launch]),
         beat_age_seconds=max(0.0, beat["beat_age"]) if beat else None,
     )
 
 
-def _killed(launch: str | None) -> KilledTask | None:
+def _of_recipe(launch: str | None) -> dict[str, Any]:
     """Of a recipe that cannot be read nothing is known here; it is refused where it is used."""
-    if launch is None or '"killed":{' not in launch:
-        return None
+    if launch is None or ('"killed":{' not in launch and '"own_place":true' not in launch):
+        return {}
     try:
-        return msgspec.json.decode(launch, type=LaunchRecipe).killed
+        recipe = msgspec.json.decode(launch, type=LaunchRecipe)
     except (msgspec.MsgspecError, ValueError):
-        return None
+        return {}
+    return {"killed": recipe.killed, "own_place": recipe.own_place}
 
 
 def _load(beat: sa.RowMapping | None) -> Load | None:

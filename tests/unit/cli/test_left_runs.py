@@ -21,7 +21,7 @@ from airflow_logio.runtime.launch.launcher import LaunchContext
 from airflow_logio.runtime.launch.processes import boot_id, this_host
 from airflow_logio.runtime.supervision.lost_drivers import find_lost
 from airflow_logio.store.port import LogStore
-from airflow_logio.store.records import DriverIdentity, GroupRef, Run, Supervision
+from airflow_logio.store.records import DriverIdentity, GroupRef, LaunchRecipe, Run, Supervision
 from tests.support.logs import SOMEBODY, start_driver
 from tests.unit.cli.test_fresh import Logio, logio, start, store
 
@@ -201,6 +201,25 @@ def test_a_run_of_airflow_that_nobody_supervises_says_what_it_waits_for(
     store.note_supervisor("logio tend on here")
     monkeypatch.setattr(run_condition, "MISSING_SECONDS", 60.0)
     assert listed(logio) == ("running", ""), "it is recovered"
+
+
+def test_a_group_that_only_its_own_task_launches_is_said_to_wait_for_it(
+    of_airflow: Run, store: LogStore, logio: Logio, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("ingest", "totals"):
+        store.note_launch(of_airflow.run_id, name, LaunchRecipe(own_place=True))
+    drive(store, of_airflow)
+    for status in store.groups(of_airflow.run_id):
+        if status.group != "totals":
+            assert store.declare_dead(GroupRef(of_airflow.run_id, status.group, 1), "test")
+    store.note_supervisor("task supervise", run_uid=of_airflow.uid)
+    assert listed(logio) == ("running", ""), "its task has been woken, perhaps"
+    monkeypatch.setattr(run_condition, "MISSING_SECONDS", -1.0)
+    word, step = listed(logio)
+    assert word == "running"
+    assert step.startswith(
+        "only the task of ingest launches it: clear it in DAG run mine if it has ended, or `logio retry"
+    )
 
 
 def test_a_run_of_airflow_whose_groups_have_finished_is_finished_by_its_task(

@@ -1,0 +1,254 @@
+"""Groups whose task has a queue, a pool or an executor of its own: nothing else launches their drivers (ADR-104)."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from airflow.providers.common.compat.sdk import AirflowFailException
+from airflow.serialization.serialized_objects import BaseSerialization
+
+from airflow_logio.errors import ConfigurationError, ProtocolViolation
+from airflow_logio.operators._task.launches import Launching
+from airflow_logio.operators.recover_group import LogioRecoverGroupOperator
+from airflow_logio.operators.scale import LogioScaleOperator
+from airflow_logio.operators.spark import LogioSparkOperator
+from airflow_logio.operators.start_run import LogioStartRunOperator
+from airflow_logio.operators.supervise import LogioSuperviseOperator
+from airflow_logio.protocol.liveness import RecoveryBudget
+from airflow_logio.protocol.states import GroupState, ScalingState
+from airflow_logio.runtime.launch.launcher import launch_group
+from airflow_logio.runtime.supervision.findings import FailureFinder
+from airflow_logio.store.port import LogStore
+from airflow_logio.store.records import GroupRef, GroupStatus, Run
+from airflow_logio.triggers.group import LogioGroupTrigger
+from tests.support.waiting import eventually
+from tests.unit.airflow.support import FakeLauncher, context, deferred, fired, write_transactions
+
+REF = "pipelines.sales_scaled:sales_scaled"
+ONE, TWO, THREE = REPLICAS = ("hourly.1", "hourly.2", "hourly.3")
+
+
+@pytest.fixture
+def run(log: LogStore, tmp_path: Path) -> Run:
+    params = {"transactions": str(write_transactions(tmp_path / "transactions.parquet"))}
+    start = LogioStartRunOperator(task_id="start_run", pipeline=REF, connections={"warehouse": "warehouse_db"})
+    return log.find_run(start.execute(context(params=params)))
+
+
+@pytest.fixture
+def elsewhere() -> Iterator[FakeLauncher]:
+    """Where the supervisor of the run, and tasks that recover or scale, work."""
+    place = FakeLauncher()
+    yield place
+    place.end_all()
+
+
+@pytest.fixture(autouse=True)
+def two_places(launcher: FakeLauncher, elsewhere: FakeLauncher, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(LogioSparkOperator, "make_launcher", lambda self: launcher)
+    for kind in (LogioScaleOperator, LogioSuperviseOperator, LogioRecoverGroupOperator):
+        monkeypatch.setattr(kind, "make_launcher", lambda self: elsewhere)
+
+
+def task(group: str = "totals", **arguments: Any) -> LogioSparkOperator:
+    return LogioSparkOperator(
+        **{"task_id": group, "pipeline": REF, "poll_interval": 0.01, "queue": "large", "retries": 3, **arguments}
+    )
+
+
+def status(log: LogStore, run: Run, group: str = "totals") -> GroupStatus:
+    return log.group(run.run_id, group)
+
+
+def ready(log: LogStore, launcher: FakeLauncher, group: str) -> GroupRef:
+    """The last driver that was launched for it registers, and is warm."""
+    number, claim = [(n, one) for n, one in enumerate(launcher.claims) if one.group == group][-1]
+    ref = log.register(claim, launcher.identity(number))
+    log.heartbeat(ref, 1, ready=True, rss_bytes=1)
+    return ref
+
+
+def kill(launcher: FakeLauncher, group: str) -> None:
+    launcher.kill([n for n, one in enumerate(launcher.claims) if one.group == group][-1])
+
+
+# --- which tasks have one -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("named", "expected"),
+    [
+        ({"queue": "default"}, False),
+        ({"queue": "large"}, True),
+        ({"queue": "default", "pool": "spark"}, True),
+        ({"queue": "default", "executor": "CeleryExecutor"}, True),
+        ({"queue": "default", "executor_config": {"overrides": {"cpu": 4}}}, True),
+        ({"queue": "large", "own_place": False}, False),
+        ({"queue": "default", "own_place": True}, True),
+    ],
+)
+def test_a_task_has_one_if_its_author_names_where_it_runs(named: Mapping[str, Any], expected: bool) -> None:
+    assert task(**named).own_place is expected
+
+
+def test_the_log_knows_of_it_and_a_trigger_of_an_earlier_version_does_not(
+    log: LogStore, run: Run, launcher: FakeLauncher
+) -> None:
+    assert not status(log, run).own_place
+    waiting = deferred(lambda: task().execute(context()))
+    assert status(log, run).own_place
+    path, arguments = waiting.trigger.serialize()
+    stored = BaseSerialization.deserialize(BaseSerialization.serialize(arguments))
+    assert LogioGroupTrigger(**stored).serialize() == (path, arguments) and arguments["own_place"] is True
+    del arguments["own_place"]
+    assert not LogioGroupTrigger(**arguments).own_place
+
+
+# --- recoveries ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_death_wakes_its_task_which_recovers_it_and_nothing_else_does(
+    log: LogStore, run: Run, launcher: FakeLauncher, elsewhere: FakeLauncher
+) -> None:
+    told: list[Any] = []
+    supervise = LogioSuperviseOperator(
+        task_id="supervise", pipeline=REF, poll_interval=0.01, on_recovery_callback=told.append
+    )
+    waiting = deferred(lambda: task().execute(context()))
+    deferred(lambda: supervise.execute(context()))
+    ready(log, launcher, "totals")
+    event = fired(waiting.trigger, lambda: kill(launcher, "totals"))
+    assert (event["state"], event["group"], event["incarnation"]) == ("dead", "totals", 1)
+
+    found = FailureFinder(log, run_uid=run.uid).look()
+    assert found.failed == () and found.going_on > 0, "a supervisor has nothing to do, and looks on"
+    deferred(lambda: supervise.execute(context(attempt=2)))
+    assert elsewhere.claims == []
+
+    deferred(lambda: task().resume(context(), event))
+    assert [(one.group, one.incarnation) for one in launcher.claims] == [("totals", 1), ("totals", 2)]
+    assert [one.is_recovery for one in log.drivers(run.run_id)] == [False, True], "it has cost its budget one recovery"
+    looking = deferred(lambda: supervise.execute(context(attempt=3)))
+    heard = fired(looking.trigger)
+    assert heard["findings"] == []
+    deferred(lambda: supervise.resume(context(attempt=3), heard))
+    assert [one["notice"]["incarnation"] for one in told] == [2], "callbacks hear of it all the same"
+
+
+def test_what_was_found_before_its_task_said_so_is_left_to_it(
+    log: LogStore, run: Run, launcher: FakeLauncher, elsewhere: FakeLauncher
+) -> None:
+    deferred(lambda: task(own_place=False).execute(context()))
+    ready(log, launcher, "totals")
+    kill(launcher, "totals")
+    [failed] = FailureFinder(log, run_uid=run.uid).look().failed or ()
+    deferred(lambda: task(deferrable=True, group="totals").execute(context(attempt=2)))
+    kill(launcher, "totals")
+    finder = FailureFinder(log, run_uid=run.uid)
+    eventually(
+        lambda: finder.look().failed == () and status(log, run).state is GroupState.DEAD, what="it is dead again"
+    )
+    stale = {**failed.as_dict(), "incarnation": 2}
+    recovery = LogioRecoverGroupOperator(task_id="recover", finding=stale).execute(context())
+    assert (recovery["outcome"], recovery["why"]) == ("not needed", "only its own task launches it")
+    assert elsewhere.claims == [] and status(log, run).state is GroupState.DEAD
+
+
+def test_its_budget_parks_it_and_its_task_is_red(log: LogStore, run: Run, launcher: FakeLauncher) -> None:
+    waiting = deferred(lambda: task().execute(context()))
+    for _ in range(RecoveryBudget().recoveries):
+        ready(log, launcher, "totals")
+        event = fired(waiting.trigger, lambda: kill(launcher, "totals"))
+        waiting = deferred(lambda event=event: task().resume(context(), event))  # type: ignore[misc]
+    ready(log, launcher, "totals")
+    event = fired(waiting.trigger, lambda: kill(launcher, "totals"))
+    with pytest.raises(AirflowFailException, match="is parked"):
+        task().resume(context(), event)
+    assert status(log, run).state is GroupState.PARKED
+
+
+def test_on_a_worker_it_recovers_without_being_woken(log: LogStore, run: Run, launcher: FakeLauncher) -> None:
+    """Killed again and again while the task holds its slot; it is then ended by its budget."""
+    ended: list[BaseException] = []
+
+    def work() -> None:
+        try:
+            task(deferrable=False, own_place=True).execute(context())
+        except AirflowFailException as error:
+            ended.append(error)
+
+    worker = threading.Thread(target=work)
+    worker.start()
+    for number in range(1, RecoveryBudget().recoveries + 2):
+        eventually(lambda number=number: len(launcher.claims) == number, what=f"driver {number}")  # type: ignore[misc]
+        ready(log, launcher, "totals")
+        kill(launcher, "totals")
+    worker.join(30)
+    assert len(ended) == 1 and "is parked" in str(ended[0])
+
+
+def test_a_person_may_launch_it_anywhere_and_a_supervisor_is_told_why_it_may_not(
+    log: LogStore, run: Run, launcher: FakeLauncher, elsewhere: FakeLauncher
+) -> None:
+    deferred(lambda: task().execute(context()))
+    ready(log, launcher, "totals")
+    kill(launcher, "totals")
+    FailureFinder(log, run_uid=run.uid).look()
+    recipe = log.launch_recipe(run.run_id, "totals")
+    assert recipe is not None
+    there = Launching(log, "logio_default", elsewhere).context(run, "totals", recipe)
+    with pytest.raises(ProtocolViolation, match=r"launched by its own task only.*has ended, clear it"):
+        launch_group(there, "totals", expected=1, reason="test")
+    assert launch_group(there, "totals", expected=1, reason="logio retry", by_user=True).incarnation == 2
+    assert len(elsewhere.claims) == 1
+
+
+# --- replicas -----------------------------------------------------------------------------------------------------------
+
+
+def test_new_replicas_are_launched_by_the_task_of_their_group(
+    log: LogStore, run: Run, launcher: FakeLauncher, elsewhere: FakeLauncher
+) -> None:
+    watching = deferred(lambda: task("hourly").execute(context()))
+    ready(log, launcher, ONE)
+    scale = LogioScaleOperator(task_id="up", pipeline=REF, group="hourly", replicas=3)
+    scaling: list[Any] = []
+    event = fired(watching.trigger, lambda: scaling.append(deferred(lambda: scale.execute(context()))))
+    assert (event["state"], event["cause"]) == ("running", "a replica is asked for")
+    assert elsewhere.claims == [] and FailureFinder(log, run_uid=run.uid).look().due == ()
+
+    watching = deferred(lambda: task("hourly").resume(context(), event))
+    assert [one.group for one in launcher.claims] == [ONE, TWO, THREE]
+    assert [one.is_recovery for one in log.drivers(run.run_id)] == [False] * 3
+    for name in (TWO, THREE):
+        ready(log, launcher, name)
+    woken = fired(scaling[0].trigger)
+    result = scale.resume(context(), woken, **scaling[0].kwargs) if scaling[0].kwargs else None
+    assert result is not None and "3 replica(s) of hourly: " in result["result"]
+    assert {slot.owner for slot in log.slots(run.run_id, "hourly")} == set(REPLICAS)
+    assert elsewhere.claims == []
+
+    event = fired(watching.trigger, lambda: kill(launcher, TWO))
+    assert (event["state"], event["group"]) == ("dead", TWO)
+    deferred(lambda: task("hourly").resume(context(), event))
+    assert [(one.group, one.incarnation) for one in launcher.claims][3:] == [(TWO, 2)]
+
+
+def test_a_replica_that_cannot_be_launched_there_ends_the_request(
+    log: LogStore, run: Run, launcher: FakeLauncher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    watching = deferred(lambda: task("hourly").execute(context()))
+    ready(log, launcher, ONE)
+    event = fired(watching.trigger, lambda: log.request_scaling(run.run_id, "hourly", 2, by="a test"))
+
+    def broken(*arguments: Any) -> None:
+        raise ConfigurationError("spark-submit could not be started: no such file")
+
+    monkeypatch.setattr(launcher, "launch", broken)
+    deferred(lambda: task("hourly").resume(context(), event))
+    [request] = log.scalings(run.run_id)
+    assert request.state is ScalingState.REFUSED and "no such file" in request.note
