@@ -17,27 +17,36 @@ SCHEME = "logio"
 def create_asset(*, connection_id: str, place: str, extra: dict[str, Any] | None = None) -> Asset:
     """The asset of a table or folder behind an Airflow connection: ``logio://<connection id>/<table or folder>``.
 
-    :param connection_id: the Airflow connection that the pipeline writes to.
-    :param place: the table, or the folder below the connection's.
-    :param extra: what Airflow keeps with the asset.
+    Use this in a DAG that is scheduled on it, not a URI of your own: Airflow compares names and URIs as text, and drops what
+    follows a ``#``. Raises ValueError if there is no connection.
 
-    Raises ValueError if a part is empty.
+    :param connection_id: the connection.
+    :param place: the table or folder; empty for the folder that the connection names.
+    :param extra: extra of the asset.
     """
     from airflow.sdk import Asset
 
-    return Asset(f"{SCHEME}://{quote(connection_id, safe='')}/{quote(place)}", extra=extra)
+    return Asset(_uri(connection_id, place), extra=extra)
 
 
 def sanitize_uri(uri: SplitResult) -> SplitResult:
-    """The one spelling of a URI of scheme ``logio``, however its author has escaped it.
+    """Accepts the URIs that `create_asset` makes, and no other of scheme ``logio``.
 
-    Airflow compares URIs as text, so a DAG that is scheduled on another spelling would never run. Raises ValueError for one
-    that names no connection, no table and no folder, or has a query: no task of this package ever makes an event for it.
+    Airflow has dropped what follows a ``#``, and a ``/`` at the end. It takes two spellings of a place for two assets, so a
+    DAG that is scheduled on another one would never run. Raises ValueError, which says how the place is spelled.
     """
     connection_id, place = unquote(uri.netloc), unquote(uri.path).strip("/")
-    if not connection_id or not place or uri.query:
+    if not connection_id or uri.query:
         raise ValueError(
             f"{uri.geturl()!r} names nothing that a pipeline writes; give {SCHEME}://<connection id>/<table or folder>, "
             'with %3F for "?" and %23 for "#"'
         )
-    return uri._replace(netloc=quote(connection_id, safe=""), path=f"/{quote(place)}")
+    if uri.geturl().rstrip("/") != (spelled := _uri(connection_id, place)).rstrip("/"):
+        raise ValueError(
+            f"{uri.geturl()!r} is taken for another asset than {spelled!r}: write that, or use create_asset"
+        )
+    return uri
+
+
+def _uri(connection_id: str, place: str) -> str:
+    return f"{SCHEME}://{quote(connection_id, safe='')}/{quote(place)}"

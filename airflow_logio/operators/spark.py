@@ -54,7 +54,8 @@ class LogioSparkOperator(BaseOperator):
     :param run_uid: uid of the run (templated); by default the run that this DAG run has of the pipeline.
     :param logio_conn_id: the connection of the log.
     :param conn_id: connection of type ``spark``; None means a driver with master ``local[1]``.
-    :param connections: the pipeline's connection names → Airflow connection ids, where they differ from the run's.
+    :param connections: the pipeline's connection names → Airflow connection ids, where they differ from the run's
+        (templated).
     :param own_place: only this task launches drivers of its group, recoveries and new replicas included: they run where its
         queue, pool, executor and executor_config put it. False: whatever recovers or scales the group launches them, where
         it runs itself. By default True if the task names one of these.
@@ -273,6 +274,7 @@ class LogioSparkOperator(BaseOperator):
             if sighting.state is GroupState.FINISHED:
                 return task.summary(sighting)
             if sighting.state in WAITING:
+                task.report_alerts()  # its trigger may have seen it dead last, and this task parked it
                 say_status(self.log, store, task.context.run.uid, self.logio_conn_id)
                 raise AirflowFailException(task.failure(sighting))
             run_uid = task.context.run.uid

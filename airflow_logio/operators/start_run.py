@@ -66,7 +66,7 @@ class LogioStartRunOperator(BaseOperator):
     database, this task creates the tables.
 
     :param pipeline: a `Pipeline`, or its location: ``"module:attr"``.
-    :param connections: the pipeline's connection names → Airflow connection ids.
+    :param connections: the pipeline's connection names → Airflow connection ids (templated).
     :param pipeline_params: the pipeline's parameters (templated). By default the DAG run's ``params`` of the same names.
     :param recovery: what recovers failed groups: ``"supervise"``, a task of this DAG run, or ``"dag"``, a recovery DAG.
     :param concurrent_runs: ``"refuse"``: while another run of the pipeline is unfinished, even halted or parked, the task

@@ -37,7 +37,7 @@ class LogioStopOperator(BaseOperator):
     :param run_uid: uid of the run (templated).
     :param external_dag_id: the DAG whose run is stopped (templated); default: this task's DAG.
     :param external_dag_run_id: the DAG run whose run is stopped (templated).
-    :param group: only this group. It can be drained only if it has a source.
+    :param group: only this group (templated). It can be drained only if it has a source.
     :param mode: ``drain`` or ``halt``.
     :param logio_conn_id: the connection of the log.
     :param deferrable: wait in the triggerer, where waiting holds no worker slot; default as for `LogioSparkOperator`.

@@ -141,19 +141,20 @@ class LogioSuperviseOperator(BaseOperator):
             run = self._run(store, context)
             launching = Launching(store, self.logio_conn_id, self.make_launcher(), self.executor)
             teller = self._teller(context, run, seen)
-            for one in items:
-                self._act(launching, teller, one)
-            for notice in untold:  # after what is urgent: callbacks may take long
+            parked = self._act_on(launching, items)
+            for notice in (*untold, *parked):  # after what is urgent: callbacks may take long
                 teller.tell(notice)
+            teller.look(store)  # what this task has just launched is in the log, too, in its order
             look = FailureFinder(store, run_uid=run.uid).look if self.recover else partial(_watched, store, run)
-            found, told_at = look(), float("-inf")
+            found, told_at = look(), time.monotonic()
             while not self.deferrable and (found.failed is None or found.going_on):
                 if self.recover:
                     with suppress(LogUnavailable):  # a refused note is no reason to stop looking
                         store.note_supervisor(self._name(context), run_uid=run.uid)
-                for one in found.items:
-                    self._act(launching, teller, one)
-                if time.monotonic() - told_at >= TELL_SECONDS:
+                parked = self._act_on(launching, found.items)
+                for notice in parked:
+                    teller.tell(notice)
+                if found.items or time.monotonic() - told_at >= TELL_SECONDS:
                     told_at = time.monotonic()
                     teller.look(store)
                 time.sleep(self.poll_interval or _compat.poll_interval())
@@ -172,13 +173,19 @@ class LogioSuperviseOperator(BaseOperator):
         callbacks = {kind: getattr(self, parameter(kind)) for kind in NoticeKind}
         return Teller(callbacks, context, run, seen)
 
-    def _act(self, launching: Launching, teller: Teller, one: Finding) -> None:
-        if isinstance(one, FailedGroup):
-            self._recover(launching, teller, one)
-        elif isinstance(one, UnexplainedKill):
-            explain_kill(launching.store, one)
-        else:
-            self._scale(launching, one)
+    def _act_on(self, launching: Launching, items: Sequence[Finding]) -> list[Notice]:
+        """Returns the notices that the log does not lead to: of recoveries that have parked their group instead."""
+        parked = []
+        for one in items:
+            if isinstance(one, FailedGroup):
+                recovery = self._recover(launching, one)
+                if recovery["outcome"] == RecoveryOutcome.PARKED.value:
+                    parked.append(recovery_notice(recovery))
+            elif isinstance(one, UnexplainedKill):
+                explain_kill(launching.store, one)
+            else:
+                self._scale(launching, one)
+        return parked
 
     def _name(self, context: Mapping[str, Any]) -> str:
         dag_id, run_id = identity(context)
@@ -194,18 +201,18 @@ class LogioSuperviseOperator(BaseOperator):
     def _scale(self, launching: Launching, due: DueScaling) -> None:
         launching.store.patience.call(f"scaling {due}", lambda: GroupScaling(launching).carry_on(due))
 
-    def _recover(self, launching: Launching, teller: Teller, failed: FailedGroup) -> None:
+    def _recover(self, launching: Launching, failed: FailedGroup) -> dict[str, Any]:
         call = launching.store.patience.call
         recovery = call(f"recovering {failed}", lambda: GroupRecovery(launching).recover(failed))
         if recovery["outcome"] == RecoveryOutcome.NOT_NEEDED.value:
             self.log.info("%s: %s", failed, recovery["why"])
-            return
+            return recovery
         if recovery["outcome"] == RecoveryOutcome.PARKED.value:
             self.log.error("%s is parked: %s", failed, recovery["why"])
         else:
             self.log.warning("%s is launched as incarnation %s", failed, recovery["launched_incarnation"])
         say_status(self.log, launching.store, failed.run_uid, self.logio_conn_id)
-        teller.tell(recovery_notice(recovery))
+        return recovery
 
     def _summary(self, store: LogStore, run: Run) -> dict[str, Any]:
         groups = store.patience.call("reading the groups", lambda: store.groups(run.run_id))

@@ -51,7 +51,7 @@ def call_back(callbacks: Sequence[Callback], context: Mapping[str, Any], notice:
             # A notifier renders its templates into itself: the next notice needs them as they were.
             once = copy.copy(callback) if isinstance(callback, BaseNotifier) else callback
             once({**context, **entries})
-        except Exception:
+        except (Exception, SystemExit):
             log.exception("%s %s failed", parameter(notice.kind), getattr(callback, "__name__", callback))
 
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import logging
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
 from airflow.sdk.log import redact
 
+from airflow_logio import metrics
 from airflow_logio.errors import (
     BudgetSpent,
     ConfigurationError,
@@ -18,6 +20,7 @@ from airflow_logio.errors import (
 from airflow_logio.operators._task.run_lookup import driver_log
 from airflow_logio.protocol.replicas import base_operator
 from airflow_logio.protocol.states import CONCLUDED, OPEN_SCALING, WAITING, GroupState, ScalingState
+from airflow_logio.runtime.figures.alert_figures import alert_figures
 from airflow_logio.runtime.figures.whole_group import deciding
 from airflow_logio.runtime.launch.bundle import has_frames
 from airflow_logio.runtime.launch.launcher import LaunchContext, launch_group
@@ -170,6 +173,14 @@ class GroupTask:
             "records": records,
             **({"replicas": replicas} if self.group in run.spec.replicated else {}),
         }
+
+    def report_alerts(self) -> None:
+        """Send the gauges that alerts are made of, once."""
+        store, run = self.context.store, self.context.run
+        with suppress(LogUnavailable):
+            figures = store.figures([run.run_id])[run.run_id]
+            found = alert_figures(run, self.group, store.groups(run.run_id), figures)
+            metrics.report_alert_figures(run.spec.key.pipeline, self.group, found)
 
     def failure(self, sighting: Sighting) -> str:
         """Why the group, or a replica of it, is not running, and what to do."""

@@ -39,7 +39,7 @@ def assets_of(
     found = {
         name: create_asset(connection_id=connections[operator.connection], place=_place(operator))
         for name, operator in writers.items()
-        if isinstance(operator, TableWriter | DatasetWriter)
+        if isinstance(operator, TableWriter | DatasetWriter) and name not in (named or {})
     }
     for name, given in (named or {}).items():
         if name not in writers:

@@ -21,7 +21,8 @@ class AlertFigures:
     quarantined: int
     """Input Sets that are set aside."""
     recoveries_left: int
-    """Before it is parked; of the replica that has fewest."""
+    """Within the window, before it is parked; 0 if its operators' code has used up those at one place. Of the replica that
+    has fewest."""
     replicas: int | None
     """In use; None for a group that is not replicated."""
 
@@ -32,14 +33,13 @@ def alert_figures(run: Run, group: str, groups: Sequence[GroupStatus], figures: 
     ours = [one for one in groups if one.group in members]
     now = latest_time(figures.drivers)
     left = [
-        budget_left(run.spec.budget, [one for one in figures.drivers if one.group == name], now).left
-        for name in members
+        budget_left(run.spec.budget, [one for one in figures.drivers if one.group == name], now) for name in members
     ]
     aside = figures.quarantined.get(group)
     return AlertFigures(
         parked=sum(one.state is GroupState.PARKED for one in ours),
         halted=sum(one.state is GroupState.HALTED for one in ours),
         quarantined=0 if aside is None else aside.input_sets,
-        recoveries_left=min(left),
+        recoveries_left=min(0 if one.at_point == 0 else one.in_window for one in left),
         replicas=in_use(ours) if group in run.spec.replicated else None,
     )

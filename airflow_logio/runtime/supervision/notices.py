@@ -46,7 +46,7 @@ class NoticeKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """One occurrence, as callbacks get it: plain data, without secrets."""
+    """One occurrence, as callbacks get it: plain data. Errors are as the log has them."""
 
     kind: NoticeKind
     run_uid: str
@@ -67,7 +67,10 @@ class Notice:
     @property
     def key(self) -> str:
         """Names the occurrence: the same if it is told again."""
-        told = self.mark[:2] if isinstance(self.mark, list) else [self.incarnation if self.mark is None else self.mark]
+        if self.mark is None:  # of a recovery that has parked the group instead
+            told = [self.incarnation, self.figures.get("outcome")]
+        else:
+            told = self.mark[:2] if isinstance(self.mark, list) else [self.mark]
         return "/".join([self.run_uid, self.group, str(self.kind), *map(str, told)])
 
     def as_dict(self) -> dict[str, Any]:
@@ -137,7 +140,7 @@ def recovery_notice(recovery: Mapping[str, Any]) -> Notice:
         recovery["incarnation"] if launched is None else launched,
         _shortened(recovery["why"]),
         recovery["fenced_at"],
-        dict(recovery),
+        {**recovery, "cause": _shortened(recovery["cause"]), "why": _shortened(recovery["why"])},
         launched,
     )
 
@@ -153,6 +156,8 @@ def _shortened(why: str) -> str:
 
 def _stopped(sight: RunSight, state: GroupState, kind: NoticeKind, told: Mapping[str, int]) -> Iterator[Notice]:
     for one in sight.groups:
+        if state is GroupState.HALTED and one.desired is not GroupState.HALTED and one.error is None:
+            continue  # it had finished, and has work again: a retry of its Input Sets is about to launch it
         if one.state is state and told.get(one.group) != one.incarnation:
             why = one.error or ("it was asked to halt" if state is GroupState.HALTED else state.value)
             figures = {"recoveries": one.recoveries}

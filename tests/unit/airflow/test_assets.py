@@ -14,7 +14,10 @@ from airflow.providers.common.compat.sdk import DAG, AirflowException
 from airflow.sdk import Asset, AssetAlias
 from airflow.serialization.serialized_objects import DagSerialization
 
+from airflow_logio import DatasetWriter, FolderSource, Pipeline
+from airflow_logio.asset_uris import create_asset
 from airflow_logio.errors import ConfigurationError
+from airflow_logio.operators._task.written_assets import assets_of
 from airflow_logio.operators.assets import LogioAssetsOperator
 from airflow_logio.operators.pipeline_group import LogioPipelineGroup
 from airflow_logio.operators.start_run import LogioStartRunOperator
@@ -225,6 +228,14 @@ def test_what_cannot_be_an_asset_is_refused_when_the_dag_is_parsed(assets: dict[
     with DAG("d", schedule=None), pytest.raises(ConfigurationError, match=expected) as refused:
         LogioPipelineGroup(REF, connections=WAREHOUSE, assets=assets)
     assert "secret" not in str(refused.value)
+
+
+def test_a_writer_into_the_folder_that_its_connection_names_has_one() -> None:
+    lake = Pipeline("lake", connections=["lake"])
+    lake.writer("save", DatasetWriter("lake"), lake.source("orders", FolderSource("/orders")))
+    assert assets_of(lake, {"lake": "lake_folder"}) == {"save": create_asset(connection_id="lake_folder", place="")}
+    named = assets_of(lake, {"lake": "lake_folder"}, {"save": "s3://bucket/numbers"})
+    assert named["save"].uri == "s3://bucket/numbers"
 
 
 def test_a_pipeline_that_writes_nothing_has_none() -> None:

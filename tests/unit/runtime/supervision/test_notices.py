@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -14,6 +14,7 @@ from airflow_logio.protocol import effects as fx
 from airflow_logio.protocol.liveness import RecoveryBudget
 from airflow_logio.protocol.states import GroupState, ScalingState
 from airflow_logio.protocol.values import Status
+from airflow_logio.runtime.figures.alert_figures import AlertFigures, alert_figures
 from airflow_logio.runtime.supervision.notices import (
     QUARANTINE_SECONDS,
     Notice,
@@ -113,6 +114,15 @@ def test_a_group_that_is_halted(flow: TwoGroups, teller: Teller) -> None:
     assert teller.tell() == []
 
 
+def test_a_finished_group_that_has_work_again_is_not_told_to_be_halted(flow: TwoGroups, teller: Teller) -> None:
+    """A retry of its quarantined Input Sets halts it for the moment before it is launched."""
+    [sight] = flow.store.sight([flow.run.uid])
+    reopened = replace(sight.groups[0], state=GroupState.HALTED, desired=GroupState.RUNNING, error=None)
+    look = partial(notices, figures=None, seen={}, kinds=["halted"], now=0.0, all_requests=list)
+    assert look(replace(sight, groups=[reopened])) == []
+    assert len(look(replace(sight, groups=[replace(reopened, error="halted by its task")]))) == 1
+
+
 def test_recoveries_and_a_budget_that_is_nearly_spent(flow: TwoGroups, teller: Teller) -> None:
     flow.recover("totals")
     recovery, budget = teller.found()
@@ -148,15 +158,28 @@ def test_a_recovery_is_told_as_the_task_tells_it_that_makes_it(flow: TwoGroups, 
     assert set(teller.found()[0].figures) == names
 
 
+def test_a_recovery_that_parks_its_group_has_a_key_of_its_own(flow: TwoGroups, teller: Teller) -> None:
+    flow.recover("totals")
+    launched = teller.found()[0]
+    parked = recovery_notice(
+        {**launched.figures, "incarnation": 2, "launched_incarnation": None, "outcome": "parked", "why": "x" * 100_000}
+    )
+    assert launched.incarnation == parked.incarnation == 2 and launched.key != parked.key
+    assert len(json.dumps(parked.as_dict())) < 20_000
+    assert remembered({}, parked) == {}, "the log does not lead back to it"
+
+
 def test_the_place_where_code_fails_has_a_budget_of_its_own() -> None:
     store = MemoryLogStore()
     run = store.start_run(spec("g", budget=RecoveryBudget(recoveries=9)))
-    teller, told = Teller(store, run), list[Any]()
+    teller, told, left = Teller(store, run), list[Any](), list[AlertFigures]()
     for incarnation in (1, 2):
         fail(store, run, incarnation)
         told.append([one for one in teller.found() if one.kind is K.BUDGET])
         teller.tell()
+        left.append(alert_figures(run, "g", store.groups(run.run_id), store.figures([run.run_id])[run.run_id]))
     assert told[0] == [], "once is no pattern"
+    assert [one.recoveries_left for one in left] == [8, 0], "an alert says so when the callback does"
     [[budget]] = told[1:]
     assert (budget.figures["left"], budget.figures["used"]) == (0, 2)
     assert budget.figures["failed_at"] == "event 7 on port total.in"
