@@ -188,6 +188,7 @@ def test_it_launches_and_leaves_the_watching_to_the_trigger(
         "group": "totals",
         "incarnations": {"totals": 1},
         "relayed": {},
+        "own_place": False,
         "lineage": None,
         "poll_interval": 0.01,
     }
