@@ -154,6 +154,10 @@ def environment(places: Places, port: int) -> dict[str, str]:
         "AIRFLOW__CORE__PARALLELISM": "4",
         "AIRFLOW__CORE__EXECUTOR": "LocalExecutor",
         "AIRFLOW__DAG_PROCESSOR__REFRESH_INTERVAL": "10",
+        # A file that has changed is parsed at once; to parse the others every 30 s takes one of two cores.
+        "AIRFLOW__DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": "300",
+        # A task that waits five times for 5 s, because drivers start beside it, fails before it begins.
+        "AIRFLOW__WORKERS__EXECUTION_API_TIMEOUT": "30",
         "AIRFLOW__LOGGING__WORKER_LOG_SERVER_PORT": str(free_port()),
         "AIRFLOW__LOGGING__TRIGGER_LOG_SERVER_PORT": str(free_port()),
         "AIRFLOW__LOGIO__WORK_DIR": str(places.drivers),

@@ -123,13 +123,14 @@ def dealt(items: Sequence[pytest.Item], workers: int) -> list[pytest.Item]:
     """An order in which each of so many equal parts begins with what takes longest, and costs the same.
 
     xdist gives each worker one part, from the front to the end; who has finished takes from the ends of others. One
-    worker gets all of the end-to-end tests: two Airflows at once are too much for two cores.
+    worker gets all of the end-to-end tests: two Airflows at once are too much for two cores. So are an Airflow and other
+    tests' drivers: the others begin with campaigns, which keep one process busy and start none.
     """
     parts: list[list[pytest.Item]] = [[] for _ in range(workers)]
     costs = [0.0] * workers
     sizes = [(len(items) + number) // workers for number in range(workers)]
     light = [item for item in items if not _cost(item)]
-    for item in sorted((item for item in items if _cost(item)), key=_cost, reverse=True):
+    for item in sorted((item for item in items if _cost(item)), key=lambda item: (_turn(item), -_cost(item))):
         least = 0 if item.get_closest_marker("e2e") else costs.index(min(costs))
         parts[least].append(item)
         costs[least] += _cost(item)
@@ -138,6 +139,10 @@ def dealt(items: Sequence[pytest.Item], workers: int) -> list[pytest.Item]:
         part.extend(light[:wanted])
         del light[:wanted]
     return [item for part in parts for item in part] + light
+
+
+def _turn(item: pytest.Item) -> int:
+    return next((n for n, name in enumerate(("e2e", "campaign")) if item.get_closest_marker(name)), 2)
 
 
 def _cost(item: pytest.Item) -> float:

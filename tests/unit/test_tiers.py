@@ -110,6 +110,15 @@ def test_every_test_is_dealt_once_and_one_airflow_runs_at_a_time(workers: int, l
     assert [test.nodeid for test in found[:4]] == ["e2e/0", "e2e/1", "e2e/2", "e2e/3"]
 
 
+def test_beside_an_airflow_run_campaigns_and_no_drivers() -> None:
+    tests = [FakeItem(f"acceptance/{n}", "acceptance", "spark") for n in range(30)]
+    tests += [FakeItem(f"campaign/{n}", "campaign") for n in range(60)]
+    tests += [FakeItem("e2e/it", "e2e")]
+    found = [test.nodeid.partition("/")[0] for test in order(tests, 3)]
+    begun = [found[part * len(found) // 3] for part in range(3)]
+    assert begun == ["e2e", "campaign", "campaign"]
+
+
 def test_every_part_begins_with_what_takes_long() -> None:
     tests = [FakeItem() for _ in range(200)] + [FakeItem("acceptance/it", "acceptance") for _ in range(40)]
     found = order(tests, 2)
