@@ -95,6 +95,7 @@ class _SharedListener:
             self._hearings.remove(hearing)
             if not self._hearings:
                 del _listeners[self._engine.url]  # the next one to join starts another
+                os.write(self._wake_write, b"0")  # a process that was forked meanwhile keeps the pipe open
                 os.close(self._wake_write)
 
     # --- in the thread ------------------------------------------------------------------------------------------------

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 import threading
+import time
+import warnings
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -101,6 +105,24 @@ def test_the_first_may_leave_and_the_last_ends_it(store: SqlLogStore, postgres_u
     assert again is not None
     assert listening(store) != pid
     again.close()
+
+
+def test_the_last_one_ends_it_though_a_forked_process_keeps_its_descriptors(store: SqlLogStore) -> None:
+    hearing = store.listen(Rings())
+    assert hearing is not None
+    listening(store)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of threads that the child does not have
+        child = os.fork()
+    if child == 0:
+        time.sleep(60)
+        os._exit(0)
+    try:
+        hearing.close()
+        eventually(lambda: threads() == 0, what="the thread ends")
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
 
 
 def test_one_that_cannot_be_rung_harms_no_other(store: SqlLogStore) -> None:
