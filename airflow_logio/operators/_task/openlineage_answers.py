@@ -56,7 +56,7 @@ def lineage_of(task: Any, group: str | None, task_instance: Any | None) -> Any:
     external = ExternalDatasets(run.spec.params, _urls(run, task))
     counts = None if task_instance is None else ports_seen(run, ports)
     log_url = LogioHook(task.logio_conn_id).get_url()
-    datasets = GroupDatasets(pipeline.unreplicated(), group, log_url, external, counts)
+    datasets = GroupDatasets(pipeline.unreplicated(), group, log_url, lambda _: external, counts)
     return OperatorLineage(inputs=datasets.inputs(), outputs=datasets.outputs(), run_facets=facets)
 
 
