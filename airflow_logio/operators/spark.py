@@ -239,10 +239,10 @@ class LogioSparkOperator(BaseOperator):
 
     def get_openlineage_facets_on_complete(self, task_instance: Any) -> Any:
         """As at the start, with what the log has counted."""
-        return lineage_of(self, self.group, task_instance)
+        return lineage_of(self, self.group, task_instance, counts=True)
 
     def get_openlineage_facets_on_failure(self, task_instance: Any) -> Any:
-        """As when it has succeeded, up to here."""
+        """As at the start: another attempt counts on from here, and tells the sum."""
         return lineage_of(self, self.group, task_instance)
 
     # --- inside ------------------------------------------------------------------------------------------------------
@@ -263,7 +263,10 @@ class LogioSparkOperator(BaseOperator):
             lineage = running_task(self, context)
             running = RunningEvents(lineage, task.context.run, self.group)
             link = partial(self._link, context)
-            sighting = self._until_settled(task, relay, running, interval, recovers=recovers, link=link)
+            try:
+                sighting = self._until_settled(task, relay, running, interval, recovers=recovers, link=link)
+            finally:
+                running.close()
             if sighting.state is GroupState.FINISHED:
                 return task.summary(sighting)
             if sighting.state in WAITING:
