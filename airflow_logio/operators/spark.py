@@ -34,7 +34,7 @@ from airflow_logio.runtime.supervision.whole_watch import Sighting, WholeWatcher
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records import LaunchRecipe, Run
 from airflow_logio.triggers.group import LogioGroupTrigger
-from airflow_logio.triggers.stored_link import SPARK_UI_KEY
+from airflow_logio.triggers.stored_link import StoredLink
 
 
 class LogioSparkOperator(BaseOperator):
@@ -262,7 +262,7 @@ class LogioSparkOperator(BaseOperator):
             relay = TaskRelay(store, task.context.run, task.watcher.members, relayed, self.log.info)
             lineage = running_task(self, context)
             running = RunningEvents(lineage, task.context.run, self.group)
-            link = partial(self._link, context)
+            link = partial(self._link, StoredLink(None if self.deferrable else context["ti"]))
             try:
                 sighting = self._until_settled(task, relay, running, interval, recovers=recovers, link=link)
             finally:
@@ -305,11 +305,10 @@ class LogioSparkOperator(BaseOperator):
                 running.ask(task.context.store)
             time.sleep(interval)
 
-    def _link(self, context: Mapping[str, Any], address: str) -> None:
+    def _link(self, stored: StoredLink, address: str) -> None:
         """Airflow stores links when this segment ends; a task that stays on its worker stores a new address itself."""
-        if address and address != self.spark_ui and not self.deferrable:
-            context["ti"].xcom_push(SPARK_UI_KEY, address)
         self.spark_ui = address
+        stored.lead_to(address)
 
     def _group_task(self, context: Mapping[str, Any], store: LogStore, recipe: LaunchRecipe, asked: bool) -> GroupTask:
         pipeline, ref = resolve(self.pipeline)
