@@ -38,7 +38,7 @@ class RunningEvents:
         self._group = group
         self._clock = clock
         self._last = clock()
-        self._sending: Future[None] | None = None
+        self._event: Future[None] | None = None
         self._is_closed = False
         self._has_failed = False
 
@@ -46,7 +46,7 @@ class RunningEvents:
         """Whether five minutes have passed since the last event was sent, or since the beginning, and none is on its way."""
         if self._task is None or self._is_closed or self._clock() - self._last < EVENT_SECONDS:
             return False
-        return self._sending is None or self._sending.done()
+        return self._event is None or self._event.done()
 
     def ask(self, store: LogStore) -> None:
         """As `look`, for code that does not read these figures anyway."""
@@ -61,11 +61,11 @@ class RunningEvents:
     def close(self) -> None:
         """Send no more: the task is about to end. An event that is being sent has the time of an earlier look."""
         self._is_closed = True
-        if self._sending is not None:
-            self._sending.cancel()
+        if self._event is not None:
+            self._event.cancel()
 
     def _submit(self, statuses: Sequence[GroupStatus], figures: RunFigures) -> None:
-        self._sending = _sending.submit(self._send, statuses, figures, datetime.now(UTC), self._clock())
+        self._event = _sending.submit(self._send, statuses, figures, datetime.now(UTC), self._clock())
 
     def _try(self, act: Callable[[], None]) -> None:
         """Lineage stops no watching. While the log does not answer, nothing is sent."""

@@ -389,15 +389,16 @@ def test_a_trigger_closes_them_before_it_fires_and_when_it_is_cancelled(fires: b
     begun = trigger._begin(log, run)
     trigger._observers = begun
 
-    async def end() -> None:
-        if fires:
-            event = await anext(trigger.run())
-            assert event.payload["state"] == "finished"
-            assert trigger._observers.running._is_closed
-        await trigger.cleanup()
+    async def end() -> bool:
+        try:
+            if fires:
+                assert (await anext(trigger.run())).payload["state"] == "finished"
+                return begun.running._is_closed
+        finally:
+            await trigger.cleanup()
+        return begun.running._is_closed
 
-    asyncio.run(end())
-    assert begun.running._is_closed
+    assert asyncio.run(end())
 
 
 def test_a_trigger_makes_them_from_what_it_has_read(
