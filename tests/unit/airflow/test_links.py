@@ -108,7 +108,7 @@ class Supervisor:
             raise RuntimeError("the API server is away")
         assert (message.key, message.dag_id, message.task_id, message.run_id) == (SPARK_UI_KEY, "d", "t", "r")
         if isinstance(message, SetXCom):
-            self.values.append(message.value)  # type: ignore[arg-type]
+            self.values.append(message.value)
             return None
         return XComResult(key=message.key, value=self.values[-1] if self.values else None)
 

@@ -246,7 +246,7 @@ def test_a_log_that_takes_long_costs_what_only_the_log_knows(
     monkeypatch.setattr(openlineage_answers, "READ_SECONDS", 0.3)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         port = silent.getsockname()[1]
-        fields = {"host": "127.0.0.1", "port": port, "schema": "logs", "login": "me"}
+        fields: dict[str, Any] = {"host": "127.0.0.1", "port": port, "schema": "logs", "login": "me"}
         monkeypatch.setenv("AIRFLOW_CONN_LOGIO_DEFAULT", connection("logio", **fields))
         began = time.monotonic()
         tell(group_task("totals", run), TaskInstanceState.SUCCESS)
@@ -259,7 +259,7 @@ def test_a_log_that_takes_long_costs_what_only_the_log_knows(
 def test_the_end_of_a_run_names_tables_by_the_connections_of_their_groups(
     log: LogStore, run: Run, file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    fields = {"host": "other.example.com", "schema": "shop"}
+    fields: dict[str, Any] = {"host": "other.example.com", "schema": "shop"}
     monkeypatch.setenv("AIRFLOW_CONN_OTHER_DB", connection("postgres", **fields))
     log.note_launch(run.run_id, "publish", LaunchRecipe(connections={"warehouse": "other_db"}))
     task = LogioSparkOperator(

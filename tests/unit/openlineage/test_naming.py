@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from airflow_logio.dataflow.parquet_writer import ParquetWriter
@@ -84,7 +86,7 @@ def test_a_folder_whose_url_is_wrong_has_no_name(path: str) -> None:
     ],
 )
 def test_a_folder_of_a_connection_is_named_as_its_writer_finds_it(
-    kind: str, fields: dict[str, str], expected: DatasetName, monkeypatch: pytest.MonkeyPatch
+    kind: str, fields: dict[str, Any], expected: DatasetName, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("AIRFLOW_CONN_LAKE", connection(kind, **fields))
     url = external_url("lake")
