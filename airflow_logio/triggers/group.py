@@ -24,12 +24,13 @@ from airflow_logio.runtime.figures.spark_ui import SparkUi
 from airflow_logio.runtime.figures.whole_group import members_of
 from airflow_logio.runtime.scaling.requests import launches_by_task
 from airflow_logio.runtime.supervision.halt import Halt, halt_all_for_good
-from airflow_logio.runtime.supervision.killed_task import STOPPING, note_killed
+from airflow_logio.runtime.supervision.killed_task import STOPPING, note_killed, on_its_way
 from airflow_logio.runtime.supervision.output_relay import OutputRelay, beginning
 from airflow_logio.runtime.supervision.presence import SupervisionWatch
-from airflow_logio.runtime.supervision.whole_watch import WholeWatcher
+from airflow_logio.runtime.supervision.whole_watch import Sighting, WholeWatcher
+from airflow_logio.store.output_port import OutputPart
 from airflow_logio.store.port import LogStore
-from airflow_logio.store.records import GroupStatus, Run, RunSight
+from airflow_logio.store.records import GroupStatus, KilledTask, Run, RunSight
 from airflow_logio.triggers.base import LogTrigger
 from airflow_logio.triggers.log_poller import LogLook
 from airflow_logio.triggers.reporting import GroupReporter
@@ -208,12 +209,7 @@ class LogioGroupTrigger(LogTrigger):
         if (warning := observers.supervision.warning(look.supervisors)) is not None:
             self.log.warning("Group %s: %s", self.group, warning)
         is_left_dead = observers.supervision.is_left(dead=sighting.is_dead)
-        for said in observers.spark_ui.news(sighting.statuses):
-            self.log.info(said)
-        if sighting.statuses:
-            observers.link.lead_to(observers.spark_ui.address(sighting.statuses))
-        observers.relay.relay(look.output.get(sight.run.run_id, ()))
-        self.relayed = observers.relay.relayed
+        self._show_drivers(observers, sighting, look.output.get(sight.run.run_id, ()))
         one, state = sighting.decides, sighting.state
         needs_replica = self.own_place and self._needs_replica(sight, sighting.statuses)
         wakes = state in WAKING or is_left_dead or needs_replica or (self.own_place and sighting.is_dead)
@@ -226,12 +222,32 @@ class LogioGroupTrigger(LogTrigger):
                 observers.running.look(sight.groups, figures)
         if not wakes or one is None or one.status is None:
             return None
+        if self.own_place and (task := self._task()) is not None:
+            # Until a worker has it, which may take long, no process is told if a person ends it.
+            note_killed(store, sight.run, self.group, on_its_way(task))
         cause = one.cause or one.status.error or ("a replica is asked for" if needs_replica else None)
         return {"state": str(state), **self._who(one.status.group), "cause": cause, "relayed": self.relayed}
+
+    def _show_drivers(self, observers: _Observers, sighting: Sighting, printed: Sequence[OutputPart]) -> None:
+        """Where their Spark UIs are, and what they have printed."""
+        for said in observers.spark_ui.news(sighting.statuses):
+            self.log.info(said)
+        if sighting.statuses:
+            observers.link.lead_to(observers.spark_ui.address(sighting.statuses))
+        observers.relay.relay(printed)
+        self.relayed = observers.relay.relayed
 
     def _needs_replica(self, sight: RunSight, statuses: Sequence[GroupStatus]) -> bool:
         asked = [one for one in sight.requests if one.group == self.group and one.state in OPEN_SCALING]
         return bool(statuses) and any(launches_by_task(one, statuses) for one in asked)
+
+    def _task(self) -> KilledTask | None:
+        """The task that this trigger watches for, as it is asked after."""
+        ti = getattr(self, "task_instance", None)
+        if ti is None:
+            return None
+        map_index = getattr(ti, "map_index", -1)
+        return KilledTask(ti.dag_id, ti.run_id, ti.task_id, -1 if map_index is None else map_index)
 
     def _present(self, store: LogStore) -> dict[str, int]:
         """Group or replica → incarnation."""

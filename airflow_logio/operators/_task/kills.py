@@ -94,10 +94,14 @@ class KillGuard:
         return True
 
 
+def is_last_try(task_instance: Any) -> bool:
+    """Whether Airflow does not try the task again by itself if this attempt fails."""
+    return bool(task_instance.try_number > task_instance.max_tries)
+
+
 def killed_task(context: Mapping[str, Any], task_id: str) -> KilledTask:
     """This task instance, as it is asked after."""
     dag_id, run_id = identity(context)
     ti = context["ti"]
-    last = ti.try_number > ti.max_tries
     map_index = getattr(ti, "map_index", -1)
-    return KilledTask(dag_id, run_id, task_id, -1 if map_index is None else map_index, last_try=bool(last))
+    return KilledTask(dag_id, run_id, task_id, -1 if map_index is None else map_index, last_try=is_last_try(ti))

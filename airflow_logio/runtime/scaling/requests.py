@@ -201,10 +201,11 @@ def is_due(store: LogStore, request: ScalingRequest, statuses: Sequence[GroupSta
     launch.
 
     `statuses` are those of all replicas of the group. Not while drivers are on their way: nothing but time is needed then.
-    Neither where the group's own task has to launch them.
+    Neither where the group's own task has to launch them, but to refuse them when all work is done.
     """
     if launches_by_task(request, statuses):
-        return False
+        ended = all(status.state in CONCLUDED for status in statuses)
+        return ended and all(slot.done for slot in store.slots(request.run_id, request.group))
     plan_ = plan(statuses, request.replicas)
     states = {status.group: status for status in statuses}
     if not plan_.to_launch and not all(_works(states[name]) for name in plan_.wanted):
