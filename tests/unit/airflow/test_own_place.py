@@ -18,7 +18,6 @@ from airflow_logio.operators._task.launches import Launching
 from airflow_logio.operators.recover_group import LogioRecoverGroupOperator
 from airflow_logio.operators.scale import LogioScaleOperator
 from airflow_logio.operators.spark import LogioSparkOperator
-from airflow_logio.operators.start_run import LogioStartRunOperator
 from airflow_logio.operators.supervise import LogioSuperviseOperator
 from airflow_logio.protocol.liveness import RecoveryBudget
 from airflow_logio.protocol.states import GroupState, ScalingState
@@ -37,7 +36,7 @@ from tests.unit.airflow.support import (
     deferred,
     finish,
     fired,
-    write_transactions,
+    run_started,
 )
 
 REF = "pipelines.sales_scaled:sales_scaled"
@@ -46,9 +45,7 @@ ONE, TWO, THREE = REPLICAS = ("hourly.1", "hourly.2", "hourly.3")
 
 @pytest.fixture
 def run(log: LogStore, tmp_path: Path) -> Run:
-    params = {"transactions": str(write_transactions(tmp_path / "transactions.parquet"))}
-    start = LogioStartRunOperator(task_id="start_run", pipeline=REF, connections={"warehouse": "warehouse_db"})
-    return log.find_run(start.execute(context(params=params)))
+    return run_started(log, REF, tmp_path)
 
 
 @pytest.fixture
