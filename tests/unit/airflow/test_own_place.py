@@ -130,6 +130,7 @@ def test_a_death_wakes_its_task_which_recovers_it_and_nothing_else_does(
     waiting = deferred(lambda: task().execute(context()))
     deferred(lambda: supervise.execute(context()))
     ready(log, launcher, "totals")
+    log.note_supervisor("task supervise", run_uid=run.uid)  # else its task would recover it after a while in any case
     event = fired(waiting.trigger, lambda: kill(launcher, "totals"))
     assert (event["state"], event["group"], event["incarnation"]) == ("dead", "totals", 1)
 
