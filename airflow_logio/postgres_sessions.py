@@ -8,6 +8,7 @@ transaction. What no transaction can have (LISTEN) is not used behind a pooler (
 
 from __future__ import annotations
 
+import io
 import re
 import shlex
 from collections.abc import Mapping
@@ -24,6 +25,9 @@ SETTINGS = "logio_settings"
 """Execution option: a mapping of settings that hold, beside those of the engine, in the transactions of a connection."""
 SNAPSHOT = "logio_snapshot"
 """Execution option: the id of an exported snapshot, which the transactions of a connection (REPEATABLE READ) read."""
+COPY = "logio_copy"
+"""Execution option: the statement is COPY ... FROM STDIN, and its one parameter is what is copied, as bytes."""
+_COPY_BYTES = 1 << 16
 
 _REMEDY = (
     "connect to the server itself, or through a pooler that keeps a transaction on one session (PgBouncer: pool_mode = "
@@ -62,6 +66,7 @@ def postgres_engine(url: URL, application: str, *, lock_timeout: float, **option
         **options,
     )
     _set_in_every_transaction(engine, settings)
+    _copy_what_is_copied(engine)
     return engine
 
 
@@ -126,7 +131,7 @@ def _set_in_every_transaction(engine: Engine, settings: Mapping[str, str]) -> No
 
     @sa.event.listens_for(engine, "before_cursor_execute", retval=True)
     def _on_first_statement(
-        connection: Connection, cursor: Any, statement: str, parameters: Any, _context: ExecutionContext, _many: bool
+        connection: Connection, cursor: Any, statement: str, parameters: Any, context: ExecutionContext, _many: bool
     ) -> tuple[str, Any]:
         if not connection.info.pop(_UNSET, False):
             return statement, parameters
@@ -134,11 +139,23 @@ def _set_in_every_transaction(engine: Engine, settings: Mapping[str, str]) -> No
         first = _setting({**settings, **options.get(SETTINGS, {})})
         if snapshot := options.get(SNAPSHOT):  # before any query
             first = f"SET TRANSACTION SNAPSHOT '{snapshot}'; {first}"
-        if cursor.name is None:
+        if cursor.name is None and not context.execution_options.get(COPY):
             return f"{first}; {statement}", parameters
-        with cursor.connection.cursor() as another:  # what a cursor of the server is declared for is one statement
+        # What a cursor of the server is declared for is one statement, and so is COPY.
+        with cursor.connection.cursor() as another:
             another.execute(first)
         return statement, parameters
+
+
+def _copy_what_is_copied(engine: Engine) -> None:
+    """The data of COPY is no parameter. By way of an event, SQLAlchemy translates errors and drops what is disconnected."""
+
+    @sa.event.listens_for(engine, "do_execute")
+    def _on_execute(cursor: Any, statement: str, parameters: Any, context: ExecutionContext) -> bool:
+        if context is None or not context.execution_options.get(COPY):
+            return False
+        cursor.copy_expert(statement, io.BytesIO(parameters[0]), _COPY_BYTES)
+        return True
 
 
 def _setting(settings: Mapping[str, str]) -> str:

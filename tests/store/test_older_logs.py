@@ -119,8 +119,9 @@ def leave(url: str, revision: str) -> None:
                 connection.execute(sa.text(follow))
     beats = beat_engine(url, engine)
     OLD_BEATS.create_all(beats)
-    if schema.load.name in found:
-        schema.load.create(beats)
+    for table in (schema.load, schema.output):
+        if table.name in found:
+            table.create(beats)
     with writing(beats) as connection:
         for name in found.keys() & schema.beat_metadata.tables.keys():
             connection.execute(sa.insert(_table(name, found[name])), found[name])

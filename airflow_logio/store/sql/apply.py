@@ -20,6 +20,7 @@ from airflow_logio.protocol.replicas import replicated_group
 from airflow_logio.protocol.values import Port, Status, storable
 from airflow_logio.store.records import Collected, GroupRef
 from airflow_logio.store.sql import schema
+from airflow_logio.store.sql.bulk_rows import insert_rows
 from airflow_logio.store.sql.concluding import ConcludingWriter, expect
 from airflow_logio.store.sql.counting import add_to_counters
 from airflow_logio.store.sql.effect_rows import EffectRows, Row
@@ -39,11 +40,11 @@ class EffectWriter:
 
     def apply(self) -> tuple[Collected, ...]:
         rows = self._rows
-        self._insert(schema.event_log, rows.event_log)
-        self._insert(schema.event_data, self._stamped(rows.event_data))
-        self._insert(schema.state, rows.snapshots)
-        self._insert(schema.read_action, rows.reads)
-        self._insert(schema.event_lineage, rows.lineage)
+        insert_rows(self._connection, schema.event_log, rows.event_log)
+        insert_rows(self._connection, schema.event_data, self._stamped(rows.event_data))
+        insert_rows(self._connection, schema.state, rows.snapshots)
+        insert_rows(self._connection, schema.read_action, rows.reads)
+        insert_rows(self._connection, schema.event_lineage, rows.lineage)
         self._assign()
         self._conclude(rows.done, Status.DONE)
         self._conclude(rows.aside, Status.ASIDE)
@@ -64,10 +65,6 @@ class EffectWriter:
             for row in rows:
                 row["logged_at"] = clock if row["kept"] else None
         return rows
-
-    def _insert(self, table: sa.Table, rows: list[Row]) -> None:
-        if rows:
-            self._connection.execute(sa.insert(table), rows)
 
     def _assign(self) -> None:
         by_port: dict[Port, list[fx.Acknowledge]] = {}
@@ -168,7 +165,7 @@ class EffectWriter:
             }
             for effect in self._rows.aside
         ]
-        self._insert(schema.quarantine, rows)
+        insert_rows(self._connection, schema.quarantine, rows)
 
     def _store_states(self) -> None:
         if not self._rows.states:

@@ -25,7 +25,7 @@ from sqlalchemy import (
     text,
 )
 
-REVISION = "0007"
+REVISION = "0008"
 """The Alembic revision that creates what this module declares."""
 
 VERSION_TABLE = "logio_alembic_version"
@@ -94,7 +94,7 @@ event_data = Table(
     Column("event_id", BigInteger, primary_key=True),
     Column("send_port", _Name),
     Column("header", LargeBinary, nullable=False),
-    Column("body", LargeBinary),
+    Column("body", LargeBinary),  # compressed where it is made: PostgreSQL stores it as it is (revision 0008)
     Column("ref", Text),  # into the payload store, if the body is there
     Column("kept", Boolean, nullable=False, server_default=false()),  # the sender port is in a lineage scope
     Column("logged_at", Double),  # set for kept bodies, for retention
@@ -273,6 +273,7 @@ quarantine = Table(
     Column("since", Double, nullable=False),
     comment="Input Sets whose generation raised and that are set aside until a person retries them",
 )
+Index("ix_logio_quarantine_count", quarantine.c.run_id, quarantine.c.group_name, quarantine.c.since)
 
 # --- replicas (Section 7.1) -------------------------------------------------------------------------------------------
 
