@@ -139,10 +139,18 @@ def get_task_state(task: KilledTask) -> str | None:
     return _ask_for_state(task.dag_id, task.dag_run_id, task.task_id, task.map_index)
 
 
+_linking = ThreadPoolExecutor(1, thread_name_prefix="logio stores links")
+"""Links must not delay the answer to what became of a task."""
+
+
 def store_link(task_instance: Any, key: str, link: str) -> Future[None]:
-    """Store what an operator's link leads to, from the triggerer: the task is deferred, and nobody else would."""
-    return _asking.submit(
-        XCom.set,
+    """Store what an operator's link leads to, before the segment of its task ends.
+
+    As Airflow stores it then: an XCom, past the backend that a deployment may have for XComs. The web server asks no
+    backend for it.
+    """
+    return _linking.submit(
+        XCom._set_xcom_in_db,
         key=key,
         value=link,
         dag_id=task_instance.dag_id,
@@ -154,7 +162,14 @@ def store_link(task_instance: Any, key: str, link: str) -> Future[None]:
 
 def stored_link(task_instance: Any, key: str) -> str:
     """What was stored for an operator's link, for code in the task; empty if nothing was."""
-    return str(XCom.get_value(ti_key=task_instance, key=key) or "")
+    found = XCom._get_xcom_db_ref(
+        key=key,
+        dag_id=task_instance.dag_id,
+        task_id=task_instance.task_id,
+        run_id=task_instance.run_id,
+        map_index=task_instance.map_index,
+    )
+    return str(found.value or "")
 
 
 def _ask_for_state(dag_id: str, run_id: str, task_id: str, map_index: int) -> str | None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 
 from airflow_logio.dataflow.dataset_writer import DatasetWriter
 from airflow_logio.dataflow.operators import Operator, SourceOperator
@@ -28,13 +28,56 @@ class Origin:
     is_same: bool = True
 
 
+Origins = Mapping[str, tuple[Origin, ...]]
+"""Column → what it is made from; empty if that is not known as a whole."""
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """What is known of the columns of a dataset that is written."""
+
+    schema: Mapping[str, str] = field(default_factory=dict)
+    """Column → type, of all columns; empty if the author has not said them."""
+    origins: Origins = field(default_factory=dict)
+    """Without `schema`, there may be columns that are not here."""
+
+    def joined(self, other: Written) -> Written:
+        """Of a dataset that both write. What one of them does not know is not known."""
+        schema = {**self.schema, **other.schema} if self.schema and other.schema else {}
+        both = self.origins.keys() & other.origins.keys()
+        known = {
+            name: _united(self.origins[name], other.origins[name])
+            for name in both
+            if self.origins[name] and other.origins[name]
+        }
+        only_here = {name: found for name, found in self.origins.items() if name not in both and other._lacks(name)}
+        only_there = {name: found for name, found in other.origins.items() if name not in both and self._lacks(name)}
+        return Written(schema, {**only_here, **known, **only_there})
+
+    def _lacks(self, column: str) -> bool:
+        """Whether it is known that this writer does not write the column."""
+        return bool(self.schema) and column not in self.schema
+
+
+def _united(one: Iterable[Origin], other: Iterable[Origin]) -> tuple[Origin, ...]:
+    """A column that one writer hands on as it is, and the other one does not, is not handed on as it is."""
+    found: dict[tuple[DatasetName, str], Origin] = {}
+    for origin in (*one, *other):
+        place = origin.dataset, origin.column
+        found[place] = replace(origin, is_same=origin.is_same and found.get(place, origin).is_same)
+    return tuple(found.values())
+
+
 @dataclass(frozen=True, slots=True)
 class ColumnOrigins:
-    """Of the operators `members` of a pipeline as its author wrote it; other operators' output ports are datasets."""
+    """Of the operators `members` of a pipeline as its author wrote it; other operators' output ports are datasets.
+
+    `external` gives what an operator reads and writes, by its name.
+    """
 
     pipeline: Pipeline
     members: Collection[str]
-    external: ExternalDatasets
+    external: Callable[[str], ExternalDatasets]
     name_of_port: Callable[[Port], DatasetName]
 
     def of(self, port: Port, column: str) -> tuple[Origin, ...]:
@@ -43,7 +86,7 @@ class ColumnOrigins:
             return (Origin(self.name_of_port(port), column),)
         operator = self.pipeline.operators[port.operator]
         if isinstance(operator, SourceOperator):
-            datasets = self.external.read_by(operator) if hands_on(operator) else []
+            datasets = self.external(port.operator).read_by(operator) if hands_on(operator) else []
             return tuple(Origin(dataset, column) for dataset in datasets)
         if type(operator) in READY_MADE_WRITERS:
             return self.of(self.pipeline.sender(Port(port.operator, operator.inputs[0])), column)
@@ -58,7 +101,7 @@ class ColumnOrigins:
     def _input(self, name: str, operator: Operator, place: str, column: str) -> tuple[Origin, ...]:
         if place in operator.inputs:
             return self.of(self.pipeline.sender(Port(name, place)), column)
-        table = self.external.looked_up_by(operator).get(place)
+        table = self.external(name).looked_up_by(operator).get(place)
         return () if table is None else (Origin(table, column),)
 
     def columns(self, port: Port) -> tuple[str, ...]:
@@ -70,14 +113,21 @@ class ColumnOrigins:
             return self.columns(self.pipeline.sender(Port(port.operator, operator.inputs[0])))
         return tuple(self.pipeline.declared_columns.get(port, ()))
 
-    def columns_written(self, name: str) -> tuple[str, ...]:
-        """The columns that a writer takes from its records."""
+    def of_written(self, name: str) -> Written:
+        """Of what a writer writes. A class that is derived from a ready-made one may change records: nothing is known."""
         writer = self.pipeline.operators[name]
+        if type(writer) not in READY_MADE_WRITERS:
+            return Written()
+        sender = self.pipeline.sender(Port(name, writer.inputs[0]))
+        schema: dict[str, str] = {}
+        taken = self.columns(sender)
         if isinstance(writer, TableWriter) and writer.columns is not None:
-            return tuple(column for column in writer.columns if column != writer.lineage_column)
-        if isinstance(writer, ParquetWriter) and writer.schema is not None:
-            return tuple(writer.schema.names)
-        return self.columns(self.pipeline.sender(Port(name, writer.inputs[0])))
+            schema = dict(writer.columns)
+            taken = tuple(column for column in schema if column != writer.lineage_column)
+        elif isinstance(writer, ParquetWriter) and writer.schema is not None:
+            schema = dict(zip(writer.schema.names, map(str, writer.schema.types), strict=True))
+            taken = tuple(schema)
+        return Written(schema, {column: self.of(sender, column) for column in taken})
 
 
 def hands_on(source: SourceOperator) -> bool:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import logging
-import os
+import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import Any
 
 from airflow_logio.databases import read_url
@@ -14,11 +15,11 @@ from airflow_logio.dataflow.operators import Operator
 from airflow_logio.dataflow.parquet_writer import ParquetWriter
 from airflow_logio.dataflow.reads import DeclaredRead, TableRead
 from airflow_logio.dataflow.sources import FolderSource, ParquetSource, QuerySource, TableSource
-from airflow_logio.dataflow.sources.files import is_pattern
+from airflow_logio.dataflow.sources.files import WILD, is_pattern
 from airflow_logio.dataflow.sources.placeholders import resolved
 from airflow_logio.dataflow.table_writer import TableWriter
 from airflow_logio.errors import LogioError
-from airflow_logio.openlineage.naming import DatasetName, file_name, table_name
+from airflow_logio.openlineage.naming import DatasetName, file_name, relation_name, table_name
 
 log = logging.getLogger(__name__)
 
@@ -51,15 +52,17 @@ class ExternalDatasets:
         if isinstance(source, ParquetSource):
             for path in source.paths:
                 found = resolved(path, source.placeholders(), self.params)
-                yield file_name(os.path.dirname(found) if is_pattern(found) else found)
+                yield file_name(_folder_of(found) if is_pattern(found) else found)
         elif isinstance(source, FolderSource):
             yield file_name(resolved(source.path, source.placeholders(), self.params))
         elif isinstance(source, TableSource):
             yield table_name(self.url_of(source.connection), source.table)
         elif isinstance(source, QuerySource):
             url = self.url_of(source.connection)
-            tables = [source.table] if source.query is None else tables_of(source.query, url)
-            yield from (table_name(url, table) for table in tables if table is not None)
+            if source.table is not None:
+                yield table_name(url, source.table)
+            elif source.query is not None:
+                yield from tables_of(source.query, url)
 
     def _destinations(self, writer: Operator) -> Iterator[DatasetName]:
         if isinstance(writer, TableWriter):
@@ -84,12 +87,29 @@ class ExternalDatasets:
         return []
 
 
-def tables_of(query: str, url: str) -> list[str]:
-    """The tables that a query reads, as the parser of OpenLineage's client finds them; none if it cannot parse the query."""
+def tables_of(query: str, url: str) -> list[DatasetName]:
+    """The tables that a query reads, as the parser of OpenLineage's client finds them; none if it cannot parse the query.
+
+    It takes a function that returns rows for a table. Raises `ConfigurationError`.
+    """
     from openlineage.common.sql import parse
 
     backend = read_url(url).get_backend_name()
     found = parse(query, dialect=_DIALECTS.get(backend, backend))
     if found is None or found.errors:
         return []
-    return [f"{table.schema}.{table.name}" if table.schema else table.name for table in found.in_tables]
+    tables = [table for table in found.in_tables if not _is_called(table.name, query)]
+    return [relation_name(url, table.database, table.schema, table.name) for table in tables]
+
+
+def _is_called(name: str, query: str) -> bool:
+    """Whether a query reads from a function of that name: ``FROM generate_series(1, 9)``."""
+    before = r"(?:\bfrom|\bjoin|\blateral|,)\s*(?:[\w$\"]+\s*\.\s*)*\"?"
+    return re.search(rf"{before}{re.escape(name)}\"?\s*\(", query, re.IGNORECASE) is not None
+
+
+def _folder_of(pattern: str) -> str:
+    """The folder below which all files are that match a pattern."""
+    parts = pattern.split("/")
+    whole = takewhile(lambda part: not WILD & set(part), parts[:-1])
+    return "/".join(whole) or "/"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from openlineage.client.event_v2 import InputDataset, OutputDataset
@@ -14,8 +14,7 @@ from openlineage.client.generated.output_statistics_output_dataset import Output
 from airflow_logio.dataflow.action_writers import ActionWriter
 from airflow_logio.dataflow.operators import SourceOperator
 from airflow_logio.dataflow.pipeline import Pipeline
-from airflow_logio.dataflow.table_writer import TableWriter
-from airflow_logio.openlineage.column_origins import ColumnOrigins, Origin, hands_on
+from airflow_logio.openlineage.column_origins import ColumnOrigins, Origin, Written
 from airflow_logio.openlineage.external_datasets import ExternalDatasets
 from airflow_logio.openlineage.naming import DatasetName, port_name
 from airflow_logio.openlineage.run_facet import PRODUCER
@@ -30,14 +29,14 @@ class _Dataset:
     rows: int | None = None
     """None: the log does not count them."""
     size: int | None = None
-    columns: dict[str, str | None] = field(default_factory=dict)
-    origins: dict[str, tuple[Origin, ...]] = field(default_factory=dict)
+    written: Written = field(default_factory=Written)
 
 
 class GroupDatasets:
     """Of one group; with None, of the whole run, which has no ports between groups.
 
     `pipeline` is as its author wrote it (`Pipeline.unreplicated`), and so are the ports of `counts`; None: no statistics.
+    `external` gives what an operator reads and writes, by its name: groups may have connections of their own.
     """
 
     def __init__(
@@ -45,7 +44,7 @@ class GroupDatasets:
         pipeline: Pipeline,
         group: str | None,
         log_url: str,
-        external: ExternalDatasets,
+        external: Callable[[str], ExternalDatasets],
         counts: Sequence[PortProgress] | None,
     ) -> None:
         self._pipeline = pipeline
@@ -77,7 +76,7 @@ class GroupDatasets:
             operator = self._pipeline.operators[name]
             if isinstance(operator, SourceOperator):
                 yield from self._read_by(name, operator)
-            for table in self._external.looked_up_by(operator).values():
+            for table in self._external(name).looked_up_by(operator).values():
                 yield table, _Dataset()
             for receiver in self._pipeline.graph.inputs_of(name):
                 sender = self._pipeline.sender(receiver)
@@ -88,38 +87,27 @@ class GroupDatasets:
             yield self._port(sender), one
 
     def _read_by(self, name: str, source: SourceOperator) -> Iterator[tuple[DatasetName, _Dataset]]:
-        datasets = self._external.read_by(source)
+        datasets = self._external(name).read_by(source)
         is_counted = len(datasets) == 1 and getattr(source, "query", None) is None
         (port,) = self._pipeline.graph.outputs_of(name)
         rows = self._counted(port, OUT).rows if is_counted else None
         for dataset in datasets:
-            columns = dict.fromkeys(self._origins.columns(port)) if hands_on(source) else {}
-            yield dataset, _Dataset(rows, columns=columns)
+            yield dataset, _Dataset(rows)
 
     def _written(self) -> Iterator[tuple[DatasetName, _Dataset]]:
         for name in self._members:
             operator = self._pipeline.operators[name]
             if isinstance(operator, ActionWriter):
                 rows = self._counted(Port(name, operator.connection), WRITE).rows
-                columns, origins = self._columns_written(name)
-                for dataset in self._external.written_by(operator):
-                    yield dataset, _Dataset(rows, None, columns, origins)
+                for dataset in self._external(name).written_by(operator):
+                    yield dataset, _Dataset(rows, None, self._origins.of_written(name))
             for port in self._pipeline.graph.outputs_of(name):
                 receivers = self._pipeline.receivers(port)
                 if any(receiver.operator not in self._members for receiver in receivers):
                     one = self._counted(port, OUT)
-                    one.columns = dict.fromkeys(self._origins.columns(port))
-                    one.origins = {column: self._origins.of(port, column) for column in one.columns}
+                    columns = self._origins.columns(port)
+                    one.written = Written(origins={column: self._origins.of(port, column) for column in columns})
                     yield self._port(port), one
-
-    def _columns_written(self, name: str) -> tuple[dict[str, str | None], dict[str, tuple[Origin, ...]]]:
-        writer = self._pipeline.operators[name]
-        sender = self._pipeline.sender(Port(name, writer.inputs[0]))
-        names = self._origins.columns_written(name)
-        columns: dict[str, str | None] = dict.fromkeys(names)
-        if isinstance(writer, TableWriter) and writer.columns is not None:
-            columns = dict(writer.columns)
-        return columns, {column: self._origins.of(sender, column) for column in names}
 
     def _counted(self, port: Port, direction: str) -> _Dataset:
         if self._counts is None:
@@ -137,9 +125,7 @@ def _add(found: dict[DatasetName, _Dataset], name: DatasetName, one: _Dataset) -
     if other is not one:
         other.rows = _sum(other.rows, one.rows)
         other.size = _sum(other.size, one.size)
-        other.columns = {**one.columns, **other.columns}
-        for column, origins in one.origins.items():
-            other.origins[column] = tuple(dict.fromkeys((*other.origins.get(column, ()), *origins)))
+        other.written = other.written.joined(one.written)
 
 
 def _sum(one: int | None, other: int | None) -> int | None:
@@ -149,20 +135,21 @@ def _sum(one: int | None, other: int | None) -> int | None:
 def _input(name: DatasetName, one: _Dataset) -> InputDataset:
     statistics = InputStatisticsInputDatasetFacet(rowCount=one.rows, size=one.size, producer=PRODUCER)
     counted: dict[str, InputDatasetFacet] = {} if one.rows is None else {"inputStatistics": statistics}
-    return InputDataset(namespace=name.namespace, name=name.name, facets=_schema(one), inputFacets=counted)
+    return InputDataset(namespace=name.namespace, name=name.name, facets={}, inputFacets=counted)
 
 
 def _output(name: DatasetName, one: _Dataset) -> OutputDataset:
-    facets = _schema(one)
-    if fields := {column: _fields(origins) for column, origins in one.origins.items() if origins}:
+    facets = _schema(one.written)
+    if fields := {column: _fields(origins) for column, origins in one.written.origins.items() if origins}:
         facets["columnLineage"] = column_lineage_dataset.ColumnLineageDatasetFacet(fields=fields, producer=PRODUCER)
     statistics = OutputStatisticsOutputDatasetFacet(rowCount=one.rows, size=one.size, producer=PRODUCER)
     counted: dict[str, OutputDatasetFacet] = {} if one.rows is None else {"outputStatistics": statistics}
     return OutputDataset(namespace=name.namespace, name=name.name, facets=facets, outputFacets=counted)
 
 
-def _schema(one: _Dataset) -> dict[str, DatasetFacet]:
-    fields = [schema_dataset.SchemaDatasetFacetFields(name=name, type=kind) for name, kind in one.columns.items()]
+def _schema(written: Written) -> dict[str, DatasetFacet]:
+    """The facet means all columns: there is none where only some are known."""
+    fields = [schema_dataset.SchemaDatasetFacetFields(name=name, type=kind) for name, kind in written.schema.items()]
     return {"schema": schema_dataset.SchemaDatasetFacet(fields=fields, producer=PRODUCER)} if fields else {}
 
 

@@ -9,16 +9,13 @@ import attr
 from openlineage.client.generated.base import RunFacet
 
 from airflow_logio import __version__
-from airflow_logio.protocol.replicas import base_operator
 from airflow_logio.runtime.figures.authored_figures import ports_seen
 from airflow_logio.runtime.figures.whole_group import members_of
-from airflow_logio.store.quarantine_records import QuarantinedInputSet
-from airflow_logio.store.records import GroupStatus, PortProgress, Run, UnderWay
+from airflow_logio.store.records import GroupStatus, Run, RunFigures
 
 NAME = "logio"
 SCHEMA_URL = "urn:airflow-logio:openlineage:1-0-0:LogioRunFacet.json#/$defs/LogioRunFacet"
 PRODUCER = f"urn:airflow-logio:{__version__}"
-QUARANTINED_SHOWN = 100
 _DIRECTIONS = {"out": "sent", "in": "acknowledged", "write": "written"}
 
 
@@ -42,14 +39,7 @@ class LogioRunFacet(RunFacet):
         return SCHEMA_URL
 
 
-def run_facet(
-    run: Run,
-    group: str | None,
-    statuses: Sequence[GroupStatus],
-    ports: Sequence[PortProgress],
-    under_way: UnderWay,
-    quarantined: Sequence[QuarantinedInputSet],
-) -> LogioRunFacet:
+def run_facet(run: Run, group: str | None, statuses: Sequence[GroupStatus], figures: RunFigures) -> LogioRunFacet:
     """Of one group with its replicas, or of the whole run; the arguments may be those of the whole run."""
 
     def is_ours(operator: str) -> bool:
@@ -58,8 +48,8 @@ def run_facet(
 
     members = set(run.spec.groups) if group is None else set(members_of(run, group))
     ours = sorted((one for one in statuses if one.group in members), key=lambda one: one.group)
-    aside = [one for one in quarantined if is_ours(one.operator)]
-    rows = ports_seen(run, [row for row in ports if is_ours(row.port.operator)])
+    aside = [found.input_sets for name, found in figures.quarantined.items() if group in (None, name)]
+    rows = ports_seen(run, [row for row in figures.ports if is_ours(row.port.operator)])
     return LogioRunFacet(
         producer=PRODUCER,
         pipeline=run.spec.key.pipeline,
@@ -78,11 +68,8 @@ def run_facet(
             for one in ours
         ],
         inputSets={
-            "openEvents": sum(count for port, count in under_way.open.items() if is_ours(port.operator)),
-            "quarantined": len(aside),
-            "firstQuarantined": [
-                {"operator": base_operator(one.operator), "inputSet": one.inset_id} for one in aside[:QUARANTINED_SHOWN]
-            ],
+            "openEvents": sum(count for port, count in figures.under_way.open.items() if is_ours(port.operator)),
+            "quarantined": sum(aside),
         },
         ports=[
             {

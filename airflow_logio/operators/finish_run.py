@@ -81,10 +81,10 @@ class LogioFinishRunOperator(BaseOperator):
 
     def get_openlineage_facets_on_complete(self, task_instance: Any) -> Any:
         """As at the start, with what the log has counted."""
-        return lineage_of(self, None, task_instance)
+        return lineage_of(self, None, task_instance, counts=True)
 
     def get_openlineage_facets_on_failure(self, task_instance: Any) -> Any:
-        """As when it has succeeded, up to here."""
+        """As at the start: another attempt counts on from here, and tells the sum."""
         return lineage_of(self, None, task_instance)
 
     # --- inside ------------------------------------------------------------------------------------------------------

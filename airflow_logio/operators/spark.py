@@ -35,7 +35,7 @@ from airflow_logio.runtime.supervision.whole_watch import Sighting, WholeWatcher
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records import LaunchRecipe, Run
 from airflow_logio.triggers.group import LogioGroupTrigger
-from airflow_logio.triggers.stored_link import SPARK_UI_KEY
+from airflow_logio.triggers.stored_link import StoredLink
 
 
 class LogioSparkOperator(BaseOperator):
@@ -245,10 +245,10 @@ class LogioSparkOperator(BaseOperator):
 
     def get_openlineage_facets_on_complete(self, task_instance: Any) -> Any:
         """As at the start, with what the log has counted."""
-        return lineage_of(self, self.group, task_instance)
+        return lineage_of(self, self.group, task_instance, counts=True)
 
     def get_openlineage_facets_on_failure(self, task_instance: Any) -> Any:
-        """As when it has succeeded, up to here."""
+        """As at the start: another attempt counts on from here, and tells the sum."""
         return lineage_of(self, self.group, task_instance)
 
     # --- inside ------------------------------------------------------------------------------------------------------
@@ -269,8 +269,11 @@ class LogioSparkOperator(BaseOperator):
             relay = TaskRelay(store, task.context.run, task.watcher.members, relayed, self.log.info)
             lineage = running_task(self, context)
             running = RunningEvents(lineage, task.context.run, self.group)
-            link = partial(self._link, context)
-            sighting = self._until_settled(task, relay, running, interval, recovers=recovers, link=link)
+            link = partial(self._link, StoredLink(None if self.deferrable else context["ti"]))
+            try:
+                sighting = self._until_settled(task, relay, running, interval, recovers=recovers, link=link)
+            finally:
+                running.close()
             if sighting.state is GroupState.FINISHED:
                 return task.summary(sighting)
             if sighting.state in WAITING:
@@ -309,11 +312,10 @@ class LogioSparkOperator(BaseOperator):
                 running.ask(task.context.store)
             time.sleep(interval)
 
-    def _link(self, context: Mapping[str, Any], address: str) -> None:
+    def _link(self, stored: StoredLink, address: str) -> None:
         """Airflow stores links when this segment ends; a task that stays on its worker stores a new address itself."""
-        if address and address != self.spark_ui and not self.deferrable:
-            context["ti"].xcom_push(SPARK_UI_KEY, address)
         self.spark_ui = address
+        stored.lead_to(address)
 
     def _group_task(self, context: Mapping[str, Any], store: LogStore, recipe: LaunchRecipe, asked: bool) -> GroupTask:
         pipeline, ref = resolve(self.pipeline)

@@ -94,6 +94,7 @@ class LogioGroupTrigger(LogTrigger):
             event = await self._seen(self._see, uid=self.run_uid, figures=True, output=True)
         except (LogioError, AirflowException) as error:
             event = {"state": "error", **self._who(), "cause": f"{type(error).__name__}: {error}"}
+        self._tell_no_more()
         yield TriggerEvent(event)
 
     async def on_kill(self) -> None:
@@ -104,6 +105,7 @@ class LogioGroupTrigger(LogTrigger):
         builds an API server in its own process then. So work that has begun continues in the triggerer when this call is
         cancelled. Airflow does not call it when the triggerer restarts.
         """
+        self._tell_no_more()
         self._follows = asyncio.create_task(self._follow_task())
         _following.add(self._follows)
         self._follows.add_done_callback(_following.discard)
@@ -111,8 +113,14 @@ class LogioGroupTrigger(LogTrigger):
 
     async def cleanup(self) -> None:
         """As in the base, but keeps what is still needed to halt the group."""
+        self._tell_no_more()
         if self._follows is None or self._follows.done():
             await super().cleanup()
+
+    def _tell_no_more(self) -> None:
+        """The task ends, or another trigger takes over: a RUNNING event must not come after its COMPLETE or FAIL."""
+        if self._observers is not None:
+            self._observers.running.close()
 
     async def _follow_task(self) -> None:
         """Do what `on_kill` says. An error is logged here, since no task may be waiting any more."""
@@ -190,6 +198,7 @@ class LogioGroupTrigger(LogTrigger):
 
     def _judge(self, store: LogStore, sight: RunSight, look: LogLook) -> dict[str, Any] | None:
         if self._observers is None or self._observers.store is not store:
+            self._tell_no_more()
             self._observers = self._begin(store, sight.run)
         observers = self._observers
         if any(one.killed is not None for one in sight.groups if one.group in observers.watcher.members):
@@ -214,7 +223,7 @@ class LogioGroupTrigger(LogTrigger):
         if figures is not None:
             observers.reporter.report(sight.groups, figures, sight.requests, at_once=wakes)
             if not wakes:
-                observers.running.look(store, sight.groups, figures)
+                observers.running.look(sight.groups, figures)
         if not wakes or one is None or one.status is None:
             return None
         cause = one.cause or one.status.error or ("a replica is asked for" if needs_replica else None)

@@ -1,4 +1,4 @@
-"""The link to the Spark UI of a deferred task: stored by its trigger, because each recovery brings another address."""
+"""The link to the Spark UI of a task that goes on: stored at once, because each recovery brings another address."""
 
 from __future__ import annotations
 
@@ -18,12 +18,16 @@ RETRY_SECONDS = 30.0
 
 
 class StoredLink:
-    """The link of one task instance; None for a trigger that no task waits for. It never waits for Airflow's answer."""
+    """The link of one task instance; None stores nothing. It never waits for Airflow's answer.
+
+    An empty address is stored only after another one was: the segment of the task before has stored what it saw last. After
+    a restart of the triggerer, the address of a dead driver stays until the next one reports.
+    """
 
     def __init__(self, task_instance: Any | None, clock: Callable[[], float] = time.monotonic) -> None:
         self._task_instance = task_instance
         self._clock = clock
-        self._stored: str | None = None
+        self._stored = ""
         self._asked: tuple[str, Future[None]] | None = None
         self._not_before = 0.0
 

@@ -13,7 +13,8 @@ from typing import Any
 
 from airflow_logio.errors import ConfigurationError
 
-_WILD = frozenset("*?[")
+WILD = frozenset("*?[")
+"""What makes a pattern of a path."""
 
 _CLOCK_STEP_SECONDS = 0.05
 """Local file systems take times from a clock with steps of up to 10 ms: two changes within one step look like one."""
@@ -90,7 +91,7 @@ def row_count(path: str) -> int:
 
 def is_pattern(path: str) -> bool:
     """Whether a path stands for the files that it matches."""
-    return bool(_WILD & set(path.rpartition("/")[2])) and ("://" in path or not os.path.isfile(path))
+    return bool(WILD & set(path.rpartition("/")[2])) and ("://" in path or not os.path.isfile(path))
 
 
 def matching(path: str) -> list[str]:

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import threading
 from concurrent.futures import Future
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from airflow.sdk import DAG
+from airflow.sdk.bases.xcom import BaseXCom
+from airflow.sdk.execution_time import task_runner
+from airflow.sdk.execution_time.comms import SetXCom, XComResult
 from airflow.serialization.serialized_objects import DagSerialization
 
+from airflow_logio import _compat
 from airflow_logio.operators.links import DriverLogLink, SparkUiLink
 from airflow_logio.operators.spark import LogioSparkOperator
 from airflow_logio.triggers import stored_link
@@ -49,7 +54,7 @@ def test_an_address_is_stored_when_it_changes(airflow: Airflow) -> None:
     link = StoredLink(TASK)
     for address in ("", "", "http://one", "http://one", "", "http://two"):
         link.lead_to(address)
-    assert airflow.stored == ["", "http://one", "", "http://two"]
+    assert airflow.stored == ["http://one", "", "http://two"], "at first, the segment before has stored what it saw"
 
 
 def test_a_refused_one_is_stored_later(airflow: Airflow) -> None:
@@ -79,9 +84,82 @@ def test_the_server_knows_the_links_of_a_serialized_task() -> None:
     assert found == {"Spark UI": SPARK_UI_KEY, "Driver log": DriverLogLink().xcom_key}
 
 
-def test_a_segment_says_what_it_has_seen_or_leaves_what_the_trigger_has_stored(monkeypatch: pytest.MonkeyPatch) -> None:
+class Backend(BaseXCom):
+    """A deployment keeps XComs elsewhere; the web server does not ask it for links."""
+
+    @classmethod
+    def serialize_value(cls, value: Any, **_: Any) -> Any:
+        raise AssertionError(value)
+
+    @classmethod
+    def deserialize_value(cls, result: Any) -> Any:
+        raise AssertionError(result)
+
+
+class Supervisor:
+    """What answers a task's process. It can be away."""
+
+    def __init__(self) -> None:
+        self.values: list[str] = []
+        self.is_away = False
+
+    def send(self, message: Any) -> XComResult | None:
+        if self.is_away:
+            raise RuntimeError("the API server is away")
+        assert (message.key, message.dag_id, message.task_id, message.run_id) == (SPARK_UI_KEY, "d", "t", "r")
+        if isinstance(message, SetXCom):
+            self.values.append(message.value)
+            return None
+        return XComResult(key=message.key, value=self.values[-1] if self.values else None)
+
+
+@pytest.fixture
+def supervisor(monkeypatch: pytest.MonkeyPatch) -> Supervisor:
+    found = Supervisor()
+    monkeypatch.setattr(task_runner, "SUPERVISOR_COMMS", found, raising=False)
+    monkeypatch.setattr(_compat, "XCom", Backend)
+    return found
+
+
+def test_a_link_passes_a_backend_of_xcoms_by(supervisor: Supervisor) -> None:
+    assert _compat.stored_link(TASK, SPARK_UI_KEY) == ""
+    _compat.store_link(TASK, SPARK_UI_KEY, "http://one").result(10)
+    assert supervisor.values == ["http://one"]
+    assert _compat.stored_link(TASK, SPARK_UI_KEY) == "http://one"
+
+
+def test_a_link_waits_for_no_question_and_no_question_for_a_link(supervisor: Supervisor) -> None:
+    answered = threading.Event()
+    asked = _compat._asking.submit(answered.wait, 10)
+    _compat.store_link(TASK, SPARK_UI_KEY, "http://one").result(10)
+    assert not asked.done()
+    answered.set()
+    assert asked.result(10)
+
+
+def test_a_task_that_stays_on_its_worker_stores_what_changes_and_fails_of_no_refusal(supervisor: Supervisor) -> None:
+    operator = LogioSparkOperator(task_id="sums", pipeline="pipelines.sales:sales", group="totals", deferrable=False)
+    now = 0.0
+    link = StoredLink(TASK, clock=lambda: now)
+
+    def sees(address: str) -> None:
+        operator._link(link, address)
+        _compat._linking.submit(lambda: None).result(10)
+
+    supervisor.is_away = True
+    sees("http://one")
+    sees("http://one")
+    supervisor.is_away = False
+    now = RETRY_SECONDS
+    sees("http://one")
+    sees("")
+    assert supervisor.values == ["http://one", ""]
+    assert operator.spark_ui == ""
+
+
+def test_a_segment_says_what_it_has_seen_or_leaves_what_the_trigger_has_stored(supervisor: Supervisor) -> None:
     operator = LogioSparkOperator(task_id="sums", pipeline="pipelines.sales:sales", group="totals")
-    monkeypatch.setattr("airflow_logio._compat.XCom.get_value", lambda **_: "http://stored")
+    supervisor.values.append("http://stored")
     assert SparkUiLink().get_link(operator, ti_key=TASK) == "http://stored"
     operator.spark_ui = ""
     assert SparkUiLink().get_link(operator, ti_key=TASK) == "", "a driver that has ended has no UI"

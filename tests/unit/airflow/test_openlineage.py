@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import socket
 import subprocess
 import sys
+import threading
+import time
 import uuid
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from pathlib import Path
 from types import SimpleNamespace
@@ -20,7 +25,8 @@ from airflow.providers.openlineage.plugins.listener import get_openlineage_liste
 from airflow.utils.state import TaskInstanceState
 
 from airflow_logio.openlineage import running
-from airflow_logio.openlineage.running import EVENT_SECONDS, RunningEvents
+from airflow_logio.openlineage.running import EVENT_SECONDS, STALE_SECONDS, RunningEvents
+from airflow_logio.operators._task import openlineage_answers
 from airflow_logio.operators._task.openlineage_answers import running_task
 from airflow_logio.operators.finish_run import LogioFinishRunOperator
 from airflow_logio.operators.spark import LogioSparkOperator
@@ -28,7 +34,7 @@ from airflow_logio.operators.start_run import LogioStartRunOperator
 from airflow_logio.protocol import effects as fx
 from airflow_logio.protocol.values import Port, Status
 from airflow_logio.store.port import LogStore
-from airflow_logio.store.records import Run
+from airflow_logio.store.records import LaunchRecipe, Run
 from airflow_logio.triggers.group import LogioGroupTrigger
 from tests.support.logs import Driver, replace_driver, sent, start_driver
 from tests.support.openlineage_events import counted, datasets, events_of
@@ -184,17 +190,20 @@ def test_the_run_facet_says_who_has_worked_and_what_is_set_aside(log: LogStore, 
         "pipeline": "sales", "run": run.uid, "group": "totals", "incarnations": 2, "recoveries": 1,
         "groups": [{"group": "totals", "state": "running", "incarnation": 2, "recoveries": 1}],
     }  # fmt: skip
-    aside = {"openEvents": 0, "quarantined": 1, "firstQuarantined": [{"operator": "totals", "inputSet": "1"}]}
-    assert failed["inputSets"] == whole["inputSets"] == aside
+    assert failed["inputSets"] == whole["inputSets"] == {"openEvents": 0, "quarantined": 1}
     assert {"port": "save_totals.warehouse", "direction": "written", "events": 1, "records": 11} in failed["ports"]
     assert {row["port"].split(".")[0] for row in failed["ports"]} == {"totals", "save_totals"}
     assert "group" not in whole and (whole["incarnations"], whole["recoveries"]) == (5, 1)
     assert "a value of a record" not in file.read_text()
 
 
-def test_a_start_has_datasets_and_no_counts(log: LogStore, run: Run, file: Path) -> None:
+@pytest.mark.parametrize("state", [TaskInstanceState.RUNNING, TaskInstanceState.FAILED])
+def test_a_start_and_a_failure_have_datasets_and_no_counts(
+    log: LogStore, run: Run, file: Path, state: TaskInstanceState
+) -> None:
+    """Another attempt counts on from there, and tells the sum at its end."""
     work(drivers_of(log, run))
-    tell(group_task("publish", run), TaskInstanceState.RUNNING)
+    tell(group_task("publish", run), state)
     [start] = events_of(file)
     assert set(datasets(start, "outputs").values()) == set(datasets(start, "inputs").values()) == {None}
     [output] = start["outputs"]
@@ -229,6 +238,41 @@ def test_a_log_that_does_not_answer_costs_the_facet_and_no_event(
     assert (event["eventType"], event["outputs"]) == ("COMPLETE", [])
 
 
+def test_a_log_that_takes_long_costs_what_only_the_log_knows(
+    run: Run, file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A firewall that drops packets: a server that takes a connection, and never says a word."""
+    assert openlineage.execution_timeout() > 2 * openlineage_answers.READ_SECONDS
+    monkeypatch.setattr(openlineage_answers, "READ_SECONDS", 0.3)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        port = silent.getsockname()[1]
+        fields: dict[str, Any] = {"host": "127.0.0.1", "port": port, "schema": "logs", "login": "me"}
+        monkeypatch.setenv("AIRFLOW_CONN_LOGIO_DEFAULT", connection("logio", **fields))
+        began = time.monotonic()
+        tell(group_task("totals", run), TaskInstanceState.SUCCESS)
+        assert time.monotonic() - began < 4, "the timeout of the connection is longer"
+    [event] = events_of(file)
+    assert datasets(event, "inputs") == {(f"logio://127.0.0.1:{port}/logs", "sales.ingest.out"): None}
+    assert (event["eventType"], event["outputs"], "logio" in event["run"]["facets"]) == ("COMPLETE", [], False)
+
+
+def test_the_end_of_a_run_names_tables_by_the_connections_of_their_groups(
+    log: LogStore, run: Run, file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fields: dict[str, Any] = {"host": "other.example.com", "schema": "shop"}
+    monkeypatch.setenv("AIRFLOW_CONN_OTHER_DB", connection("postgres", **fields))
+    log.note_launch(run.run_id, "publish", LaunchRecipe(connections={"warehouse": "other_db"}))
+    task = LogioSparkOperator(
+        task_id="publish", pipeline=REF, run_uid=run.uid, connections={"warehouse": "other_db"}
+    )  # fmt: skip
+    tell(task, TaskInstanceState.RUNNING)
+    tell(closing_task(run), TaskInstanceState.SUCCESS)
+    group, whole = (set(datasets(event, "outputs")) for event in events_of(file))
+    hourly_sales = ("postgres://other.example.com:5432", "shop.public.hourly_sales")
+    assert group == {hourly_sales}
+    assert whole == {hourly_sales, (SHOP, "shop.public.item_totals")}
+
+
 def identity_of(task: Any) -> dict[str, Any] | None:
     return running_task(task, {"ti": instance(task)})
 
@@ -252,6 +296,109 @@ def test_a_long_run_has_a_running_event_at_most_every_five_minutes(log: LogStore
         assert facets["parent"]["run"]["runId"] == facets["parent"]["root"]["run"]["runId"] == str(uuid.UUID(parent))
         assert (facets["logio"]["incarnations"], facets["logio"]["recoveries"]) == (2, 1)
         assert (event.get("inputs", []), event.get("outputs", [])) == ([], [])
+
+
+class Told:
+    """The RUNNING events of a group, with a clock and a busy transport. They are due all the time."""
+
+    def __init__(self, log: LogStore, run: Run, patch: pytest.MonkeyPatch) -> None:
+        patch.setattr(running, "EVENT_SECONDS", 0.0)
+        self.now = 0.0
+        self.events = RunningEvents(identity_of(group_task("totals", run)), run, "totals", lambda: self.now)
+        self._log = log
+        self._is_free = threading.Event()
+
+    def look(self) -> None:
+        running._sending.submit(self._is_free.wait, 10)
+        self.events.ask(self._log)
+
+    def free(self) -> None:
+        self._is_free.set()
+        running._sending.submit(lambda: None).result()
+
+
+def test_an_event_says_when_the_log_was_looked_at(
+    log: LogStore, run: Run, file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = Told(log, run, monkeypatch)
+    told.look()
+    looked = datetime.now(UTC)
+    told.free()
+    [event] = events_of(file)
+    assert datetime.fromisoformat(event["eventTime"]) <= looked
+
+
+def test_an_event_that_had_to_wait_is_not_sent_and_the_next_one_is(
+    log: LogStore, run: Run, file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = Told(log, run, monkeypatch)
+    told.look()
+    told.now = STALE_SECONDS + 1
+    told.free()
+    assert events_of(file) == []
+    told.events.ask(log)
+    told.free()
+    assert len(events_of(file)) == 1
+
+
+def test_five_minutes_pass_from_when_an_event_was_sent(
+    log: LogStore, run: Run, file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = Told(log, run, monkeypatch)
+    monkeypatch.setattr(running, "EVENT_SECONDS", 300.0)
+    told.now = 300.0
+    told.look()
+    told.now = 320.0
+    told.free()
+    told.now = 610.0
+    assert len(events_of(file)) == 1 and not told.events.is_due()
+    told.now = 620.0
+    assert told.events.is_due()
+
+
+def test_a_task_that_ends_takes_back_what_was_not_sent(
+    log: LogStore, run: Run, file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = Told(log, run, monkeypatch)
+    told.look()
+    told.events.close()
+    told.free()
+    told.events.ask(log)
+    told.free()
+    assert events_of(file) == []
+
+
+def test_what_is_wrong_with_them_is_said_once_and_stops_no_look(
+    log: LogStore, run: Run, file: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    told = Told(log, run, monkeypatch)
+    ended = ThreadPoolExecutor(1)
+    ended.shutdown()
+    monkeypatch.setattr(running, "_sending", ended)
+    figures = log.figures([run.run_id])[run.run_id]
+    for _ in range(3):
+        told.events.look(log.groups(run.run_id), figures)
+    assert len([one for one in caplog.records if "no RUNNING event" in one.message]) == 1
+
+
+@pytest.mark.parametrize("fires", [True, False])
+def test_a_trigger_closes_them_before_it_fires_and_when_it_is_cancelled(fires: bool, log: LogStore, run: Run) -> None:
+    if fires:
+        drivers_of(log, run)["ingest"].session.commit([fx.FinishGroup()])
+    trigger = LogioGroupTrigger(logio_conn_id="logio_default", run_uid=run.uid, group="ingest", poll_interval=0.05)
+    begun = trigger._begin(log, run)
+    trigger._observers = begun
+
+    async def end() -> bool:
+        try:
+            if fires:
+                assert (await anext(trigger.run())).payload["state"] == "finished"
+                return begun.running._is_closed
+        finally:
+            await trigger.cleanup()
+        return begun.running._is_closed
+
+    assert asyncio.run(end())
 
 
 def test_a_trigger_makes_them_from_what_it_has_read(
@@ -283,11 +430,13 @@ def test_the_extra_alone_emits_nothing(log: LogStore, run: Run) -> None:
     assert identity_of(group_task("totals", run)) is None
 
 
+@pytest.mark.parametrize("control", ["emit", "extract_operator_metadata"])
 def test_a_task_that_the_deployment_excludes_has_no_running_events(
-    run: Run, file: Path, monkeypatch: pytest.MonkeyPatch
+    control: str, run: Run, file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert identity_of(group_task("totals", run)) is not None
-    rule = {"scope": {"operator": "airflow_logio.operators.spark.LogioSparkOperator"}, "controls": {"emit": False}}
+    controls = {control: False}
+    rule = {"scope": {"operator": "airflow_logio.operators.spark.LogioSparkOperator"}, "controls": controls}
     monkeypatch.setenv("AIRFLOW__OPENLINEAGE__EMISSION_POLICY", json.dumps([rule]))
     assert identity_of(group_task("totals", run)) is None
 

@@ -52,11 +52,19 @@ def pipeline(declared: Mapping[str, Any] | None = None, *, replicated: bool = Fa
     return one.unreplicated()
 
 
+def datasets_of(one: Pipeline, group: str | None) -> GroupDatasets:
+    external = ExternalDatasets({}, URLS.__getitem__)
+    return GroupDatasets(one, group, LOG, lambda _: external, None)
+
+
+def facets_of(one: Pipeline, group: str | None, table: tuple[str, str]) -> dict[str, Any]:
+    [output] = [found for found in datasets_of(one, group).outputs() if (found.namespace, found.name) == table]
+    return output.facets or {}
+
+
 def columns(one: Pipeline, group: str | None, table: tuple[str, str]) -> dict[str, list[tuple[str, str, str, bool]]]:
     """Column of an output → (namespace, name, column, values are handed on as they are)."""
-    datasets = GroupDatasets(one, group, LOG, ExternalDatasets({}, URLS.__getitem__), None)
-    [output] = [found for found in datasets.outputs() if (found.namespace, found.name) == table]
-    facets: dict[str, Any] = output.facets or {}
+    facets = facets_of(one, group, table)
     if "columnLineage" not in facets:
         return {}
     return {
@@ -111,6 +119,64 @@ def test_a_column_with_one_unknown_origin_has_none() -> None:
     one.column_lineage("clean", {"a": "a"})
     one.group("all", "read", "clean", "save")
     assert columns(one.freeze(), "all", TOTALS) == {}
+
+
+class Masked(TableWriter):
+    """It writes what it likes."""
+
+
+def totals(columns: Mapping[str, str] | None = None, kind: type[TableWriter] = TableWriter) -> TableWriter:
+    return kind("shop", "totals", columns, on_new_run="append")
+
+
+def two_writers(*writers: TableWriter, declared: bool = False) -> Pipeline:
+    """One source of a table, a function of the author, and writers of one table: of the source, and of the function."""
+    one = Pipeline("p", connections=["shop"])
+    read = one.source("read", QuerySource("shop", table="sales", columns=COLUMNS))
+    clean = one.operator("clean", cleaned, read)
+    for number, (writer, sender) in enumerate(zip(writers, (read, clean), strict=False)):
+        one.writer(f"save_{number}", writer, sender)
+    if declared:
+        one.column_lineage("clean", {"store_id": "store_id", "revenue": "store_id"})
+    return one.freeze()
+
+
+def test_a_class_derived_from_a_ready_made_writer_hands_on_nothing() -> None:
+    one = Pipeline("p", connections=["shop"])
+    read = one.source("read", QuerySource("shop", table="sales", columns=COLUMNS))
+    one.writer("save", totals(COLUMNS, Masked), read)
+    assert facets_of(one.freeze(), None, TOTALS) == {}
+
+
+def test_what_one_of_two_writers_does_not_know_is_not_known() -> None:
+    known = totals(COLUMNS)
+    assert columns(two_writers(known, totals(COLUMNS)), None, TOTALS) == {}
+    assert columns(two_writers(known, totals()), None, TOTALS) == {}
+    assert columns(two_writers(known, totals(COLUMNS, Masked)), None, TOTALS) == {}
+    assert "schema" not in facets_of(two_writers(known, totals()), None, TOTALS)
+
+
+def test_two_writers_that_know_are_joined() -> None:
+    store, revenue = (totals({name: COLUMNS[name]}) for name in COLUMNS)
+    source = SHOP, "shop.public.sales"
+    assert columns(two_writers(store, revenue, declared=True), None, TOTALS) == {
+        "store_id": [(*source, "store_id", True)],
+        "revenue": [(*source, "store_id", False)],
+    }
+    both = (totals(COLUMNS) for _ in range(2))
+    assert columns(two_writers(*both, declared=True), None, TOTALS) == {
+        "store_id": [(*source, "store_id", False)],
+        "revenue": [(*source, "revenue", True), (*source, "store_id", False)],
+    }
+
+
+def test_a_schema_is_told_where_all_columns_are_known() -> None:
+    """What is read, and what an author has declared, may be a part of the columns."""
+    one = pipeline({"revenue": "value"})
+    schema = facets_of(one, "save", TOTALS)["schema"]
+    assert {field.name: field.type for field in schema.fields} == {**COLUMNS, "event": "bigint"}
+    assert "schema" not in facets_of(one, "sums", (PORTS, "p.sums.out"))
+    assert [found.facets for found in datasets_of(one, "read").inputs()] == [{}]
 
 
 def test_a_declaration_is_no_part_of_what_a_run_resumes_with() -> None:
