@@ -19,17 +19,19 @@ from airflow_logio._compat import TriggerEvent, aget_task_state, spark_history_u
 from airflow_logio.commands import with_log
 from airflow_logio.errors import LogioError, LogUnavailable
 from airflow_logio.openlineage.running import RunningEvents
+from airflow_logio.protocol.replicas import replicated_group
 from airflow_logio.protocol.states import OPEN_SCALING, WAITING, GroupState
 from airflow_logio.runtime.figures.spark_ui import SparkUi
-from airflow_logio.runtime.figures.whole_group import members_of
+from airflow_logio.runtime.figures.whole_group import members_of, reported_as
 from airflow_logio.runtime.scaling.requests import launches_by_task
 from airflow_logio.runtime.supervision.halt import Halt, halt_all_for_good
 from airflow_logio.runtime.supervision.killed_task import STOPPING, note_killed
 from airflow_logio.runtime.supervision.output_relay import OutputRelay, beginning
 from airflow_logio.runtime.supervision.presence import SupervisionWatch
-from airflow_logio.runtime.supervision.whole_watch import WholeWatcher
+from airflow_logio.runtime.supervision.whole_watch import Sighting, WholeWatcher
+from airflow_logio.store.output_port import OutputPart
 from airflow_logio.store.port import LogStore
-from airflow_logio.store.records import GroupStatus, Run, RunSight
+from airflow_logio.store.records import Run, RunSight
 from airflow_logio.triggers.base import LogTrigger
 from airflow_logio.triggers.log_poller import LogLook
 from airflow_logio.triggers.reporting import GroupReporter
@@ -54,7 +56,7 @@ class LogioGroupTrigger(LogTrigger):
 
     :param logio_conn_id: the connection of the log.
     :param run_uid: uid of the run.
-    :param group: name of the group in the pipeline.
+    :param group: name of the group in the pipeline, or of one replica of it.
     :param own_place: whether only the task launches drivers of the group: then a death wakes it, and a request to scale that
         needs a new replica.
     :param incarnations: group or replica → the incarnation that the task saw last.
@@ -208,20 +210,16 @@ class LogioGroupTrigger(LogTrigger):
         if (warning := observers.supervision.warning(look.supervisors)) is not None:
             self.log.warning("Group %s: %s", self.group, warning)
         is_left_dead = observers.supervision.is_left(dead=sighting.is_dead)
-        for said in observers.spark_ui.news(sighting.statuses):
-            self.log.info(said)
-        if sighting.statuses:
-            observers.link.lead_to(observers.spark_ui.address(sighting.statuses))
-        observers.relay.relay(look.output.get(sight.run.run_id, ()))
-        self.relayed = observers.relay.relayed
+        self._show_drivers(observers, sighting, look.output.get(sight.run.run_id, ()))
         one, state = sighting.decides, sighting.state
-        needs_replica = self.own_place and self._needs_replica(sight, sighting.statuses)
+        needs_replica = self.own_place and bool(sighting.statuses) and self._needs_replica(sight)
         wakes = state in WAKING or is_left_dead or needs_replica or (self.own_place and sighting.is_dead)
         figures = look.figures.get(sight.run.run_id)
         if wakes:
             figures = store.figures([sight.run.run_id])[sight.run.run_id]
         if figures is not None:
-            observers.reporter.report(sight.groups, figures, sight.requests, at_once=wakes)
+            if observers.reporter is not None:
+                observers.reporter.report(sight.groups, figures, sight.requests, at_once=wakes)
             if not wakes:
                 observers.running.look(sight.groups, figures)
         if not wakes or one is None or one.status is None:
@@ -229,9 +227,22 @@ class LogioGroupTrigger(LogTrigger):
         cause = one.cause or one.status.error or ("a replica is asked for" if needs_replica else None)
         return {"state": str(state), **self._who(one.status.group), "cause": cause, "relayed": self.relayed}
 
-    def _needs_replica(self, sight: RunSight, statuses: Sequence[GroupStatus]) -> bool:
-        asked = [one for one in sight.requests if one.group == self.group and one.state in OPEN_SCALING]
-        return bool(statuses) and any(launches_by_task(one, statuses) for one in asked)
+    def _show_drivers(self, observers: _Observers, sighting: Sighting, printed: Sequence[OutputPart]) -> None:
+        """Where their Spark UIs are, and what they have printed."""
+        for said in observers.spark_ui.news(sighting.statuses):
+            self.log.info(said)
+        if sighting.statuses:
+            observers.link.lead_to(observers.spark_ui.address(sighting.statuses))
+        observers.relay.relay(printed)
+        self.relayed = observers.relay.relayed
+
+    def _needs_replica(self, sight: RunSight) -> bool:
+        """Whether a request to scale waits for this task to launch a replica."""
+        whole = replicated_group(self.group)
+        replicas, own = members_of(sight.run, whole), members_of(sight.run, self.group)
+        statuses = [one for one in sight.groups if one.group in replicas]
+        asked = [one for one in sight.requests if one.group == whole and one.state in OPEN_SCALING]
+        return any(name in own for one in asked for name in launches_by_task(one, statuses))
 
     def _present(self, store: LogStore) -> dict[str, int]:
         """Group or replica → incarnation."""
@@ -249,11 +260,12 @@ class LogioGroupTrigger(LogTrigger):
 
     def _begin(self, store: LogStore, run: Run) -> _Observers:
         relay = OutputRelay(members_of(run, self.group), beginning(self.incarnations, self.relayed), self.log.info)
+        reported = reported_as(run, self.group)
         return _Observers(
             store,
             WholeWatcher(store, run, self.group),
             SupervisionWatch(store.supervisors, run),
-            GroupReporter(run, self.group, self.log.info),
+            None if reported is None else GroupReporter(run, reported, self.log.info),
             relay,
             SparkUi(spark_history_url()),
             StoredLink(getattr(self, "task_instance", None)),
@@ -268,7 +280,8 @@ class _Observers:
     store: LogStore
     watcher: WholeWatcher
     supervision: SupervisionWatch
-    reporter: GroupReporter
+    reporter: GroupReporter | None
+    """None for a replica for which another task reports."""
     relay: OutputRelay
     spark_ui: SparkUi
     link: StoredLink

@@ -94,10 +94,11 @@ class KillGuard:
         return True
 
 
-def killed_task(context: Mapping[str, Any], task_id: str) -> KilledTask:
+def killed_task(context: Mapping[str, Any], task_id: str, *, of_replica: bool = False) -> KilledTask:
     """This task instance, as it is asked after."""
     dag_id, run_id = identity(context)
     ti = context["ti"]
     last = ti.try_number > ti.max_tries
     map_index = getattr(ti, "map_index", -1)
-    return KilledTask(dag_id, run_id, task_id, -1 if map_index is None else map_index, last_try=bool(last))
+    number = -1 if map_index is None else map_index
+    return KilledTask(dag_id, run_id, task_id, number, last_try=bool(last), of_replica=of_replica)

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
+from airflow_logio.protocol.replicas import replicated_group
 from airflow_logio.protocol.states import ALIVE, CONCLUDED, GroupState
 from airflow_logio.store.records import GroupStatus, Run
 
@@ -21,6 +22,14 @@ def members_of(run: Run, group: str) -> tuple[str, ...]:
     """The groups of the log that make up `group`: its replicas, or itself."""
     shape = run.spec.replicated.get(group)
     return (group,) if shape is None else tuple(shape.replicas)
+
+
+def reported_as(run: Run, group: str) -> str | None:
+    """The group whose figures the task of `group` reports: that of the first replica reports for all of them, the others
+    report nothing."""
+    whole = replicated_group(group)
+    shape = run.spec.replicated.get(whole)
+    return whole if shape is None or group in (whole, shape.replicas[0]) else None
 
 
 def deciding(statuses: Iterable[GroupStatus]) -> GroupStatus:

@@ -212,13 +212,15 @@ def is_due(store: LogStore, request: ScalingRequest, statuses: Sequence[GroupSta
     return store.launch_recipe(request.run_id, statuses[0].group) is not None
 
 
-def launches_by_task(request: ScalingRequest, statuses: Sequence[GroupStatus]) -> bool:
-    """Whether the next step of a request is to launch replicas that only their group's own task launches.
+def launches_by_task(request: ScalingRequest, statuses: Sequence[GroupStatus]) -> tuple[str, ...]:
+    """The replicas whose launch is the next step of a request, if only tasks of their group launch them.
 
-    `statuses` are those of all replicas of the group.
+    `statuses` are those of all replicas of the group. Where each has a task, that of an unused one may not have begun: so
+    one replica with a place of its own stands for all.
     """
-    to_launch = plan(statuses, request.replicas).to_launch
-    return any(status.own_place and status.group in to_launch for status in statuses)
+    if not any(status.own_place for status in statuses):
+        return ()
+    return plan(statuses, request.replicas).to_launch
 
 
 def look_after(

@@ -302,7 +302,8 @@ def _failure(run: Run, observation: Observation) -> FailedGroup | None:
 
 def _kill(run: Run, group: str, task: KilledTask) -> UnexplainedKill:
     key = run.spec.key
-    return UnexplainedKill(run.uid, key.pipeline, key.dag_run_id, replicated_group(group), asdict(task))
+    watched = group if task.of_replica else replicated_group(group)
+    return UnexplainedKill(run.uid, key.pipeline, key.dag_run_id, watched, asdict(task))
 
 
 def _due(run: Run, request: ScalingRequest) -> DueScaling:
