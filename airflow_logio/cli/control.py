@@ -17,9 +17,11 @@ from airflow_logio.cli.preparation import CLI_DAG_ID, reopen, take_new_code, wit
 from airflow_logio.cli.run import supervise
 from airflow_logio.cli.spark_options import ConfOption, MasterOption, MemoryOption, SparkOptions, options_for
 from airflow_logio.errors import Fenced, ProtocolViolation
+from airflow_logio.protocol.replicas import replicated_group
 from airflow_logio.protocol.states import ALIVE, CONCLUDED, ENDED, GroupState
 from airflow_logio.runtime.launch.launcher import LaunchContext, launch_group
 from airflow_logio.runtime.launch.processes import this_host
+from airflow_logio.runtime.supervision.own_place import give_up_place
 from airflow_logio.runtime.supervision.presence import last_look, missing
 from airflow_logio.runtime.supervision.retried_destinations import check_destinations
 from airflow_logio.runtime.supervision.stop_run import States, StopMode, StopRun
@@ -127,6 +129,7 @@ def _launch(context: LaunchContext, group: str) -> int:
     if status.state in ALIVE:
         return status.incarnation
     try:
+        give_up_place(store, context.run, replicated_group(group))  # a person has chosen another
         return launch_group(context, group, expected=status.incarnation, reason="logio retry", by_user=True).incarnation
     except Fenced:
         return store.group(run_id, group).incarnation

@@ -17,7 +17,7 @@ from airflow_logio.errors import ConfigurationError
 from airflow_logio.hooks.logio import LogioHook
 from airflow_logio.openlineage.running import RunningEvents
 from airflow_logio.operators._task.group_task import GroupTask, asked_by_person
-from airflow_logio.operators._task.kills import KillGuard, killed_task
+from airflow_logio.operators._task.kills import KillGuard, is_last_try, killed_task
 from airflow_logio.operators._task.launches import Launching
 from airflow_logio.operators._task.openlineage_answers import lineage_of, running_task
 from airflow_logio.operators._task.pipeline_reference import reference, resolve
@@ -32,6 +32,7 @@ from airflow_logio.runtime.figures.spark_ui import SparkUi
 from airflow_logio.runtime.launch.bundle import PipelineRef
 from airflow_logio.runtime.launch.kept_code import take_new
 from airflow_logio.runtime.launch.launcher import Launcher, LocalProcessLauncher
+from airflow_logio.runtime.supervision.own_place import give_up_place
 from airflow_logio.runtime.supervision.whole_watch import Sighting, WholeWatcher
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records import LaunchRecipe, Run
@@ -256,7 +257,7 @@ class LogioSparkOperator(BaseOperator):
 
     def get_openlineage_facets_on_complete(self, task_instance: Any) -> Any:
         """As at the start, with what the log has counted."""
-        return lineage_of(self, self.group, task_instance, counts=True)
+        return lineage_of(self, self.group, task_instance, counts=True) if self._reports_lineage else None
 
     def get_openlineage_facets_on_failure(self, task_instance: Any) -> Any:
         """As at the start: another attempt counts on from here, and tells the sum."""
@@ -265,6 +266,34 @@ class LogioSparkOperator(BaseOperator):
     # --- inside ------------------------------------------------------------------------------------------------------
 
     def _work(
+        self, context: Mapping[str, Any], *, asked: bool, recovers: bool, relayed: Mapping[str, Sequence[int]]
+    ) -> dict[str, Any]:
+        try:
+            return self._launch_and_watch(context, asked=asked, recovers=recovers, relayed=relayed)
+        except Exception as error:
+            if self.own_place and (isinstance(error, AirflowFailException) or is_last_try(context["ti"])):
+                self._give_up_place(context)
+            raise
+
+    def _give_up_place(self, context: Mapping[str, Any]) -> None:
+        """No attempt follows by itself: what lives of the group has a supervisor from now on, as without a place."""
+        try:
+            with opened_log(self.logio_conn_id) as store:
+                run = store.find_run(self.run_uid) if self.run_uid else self._find_run(store, context)
+                if give_up_place(store, run, self._watched(run)):
+                    self.log.warning(
+                        "Group %s gives up its place: until its task is cleared, a supervisor launches it", self.group
+                    )
+        except Exception as error:  # the task fails of something else
+            self.log.warning(
+                "Group %s keeps its place, and nothing launches it until its task is cleared: %s", self.group, error
+            )
+
+    def _find_run(self, store: LogStore, context: Mapping[str, Any]) -> Run:
+        pipeline, _ = resolve(self.pipeline)
+        return store.patience.call("finding the run", lambda: run_of(store, pipeline.name, context, self.run_uid))
+
+    def _launch_and_watch(
         self, context: Mapping[str, Any], *, asked: bool, recovers: bool, relayed: Mapping[str, Sequence[int]]
     ) -> dict[str, Any]:
         recipe = recipe_of(

@@ -22,16 +22,17 @@ from airflow_logio.openlineage.running import RunningEvents
 from airflow_logio.protocol.replicas import replicated_group
 from airflow_logio.protocol.states import OPEN_SCALING, WAITING, GroupState
 from airflow_logio.runtime.figures.spark_ui import SparkUi
-from airflow_logio.runtime.figures.whole_group import members_of, reported_as
+from airflow_logio.runtime.figures.whole_group import members_of, reports
 from airflow_logio.runtime.scaling.requests import launches_by_task
 from airflow_logio.runtime.supervision.halt import Halt, halt_all_for_good
-from airflow_logio.runtime.supervision.killed_task import STOPPING, note_killed
+from airflow_logio.runtime.supervision.killed_task import STOPPING, note_killed, on_its_way
 from airflow_logio.runtime.supervision.output_relay import OutputRelay, beginning
+from airflow_logio.runtime.supervision.own_place import give_up_place
 from airflow_logio.runtime.supervision.presence import SupervisionWatch
 from airflow_logio.runtime.supervision.whole_watch import Sighting, WholeWatcher
 from airflow_logio.store.output_port import OutputPart
 from airflow_logio.store.port import LogStore
-from airflow_logio.store.records import Run, RunSight
+from airflow_logio.store.records import KilledTask, Run, RunSight
 from airflow_logio.triggers.base import LogTrigger
 from airflow_logio.triggers.log_poller import LogLook
 from airflow_logio.triggers.reporting import GroupReporter
@@ -153,6 +154,8 @@ class LogioGroupTrigger(LogTrigger):
                 self.log.info("Group %s keeps running: its task was cleared (state %s)", self.group, state)
                 return
             if present == halted:
+                if self.own_place:  # of a replica that was not in use nothing is halted, and another may take its place
+                    await self._as_soon_as_the_log_answers(self._give_up_place)
                 return
             self.log.info("Group %s: its task is %s, so it is halted", self.group, state)
             halts = await self._as_soon_as_the_log_answers(partial(self._halt, present))
@@ -218,12 +221,15 @@ class LogioGroupTrigger(LogTrigger):
         if wakes:
             figures = store.figures([sight.run.run_id])[sight.run.run_id]
         if figures is not None:
-            if observers.reporter is not None:
+            if reports(sight.run, self.group, sight.groups):
                 observers.reporter.report(sight.groups, figures, sight.requests, at_once=wakes)
             if not wakes:
                 observers.running.look(sight.groups, figures)
         if not wakes or one is None or one.status is None:
             return None
+        if self.own_place and (task := self._task()) is not None:
+            # Until a worker has it, which may take long, no process is told if a person ends it.
+            note_killed(store, sight.run, self.group, on_its_way(task))
         cause = one.cause or one.status.error or ("a replica is asked for" if needs_replica else None)
         return {"state": str(state), **self._who(one.status.group), "cause": cause, "relayed": self.relayed}
 
@@ -238,17 +244,28 @@ class LogioGroupTrigger(LogTrigger):
 
     def _needs_replica(self, sight: RunSight) -> bool:
         """Whether a request to scale waits for this task to launch a replica."""
-        whole = replicated_group(self.group)
-        replicas, own = members_of(sight.run, whole), members_of(sight.run, self.group)
-        statuses = [one for one in sight.groups if one.group in replicas]
+        whole, own = replicated_group(self.group), members_of(sight.run, self.group)
         asked = [one for one in sight.requests if one.group == whole and one.state in OPEN_SCALING]
-        return any(name in own for one in asked for name in launches_by_task(one, statuses))
+        return any(name in own for one in asked for name in launches_by_task(sight.run, sight.groups, one))
+
+    def _task(self) -> KilledTask | None:
+        """The task that this trigger watches for, as it is asked after."""
+        ti = getattr(self, "task_instance", None)
+        if ti is None:
+            return None
+        map_index = getattr(ti, "map_index", -1)
+        number = -1 if map_index is None else map_index
+        of_replica = replicated_group(self.group) != self.group
+        return KilledTask(ti.dag_id, ti.run_id, ti.task_id, number, of_replica=of_replica)
 
     def _present(self, store: LogStore) -> dict[str, int]:
         """Group or replica → incarnation."""
         run = store.find_run(self.run_uid)
         members = members_of(run, self.group)
         return {one.group: one.incarnation for one in store.groups(run.run_id) if one.group in members}
+
+    def _give_up_place(self, store: LogStore) -> bool:
+        return give_up_place(store, store.find_run(self.run_uid), self.group)
 
     def _halt(self, incarnations: Mapping[str, int], store: LogStore) -> dict[str, Halt]:
         run = store.find_run(self.run_uid)
@@ -260,16 +277,15 @@ class LogioGroupTrigger(LogTrigger):
 
     def _begin(self, store: LogStore, run: Run) -> _Observers:
         relay = OutputRelay(members_of(run, self.group), beginning(self.incarnations, self.relayed), self.log.info)
-        reported = reported_as(run, self.group)
         return _Observers(
             store,
             WholeWatcher(store, run, self.group),
             SupervisionWatch(store.supervisors, run),
-            None if reported is None else GroupReporter(run, reported, self.log.info),
+            GroupReporter(run, replicated_group(self.group), self.log.info),
             relay,
             SparkUi(spark_history_url()),
             StoredLink(getattr(self, "task_instance", None)),
-            RunningEvents(self.lineage, run, self.group),
+            RunningEvents(self.lineage, run, replicated_group(self.group)),
         )
 
 
@@ -280,8 +296,7 @@ class _Observers:
     store: LogStore
     watcher: WholeWatcher
     supervision: SupervisionWatch
-    reporter: GroupReporter | None
-    """None for a replica for which another task reports."""
+    reporter: GroupReporter
     relay: OutputRelay
     spark_ui: SparkUi
     link: StoredLink

@@ -21,7 +21,7 @@ from airflow_logio.operators._task.run_lookup import driver_log
 from airflow_logio.protocol.replicas import base_operator, replicated_group
 from airflow_logio.protocol.states import CONCLUDED, OPEN_SCALING, WAITING, GroupState, ScalingState
 from airflow_logio.runtime.figures.alert_figures import alert_figures
-from airflow_logio.runtime.figures.whole_group import deciding, reported_as
+from airflow_logio.runtime.figures.whole_group import deciding
 from airflow_logio.runtime.launch.bundle import has_frames
 from airflow_logio.runtime.launch.launcher import LaunchContext, launch_group
 from airflow_logio.runtime.scaling.requests import launches_by_task, next_step
@@ -99,9 +99,7 @@ class GroupTask:
         newest = next(iter(store.scalings(run.run_id, whole)), None)
         if newest is None or newest.state not in OPEN_SCALING:
             return False
-        replicas = run.spec.replicated[whole].replicas
-        statuses = [one for one in store.groups(run.run_id) if one.group in replicas]
-        if not self.context.own.intersection(launches_by_task(newest, statuses)):
+        if not self.context.own.intersection(launches_by_task(run, store.groups(run.run_id), newest)):
             return False
         try:
             step = next_step(store, run, newest, self._launch_own)
@@ -170,8 +168,9 @@ class GroupTask:
         run, whole = self.context.run, replicated_group(self.group)
         members = self.context.pipeline.groups[whole].operators
         records: dict[str, int] = {}
+        tells = self.group == whole or self.group == run.spec.replicated[whole].replicas[0]  # once for the group
         for row in self.context.store.progress(run.run_id):
-            if row.port.operator in members:
+            if tells and row.port.operator in members:
                 name = f"{base_operator(row.port.operator)}.{row.port.name} {row.direction}"
                 records[name] = records.get(name, 0) + row.records
         statuses = sighting.statuses
@@ -187,13 +186,11 @@ class GroupTask:
 
     def report_alerts(self) -> None:
         """Send the gauges that alerts are made of, once."""
-        store, run = self.context.store, self.context.run
-        if (reported := reported_as(run, self.group)) is None:
-            return
+        store, run, whole = self.context.store, self.context.run, replicated_group(self.group)
         with suppress(LogUnavailable):
             figures = store.figures([run.run_id])[run.run_id]
-            found = alert_figures(run, reported, store.groups(run.run_id), figures)
-            metrics.report_alert_figures(run.spec.key.pipeline, reported, found)
+            found = alert_figures(run, whole, store.groups(run.run_id), figures)
+            metrics.report_alert_figures(run.spec.key.pipeline, whole, found)
 
     def failure(self, sighting: Sighting) -> str:
         """Why the group, or a replica of it, is not running, and what to do."""

@@ -94,11 +94,15 @@ class KillGuard:
         return True
 
 
+def is_last_try(task_instance: Any) -> bool:
+    """Whether Airflow does not try the task again by itself if this attempt fails."""
+    return bool(task_instance.try_number > task_instance.max_tries)
+
+
 def killed_task(context: Mapping[str, Any], task_id: str, *, of_replica: bool = False) -> KilledTask:
     """This task instance, as it is asked after."""
     dag_id, run_id = identity(context)
     ti = context["ti"]
-    last = ti.try_number > ti.max_tries
     map_index = getattr(ti, "map_index", -1)
     number = -1 if map_index is None else map_index
-    return KilledTask(dag_id, run_id, task_id, number, last_try=bool(last), of_replica=of_replica)
+    return KilledTask(dag_id, run_id, task_id, number, last_try=is_last_try(ti), of_replica=of_replica)

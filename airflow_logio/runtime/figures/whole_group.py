@@ -24,12 +24,14 @@ def members_of(run: Run, group: str) -> tuple[str, ...]:
     return (group,) if shape is None else tuple(shape.replicas)
 
 
-def reported_as(run: Run, group: str) -> str | None:
-    """The group whose figures the task of `group` reports: that of the first replica reports for all of them, the others
-    report nothing."""
-    whole = replicated_group(group)
-    shape = run.spec.replicated.get(whole)
-    return whole if shape is None or group in (whole, shape.replicas[0]) else None
+def reports(run: Run, group: str, groups: Sequence[GroupStatus]) -> bool:
+    """Whether the task of `group` reports the figures of its whole group: where each replica has a task, that of the first
+    one at work does. `groups` are those of the whole run."""
+    shape = run.spec.replicated.get(replicated_group(group))
+    if shape is None or group not in shape.replicas:
+        return True
+    working = {one.group for one in groups if one.state in AT_WORK}
+    return group == next((name for name in shape.replicas if name in working), shape.replicas[0])
 
 
 def deciding(statuses: Iterable[GroupStatus]) -> GroupStatus:

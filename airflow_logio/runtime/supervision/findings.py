@@ -260,8 +260,8 @@ class FailureFinder:
             return ()  # it has ended since it was looked for
 
     def _is_due(self, run: Run, groups: Sequence[GroupStatus], request: ScalingRequest) -> bool:
-        replicas = run.spec.replicated[request.group].replicas
-        return is_due(self._store, request, [status for status in groups if status.group in replicas])
+        found = {status.group: status for status in groups}
+        return is_due(self._store, request, [found[name] for name in run.spec.replicated[request.group].replicas])
 
     def _watcher(self, run: Run, group: str) -> GroupWatcher:
         key = (run.run_id, group)

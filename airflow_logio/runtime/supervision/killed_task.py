@@ -25,8 +25,8 @@ REMOVED = "removed"
 STOPPING = frozenset({"failed", "success", "skipped", REMOVED})
 """States of a task instance that has ended, or is gone; a task that was cleared, or is tried again, has another state."""
 
-ON_ITS_WAY = frozenset({"running", "deferred"})
-"""States of a task instance between its worker and its trigger."""
+ON_ITS_WAY = frozenset({"running", "deferred", "scheduled", "queued"})
+"""States of a task instance between its worker and its trigger, or between its trigger and a worker."""
 ARRIVAL_SECONDS = 30.0
 """A trigger usually looks for the first time well within that time."""
 AGAIN_SECONDS = 300.0

@@ -100,5 +100,8 @@ class WholeWatcher:
         whole = replicated_group(self._group)
         if whole not in self._run.spec.replicated or any(one.state not in CONCLUDED for one in seen.values()):
             return Sighting(seen)
+        states = {found[name].state for name in self._run.spec.replicated[whole].replicas}
+        if GroupState.FINISHED not in states and not states <= CONCLUDED:
+            return Sighting(seen, done=False)  # others are at work: nothing needs to be asked
         slots = self._store.slots(self._run.run_id, whole)
         return Sighting(seen, done=all(slot.done for slot in slots))

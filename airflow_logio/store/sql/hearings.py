@@ -7,6 +7,7 @@ rings, and triggers poll as they always do (ADR-34 of docs/decisions.md).
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import selectors
@@ -95,7 +96,8 @@ class _SharedListener:
             self._hearings.remove(hearing)
             if not self._hearings:
                 del _listeners[self._engine.url]  # the next one to join starts another
-                os.write(self._wake_write, b"0")  # a process that was forked meanwhile keeps the pipe open
+                with contextlib.suppress(OSError):  # its thread has died
+                    os.write(self._wake_write, b"0")  # a process that was forked meanwhile keeps the pipe open
                 os.close(self._wake_write)
 
     # --- in the thread ------------------------------------------------------------------------------------------------

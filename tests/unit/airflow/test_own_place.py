@@ -5,12 +5,14 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from airflow.providers.common.compat.sdk import DAG, AirflowFailException
 from airflow.serialization.serialized_objects import BaseSerialization
 
+from airflow_logio.cli import control
 from airflow_logio.errors import ConfigurationError, PipelineDefinitionError, ProtocolViolation
 from airflow_logio.operators._task.launches import Launching
 from airflow_logio.operators.pipeline_group import LogioPipelineGroup
@@ -370,3 +372,87 @@ def test_the_group_of_tasks_has_one_for_each() -> None:
         pytest.raises(PipelineDefinitionError, match=r"'totals' is not replicated.*\['hourly'\]"),
     ):
         LogioPipelineGroup(REF, groups={"totals": each}, **arguments)
+
+
+# --- when its task ends -------------------------------------------------------------------------------------------------
+
+
+def test_a_task_that_is_red_leaves_its_replicas_to_the_supervisor(
+    log: LogStore, run: Run, launcher: FakeLauncher, elsewhere: FakeLauncher
+) -> None:
+    watching = deferred(lambda: task("hourly").execute(context()))
+    ready(log, launcher, ONE)
+    event = fired(watching.trigger, lambda: log.request_scaling(run.run_id, "hourly", 2, by="a test"))
+    watching = deferred(lambda: task("hourly").resume(context(), event))
+    ready(log, launcher, TWO)
+    event = fired(watching.trigger, lambda: log.park(GroupRef(run.run_id, TWO, 1), "KeyError: 'department'"))
+    with pytest.raises(AirflowFailException, match=r"replica 'hourly\.2' of group 'hourly'"):
+        task("hourly").resume(context(), event)
+    kill(launcher, ONE)
+    supervise = LogioSuperviseOperator(task_id="supervise", pipeline=REF, poll_interval=0.01)
+    waiting = deferred(lambda: supervise.execute(context()))
+    found = fired(waiting.trigger)
+    deferred(lambda: supervise.resume(context(), found))
+    assert [(one.group, one.incarnation) for one in elsewhere.claims] == [(ONE, 2)]
+    deferred(lambda: task("hourly").execute(context(attempt=2, max_tries=4)))
+    assert status(log, run, ONE).own_place, "a clear takes the place again"
+    assert (TWO, 2) in [(one.group, one.incarnation) for one in launcher.claims]
+
+
+@pytest.mark.parametrize("attempt", [3, 4])
+def test_what_its_task_cannot_launch_is_parked_by_the_supervisor_after_the_last_attempt(
+    attempt: int, log: LogStore, run: Run, launcher: FakeLauncher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    deferred(lambda: task().execute(context()))
+    ready(log, launcher, "totals")
+    kill(launcher, "totals")
+
+    def broken(*arguments: Any) -> None:
+        raise ConfigurationError("spark-submit could not be started: no such file")
+
+    for kind in (LogioSparkOperator, LogioSuperviseOperator):
+        monkeypatch.setattr(kind, "make_launcher", lambda self: SimpleNamespace(launch=broken))
+    with pytest.raises(ConfigurationError):
+        task().execute(context(attempt=attempt))
+    supervise = LogioSuperviseOperator(task_id="supervise", pipeline=REF, poll_interval=0.01)
+    waiting = deferred(lambda: supervise.execute(context()))
+    is_last = attempt == 4
+    assert status(log, run).own_place is not is_last
+    if is_last:
+        deferred(lambda: supervise.resume(context(), fired(waiting.trigger)))
+        parked = status(log, run)
+        assert parked.state is GroupState.PARKED and "no such file" in str(parked.error)
+
+
+def test_a_mark_while_it_waits_for_a_worker_halts_the_group(log: LogStore, run: Run, launcher: FakeLauncher) -> None:
+    trigger = deferred(lambda: task("hourly").execute(context())).trigger
+    trigger._task_instance = SimpleNamespace(task_id="hourly", dag_id=DAG_ID, run_id=RUN_ID, map_index=-1)
+    ready(log, launcher, ONE)
+    fired(trigger, lambda: log.request_scaling(run.run_id, "hourly", 2, by="a test"))
+    [note] = [one.killed for one in log.groups(run.run_id) if one.killed is not None]
+    assert (note.task_id, note.dag_run_id) == ("hourly", RUN_ID) and note.ask_at is not None
+    for state in ("scheduled", "queued"):
+        resolve_kill(log, run, "hourly", note, lambda _, state=state: state, grace_seconds=0.1)  # type: ignore[misc]
+        assert status(log, run, ONE).killed is not None, "it is asked again"
+    resolve_kill(log, run, "hourly", note, lambda _: "success", grace_seconds=0.1)
+    assert status(log, run, ONE).state is GroupState.HALTED
+
+
+def test_a_request_behind_the_end_of_all_work_is_refused(log: LogStore, run: Run, launcher: FakeLauncher) -> None:
+    deferred(lambda: task("hourly").execute(context()))
+    finish(log, ready(log, launcher, ONE))
+    log.request_scaling(run.run_id, "hourly", 2, by="a test")
+    supervise = LogioSuperviseOperator(task_id="supervise", pipeline=REF, poll_interval=0.01)
+    waiting = deferred(lambda: supervise.execute(context()))
+    deferred(lambda: supervise.resume(context(), fired(waiting.trigger)))
+    [request] = log.scalings(run.run_id)
+    assert (request.state, request.note) == (ScalingState.REFUSED, "group hourly has finished all its work")
+
+
+def test_a_launch_by_a_person_ends_it(log: LogStore, run: Run, launcher: FakeLauncher, elsewhere: FakeLauncher) -> None:
+    deferred(lambda: task().execute(context()))
+    assert log.park(ready(log, launcher, "totals"), "no")
+    recipe = log.launch_recipe(run.run_id, "totals")
+    assert recipe is not None
+    assert control._launch(Launching(log, "logio_default", elsewhere).context(run, "totals", recipe), "totals") == 2
+    assert not status(log, run).own_place
