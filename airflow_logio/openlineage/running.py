@@ -71,8 +71,9 @@ class RunningEvents:
         """Lineage stops no watching. While the log does not answer, nothing is sent."""
         try:
             act()
+            self._has_failed = False
         except Exception as error:
-            if not self._has_failed:
+            if not self._has_failed:  # each look would say it again
                 self._warn(error)
             self._has_failed = True
 

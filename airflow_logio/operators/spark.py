@@ -279,7 +279,7 @@ class LogioSparkOperator(BaseOperator):
         """No attempt follows by itself: what lives of the group has a supervisor from now on, as without a place."""
         try:
             with opened_log(self.logio_conn_id) as store:
-                run = store.find_run(self.run_uid) if self.run_uid else self._find_run(store, context)
+                run = self._find_run(store, context)
                 if give_up_place(store, run, self._watched(run)):
                     self.log.warning(
                         "Group %s gives up its place: until its task is cleared, a supervisor launches it", self.group
@@ -290,8 +290,8 @@ class LogioSparkOperator(BaseOperator):
             )
 
     def _find_run(self, store: LogStore, context: Mapping[str, Any]) -> Run:
-        pipeline, _ = resolve(self.pipeline)
-        return store.patience.call("finding the run", lambda: run_of(store, pipeline.name, context, self.run_uid))
+        name = "" if self.run_uid else resolve(self.pipeline)[0].name
+        return store.patience.call("finding the run", lambda: run_of(store, name, context, self.run_uid))
 
     def _launch_and_watch(
         self, context: Mapping[str, Any], *, asked: bool, recovers: bool, relayed: Mapping[str, Sequence[int]]
@@ -359,7 +359,7 @@ class LogioSparkOperator(BaseOperator):
 
     def _group_task(self, context: Mapping[str, Any], store: LogStore, recipe: LaunchRecipe, asked: bool) -> GroupTask:
         pipeline, ref = resolve(self.pipeline)
-        run = store.patience.call("finding the run", lambda: run_of(store, pipeline.name, context, self.run_uid))
+        run = self._find_run(store, context)
         check_current(run)
         # From here on a kill leaves its note: this may be a later attempt, whose group lives.
         log_url = LogioHook(self.logio_conn_id).get_url()

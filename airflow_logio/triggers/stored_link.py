@@ -1,4 +1,4 @@
-"""The link to the Spark UI of a task that goes on: stored at once, because each recovery brings another address."""
+"""The link to the Spark UI of a task that is still running: stored at once, because each recovery brings another address."""
 
 from __future__ import annotations
 

@@ -283,7 +283,7 @@ class FailureFinder:
 
 
 def only_watched(sight: RunSight | None) -> Findings:
-    """What a look comes to of one that recovers nothing: whether the run goes on."""
+    """What a look finds for a process that recovers nothing: whether groups of the run are still to end."""
     if sight is None or sight.run.state is not RunState.RUNNING:
         return Findings(())
     going_on = sum(one.state not in ENDED for one in sight.groups)

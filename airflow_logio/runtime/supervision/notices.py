@@ -1,7 +1,7 @@
 """Notices: what callbacks are told of a run, found from what the log says (ADR-102).
 
-Whoever looks keeps what was told, as plain data (`Seen`), and hands it on. So each occurrence is told once, whichever process
-looks; one that was not told yet is found again by the next look, as long as the log says it.
+The process that looks keeps what was told, as plain data (`Seen`), and hands it on. So each occurrence is told once,
+whichever process looks; one that was not told yet is found again by the next look, as long as the log says it.
 """
 
 from __future__ import annotations
@@ -111,8 +111,9 @@ def notices(
     """What has to be told of a run, of these kinds, and was not told yet.
 
     Without `figures`, recoveries, budgets and quarantine wait for the next look. Where nothing was told of a group before,
-    only its latest recovery and request are. `now` is in seconds since the epoch, of whoever looks; `all_requests` reads what
-    `LogStore.scalings` returns, where a request has been settled. `is_last`: no other look follows, so nothing is held back.
+    only its latest recovery and request are. `now` is in seconds since the epoch, by the looking process; `all_requests`
+    reads what `LogStore.scalings` returns, where a request has been settled. `is_last`: no other look follows, so nothing is
+    held back.
     """
     told = {kind: seen.get(kind, {}) for kind in NoticeKind}
     found: list[Notice] = []

@@ -17,6 +17,7 @@ import pytest
 from airflow.providers.common.compat.sdk import TaskDeferred
 from airflow.triggers.base import TriggerEvent
 
+from airflow_logio.operators.start_run import LogioStartRunOperator
 from airflow_logio.protocol.effects import FinishGroup
 from airflow_logio.runtime.launch import processes
 from airflow_logio.runtime.launch.code_bundle import CodeBundle
@@ -24,7 +25,7 @@ from airflow_logio.runtime.launch.driver_config import DriverConfig
 from airflow_logio.runtime.launch.launcher import Launched, Launcher
 from airflow_logio.runtime.launch.spark_submit import SparkSettings
 from airflow_logio.store.port import LogStore
-from airflow_logio.store.records import Claim, DriverIdentity, GroupRef
+from airflow_logio.store.records import Claim, DriverIdentity, GroupRef, Run
 
 HOUR = 3_600_000_000
 DAG_ID, RUN_ID = "logio_sales", "manual__2026-11-21"
@@ -56,6 +57,13 @@ def write_transactions(path: Path) -> Path:
     )
     pq.write_table(table, path)
     return path
+
+
+def run_started(log: LogStore, pipeline: str, tmp_path: Path) -> Run:
+    """The run that task `start_run` of `context` begins, of a pipeline of sales."""
+    params = {"transactions": str(write_transactions(tmp_path / "transactions.parquet"))}
+    start = LogioStartRunOperator(task_id="start_run", pipeline=pipeline, connections={"warehouse": "warehouse_db"})
+    return log.find_run(start.execute(context(params=params)))
 
 
 @dataclass

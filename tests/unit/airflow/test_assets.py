@@ -20,7 +20,6 @@ from airflow_logio.errors import ConfigurationError
 from airflow_logio.operators._task.written_assets import assets_of
 from airflow_logio.operators.assets import LogioAssetsOperator
 from airflow_logio.operators.pipeline_group import LogioPipelineGroup
-from airflow_logio.operators.start_run import LogioStartRunOperator
 from airflow_logio.protocol import effects as fx
 from airflow_logio.protocol.context import Context, encode_state
 from airflow_logio.protocol.values import Port, Status
@@ -28,7 +27,7 @@ from airflow_logio.ready_dags import build_assets_dag
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records import Run
 from tests.support.logs import Driver, sent, start_driver
-from tests.unit.airflow.support import DAG_ID, RUN_ID, context, write_transactions
+from tests.unit.airflow.support import DAG_ID, RUN_ID, context, run_started
 from tests.unit.airflow.test_pipeline_group import tiny
 
 REF = "pipelines.sales:sales"
@@ -108,9 +107,7 @@ def events() -> Events:
 
 @pytest.fixture
 def run(log: LogStore, tmp_path: Path) -> Run:
-    params = {"transactions": str(write_transactions(tmp_path / "transactions.parquet"))}
-    start = LogioStartRunOperator(task_id="start_run", pipeline=REF, connections=WAREHOUSE)
-    return log.find_run(start.execute(context(params=params)))
+    return run_started(log, REF, tmp_path)
 
 
 def drivers_of(log: LogStore, run: Run) -> dict[str, Driver]:

@@ -17,7 +17,6 @@ from airflow_logio.errors import PipelineDefinitionError
 from airflow_logio.operators._task.callbacks import TOLD
 from airflow_logio.operators.pipeline_group import LogioPipelineGroup
 from airflow_logio.operators.spark import LogioSparkOperator
-from airflow_logio.operators.start_run import LogioStartRunOperator
 from airflow_logio.operators.supervise import LogioSuperviseOperator
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records import GroupRef, Run
@@ -32,7 +31,7 @@ from tests.unit.airflow.support import (
     finish,
     fired,
     register,
-    write_transactions,
+    run_started,
 )
 
 REF = "pipelines.sales:sales"
@@ -41,9 +40,7 @@ WAREHOUSE = {"warehouse": "warehouse_db"}
 
 @pytest.fixture
 def run(log: LogStore, tmp_path: Path) -> Run:
-    params = {"transactions": str(write_transactions(tmp_path / "transactions.parquet"))}
-    start = LogioStartRunOperator(task_id="start_run", pipeline=REF, connections=WAREHOUSE)
-    return log.find_run(start.execute(context(params=params)))
+    return run_started(log, REF, tmp_path)
 
 
 @pytest.fixture(autouse=True)

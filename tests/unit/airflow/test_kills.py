@@ -37,7 +37,7 @@ from airflow_logio.store.records import GroupStatus, KilledTask, Run
 from airflow_logio.triggers.group import LogioGroupTrigger
 from airflow_logio.triggers.log_poller import LogLook
 from tests.support.waiting import eventually
-from tests.unit.airflow.support import DAG_ID, RUN_ID, FakeLauncher, context, register, write_transactions
+from tests.unit.airflow.support import DAG_ID, RUN_ID, FakeLauncher, context, register, run_started
 
 REF = "pipelines.sales:sales"
 TASK = KilledTask(DAG_ID, RUN_ID, "totals")
@@ -76,9 +76,7 @@ def answers(monkeypatch: pytest.MonkeyPatch) -> Callable[[str | Exception | None
 
 @pytest.fixture
 def run(log: LogStore, tmp_path: Path) -> Run:
-    params = {"transactions": str(write_transactions(tmp_path / "transactions.parquet"))}
-    start = LogioStartRunOperator(task_id="start_run", pipeline=REF, connections={"warehouse": "warehouse_db"})
-    return log.find_run(start.execute(context(params=params)))
+    return run_started(log, REF, tmp_path)
 
 
 def totals(**arguments: Any) -> LogioSparkOperator:

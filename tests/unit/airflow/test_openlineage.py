@@ -30,7 +30,6 @@ from airflow_logio.operators._task import openlineage_answers
 from airflow_logio.operators._task.openlineage_answers import running_task
 from airflow_logio.operators.finish_run import LogioFinishRunOperator
 from airflow_logio.operators.spark import LogioSparkOperator
-from airflow_logio.operators.start_run import LogioStartRunOperator
 from airflow_logio.protocol import effects as fx
 from airflow_logio.protocol.values import Port, Status
 from airflow_logio.store.port import LogStore
@@ -38,7 +37,7 @@ from airflow_logio.store.records import LaunchRecipe, Run
 from airflow_logio.triggers.group import LogioGroupTrigger
 from tests.support.logs import Driver, replace_driver, sent, start_driver
 from tests.support.openlineage_events import counted, datasets, events_of
-from tests.unit.airflow.support import DAG_ID, RUN_ID, connection, context, write_transactions
+from tests.unit.airflow.support import DAG_ID, RUN_ID, connection, run_started
 
 REF = "pipelines.sales:sales"
 AT = datetime(2026, 11, 21, tzinfo=UTC)
@@ -56,9 +55,7 @@ def run(log: LogStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
         "password": "s3cret-word",
     }
     monkeypatch.setenv("AIRFLOW_CONN_WAREHOUSE_DB", connection("postgres", **fields))
-    params = {"transactions": str(write_transactions(tmp_path / "transactions.parquet"))}
-    start = LogioStartRunOperator(task_id="start_run", pipeline=REF, connections={"warehouse": "warehouse_db"})
-    return log.find_run(start.execute(context(params=params)))
+    return run_started(log, REF, tmp_path)
 
 
 @pytest.fixture

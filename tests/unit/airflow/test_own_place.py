@@ -19,7 +19,6 @@ from airflow_logio.operators.pipeline_group import LogioPipelineGroup
 from airflow_logio.operators.recover_group import LogioRecoverGroupOperator
 from airflow_logio.operators.scale import LogioScaleOperator
 from airflow_logio.operators.spark import LogioSparkOperator
-from airflow_logio.operators.start_run import LogioStartRunOperator
 from airflow_logio.operators.supervise import LogioSuperviseOperator
 from airflow_logio.protocol.liveness import RecoveryBudget
 from airflow_logio.protocol.states import GroupState, ScalingState
@@ -38,7 +37,7 @@ from tests.unit.airflow.support import (
     deferred,
     finish,
     fired,
-    write_transactions,
+    run_started,
 )
 
 REF = "pipelines.sales_scaled:sales_scaled"
@@ -47,9 +46,7 @@ ONE, TWO, THREE = REPLICAS = ("hourly.1", "hourly.2", "hourly.3")
 
 @pytest.fixture
 def run(log: LogStore, tmp_path: Path) -> Run:
-    params = {"transactions": str(write_transactions(tmp_path / "transactions.parquet"))}
-    start = LogioStartRunOperator(task_id="start_run", pipeline=REF, connections={"warehouse": "warehouse_db"})
-    return log.find_run(start.execute(context(params=params)))
+    return run_started(log, REF, tmp_path)
 
 
 @pytest.fixture
@@ -142,6 +139,7 @@ def test_a_death_wakes_its_task_which_recovers_it_and_nothing_else_does(
     waiting = deferred(lambda: task().execute(context()))
     deferred(lambda: supervise.execute(context()))
     ready(log, launcher, "totals")
+    log.note_supervisor("task supervise", run_uid=run.uid)  # else its task would recover it after a while in any case
     event = fired(waiting.trigger, lambda: kill(launcher, "totals"))
     assert (event["state"], event["group"], event["incarnation"]) == ("dead", "totals", 1)
 

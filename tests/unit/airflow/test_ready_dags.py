@@ -16,7 +16,6 @@ import logio_fresh
 import logio_recovery
 from airflow_logio.errors import ConfigurationError
 from airflow_logio.operators.fresh_run import LogioFreshRunOperator
-from airflow_logio.operators.start_run import LogioStartRunOperator
 from airflow_logio.ready_dags import (
     build_controller_dag,
     build_fresh_dag,
@@ -27,16 +26,14 @@ from airflow_logio.runtime.scaling.policies import DS2, Schedule
 from airflow_logio.sensors.failed_group import LogioFailedGroupSensor
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records import Run
-from tests.unit.airflow.support import context, write_transactions
+from tests.unit.airflow.support import run_started
 
 REF = "pipelines.sales:sales"
 
 
 @pytest.fixture
 def run(log: LogStore, tmp_path: Path) -> Run:
-    params = {"transactions": str(write_transactions(tmp_path / "transactions.parquet"))}
-    start = LogioStartRunOperator(task_id="start_run", pipeline=REF, connections={"warehouse": "warehouse_db"})
-    return log.find_run(start.execute(context(params=params)))
+    return run_started(log, REF, tmp_path)
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,6 @@ from airflow_logio.operators._task.launches import Launching
 from airflow_logio.operators.pipeline_group import LogioPipelineGroup
 from airflow_logio.operators.recover_group import LogioRecoverGroupOperator
 from airflow_logio.operators.spark import LogioSparkOperator
-from airflow_logio.operators.start_run import LogioStartRunOperator
 from airflow_logio.operators.supervise import LogioSuperviseOperator
 from airflow_logio.protocol.liveness import RecoveryBudget
 from airflow_logio.protocol.states import GroupState
@@ -38,6 +37,7 @@ from tests.unit.airflow.support import (
     finish,
     fired,
     register,
+    run_started,
     write_transactions,
 )
 
@@ -47,9 +47,7 @@ WAREHOUSE = {"warehouse": "warehouse_db"}
 
 @pytest.fixture
 def run(log: LogStore, tmp_path: Path) -> Run:
-    params = {"transactions": str(write_transactions(tmp_path / "transactions.parquet"))}
-    start = LogioStartRunOperator(task_id="start_run", pipeline=REF, connections=WAREHOUSE)
-    return log.find_run(start.execute(context(params=params)))
+    return run_started(log, REF, tmp_path)
 
 
 @pytest.fixture(autouse=True)

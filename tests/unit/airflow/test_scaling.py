@@ -18,7 +18,6 @@ from airflow_logio.operators import scale as scale_module
 from airflow_logio.operators.recover_group import LogioRecoverGroupOperator
 from airflow_logio.operators.scale import LogioScaleOperator
 from airflow_logio.operators.spark import LogioSparkOperator
-from airflow_logio.operators.start_run import LogioStartRunOperator
 from airflow_logio.operators.stop import LogioStopOperator
 from airflow_logio.operators.supervise import LogioSuperviseOperator
 from airflow_logio.protocol.effects import Delivery, FinishGroup, LogEvent
@@ -35,7 +34,7 @@ from airflow_logio.triggers.group import LogioGroupTrigger
 from airflow_logio.triggers.reporting import GroupReporter
 from airflow_logio.triggers.scale import LogioScaleTrigger
 from pipelines.sales_scaled import sales_scaled
-from tests.unit.airflow.support import DAG_ID, RUN_ID, FakeLauncher, context, write_transactions
+from tests.unit.airflow.support import DAG_ID, RUN_ID, FakeLauncher, context, run_started
 
 REF = "pipelines.sales_scaled:sales_scaled"
 ONE, TWO, THREE = "hourly.1", "hourly.2", "hourly.3"
@@ -43,9 +42,7 @@ ONE, TWO, THREE = "hourly.1", "hourly.2", "hourly.3"
 
 @pytest.fixture
 def run(log: LogStore, tmp_path: Path) -> Run:
-    params = {"transactions": str(write_transactions(tmp_path / "transactions.parquet"))}
-    start = LogioStartRunOperator(task_id="start_run", pipeline=REF, connections={"warehouse": "warehouse_db"})
-    return log.find_run(start.execute(context(params=params)))
+    return run_started(log, REF, tmp_path)
 
 
 @pytest.fixture(autouse=True)
