@@ -22,6 +22,8 @@ from airflow_logio.protocol.liveness import RecoveryBudget
 from airflow_logio.store.records import Supervision
 
 START, FINISH, ASSETS, NOTIFY = "start_run", "finish_run", "assets", "notify"
+PER_REPLICA = "task_per_replica"
+"""In `groups`: whether each replica of a group has a task, and so a place, of its own."""
 AT_ONCE: Mapping[str, Any] = {"retries": MANY, "retry_delay": SOON, "retry_exponential_backoff": 0}
 """Settings of task `supervise`; they override the DAG's ``default_args``, since no group is recovered until it is back."""
 
@@ -41,7 +43,9 @@ class LogioPipelineGroup(TaskGroup):
     :param connections: the pipeline's connection names → Airflow connection ids (templated).
     :param params: the pipeline's parameters (templated); by default the DAG's ``params`` of the same names.
     :param spark: arguments of `LogioSparkOperator` for every group, e.g. ``{"driver_memory": "1g"}``.
-    :param groups: group name → arguments of `LogioSparkOperator` for that group; they override `spark`.
+    :param groups: group name → arguments of `LogioSparkOperator` for that group; they override `spark`. With
+        ``"task_per_replica": True``, a replicated group has a task for each replica that it may have: ``hourly_1``,
+        ``hourly_2``, ...
     :param replay_seconds: how long to wait for an unavailable external system before its group is parked; by default
         15 minutes.
     :param lease_seconds: a driver without a heartbeat for this long is dead; by default 10.
@@ -136,16 +140,18 @@ class LogioPipelineGroup(TaskGroup):
             tasks = []
             for name in known.groups:
                 arguments = {"conn_id": conn_id, **(spark or {}), **(groups or {}).get(name, {})}
-                task = LogioSparkOperator(
-                    task_id=name,
-                    pipeline=text,
-                    group=name,
-                    run_uid=start.output,
-                    logio_conn_id=logio_conn_id,
-                    **arguments,
-                )
-                start >> task >> finish
-                tasks.append(task)
+                for task_id, replica in _tasks_of(known, name, each=arguments.pop(PER_REPLICA, False)):
+                    task = LogioSparkOperator(
+                        task_id=task_id,
+                        pipeline=text,
+                        group=name,
+                        replica=replica,
+                        run_uid=start.output,
+                        logio_conn_id=logio_conn_id,
+                        **arguments,
+                    )
+                    start >> task >> finish
+                    tasks.append(task)
             if assets:
                 told = LogioAssetsOperator(
                     task_id=ASSETS,
@@ -158,6 +164,18 @@ class LogioPipelineGroup(TaskGroup):
                 )
                 # With quarantine `finish_run` fails, and stays a leaf: the DAG run must not be green.
                 (tasks if assets_with_quarantine else finish) >> told
+
+
+def _tasks_of(pipeline: Pipeline, group: str, *, each: bool) -> list[tuple[str, int | None]]:
+    """(task id, number of the replica): one task for the group, or one for `each` replica that it may have."""
+    if not each:
+        return [(group, None)]
+    if group not in pipeline.replicated:
+        raise PipelineDefinitionError(
+            f"pipeline {pipeline.name!r}: {PER_REPLICA} is for replicated groups, and group {group!r} is not replicated; its "
+            f"replicated groups are {list(pipeline.replicated)}"
+        )
+    return [(f"{group}_{number}", number) for number, _ in enumerate(pipeline.replicated[group].replicas, start=1)]
 
 
 def _check_names(

@@ -13,6 +13,7 @@ from airflow.providers.common.compat.sdk import AirflowException, AirflowFailExc
 
 from airflow_logio import _compat
 from airflow_logio.dataflow.pipeline import Pipeline
+from airflow_logio.errors import ConfigurationError
 from airflow_logio.hooks.logio import LogioHook
 from airflow_logio.openlineage.running import RunningEvents
 from airflow_logio.operators._task.group_task import GroupTask, asked_by_person
@@ -60,6 +61,10 @@ class LogioSparkOperator(BaseOperator):
     :param own_place: only this task launches drivers of its group, recoveries and new replicas included: they run where its
         queue, pool, executor and executor_config put it. False: whatever recovers or scales the group launches them, where
         it runs itself. By default True if the task names one of these.
+    :param replica: number of a replica, from 1, of a replicated group: this task launches and watches that replica only, in
+        its place, and each replica needs such a task (`LogioPipelineGroup` makes them; or ``expand(replica=[1, 2, 3])``). It
+        waits while its replica is not in use, and is green when every slot of the group is done. By default it is for all
+        replicas.
     :param deferrable: watch from the triggerer, where watching holds no worker slot; False: from the worker. By default as
         ``AIRFLOW__OPERATORS__DEFAULT_DEFERRABLE`` says, and True where that is not set.
     :param poll_interval: seconds between two polls of the log; by default ``[logio] poll_interval``.
@@ -132,6 +137,7 @@ class LogioSparkOperator(BaseOperator):
         conn_id: str | None = "spark_default",
         connections: Mapping[str, str] | None = None,
         own_place: bool | None = None,
+        replica: int | None = None,
         deferrable: bool | None = None,
         poll_interval: float | None = None,
         status_poll_interval: float | None = None,
@@ -180,7 +186,12 @@ class LogioSparkOperator(BaseOperator):
         self.logio_conn_id = logio_conn_id
         self.conn_id = conn_id
         self.connections = dict(connections or {})
-        self.own_place = _compat.has_own_place(self) if own_place is None else own_place
+        self.replica = replica
+        if replica is not None and own_place is False:
+            raise ConfigurationError(
+                f"task {self.task_id!r}: a replica with a task is launched by it; leave own_place out"
+            )
+        self.own_place = replica is not None or (_compat.has_own_place(self) if own_place is None else own_place)
         self.deferrable = _compat.default_deferrable() if deferrable is None else deferrable
         self.poll_interval = status_poll_interval if poll_interval is None else poll_interval
         self.conf = conf
@@ -242,15 +253,15 @@ class LogioSparkOperator(BaseOperator):
 
     def get_openlineage_facets_on_start(self) -> Any:
         """An ``OperatorLineage``: the datasets of the group, and the run facet. Each worker segment begins with one."""
-        return lineage_of(self, self.group, None)
+        return lineage_of(self, self.group, None) if self._reports_lineage else None
 
     def get_openlineage_facets_on_complete(self, task_instance: Any) -> Any:
         """As at the start, with what the log has counted."""
-        return lineage_of(self, self.group, task_instance, counts=True)
+        return lineage_of(self, self.group, task_instance, counts=True) if self._reports_lineage else None
 
     def get_openlineage_facets_on_failure(self, task_instance: Any) -> Any:
         """As at the start: another attempt counts on from here, and tells the sum."""
-        return lineage_of(self, self.group, task_instance)
+        return lineage_of(self, self.group, task_instance) if self._reports_lineage else None
 
     # --- inside ------------------------------------------------------------------------------------------------------
 
@@ -268,7 +279,8 @@ class LogioSparkOperator(BaseOperator):
         """No attempt follows by itself: what lives of the group has a supervisor from now on, as without a place."""
         try:
             with opened_log(self.logio_conn_id) as store:
-                if give_up_place(store, self._find_run(store, context), self.group):
+                run = self._find_run(store, context)
+                if give_up_place(store, run, self._watched(run)):
                     self.log.warning(
                         "Group %s gives up its place: until its task is cleared, a supervisor launches it", self.group
                     )
@@ -295,7 +307,7 @@ class LogioSparkOperator(BaseOperator):
         with opened_log(self.logio_conn_id) as store:
             task = self._group_task(context, store, recipe, asked)
             relay = TaskRelay(store, task.context.run, task.watcher.members, relayed, self.log.info)
-            lineage = running_task(self, context)
+            lineage = running_task(self, context) if self._reports_lineage else None
             running = RunningEvents(lineage, task.context.run, self.group)
             link = partial(self._link, StoredLink(None if self.deferrable else context["ti"]))
             try:
@@ -310,7 +322,7 @@ class LogioSparkOperator(BaseOperator):
                 raise AirflowFailException(task.failure(sighting))
             run_uid = task.context.run.uid
             self._hand_over(store)
-        self._watch(run_uid, sighting.incarnations, relay.relayed, lineage, interval)
+        self._watch(run_uid, task.group, sighting.incarnations, relay.relayed, lineage, interval)
 
     def _until_settled(
         self,
@@ -351,18 +363,34 @@ class LogioSparkOperator(BaseOperator):
         check_current(run)
         # From here on a kill leaves its note: this may be a later attempt, whose group lives.
         log_url = LogioHook(self.logio_conn_id).get_url()
-        self._guard = KillGuard(log_url, run, self.group, killed_task(context, self.task_id))
-        watcher = WholeWatcher(store, run, self.group)
+        name = self._watched(run)
+        self._guard = KillGuard(log_url, run, name, killed_task(context, self.task_id, of_replica=name != self.group))
+        watcher = WholeWatcher(store, run, name)
         launching = Launching(store, self.logio_conn_id, self.make_launcher(), self.executor)
         if asked and store.patience.call("looking at the group", lambda: _restarts(store, run, watcher.members)):
             run = launching.take_types(run, recipe, self.pipeline)
             self._take_new_code(store, run, pipeline, ref, context)
-        launch = launching.context(run, self.group, recipe, self.pipeline)
+        launch = replace(launching.context(run, name, recipe, self.pipeline), own=frozenset(watcher.members))
         self._stop_if_killed()
         store.patience.call("noting the launch", lambda: self._note_launches(store, run, watcher.members, recipe))
-        task = GroupTask(replace(launch, own_task=True), self.group, watcher, asked, own_place=self.own_place)
+        task = GroupTask(launch, name, watcher, asked, own_place=self.own_place)
         task.log_settings()
         return task
+
+    def _watched(self, run: Run) -> str:
+        """The name in the log of what this task launches and watches. Raises AirflowFailException."""
+        if self.replica is None:
+            return self.group
+        shape = run.spec.replicated.get(self.group)
+        if shape is None or not 1 <= int(self.replica) <= len(shape.replicas):
+            has = "is not replicated" if shape is None else f"has replicas 1 to {len(shape.replicas)}"
+            raise AirflowFailException(f"there is no replica {self.replica} of group {self.group!r}: it {has}")
+        return shape.replicas[int(self.replica) - 1]
+
+    @property
+    def _reports_lineage(self) -> bool:
+        """Of the tasks of a group's replicas, the first one's tells OpenLineage of all of them."""
+        return self.replica in (None, 1)
 
     def _stop_if_killed(self) -> None:
         """The process of a killed task lives for some seconds more. What it writes would take its own note away."""
@@ -401,6 +429,7 @@ class LogioSparkOperator(BaseOperator):
     def _watch(
         self,
         run_uid: str,
+        group: str,
         incarnations: Mapping[str, int],
         relayed: Mapping[str, Sequence[int]],
         lineage: Mapping[str, Any] | None,
@@ -409,7 +438,7 @@ class LogioSparkOperator(BaseOperator):
         trigger = LogioGroupTrigger(
             logio_conn_id=self.logio_conn_id,
             run_uid=run_uid,
-            group=self.group,
+            group=group,
             own_place=self.own_place,
             incarnations=incarnations,
             relayed=relayed,

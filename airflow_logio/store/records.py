@@ -194,6 +194,8 @@ class KilledTask:
     map_index: int = -1
     last_try: bool = False
     """Whether Airflow would not have tried it again: then it may have failed by itself."""
+    of_replica: bool = False
+    """Whether it watched one replica of its group, and not all of them."""
     ask_at: float | None = None
     """Of a task on its way: when to ask what it has become, in seconds since the epoch. Its trigger takes the note away."""
 

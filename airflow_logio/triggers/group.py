@@ -19,18 +19,20 @@ from airflow_logio._compat import TriggerEvent, aget_task_state, spark_history_u
 from airflow_logio.commands import with_log
 from airflow_logio.errors import LogioError, LogUnavailable
 from airflow_logio.openlineage.running import RunningEvents
+from airflow_logio.protocol.replicas import replicated_group
 from airflow_logio.protocol.states import OPEN_SCALING, WAITING, GroupState
 from airflow_logio.runtime.figures.spark_ui import SparkUi
-from airflow_logio.runtime.figures.whole_group import members_of
+from airflow_logio.runtime.figures.whole_group import members_of, reports
 from airflow_logio.runtime.scaling.requests import launches_by_task
 from airflow_logio.runtime.supervision.halt import Halt, halt_all_for_good
 from airflow_logio.runtime.supervision.killed_task import STOPPING, note_killed, on_its_way
 from airflow_logio.runtime.supervision.output_relay import OutputRelay, beginning
+from airflow_logio.runtime.supervision.own_place import give_up_place
 from airflow_logio.runtime.supervision.presence import SupervisionWatch
 from airflow_logio.runtime.supervision.whole_watch import Sighting, WholeWatcher
 from airflow_logio.store.output_port import OutputPart
 from airflow_logio.store.port import LogStore
-from airflow_logio.store.records import GroupStatus, KilledTask, Run, RunSight
+from airflow_logio.store.records import KilledTask, Run, RunSight
 from airflow_logio.triggers.base import LogTrigger
 from airflow_logio.triggers.log_poller import LogLook
 from airflow_logio.triggers.reporting import GroupReporter
@@ -55,7 +57,7 @@ class LogioGroupTrigger(LogTrigger):
 
     :param logio_conn_id: the connection of the log.
     :param run_uid: uid of the run.
-    :param group: name of the group in the pipeline.
+    :param group: name of the group in the pipeline, or of one replica of it.
     :param own_place: whether only the task launches drivers of the group: then a death wakes it, and a request to scale that
         needs a new replica.
     :param incarnations: group or replica → the incarnation that the task saw last.
@@ -152,6 +154,8 @@ class LogioGroupTrigger(LogTrigger):
                 self.log.info("Group %s keeps running: its task was cleared (state %s)", self.group, state)
                 return
             if present == halted:
+                if self.own_place:  # of a replica that was not in use nothing is halted, and another may take its place
+                    await self._as_soon_as_the_log_answers(self._give_up_place)
                 return
             self.log.info("Group %s: its task is %s, so it is halted", self.group, state)
             halts = await self._as_soon_as_the_log_answers(partial(self._halt, present))
@@ -211,13 +215,14 @@ class LogioGroupTrigger(LogTrigger):
         is_left_dead = observers.supervision.is_left(dead=sighting.is_dead)
         self._show_drivers(observers, sighting, look.output.get(sight.run.run_id, ()))
         one, state = sighting.decides, sighting.state
-        needs_replica = self.own_place and self._needs_replica(sight, sighting.statuses)
+        needs_replica = self.own_place and bool(sighting.statuses) and self._needs_replica(sight)
         wakes = state in WAKING or is_left_dead or needs_replica or (self.own_place and sighting.is_dead)
         figures = look.figures.get(sight.run.run_id)
         if wakes:
             figures = store.figures([sight.run.run_id])[sight.run.run_id]
         if figures is not None:
-            observers.reporter.report(sight.groups, figures, sight.requests, at_once=wakes)
+            if reports(sight.run, self.group, sight.groups):
+                observers.reporter.report(sight.groups, figures, sight.requests, at_once=wakes)
             if not wakes:
                 observers.running.look(sight.groups, figures)
         if not wakes or one is None or one.status is None:
@@ -237,9 +242,11 @@ class LogioGroupTrigger(LogTrigger):
         observers.relay.relay(printed)
         self.relayed = observers.relay.relayed
 
-    def _needs_replica(self, sight: RunSight, statuses: Sequence[GroupStatus]) -> bool:
-        asked = [one for one in sight.requests if one.group == self.group and one.state in OPEN_SCALING]
-        return bool(statuses) and any(launches_by_task(one, statuses) for one in asked)
+    def _needs_replica(self, sight: RunSight) -> bool:
+        """Whether a request to scale waits for this task to launch a replica."""
+        whole, own = replicated_group(self.group), members_of(sight.run, self.group)
+        asked = [one for one in sight.requests if one.group == whole and one.state in OPEN_SCALING]
+        return any(name in own for one in asked for name in launches_by_task(sight.run, sight.groups, one))
 
     def _task(self) -> KilledTask | None:
         """The task that this trigger watches for, as it is asked after."""
@@ -247,13 +254,18 @@ class LogioGroupTrigger(LogTrigger):
         if ti is None:
             return None
         map_index = getattr(ti, "map_index", -1)
-        return KilledTask(ti.dag_id, ti.run_id, ti.task_id, -1 if map_index is None else map_index)
+        number = -1 if map_index is None else map_index
+        of_replica = replicated_group(self.group) != self.group
+        return KilledTask(ti.dag_id, ti.run_id, ti.task_id, number, of_replica=of_replica)
 
     def _present(self, store: LogStore) -> dict[str, int]:
         """Group or replica → incarnation."""
         run = store.find_run(self.run_uid)
         members = members_of(run, self.group)
         return {one.group: one.incarnation for one in store.groups(run.run_id) if one.group in members}
+
+    def _give_up_place(self, store: LogStore) -> bool:
+        return give_up_place(store, store.find_run(self.run_uid), self.group)
 
     def _halt(self, incarnations: Mapping[str, int], store: LogStore) -> dict[str, Halt]:
         run = store.find_run(self.run_uid)
@@ -269,11 +281,11 @@ class LogioGroupTrigger(LogTrigger):
             store,
             WholeWatcher(store, run, self.group),
             SupervisionWatch(store.supervisors, run),
-            GroupReporter(run, self.group, self.log.info),
+            GroupReporter(run, replicated_group(self.group), self.log.info),
             relay,
             SparkUi(spark_history_url()),
             StoredLink(getattr(self, "task_instance", None)),
-            RunningEvents(self.lineage, run, self.group),
+            RunningEvents(self.lineage, run, replicated_group(self.group)),
         )
 
 

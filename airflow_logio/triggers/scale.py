@@ -64,5 +64,5 @@ class LogioScaleTrigger(LogTrigger):
         request = next((one for one in sight.requests if one.request_id == self.request_id), None)
         if request is None:
             return True
-        members = members_of(sight.run, self.group)
-        return is_due(store, request, [one for one in sight.groups if one.group in members])
+        found = {one.group: one for one in sight.groups}
+        return is_due(store, request, [found[name] for name in members_of(sight.run, self.group)])

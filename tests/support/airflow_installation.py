@@ -28,7 +28,10 @@ LONG, SHORT = 600.0, 60.0
 class AirflowInstallation:
     """The log and the warehouse are in PostgreSQL; the DAGs are those of the repository and of the end-to-end tests."""
 
-    def __init__(self, folder: Path, server: PostgresServer, settings: Mapping[str, str]) -> None:
+    def __init__(
+        self, folder: Path, server: PostgresServer, settings: Mapping[str, str], *, address: str = "localhost"
+    ) -> None:
+        """`address` is where the API server listens, for this machine and for others."""
         dags = folder / "dags"
         shutil.copytree(ROOT / "dags", dags, ignore=shutil.ignore_patterns("__pycache__"))
         for file in (ROOT / "tests" / "e2e" / "dags").glob("*.py"):
@@ -37,7 +40,7 @@ class AirflowInstallation:
         self.warehouse = server.new_database(migrated=False)
         self.places = Places(folder, dags, server.new_database(), self.warehouse)
         self.places.airflow_home.mkdir()
-        self.airflow = AirflowProcesses(self.places, settings)
+        self.airflow = AirflowProcesses(self.places, settings, address)
         self.person = Person(self.airflow.url, self._login)
         self.log = open_store(self.places.log_url, application="logio test")
 

@@ -46,23 +46,28 @@ SETTINGS = {
 class AirflowProcesses:
     """`stop` leaves nothing behind: each component has a session of its own, by which all it ever started is found."""
 
-    def __init__(self, places: Places, settings: Mapping[str, str]) -> None:
+    def __init__(self, places: Places, settings: Mapping[str, str], address: str = "localhost") -> None:
         self._places = places
+        self._address = address
         self.port = free_port()
         paths = [str(Path(__file__).parent / "stacks"), str(Path(__file__).parents[2])]
         ours = {"PYTHONPATH": os.pathsep.join(paths), "LOGIO_STACKS": str(places.folder / "stacks.txt")}
-        self._environment = environment(places, self.port) | SETTINGS | ours | dict(settings)
+        urls = {
+            "AIRFLOW__API__BASE_URL": self.url,
+            "AIRFLOW__CORE__EXECUTION_API_SERVER_URL": f"{self.url}/execution/",
+        }
+        self.environment = environment(places, self.port) | SETTINGS | ours | urls | dict(settings)
         self._running: dict[str, subprocess.Popen[bytes]] = {}
         self._sessions: set[int] = set()
 
     @property
     def url(self) -> str:
-        return f"http://localhost:{self.port}"
+        return f"http://{self._address}:{self.port}"
 
     def migrate(self) -> None:
         """Make Airflow's own database."""
         done = subprocess.run(
-            [_airflow(), "db", "migrate"], env=self._environment, capture_output=True, text=True, check=False
+            [_airflow(), "db", "migrate"], env=self.environment, capture_output=True, text=True, check=False
         )
         assert done.returncode == 0, f"airflow db migrate: {done.stdout[-3000:]}{done.stderr[-3000:]}"
 
@@ -74,7 +79,7 @@ class AirflowProcesses:
                     stdin=subprocess.DEVNULL,
                     stdout=log,
                     stderr=subprocess.STDOUT,
-                    env=self._environment,
+                    env=self.environment,
                     cwd=self._places.folder,
                     start_new_session=True,
                 )
@@ -129,7 +134,7 @@ class AirflowProcesses:
         """What the threads and tasks of a component's processes do now, even if they hang."""
         if name not in self._running or self._running[name].poll() is not None:
             return f"{name} does not run"
-        shown = Path(self._environment["LOGIO_STACKS"])
+        shown = Path(self.environment["LOGIO_STACKS"])
         before = shown.stat().st_size if shown.exists() else 0
         main = psutil.Process(self._running[name].pid)
         for process in (main, *main.children(recursive=True)):

@@ -8,6 +8,7 @@ the tests are killed: a guardian reads from a pipe of ours and ends the server w
 from __future__ import annotations
 
 import importlib.util
+import ipaddress
 import itertools
 import os
 import pwd
@@ -24,6 +25,7 @@ import psycopg2
 from airflow_logio.store.sql import migrate
 from tests.support.waiting import eventually
 
+LOOPBACK = "127.0.0.1"
 _GUARDIAN = 'trap "" INT TERM; "$@" & server=$!; read -r _; kill -QUIT "$server" 2>/dev/null; wait "$server"'
 _SETTINGS = {
     "fsync": "on",
@@ -41,7 +43,9 @@ _SETTINGS = {
 class PostgresServer:
     """Start it once; `stop`, `start` and `restart` are for tests of outages, which leave it running."""
 
-    def __init__(self) -> None:
+    def __init__(self, host: str = LOOPBACK) -> None:
+        """`host` is the address at which it listens; whoever is in its network of 256 addresses is let in."""
+        self.host = host
         self._folder = Path(tempfile.mkdtemp(prefix="logio-postgres-"))
         self._data = self._folder / "data"
         self._log = self._folder / "server.log"
@@ -60,10 +64,13 @@ class PostgresServer:
         """initdb, once."""
         arguments = ["--auth=trust", "--encoding=UTF8", "--locale=C", "--no-instructions", "--username=postgres"]
         self._run("initdb", *arguments, f"--pgdata={self._data}")
+        if self.host != LOOPBACK:
+            with (self._data / "pg_hba.conf").open("a") as rules:
+                rules.write(f"host all all {ipaddress.ip_network(f'{self.host}/24', strict=False)} trust\n")
 
     def start(self) -> None:
         settings = [part for name, value in _SETTINGS.items() for part in ("-c", f"{name}={value}")]
-        server = [str(self._programs / "bin" / "postgres"), "-D", str(self._data), "-h", "127.0.0.1"]
+        server = [str(self._programs / "bin" / "postgres"), "-D", str(self._data), "-h", self.host]
         with self._log.open("ab") as log:
             self._guardian = subprocess.Popen(
                 ["/bin/sh", "-c", _GUARDIAN, "guardian", *server, "-p", str(self.port), *settings],
@@ -117,7 +124,7 @@ class PostgresServer:
 
     def url(self, database: str, *, password: str = "") -> str:
         user = f"postgres:{password}" if password else "postgres"
-        return f"postgresql://{user}@127.0.0.1:{self.port}/{database}"
+        return f"postgresql://{user}@{self.host}:{self.port}/{database}"
 
     def new_database(self, *, migrated: bool = True) -> str:
         """A database of its own, with the tables of the log unless they are not wanted; returns its URL."""

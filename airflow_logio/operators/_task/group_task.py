@@ -18,13 +18,13 @@ from airflow_logio.errors import (
     ProtocolViolation,
 )
 from airflow_logio.operators._task.run_lookup import driver_log
-from airflow_logio.protocol.replicas import base_operator
+from airflow_logio.protocol.replicas import base_operator, replicated_group
 from airflow_logio.protocol.states import CONCLUDED, OPEN_SCALING, WAITING, GroupState, ScalingState
 from airflow_logio.runtime.figures.alert_figures import alert_figures
 from airflow_logio.runtime.figures.whole_group import deciding
 from airflow_logio.runtime.launch.bundle import has_frames
 from airflow_logio.runtime.launch.launcher import LaunchContext, launch_group
-from airflow_logio.runtime.scaling.requests import carry_out, launches_by_task
+from airflow_logio.runtime.scaling.requests import launches_by_task, next_step
 from airflow_logio.runtime.supervision.group_watch import Observation
 from airflow_logio.runtime.supervision.presence import SupervisionWatch
 from airflow_logio.runtime.supervision.tend import launch_if_new, recover_if_dead
@@ -44,7 +44,7 @@ def asked_by_person(task_instance: Any, retries: int) -> bool:
 
 @dataclass(slots=True)
 class GroupTask:
-    """One group with all its replicas, as one attempt of its task sees it."""
+    """One group with all its replicas, or one replica of it, as one attempt of its task sees it."""
 
     context: LaunchContext
     group: str
@@ -93,14 +93,16 @@ class GroupTask:
 
     def _launch_replicas(self, sighting: Sighting) -> bool:
         """Take the next step of the open request to scale, if that is to launch replicas. True if it has launched one."""
-        store, run = self.context.store, self.context.run
-        if self.group not in run.spec.replicated or not sighting.statuses:
+        store, run, whole = self.context.store, self.context.run, replicated_group(self.group)
+        if whole not in run.spec.replicated or not sighting.statuses:
             return False
-        newest = next(iter(store.scalings(run.run_id, self.group)), None)
-        if newest is None or newest.state not in OPEN_SCALING or not launches_by_task(newest, sighting.statuses):
+        newest = next(iter(store.scalings(run.run_id, whole)), None)
+        if newest is None or newest.state not in OPEN_SCALING:
+            return False
+        if not self.context.own.intersection(launches_by_task(run, store.groups(run.run_id), newest)):
             return False
         try:
-            step = carry_out(self.context, newest)
+            step = next_step(store, run, newest, self._launch_own)
         except ConfigurationError as error:  # another attempt would not help
             why = f"it cannot be carried out: {type(error).__name__}: {error}"
             store.settle_scaling(newest.request_id, ScalingState.REFUSED, why)
@@ -108,6 +110,11 @@ class GroupTask:
             return False
         log.info("Group %s, request %d to scale: %s", self.group, newest.request_id, step.sentence)
         return bool(step.launched)
+
+    def _launch_own(self, group: str, **asked: Any) -> None:
+        if group not in self.context.own:
+            raise ProtocolViolation("another task launches it")
+        launch_group(self.context, group, **asked)
 
     def _is_asked(self, name: str) -> bool:
         return self.asked and name not in self._unasked
@@ -151,16 +158,19 @@ class GroupTask:
             if name not in ("conf", "env_vars", "keytab_content") and getattr(settings, name) not in (None, False)
         }
         pipeline = self.context.pipeline
-        conf = settings.effective_conf(pipeline.groups[self.group].spark, frames=has_frames(pipeline, self.group))
+        whole = replicated_group(self.group)
+        conf = settings.effective_conf(pipeline.groups[whole].spark, frames=has_frames(pipeline, whole))
         log.info("Group %s: Spark settings %s, environment %s", self.group, shown, sorted(settings.env_vars))
         log.info("Group %s: Spark properties %s", self.group, redact(conf))
 
     def summary(self, sighting: Sighting) -> dict[str, Any]:
         """The result of the task: small and without secrets. For a replicated group, sums over its slots and replicas."""
-        run, members = self.context.run, self.context.pipeline.groups[self.group].operators
+        run, whole = self.context.run, replicated_group(self.group)
+        members = self.context.pipeline.groups[whole].operators
         records: dict[str, int] = {}
+        tells = self.group == whole or self.group == run.spec.replicated[whole].replicas[0]  # once for the group
         for row in self.context.store.progress(run.run_id):
-            if row.port.operator in members:
+            if tells and row.port.operator in members:
                 name = f"{base_operator(row.port.operator)}.{row.port.name} {row.direction}"
                 records[name] = records.get(name, 0) + row.records
         statuses = sighting.statuses
@@ -171,16 +181,16 @@ class GroupTask:
             "incarnations": sum(status.incarnation for status in statuses),
             "recoveries": sum(status.recoveries for status in statuses),
             "records": records,
-            **({"replicas": replicas} if self.group in run.spec.replicated else {}),
+            **({"replicas": replicas} if whole in run.spec.replicated else {}),
         }
 
     def report_alerts(self) -> None:
         """Send the gauges that alerts are made of, once."""
-        store, run = self.context.store, self.context.run
+        store, run, whole = self.context.store, self.context.run, replicated_group(self.group)
         with suppress(LogUnavailable):
             figures = store.figures([run.run_id])[run.run_id]
-            found = alert_figures(run, self.group, store.groups(run.run_id), figures)
-            metrics.report_alert_figures(run.spec.key.pipeline, self.group, found)
+            found = alert_figures(run, whole, store.groups(run.run_id), figures)
+            metrics.report_alert_figures(run.spec.key.pipeline, whole, found)
 
     def failure(self, sighting: Sighting) -> str:
         """Why the group, or a replica of it, is not running, and what to do."""

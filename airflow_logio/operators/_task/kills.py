@@ -99,9 +99,10 @@ def is_last_try(task_instance: Any) -> bool:
     return bool(task_instance.try_number > task_instance.max_tries)
 
 
-def killed_task(context: Mapping[str, Any], task_id: str) -> KilledTask:
+def killed_task(context: Mapping[str, Any], task_id: str, *, of_replica: bool = False) -> KilledTask:
     """This task instance, as it is asked after."""
     dag_id, run_id = identity(context)
     ti = context["ti"]
     map_index = getattr(ti, "map_index", -1)
-    return KilledTask(dag_id, run_id, task_id, -1 if map_index is None else map_index, last_try=is_last_try(ti))
+    number = -1 if map_index is None else map_index
+    return KilledTask(dag_id, run_id, task_id, number, last_try=is_last_try(ti), of_replica=of_replica)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from airflow.providers.common.compat.sdk import AirflowNotFoundException
@@ -11,7 +12,8 @@ from airflow.providers.common.compat.sdk import AirflowNotFoundException
 from airflow_logio.errors import ConfigurationError, IncompatibleRun, PipelineDefinitionError, ProtocolViolation
 from airflow_logio.operators._task.launches import Launching
 from airflow_logio.protocol.states import ScalingState
-from airflow_logio.runtime.scaling.requests import Stage, Step, carry_out, next_step
+from airflow_logio.runtime.launch.launcher import launch_group
+from airflow_logio.runtime.scaling.requests import Stage, Step, next_step
 from airflow_logio.runtime.supervision.findings import DueScaling
 from airflow_logio.store.records import Run, ScalingRequest
 
@@ -38,14 +40,20 @@ class GroupScaling:
                 Stage.LAUNCHING,
                 f"waiting for the task of group {request.group}, or for the process that launches its drivers",
             )
-        if recipe.own_place:
-            return next_step(store, run, request, _left_to_its_task)
         try:
-            return carry_out(self.launching.context(run, request.group, recipe), request)
+            return next_step(store, run, request, partial(self._launch, run))
         except (ConfigurationError, IncompatibleRun, PipelineDefinitionError, AirflowNotFoundException) as error:
             why = f"it cannot be carried out: {type(error).__name__}: {error}"
             store.settle_scaling(request.request_id, ScalingState.REFUSED, why)
             return Step(Stage.REFUSED, why)
+
+    def _launch(self, run: Run, replica: str, **asked: Any) -> None:
+        """Raises `ProtocolViolation` if a task of its own launches that replica, or is to say how."""
+        store = self.launching.store
+        recipe = store.launch_recipe(run.run_id, replica)
+        if recipe is None or recipe.own_place:
+            raise ProtocolViolation("its own task launches it")
+        launch_group(self.launching.context(run, replica, recipe), replica, **asked)
 
     def carry_on(self, due: DueScaling) -> dict[str, Any]:
         """Take one step of a request that was found. Returns the outcome as plain data without secrets.
@@ -65,10 +73,6 @@ class GroupScaling:
             "launched": list(step.launched),
             "launched_incarnation": None,
         }
-
-
-def _left_to_its_task(group: str, **asked: Any) -> None:
-    raise ProtocolViolation("its own task launches it")
 
 
 def shown(step: Step) -> str:

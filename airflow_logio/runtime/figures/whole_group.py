@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
+from airflow_logio.protocol.replicas import replicated_group
 from airflow_logio.protocol.states import ALIVE, CONCLUDED, GroupState
 from airflow_logio.store.records import GroupStatus, Run
 
@@ -21,6 +22,16 @@ def members_of(run: Run, group: str) -> tuple[str, ...]:
     """The groups of the log that make up `group`: its replicas, or itself."""
     shape = run.spec.replicated.get(group)
     return (group,) if shape is None else tuple(shape.replicas)
+
+
+def reports(run: Run, group: str, groups: Sequence[GroupStatus]) -> bool:
+    """Whether the task of `group` reports the figures of its whole group: where each replica has a task, that of the first
+    one at work does. `groups` are those of the whole run."""
+    shape = run.spec.replicated.get(replicated_group(group))
+    if shape is None or group not in shape.replicas:
+        return True
+    working = {one.group for one in groups if one.state in AT_WORK}
+    return group == next((name for name in shape.replicas if name in working), shape.replicas[0])
 
 
 def deciding(statuses: Iterable[GroupStatus]) -> GroupStatus:

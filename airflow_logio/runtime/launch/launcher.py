@@ -162,8 +162,8 @@ class LaunchContext:
     code: int = 0
     """The number of the code that `pipeline` is of. A group that has another one gets Spark properties and environment of its
     own."""
-    own_task: bool = False
-    """Whether it is the group's own task that launches. A group with a place of its own is launched by nothing else."""
+    own: frozenset[str] = frozenset()
+    """Groups and replicas of whose task this is. What has a place of its own is launched by nothing else."""
 
 
 def launch_group(
@@ -184,7 +184,7 @@ def launch_group(
     spark_submit.check(context.settings)
     status = context.store.group(context.run.run_id, group)
     by_person = by_user and request_id is None  # chooses the place, too
-    if status.own_place and not (context.own_task or by_person):
+    if status.own_place and not (group in context.own or by_person):
         raise ProtocolViolation(
             f"group {group!r} is launched by its own task only, which has a queue, a pool or an executor of its own; if that "
             f"task of DAG run {context.run.spec.key.dag_run_id} has ended, clear it"

@@ -203,23 +203,32 @@ def is_due(store: LogStore, request: ScalingRequest, statuses: Sequence[GroupSta
     `statuses` are those of all replicas of the group. Not while drivers are on their way: nothing but time is needed then.
     Neither where the group's own task has to launch them, but to refuse them when all work is done.
     """
-    if launches_by_task(request, statuses):
-        ended = all(status.state in CONCLUDED for status in statuses)
-        return ended and all(slot.done for slot in store.slots(request.run_id, request.group))
     plan_ = plan(statuses, request.replicas)
     states = {status.group: status for status in statuses}
+    if plan_.to_launch and any(status.own_place for status in statuses):
+        ended = all(status.state in CONCLUDED for status in statuses)
+        if ended and all(slot.done for slot in store.slots(request.run_id, request.group)):
+            return True
+        return any(launched_by_others(store, states[name], request.run_id) for name in plan_.to_launch)
     if not plan_.to_launch and not all(_works(states[name]) for name in plan_.wanted):
         return False
     return store.launch_recipe(request.run_id, statuses[0].group) is not None
 
 
-def launches_by_task(request: ScalingRequest, statuses: Sequence[GroupStatus]) -> bool:
-    """Whether the next step of a request is to launch replicas that only their group's own task launches.
+def launched_by_others(store: LogStore, status: GroupStatus, run_id: int) -> bool:
+    """Whether a replica is launched by whatever carries a request out, and not by a task of its own: that has said how to
+    launch it, and has no place of its own, or has given it up."""
+    return not status.own_place and store.launch_recipe(run_id, status.group) is not None
 
-    `statuses` are those of all replicas of the group.
+
+def launches_by_task(run: Run, groups: Sequence[GroupStatus], request: ScalingRequest) -> tuple[str, ...]:
+    """The replicas with a place of their own whose launch is the next step of an open request.
+
+    `groups` are those of the whole run.
     """
-    to_launch = plan(statuses, request.replicas).to_launch
-    return any(status.own_place and status.group in to_launch for status in statuses)
+    found = {status.group: status for status in groups}
+    statuses = [found[name] for name in run.spec.replicated[request.group].replicas]
+    return tuple(name for name in plan(statuses, request.replicas).to_launch if found[name].own_place)
 
 
 def look_after(

@@ -260,8 +260,8 @@ class FailureFinder:
             return ()  # it has ended since it was looked for
 
     def _is_due(self, run: Run, groups: Sequence[GroupStatus], request: ScalingRequest) -> bool:
-        replicas = run.spec.replicated[request.group].replicas
-        return is_due(self._store, request, [status for status in groups if status.group in replicas])
+        found = {status.group: status for status in groups}
+        return is_due(self._store, request, [found[name] for name in run.spec.replicated[request.group].replicas])
 
     def _watcher(self, run: Run, group: str) -> GroupWatcher:
         key = (run.run_id, group)
@@ -302,7 +302,8 @@ def _failure(run: Run, observation: Observation) -> FailedGroup | None:
 
 def _kill(run: Run, group: str, task: KilledTask) -> UnexplainedKill:
     key = run.spec.key
-    return UnexplainedKill(run.uid, key.pipeline, key.dag_run_id, replicated_group(group), asdict(task))
+    watched = group if task.of_replica else replicated_group(group)
+    return UnexplainedKill(run.uid, key.pipeline, key.dag_run_id, watched, asdict(task))
 
 
 def _due(run: Run, request: ScalingRequest) -> DueScaling:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from airflow_logio.errors import LogUnavailable
+from airflow_logio.protocol.replicas import replicated_group
 from airflow_logio.protocol.states import CONCLUDED, GroupState
 from airflow_logio.runtime.figures.whole_group import deciding, members_of
 from airflow_logio.runtime.supervision.group_watch import GroupWatcher, Observation
@@ -60,6 +61,7 @@ class WholeWatcher:
     """One observer of all drivers of a group. Call `poll` about once per second: one query, whatever the replicas."""
 
     def __init__(self, store: LogStore, run: Run, group: str, *, clock: Callable[[], float] = time.monotonic) -> None:
+        """`group` may be one replica: it has ended when every slot of its group is done."""
         self._store = store
         self._run = run
         self._group = group
@@ -95,7 +97,11 @@ class WholeWatcher:
         seen = {name: watcher.judge(found[name], asked_at) for name, watcher in self._watchers.items()}
         if any(one.status is None for one in seen.values()):
             return Sighting()  # what is left does not stand for all
-        if self._group not in self._run.spec.replicated or any(one.state not in CONCLUDED for one in seen.values()):
+        whole = replicated_group(self._group)
+        if whole not in self._run.spec.replicated or any(one.state not in CONCLUDED for one in seen.values()):
             return Sighting(seen)
-        slots = self._store.slots(self._run.run_id, self._group)
+        states = {found[name].state for name in self._run.spec.replicated[whole].replicas}
+        if GroupState.FINISHED not in states and not states <= CONCLUDED:
+            return Sighting(seen, done=False)  # others are at work: nothing needs to be asked
+        slots = self._store.slots(self._run.run_id, whole)
         return Sighting(seen, done=all(slot.done for slot in slots))

@@ -113,6 +113,15 @@ with DAG("reference_tasks", schedule=None, params={"transactions": "/data/transa
         openlineage_inject_parent_job_info=True,
         openlineage_inject_transport_info=False,
     )
+    # The second replica of a replicated group, wherever a slot of this pool is free:
+    second = LogioSparkOperator(
+        task_id="hourly_2",
+        pipeline="pipelines.sales_scaled:sales_scaled",
+        group="hourly",
+        replica=2,
+        run_uid=start.output,
+        pool="spark_drivers",
+    )
     # On YARN, as a Kerberos principal:
     publish = LogioSparkOperator(
         task_id="publish",

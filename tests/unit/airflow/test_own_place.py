@@ -9,12 +9,13 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from airflow.providers.common.compat.sdk import AirflowFailException
+from airflow.providers.common.compat.sdk import DAG, AirflowFailException
 from airflow.serialization.serialized_objects import BaseSerialization
 
 from airflow_logio.cli import control
-from airflow_logio.errors import ConfigurationError, ProtocolViolation
+from airflow_logio.errors import ConfigurationError, PipelineDefinitionError, ProtocolViolation
 from airflow_logio.operators._task.launches import Launching
+from airflow_logio.operators.pipeline_group import LogioPipelineGroup
 from airflow_logio.operators.recover_group import LogioRecoverGroupOperator
 from airflow_logio.operators.scale import LogioScaleOperator
 from airflow_logio.operators.spark import LogioSparkOperator
@@ -23,9 +24,9 @@ from airflow_logio.protocol.liveness import RecoveryBudget
 from airflow_logio.protocol.states import GroupState, ScalingState
 from airflow_logio.runtime.launch.launcher import launch_group
 from airflow_logio.runtime.supervision.findings import FailureFinder
-from airflow_logio.runtime.supervision.killed_task import resolve_kill
+from airflow_logio.runtime.supervision.killed_task import note_killed, resolve_kill
 from airflow_logio.store.port import LogStore
-from airflow_logio.store.records import GroupRef, GroupStatus, Run
+from airflow_logio.store.records import GroupRef, GroupStatus, KilledTask, Run
 from airflow_logio.triggers.group import LogioGroupTrigger
 from tests.support.waiting import eventually
 from tests.unit.airflow.support import (
@@ -65,7 +66,15 @@ def two_places(launcher: FakeLauncher, elsewhere: FakeLauncher, monkeypatch: pyt
 
 def task(group: str = "totals", **arguments: Any) -> LogioSparkOperator:
     return LogioSparkOperator(
-        **{"task_id": group, "pipeline": REF, "poll_interval": 0.01, "queue": "large", "retries": 3, **arguments}
+        **{
+            "task_id": group,
+            "group": group,
+            "pipeline": REF,
+            "poll_interval": 0.01,
+            "queue": "large",
+            "retries": 3,
+            **arguments,
+        }
     )
 
 
@@ -153,7 +162,7 @@ def test_what_was_found_before_its_task_said_so_is_left_to_it(
     ready(log, launcher, "totals")
     kill(launcher, "totals")
     [failed] = FailureFinder(log, run_uid=run.uid).look().failed or ()
-    deferred(lambda: task(deferrable=True, group="totals").execute(context(attempt=2)))
+    deferred(lambda: task().execute(context(attempt=2)))
     kill(launcher, "totals")
     finder = FailureFinder(log, run_uid=run.uid)
     eventually(
@@ -259,6 +268,108 @@ def test_a_replica_that_cannot_be_launched_there_ends_the_request(
     deferred(lambda: task("hourly").resume(context(), event))
     [request] = log.scalings(run.run_id)
     assert request.state is ScalingState.REFUSED and "no such file" in request.note
+
+
+# --- a task for each replica ----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def places(launcher: FakeLauncher, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[int | None, FakeLauncher]]:
+    """Replica → the worker on which its task runs."""
+    found: dict[int | None, FakeLauncher] = {1: launcher, 2: FakeLauncher(), 3: FakeLauncher()}
+    monkeypatch.setattr(LogioSparkOperator, "make_launcher", lambda self: found[self.replica])
+    yield found
+    for place in found.values():
+        place.end_all()
+
+
+def replica(number: int, **arguments: Any) -> LogioSparkOperator:
+    return task("hourly", **{"task_id": f"hourly_{number}", "replica": number, "queue": "default", **arguments})
+
+
+def test_each_replica_is_launched_in_the_place_of_its_task(
+    log: LogStore, run: Run, places: dict[int | None, FakeLauncher], elsewhere: FakeLauncher
+) -> None:
+    watching = {number: deferred(lambda number=number: replica(number).execute(context())) for number in (1, 2)}  # type: ignore[misc]
+    assert [[one.group for one in places[number].claims] for number in (1, 2, 3)] == [[ONE], [], []]
+    ready(log, places[1], ONE)
+    scale = LogioScaleOperator(task_id="up", pipeline=REF, group="hourly", replicas=3)
+    scaling: list[Any] = []
+    event = fired(watching[2].trigger, lambda: scaling.append(deferred(lambda: scale.execute(context()))))
+    assert (event["group"], event["cause"]) == (TWO, "a replica is asked for")
+    watching[2] = deferred(lambda: replica(2).resume(context(), event))
+    assert [one.group for one in places[2].claims] == [TWO], "and not the third, whose task waits for a slot"
+    ready(log, places[2], TWO)
+    assert {slot.owner for slot in log.slots(run.run_id, "hourly")} == {ONE}, "the request waits for it"
+
+    watching[3] = deferred(lambda: replica(3).execute(context()))
+    assert [one.group for one in places[3].claims] == [THREE]
+    ready(log, places[3], THREE)
+    woken = fired(scaling[0].trigger)
+    result = scale.resume(context(), woken, **scaling[0].kwargs)
+    assert "3 replica(s) of hourly: " in result["result"] and elsewhere.claims == []
+    assert {slot.owner for slot in log.slots(run.run_id, "hourly")} == set(REPLICAS)
+
+    event = fired(watching[3].trigger, lambda: kill(places[3], THREE))
+    assert (event["state"], event["group"]) == ("dead", THREE)
+    deferred(lambda: replica(3).resume(context(), event))
+    assert [(one.group, one.incarnation) for one in places[3].claims] == [(THREE, 1), (THREE, 2)]
+    assert len(places[1].claims) == len(places[2].claims) == 1
+
+
+def test_it_waits_while_its_replica_is_not_in_use_and_is_green_when_the_group_is_done(
+    log: LogStore, run: Run, places: dict[int | None, FakeLauncher]
+) -> None:
+    first, second = (deferred(lambda number=number: replica(number).execute(context())) for number in (1, 2))  # type: ignore[misc]
+    ref = ready(log, places[1], ONE)
+    event = fired(second.trigger, lambda: finish(log, ref))
+    assert event["state"] == "finished"
+    summaries = [replica(2).resume(context(), event), replica(1).resume(context(), fired(first.trigger))]
+    assert [one["replicas"] for one in summaries] == [{}, {ONE: 1}]
+
+
+def test_a_task_that_is_killed_halts_its_replica_and_no_other(
+    log: LogStore, run: Run, places: dict[int | None, FakeLauncher], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its worker dies before Airflow answers: what the supervisor finds is about this replica."""
+    deferred(lambda: replica(1).execute(context()))
+    ready(log, places[1], ONE)
+    note = KilledTask(DAG_ID, RUN_ID, "hourly_1", of_replica=True)
+    note_killed(log, run, ONE, note)
+    [kill_] = FailureFinder(log, run_uid=run.uid).look().killed
+    assert (kill_.group, kill_.task) == (ONE, note)
+    log.request_scaling(run.run_id, "hourly", 2, by="a test")
+    resolve_kill(log, run, kill_.group, kill_.task, lambda _: "failed", grace_seconds=0.1)
+    assert status(log, run, ONE).state is GroupState.HALTED
+    [request] = log.scalings(run.run_id)
+    assert request.state is ScalingState.REQUESTED, "the group goes on with the others"
+
+
+def test_a_replica_that_there_is_not(log: LogStore, run: Run) -> None:
+    with pytest.raises(AirflowFailException, match="no replica 4 of group 'hourly': it has replicas 1 to 3"):
+        replica(4).execute(context())
+    with pytest.raises(AirflowFailException, match="no replica 1 of group 'totals': it is not replicated"):
+        task("totals", replica=1).execute(context())
+    with pytest.raises(ConfigurationError, match="leave own_place out"):
+        replica(1, own_place=False)
+
+
+def test_the_group_of_tasks_has_one_for_each() -> None:
+    arguments: dict[str, Any] = {"connections": {"warehouse": "warehouse_db"}}
+    each = {"task_per_replica": True, "pool": "spark"}
+    with DAG("d", schedule=None) as dag:
+        LogioPipelineGroup(REF, groups={"hourly": each}, **arguments)
+    names = [name for name in dag.task_dict if "hourly" in name]
+    assert names == [f"sales_scaled.hourly_{number}" for number in (1, 2, 3)]
+    assert [(dag.task_dict[name].replica, dag.task_dict[name].pool) for name in names] == [
+        (n, "spark") for n in (1, 2, 3)
+    ]
+    assert dag.task_dict["sales_scaled.finish_run"].upstream_task_ids >= set(names)
+    with (
+        DAG("e", schedule=None),
+        pytest.raises(PipelineDefinitionError, match=r"'totals' is not replicated.*\['hourly'\]"),
+    ):
+        LogioPipelineGroup(REF, groups={"totals": each}, **arguments)
 
 
 # --- when its task ends -------------------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ import pytest
 from airflow_logio.protocol import effects as fx
 from airflow_logio.protocol.states import GroupState, ScalingState
 from airflow_logio.protocol.values import Event, Kind, Port
-from airflow_logio.runtime.scaling.requests import Stage, look_after, next_step, plan
+from airflow_logio.runtime.scaling.requests import Stage, launches_by_task, look_after, next_step, plan
 from airflow_logio.runtime.supervision.stop_run import StopMode, StopRun
 from airflow_logio.store.memory.store import MemoryLogStore
 from airflow_logio.store.records import GroupStatus, Run
@@ -216,3 +216,22 @@ def test_of_two_executors_the_later_one_reports_what_the_log_says(
     monkeypatch.setattr(store, "slots", lambda *_: [])
     step = next_step(store, run, request, nobody)
     assert (step.stage, step.sentence) == (Stage.DONE, "as asked")
+
+
+def test_replicas_that_their_tasks_launch_are_taken_in_their_order_and_not_in_that_of_their_names(
+    store: MemoryLogStore,
+) -> None:
+    run = begun(store, initial=1, least=0)
+    names = tuple(f"{GROUP}.{number}" for number in range(1, 13))
+    shape = replace(run.spec.replicated[GROUP], replicas=names)
+    run = replace(run, spec=replace(run.spec, replicated={GROUP: shape}))
+    one, *_ = statuses(RUNNING, RETIRED, RETIRED)
+    groups = [
+        replace(one, group=name, state=RUNNING if name == names[0] else RETIRED, own_place=name != names[2])
+        for name in sorted(names)
+    ]
+    request = store.request_scaling(run.run_id, GROUP, 2, by="a test")
+    assert launches_by_task(run, groups, request) == (names[1],)
+    assert launches_by_task(run, groups, replace(request, replicas=4)) == (names[1], names[3]), (
+        "one has given its place up"
+    )

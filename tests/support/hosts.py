@@ -1,0 +1,133 @@
+"""Hosts of one machine: network namespaces on a bridge, each with a host name and process ids of its own.
+
+They share files, as workers with a common file system do. A host can be cut off from the others, and lose power.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import psutil
+
+from tests.support.waiting import eventually
+
+PROGRAMS = ("ip", "unshare", "nsenter")
+NETWORK = "10.{first}.{second}"
+
+
+def why_not() -> str | None:
+    """Why this machine cannot have them, in words; None if it can."""
+    missing = [program for program in PROGRAMS if shutil.which(program) is None]
+    if os.geteuid() != 0 or missing:
+        return f"hosts are Linux namespaces: they need root{' and ' + ', '.join(missing) if missing else ''}"
+    return None
+
+
+@dataclass
+class Host:
+    """One of them, at `address`."""
+
+    name: str
+    address: str
+    namespace: str
+    link: str
+    """Its end of the cable at the bridge."""
+    first: psutil.Process | None = None
+    """The process with which all others end."""
+    started: list[subprocess.Popen[bytes]] = field(default_factory=list)
+
+    def power_on(self) -> None:
+        alone = ["unshare", "--uts", "--pid", "--mount-proc", "--fork", "--kill-child"]
+        script = f"hostname {self.name} && exec sleep infinity"
+        outer = subprocess.Popen(["ip", "netns", "exec", self.namespace, *alone, "sh", "-c", script])
+        self.started.append(outer)
+
+        def sleeps() -> psutil.Process | None:
+            with suppress(psutil.NoSuchProcess):
+                children = psutil.Process(outer.pid).children()
+                return next((one for one in children if "sleep" in one.cmdline()), None)
+            return None
+
+        self.first = eventually(sleeps, what=f"host {self.name} is up", timeout=30)
+
+    def power_off(self) -> None:
+        """All of its processes end at once, as the kernel ends a pid namespace."""
+        if self.first is not None:
+            with suppress(psutil.NoSuchProcess):
+                self.first.kill()
+            self.first = None
+        for process in self.started:
+            process.wait(timeout=30)
+        self.started.clear()
+
+    def run(self, command: Sequence[str], environment: Mapping[str, str], folder: Path, log: Path) -> None:
+        """Start a program on this host, in a session of its own."""
+        assert self.first is not None, f"host {self.name} is off"
+        enter = ["nsenter", "--target", str(self.first.pid), "--net", "--uts", "--pid", "--mount", "--"]
+        with log.open("ab") as output:
+            process = subprocess.Popen(
+                [*enter, *command],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                env=dict(environment),
+                cwd=folder,
+                start_new_session=True,
+            )
+        self.started.append(process)
+
+    def cut_off(self) -> None:
+        _ip("link", "set", self.link, "down")
+
+    def reconnect(self) -> None:
+        _ip("link", "set", self.link, "up")
+
+
+@dataclass(frozen=True)
+class Network:
+    """`address` is that of the machine itself on the bridge: servers for all hosts listen there."""
+
+    address: str
+    hosts: Mapping[str, Host]
+
+
+@contextmanager
+def network(*names: str) -> Iterator[Network]:
+    """Hosts of these names, all of them on. They end with it, and all that runs on them."""
+    number = os.getpid()
+    net = NETWORK.format(first=64 + number // 250 % 64, second=number % 250)
+    bridge = f"lgb{number}"
+    hosts = {
+        name: Host(name, f"{net}.{place}", f"logio-{name}-{number}", f"lg{place}v{number}")
+        for place, name in enumerate(names, start=11)
+    }
+    try:
+        _ip("link", "add", bridge, "type", "bridge")
+        _ip("addr", "add", f"{net}.1/24", "dev", bridge)
+        _ip("link", "set", bridge, "up")
+        for host in hosts.values():
+            _ip("netns", "add", host.namespace)
+            _ip("link", "add", host.link, "type", "veth", "peer", "name", "eth0", "netns", host.namespace)
+            _ip("link", "set", host.link, "master", bridge, "up")
+            _ip("-n", host.namespace, "addr", "add", f"{host.address}/24", "dev", "eth0")
+            for link in ("eth0", "lo"):
+                _ip("-n", host.namespace, "link", "set", link, "up")
+            host.power_on()
+        yield Network(f"{net}.1", hosts)
+    finally:
+        for host in hosts.values():
+            host.power_off()
+            for command in (("link", "del", host.link), ("netns", "del", host.namespace)):
+                _ip(*command, check=False)
+        _ip("link", "del", bridge, check=False)
+
+
+def _ip(*arguments: str, check: bool = True) -> None:
+    done = subprocess.run(["ip", *arguments], capture_output=True, text=True, check=False)
+    assert not check or done.returncode == 0, f"ip {' '.join(arguments)}: {done.stderr}"
