@@ -9,10 +9,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import Connection
 
 from airflow_logio.protocol import effects as fx
@@ -21,11 +19,11 @@ from airflow_logio.protocol.values import Port, Status, storable
 from airflow_logio.store.records import Collected, GroupRef
 from airflow_logio.store.sql import schema
 from airflow_logio.store.sql.bulk_rows import insert_rows
+from airflow_logio.store.sql.commit_statements import assign, conclude, listed, store_state
 from airflow_logio.store.sql.concluding import ConcludingWriter, expect
 from airflow_logio.store.sql.counting import add_to_counters
 from airflow_logio.store.sql.effect_rows import EffectRows, Row
 from airflow_logio.store.sql.engines import now
-from airflow_logio.store.sql.value_lists import among
 
 
 class EffectWriter:
@@ -35,7 +33,7 @@ class EffectWriter:
         self._connection = connection
         self._ref = ref
         self._run = ref.run_id
-        self._postgres = connection.dialect.name == "postgresql"
+        self._dialect = connection.dialect.name
         self._rows = EffectRows(ref, effects)
 
     def apply(self) -> tuple[Collected, ...]:
@@ -61,7 +59,7 @@ class EffectWriter:
     def _stamped(self, rows: list[Row]) -> list[Row]:
         """Note the database's time in rows that lineage keeps: retention goes by their age."""
         if any(row["kept"] for row in rows):
-            clock = self._connection.execute(sa.select(now(self._connection.dialect.name))).scalar_one()
+            clock = self._connection.execute(sa.select(now(self._dialect))).scalar_one()
             for row in rows:
                 row["logged_at"] = clock if row["kept"] else None
         return rows
@@ -76,38 +74,17 @@ class EffectWriter:
 
     def _assign_port(self, receiver: Port, acknowledged: Sequence[fx.Acknowledge]) -> int:
         firsts = [effect.assignments[0] if effect.assignments else (None, Status.DONE) for effect in acknowledged]
-        table = schema.event_log
-        where = [
-            table.c.run_id == self._run,
-            table.c.rec_op == receiver.operator,
-            table.c.rec_port == receiver.name,
-            table.c.inset_id.is_(None),
-            table.c.status == Status.UNDONE.value,
-            # A pending write action looks the same, if its connection has the name of this port.
-            table.c.send_port.is_not(None),
-        ]
-        if self._postgres:
-            rows = _unnest(
-                event_id=(sa.BigInteger, [effect.event_id for effect in acknowledged]),
-                inset_id=(sa.Text, [inset for inset, _ in firsts]),
-                status=(sa.Text, [status.value for _, status in firsts]),
-            )
-            statement = (
-                sa.update(table)
-                .where(*where, table.c.event_id == rows.c.event_id)
-                .values(inset_id=rows.c.inset_id, status=rows.c.status)
-            )
-            return self._connection.execute(statement).rowcount
-        update = (
-            sa.update(table)
-            .where(*where, table.c.event_id == sa.bindparam("b_event_id"))
-            .values(inset_id=sa.bindparam("b_inset"), status=sa.bindparam("b_status"))
-        )
-        parameters = [
-            {"b_event_id": effect.event_id, "b_inset": inset, "b_status": status.value}
-            for effect, (inset, status) in zip(acknowledged, firsts, strict=True)
-        ]
-        return self._connection.execute(update, parameters).rowcount
+        fixed = {"b_run": self._run, "b_op": receiver.operator, "b_port": receiver.name}
+        event_ids = [effect.event_id for effect in acknowledged]
+        insets = [inset for inset, _ in firsts]
+        statuses = [status.value for _, status in firsts]
+        statement = assign(self._dialect)
+        if self._dialect == "postgresql":
+            rows = {"b_event_ids": event_ids, "b_insets": insets, "b_statuses": statuses}
+            return self._connection.execute(statement, fixed | rows).rowcount
+        each = zip(event_ids, insets, statuses, strict=True)
+        parameters = [fixed | {"b_event_id": n, "b_inset": inset, "b_status": status} for n, inset, status in each]
+        return self._connection.execute(statement, parameters).rowcount
 
     def _conclude(self, effects: Sequence[fx.MarkDone | fx.SetAside], status: Status) -> None:
         """Mark all undone rows of these Input Sets done or set aside, in one statement per operator."""
@@ -131,29 +108,22 @@ class EffectWriter:
     ) -> Iterable[tuple[str, str | None, int]]:
         """Give all undone rows of these Input Sets this status. Returns how many there were, per Input Set and input
         port."""
-        table = schema.event_log
-        update = (
-            sa.update(table)
-            .where(
-                table.c.run_id == self._run,
-                table.c.rec_op == operator,
-                table.c.status == Status.UNDONE.value,
-                among(self._connection, table.c.inset_id, insets),
-            )
-            .values(status=status.value)
-            .returning(table.c.inset_id, table.c.rec_port)
-        )
-        if not self._postgres:
-            counted = Counter((inset_id, port) for inset_id, port in self._connection.execute(update))
-            return [(inset_id, port, count) for (inset_id, port), count in counted.items()]
-        moved = update.cte("moved")
-        query = sa.select(moved.c.inset_id, moved.c.rec_port, sa.func.count())
-        return [tuple(row) for row in self._connection.execute(query.group_by(moved.c.inset_id, moved.c.rec_port))]
+        parameters = {
+            "b_run": self._run,
+            "b_op": operator,
+            "b_insets": listed(self._dialect, insets),
+            "b_status": status.value,
+        }
+        rows = self._connection.execute(conclude(self._dialect), parameters)
+        if self._dialect == "postgresql":
+            return [tuple(row) for row in rows]
+        counted = Counter((inset_id, port) for inset_id, port in rows)
+        return [(inset_id, port, count) for (inset_id, port), count in counted.items()]
 
     def _quarantine(self) -> None:
         if not self._rows.aside:
             return
-        clock = self._connection.execute(sa.select(now(self._connection.dialect.name))).scalar_one()
+        clock = self._connection.execute(sa.select(now(self._dialect))).scalar_one()
         rows: list[Row] = [
             {
                 "run_id": self._run,
@@ -168,25 +138,5 @@ class EffectWriter:
         insert_rows(self._connection, schema.quarantine, rows)
 
     def _store_states(self) -> None:
-        if not self._rows.states:
-            return
-        insert = self._upserting(schema.state)
-        statement = insert.on_conflict_do_update(
-            index_elements=["run_id", "op", "state_id"], set_={"sealed": insert.excluded.sealed}
-        )
-        self._connection.execute(statement, list(self._rows.states.values()))
-
-    def _upserting(self, table: sa.Table) -> Any:
-        return postgresql.insert(table) if self._postgres else sqlite.insert(table)
-
-
-def _unnest(**columns: tuple[type[sa.types.TypeEngine[Any]], list[Any]]) -> sa.FromClause:
-    """``unnest`` of parallel arrays as a table (PostgreSQL): one statement for many rows, with one true row count."""
-    arrays = [
-        sa.cast(sa.literal(values, postgresql.ARRAY(kind)), postgresql.ARRAY(kind)) for kind, values in columns.values()
-    ]
-    return (
-        sa.func.unnest(*arrays)
-        .table_valued(*(sa.column(name, kind) for name, (kind, _) in columns.items()), name="v")
-        .render_derived()
-    )
+        if self._rows.states:
+            self._connection.execute(store_state(self._dialect), list(self._rows.states.values()))

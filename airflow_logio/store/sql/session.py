@@ -26,6 +26,7 @@ from airflow_logio.store.rules.patience import Patience
 from airflow_logio.store.rules.seal import unseal
 from airflow_logio.store.sql import schema, slots
 from airflow_logio.store.sql.apply import EffectWriter
+from airflow_logio.store.sql.commit_statements import pass_fence
 from airflow_logio.store.sql.delivery import body_of, event_of, waiting_events
 from airflow_logio.store.sql.engines import now, reading, writing
 from airflow_logio.store.sql.wake import Waker
@@ -123,15 +124,20 @@ class SqlGroupSession(GroupSession):
         self._fence = FenceRow(self._fence.incarnation, self._fence.epoch, number)
         return collected
 
+    def _at_commit(self, number: int) -> dict[str, Any]:
+        return {
+            "b_run": self.ref.run_id,
+            "b_group": self.ref.group,
+            "b_incarnation": self.ref.incarnation,
+            "b_epoch": self._fence.epoch,
+            "b_before": number - 1,
+            "b_number": number,
+        }
+
     def _commit_once(self, number: int, effects: Effects) -> tuple[Collected, ...]:
-        table = schema.fence
         with writing(self._engine) as connection:
             # A round trip of its own: its row count decides, before anything else is written (design D8).
-            passed = connection.execute(
-                self._fence_update()
-                .where(table.c.epoch == self._fence.epoch, table.c.commit_no == number - 1)
-                .values(commit_no=number)
-            ).rowcount
+            passed = connection.execute(pass_fence(), self._at_commit(number)).rowcount
             if passed != 1:
                 self._refuse(self._lock_fence(connection), number)
             collected = EffectWriter(connection, self.ref, effects).apply()
