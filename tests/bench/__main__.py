@@ -1,5 +1,5 @@
 """``python -m tests.bench``: throughput and recovery of the sales pipeline, also under Airflow, replicas, the simulator, and
-DataFrames against PySpark scripts, and on a cluster; all checked."""
+DataFrames against PySpark scripts and on a cluster, and commits against hand-written SQL; all checked."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from tests.bench import cluster, constants, in_airflow, recovery, replicas, simulation, spark, throughput
+from tests.bench import cluster, constants, in_airflow, log_commits, recovery, replicas, simulation, spark, throughput
 from tests.bench.databases import DATABASES, Databases, Postgres, Sqlite
 
 RECOVERED = ("totals", "hourly")
-PARTS = ("throughput", "recovery", "replicas", "airflow", "simulation", "spark", "constants", "cluster")
+PARTS = ("throughput", "recovery", "replicas", "airflow", "simulation", "spark", "constants", "cluster", "log")
 
 
 def main() -> int:
@@ -29,6 +29,7 @@ def main() -> int:
         "spark": [],
         "constants": [],
         "cluster": [],
+        "log": [],
     }
     print(f"load average before: {os.getloadavg()[0]:.2f}; cores: {os.cpu_count()}", flush=True)
     try:
@@ -61,6 +62,8 @@ def _with_database(databases: Databases, arguments: argparse.Namespace, results:
             _spark(databases, arguments, results)
         if arguments.only in (None, "cluster") and isinstance(databases, Postgres):
             _cluster(databases, arguments, results)
+        if arguments.only in (None, "log") and isinstance(databases, Postgres):
+            _log(databases, arguments, results)
     except throughput.WrongResult as error:
         raise throughput.WrongResult(f"{databases.name}: {error}") from error
     finally:
@@ -118,6 +121,12 @@ def _cluster(databases: Postgres, arguments: argparse.Namespace, results: dict[s
         print(measured.line(), flush=True)
 
 
+def _log(databases: Postgres, arguments: argparse.Namespace, results: dict[str, Any]) -> None:
+    for measured in log_commits.measure(databases, arguments.runs, arguments.log_rows):
+        results["log"].append(measured.as_json())
+        print(measured.line(), flush=True)
+
+
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="make bench", description=__doc__)
     parser.add_argument("--runs", type=int, default=3, help="runs per throughput figure (the median is reported)")
@@ -131,6 +140,9 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--small-events", type=int, default=10_000, help="on the cluster, while memory is looked at")
     parser.add_argument(
         "--small-seconds", type=float, default=600.0, help="for these events at most; fewer are done then"
+    )
+    parser.add_argument(
+        "--log-rows", type=int, default=1_000_000, help="of events in the log, up to which commits are compared"
     )
     parser.add_argument("--database", action="append", choices=list(DATABASES), help="only this one (repeatable)")
     parser.add_argument("--only", choices=PARTS, help="only this part")

@@ -167,7 +167,9 @@ def a_driver(here: Installation) -> None:
             assert here.runs_at(name, here.kill(name)) == host
         here.runs_at("publish", here.kill("publish"))
     found = recoveries(here.log.drivers(here.the_run.run_id))
-    waits = {name: [one.fenced_at - one.detected_at for one in found if one.group == name] for name in (*PLACES, "publish")}
+    waits = {
+        name: [one.fenced_at - one.detected_at for one in found if one.group == name] for name in (*PLACES, "publish")
+    }
     for name, seconds in waits.items():
         assert len(seconds) == 3
         log.warning("%s: seconds from death to claim, median %.2f of %s", name, median(seconds), seconds)
