@@ -181,8 +181,15 @@ class LogStore(ABC):
         """Find a run by its uid, a unique beginning of it, or its DAG run id. Raises `UnknownRun`."""
 
     @abstractmethod
-    def list_runs(self, *, pipeline: str | None = None, limit: int = 50) -> Sequence[Run]:
-        """Runs, newest first."""
+    def list_runs(
+        self,
+        *,
+        pipeline: str | None = None,
+        dag_ids: Collection[str] | None = None,
+        dag_run_id: str | None = None,
+        limit: int = 50,
+    ) -> Sequence[Run]:
+        """Runs, newest first: of one pipeline, of these DAGs, of DAG runs of one name, where that is given."""
 
     @abstractmethod
     def change_types(self, run_id: int, change: TypeChange) -> Run:
@@ -199,8 +206,10 @@ class LogStore(ABC):
         """Mark the run finished if all its groups are; False if one is not. Raises `ProtocolViolation` if superseded."""
 
     @abstractmethod
-    def quarantined(self, run_id: int, group: str | None = None) -> Sequence[QuarantinedInputSet]:
-        """Input Sets that are set aside, the oldest first."""
+    def quarantined(
+        self, run_id: int, group: str | None = None, *, limit: int | None = None
+    ) -> Sequence[QuarantinedInputSet]:
+        """Input Sets that are set aside, the oldest first; no more than `limit` of them."""
 
     @abstractmethod
     def retry_quarantined(self, run_id: int, group: str | None = None) -> Retried:
@@ -344,6 +353,10 @@ class LogStore(ABC):
     @abstractmethod
     def slots(self, run_id: int, group: str) -> Sequence[Slot]:
         """The slots of a replicated group, by number. Raises `UnknownRun`, and `ProtocolViolation` for any other group."""
+
+    @abstractmethod
+    def slots_of_run(self, run_id: int) -> Mapping[str, Sequence[Slot]]:
+        """Replicated group → its slots, by number, for all of them; in one statement."""
 
     @abstractmethod
     def rescale(

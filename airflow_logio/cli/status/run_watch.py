@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from airflow_logio.cli.status.report import Report
+from airflow_logio.run_report.report import Report
 from airflow_logio.cli.status.screens import Screen
 from airflow_logio.errors import LogUnavailable
 

@@ -17,7 +17,7 @@ def connections_seen(snapshot: Snapshot) -> Sequence[ConnectionView]:
     if not snapshot.run.spec.replicated:
         return snapshot.connections
     ports = AuthoredPorts(snapshot.run.spec.operators)
-    homes = {name: shape.group for name, shape in snapshot.run.spec.operators.items()}
+    homes = {base_operator(name): shape.group for name, shape in snapshot.run.spec.operators.items()}
     found: dict[tuple[Port, Port], ConnectionView] = {}
     for one in snapshot.connections:
         for seen in _seen(one, ports, homes):
@@ -27,22 +27,17 @@ def connections_seen(snapshot: Snapshot) -> Sequence[ConnectionView]:
 
 
 def _seen(one: ConnectionView, ports: AuthoredPorts, homes: dict[str, str]) -> Iterator[ConnectionView]:
-    """The author's connections that a connection of the log stands for."""
+    """The author's connections that a connection of the log stands for; `homes` are the groups of author's operators."""
     if is_dispatcher(one.receiver.operator) or (is_merger(one.sender.operator) and one.inside_group):
         # Inside a group, where events are handed on in one step: the connections of the slots have all counts but this one.
         one = replace(one, sent=Amount(), acknowledged=Amount(), rate=0.0)
     sender = ports.seen(one.sender)
+    from_group = homes[sender.operator]
     for receiver in ports.seen_receivers(one.receiver):
-        home = _home(homes, receiver)
+        home = homes[receiver.operator]
         # A Merger stands for the receivers that it shares a group with; others receive from it over the log.
         if not is_merger(one.receiver.operator) or home == one.to_group:
-            yield replace(one, sender=sender, receiver=receiver, from_group=_home(homes, sender), to_group=home)
-
-
-def _home(homes: dict[str, str], port: Port) -> str:
-    """Group of an author's operator."""
-    named = (group for name, group in homes.items() if base_operator(name) == port.operator)
-    return next(named)
+            yield replace(one, sender=sender, receiver=receiver, from_group=from_group, to_group=home)
 
 
 def _sum(one: ConnectionView, other: ConnectionView) -> ConnectionView:

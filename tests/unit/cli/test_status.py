@@ -19,7 +19,7 @@ from rich.console import Console
 
 from airflow_logio.cli import display
 from airflow_logio.cli.app import main
-from airflow_logio.cli.status.report import Report, Reporter
+from airflow_logio.run_report.report import Report, Reporter
 from airflow_logio.cli.status.run_tables import MAX_QUARANTINED
 from airflow_logio.cli.status.run_watch import FINISHING_SECONDS, watch
 from airflow_logio.cli.status.screens import JsonScreen, PlainScreen, Screen, TerminalScreen

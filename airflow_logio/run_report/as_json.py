@@ -1,4 +1,4 @@
-"""`logio status --json`: the same figures for programs. Times are seconds since the epoch by the log database's clock."""
+"""A report for programs, as `logio status --json` prints it. Times are seconds since the epoch by the log database's clock."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from airflow_logio.cli.status import replica_report
-from airflow_logio.cli.status.report import LastError, Report, condition_seen
+from airflow_logio.run_report import replica_report
+from airflow_logio.run_report.report import LastError, Report, condition_seen
 from airflow_logio.runtime.figures.authored_figures import connections_seen, pending_seen, ports_seen
 from airflow_logio.runtime.figures.recoveries import Recovery
 from airflow_logio.runtime.figures.run_condition import RunCondition
@@ -51,10 +51,12 @@ def _supervision(report: Report) -> dict[str, Any]:
     }
 
 
-def listed_run(run: Run, groups: Sequence[GroupStatus], looked: SupervisorRecord | None) -> dict[str, Any]:
+def listed_run(
+    run: Run, groups: Sequence[GroupStatus], looked: SupervisorRecord | None, log: str | None
+) -> dict[str, Any]:
     """One run in the list of all."""
     listed = {group.group: _status(group) for group in groups}
-    return _run(run) | _condition(condition_seen(run, groups, time.time(), looked)) | {"groups": listed}
+    return _run(run) | _condition(condition_seen(run, groups, time.time(), looked, log)) | {"groups": listed}
 
 
 def _condition(found: RunCondition) -> dict[str, str]:
