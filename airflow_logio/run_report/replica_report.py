@@ -76,11 +76,11 @@ def document(one: Replicas) -> dict[str, Any]:
             }
             for name, status in one.statuses.items()
         },
-        "requests": [_request(request) for request in one.requests],
+        "requests": [request_document(request) for request in one.requests],
     }
 
 
-def _request(one: ScalingRequest) -> dict[str, Any]:
+def request_document(one: ScalingRequest) -> dict[str, Any]:
     return {
         "request": one.request_id,
         "replicas": one.replicas,

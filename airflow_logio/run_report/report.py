@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from airflow_logio.commands import with_log
-from airflow_logio.run_report.replica_report import Replicas, replicas_of
 from airflow_logio.protocol.states import ENDED, GroupState, RunState
+from airflow_logio.run_report.replica_report import Replicas, replicas_of
 from airflow_logio.runtime.figures.group_condition import condition_of, silent_seconds
 from airflow_logio.runtime.figures.recoveries import Recovery, recoveries
 from airflow_logio.runtime.figures.run_condition import MISSING_SECONDS, RunCondition, condition_of_run
@@ -117,8 +117,13 @@ class Report:
     @property
     def last_errors(self) -> Sequence[LastError]:
         """One for each group that ever had an error."""
+        failed: dict[str, DriverRecord] = {}
+        for driver in self.drivers:
+            before = failed.get(driver.group)
+            if driver.error and (before is None or driver.incarnation > before.incarnation):
+                failed[driver.group] = driver
         found = (
-            self._last_error(view.name)
+            self._last_error(view.status, failed.get(view.name))
             for view in self.snapshot.groups
             if view.name not in self.run.spec.replicated  # its replicas have the errors
         )
@@ -145,16 +150,15 @@ class Report:
         """Every group has finished, but the run is not yet marked as finished: its supervisor does that next."""
         return self.run.state is RunState.RUNNING and self.snapshot.finished
 
-    def _last_error(self, group: str) -> LastError | None:
-        view = self.snapshot.group(group)
-        status = view.status if view else None
-        if status is not None and status.error and status.state in (GroupState.DEAD, GroupState.PARKED):
-            return LastError(group, status.incarnation, self._written(status.error), status.log_path, is_present=True)
-        failed = [driver for driver in self.drivers if driver.group == group and driver.error]
-        if not failed:
+    def _last_error(self, status: GroupStatus, failed: DriverRecord | None) -> LastError | None:
+        """`failed` is the group's latest driver that ended with an error."""
+        if status.error and status.state in (GroupState.DEAD, GroupState.PARKED):
+            text = self._written(status.error)
+            return LastError(status.group, status.incarnation, text, status.log_path, is_present=True)
+        if failed is None:
             return None
-        last = max(failed, key=lambda driver: driver.incarnation)
-        return LastError(group, last.incarnation, self._written(last.error or ""), last.log_path, is_present=False)
+        text = self._written(failed.error or "")
+        return LastError(status.group, failed.incarnation, text, failed.log_path, is_present=False)
 
 
 class Reporter:

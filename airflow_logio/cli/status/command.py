@@ -9,11 +9,11 @@ import typer
 
 from airflow_logio.cli.common import LogOption, err, opened, options, out, warn
 from airflow_logio.cli.connection_file import ConnectionUrls
-from airflow_logio.run_report import as_json as documents
 from airflow_logio.cli.status import run_tables
-from airflow_logio.run_report.report import Report, Reporter
 from airflow_logio.cli.status.run_watch import watch
 from airflow_logio.cli.status.screens import JsonScreen, PlainScreen, Screen, TerminalScreen
+from airflow_logio.run_report import as_json as documents
+from airflow_logio.run_report.report import Report, Reporter
 from airflow_logio.runtime.supervision.presence import last_look
 from airflow_logio.store.port import LogStore
 

@@ -13,10 +13,10 @@ from rich.text import Text
 from airflow_logio.cli import display
 from airflow_logio.cli.common import options, written
 from airflow_logio.cli.status import cells, replica_tables
-from airflow_logio.run_report.report import Report, condition_seen
 from airflow_logio.protocol.replicas import base_operator
 from airflow_logio.protocol.states import ENDED, GroupState, RunState
 from airflow_logio.protocol.values import Port
+from airflow_logio.run_report.report import Report, condition_seen
 from airflow_logio.runtime.figures.authored_figures import connections_seen, pending_seen, ports_seen
 from airflow_logio.runtime.figures.group_condition import condition_of
 from airflow_logio.runtime.figures.recoveries import Recovery

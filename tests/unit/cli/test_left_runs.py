@@ -12,10 +12,10 @@ import pytest
 from rich.console import Console
 
 from airflow_logio.cli import control, left_runs
-from airflow_logio.run_report.report import Reporter
 from airflow_logio.cli.status.screens import PlainScreen
 from airflow_logio.protocol import effects as fx
 from airflow_logio.protocol.states import GroupState, RunState
+from airflow_logio.run_report.report import Reporter
 from airflow_logio.runtime.figures import run_condition
 from airflow_logio.runtime.launch.launcher import LaunchContext
 from airflow_logio.runtime.launch.processes import boot_id, this_host
