@@ -9,8 +9,11 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
+
 from airflow_logio.errors import UnknownRun
 from airflow_logio.run_report.report import Report, Reporter
+from airflow_logio.runtime.figures.authored_figures import AuthoredConnections
 from airflow_logio.store.port import LogStore
 from airflow_logio.ui.lag_ages import LagAges
 from airflow_logio.ui.run_look import MOST_QUARANTINED, look_document
@@ -27,6 +30,8 @@ class Look:
     def __init__(self, report: Report, document: dict[str, Any]) -> None:
         self.report = report
         self.document = document
+        self.encoded = msgspec.json.encode(document)
+        """The document as JSON, once for all viewers."""
 
     @property
     def dag_id(self) -> str:
@@ -74,6 +79,7 @@ class _Run:
         self._reporter = reporter
         self._clock = clock
         self._lock = threading.Lock()
+        self._authored: AuthoredConnections | None = None
         self._ages = LagAges()
         self._last: tuple[float, Look] | None = None
 
@@ -81,5 +87,9 @@ class _Run:
         with self._lock:
             if self._last is None or self._clock() - self._last[0] >= FRESH_SECONDS:
                 report = self._reporter.look()
-                self._last = self._clock(), Look(report, look_document(report, self._ages))
+                if not report.snapshot.groups:
+                    raise UnknownRun("the run is being removed from the log")
+                if self._authored is None:
+                    self._authored = AuthoredConnections(report.run)
+                self._last = self._clock(), Look(report, look_document(report, self._authored, self._ages))
             return self._last[1]

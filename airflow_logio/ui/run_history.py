@@ -17,7 +17,7 @@ _STOPPED = {GroupState.PARKED: "parked", GroupState.HALTED: "halted"}
 
 def happenings(report: Report) -> dict[str, Any]:
     """``total`` of them, and the latest: each has ``at``, ``kind``, ``group``, ``incarnation`` and ``text``."""
-    found = [*_of_run(report), *_of_drivers(report), *_of_groups(report), *_of_scaling(report)]
+    found = [*_of_groups(report), *_of_scaling(report), *_of_drivers(report), *_of_run(report)]
     found.sort(key=lambda one: one["at"], reverse=True)
     return {"total": len(found), "latest": found[:MOST]}
 
@@ -39,9 +39,15 @@ def _of_run(report: Report) -> Iterator[dict[str, Any]]:
 
 
 def _of_drivers(report: Report) -> Iterator[dict[str, Any]]:
+    stopped = {
+        (view.name, view.status.incarnation, view.status.error)
+        for view in report.snapshot.groups
+        if view.status.state in _STOPPED
+    }
     for driver in report.drivers:
         yield _happening(driver.claimed_at, "launch", driver.reason, driver.group, driver.incarnation)
-        if driver.ended_at is not None and driver.error:
+        is_said = (driver.group, driver.incarnation, driver.error) in stopped  # as what has parked the group
+        if driver.ended_at is not None and driver.error and not is_said:
             yield _happening(driver.ended_at, "death", driver.error, driver.group, driver.incarnation)
     for one in report.recoveries:
         if one.first_commit_at is not None:

@@ -13,7 +13,7 @@ from airflow_logio.protocol.states import GroupState
 from airflow_logio.run_report import as_json
 from airflow_logio.run_report.replica_report import Replicas, request_document
 from airflow_logio.run_report.report import Report
-from airflow_logio.runtime.figures.authored_figures import connections_seen, pending_seen
+from airflow_logio.runtime.figures.authored_figures import AuthoredConnections, pending_seen
 from airflow_logio.runtime.figures.group_condition import condition_of
 from airflow_logio.runtime.figures.run_summary import quarantined_json
 from airflow_logio.runtime.figures.snapshot import ConnectionView, GroupView
@@ -27,10 +27,10 @@ LONGEST_TEXT = 4000
 """Characters of an error."""
 
 
-def look_document(report: Report, ages: LagAges) -> dict[str, Any]:
-    """One look at a run. `ages` is kept between the looks at it."""
+def look_document(report: Report, authored: AuthoredConnections, ages: LagAges) -> dict[str, Any]:
+    """One look at a run. `authored` and `ages` are kept between the looks at it."""
     spec = report.run.spec
-    connections = connections_seen(report.snapshot)
+    connections = authored.seen(report.snapshot.connections)
     errors = {error.group: as_json.error_document(error) for error in report.last_errors}
     used = [view for view in report.snapshot.groups if view.status.state is not GroupState.RETIRED]
     return {

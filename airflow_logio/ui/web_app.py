@@ -31,6 +31,7 @@ SECURITY_HEADERS = {
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",
 }
+JSON = "application/json"
 NEVER_KEPT = "no-store"
 KEPT_FOR_EVER = "private, max-age=31536000, immutable"
 
@@ -64,7 +65,7 @@ def create_app(source: LogSource, access: Access, *, history_url: str = "", file
 
     @app.get("/api/runs/{uid}")
     def run(uid: str, who: Any = user) -> Response:
-        return _json(readable(uid, who).document)
+        return Response(readable(uid, who).encoded, media_type=JSON)
 
     @app.get("/api/runs/{uid}/groups/{group}")
     def group(uid: str, group: str, who: Any = user) -> Response:
@@ -105,4 +106,4 @@ async def _refused(_request: Request, error: Exception) -> Response:
 
 
 def _json(content: Any) -> Response:
-    return Response(msgspec.json.encode(content), media_type="application/json")
+    return Response(msgspec.json.encode(content), media_type=JSON)

@@ -10,11 +10,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from tests.bench import cluster, constants, in_airflow, recovery, replicas, simulation, spark, throughput
+from tests.bench import cluster, constants, in_airflow, page, recovery, replicas, simulation, spark, throughput
 from tests.bench.databases import DATABASES, Databases, Postgres, Sqlite
 
 RECOVERED = ("totals", "hourly")
-PARTS = ("throughput", "recovery", "replicas", "airflow", "simulation", "spark", "constants", "cluster")
+PARTS = ("throughput", "recovery", "replicas", "airflow", "simulation", "spark", "constants", "cluster", "page")
 
 
 def main() -> int:
@@ -29,6 +29,7 @@ def main() -> int:
         "spark": [],
         "constants": [],
         "cluster": [],
+        "page": [],
     }
     print(f"load average before: {os.getloadavg()[0]:.2f}; cores: {os.cpu_count()}", flush=True)
     try:
@@ -61,6 +62,8 @@ def _with_database(databases: Databases, arguments: argparse.Namespace, results:
             _spark(databases, arguments, results)
         if arguments.only in (None, "cluster") and isinstance(databases, Postgres):
             _cluster(databases, arguments, results)
+        if arguments.only in (None, "page"):
+            _page(databases, results)
     except throughput.WrongResult as error:
         raise throughput.WrongResult(f"{databases.name}: {error}") from error
     finally:
@@ -115,6 +118,12 @@ def _spark(databases: Sqlite, arguments: argparse.Namespace, results: dict[str, 
 def _cluster(databases: Postgres, arguments: argparse.Namespace, results: dict[str, Any]) -> None:
     for measured in cluster.measure(databases, arguments.small_events, arguments.small_seconds):
         results["cluster"].append(measured.as_json())
+        print(measured.line(), flush=True)
+
+
+def _page(databases: Databases, results: dict[str, Any]) -> None:
+    for measured in page.measure(databases):
+        results["page"].append(measured.as_json())
         print(measured.line(), flush=True)
 
 

@@ -12,7 +12,7 @@ from importlib.resources import files
 from typing import Any, Literal
 
 import pytest
-from playwright.sync_api import Page, sync_playwright
+from playwright.sync_api import ConsoleMessage, Page, sync_playwright
 
 NAMES = ("chromium", "chromium-browser", "google-chrome")
 SERIOUS = ("serious", "critical")
@@ -41,6 +41,10 @@ class Browsed:
     page: Page
     complaints: list[str] = field(default_factory=list)
 
+    def hear(self, said: ConsoleMessage) -> None:
+        if said.type in ("error", "warning"):
+            self.complaints.append(said.text)
+
     def faults(self) -> list[str]:
         """What axe finds serious in what is shown now."""
         self.page.evaluate(files("axe_playwright_python").joinpath("axe.min.js").read_text(encoding="utf-8"))
@@ -57,7 +61,7 @@ def browsed(scheme: Literal["light", "dark"] = "light", width: int = 1280, heigh
             page = browser.new_page(color_scheme=scheme, viewport={"width": width, "height": height})
             page.set_default_timeout(PATIENCE_MILLISECONDS)
             seen = Browsed(page)
-            page.on("console", lambda said: said.type in ("error", "warning") and seen.complaints.append(said.text))
+            page.on("console", seen.hear)
             page.on("pageerror", lambda error: seen.complaints.append(str(error)))
             yield seen
         finally:
