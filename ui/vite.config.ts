@@ -7,7 +7,7 @@ const GLOBALS: Record<string, string> = {
   "react-dom": "ReactDOM",
   "react/jsx-runtime": "ReactJSXRuntime",
 };
-const OUT = "../airflow_logio/ui/built";
+const OUT = process.env.LOGIO_PAGE_OUT ?? "../airflow_logio/ui/built";
 
 export default defineConfig(({ mode }) => {
   const alone = mode === "standalone";
