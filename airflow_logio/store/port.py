@@ -45,13 +45,6 @@ from airflow_logio.store.rules.patience import Patience
 from airflow_logio.store.rules.type_rules import TypeChange
 
 
-def stopped(ref: GroupRef, state: str) -> str:
-    """The error of a driver that must stop because its group was halted or parked from outside."""
-    return (
-        f"group {ref.group!r} is {state}: the driver of incarnation {ref.incarnation} commits nothing more, and exits"
-    )
-
-
 class GroupSession(ABC):
     """The log as one incarnation of a group sees it. `commit` belongs to one thread, the reads to another."""
 
@@ -493,8 +486,7 @@ class LogStore(ABC):
 
     @abstractmethod
     def figures(self, run_ids: Collection[int]) -> Mapping[int, RunFigures]:
-        """`progress`, `under_way`, `drivers`, and `quarantined` in numbers, of several runs; in as many statements as of
-        one."""
+        """`progress`, `under_way`, `drivers`, and numbers of `quarantined`, of many runs in as many statements as of one."""
 
     @abstractmethod
     def references(self, run_id: int, prefix: str) -> Collection[str]:

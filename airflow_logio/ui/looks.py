@@ -24,7 +24,7 @@ MOST_RUNS = 64
 _UID = re.compile(r"[0-9a-f]{32}", re.ASCII)
 
 
-class Look:
+class RunLook:
     """One look at one run."""
 
     def __init__(self, report: Report, document: dict[str, Any]) -> None:
@@ -48,7 +48,7 @@ class Looks:
         self._lock = threading.Lock()
         self._runs: OrderedDict[str, _Run] = OrderedDict()
 
-    def at(self, uid: str) -> Look:
+    def at(self, uid: str) -> RunLook:
         """A look at the run of that uid, at most a second old. Raises `UnknownRun`, `LogUnavailable`.
 
         Only a whole uid names a run here: a reader cannot try the beginnings of others.
@@ -81,9 +81,9 @@ class _Run:
         self._lock = threading.Lock()
         self._authored: AuthoredConnections | None = None
         self._ages = LagAges()
-        self._last: tuple[float, Look] | None = None
+        self._last: tuple[float, RunLook] | None = None
 
-    def look(self) -> Look:
+    def look(self) -> RunLook:
         with self._lock:
             if self._last is None or self._clock() - self._last[0] >= FRESH_SECONDS:
                 report = self._reporter.look()
@@ -91,5 +91,5 @@ class _Run:
                     raise UnknownRun("the run is being removed from the log")
                 if self._authored is None:
                     self._authored = AuthoredConnections(report.run)
-                self._last = self._clock(), Look(report, look_document(report, self._authored, self._ages))
+                self._last = self._clock(), RunLook(report, look_document(report, self._authored, self._ages))
             return self._last[1]

@@ -16,7 +16,7 @@ from fastapi.responses import FileResponse, JSONResponse
 from airflow_logio.errors import LogioError, LogUnavailable, UnknownRun
 from airflow_logio.ui.group_panel import panel_document
 from airflow_logio.ui.log_source import LogSource
-from airflow_logio.ui.looks import Look
+from airflow_logio.ui.looks import RunLook
 from airflow_logio.ui.page_access import Access
 from airflow_logio.ui.page_files import served
 from airflow_logio.ui.run_list import listed_runs
@@ -43,7 +43,7 @@ def create_app(source: LogSource, access: Access, *, history_url: str = "", file
     app.add_exception_handler(LogioError, _refused)
     user = Depends(access.user)
 
-    def readable(uid: str, who: Any) -> Look:
+    def readable(uid: str, who: Any) -> RunLook:
         look = source.looks().at(uid)
         if not access.may_read(who, look.dag_id):
             raise HTTPException(403, "you may not read the DAG of this run")
