@@ -19,6 +19,8 @@ from airflow_logio.ui.lag_ages import LagAges
 from airflow_logio.ui.run_look import MOST_QUARANTINED, look_document
 
 FRESH_SECONDS = 1.0
+LOOK_SHARE = 0.1
+"""Share of the time that looks at one run may take: a look that costs more holds for longer."""
 MOST_RUNS = 64
 """Runs whose looks are kept: each keeps what rates need."""
 _UID = re.compile(r"[0-9a-f]{32}", re.ASCII)
@@ -49,9 +51,9 @@ class Looks:
         self._runs: OrderedDict[str, _Run] = OrderedDict()
 
     def at(self, uid: str) -> RunLook:
-        """A look at the run of that uid, at most a second old. Raises `UnknownRun`, `LogUnavailable`.
+        """A look at the run of that uid, at most a second old, or a little more if the run is very large.
 
-        Only a whole uid names a run here: a reader cannot try the beginnings of others.
+        Raises `UnknownRun`, `LogUnavailable`. Only a whole uid names a run here: beginnings of others could be tried.
         """
         if _UID.fullmatch(uid) is None or not (self._is_known(uid) or self.store.sight([uid])):
             raise UnknownRun("no such run is in the log")
@@ -82,14 +84,18 @@ class _Run:
         self._authored: AuthoredConnections | None = None
         self._ages = LagAges()
         self._last: tuple[float, RunLook] | None = None
+        """Until when it holds, and the look."""
 
     def look(self) -> RunLook:
         with self._lock:
-            if self._last is None or self._clock() - self._last[0] >= FRESH_SECONDS:
+            began = self._clock()
+            if self._last is None or began >= self._last[0]:
                 report = self._reporter.look()
                 if not report.snapshot.groups:
                     raise UnknownRun("the run is being removed from the log")
                 if self._authored is None:
                     self._authored = AuthoredConnections(report.run)
-                self._last = self._clock(), RunLook(report, look_document(report, self._authored, self._ages))
+                look = RunLook(report, look_document(report, self._authored, self._ages))
+                ended = self._clock()
+                self._last = ended + max(FRESH_SECONDS, (ended - began) / LOOK_SHARE), look
             return self._last[1]

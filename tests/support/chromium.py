@@ -12,7 +12,7 @@ from importlib.resources import files
 from typing import Any, Literal
 
 import pytest
-from playwright.sync_api import ConsoleMessage, Page, sync_playwright
+from playwright.sync_api import ConsoleMessage, Page, expect, sync_playwright
 
 NAMES = ("chromium", "chromium-browser", "google-chrome")
 SERIOUS = ("serious", "critical")
@@ -60,6 +60,7 @@ def browsed(scheme: Literal["light", "dark"] = "light", width: int = 1280, heigh
         try:
             page = browser.new_page(color_scheme=scheme, viewport={"width": width, "height": height})
             page.set_default_timeout(PATIENCE_MILLISECONDS)
+            expect.set_options(timeout=PATIENCE_MILLISECONDS)
             seen = Browsed(page)
             page.on("console", seen.hear)
             page.on("pageerror", lambda error: seen.complaints.append(str(error)))

@@ -202,7 +202,7 @@ class SnapshotSeries:
                 wholes[whole] = replace(view, replicas=in_use(replicas))
             view = self._view(statuses[name], seen, done, now)
             done[name] = view.done
-            views.append(replace(view, is_source=False) if view.is_replica else view)
+            views.append(view)
         return Snapshot(
             self._run, now - self._began, tuple(views), connections, ports, under_way.pending, tuple(wholes.values())
         )
@@ -233,7 +233,7 @@ class SnapshotSeries:
         total = None if inputs else graph.total_records(graph.sources.get(name, ()))
         return GroupView(
             status=status,
-            is_source=not inputs,
+            is_source=not inputs and replicated_group(name) == name,
             measured=measured,
             rate=rate,
             done=_share(inputs, done, measured, expected) if inputs else _part(measured, total),
@@ -260,6 +260,7 @@ class _Seen:
         under_way: UnderWay,
     ) -> None:
         self.counters = counters
+        none = Amount()
         self.inputs: dict[str, list[ConnectionView]] = {}
         """Connections from other groups."""
         self.senders: dict[str, set[Port]] = {}
@@ -278,9 +279,9 @@ class _Seen:
             if (group := graph.group(port)) is None:
                 continue
             if way == "write":
-                self.writes[group] = self.writes.get(group, Amount()) + amount
+                self.writes[group] = self.writes.get(group, none) + amount
             elif way == "out" and port.operator in graph.source_names:
-                self.read[group] = self.read.get(group, Amount()) + amount
+                self.read[group] = self.read.get(group, none) + amount
         for port, count in under_way.pending.items():
             if (group := graph.group(port)) is not None:
                 self.pending[group] = self.pending.get(group, 0) + count
@@ -346,7 +347,11 @@ def _share(
 
 
 def _sum(amounts: Iterable[Amount]) -> Amount:
-    return sum(amounts, Amount())
+    events = records = 0
+    for one in amounts:
+        events += one.events
+        records += one.records
+    return Amount(events, records)
 
 
 def _recovered_ago(status: GroupStatus) -> float | None:

@@ -199,16 +199,21 @@ def test_an_empty_log_has_no_runs(client: TestClient) -> None:
     assert client.get("/api/runs", headers=OWNER).json() == {"runs": []}
 
 
-def test_a_run_that_was_removed_meanwhile_is_unknown(
-    client: TestClient, flow: TwoGroups, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def never_shared(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each request is a look of its own."""
+    monkeypatch.setattr(looks_module, "FRESH_SECONDS", 0.0)
+    monkeypatch.setattr(looks_module, "LOOK_SHARE", float("inf"))
+
+
+@pytest.mark.usefixtures("never_shared")
+def test_a_run_that_was_removed_meanwhile_is_unknown(client: TestClient, flow: TwoGroups) -> None:
     look(client, flow)
     for group in ("ingest", "totals"):
         assert flow.store.park(GroupRef(flow.run.run_id, group, 1), "a test")
     assert flow.store.supersede(flow.run.run_id)
     while flow.store.remove_run(flow.run.run_id, 1000).more:
         pass
-    monkeypatch.setattr(looks_module, "FRESH_SECONDS", 0.0)
     assert client.get(f"/api/runs/{flow.run.uid}", headers=OWNER).status_code == 404
 
 
@@ -250,6 +255,7 @@ def test_an_error_of_a_connections_lookup_says_no_more_than_its_kind() -> None:
     assert "RuntimeError" in answer.text and "password" not in answer.text
 
 
+@pytest.mark.usefixtures("never_shared")
 def test_a_log_that_goes_away_later_is_said_too(
     client: TestClient, flow: TwoGroups, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -257,7 +263,6 @@ def test_a_log_that_goes_away_later_is_said_too(
         raise LogUnavailable("connection refused")
 
     assert look(client, flow)["groups"]
-    monkeypatch.setattr(looks_module, "FRESH_SECONDS", 0.0)
     with monkeypatch.context() as patch:
         patch.setattr(type(flow.store), "sight", away)
         answer = client.get(f"/api/runs/{flow.run.uid}", headers=OWNER)
