@@ -16,7 +16,7 @@ from fastapi.responses import FileResponse, JSONResponse
 from airflow_logio.errors import LogioError, LogUnavailable, UnknownRun
 from airflow_logio.ui.group_panel import panel_document
 from airflow_logio.ui.log_source import LogSource
-from airflow_logio.ui.looks import RunLook
+from airflow_logio.ui.looks import Looks, RunLook
 from airflow_logio.ui.page_access import Access
 from airflow_logio.ui.page_files import served
 from airflow_logio.ui.run_list import listed_runs
@@ -43,8 +43,8 @@ def create_app(source: LogSource, access: Access, *, history_url: str = "", file
     app.add_exception_handler(LogioError, _refused)
     user = Depends(access.user)
 
-    def readable(uid: str, who: Any) -> RunLook:
-        look = source.looks().at(uid)
+    def readable(looks: Looks, uid: str, who: Any) -> RunLook:
+        look = looks.at(uid)
         if not access.may_read(who, look.dag_id):
             raise HTTPException(403, "you may not read the DAG of this run")
         return look
@@ -60,19 +60,20 @@ def create_app(source: LogSource, access: Access, *, history_url: str = "", file
             if not access.may_read(who, dag_id):
                 raise HTTPException(403, "you may not read this DAG")
             allowed = [dag_id]
-        looks = source.looks()
-        return _json({"runs": listed_runs(looks.store, looks.log, allowed, dag_run_id=dag_run_id)})
+        with source.asking() as looks:
+            return _json({"runs": listed_runs(looks.store, looks.log, allowed, dag_run_id=dag_run_id)})
 
     @app.get("/api/runs/{uid}")
     def run(uid: str, who: Any = user) -> Response:
-        return Response(readable(uid, who).encoded, media_type=JSON)
+        with source.asking() as looks:
+            return Response(readable(looks, uid, who).encoded, media_type=JSON)
 
     @app.get("/api/runs/{uid}/groups/{group}")
     def group(uid: str, group: str, who: Any = user) -> Response:
-        look = readable(uid, who)
-        may_read_output = access.may_read_output(who, look.dag_id)
-        store = source.looks().store
-        return _json(panel_document(store, look.report, group, history_url, with_lines=may_read_output))
+        with source.asking() as looks:
+            look = readable(looks, uid, who)
+            with_lines = access.may_read_output(who, look.dag_id)
+            return _json(panel_document(looks.store, look.report, group, history_url, with_lines=with_lines))
 
     @app.get("/assets/{name}", dependencies=[] if files_are_public else [user])
     def asset(name: str) -> Response:

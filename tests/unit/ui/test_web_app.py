@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -15,6 +17,7 @@ from airflow_logio.protocol.states import GroupState
 from airflow_logio.store import open_store
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records import GroupRef
+from airflow_logio.ui import log_source
 from airflow_logio.ui import looks as looks_module
 from airflow_logio.ui.alone import alone_app
 from airflow_logio.ui.log_source import LogSource
@@ -239,7 +242,7 @@ def test_a_log_that_is_away_is_said_and_asked_again_later(sqlite_url: str, monke
         assert answer.status_code == 503
         assert answer.json() == {"detail": "the log cannot be read: the database at postgresql://host does not answer"}
     assert len(asked) == 1, "a refusal holds for a moment, for everyone"
-    monkeypatch.setattr("airflow_logio.ui.log_source.REFUSED_SECONDS", 0.0)
+    monkeypatch.setattr(log_source, "REFUSED_SECONDS", 0.0)
     opening[0] = lambda: open_store(sqlite_url)
     assert client.get("/api/runs", headers=TOKEN).json() == {"runs": []}
     source.looks().store.dispose()
@@ -268,6 +271,30 @@ def test_a_log_that_goes_away_later_is_said_too(
         answer = client.get(f"/api/runs/{flow.run.uid}", headers=OWNER)
         assert (answer.status_code, answer.json()["detail"]) == (503, "the log cannot be read: connection refused")
     assert look(client, flow)["groups"][0]["state"] == GroupState.RUNNING
+
+
+def test_a_log_that_hangs_takes_few_threads(
+    client: TestClient, flow: TwoGroups, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Airflow's API has forty threads, and the page shares them."""
+    monkeypatch.setattr(log_source, "PATIENCE_SECONDS", 0.1)
+    hanging, ended = threading.Semaphore(0), threading.Event()
+
+    def hang(*_: Any, **__: Any) -> Any:
+        hanging.release()
+        assert ended.wait(30)
+        return []
+
+    with monkeypatch.context() as patch, ThreadPoolExecutor(log_source.MOST_ASKING) as waiting:
+        patch.setattr(type(flow.store), "list_runs", hang)
+        asked = [waiting.submit(client.get, "/api/runs", headers=OWNER) for _ in range(log_source.MOST_ASKING)]
+        for _ in asked:
+            assert hanging.acquire(timeout=30)
+        answer = client.get(f"/api/runs/{flow.run.uid}", headers=OWNER)
+        assert (answer.status_code, "requests wait for the log" in answer.text) == (503, True)
+        ended.set()
+        assert [one.result(30).status_code for one in asked] == [200] * log_source.MOST_ASKING
+    assert look(client, flow)["groups"]
 
 
 def test_two_runs_of_one_dag_run_are_both_listed_the_newest_first(client: TestClient, store: LogStore) -> None:
