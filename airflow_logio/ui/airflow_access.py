@@ -1,4 +1,4 @@
-"""Airflow's users on the page: who reads a DAG's runs in Airflow reads them here, and nobody else."""
+"""Airflow's users on the page: those who may read a DAG's runs in Airflow see them here, and no others do."""
 
 from __future__ import annotations
 
