@@ -52,6 +52,7 @@ def _bound(port: int) -> socket.socket:
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listening.bind((LOOPBACK, port))
+        listening.listen()  # who is quick with the address waits, and is not refused
     except OSError as error:
         listening.close()
         raise ConfigurationError(
