@@ -37,10 +37,11 @@ test-fast: $(STAMP) ## the tests that need no JVM, no server and no Airflow, in 
 soak: $(STAMP) ## what needs hours: campaigns of the simulator, storms, every crash point on the other database
 	@JAVA_HOME="$$(.ci/quick-java $(VENV))" && export JAVA_HOME && exec $(PYTEST) -m soak tests/soak tests/acceptance $(ARGS)
 
-check: $(STAMP) ## format, quotes, reference page, lint, types, import contracts
+check: $(STAMP) ## format, quotes, reference page, the page's built files (where there is Node), lint, types, imports
 	$(BIN)/ruff format --check .
 	@$(BIN)/python .ci/quote --check
 	@$(BIN)/python .ci/reference --check
+	@if command -v node >/dev/null; then .ci/page --check; else echo "no Node: the page's built files are not checked"; fi
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache

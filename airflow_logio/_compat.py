@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+from airflow.plugins_manager import AirflowPlugin
 from airflow.providers.common.compat.sdk import BaseOperatorLink, XCom, conf
 from airflow.sdk.bases.operator import DEFAULT_POOL_NAME, DEFAULT_QUEUE
 from airflow.triggers.base import BaseTrigger, TriggerEvent
@@ -17,6 +18,7 @@ from airflow.triggers.base import BaseTrigger, TriggerEvent
 from airflow_logio.store.records import KilledTask
 
 __all__ = [
+    "AirflowPlugin",
     "BaseOperatorLink",
     "BaseTrigger",
     "TriggerEvent",
@@ -25,11 +27,16 @@ __all__ = [
     "get_task_state",
     "has_own_place",
     "kerberos_principal",
+    "may_read_runs",
+    "may_read_task_logs",
+    "page_conn_id",
     "pods_end_with_their_task",
     "poll_interval",
+    "readable_dags",
     "spark_history_url",
     "store_link",
     "stored_link",
+    "user_dependency",
     "work_dir",
 ]
 
@@ -182,3 +189,48 @@ def _ask_for_state(dag_id: str, run_id: str, task_id: str, map_index: int) -> st
     if key not in states:
         return "removed"
     return None if states[key] is None else str(getattr(states[key], "value", states[key]))
+
+
+# --- the API server: what is imported here is loaded there only -------------------------------------------------------
+
+
+def page_conn_id() -> str:
+    """Option ``[logio] page_conn_id``: the connection of the log that the page reads."""
+    return str(conf.get("logio", "page_conn_id", fallback="") or "logio_default")
+
+
+def user_dependency() -> Any:
+    """FastAPI's dependency for a route: the user who asks, by token or cookie, or else HTTP 401."""
+    from airflow.api_fastapi.core_api.security import get_user
+
+    return get_user
+
+
+def may_read_runs(user: Any, dag_id: str) -> bool:
+    """Whether the user may see the runs of a DAG."""
+    return _may(user, dag_id, "RUN")
+
+
+def may_read_task_logs(user: Any, dag_id: str) -> bool:
+    """Whether the user may see what the tasks of a DAG have printed."""
+    return _may(user, dag_id, "TASK_LOGS")
+
+
+def _may(user: Any, dag_id: str, entity: str) -> bool:
+    from airflow.api_fastapi.app import get_auth_manager
+    from airflow.api_fastapi.auth.managers.models.resource_details import DagAccessEntity, DagDetails
+    from airflow.models.dag import DagModel
+
+    details = DagDetails(id=dag_id, team_name=DagModel.get_team_name(dag_id))
+    return bool(
+        get_auth_manager().is_authorized_dag(
+            method="GET", access_entity=DagAccessEntity[entity], details=details, user=user
+        )
+    )
+
+
+def readable_dags(user: Any) -> set[str]:
+    """The DAGs that the user may see."""
+    from airflow.api_fastapi.app import get_auth_manager
+
+    return set(get_auth_manager().get_authorized_dag_ids(user=user, method="GET"))

@@ -144,4 +144,12 @@ def _options() -> dict[str, Any]:
             "example": "https://spark-history.example.com",
             "default": "",
         },
+        "page_conn_id": {
+            "description": "Connection of the log that the LOG.io page reads. It needs to read only: give it a database role "
+            "that may do no more.",
+            "version_added": "0.1.0",
+            "type": "string",
+            "example": "logio_reader",
+            "default": "logio_default",
+        },
     }

@@ -60,6 +60,7 @@ def commands() -> typer.Typer:
         gc,
         lineage,
         logs,
+        page,
         pipeline_check,
         run,
         scale,
@@ -67,7 +68,7 @@ def commands() -> typer.Typer:
         status,
     )
 
-    for module in (pipeline_check, run, status, logs, lineage, control, scale, daemon, fresh, gc, simulate):
+    for module in (pipeline_check, run, status, page, logs, lineage, control, scale, daemon, fresh, gc, simulate):
         module.register(app)
     app.add_typer(db.app, name="db")
     return app

@@ -45,13 +45,6 @@ from airflow_logio.store.rules.patience import Patience
 from airflow_logio.store.rules.type_rules import TypeChange
 
 
-def stopped(ref: GroupRef, state: str) -> str:
-    """The error of a driver that must stop because its group was halted or parked from outside."""
-    return (
-        f"group {ref.group!r} is {state}: the driver of incarnation {ref.incarnation} commits nothing more, and exits"
-    )
-
-
 class GroupSession(ABC):
     """The log as one incarnation of a group sees it. `commit` belongs to one thread, the reads to another."""
 
@@ -181,8 +174,15 @@ class LogStore(ABC):
         """Find a run by its uid, a unique beginning of it, or its DAG run id. Raises `UnknownRun`."""
 
     @abstractmethod
-    def list_runs(self, *, pipeline: str | None = None, limit: int = 50) -> Sequence[Run]:
-        """Runs, newest first."""
+    def list_runs(
+        self,
+        *,
+        pipeline: str | None = None,
+        dag_ids: Collection[str] | None = None,
+        dag_run_id: str | None = None,
+        limit: int = 50,
+    ) -> Sequence[Run]:
+        """Runs, newest first: of one pipeline, of these DAGs, of DAG runs of one name, where that is given."""
 
     @abstractmethod
     def change_types(self, run_id: int, change: TypeChange) -> Run:
@@ -199,8 +199,10 @@ class LogStore(ABC):
         """Mark the run finished if all its groups are; False if one is not. Raises `ProtocolViolation` if superseded."""
 
     @abstractmethod
-    def quarantined(self, run_id: int, group: str | None = None) -> Sequence[QuarantinedInputSet]:
-        """Input Sets that are set aside, the oldest first."""
+    def quarantined(
+        self, run_id: int, group: str | None = None, *, limit: int | None = None
+    ) -> Sequence[QuarantinedInputSet]:
+        """Input Sets that are set aside, the oldest first; no more than `limit` of them."""
 
     @abstractmethod
     def retry_quarantined(self, run_id: int, group: str | None = None) -> Retried:
@@ -346,6 +348,10 @@ class LogStore(ABC):
         """The slots of a replicated group, by number. Raises `UnknownRun`, and `ProtocolViolation` for any other group."""
 
     @abstractmethod
+    def slots_of_run(self, run_id: int) -> Mapping[str, Sequence[Slot]]:
+        """Replicated group → its slots, by number, for all of them; in one statement."""
+
+    @abstractmethod
     def rescale(
         self,
         run_id: int,
@@ -480,8 +486,7 @@ class LogStore(ABC):
 
     @abstractmethod
     def figures(self, run_ids: Collection[int]) -> Mapping[int, RunFigures]:
-        """`progress`, `under_way`, `drivers`, and `quarantined` in numbers, of several runs; in as many statements as of
-        one."""
+        """`progress`, `under_way`, `drivers`, and numbers of `quarantined`, of many runs in as many statements as of one."""
 
     @abstractmethod
     def references(self, run_id: int, prefix: str) -> Collection[str]:

@@ -7,30 +7,30 @@ import argparse
 import json
 import os
 import sys
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from tests.bench import cluster, constants, in_airflow, log_commits, recovery, replicas, simulation, spark, throughput
+from tests.bench import (
+    cluster,
+    constants,
+    in_airflow,
+    log_commits,
+    page,
+    recovery,
+    replicas,
+    simulation,
+    spark,
+    throughput,
+)
 from tests.bench.databases import DATABASES, Databases, Postgres, Sqlite
 
 RECOVERED = ("totals", "hourly")
-PARTS = ("throughput", "recovery", "replicas", "airflow", "simulation", "spark", "constants", "cluster", "log")
 
 
 def main() -> int:
     arguments = _arguments()
-    results: dict[str, Any] = {
-        "load_average_before": os.getloadavg()[0],
-        "throughput": [],
-        "recovery": [],
-        "in_airflow": [],
-        "replicas": [],
-        "simulation": [],
-        "spark": [],
-        "constants": [],
-        "cluster": [],
-        "log": [],
-    }
+    results: dict[str, Any] = {"load_average_before": os.getloadavg()[0], **{part: [] for part in PARTS}}
     print(f"load average before: {os.getloadavg()[0]:.2f}; cores: {os.cpu_count()}", flush=True)
     try:
         if arguments.only in (None, "simulation"):
@@ -48,22 +48,11 @@ def main() -> int:
 
 def _with_database(databases: Databases, arguments: argparse.Namespace, results: dict[str, Any]) -> None:
     try:
-        if arguments.only in (None, "throughput"):
-            _throughput(databases, arguments.runs, results)
-        if arguments.only in (None, "recovery"):
-            _recovery(databases, results)
-        if arguments.only in (None, "replicas") and isinstance(databases, Postgres):
-            _replicas(databases, arguments.runs, results)
-        if arguments.only in (None, "airflow") and isinstance(databases, Postgres):
-            _in_airflow(databases, arguments, results)
-        if arguments.only in (None, "constants"):
-            _constants(databases, results)
-        if arguments.only in (None, "spark") and isinstance(databases, Sqlite):
-            _spark(databases, arguments, results)
-        if arguments.only in (None, "cluster") and isinstance(databases, Postgres):
-            _cluster(databases, arguments, results)
-        if arguments.only in (None, "log") and isinstance(databases, Postgres):
-            _log(databases, arguments, results)
+        for part, measured_on, measure in OF_A_DATABASE:
+            if arguments.only in (None, part) and isinstance(databases, measured_on):
+                for measured in measure(databases, arguments):
+                    results[part].append(measured.as_json())
+                    print(measured.line(), flush=True)
     except throughput.WrongResult as error:
         raise throughput.WrongResult(f"{databases.name}: {error}") from error
     finally:
@@ -76,55 +65,31 @@ def _simulation(runs: int, results: dict[str, Any]) -> None:
         print(measured.line(), flush=True)
 
 
-def _throughput(databases: Databases, runs: int, results: dict[str, Any]) -> None:
-    measured = throughput.measure(databases, runs)
-    results["throughput"].append(measured.as_json())
-    print(measured.line(), flush=True)
-
-
-def _recovery(databases: Databases, results: dict[str, Any]) -> None:
+def _recovery(databases: Databases) -> Iterator[Any]:
     for group in RECOVERED:
         for idle in (True, False):
-            measured = recovery.measure(databases, group, idle=idle)
-            results["recovery"].append(measured.as_json())
-            print(measured.line(), flush=True)
+            yield recovery.measure(databases, group, idle=idle)
 
 
-def _replicas(databases: Postgres, runs: int, results: dict[str, Any]) -> None:
-    for measured in replicas.measure(databases, runs):
-        results["replicas"].append(measured.as_json())
-        print(measured.line(), flush=True)
-
-
-def _in_airflow(databases: Postgres, arguments: argparse.Namespace, results: dict[str, Any]) -> None:
+def _in_airflow(databases: Any, arguments: argparse.Namespace) -> Iterator[Any]:
     for form in arguments.form or in_airflow.FORMS:
-        for measured in in_airflow.measure(databases, form, arguments.kills, arguments.events_per_second):
-            results["in_airflow"].append(measured.as_json())
-            print(measured.line(), flush=True)
+        yield from in_airflow.measure(databases, form, arguments.kills, arguments.events_per_second)
 
 
-def _constants(databases: Databases, results: dict[str, Any]) -> None:
-    for measured in constants.measure(databases):
-        results["constants"].append(measured.as_json())
-        print(measured.line(), flush=True)
-
-
-def _spark(databases: Sqlite, arguments: argparse.Namespace, results: dict[str, Any]) -> None:
-    for measured in spark.measure(databases, arguments.runs, arguments.events, arguments.event_mb):
-        results["spark"].append(measured.as_json())
-        print(measured.line(), flush=True)
-
-
-def _cluster(databases: Postgres, arguments: argparse.Namespace, results: dict[str, Any]) -> None:
-    for measured in cluster.measure(databases, arguments.small_events, arguments.small_seconds):
-        results["cluster"].append(measured.as_json())
-        print(measured.line(), flush=True)
-
-
-def _log(databases: Postgres, arguments: argparse.Namespace, results: dict[str, Any]) -> None:
-    for measured in log_commits.measure(databases, arguments.runs, arguments.log_rows):
-        results["log"].append(measured.as_json())
-        print(measured.line(), flush=True)
+Measure = Callable[[Any, argparse.Namespace], Iterable[Any]]
+OF_A_DATABASE: tuple[tuple[str, type[Databases], Measure], ...] = (
+    ("throughput", Databases, lambda at, asked: [throughput.measure(at, asked.runs)]),
+    ("recovery", Databases, lambda at, _: _recovery(at)),
+    ("replicas", Postgres, lambda at, asked: replicas.measure(at, asked.runs)),
+    ("airflow", Postgres, _in_airflow),
+    ("constants", Databases, lambda at, _: constants.measure(at)),
+    ("spark", Sqlite, lambda at, asked: spark.measure(at, asked.runs, asked.events, asked.event_mb)),
+    ("cluster", Postgres, lambda at, asked: cluster.measure(at, asked.small_events, asked.small_seconds)),
+    ("log", Postgres, lambda at, asked: log_commits.measure(at, asked.runs, asked.log_rows)),
+    ("page", Databases, lambda at, _: page.measure(at)),
+)
+"""Part → where it is measured, and how."""
+PARTS = ("simulation", *(part for part, *_ in OF_A_DATABASE))
 
 
 def _arguments() -> argparse.Namespace:

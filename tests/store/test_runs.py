@@ -61,6 +61,15 @@ def test_runs_are_found_by_uid_its_beginning_and_dag_run(log_store: LogStore) ->
     assert log_store.list_runs(pipeline="another") == []
 
 
+def test_runs_are_listed_by_dag_and_dag_run(log_store: LogStore) -> None:
+    first, second = (log_store.start_run(spec(dag_run=name)) for name in ("run-1", "run-2"))
+    dag_id = first.spec.key.dag_id
+    assert [run.uid for run in log_store.list_runs(dag_ids=[dag_id, "another"])] == [second.uid, first.uid]
+    assert [run.uid for run in log_store.list_runs(dag_ids={dag_id}, dag_run_id="run-1")] == [first.uid]
+    assert log_store.list_runs(dag_ids=["another"]) == log_store.list_runs(dag_ids=[]) == []
+    assert log_store.list_runs(dag_run_id="run-3") == []
+
+
 @pytest.mark.parametrize("name", ["nobody", "%", "_", "run-"])
 def test_an_unknown_run_is_said_to_be_unknown(log_store: LogStore, name: str) -> None:
     log_store.start_run(spec())

@@ -57,6 +57,7 @@ def running(store: LogStore, *names: str, slots: int = 4) -> tuple[Run, dict[str
 def test_a_run_begins_with_its_slots_spread(log_store: LogStore, initial: int, expected: list[str | None]) -> None:
     run = replicated_run(log_store, initial=initial)
     assert slots(log_store, run) == [Slot(number, owner) for number, owner in enumerate(expected)]
+    assert log_store.slots_of_run(run.run_id) == {GROUP: log_store.slots(run.run_id, GROUP)}
     states = {status.group: status.state for status in log_store.groups(run.run_id)}
     assert states == {
         "feed": GroupState.NEW,

@@ -7,13 +7,13 @@ from typing import Annotated
 
 import typer
 
-from airflow_logio.cli.common import LogOption, err, opened, out, warn
+from airflow_logio.cli.common import LogOption, err, opened, options, out, warn
 from airflow_logio.cli.connection_file import ConnectionUrls
-from airflow_logio.cli.status import as_json as documents
 from airflow_logio.cli.status import run_tables
-from airflow_logio.cli.status.report import Report, Reporter
 from airflow_logio.cli.status.run_watch import watch
 from airflow_logio.cli.status.screens import JsonScreen, PlainScreen, Screen, TerminalScreen
+from airflow_logio.run_report import as_json as documents
+from airflow_logio.run_report.report import Report, Reporter
 from airflow_logio.runtime.supervision.presence import last_look
 from airflow_logio.store.port import LogStore
 
@@ -43,16 +43,16 @@ def status(
         if run is None:
             _runs(store, as_json=as_json)
         elif watching:
-            _watch(Reporter(store, run), interval, as_json=as_json)
+            _watch(Reporter(store, run, log=options.log), interval, as_json=as_json)
         else:
-            _show(Reporter(store, run).look(), as_json=as_json)
+            _show(Reporter(store, run, log=options.log).look(), as_json=as_json)
 
 
 def _runs(store: LogStore, *, as_json: bool) -> None:
     looks = store.supervisors()
     runs = [(run, store.groups(run.run_id), last_look(looks, run)) for run in store.list_runs()]
     if as_json:
-        typer.echo(json.dumps([documents.listed_run(*one) for one in runs], indent=2))
+        typer.echo(json.dumps([documents.listed_run(*one, options.log) for one in runs], indent=2))
     else:
         out.print(run_tables.runs(runs) if runs else "no runs")
 

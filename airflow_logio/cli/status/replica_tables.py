@@ -9,8 +9,8 @@ from rich.text import Text
 
 from airflow_logio.cli import display
 from airflow_logio.cli.status import cells
-from airflow_logio.cli.status.replica_report import Replicas
 from airflow_logio.protocol.states import OPEN_SCALING, GroupState
+from airflow_logio.run_report.replica_report import Replicas
 from airflow_logio.runtime.figures.group_condition import condition_of
 from airflow_logio.store.records import Load, ScalingRequest
 

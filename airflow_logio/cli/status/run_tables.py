@@ -11,12 +11,12 @@ from rich.table import Table
 from rich.text import Text
 
 from airflow_logio.cli import display
-from airflow_logio.cli.common import written
+from airflow_logio.cli.common import options, written
 from airflow_logio.cli.status import cells, replica_tables
-from airflow_logio.cli.status.report import Report, condition_seen
 from airflow_logio.protocol.replicas import base_operator
 from airflow_logio.protocol.states import ENDED, GroupState, RunState
 from airflow_logio.protocol.values import Port
+from airflow_logio.run_report.report import Report, condition_seen
 from airflow_logio.runtime.figures.authored_figures import connections_seen, pending_seen, ports_seen
 from airflow_logio.runtime.figures.group_condition import condition_of
 from airflow_logio.runtime.figures.recoveries import Recovery
@@ -37,7 +37,7 @@ def runs(listed: Sequence[tuple[Run, Sequence[GroupStatus], SupervisorRecord | N
         used = [group for group in groups if group.state is not GroupState.RETIRED]
         states = ", ".join(f"{group.group} {condition_of(group)}" for group in used)
         key = run.spec.key
-        found = condition_seen(run, groups, time.time(), looked)
+        found = condition_seen(run, groups, time.time(), looked, options.log)
         started = cells.utc(run.created_at)
         cells.row(table, run.uid[:8], _name(run), key.pipeline, found.word, started, states, found.next_step)
     return table

@@ -5,9 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from airflow_logio.cli.status.report import Report
 from airflow_logio.cli.status.screens import Screen
 from airflow_logio.errors import LogUnavailable
+from airflow_logio.run_report.report import Report
 
 FINISHING_SECONDS = 30.0
 """How long to wait for a run to be marked as finished after all its groups have finished."""

@@ -14,9 +14,9 @@ from rich.text import Text
 
 from airflow_logio.cli.display import Progress
 from airflow_logio.cli.status import run_tables
-from airflow_logio.cli.status.as_json import document
-from airflow_logio.cli.status.report import Report
 from airflow_logio.errors import LogUnavailable
+from airflow_logio.run_report.as_json import document
+from airflow_logio.run_report.report import Report
 from airflow_logio.runtime.figures.recoveries import RecoveryNews
 
 

@@ -11,10 +11,11 @@ from typing import Any
 from airflow.providers.common.compat.sdk import AirflowException, AirflowFailException
 
 from airflow_logio.commands import name_log
-from airflow_logio.errors import ConfigurationError, LogioError, LogUnavailable, UnknownRun
+from airflow_logio.errors import ConfigurationError, LogioError, UnknownRun
 from airflow_logio.hooks.logio import LogioHook
 from airflow_logio.operators._task.pipeline_reference import resolve
 from airflow_logio.protocol.states import RunState
+from airflow_logio.runtime.figures.sent_output import sent_lines
 from airflow_logio.runtime.launch.driver_log import end_of
 from airflow_logio.runtime.launch.processes import this_host
 from airflow_logio.runtime.launch.redaction import Redaction
@@ -124,12 +125,3 @@ def driver_log(store: LogStore, run: Run, status: GroupStatus) -> str:
         return "\n".join([f"{where} The end of what the driver has sent of it:", *(f"  {line}" for line in lines)])
     shown = Redaction([], environment=os.environ).of("\n".join(lines))
     return "\n".join([f"The end of the driver's log, {path}:", *(f"  {line}" for line in shown.splitlines())])
-
-
-def sent_lines(store: LogStore, run: Run, status: GroupStatus, most: int) -> list[str]:
-    """The last lines that the group's last driver has sent; none while the log does not answer."""
-    try:
-        parts = store.output.parts(run.run_id, status.group, status.incarnation)
-    except LogUnavailable:
-        return []
-    return "".join(part.text for part in parts).splitlines()[-most:]

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 from airflow_logio.protocol.replicas import base_operator, is_dispatcher, is_merger
 from airflow_logio.protocol.values import Port
@@ -12,47 +13,72 @@ from airflow_logio.store.records import PortProgress, Run
 from airflow_logio.store.rules.authored_ports import AuthoredPorts
 
 
+class AuthoredConnections:
+    """The connections of one run as its author sees them. Those into, out of and inside a replicated group are sums over its
+    slots. What a connection of the log stands for is found once per run."""
+
+    def __init__(self, run: Run) -> None:
+        self._is_needed = bool(run.spec.replicated)
+        shapes = run.spec.operators
+        self._ports = AuthoredPorts(shapes)
+        self._homes = {base_operator(name): shape.group for name, shape in shapes.items()}
+        self._meant: dict[Port, list[_Meant]] = {}
+        """Receiver in the log → the author's connections that it stands for."""
+
+    def seen(self, connections: Sequence[ConnectionView]) -> Sequence[ConnectionView]:
+        """`connections` are those of a snapshot of the run."""
+        if not self._is_needed:
+            return connections
+        parts: dict[_Meant, list[ConnectionView]] = {}
+        for one in connections:
+            meant = self._meant.get(one.receiver)
+            if meant is None:
+                meant = self._meant[one.receiver] = list(self._means(one))
+            for named in meant:
+                parts.setdefault(named, []).append(one)
+        return [_summed(named, ones) for named, ones in parts.items()]
+
+    def _means(self, one: ConnectionView) -> Iterator[_Meant]:
+        sender = self._ports.seen(one.sender)
+        for receiver in self._ports.seen_receivers(one.receiver):
+            home = self._homes[receiver.operator]
+            # A Merger stands for the receivers that it shares a group with; others receive from it over the log.
+            if not is_merger(one.receiver.operator) or home == one.to_group:
+                yield _Meant(sender, receiver, self._homes[sender.operator], home)
+
+
 def connections_seen(snapshot: Snapshot) -> Sequence[ConnectionView]:
-    """Connections as the author sees them. Those into, out of and inside a replicated group are sums over its slots."""
-    if not snapshot.run.spec.replicated:
-        return snapshot.connections
-    ports = AuthoredPorts(snapshot.run.spec.operators)
-    homes = {name: shape.group for name, shape in snapshot.run.spec.operators.items()}
-    found: dict[tuple[Port, Port], ConnectionView] = {}
-    for one in snapshot.connections:
-        for seen in _seen(one, ports, homes):
-            key = (seen.sender, seen.receiver)
-            found[key] = _sum(found[key], seen) if key in found else seen
-    return list(found.values())
+    """`AuthoredConnections` of one snapshot."""
+    return AuthoredConnections(snapshot.run).seen(snapshot.connections)
 
 
-def _seen(one: ConnectionView, ports: AuthoredPorts, homes: dict[str, str]) -> Iterator[ConnectionView]:
-    """The author's connections that a connection of the log stands for."""
-    if is_dispatcher(one.receiver.operator) or (is_merger(one.sender.operator) and one.inside_group):
-        # Inside a group, where events are handed on in one step: the connections of the slots have all counts but this one.
-        one = replace(one, sent=Amount(), acknowledged=Amount(), rate=0.0)
-    sender = ports.seen(one.sender)
-    for receiver in ports.seen_receivers(one.receiver):
-        home = _home(homes, receiver)
-        # A Merger stands for the receivers that it shares a group with; others receive from it over the log.
-        if not is_merger(one.receiver.operator) or home == one.to_group:
-            yield replace(one, sender=sender, receiver=receiver, from_group=_home(homes, sender), to_group=home)
+class _Meant(NamedTuple):
+    """A connection that an author has drawn."""
+
+    sender: Port
+    receiver: Port
+    from_group: str
+    to_group: str
 
 
-def _home(homes: dict[str, str], port: Port) -> str:
-    """Group of an author's operator."""
-    named = (group for name, group in homes.items() if base_operator(name) == port.operator)
-    return next(named)
-
-
-def _sum(one: ConnectionView, other: ConnectionView) -> ConnectionView:
-    return replace(
-        one,
-        sent=one.sent + other.sent,
-        acknowledged=one.acknowledged + other.acknowledged,
-        rate=one.rate + other.rate,
-        open=one.open + other.open,
+def _summed(named: _Meant, ones: Sequence[ConnectionView]) -> ConnectionView:
+    # Inside a group, events are handed on in one step: of those, the connections of the slots have all counts but this one.
+    counted = [one for one in ones if not _hands_on(one)]
+    return ConnectionView(
+        *named,
+        sent=_total(one.sent for one in counted),
+        acknowledged=_total(one.acknowledged for one in counted),
+        rate=sum(one.rate for one in counted),
+        open=sum(one.open for one in ones),
     )
+
+
+def _hands_on(one: ConnectionView) -> bool:
+    return is_dispatcher(one.receiver.operator) or (is_merger(one.sender.operator) and one.inside_group)
+
+
+def _total(amounts: Iterable[Amount]) -> Amount:
+    return sum(amounts, Amount())
 
 
 def ports_seen(run: Run, ports: Sequence[PortProgress]) -> Sequence[PortProgress]:

@@ -188,6 +188,7 @@ class SnapshotSeries:
         counters = {(row.port, row.direction): Amount(row.events, row.records) for row in ports}
         now = self._clock()
         connections = tuple(self._connection(receiver, counters, under_way, now) for receiver in self._graph.senders)
+        seen = _Seen(self._graph, counters, connections, under_way)
         views, wholes, done = list[GroupView](), dict[str, GroupView](), dict[str, float | None]()
         # Groups come in the order of their first operator, so that a sender's share is known before its receiver's.
         for name in self._run.spec.groups:
@@ -196,12 +197,12 @@ class SnapshotSeries:
             whole = replicated_group(name)
             if whole in self._run.spec.replicated and whole not in wholes:
                 replicas = [statuses[one] for one in members_of(self._run, whole) if one in statuses]
-                view = self._view(as_one(whole, replicas), counters, under_way, connections, done, now)
+                view = self._view(as_one(whole, replicas), seen, done, now)
                 done[whole] = view.done
                 wholes[whole] = replace(view, replicas=in_use(replicas))
-            view = self._view(statuses[name], counters, under_way, connections, done, now)
+            view = self._view(statuses[name], seen, done, now)
             done[name] = view.done
-            views.append(replace(view, is_source=False) if view.is_replica else view)
+            views.append(view)
         return Snapshot(
             self._run, now - self._began, tuple(views), connections, ports, under_way.pending, tuple(wholes.values())
         )
@@ -222,44 +223,68 @@ class SnapshotSeries:
             open=under_way.open.get(receiver, 0),
         )
 
-    def _view(
-        self,
-        status: GroupStatus,
-        counters: Mapping[tuple[Port, str], Amount],
-        under_way: UnderWay,
-        connections: Sequence[ConnectionView],
-        done: Mapping[str, float | None],
-        now: float,
-    ) -> GroupView:
+    def _view(self, status: GroupStatus, seen: _Seen, done: Mapping[str, float | None], now: float) -> GroupView:
         name, graph = status.group, self._graph
-        inputs = [one for one in connections if one.to_group == name and not one.inside_group]
-        senders = {one.sender for one in connections if one.from_group == name and not one.inside_group}
+        inputs, senders = seen.inputs.get(name, ()), seen.senders.get(name, ())
         received, expected = _sum(one.acknowledged for one in inputs), _sum(one.sent for one in inputs)
-        sources = graph.sources_of(name)
-        read = _sum(amount for (port, way), amount in counters.items() if way == "out" and port.operator in sources)
-        measured = received if inputs else read
-        writes = _sum(
-            amount for (port, way), amount in counters.items() if way == "write" and graph.group(port) == name
-        )
+        measured = received if inputs else seen.read.get(name, Amount())
         rate = self._rates.of(name, now, measured.records)
         lag = _sum(one.lag for one in inputs)
-        total = None if inputs else graph.total_records(sources)
+        total = None if inputs else graph.total_records(graph.sources.get(name, ()))
         return GroupView(
             status=status,
-            is_source=not inputs,
+            is_source=not inputs and replicated_group(name) == name,
             measured=measured,
             rate=rate,
             done=_share(inputs, done, measured, expected) if inputs else _part(measured, total),
             total_records=total,
             received=received,
-            sent=_sum(counters.get((port, "out"), Amount()) for port in senders),
-            writes=writes.events,
-            pending_writes=sum(count for port, count in under_way.pending.items() if graph.group(port) == name),
-            undone=sum(one.undone for one in connections if one.to_group == name),
+            sent=_sum(seen.counters.get((port, "out"), Amount()) for port in senders),
+            writes=seen.writes.get(name, Amount()).events,
+            pending_writes=seen.pending.get(name, 0),
+            undone=seen.undone.get(name, 0),
             lag=lag,
             lag_seconds=lag.records / rate if inputs and rate > 0 else None,
             recovered_seconds_ago=_recovered_ago(status),
         )
+
+
+class _Seen:
+    """What was read for one snapshot, by group: each group is a few look-ups then, however many there are."""
+
+    def __init__(
+        self,
+        graph: _Graph,
+        counters: Mapping[tuple[Port, str], Amount],
+        connections: Iterable[ConnectionView],
+        under_way: UnderWay,
+    ) -> None:
+        self.counters = counters
+        none = Amount()
+        self.inputs: dict[str, list[ConnectionView]] = {}
+        """Connections from other groups."""
+        self.senders: dict[str, set[Port]] = {}
+        """Ports that other groups receive from."""
+        self.read: dict[str, Amount] = {}
+        """What its sources have read."""
+        self.writes: dict[str, Amount] = {}
+        self.pending: dict[str, int] = {}
+        self.undone: dict[str, int] = {}
+        for one in connections:
+            self.undone[one.to_group] = self.undone.get(one.to_group, 0) + one.undone
+            if not one.inside_group:
+                self.inputs.setdefault(one.to_group, []).append(one)
+                self.senders.setdefault(one.from_group, set()).add(one.sender)
+        for (port, way), amount in counters.items():
+            if (group := graph.group(port)) is None:
+                continue
+            if way == "write":
+                self.writes[group] = self.writes.get(group, none) + amount
+            elif way == "out" and port.operator in graph.source_names:
+                self.read[group] = self.read.get(group, none) + amount
+        for port, count in under_way.pending.items():
+            if (group := graph.group(port)) is not None:
+                self.pending[group] = self.pending.get(group, 0) + count
 
 
 class _Graph:
@@ -268,14 +293,16 @@ class _Graph:
     def __init__(self, spec: RunSpec) -> None:
         self.senders = senders_of(spec)
         self.group_of = {name: shape.group for name, shape in spec.operators.items()}
+        self.source_names = {name for name, shape in spec.operators.items() if not shape.inputs}
+        self.sources: dict[str, list[str]] = {}
+        """Group → its sources."""
+        for name in spec.operators:
+            if name in self.source_names:
+                self.sources.setdefault(self.group_of[name], []).append(name)
         self._spec = spec
 
     def group(self, port: Port) -> str | None:
         return self.group_of.get(port.operator)
-
-    def sources_of(self, group: str) -> list[str]:
-        shapes = self._spec.operators.items()
-        return [name for name, shape in shapes if shape.group == group and not shape.inputs]
 
     def total_records(self, sources: Sequence[str]) -> int | None:
         """Total of the sources' sizes at the start of the run; None if one of them was not known."""
@@ -320,7 +347,11 @@ def _share(
 
 
 def _sum(amounts: Iterable[Amount]) -> Amount:
-    return sum(amounts, Amount())
+    events = records = 0
+    for one in amounts:
+        events += one.events
+        records += one.records
+    return Amount(events, records)
 
 
 def _recovered_ago(status: GroupStatus) -> float | None:

@@ -15,10 +15,11 @@ from airflow_logio.protocol.writes import PendingWrite
 from airflow_logio.store.memory import slots
 from airflow_logio.store.memory.apply import apply_effects
 from airflow_logio.store.memory.tables import GroupKey, LogRow, Tables
-from airflow_logio.store.port import GroupSession, stopped
+from airflow_logio.store.port import GroupSession
 from airflow_logio.store.records import Collected, FenceRow, GroupRef
 from airflow_logio.store.rules.channels import STATE_CHANNEL, WRITES
 from airflow_logio.store.rules.delivery_bounds import share
+from airflow_logio.store.rules.endings import stopped
 from airflow_logio.store.rules.header import decode_header
 
 

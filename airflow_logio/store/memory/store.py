@@ -47,6 +47,7 @@ from airflow_logio.store.records import (
     Refused,
     Run,
     RunFigures,
+    RunKey,
     RunSight,
     RunSpec,
     ScalingRequest,
@@ -89,9 +90,23 @@ class MemoryLogStore(LogStore):
             raise UnknownRun(f"{uid!r} is the beginning of {len(matching)} runs")
         return matching[0].as_run()
 
-    def list_runs(self, *, pipeline: str | None = None, limit: int = 50) -> Sequence[Run]:
+    def list_runs(
+        self,
+        *,
+        pipeline: str | None = None,
+        dag_ids: Collection[str] | None = None,
+        dag_run_id: str | None = None,
+        limit: int = 50,
+    ) -> Sequence[Run]:
+        def is_meant(key: RunKey) -> bool:
+            return (
+                pipeline in (None, key.pipeline)
+                and (dag_ids is None or key.dag_id in dag_ids)
+                and dag_run_id in (None, key.dag_run_id)
+            )
+
         with self.tables.transaction():
-            rows = [row for row in self.tables.runs.values() if pipeline in (None, row.spec.key.pipeline)]
+            rows = [row for row in self.tables.runs.values() if is_meant(row.spec.key)]
         return [row.as_run() for row in reversed(rows)][:limit]
 
     def change_types(self, run_id: int, change: TypeChange) -> Run:
@@ -102,9 +117,11 @@ class MemoryLogStore(LogStore):
         with self.tables.transaction():
             return generations.finish(self.tables, run_id)
 
-    def quarantined(self, run_id: int, group: str | None = None) -> Sequence[QuarantinedInputSet]:
+    def quarantined(
+        self, run_id: int, group: str | None = None, *, limit: int | None = None
+    ) -> Sequence[QuarantinedInputSet]:
         with self.tables.transaction():
-            return quarantine.quarantined(self.tables, run_id, group)
+            return quarantine.quarantined(self.tables, run_id, group)[:limit]
 
     def retry_quarantined(self, run_id: int, group: str | None = None) -> Retried:
         with self.tables.transaction():
@@ -217,6 +234,11 @@ class MemoryLogStore(LogStore):
     def slots(self, run_id: int, group: str) -> Sequence[Slot]:
         with self.tables.transaction():
             return slots.of_group(self.tables, run_id, group)
+
+    def slots_of_run(self, run_id: int) -> Mapping[str, Sequence[Slot]]:
+        with self.tables.transaction():
+            replicated = self.tables.runs[run_id].spec.replicated
+            return {group: slots.of_group(self.tables, run_id, group) for group in replicated}
 
     def rescale(
         self,

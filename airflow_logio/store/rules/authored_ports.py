@@ -18,6 +18,10 @@ class AuthoredPorts:
 
     def __init__(self, shapes: Mapping[str, OperatorShape]) -> None:
         self._shapes = shapes
+        self._receivers: dict[str, list[Port]] = {}
+        for name, shape in shapes.items():
+            for port, sender in shape.inputs.items():
+                self._receivers.setdefault(sender, []).append(Port(name, port))
         self._merged = {self._before(name): Port(name, port) for name, port in self._mergers()}
         self._behind = {merger.operator: port for port, merger in self._merged.items()}
 
@@ -70,13 +74,7 @@ class AuthoredPorts:
         return Port(base_operator(sender.operator), sender.name)
 
     def _to(self, port: Port, output: str) -> list[Port]:
-        sender = f"{port.operator}.{output}"
-        return [
-            Port(name, given)
-            for name, shape in self._shapes.items()
-            for given, sends in shape.inputs.items()
-            if sends == sender
-        ]
+        return self._receivers.get(f"{port.operator}.{output}", [])
 
 
 def _port(text: str) -> Port:

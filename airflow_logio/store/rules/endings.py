@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from airflow_logio.errors import OtherRunUnfinished, ProtocolViolation, UnknownRun
 from airflow_logio.protocol.states import ALIVE, CONCLUDED, ENDED, GroupState, RunState
 from airflow_logio.protocol.values import Port
-from airflow_logio.store.records import Run, RunSpec, Supervision, senders_of
+from airflow_logio.store.records import GroupRef, Run, RunSpec, Supervision, senders_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,3 +125,10 @@ def shared_ports(spec: RunSpec) -> list[Port]:
         for sender, names in groups.items()
         if len(names) > 1 and sender.name not in spec.operators[sender.operator].lineage_out
     ]
+
+
+def stopped(ref: GroupRef, state: str) -> str:
+    """The error of a driver that must stop because its group was halted or parked from outside."""
+    return (
+        f"group {ref.group!r} is {state}: the driver of incarnation {ref.incarnation} commits nothing more, and exits"
+    )

@@ -24,10 +24,13 @@ from airflow_logio.store.sql.engines import now
 from airflow_logio.store.sql.value_lists import among
 
 
-def quarantined(connection: Connection, run_id: int, group: str | None = None) -> Sequence[QuarantinedInputSet]:
+def quarantined(
+    connection: Connection, run_id: int, group: str | None = None, limit: int | None = None
+) -> Sequence[QuarantinedInputSet]:
     """Quarantined Input Sets, the oldest first."""
     table = schema.quarantine
     query = sa.select(table).where(table.c.run_id == run_id).order_by(table.c.since, table.c.op, table.c.inset_id)
+    query = query.limit(limit)
     if group is not None:
         query = query.where(table.c.group_name == replicated_group(group))
     return [

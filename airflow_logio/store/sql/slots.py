@@ -45,6 +45,15 @@ def of_group(connection: Connection, run_id: int, group: str) -> list[Slot]:
     return [Slot(row.slot, row.owner, row.moves, bool(row.done)) for row in connection.execute(query)]
 
 
+def of_run(connection: Connection, run_id: int) -> dict[str, list[Slot]]:
+    """Replicated group → its slots, by number."""
+    found: dict[str, list[Slot]] = {}
+    query = sa.select(slot).where(slot.c.run_id == run_id).order_by(slot.c.group_name, slot.c.slot)
+    for row in connection.execute(query):
+        found.setdefault(row.group_name, []).append(Slot(row.slot, row.owner, row.moves, bool(row.done)))
+    return found
+
+
 def owned(connection: Connection, ref: GroupRef) -> Mapping[int, int]:
     """Slot → number of moves, for the slots that a replica owns and that are not done."""
     query = sa.select(slot.c.slot, slot.c.moves).where(*_open_of(ref)).order_by(slot.c.slot)

@@ -77,6 +77,7 @@ from airflow_logio.store.sql.engines import (
 from airflow_logio.store.sql.lineage_log import SqlLineageLog
 from airflow_logio.store.sql.output_log import SqlOutputLog
 from airflow_logio.store.sql.session import SqlGroupSession
+from airflow_logio.store.sql.value_lists import among
 from airflow_logio.store.sql.wake import PostgresWaker, SqliteWaker, Waker
 
 log = logging.getLogger(__name__)
@@ -137,11 +138,24 @@ class SqlLogStore(LogStore):
         with reading(self.engine) as connection:
             return runs.find(connection, uid)
 
-    def list_runs(self, *, pipeline: str | None = None, limit: int = 50) -> Sequence[Run]:
+    def list_runs(
+        self,
+        *,
+        pipeline: str | None = None,
+        dag_ids: Collection[str] | None = None,
+        dag_run_id: str | None = None,
+        limit: int = 50,
+    ) -> Sequence[Run]:
+        if dag_ids is not None and not dag_ids:
+            return []
         query = sa.select(schema.run).order_by(schema.run.c.run_id.desc()).limit(limit)
         if pipeline is not None:
             query = query.where(schema.run.c.pipeline == pipeline)
+        if dag_run_id is not None:
+            query = query.where(schema.run.c.dag_run_id == dag_run_id)
         with reading(self.engine) as connection:
+            if dag_ids:
+                query = query.where(among(connection, schema.run.c.dag_id, list(dag_ids)))
             return [runs.to_run(row) for row in connection.execute(query)]
 
     def change_types(self, run_id: int, change: TypeChange) -> Run:
@@ -154,9 +168,11 @@ class SqlLogStore(LogStore):
         with writing(self.engine) as connection:
             return runs.finish(connection, run_id)
 
-    def quarantined(self, run_id: int, group: str | None = None) -> Sequence[QuarantinedInputSet]:
+    def quarantined(
+        self, run_id: int, group: str | None = None, *, limit: int | None = None
+    ) -> Sequence[QuarantinedInputSet]:
         with reading(self.engine) as connection:
-            return quarantine.quarantined(connection, run_id, group)
+            return quarantine.quarantined(connection, run_id, group, limit)
 
     def retry_quarantined(self, run_id: int, group: str | None = None) -> Retried:
         with writing(self.engine) as connection:
@@ -340,6 +356,10 @@ class SqlLogStore(LogStore):
         with reading(self.engine) as connection:
             shape_of(self._run(connection, run_id), group)
             return slots.of_group(connection, run_id, group)
+
+    def slots_of_run(self, run_id: int) -> Mapping[str, Sequence[Slot]]:
+        with reading(self.engine) as connection:
+            return slots.of_run(connection, run_id)
 
     def rescale(
         self,

@@ -95,6 +95,7 @@ def test_the_entry_points_are_those_of_the_wheel(installed: Installed) -> None:
     assert json.loads(installed.run("python", "-c", ANNOUNCED)) == {
         "console_scripts": ["airflow_logio", "cli"],
         "apache_airflow_provider": ["airflow_logio", "get_provider_info"],
+        "airflow.plugins": ["airflow_logio", "ui"],
     }
 
 
@@ -104,6 +105,15 @@ def test_the_command_makes_a_log_and_simulates_a_pipeline(installed: Installed) 
     installed.run("logio", "db", "upgrade")
     assert (installed.folder / ".logio" / "logio.db").exists()
     assert "3 schedules" in installed.run("logio", "simulate", "linear", "--schedules", "3")
+
+
+def test_the_page_comes_built(installed: Installed) -> None:
+    """Nothing of Node is needed: the wheel has the files, with the licences of what is in them."""
+    program = (
+        "from airflow_logio.ui.page_files import FOLDER, served; print(*served(), (FOLDER / 'LICENSES.txt').is_file())"
+    )
+    plugin, alone, licences = installed.run("python", "-c", program).split()
+    assert (plugin.startswith("plugin-"), alone.startswith("alone-"), licences) == (True, True, "True")
 
 
 def test_the_dags_parse(installed: Installed) -> None:

@@ -12,10 +12,10 @@ import pytest
 from rich.console import Console
 
 from airflow_logio.cli import control, left_runs
-from airflow_logio.cli.status.report import Reporter
 from airflow_logio.cli.status.screens import PlainScreen
 from airflow_logio.protocol import effects as fx
 from airflow_logio.protocol.states import GroupState, RunState
+from airflow_logio.run_report.report import Reporter
 from airflow_logio.runtime.figures import run_condition
 from airflow_logio.runtime.launch.launcher import LaunchContext
 from airflow_logio.runtime.launch.processes import boot_id, this_host
@@ -176,6 +176,10 @@ def of_airflow(start: Callable[..., Run], store: LogStore, monkeypatch: pytest.M
     run = start("mine")
     monkeypatch.setattr(type(store), "find_run", lambda self, name: so(find(self, name)))
     monkeypatch.setattr(type(store), "list_runs", lambda self, **how: [so(one) for one in every(self, **how)])
+    sight = type(store).sight
+    monkeypatch.setattr(
+        type(store), "sight", lambda self, uids: [replace(one, run=so(one.run)) for one in sight(self, uids)]
+    )
     return so(run)
 
 

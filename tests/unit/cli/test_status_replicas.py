@@ -12,12 +12,12 @@ import pytest
 from rich.console import Console, RenderableType
 
 from airflow_logio.cli.status import run_tables
-from airflow_logio.cli.status.as_json import document
 from airflow_logio.cli.status.replica_tables import ranges
-from airflow_logio.cli.status.report import Report, Reporter
 from airflow_logio.protocol import effects as fx
 from airflow_logio.protocol.states import ScalingState
 from airflow_logio.protocol.values import Port
+from airflow_logio.run_report.as_json import document
+from airflow_logio.run_report.report import Report, Reporter
 from airflow_logio.store import open_store
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.quarantine_records import QuarantinedInputSet

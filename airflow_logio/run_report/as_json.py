@@ -1,4 +1,4 @@
-"""`logio status --json`: the same figures for programs. Times are seconds since the epoch by the log database's clock."""
+"""A report for programs: what `logio status --json` prints. Times are seconds since the epoch by the database's clock."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from airflow_logio.cli.status import replica_report
-from airflow_logio.cli.status.report import LastError, Report, condition_seen
+from airflow_logio.run_report import replica_report
+from airflow_logio.run_report.report import LastError, Report, condition_seen
 from airflow_logio.runtime.figures.authored_figures import connections_seen, pending_seen, ports_seen
 from airflow_logio.runtime.figures.recoveries import Recovery
 from airflow_logio.runtime.figures.run_condition import RunCondition
@@ -19,29 +19,29 @@ from airflow_logio.store.records import GroupStatus, Load, PortProgress, Run, Su
 
 def document(report: Report) -> dict[str, Any]:
     """One run. ``at`` is the time of this look by this machine's clock."""
-    errors = {error.group: _error(error) for error in report.last_errors}
+    errors = {error.group: error_document(error) for error in report.last_errors}
     groups = {view.name: _group(view) | {"last_error": errors.get(view.name)} for view in report.snapshot.groups}
     return {
         "at": report.at,
-        **_run(report.run),
+        **run_document(report.run),
         **_condition(report.condition),
         "groups": groups,
         "replicated": {
-            one.group: replica_report.document(one) | _figures(report.snapshot.group(one.group))
+            one.group: replica_report.document(one) | figures_document(report.snapshot.group(one.group))
             for one in report.replicated
         },
-        "connections": [_connection(one) for one in connections_seen(report.snapshot)],
+        "connections": [connection_document(one) for one in connections_seen(report.snapshot)],
         "ports": [_port(row) for row in ports_seen(report.run, report.snapshot.ports)],
         "pending_writes": {str(port): count for port, count in pending_seen(report.snapshot).items()},
         "drivers": [driver_json(driver) for driver in report.drivers],
         "code_changes": [asdict(change) for change in report.code_changes],
         "recoveries": [_recovery(one) for one in report.recoveries],
         "quarantined": [quarantined_json(one) for one in report.quarantined],
-        "supervision": _supervision(report),
+        "supervision": supervision_document(report),
     }
 
 
-def _supervision(report: Report) -> dict[str, Any]:
+def supervision_document(report: Report) -> dict[str, Any]:
     looked = report.supervisor
     return {
         "by": report.run.spec.supervision.value,
@@ -51,17 +51,19 @@ def _supervision(report: Report) -> dict[str, Any]:
     }
 
 
-def listed_run(run: Run, groups: Sequence[GroupStatus], looked: SupervisorRecord | None) -> dict[str, Any]:
+def listed_run(
+    run: Run, groups: Sequence[GroupStatus], looked: SupervisorRecord | None, log: str | None
+) -> dict[str, Any]:
     """One run in the list of all."""
     listed = {group.group: _status(group) for group in groups}
-    return _run(run) | _condition(condition_seen(run, groups, time.time(), looked)) | {"groups": listed}
+    return run_document(run) | _condition(condition_seen(run, groups, time.time(), looked, log)) | {"groups": listed}
 
 
 def _condition(found: RunCondition) -> dict[str, str]:
     return {"condition": found.word, "next_step": found.next_step}
 
 
-def _run(run: Run) -> dict[str, Any]:
+def run_document(run: Run) -> dict[str, Any]:
     key = run.spec.key
     return {
         "uid": run.uid,
@@ -106,10 +108,10 @@ def _spark(load: Load | None) -> dict[str, Any] | None:
 
 
 def _group(view: GroupView) -> dict[str, Any]:
-    return _status(view.status) | _figures(view)
+    return _status(view.status) | figures_document(view)
 
 
-def _figures(view: GroupView | None) -> dict[str, Any]:
+def figures_document(view: GroupView | None) -> dict[str, Any]:
     """Figures of a group, or of a replicated group as a whole."""
     if view is None:
         return {}
@@ -125,7 +127,7 @@ def _figures(view: GroupView | None) -> dict[str, Any]:
     }
 
 
-def _connection(one: ConnectionView) -> dict[str, Any]:
+def connection_document(one: ConnectionView) -> dict[str, Any]:
     return {
         "from": str(one.sender),
         "to": str(one.receiver),
@@ -155,7 +157,7 @@ def _port(row: PortProgress) -> dict[str, Any]:
     }
 
 
-def _error(error: LastError) -> dict[str, Any]:
+def error_document(error: LastError) -> dict[str, Any]:
     return {
         "incarnation": error.incarnation,
         "text": error.text,

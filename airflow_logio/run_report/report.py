@@ -1,22 +1,22 @@
-"""What `logio status` knows of one run at one moment."""
+"""What displays know of one run at one moment."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
-from airflow_logio.cli.common import written
-from airflow_logio.cli.status.replica_report import Replicas, replicas_of
+from airflow_logio.commands import with_log
 from airflow_logio.protocol.states import ENDED, GroupState, RunState
+from airflow_logio.run_report.replica_report import Replicas, replicas_of
 from airflow_logio.runtime.figures.group_condition import condition_of, silent_seconds
 from airflow_logio.runtime.figures.recoveries import Recovery, recoveries
 from airflow_logio.runtime.figures.run_condition import MISSING_SECONDS, RunCondition, condition_of_run
-from airflow_logio.runtime.figures.snapshot import Observer, Snapshot
+from airflow_logio.runtime.figures.snapshot import Snapshot, SnapshotSeries
 from airflow_logio.runtime.supervision.presence import last_look, missing
 from airflow_logio.store.code_records import CodeChange
 from airflow_logio.store.port import LogStore
-from airflow_logio.store.quarantine_records import QuarantinedInputSet
+from airflow_logio.store.quarantine_records import QuarantineCount, QuarantinedInputSet
 from airflow_logio.store.records import DriverRecord, GroupStatus, Run, Supervision, SupervisorRecord
 
 LONG_CALL_SECONDS = 10.0
@@ -37,10 +37,12 @@ class LastError:
     """True if this error made the group dead or parked; False for an error of an earlier driver."""
 
 
-def condition_seen(run: Run, groups: Sequence[GroupStatus], at: float, looked: SupervisorRecord | None) -> RunCondition:
-    """The condition of a run, with a command that asks the log that was asked now."""
+def condition_seen(
+    run: Run, groups: Sequence[GroupStatus], at: float, looked: SupervisorRecord | None, log: str | None
+) -> RunCondition:
+    """The condition of a run, with a command that asks the log that was asked now, by its connection id."""
     found = condition_of_run(run, groups, at, looked)
-    return RunCondition(found.word, written(found.next_step))
+    return RunCondition(found.word, with_log(found.next_step, log))
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +59,10 @@ class Report:
     replicated: Sequence[Replicas] = ()
     code_changes: Sequence[CodeChange] = ()
     """Which group got other code than the run has begun with, by whom."""
+    log: str | None = None
+    """Connection id of the log, for commands in sentences; None for the default."""
+    set_aside: Mapping[str, QuarantineCount] = field(default_factory=dict)
+    """By group, how many Input Sets are in quarantine: `quarantined` may have fewer."""
 
     @property
     def unsupervised(self) -> str | None:
@@ -76,13 +82,14 @@ class Report:
     @property
     def condition(self) -> RunCondition:
         """The run's state, for people, with the next command."""
-        return condition_seen(self.run, [view.status for view in self.snapshot.groups], self.at, self.supervisor)
+        groups = [view.status for view in self.snapshot.groups]
+        return condition_seen(self.run, groups, self.at, self.supervisor, self.log)
 
     @property
     def warnings(self) -> Sequence[str]:
         """That nobody supervises the run, and drivers that are silent for longer than their lease."""
         unsupervised = self.unsupervised
-        return [*([written(unsupervised)] if unsupervised else []), *map(self._of_silence, self._silent)]
+        return [*([self._written(unsupervised)] if unsupervised else []), *map(self._of_silence, self._silent)]
 
     @property
     def _silent(self) -> Sequence[GroupStatus]:
@@ -91,6 +98,9 @@ class Report:
             for view in self.snapshot.groups
             if (silent_seconds(view.status) or 0.0) > self.run.spec.lease.seconds
         ]
+
+    def _written(self, text: str) -> str:
+        return with_log(text, self.log)
 
     @staticmethod
     def _of_silence(status: GroupStatus) -> str:
@@ -107,8 +117,13 @@ class Report:
     @property
     def last_errors(self) -> Sequence[LastError]:
         """One for each group that ever had an error."""
+        failed: dict[str, DriverRecord] = {}
+        for driver in self.drivers:
+            before = failed.get(driver.group)
+            if driver.error and (before is None or driver.incarnation > before.incarnation):
+                failed[driver.group] = driver
         found = (
-            self._last_error(view.name)
+            self._last_error(view.status, failed.get(view.name))
             for view in self.snapshot.groups
             if view.name not in self.run.spec.replicated  # its replicas have the errors
         )
@@ -135,36 +150,54 @@ class Report:
         """Every group has finished, but the run is not yet marked as finished: its supervisor does that next."""
         return self.run.state is RunState.RUNNING and self.snapshot.finished
 
-    def _last_error(self, group: str) -> LastError | None:
-        view = self.snapshot.group(group)
-        status = view.status if view else None
-        if status is not None and status.error and status.state in (GroupState.DEAD, GroupState.PARKED):
-            return LastError(group, status.incarnation, written(status.error), status.log_path, is_present=True)
-        failed = [driver for driver in self.drivers if driver.group == group and driver.error]
-        if not failed:
+    def _last_error(self, status: GroupStatus, failed: DriverRecord | None) -> LastError | None:
+        """`failed` is the group's latest driver that ended with an error."""
+        if status.error and status.state in (GroupState.DEAD, GroupState.PARKED):
+            text = self._written(status.error)
+            return LastError(status.group, status.incarnation, text, status.log_path, is_present=True)
+        if failed is None:
             return None
-        last = max(failed, key=lambda driver: driver.incarnation)
-        return LastError(group, last.incarnation, written(last.error or ""), last.log_path, is_present=False)
+        text = self._written(failed.error or "")
+        return LastError(status.group, failed.incarnation, text, failed.log_path, is_present=False)
 
 
 class Reporter:
-    """Looks at one run, and keeps what rates need between two looks. `name` is a name for `LogStore.find_run`."""
+    """Looks at one run, and keeps what rates need between two looks.
 
-    def __init__(self, store: LogStore, name: str) -> None:
+    `name` is a name for `LogStore.find_run`, `log` the connection id that commands in sentences name. Of quarantined Input
+    Sets, a report has the `most_quarantined` oldest ones. A look has the same few statements however large the run is.
+    """
+
+    def __init__(
+        self, store: LogStore, name: str, *, log: str | None = None, most_quarantined: int | None = None
+    ) -> None:
         self._store = store
         self._name = name
-        self._observer: Observer | None = None
+        self._log = log
+        self._most_quarantined = most_quarantined
+        self._series: SnapshotSeries | None = None
 
     def look(self) -> Report:
         """Raises `UnknownRun`, `LogUnavailable`."""
-        run = self._store.find_run(self._name)
-        self._name = run.uid  # a later run of the same name is another run
-        if self._observer is None:
-            self._observer = Observer(self._store, run)
-        # Read the drivers first: the counters include everything that they have done by then.
-        drivers = self._store.drivers(run.run_id)
-        aside = self._store.quarantined(run.run_id)
-        supervisor = last_look(self._store.supervisors(), run)
-        replicated = replicas_of(self._store, run)
-        changes = self._store.code_changes(run.run_id)
-        return Report(time.time(), run, self._observer.take(), drivers, aside, supervisor, replicated, changes)
+        store = self._store
+        if self._series is None:
+            run = store.find_run(self._name)
+            self._series = SnapshotSeries(run)
+            self._name = run.uid  # a later run of the same name is another run
+        seen = store.sight([self._name])
+        run = seen[0].run if seen else store.find_run(self._name)  # removed meanwhile, or without groups
+        groups = seen[0].groups if seen else ()
+        # The drivers are read before the counters, which include everything that they have done by then.
+        figures = store.figures([run.run_id])[run.run_id]
+        return Report(
+            time.time(),
+            run,
+            self._series.next(groups, figures.ports, figures.under_way),
+            figures.drivers,
+            store.quarantined(run.run_id, limit=self._most_quarantined),
+            last_look(store.supervisors(), run),
+            replicas_of(store, run, groups),
+            store.code_changes(run.run_id),
+            self._log,
+            figures.quarantined,
+        )

@@ -1,4 +1,4 @@
-"""What `logio status` says of a replicated group: its replicas, their slots and load, and the requests to scale it."""
+"""What displays say of a replicated group: its replicas, their slots and load, and the requests to scale it."""
 
 from __future__ import annotations
 
@@ -42,18 +42,18 @@ class Replicas:
         return sum(slot.done for slot in self.slots)
 
 
-def replicas_of(store: LogStore, run: Run) -> Sequence[Replicas]:
-    """All replicated groups of a run. Raises `LogUnavailable`."""
+def replicas_of(store: LogStore, run: Run, groups: Sequence[GroupStatus]) -> Sequence[Replicas]:
+    """All replicated groups of a run; `groups` are the states of its groups. Raises `LogUnavailable`."""
     if not run.spec.replicated:
         return ()
     requests = store.scalings(run.run_id)
-    slots = {group: store.slots(run.run_id, group) for group in run.spec.replicated}
-    statuses = {status.group: status for status in store.groups(run.run_id)}
+    slots = store.slots_of_run(run.run_id)
+    statuses = {status.group: status for status in groups}
     return [
         Replicas(
             group,
             shape,
-            slots[group],
+            slots.get(group, ()),
             [one for one in requests if one.group == group],
             {name: statuses[name] for name in shape.replicas if name in statuses},
         )
@@ -76,11 +76,11 @@ def document(one: Replicas) -> dict[str, Any]:
             }
             for name, status in one.statuses.items()
         },
-        "requests": [_request(request) for request in one.requests],
+        "requests": [request_document(request) for request in one.requests],
     }
 
 
-def _request(one: ScalingRequest) -> dict[str, Any]:
+def request_document(one: ScalingRequest) -> dict[str, Any]:
     return {
         "request": one.request_id,
         "replicas": one.replicas,

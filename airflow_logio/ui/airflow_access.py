@@ -1,0 +1,29 @@
+"""Airflow's users on the page: those who may read a DAG's runs in Airflow see them here, and no others do."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any
+
+from fastapi import Depends, Request
+
+from airflow_logio import _compat
+from airflow_logio.ui.page_access import Access
+
+_USER = Depends(_compat.user_dependency())
+
+
+class AirflowAccess(Access):
+    """Asks the auth manager of the deployment, as Airflow's own routes do."""
+
+    async def user(self, request: Request, found: Any = _USER) -> Any:
+        return found
+
+    def may_read(self, user: Any, dag_id: str) -> bool:
+        return _compat.may_read_runs(user, dag_id)
+
+    def may_read_output(self, user: Any, dag_id: str) -> bool:
+        return _compat.may_read_task_logs(user, dag_id)
+
+    def readable(self, user: Any) -> Collection[str] | None:
+        return _compat.readable_dags(user)

@@ -1,0 +1,65 @@
+"""The page inside Airflow: a plugin with four places for it, and the web application behind it.
+
+Every process of Airflow loads plugins, and only its API server asks this one for its parts. So they are made when they are
+asked for. If that fails, because Airflow has moved what is not public (`_compat`), there is no page, and Airflow runs on.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from airflow_logio._compat import AirflowPlugin
+
+log = logging.getLogger(__name__)
+
+NAME = "LOG.io"
+PREFIX = "/logio"
+ROUTES = {"nav": "logio", "dag": "logio_dag", "dag_run": "logio_run", "task_instance": "logio_task"}
+"""Where Airflow shows the page → part of the address there. Airflow takes each route once."""
+
+
+class LogioPlugin(AirflowPlugin):
+    """Entry point of group ``airflow.plugins``. All places have one name, because they share one bundle."""
+
+    name = "logio"
+
+    def __init__(self) -> None:
+        self._parts: tuple[list[dict[str, Any]], list[dict[str, Any]]] | None = None
+
+    @property
+    def fastapi_apps(self) -> list[dict[str, Any]]:
+        return self._made()[0]
+
+    @property
+    def react_apps(self) -> list[dict[str, Any]]:
+        return self._made()[1]
+
+    def _made(self) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+        if self._parts is None:
+            try:
+                self._parts = _parts()
+            except Exception:  # whatever an import raises: Airflow runs on without the page
+                log.exception("The page of LOG.io is not shown: it cannot be loaded")
+                self._parts = [], []
+        return self._parts
+
+
+def _parts() -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    from airflow_logio import _compat
+    from airflow_logio.hooks.logio import LogioHook
+    from airflow_logio.ui.airflow_access import AirflowAccess
+    from airflow_logio.ui.log_source import LogSource
+    from airflow_logio.ui.page_files import PLUGIN, address
+    from airflow_logio.ui.web_app import create_app
+
+    conn_id = _compat.page_conn_id()
+    source = LogSource(lambda: LogioHook(conn_id).get_store(connections=4), conn_id)
+    app = create_app(source, AirflowAccess(), history_url=_compat.spark_history_url())
+    # Relative to where Airflow's own page is, which may be below a path.
+    bundle = f"{PREFIX.removeprefix('/')}/assets/{address(PLUGIN)}"
+    views = [
+        {"name": NAME, "bundle_url": bundle, "destination": place, "url_route": route, "category": "browse"}
+        for place, route in ROUTES.items()
+    ]
+    return [{"app": app, "url_prefix": PREFIX, "name": NAME}], views

@@ -1,0 +1,69 @@
+"""The page without Airflow: a web server on this machine only, for the person who started it."""
+
+from __future__ import annotations
+
+import secrets
+import socket
+from collections.abc import Callable
+from contextlib import closing
+from html import escape
+
+import uvicorn
+from fastapi import FastAPI
+from fastapi.responses import HTMLResponse
+from starlette.middleware.trustedhost import TrustedHostMiddleware
+
+from airflow_logio.errors import ConfigurationError
+from airflow_logio.ui.log_source import LogSource
+from airflow_logio.ui.page_access import TokenAccess
+from airflow_logio.ui.page_files import ALONE, address
+from airflow_logio.ui.web_app import create_app
+
+LOOPBACK = "127.0.0.1"
+
+
+def alone_app(source: LogSource, token: str, *, history_url: str = "") -> FastAPI:
+    """The page and its data. The page itself is for everyone on this machine, and has no data; the token opens those.
+
+    The token comes in the fragment of the printed address, which no browser sends; the page sends it as a header. So other
+    pages cannot ask in its name, as they could with a cookie. Addresses with another host name are refused: a name that an
+    attacker lets point here would make the page his own.
+    """
+    app = create_app(source, TokenAccess(token), history_url=history_url, files_are_public=True)
+    app.add_middleware(TrustedHostMiddleware, allowed_hosts=[LOOPBACK, "localhost"])
+    page = HTMLResponse(_page())
+    app.add_api_route("/", lambda: page, methods=["GET"], response_class=HTMLResponse)
+    return app
+
+
+def serve(source: LogSource, port: int, say: Callable[[str], None], *, run: str | None = None) -> None:
+    """Serve the page until Ctrl-C; port 0 takes a free one. Says the address. Raises `ConfigurationError` for a port that
+    is taken."""
+    token = secrets.token_urlsafe(32)
+    with closing(_bound(port)) as listening:
+        place = "" if run is None else f"&run={run}"
+        say(f"http://{LOOPBACK}:{listening.getsockname()[1]}/#token={token}{place}")
+        config = uvicorn.Config(alone_app(source, token), log_level="warning", access_log=False)
+        uvicorn.Server(config).run(sockets=[listening])
+
+
+def _bound(port: int) -> socket.socket:
+    listening = socket.socket()
+    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listening.bind((LOOPBACK, port))
+        listening.listen()  # who is quick with the address waits, and is not refused
+    except OSError as error:
+        listening.close()
+        raise ConfigurationError(
+            f"port {port} cannot be used: {error.strerror}; leave --port out for a free one"
+        ) from error
+    return listening
+
+
+def _page() -> str:
+    return (
+        '<!doctype html><html lang="en"><head><meta charset="utf-8"><title>LOG.io</title>'
+        '<meta name="viewport" content="width=device-width, initial-scale=1"><link rel="icon" href="data:,">'
+        f'<script src="assets/{escape(address(ALONE))}" defer></script></head><body><div id="root"></div></body></html>'
+    )

@@ -1,0 +1,92 @@
+"""What has happened in a run, with causes: launches, deaths, recoveries, scalings, parkings; the newest first."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from airflow_logio.protocol.states import GroupState
+from airflow_logio.run_report.report import Report
+from airflow_logio.store.records import DriverRecord, ScalingRequest
+
+MOST = 300
+"""Happenings that a look has."""
+LONGEST_CAUSE = 300
+_STOPPED = {GroupState.PARKED: "parked", GroupState.HALTED: "halted"}
+
+
+def happenings(report: Report) -> dict[str, Any]:
+    """``total`` of them, and the latest: each has ``at``, ``kind``, ``group``, ``incarnation`` and ``text``."""
+    found = [*_of_groups(report), *_of_scaling(report), *_of_drivers(report), *_of_run(report)]
+    found.sort(key=lambda one: one["at"], reverse=True)
+    return {"total": len(found), "latest": found[:MOST]}
+
+
+def _happening(
+    at: float, kind: str, text: str, group: str | None = None, incarnation: int | None = None
+) -> dict[str, Any]:
+    cut = text if len(text) <= LONGEST_CAUSE else f"{text[:LONGEST_CAUSE]}..."
+    return {"at": at, "kind": kind, "group": group, "incarnation": incarnation, "text": cut}
+
+
+def _of_run(report: Report) -> Iterator[dict[str, Any]]:
+    run = report.run
+    yield _happening(run.created_at, "run", "the run was started")
+    if run.ended_at is not None:
+        yield _happening(run.ended_at, "run", f"the run has ended: {run.state.value}")
+    for one in report.code_changes:
+        yield _happening(one.taken_at, "code", f"{one.taken_by} gave it the code {one.digest[:8]}", one.group)
+
+
+def _of_drivers(report: Report) -> Iterator[dict[str, Any]]:
+    stopped = {
+        (view.name, view.status.incarnation, view.status.error)
+        for view in report.snapshot.groups
+        if view.status.state in _STOPPED
+    }
+    for driver in report.drivers:
+        yield _happening(driver.claimed_at, "launch", driver.reason, driver.group, driver.incarnation)
+        is_said = (driver.group, driver.incarnation, driver.error) in stopped  # as what has parked the group
+        if driver.ended_at is not None and driver.error and not is_said:
+            yield _happening(driver.ended_at, "death", driver.error, driver.group, driver.incarnation)
+    for one in report.recoveries:
+        if one.first_commit_at is not None:
+            text = f"recovered: first commit {one.seconds or 0.0:.1f} s after the death was seen"
+            yield _happening(one.first_commit_at, "recovery", text, one.group, one.incarnation)
+
+
+def _of_groups(report: Report) -> Iterator[dict[str, Any]]:
+    for view in report.snapshot.groups:
+        status = view.status
+        if (kind := _STOPPED.get(status.state)) is not None:
+            text = status.error or f"it is {kind}"
+            yield _happening(status.since, kind, text, status.group, status.incarnation or None)
+
+
+def _of_scaling(report: Report) -> Iterator[dict[str, Any]]:
+    for one in report.replicated:
+        for request in one.requests:
+            yield _happening(request.requested_at, "scaling", _asked(request), one.group)
+            if request.ended_at is not None:
+                outcome = f"{request.state.value}: {request.replicas} replicas {request.note}".rstrip()
+                yield _happening(request.ended_at, "scaling", outcome, one.group)
+
+
+def _asked(request: ScalingRequest) -> str:
+    reason = f" ({request.reason})" if request.reason else ""
+    return f"{request.by} asks for {request.replicas} replicas{reason}"
+
+
+def driver_document(driver: DriverRecord) -> dict[str, Any]:
+    """One incarnation, for the panel of its group."""
+    return {
+        "incarnation": driver.incarnation,
+        "reason": driver.reason,
+        "claimed_at": driver.claimed_at,
+        "registered_at": driver.registered_at,
+        "first_commit_at": driver.first_commit_at,
+        "ended_at": driver.ended_at,
+        "error": driver.error,
+        "failed_at": driver.failed_at,
+        "process": None if driver.pid is None else f"{driver.pid} on {driver.host}",
+    }

@@ -1,0 +1,52 @@
+"""All runs, as the page lists them: what runs, what is parked and why. Bounded, and only what its reader may read."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Collection, Sequence
+from typing import Any
+
+from airflow_logio.protocol.states import GroupState
+from airflow_logio.run_report.as_json import run_document
+from airflow_logio.run_report.report import condition_seen
+from airflow_logio.runtime.supervision.presence import last_look
+from airflow_logio.store.port import LogStore
+from airflow_logio.store.records import GroupStatus, RunSight, SupervisorRecord
+
+MOST_RUNS = 100
+MOST_STOPPED = 10
+"""Groups of a run that are named with the reason why they have stopped."""
+LONGEST_REASON = 300
+_STOPPED = (GroupState.PARKED, GroupState.HALTED, GroupState.DEAD)
+
+
+def listed_runs(
+    store: LogStore, log: str | None, dag_ids: Collection[str] | None, *, dag_run_id: str | None = None
+) -> list[dict[str, Any]]:
+    """Runs of these DAGs, or all (None), the newest first; `log` is its connection id. Raises `LogUnavailable`."""
+    runs = store.list_runs(dag_ids=dag_ids, dag_run_id=dag_run_id, limit=MOST_RUNS)
+    if not runs:
+        return []
+    looks = store.supervisors()
+    seen = {one.run.uid: one for one in store.sight([run.uid for run in runs])}
+    return [_listed(seen[run.uid], looks, log) for run in runs if run.uid in seen]
+
+
+def _listed(one: RunSight, looks: Sequence[SupervisorRecord], log: str | None) -> dict[str, Any]:
+    used = [group for group in one.groups if group.state is not GroupState.RETIRED]
+    found = condition_seen(one.run, one.groups, time.time(), last_look(looks, one.run), log)
+    stopped = [group for group in used if group.state in _STOPPED]
+    return {
+        **run_document(one.run),
+        "condition": found.word,
+        "next_step": found.next_step,
+        "states": dict(Counter(group.state.value for group in used)),
+        "recoveries": sum(group.recoveries for group in used),
+        "stopped": [_stopped(group) for group in stopped[:MOST_STOPPED]],
+    }
+
+
+def _stopped(group: GroupStatus) -> dict[str, Any]:
+    reason = (group.error or "").strip().partition("\n")[0]
+    return {"group": group.group, "state": group.state.value, "reason": reason[:LONGEST_REASON]}

@@ -1,0 +1,131 @@
+"""The page of `logio ui` in a real browser, on a run whose drivers are real, killed and recovered: no Airflow, no JVM."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import expect
+
+from airflow_logio.protocol.states import GroupState
+from airflow_logio.store import open_store
+from airflow_logio.store.records import BacklogBound
+from tests.support.chromium import browsed
+from tests.support.logs import start_driver
+from tests.support.page_server import page_of
+from tests.support.running import PlainLauncher, Running, running
+
+pytestmark = pytest.mark.acceptance
+
+
+@pytest.fixture
+def run(sqlite_url: str, warehouse_url: str, small_transactions: Path, tmp_path: Path) -> Iterator[Running]:
+    """`publish` is not launched yet, so events wait for it, and back-pressure holds `hourly`."""
+    launcher, backlog = PlainLauncher(tmp_path / "drivers"), BacklogBound(events=8)
+    with running(sqlite_url, warehouse_url, small_transactions, launcher, backlog=backlog) as started:
+        started.until(
+            lambda: started.count("hourly.out", "out") >= 8, "events wait for publish", "ingest", "totals", "hourly"
+        )
+        yield started
+
+
+def kill(run: Running, group: str) -> None:
+    identity = run.status(group).identity
+    assert identity is not None
+    os.kill(identity.pid, signal.SIGKILL)
+    run.until(
+        lambda: run.status(group).incarnation > 1 and run.status(group).state is GroupState.RUNNING,
+        f"{group} is recovered",
+        group,
+    )
+
+
+def test_a_driver_that_is_killed_dies_and_comes_back_before_ones_eyes(run: Running) -> None:
+    with page_of(run.context.log_url) as address, browsed() as browser:
+        page = browser.page
+        page.goto(address)
+        assert "token" not in page.url, "it leaves the address at once"
+        page.get_by_role("button", name="run", exact=True).click()
+        graph = page.get_by_label("Graph", exact=True)
+        for group in ("ingest", "totals", "hourly", "publish"):
+            expect(graph.get_by_role("button", name=group)).to_be_visible()
+        expect(graph.get_by_text("8 behind").first).to_be_visible()
+        assert browser.faults() == []
+        # A person without a mouse opens a group, and closes it again.
+        graph.get_by_role("button", name="hourly").focus()
+        page.keyboard.press("Enter")
+        panel = page.get_by_label("Group hourly", exact=True)
+        expect(panel.get_by_role("heading", name="hourly", exact=True)).to_be_focused()
+        expect(panel.get_by_text("hourly/1")).to_be_visible()
+        kill(run, "hourly")
+        expect(panel.get_by_text("hourly/2")).to_be_visible()
+        history = page.get_by_label("History", exact=True)
+        expect(history.locator("li.death")).to_contain_text("hourly/1")
+        expect(history.locator("li.recovery")).to_contain_text("hourly/2")
+        assert browser.faults() == []
+        page.keyboard.press("Escape")
+        expect(panel).to_have_count(0)
+        graph.get_by_role("button", name="totals").click()
+        expect(page.get_by_label("Group totals", exact=True)).to_be_visible()
+        run.finish()
+        expect(graph.get_by_text("finished").nth(3)).to_be_visible()
+        assert browser.complaints == []
+
+
+def test_it_is_dark_where_the_person_wants_that_and_keeps_its_place(run: Running) -> None:
+    with page_of(run.context.log_url, run.run.uid[:8]) as address, browsed("dark") as browser:
+        page = browser.page
+        page.goto(address)
+        heading = page.get_by_role("heading", name="sales")
+        expect(heading).to_be_visible()
+        assert page.evaluate("getComputedStyle(document.querySelector('.logio')).backgroundColor") == "rgb(18, 23, 30)"
+        page.get_by_label("Groups", exact=True).get_by_role("button", name="totals").click()
+        expect(page.get_by_label("Group totals", exact=True)).to_be_visible()
+        assert browser.faults() == []
+        page.reload()
+        expect(page.get_by_label("Group totals", exact=True)).to_be_visible()
+        page.get_by_role("button", name="All runs").click()
+        expect(page.get_by_role("heading", name="Runs", exact=True)).to_be_visible()
+        assert browser.faults() == []
+        assert browser.complaints == []
+
+
+def test_what_the_log_says_is_text_and_a_log_that_is_away_is_said(sqlite_url: str) -> None:
+    """Names and errors come from people and data: a browser shows them, and does nothing with them."""
+    hostile = "<img src=x onerror=alert(1)>"
+    store = open_store(sqlite_url)
+    driver = start_driver(store, group=hostile)
+    store.declare_dead(driver.ref, f"KeyError: {hostile}")
+    uid = driver.run.uid
+    with page_of(sqlite_url) as address, browsed() as browser:
+        page = browser.page
+        page.goto(address)
+        row = page.get_by_role("row").filter(has_text="run-1")
+        expect(row).to_contain_text(f"{hostile} dead: KeyError: {hostile}")
+        row.get_by_role("button", name="run-1").click()
+        page.get_by_label("Groups", exact=True).get_by_role("button", name=hostile).click()
+        expect(page.locator(".panel pre.error")).to_have_text(f"KeyError: {hostile}")
+        assert page.locator("img").count() == 0
+        assert f"run={uid}" in page.url and "token" not in page.url
+        assert browser.complaints == []
+        away = {"status": 503, "json": {"detail": "the log cannot be read: connection refused"}}
+        page.route("**/api/**", lambda route: route.fulfill(**away))
+        alert = page.get_by_role("alert").filter(has_text="the log cannot be read: connection refused").first
+        expect(alert).to_contain_text("What is shown is")
+        assert page.locator(".panel pre.error").count() == 1, "what it knew stays"
+        page.unroute("**/api/**")
+        expect(alert).to_have_count(0)
+    store.dispose()
+
+
+def test_an_empty_log_and_another_token(sqlite_url: str) -> None:
+    with page_of(sqlite_url) as address, browsed() as browser:
+        browser.page.goto(address)
+        expect(browser.page.get_by_text("There are no runs yet.")).to_be_visible()
+        assert browser.faults() == browser.complaints == []
+        browser.page.goto("about:blank")
+        browser.page.goto(address.replace("token=", "token=x"))
+        expect(browser.page.get_by_role("alert")).to_contain_text("open the address that `logio ui` has printed")

@@ -1,0 +1,138 @@
+"""The page inside Airflow: its plugin is loaded, and Airflow's own auth manager decides who sees which run."""
+
+from __future__ import annotations
+
+import logging
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from airflow import plugins_manager, settings
+from airflow.api_fastapi import app as airflow_app
+from airflow.api_fastapi.auth.managers.simple.user import SimpleAuthManagerUser
+from airflow.models import import_all_models
+from airflow.models.base import Base
+from airflow.models.dag import DagModel
+from airflow.models.dagbundle import DagBundleModel
+from fastapi import FastAPI
+from fastapi.testclient import TestClient
+
+from airflow_logio import _compat
+from airflow_logio.store.port import LogStore
+from airflow_logio.ui.airflow_plugin import NAME, PREFIX, ROUTES, LogioPlugin
+from airflow_logio.ui.page_files import PLUGIN, address
+from tests.support.two_groups import TwoGroups
+
+
+@pytest.fixture
+def metadata(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Airflow's own database, with a DAG that has runs in the log and one that has none."""
+    monkeypatch.setenv("AIRFLOW__DATABASE__SQL_ALCHEMY_CONN", f"sqlite:///{tmp_path / 'airflow.db'}")
+    settings.configure_vars()
+    settings.configure_orm()
+    import_all_models()
+    Base.metadata.create_all(settings.engine)
+    with settings.Session() as session:
+        session.add(DagBundleModel(name="dags"))
+        session.flush()
+        for dag_id in ("dag", "other"):
+            session.add(DagModel(dag_id=dag_id, bundle_name="dags", fileloc="x"))
+        session.commit()
+    yield
+    settings.Session.remove()
+    settings.engine.dispose()
+    monkeypatch.delenv("AIRFLOW__DATABASE__SQL_ALCHEMY_CONN")
+    settings.configure_vars()
+    settings.configure_orm()
+
+
+@pytest.fixture
+def api(metadata: None, log: LogStore, monkeypatch: pytest.MonkeyPatch) -> Iterator[TestClient]:
+    """Airflow's application as far as plugins and users go."""
+    monkeypatch.setenv("AIRFLOW__CORE__AUTH_MANAGER", "tests.unit.airflow.page_auth.OwnDagManager")
+    monkeypatch.setenv("AIRFLOW__API_AUTH__JWT_SECRET", "a secret that is long enough for any algorithm" * 2)
+    monkeypatch.setattr(airflow_app._AuthManagerState, "instance", None)
+    plugins_manager._get_plugins.cache_clear()
+    plugins_manager.get_fastapi_plugins.cache_clear()
+    main = FastAPI()
+    airflow_app.init_plugins(main)
+    main.state.auth_manager = airflow_app.create_auth_manager()
+    yield TestClient(main)
+    plugins_manager._get_plugins.cache_clear()
+    plugins_manager.get_fastapi_plugins.cache_clear()
+
+
+def token(name: str) -> str:
+    user = SimpleAuthManagerUser(username=name, role="viewer")
+    made: str = airflow_app.get_auth_manager().generate_jwt(user)
+    return made
+
+
+def as_user(name: str) -> dict[str, str]:
+    return {"authorization": f"Bearer {token(name)}"}
+
+
+def test_airflow_loads_it_with_one_bundle_in_four_places(api: TestClient) -> None:
+    (plugin,) = [one for one in plugins_manager._get_plugins()[0] if isinstance(one, LogioPlugin)]
+    assert {one["destination"]: one["url_route"] for one in plugin.react_apps} == ROUTES
+    assert {(one["name"], one["bundle_url"]) for one in plugin.react_apps} == {
+        (NAME, f"logio/assets/{address(PLUGIN)}")
+    }
+    assert [one["url_prefix"] for one in plugin.fastapi_apps] == [PREFIX]
+    assert not plugins_manager._get_plugins()[1], "no import errors"
+
+
+def test_airflows_users_see_the_runs_of_their_dags(api: TestClient, log: LogStore) -> None:
+    flow = TwoGroups(log)
+    flow.send(10, 500)
+    look, panel = f"{PREFIX}/api/runs/{flow.run.uid}", f"{PREFIX}/api/runs/{flow.run.uid}/groups/totals"
+    bundle = f"{PREFIX}/assets/{address(PLUGIN)}"
+    for path in (f"{PREFIX}/api/runs", look, panel, bundle):
+        assert api.get(path).status_code == 401, path
+        assert api.get(path, headers={"authorization": "Bearer nonsense"}).status_code in (401, 403), path
+    reader, stranger = as_user("dag"), as_user("other")
+    assert api.get(look, headers=reader).json()["uid"] == flow.run.uid
+    assert api.get(panel, headers=reader).json()["lines"] == []
+    assert [one["uid"] for one in api.get(f"{PREFIX}/api/runs", headers=reader).json()["runs"]] == [flow.run.uid]
+    assert api.get(bundle, headers=stranger).status_code == 200
+    assert api.get(f"{PREFIX}/api/runs", headers=stranger).json() == {"runs": []}
+    for path in (look, panel, f"{PREFIX}/api/runs?dag_id=dag"):
+        assert api.get(path, headers=stranger).status_code == 403, path
+    assert api.get(f"{PREFIX}/api/runs/{'0' * 32}", headers=reader).status_code == 404
+    with_cookie = TestClient(api.app, cookies={"_token": token("dag")})
+    assert with_cookie.get(look).json()["uid"] == flow.run.uid
+
+
+def test_the_log_is_that_of_the_configured_connection(
+    api: TestClient, log: LogStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AIRFLOW__LOGIO__PAGE_CONN_ID", "logio_reader")
+    (app,) = LogioPlugin().fastapi_apps
+    answer = TestClient(app["app"]).get("/api/runs", headers=as_user("dag"))
+    assert answer.status_code == 503
+    assert "the log cannot be read" in answer.json()["detail"]
+
+
+def test_airflow_runs_on_without_it(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    def moved() -> Any:
+        raise ImportError("Airflow has moved it")
+
+    monkeypatch.setattr(_compat, "page_conn_id", moved)
+    with caplog.at_level(logging.ERROR):
+        plugin = LogioPlugin()
+        assert (plugin.fastapi_apps, plugin.react_apps, plugin.fastapi_apps) == ([], [], [])
+    assert len([one for one in caplog.records if "page of LOG.io" in one.message]) == 1
+
+
+def test_other_processes_of_airflow_load_no_web_application() -> None:
+    """Every process loads the plugin; only the API server asks for its parts."""
+    program = (
+        "import sys, airflow_logio.ui.airflow_plugin\n"
+        "heavy = {'airflow_logio.ui.web_app', 'uvicorn', 'airflow_logio.store.sql'}\n"
+        "print('loaded:', *heavy & set(sys.modules))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.strip().splitlines()[-1] == "loaded:"

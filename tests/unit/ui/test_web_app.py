@@ -1,0 +1,305 @@
+"""The page's web application: who gets what, and what a log that is strange or away does to it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+from fastapi import FastAPI
+from fastapi.routing import APIRoute
+from fastapi.testclient import TestClient
+
+from airflow_logio.errors import LogUnavailable
+from airflow_logio.protocol.states import GroupState
+from airflow_logio.store import open_store
+from airflow_logio.store.port import LogStore
+from airflow_logio.store.records import GroupRef
+from airflow_logio.ui import log_source
+from airflow_logio.ui import looks as looks_module
+from airflow_logio.ui.alone import alone_app
+from airflow_logio.ui.log_source import LogSource
+from airflow_logio.ui.page_files import ALONE, PLUGIN, address
+from airflow_logio.ui.run_look import LONGEST_TEXT, MOST_QUARANTINED
+from airflow_logio.ui.web_app import SECURITY_HEADERS
+from tests.support.logs import spec, start_driver
+from tests.support.two_groups import TwoGroups
+from tests.unit.ui.conftest import OWNER, STRANGER
+
+TOKEN = {"authorization": "Bearer secret"}
+UNKNOWN = "0" * 32
+
+
+@pytest.fixture
+def alone(store: LogStore) -> TestClient:
+    return TestClient(alone_app(LogSource(lambda: store, None), "secret"), base_url="http://127.0.0.1")
+
+
+def paths(app: Any, **values: str) -> list[str]:
+    """Every route of an application, filled in. Anything that is no plain route that only reads fails."""
+    assert isinstance(app, FastAPI)
+    found = []
+    for route in app.routes:
+        assert isinstance(route, APIRoute), f"{route} may be open to everyone: a mount inherits no dependencies"
+        assert route.methods == {"GET"}, "nothing changes here"
+        found.append(route.path.format(**values))
+    assert found
+    return found
+
+
+# --- who ---------------------------------------------------------------------------------------------------------------
+
+
+def test_an_anonymous_caller_gets_nothing(client: TestClient, flow: TwoGroups) -> None:
+    for path in paths(client.app, uid=flow.run.uid, group="totals", name=address(PLUGIN)):
+        answer = client.get(path)
+        assert answer.status_code == 401, path
+        assert flow.run.uid not in answer.text
+
+
+def test_alone_only_the_page_itself_is_open_and_it_has_no_data(alone: TestClient, flow: TwoGroups) -> None:
+    for path in paths(alone.app, uid=flow.run.uid, group="totals", name=address(ALONE)):
+        expected = 200 if path == "/" or path.startswith("/assets/") else 401
+        assert alone.get(path).status_code == expected, path
+        assert alone.get(path, headers={"authorization": "Bearer secre"}).status_code == expected
+        assert alone.get(path, headers=TOKEN).status_code == 200
+    assert "secret" not in alone.get("/").text
+
+
+def test_alone_another_name_of_this_machine_is_refused(alone: TestClient) -> None:
+    assert alone.get("/api/runs", headers={**TOKEN, "host": "attacker.example"}).status_code == 400
+
+
+def test_the_reader_of_another_dag_gets_nothing(client: TestClient, flow: TwoGroups) -> None:
+    for path in (f"/api/runs/{flow.run.uid}", f"/api/runs/{flow.run.uid}/groups/totals", "/api/runs?dag_id=dag"):
+        answer = client.get(path, headers=STRANGER)
+        assert answer.status_code == 403, path
+        assert "totals" not in answer.text and "sales" not in answer.text
+    assert client.get("/api/runs", headers=STRANGER).json() == {"runs": []}
+    assert client.get(f"/api/runs?dag_run_id={flow.run.spec.key.dag_run_id}", headers=STRANGER).json() == {"runs": []}
+
+
+def test_a_reader_sees_the_runs_of_the_dag(client: TestClient, flow: TwoGroups) -> None:
+    for query in ("", "?dag_id=dag", "?dag_id=dag&dag_run_id=run-1"):
+        (listed,) = client.get(f"/api/runs{query}", headers=OWNER).json()["runs"]
+        assert (listed["uid"], listed["states"]) == (flow.run.uid, {"running": 2})
+    assert client.get("/api/runs?dag_id=dag&dag_run_id=run-2", headers=OWNER).json() == {"runs": []}
+
+
+@pytest.mark.parametrize(
+    "uid", [UNKNOWN, "run-1", "%00", "%2e%2e", "A" * 32, "\u0661" * 32, "0" * 4000, "%25", "_" * 32, "' OR 1=1 --"]
+)
+def test_an_unknown_run_is_unknown_whatever_its_name(client: TestClient, flow: TwoGroups, uid: str) -> None:
+    """Neither the beginning of a uid nor a run's name opens one here: they could be tried."""
+    known = client.get(f"/api/runs/{flow.run.uid}x", headers=OWNER)
+    for reader in (OWNER, STRANGER):
+        answer = client.get(f"/api/runs/{uid}", headers=reader)
+        assert answer.status_code == 404
+    assert known.status_code == client.get(f"/api/runs/{flow.run.uid[:8]}", headers=OWNER).status_code == 404
+    assert known.json() == {"detail": "there is no such run, or no such group in it"}
+
+
+def test_an_unknown_group_and_an_unknown_file(client: TestClient, flow: TwoGroups) -> None:
+    for path in (f"/api/runs/{flow.run.uid}/groups/another", "/assets/plugin.js", "/assets/..%2fweb_app.py", "/docs"):
+        assert client.get(path, headers=OWNER).status_code == 404, path
+
+
+def test_what_drivers_print_needs_the_right_to_read_task_logs(client: TestClient, flow: TwoGroups) -> None:
+    ref = flow.drivers["totals"].ref
+    flow.store.output.add(ref, 1, 10, "first\nlast <b>line</b>\n", mark="m")
+    path = f"/api/runs/{flow.run.uid}/groups/totals"
+    assert client.get(path, headers=OWNER).json()["lines"] == ["first", "last <b>line</b>"]
+    quiet = client.get(path, headers={"x-reader": "quiet"}).json()
+    assert quiet["lines"] is None and quiet["drivers"]
+
+
+def test_every_answer_keeps_a_browser_from_more(client: TestClient, flow: TwoGroups) -> None:
+    for path in (f"/api/runs/{flow.run.uid}", f"/api/runs/{UNKNOWN}", "/nothing"):
+        for headers in (OWNER, {}):
+            answer = client.get(path, headers=headers)
+            assert answer.headers["cache-control"] == "no-store"
+            assert {name: answer.headers.get(name) for name in SECURITY_HEADERS} == SECURITY_HEADERS
+    file = client.get(f"/assets/{address(PLUGIN)}", headers=OWNER)
+    assert file.headers["content-type"].startswith("text/javascript")
+    assert "immutable" in file.headers["cache-control"] and "private" in file.headers["cache-control"]
+
+
+# --- what --------------------------------------------------------------------------------------------------------------
+
+
+def look(client: TestClient, flow: TwoGroups) -> dict[str, Any]:
+    answer = client.get(f"/api/runs/{flow.run.uid}", headers=OWNER)
+    assert answer.status_code == 200, answer.text
+    found: dict[str, Any] = answer.json()
+    return found
+
+
+def test_a_death_is_followed_from_its_cause_to_the_first_commit(client: TestClient, flow: TwoGroups) -> None:
+    flow.recover("totals")
+    flow.use(1, 50)
+    found = look(client, flow)
+    assert [(one["name"], one["incarnation"], one["recoveries"]) for one in found["groups"]] == [
+        ("ingest", 1, 0),
+        ("totals", 2, 1),
+    ]
+    (between,) = [one for one in found["connections"] if one["from_group"] != one["to_group"]]
+    assert (between["from"], between["to"], between["lag"]) == ("read.out", "total.in", {"events": 2, "records": 100})
+    kinds = [(one["kind"], one["group"], one["incarnation"]) for one in found["history"]["latest"]]
+    assert kinds[:3] == [("recovery", "totals", 2), ("launch", "totals", 2), ("death", "totals", 1)]
+    assert {one["name"]: (one["group"], one["inputs"], one["outputs"]) for one in found["operators"]} == {
+        "read": ("ingest", [], ["out"]),
+        "total": ("totals", ["in"], ["out"]),
+        "save": ("totals", ["in"], []),
+    }
+    drivers = client.get(f"/api/runs/{flow.run.uid}/groups/totals", headers=OWNER).json()["drivers"]
+    assert [(one["incarnation"], one["error"]) for one in drivers] == [(2, None), (1, "test")]
+
+
+def test_what_is_parked_says_why(client: TestClient, flow: TwoGroups) -> None:
+    assert flow.store.park(flow.drivers["totals"].ref, "KeyError: <department>\nand more")
+    (listed,) = client.get("/api/runs", headers=OWNER).json()["runs"]
+    assert listed["stopped"] == [{"group": "totals", "state": "parked", "reason": "KeyError: <department>"}]
+    found = look(client, flow)
+    totals = found["groups"][1]
+    assert (totals["state"], totals["last_error"]["text"]) == ("parked", "KeyError: <department>\nand more")
+    assert found["history"]["latest"][0]["kind"] == "parked"
+
+
+def test_quarantine_and_errors_are_bounded(client: TestClient, flow: TwoGroups) -> None:
+    insets = [f"{number:03d}" for number in range(MOST_QUARANTINED + 7)]
+    flow.set_aside(*insets, error="at the beginning " + "x" * 3 * LONGEST_TEXT + " at the end")
+    found = look(client, flow)["quarantine"]
+    assert found["by_group"] == {"totals": len(insets)}
+    assert [one["input_set"] for one in found["shown"]] == insets[:MOST_QUARANTINED]
+    error = found["shown"][0]["error"]
+    assert len(error) < LONGEST_TEXT + 100
+    assert error.startswith("at the beginning") and error.endswith("at the end") and "left out" in error
+
+
+def test_a_run_that_has_ended_is_shown_as_it_was(client: TestClient, flow: TwoGroups) -> None:
+    flow.finish()
+    assert flow.store.finish_run(flow.run.run_id)
+    found = look(client, flow)
+    assert (found["condition"], found["ended"], found["warnings"]) == ("finished", True, [])
+    assert {one["state"] for one in found["groups"]} == {"finished"}
+
+
+def test_a_name_that_looks_like_a_page_is_a_name(client: TestClient, store: LogStore) -> None:
+    """Values go out as JSON, and a browser is told that nothing of it is a page."""
+    name = "<img src=x onerror=alert(1)>"
+    run = start_driver(store, group=name).run
+    answer = client.get(f"/api/runs/{run.uid}", headers=OWNER)
+    assert answer.json()["groups"][0]["name"] == name
+    assert answer.headers["content-type"] == "application/json"
+    assert answer.headers["x-content-type-options"] == "nosniff"
+    panel = client.get(f"/api/runs/{run.uid}/groups/%3Cimg%20src%3Dx%20onerror%3Dalert(1)%3E", headers=OWNER)
+    assert panel.json()["group"] == name
+
+
+def test_an_empty_log_has_no_runs(client: TestClient) -> None:
+    assert client.get("/api/runs", headers=OWNER).json() == {"runs": []}
+
+
+@pytest.fixture
+def never_shared(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each request is a look of its own."""
+    monkeypatch.setattr(looks_module, "FRESH_SECONDS", 0.0)
+    monkeypatch.setattr(looks_module, "LOOK_SHARE", float("inf"))
+
+
+@pytest.mark.usefixtures("never_shared")
+def test_a_run_that_was_removed_meanwhile_is_unknown(client: TestClient, flow: TwoGroups) -> None:
+    look(client, flow)
+    for group in ("ingest", "totals"):
+        assert flow.store.park(GroupRef(flow.run.run_id, group, 1), "a test")
+    assert flow.store.supersede(flow.run.run_id)
+    while flow.store.remove_run(flow.run.run_id, 1000).more:
+        pass
+    assert client.get(f"/api/runs/{flow.run.uid}", headers=OWNER).status_code == 404
+
+
+# --- a log that is away -----------------------------------------------------------------------------------------------
+
+
+def test_a_log_that_is_away_is_said_and_asked_again_later(sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+    opening: list[Callable[[], LogStore]] = []
+
+    def refuse() -> LogStore:
+        raise LogUnavailable("the database at postgresql://host does not answer")
+
+    def open_it() -> LogStore:
+        asked.append("")
+        return opening[0]()
+
+    opening.append(refuse)
+    source = LogSource(open_it, None)
+    client = TestClient(alone_app(source, "secret"), base_url="http://127.0.0.1")
+    for path in ("/api/runs", f"/api/runs/{UNKNOWN}", f"/api/runs/{UNKNOWN}/groups/g"):
+        answer = client.get(path, headers=TOKEN)
+        assert answer.status_code == 503
+        assert answer.json() == {"detail": "the log cannot be read: the database at postgresql://host does not answer"}
+    assert len(asked) == 1, "a refusal holds for a moment, for everyone"
+    monkeypatch.setattr(log_source, "REFUSED_SECONDS", 0.0)
+    opening[0] = lambda: open_store(sqlite_url)
+    assert client.get("/api/runs", headers=TOKEN).json() == {"runs": []}
+    source.looks().store.dispose()
+
+
+def test_an_error_of_a_connections_lookup_says_no_more_than_its_kind() -> None:
+    def fail() -> LogStore:
+        raise RuntimeError("postgresql://user:password@host")
+
+    client = TestClient(alone_app(LogSource(fail, None), "secret"), base_url="http://127.0.0.1")
+    answer = client.get("/api/runs", headers=TOKEN)
+    assert answer.status_code == 503
+    assert "RuntimeError" in answer.text and "password" not in answer.text
+
+
+@pytest.mark.usefixtures("never_shared")
+def test_a_log_that_goes_away_later_is_said_too(
+    client: TestClient, flow: TwoGroups, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def away(*_: Any) -> Any:
+        raise LogUnavailable("connection refused")
+
+    assert look(client, flow)["groups"]
+    with monkeypatch.context() as patch:
+        patch.setattr(type(flow.store), "sight", away)
+        answer = client.get(f"/api/runs/{flow.run.uid}", headers=OWNER)
+        assert (answer.status_code, answer.json()["detail"]) == (503, "the log cannot be read: connection refused")
+    assert look(client, flow)["groups"][0]["state"] == GroupState.RUNNING
+
+
+def test_a_log_that_hangs_takes_few_threads(
+    client: TestClient, flow: TwoGroups, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Airflow's API has forty threads, and the page shares them."""
+    monkeypatch.setattr(log_source, "PATIENCE_SECONDS", 0.1)
+    hanging, ended = threading.Semaphore(0), threading.Event()
+
+    def hang(*_: Any, **__: Any) -> Any:
+        hanging.release()
+        assert ended.wait(30)
+        return []
+
+    with monkeypatch.context() as patch, ThreadPoolExecutor(log_source.MOST_ASKING) as waiting:
+        patch.setattr(type(flow.store), "list_runs", hang)
+        asked = [waiting.submit(client.get, "/api/runs", headers=OWNER) for _ in range(log_source.MOST_ASKING)]
+        for _ in asked:
+            assert hanging.acquire(timeout=30)
+        answer = client.get(f"/api/runs/{flow.run.uid}", headers=OWNER)
+        assert (answer.status_code, "requests wait for the log" in answer.text) == (503, True)
+        ended.set()
+        assert [one.result(30).status_code for one in asked] == [200] * log_source.MOST_ASKING
+    assert look(client, flow)["groups"]
+
+
+def test_two_runs_of_one_dag_run_are_both_listed_the_newest_first(client: TestClient, store: LogStore) -> None:
+    first = store.start_run(spec("g"))
+    assert store.request(first.run_id, "g", GroupState.HALTED) and store.supersede(first.run_id)
+    second = store.start_run(spec("g"))
+    listed = client.get("/api/runs?dag_id=dag&dag_run_id=run-1", headers=OWNER).json()["runs"]
+    assert [(one["uid"], one["generation"]) for one in listed] == [(second.uid, 2), (first.uid, 1)]

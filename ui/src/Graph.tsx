@@ -1,0 +1,207 @@
+import dagre from "@dagrejs/dagre";
+import {
+  BaseEdge,
+  Controls,
+  type Edge,
+  EdgeLabelRenderer,
+  type EdgeProps,
+  getBezierPath,
+  Handle,
+  type Node,
+  type NodeProps,
+  Position,
+  ReactFlow,
+  type ReactFlowInstance,
+} from "@xyflow/react";
+import { useEffect, useMemo, useRef, useState } from "react";
+import type { Connection, Group, Operator, Run, Whole } from "./data";
+import { kindOf, State } from "./State";
+import { count, percent, rate, seconds } from "./words";
+
+const WIDTH = 250;
+const FIT = { maxZoom: 1, padding: 0.05 };
+const HEAD = 62;
+const ROW = 24;
+/** Share of the time in which a sender is held up, and age of a lag, from which a connection is drawn as held up. */
+const HELD_UP = 0.2;
+const OLD_SECONDS = 10;
+const STOPPED = new Set(["dead", "parked", "halted", "new"]);
+
+type GroupNode = Node<{ group: Group | Whole; operators: Operator[]; replicas: Group[]; selected: boolean; select: (name: string) => void }, "box">;
+type LagEdge = Edge<{ connection: Connection; pressure: Pressure }, "lag">;
+type Pressure = "none" | "some" | "held" | "stopped";
+
+/** The graph of groups with their operators and ports. Layout only changes with the graph, so nothing jumps. */
+export function Graph({ run, selected, select }: { run: Run; selected: string | null; select: (name: string) => void }) {
+  const shape = JSON.stringify([run.operators, run.connections.map((one) => [one.from, one.to, one.from_group, one.to_group])]);
+  const places = useMemo(() => layout(run), [shape]); // eslint-disable-line
+  const byName = new Map<string, Group | Whole>([...run.groups, ...run.wholes].map((one) => [one.name, one]));
+  const nodes: GroupNode[] = [];
+  for (const [name, place] of places) {
+    const group = byName.get(name);
+    if (group === undefined) continue;
+    nodes.push({
+      id: name,
+      type: "box",
+      position: place,
+      width: WIDTH,
+      height: place.height,
+      data: {
+        group,
+        operators: run.operators.filter((one) => one.group === name),
+        replicas: run.groups.filter((one) => one.whole === name),
+        selected: name === selected || byName.get(selected ?? "")?.name.startsWith(`${name}.`) === true,
+        select,
+      },
+    });
+  }
+  const edges: LagEdge[] = run.connections
+    .filter((one) => one.from_group !== one.to_group && byName.has(one.from_group) && byName.has(one.to_group))
+    .map((one) => ({
+      id: `${one.from} ${one.to}`,
+      type: "lag",
+      source: one.from_group,
+      target: one.to_group,
+      sourceHandle: one.from,
+      targetHandle: one.to,
+      ariaLabel: `from ${one.from} to ${one.to}: ${lagText(one) || "no lag"}`,
+      data: { connection: one, pressure: pressureOf(one, byName.get(one.from_group)!, byName.get(one.to_group)!) },
+    }));
+  const frame = useRef<HTMLElement>(null);
+  const [flow, setFlow] = useState<ReactFlowInstance<GroupNode, LagEdge> | null>(null);
+  useEffect(() => {
+    if (flow === null || frame.current === null) return;
+    const fit = new ResizeObserver(() => void flow.fitView(FIT));
+    fit.observe(frame.current);
+    return () => fit.disconnect();
+  }, [flow, places]);
+  const height = Math.max(180, ...[...places.values()].map((one) => one.y + one.height + 60));
+  return (
+    <section aria-label="Graph" className="graph" ref={frame} style={{ height: Math.min(height, 520) }}>
+      <ReactFlow
+        nodes={nodes}
+        edges={edges}
+        nodeTypes={NODE_TYPES}
+        edgeTypes={EDGE_TYPES}
+        fitView
+        fitViewOptions={FIT}
+        onInit={setFlow}
+        minZoom={0.05}
+        nodesDraggable={false}
+        nodesConnectable={false}
+        nodesFocusable={false}
+        edgesFocusable={false}
+        elementsSelectable={false}
+        preventScrolling={false}
+        onlyRenderVisibleElements={nodes.length > 60}
+      >
+        <Controls showInteractive={false} />
+      </ReactFlow>
+    </section>
+  );
+}
+
+function layout(run: Run): Map<string, { x: number; y: number; height: number }> {
+  const graph = new dagre.graphlib.Graph();
+  graph.setGraph({ rankdir: "LR", ranksep: 150, nodesep: 28, marginx: 10, marginy: 10 });
+  graph.setDefaultEdgeLabel(() => ({}));
+  const sizes = new Map<string, number>();
+  for (const one of run.operators) sizes.set(one.group, (sizes.get(one.group) ?? HEAD + 10) + ROW);
+  for (const [name, height] of sizes) graph.setNode(name, { width: WIDTH, height });
+  for (const one of run.connections) {
+    if (one.from_group !== one.to_group) graph.setEdge(one.from_group, one.to_group);
+  }
+  dagre.layout(graph);
+  const places = new Map<string, { x: number; y: number; height: number }>();
+  for (const [name, height] of sizes) {
+    const { x, y } = graph.node(name) as { x: number; y: number };
+    places.set(name, { x: x - WIDTH / 2, y: y - height / 2, height });
+  }
+  return places;
+}
+
+function GroupBox({ data }: NodeProps<GroupNode>) {
+  const { group, operators, replicas, selected, select } = data;
+  return (
+    <div className={`box ${kindOf(group.state)}${selected ? " selected" : ""}`}>
+      <button type="button" className="box-head nodrag nopan" onClick={() => select(group.name)} aria-pressed={selected}>
+        <span className="box-name">
+          {group.name}
+          {group.incarnation > 1 ? <span className="small"> #{group.incarnation}</span> : null}
+        </span>
+        <State state={group.state} />
+        <span className="small box-figures">
+          {[
+            group.records_per_second > 0 ? `${rate(group.records_per_second)} records/s` : "",
+            group.busy === null ? "" : `busy ${percent(group.busy)}`,
+            group.recoveries > 0 ? `${group.recoveries} recovered` : "",
+            "replicas_in_use" in group ? `${group.replicas_in_use} replicas` : "",
+          ]
+            .filter(Boolean)
+            .join(", ") || (group.done === null ? "" : `done ${percent(group.done)}`)}
+        </span>
+      </button>
+      {replicas.length > 0 && (
+        <span className="squares" aria-hidden="true">
+          {replicas.slice(0, 40).map((one) => (
+            <span key={one.name} className={`square ${kindOf(one.state)}`} title={`${one.name}: ${one.condition}`} />
+          ))}
+        </span>
+      )}
+      <ul>
+        {operators.map((one) => (
+          <li key={one.name}>
+            {one.inputs.map((port, index) => (
+              <Port key={port} name={`${one.name}.${port}`} type="target" at={(index + 1) / (one.inputs.length + 1)} />
+            ))}
+            <span title={[...one.inputs.map((port) => `in ${port}`), ...one.outputs.map((port) => `out ${port}`)].join(", ")}>
+              {one.name}
+            </span>
+            {one.outputs.map((port, index) => (
+              <Port key={port} name={`${one.name}.${port}`} type="source" at={(index + 1) / (one.outputs.length + 1)} />
+            ))}
+          </li>
+        ))}
+      </ul>
+    </div>
+  );
+}
+
+/** A port at the edge of its operator; several of them share the height. */
+function Port({ name, type, at }: { name: string; type: "source" | "target"; at: number }) {
+  const side = type === "source" ? Position.Right : Position.Left;
+  return <Handle id={name} type={type} position={side} isConnectable={false} title={name} style={{ top: `${at * 100}%` }} />;
+}
+
+function LagLine({ id, sourceX, sourceY, targetX, targetY, data }: EdgeProps<LagEdge>) {
+  const [path, x, y] = getBezierPath({ sourceX, sourceY, targetX, targetY, sourcePosition: Position.Right, targetPosition: Position.Left });
+  const text = data === undefined ? "" : lagText(data.connection);
+  return (
+    <>
+      <BaseEdge id={id} path={path} className={`line ${data?.pressure ?? "none"}`} />
+      {text && (
+        <EdgeLabelRenderer>
+          <div className={`lag ${data?.pressure ?? ""}`} style={{ transform: `translate(-50%, -50%) translate(${x}px, ${y}px)` }}>
+            {text}
+          </div>
+        </EdgeLabelRenderer>
+      )}
+    </>
+  );
+}
+
+function lagText(one: Connection): string {
+  if (one.lag.events === 0) return "";
+  const age = one.lag_age_seconds === null || one.lag_age_seconds < 0.1 ? "" : `, ${seconds(one.lag_age_seconds)}`;
+  return `${count(one.lag.events)} behind${age}`;
+}
+
+function pressureOf(one: Connection, sender: Group | Whole, receiver: Group | Whole): Pressure {
+  if (one.lag.events === 0) return "none";
+  if (STOPPED.has(receiver.state)) return "stopped";
+  if ((sender.blocked ?? 0) >= HELD_UP || (one.lag_age_seconds ?? 0) >= OLD_SECONDS) return "held";
+  return "some";
+}
+
+const NODE_TYPES = { box: GroupBox };
+const EDGE_TYPES = { lag: LagLine };

@@ -1,0 +1,98 @@
+import { useMemo, useState } from "react";
+import type { Happening, Run } from "./data";
+import { clock, count, moment } from "./words";
+
+const WIDTH = 1000;
+const LANE = 16;
+const MOST_LANES = 12;
+const SHOWN = 30;
+const MARKS: Record<string, string> = {
+  launch: "▲",
+  death: "✕",
+  recovery: "●",
+  scaling: "⇔",
+  parked: "■",
+  halted: "◼",
+  code: "◆",
+  run: "│",
+};
+
+/** What has happened, on a line of time for each group and as a list with causes. */
+export function History({ run, select }: { run: Run; select: (group: string) => void }) {
+  const [all, setAll] = useState(false);
+  const { latest, total } = run.history;
+  const shown = all ? latest : latest.slice(0, SHOWN);
+  return (
+    <section aria-label="History">
+      <h2>History</h2>
+      <Lanes run={run} />
+      <ol className="history">
+        {shown.map((one, index) => (
+          <li key={`${one.at} ${one.kind} ${one.group} ${index}`} className={one.kind}>
+            <time dateTime={new Date(one.at * 1000).toISOString()} title={`${moment(one.at)} UTC`}>
+              {clock(one.at)}
+            </time>
+            <span className="kind">
+              <span aria-hidden="true">{MARKS[one.kind] ?? "·"}</span> {one.kind}
+            </span>
+            {one.group !== null && (
+              <button type="button" className="link" onClick={() => select(one.group!)}>
+                {one.group}
+                {one.incarnation === null ? "" : `/${one.incarnation}`}
+              </button>
+            )}
+            <span className="cause">{one.text}</span>
+          </li>
+        ))}
+      </ol>
+      {latest.length > SHOWN && (
+        <button type="button" className="fold" aria-expanded={all} onClick={() => setAll(!all)}>
+          {all ? `the latest ${SHOWN}` : `the latest ${count(latest.length)}`}
+        </button>
+      )}
+      {total > latest.length && <p className="small">{count(total - latest.length)} earlier ones are in the log.</p>}
+    </section>
+  );
+}
+
+function Lanes({ run }: { run: Run }) {
+  const latest = run.history.latest;
+  const lanes = useMemo(() => busiest(latest), [latest]);
+  if (lanes.length === 0) return null;
+  const begin = latest.length < run.history.total ? Math.min(...latest.map((one) => one.at)) : run.created_at;
+  const end = Math.max(run.ended_at ?? run.at, begin + 1, ...latest.map((one) => one.at));
+  const at = (time: number) => 130 + ((Math.max(time, begin) - begin) / (end - begin)) * (WIDTH - 150);
+  return (
+    <svg className="lanes" viewBox={`0 0 ${WIDTH} ${lanes.length * LANE + 18}`} role="img" aria-label="Line of time; the list below says the same">
+      {lanes.map(([group, happenings], index) => (
+        <g key={group} transform={`translate(0 ${index * LANE})`}>
+          <text x="0" y="12" className="lane-name">
+            {group.length > 20 ? `${group.slice(0, 19)}…` : group}
+          </text>
+          <line x1="130" x2={WIDTH - 20} y1="8" y2="8" className="lane" />
+          {happenings.map((one, number) => (
+            <text key={number} x={at(one.at)} y="12" textAnchor="middle" className={`mark ${one.kind}`}>
+              {MARKS[one.kind] ?? "·"}
+              <title>{`${clock(one.at)} ${one.kind}: ${one.text}`}</title>
+            </text>
+          ))}
+        </g>
+      ))}
+      <text x="130" y={lanes.length * LANE + 13} className="lane-name">
+        {clock(begin)}
+      </text>
+      <text x={WIDTH - 20} y={lanes.length * LANE + 13} textAnchor="end" className="lane-name">
+        {clock(end)} UTC
+      </text>
+    </svg>
+  );
+}
+
+/** Groups in which most has happened, and what: a line for each of hundreds would say nothing. */
+function busiest(latest: Happening[]): [string, Happening[]][] {
+  const lanes = Map.groupBy(
+    latest.filter((one) => one.group !== null),
+    (one) => one.group!,
+  );
+  return [...lanes].sort((one, other) => other[1].length - one[1].length).slice(0, MOST_LANES);
+}

@@ -1,0 +1,30 @@
+import type { Run } from "./data";
+import { count, moment } from "./words";
+
+/** Input Sets that were set aside, with their errors; the oldest are shown. */
+export function Quarantine({ run }: { run: Run }) {
+  const all = Object.values(run.quarantine.by_group).reduce((sum, many) => sum + many, 0);
+  if (all === 0) return null;
+  const shown = run.quarantine.shown;
+  return (
+    <section aria-label="Quarantine">
+      <h2>Quarantine</h2>
+      <p className="small">
+        {count(all)} Input Sets are set aside{shown.length < all ? `; the oldest ${count(shown.length)} are shown` : ""}.
+        Mend the operator, then <code>logio retry {run.uid.slice(0, 8)} --code new</code> puts them back.
+      </p>
+      {shown.map((one) => (
+        <details key={`${one.operator} ${one.slot} ${one.input_set}`}>
+          <summary>
+            <strong>{one.operator}</strong>
+            {one.slot === null ? "" : ` slot ${one.slot}`} Input Set {one.input_set}: {one.error.split("\n", 1)[0]}
+          </summary>
+          <p className="small">
+            group {one.group}, since {moment(one.since)} UTC
+          </p>
+          <pre tabIndex={0}>{one.error}</pre>
+        </details>
+      ))}
+    </section>
+  );
+}

@@ -1,0 +1,111 @@
+import { useCallback, useMemo } from "react";
+import type { ListedRun, Run, Server } from "./data";
+import { Graph } from "./Graph";
+import { GroupTable } from "./GroupTable";
+import { History } from "./History";
+import { usePolled } from "./poll";
+import { Problem } from "./Problem";
+import { Quarantine } from "./Quarantine";
+import { SidePanel } from "./SidePanel";
+import { State } from "./State";
+import { useTrails } from "./trails";
+import { moment, seconds } from "./words";
+
+const LOOK_SECONDS = 2;
+const ENDED_SECONDS = 15;
+
+interface Props {
+  server: Server;
+  uid: string;
+  group: string | null;
+  taskId: string | null;
+  select: (group: string | null) => void;
+  others: ListedRun[];
+  open: (uid: string) => void;
+  back: (() => void) | null;
+}
+
+/** One run: its graph, its groups, what has happened, and one group beside them. */
+export function RunView({ server, uid, group, taskId, select, others, open, back }: Props) {
+  const look = usePolled<Run>(server, `api/runs/${uid}`, LOOK_SECONDS);
+  const run = look.value;
+  const trails = useTrails(run);
+  const names = useMemo(() => new Set(run === null ? [] : [...run.groups, ...run.wholes].map((one) => one.name)), [run]);
+  const ofTask = taskId === null ? null : (taskId.split(".").at(-1) ?? null);
+  const shown = group ?? (ofTask !== null && names.has(ofTask) ? ofTask : null);
+  const close = useCallback(() => select(null), [select]);
+
+  if (run === null) {
+    return (
+      <>
+        <Back back={back} />
+        <h1>Run {uid.slice(0, 8)}</h1>
+        <Problem problem={look.problem} at={look.at} />
+        {look.problem === null && <p role="status">Looking at the log ...</p>}
+      </>
+    );
+  }
+  return (
+    <>
+      <Back back={back} />
+      <header className="heading">
+        <h1>
+          {run.pipeline} <span className="small">{run.run_id}</span>
+        </h1>
+        <State state={run.condition} />
+        <span className="small">
+          DAG {run.dag_id}, run {run.uid.slice(0, 8)}, started {moment(run.created_at)} UTC
+          {run.supervision.last_look_by !== null && !run.ended
+            ? `, supervised by ${run.supervision.last_look_by} (${seconds(run.supervision.last_look_seconds_ago)} ago)`
+            : ""}
+        </span>
+        {others.length > 1 && (
+          <label className="small">
+            Run of this DAG run{" "}
+            <select value={uid} onChange={(event) => open(event.target.value)}>
+              {others.map((one) => (
+                <option key={one.uid} value={one.uid}>
+                  {one.pipeline}, generation {one.generation}
+                </option>
+              ))}
+            </select>
+          </label>
+        )}
+      </header>
+      <Problem problem={look.problem} at={look.at} />
+      {run.warnings.map((warning) => (
+        <p key={warning} className="problem" role="alert">
+          {warning}
+        </p>
+      ))}
+      {run.next_step && <p className="next">Next: {run.next_step}</p>}
+      <div className={shown === null ? "columns" : "columns with-panel"}>
+        <div>
+          <Graph run={run} selected={shown} select={select} />
+          <GroupTable run={run} trails={trails} selected={shown} select={select} />
+          <Quarantine run={run} />
+          <History run={run} select={select} />
+        </div>
+        {shown !== null && (
+          <SidePanel
+            key={shown}
+            server={server}
+            run={run}
+            group={shown}
+            close={close}
+            select={select}
+            every={run.ended ? ENDED_SECONDS : LOOK_SECONDS}
+          />
+        )}
+      </div>
+    </>
+  );
+}
+
+function Back({ back }: { back: (() => void) | null }) {
+  return back === null ? null : (
+    <button type="button" className="link back" onClick={back}>
+      ← All runs
+    </button>
+  );
+}

@@ -1,0 +1,205 @@
+// What the server says (airflow_logio/ui), as far as the page reads it, and how it is asked.
+
+export interface Amount {
+  events: number;
+  records: number;
+}
+
+export interface Spark {
+  application: string;
+  ui: string | null;
+}
+
+export interface LastError {
+  incarnation: number;
+  text: string;
+  is_present: boolean;
+}
+
+interface Figures {
+  state: string;
+  condition: string;
+  desired: string;
+  since: number;
+  incarnation: number;
+  recoveries: number;
+  commits: number;
+  rss_bytes: number;
+  process: string | null;
+  heartbeat_seconds_ago: number | null;
+  busy: number | null;
+  blocked: number | null;
+  events_per_second: number | null;
+  queued: number;
+  call: string;
+  spark: Spark | null;
+  received: Amount;
+  sent: Amount;
+  writes: number;
+  pending_writes: number;
+  undone_events: number;
+  lag: Amount;
+  records_per_second: number;
+  done: number | null;
+}
+
+export interface Group extends Figures {
+  name: string;
+  whole: string | null;
+  is_source: boolean;
+  recovered_seconds_ago: number | null;
+  last_error: LastError | null;
+}
+
+export interface ScalingRequest {
+  request: number;
+  replicas: number;
+  state: string;
+  by: string;
+  reason: string;
+  note: string;
+  requested_at: number;
+}
+
+export interface Whole extends Figures {
+  name: string;
+  is_source: boolean;
+  replicas_in_use: number;
+  least: number;
+  most: number;
+  slots: number;
+  slots_done: number;
+  requests: ScalingRequest[];
+}
+
+export interface Operator {
+  name: string;
+  group: string;
+  inputs: string[];
+  outputs: string[];
+}
+
+export interface Connection {
+  from: string;
+  to: string;
+  from_group: string;
+  to_group: string;
+  sent: Amount;
+  acknowledged: Amount;
+  lag: Amount;
+  undone_events: number;
+  records_per_second: number;
+  lag_age_seconds: number | null;
+}
+
+export interface Happening {
+  at: number;
+  kind: string;
+  group: string | null;
+  incarnation: number | null;
+  text: string;
+}
+
+export interface Quarantined {
+  group: string;
+  operator: string;
+  slot: number | null;
+  input_set: string;
+  error: string;
+  since: number;
+}
+
+interface RunNames {
+  uid: string;
+  pipeline: string;
+  dag_id: string;
+  run_id: string;
+  generation: number;
+  state: string;
+  created_at: number;
+  ended_at: number | null;
+  condition: string;
+  next_step: string;
+}
+
+export interface ListedRun extends RunNames {
+  states: Record<string, number>;
+  recoveries: number;
+  stopped: { group: string; state: string; reason: string }[];
+}
+
+export interface Run extends RunNames {
+  at: number;
+  warnings: string[];
+  ended: boolean;
+  supervision: { by: string; last_look_by: string | null; last_look_seconds_ago: number | null };
+  groups: Group[];
+  wholes: Whole[];
+  operators: Operator[];
+  connections: Connection[];
+  pending_writes: Record<string, number>;
+  history: { total: number; latest: Happening[] };
+  quarantine: { by_group: Record<string, number>; shown: Quarantined[] };
+}
+
+export interface Driver {
+  group: string;
+  incarnation: number;
+  reason: string;
+  claimed_at: number;
+  registered_at: number | null;
+  first_commit_at: number | null;
+  ended_at: number | null;
+  error: string | null;
+  failed_at: string | null;
+  process: string | null;
+}
+
+export interface Panel {
+  group: string;
+  drivers: Driver[];
+  drivers_in_all: number;
+  spark_ui: string;
+  lines: string[] | null;
+}
+
+export class Refused extends Error {
+  constructor(
+    readonly status: number,
+    message: string,
+  ) {
+    super(message);
+  }
+}
+
+/** Asks the server; `base` ends with a slash. */
+export class Server {
+  constructor(
+    private readonly base: string,
+    private readonly token: string | null,
+  ) {}
+
+  async get<T>(path: string, signal: AbortSignal): Promise<T> {
+    const headers: Record<string, string> = { Accept: "application/json" };
+    if (this.token !== null) headers.Authorization = `Bearer ${this.token}`;
+    let answer: Response;
+    try {
+      answer = await fetch(new URL(path, this.base), { headers, signal, credentials: "same-origin" });
+    } catch (error) {
+      if (signal.aborted) throw error;
+      throw new Refused(0, "the server does not answer");
+    }
+    if (!answer.ok) throw new Refused(answer.status, await reason(answer));
+    return (await answer.json()) as T;
+  }
+}
+
+async function reason(answer: Response): Promise<string> {
+  try {
+    const { detail } = (await answer.json()) as { detail?: unknown };
+    if (typeof detail === "string") return detail;
+  } catch {
+    // not JSON: a proxy has answered
+  }
+  return `the server has answered ${answer.status}`;
+}

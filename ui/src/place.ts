@@ -1,0 +1,37 @@
+// What is open, in the fragment of the address: a link that can be kept. It names a run and a group, and no data.
+
+import { useEffect, useState } from "react";
+
+export interface Place {
+  run: string | null;
+  group: string | null;
+}
+
+export function placeNow(): Place {
+  const named = new URLSearchParams(window.location.hash.slice(1));
+  return { run: named.get("run"), group: named.get("group") };
+}
+
+export function usePlace(): [Place, (next: Place) => void] {
+  const [place, setPlace] = useState(placeNow);
+  useEffect(() => {
+    const follow = () => setPlace(placeNow());
+    window.addEventListener("hashchange", follow);
+    window.addEventListener("popstate", follow);
+    return () => {
+      window.removeEventListener("hashchange", follow);
+      window.removeEventListener("popstate", follow);
+    };
+  }, []);
+  const go = (next: Place) => {
+    const named = new URLSearchParams();
+    if (next.run !== null) named.set("run", next.run);
+    if (next.group !== null) named.set("group", next.group);
+    const hash = named.size ? `#${named.toString()}` : "";
+    const { pathname, search } = window.location;
+    // The state of the page around this one (Airflow's router) stays.
+    window.history.pushState(window.history.state, "", `${pathname}${search}${hash}`);
+    setPlace(next);
+  };
+  return [place, go];
+}

@@ -1,0 +1,40 @@
+// Numbers and times for people.
+
+export const count = (value: number): string => Math.round(value).toLocaleString("en-US");
+
+export const rate = (value: number | null): string =>
+  value === null ? "" : value >= 10_000 ? `${(value / 1000).toFixed(1)} k` : value >= 10 ? count(value) : value.toFixed(1);
+
+export const percent = (value: number | null): string => (value === null ? "" : `${Math.round(value * 100)} %`);
+
+export const megabytes = (bytes: number): string => (bytes > 0 ? count(bytes / 2 ** 20) : "");
+
+export function seconds(value: number | null): string {
+  if (value === null) return "";
+  if (value < 10) return `${value.toFixed(1)} s`;
+  if (value < 120) return `${Math.round(value)} s`;
+  return value < 7200 ? `${Math.round(value / 60)} min` : `${(value / 3600).toFixed(1)} h`;
+}
+
+const two = (value: number): string => String(value).padStart(2, "0");
+
+/** A time of the log, in UTC. */
+export function clock(at: number): string {
+  const time = new Date(at * 1000);
+  return `${two(time.getUTCHours())}:${two(time.getUTCMinutes())}:${two(time.getUTCSeconds())}`;
+}
+
+export function moment(at: number): string {
+  const time = new Date(at * 1000);
+  return `${time.getUTCFullYear()}-${two(time.getUTCMonth() + 1)}-${two(time.getUTCDate())} ${clock(at)}`;
+}
+
+/** An address that the log names, if a browser may go there; the log is no place to take `javascript:` from. */
+export function webAddress(address: string): string | null {
+  try {
+    const url = new URL(address);
+    return url.protocol === "http:" || url.protocol === "https:" ? url.href : null;
+  } catch {
+    return null;
+  }
+}

@@ -1,0 +1,31 @@
+// Two bundles of one page: plugin.js takes React from Airflow's globals, alone.js has its own (`logio ui`).
+import { defineConfig } from "vite";
+import { esmExternalRequirePlugin } from "rolldown/plugins";
+
+const GLOBALS: Record<string, string> = {
+  react: "React",
+  "react-dom": "ReactDOM",
+  "react/jsx-runtime": "ReactJSXRuntime",
+};
+const OUT = process.env.LOGIO_PAGE_OUT ?? "../airflow_logio/ui/built";
+
+export default defineConfig(({ mode }) => {
+  const alone = mode === "standalone";
+  return {
+    define: { "process.env.NODE_ENV": JSON.stringify("production") },
+    plugins: alone ? [] : [esmExternalRequirePlugin({ external: Object.keys(GLOBALS) })],
+    build: {
+      outDir: OUT,
+      emptyOutDir: false,
+      copyPublicDir: false,
+      target: "es2022",
+      lib: {
+        entry: alone ? "src/alone.tsx" : "src/plugin.tsx",
+        name: "AirflowPlugin",
+        formats: [alone ? "iife" : "umd"],
+        fileName: () => (alone ? "alone.js" : "plugin.js"),
+      },
+      rollupOptions: alone ? {} : { output: { globals: GLOBALS, exports: "default" } },
+    },
+  };
+});
