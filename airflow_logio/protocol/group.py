@@ -6,6 +6,7 @@ decides what of it must be in the log. All effects of a step commit in one trans
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -28,7 +29,7 @@ from airflow_logio.protocol.logic import Emit, InputSetState, OperatorSpec, Outp
 from airflow_logio.protocol.operator import OperatorProtocol
 from airflow_logio.protocol.recovery import Recovered, reload_order
 from airflow_logio.protocol.source import READ_ACTION_ID, SourceProtocol
-from airflow_logio.protocol.values import Event, Kind, Port
+from airflow_logio.protocol.values import Event, Kind, Origin, Port
 
 
 class GroupProtocol:
@@ -300,10 +301,14 @@ class GroupProtocol:
         input_set = operator.close_input_set(inset_id, self.ledger)
         outputs = list(outputs)
         waiting = self._hold_back(operator, any(isinstance(output, Write) for output in outputs))
+        places: Counter[str] = Counter()
         for output in outputs:
             match output:
                 case Emit():
-                    event_id = self._emit(operator, output, (inset_id, input_set), has_read=has_read, held=waiting)
+                    place = places[output.port]
+                    places[output.port] += 1
+                    made_of = (inset_id, input_set, place)
+                    event_id = self._emit(operator, output, made_of, has_read=has_read, held=waiting)
                     if waiting is not None:
                         first, _ = waiting.events.get(output.port, (event_id, event_id))
                         waiting.events[output.port] = (first, event_id)
@@ -344,7 +349,7 @@ class GroupProtocol:
         self,
         operator: OperatorProtocol,
         output: Emit,
-        origin: tuple[str, InputSetState] | None,
+        made_of: tuple[str, InputSetState, int] | None,
         *,
         has_read: bool,
         held: HeldOutput | None = None,
@@ -357,9 +362,12 @@ class GroupProtocol:
         event_id = operator.context.allocate_event(output.port)
         in_scope = output.port in operator.spec.lineage_out
         captured = output.port in operator.spec.captured_out
-        if captured and origin is not None and (origin[1].lineage or has_read):
-            self.ledger.add(RecordLineage(sender, event_id, origin[0]))
-        event = Event(sender, event_id, Kind.DATA, output.records, output.payload, output.body, output.about)
+        if captured and made_of is not None and (made_of[1].lineage or has_read):
+            self.ledger.add(RecordLineage(sender, event_id, made_of[0]))
+        origin = Origin(made_of[0], made_of[2]) if operator.spec.replay and made_of is not None else None
+        event = Event(
+            sender, event_id, Kind.DATA, output.records, output.payload, output.body, output.about, origin=origin
+        )
         self._send(event, in_scope=in_scope, held=held is not None)
         return event_id
 

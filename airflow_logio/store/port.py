@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 
-from airflow_logio.errors import FailurePoint
+from airflow_logio.errors import FailurePoint, LogInconsistent
 from airflow_logio.protocol.commit_queue import CommitAttempt
 from airflow_logio.protocol.effects import Effects
 from airflow_logio.protocol.recovery import LoggedEvent, Recovered
@@ -49,6 +49,14 @@ def stopped(ref: GroupRef, state: str) -> str:
     """The error of a driver that must stop because its group was halted or parked from outside."""
     return (
         f"group {ref.group!r} is {state}: the driver of incarnation {ref.incarnation} commits nothing more, and exits"
+    )
+
+
+def gone(operator: str, inset_id: str) -> LogInconsistent:
+    """The error where an Input Set is not in the log that an event is to be made of again."""
+    return LogInconsistent(
+        f"what Input Set {inset_id!r} of replay operator {operator!r} is made of is not in the log, and an event that was made "
+        "of it is not done"
     )
 
 
@@ -114,6 +122,14 @@ class GroupSession(ABC):
     @abstractmethod
     def recover(self, operators: Sequence[str]) -> Recovered:
         """Everything that recovery of these operators reads, in one consistent snapshot."""
+
+    @abstractmethod
+    def input_set(self, operator: str, inset_id: str) -> Sequence[LoggedEvent]:
+        """What an Input Set of a replay operator is made of, whatever has become of it: by port, in the order of event_id.
+
+        Nothing of it is removed while an event that it has made is not done (Section 5). Raises `LogInconsistent` if there
+        is nothing, or a body is missing.
+        """
 
     @abstractmethod
     def acknowledged(self, receivers: Sequence[Port]) -> Mapping[Port, tuple[int, int]]:

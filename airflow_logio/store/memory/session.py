@@ -15,7 +15,7 @@ from airflow_logio.protocol.writes import PendingWrite
 from airflow_logio.store.memory import slots
 from airflow_logio.store.memory.apply import apply_effects
 from airflow_logio.store.memory.tables import GroupKey, LogRow, Tables
-from airflow_logio.store.port import GroupSession, stopped
+from airflow_logio.store.port import GroupSession, gone, stopped
 from airflow_logio.store.records import Collected, FenceRow, GroupRef
 from airflow_logio.store.rules.channels import STATE_CHANNEL, WRITES
 from airflow_logio.store.rules.delivery_bounds import share
@@ -131,9 +131,31 @@ class MemoryGroupSession(GroupSession):
         stored = self._tables.bodies[row.body]
         header = decode_header(f"event {row.body.event_id} of {sender}", stored.header, stored.body, stored.ref)
         event = Event(
-            sender, row.body.event_id, header.kind, header.records, None, stored.body, header.about, stored.ref
+            sender,
+            row.body.event_id,
+            header.kind,
+            header.records,
+            None,
+            stored.body,
+            header.about,
+            stored.ref,
+            header.origin,
         )
         return LoggedEvent(receiver, event, row.inset_id)
+
+    def input_set(self, operator: str, inset_id: str) -> Sequence[LoggedEvent]:
+        with self._tables.transaction():
+            rows = [
+                row
+                for row in self._tables.events.rows.values()
+                if (row.body.run_id, row.receiver, row.inset_id) == (self.ref.run_id, operator, inset_id)
+                and row.send_port is not None
+                and row.rec_port is not None
+            ]
+            rows.sort(key=lambda row: (row.rec_port, row.body.event_id))
+            if any(row.body not in self._tables.bodies for row in rows) or not rows:
+                raise gone(operator, inset_id)
+            return [self._logged(row, Port(operator, str(row.rec_port))) for row in rows]
 
     def acknowledged(self, receivers: Sequence[Port]) -> Mapping[Port, tuple[int, int]]:
         with self._tables.transaction():

@@ -73,7 +73,26 @@ def event_of(sender: Port, event_id: int, stored: Any) -> Event:
     header_bytes, body, ref = (stored.header, stored.body, stored.ref) if stored is not None else (None, None, None)
     body = bytes(body or b"")
     header = decode_header(f"event {event_id} of {sender}", bytes(header_bytes or b""), body, ref)
-    return Event(sender, event_id, header.kind, header.records, None, body, header.about, ref)
+    return Event(sender, event_id, header.kind, header.records, None, body, header.about, ref, header.origin)
+
+
+def used_in(connection: Connection, run_id: int, operator: str, inset_id: str) -> Sequence[LoggedEvent]:
+    """`GroupSession.input_set`. Raises `LogInconsistent` if a body is missing or damaged."""
+    table, data = schema.event_log, schema.event_data
+    query = (
+        sa.select(table.c.send_op, table.c.send_port, table.c.rec_port, table.c.event_id)
+        .add_columns(data.c.header, data.c.body, data.c.ref)
+        .select_from(table.outerjoin(data, sa.and_(*body_of(table))))
+        .where(table.c.run_id == run_id, table.c.rec_op == operator, table.c.inset_id == inset_id)
+        .where(table.c.send_port.is_not(None), table.c.rec_port.is_not(None))
+        .order_by(table.c.rec_port, table.c.event_id)
+    )
+    return [
+        LoggedEvent(
+            Port(operator, row.rec_port), event_of(Port(row.send_op, row.send_port), row.event_id, row), inset_id
+        )
+        for row in connection.execute(query)
+    ]
 
 
 # --- the statements ---------------------------------------------------------------------------------------------------

@@ -18,7 +18,7 @@ from airflow_logio.protocol.replicas import replicated_group
 from airflow_logio.protocol.states import STOPPED, GroupState, allowed_from
 from airflow_logio.protocol.values import Event, Port, Status, storable
 from airflow_logio.protocol.writes import PendingWrite
-from airflow_logio.store.port import GroupSession, stopped
+from airflow_logio.store.port import GroupSession, gone, stopped
 from airflow_logio.store.records import Collected, FenceRow, GroupRef
 from airflow_logio.store.rules.channels import STATE_CHANNEL, WRITES
 from airflow_logio.store.rules.header import decode_header
@@ -26,7 +26,7 @@ from airflow_logio.store.rules.patience import Patience
 from airflow_logio.store.rules.seal import unseal
 from airflow_logio.store.sql import schema, slots
 from airflow_logio.store.sql.apply import EffectWriter
-from airflow_logio.store.sql.delivery import body_of, event_of, waiting_events
+from airflow_logio.store.sql.delivery import body_of, event_of, used_in, waiting_events
 from airflow_logio.store.sql.engines import now, reading, writing
 from airflow_logio.store.sql.wake import Waker
 
@@ -213,6 +213,13 @@ class SqlGroupSession(GroupSession):
     ) -> Mapping[Port, Sequence[LoggedEvent]]:
         with reading(self._engine) as connection:
             return waiting_events(connection, self.ref.run_id, cursors, max_events=max_events, max_bytes=max_bytes)
+
+    def input_set(self, operator: str, inset_id: str) -> Sequence[LoggedEvent]:
+        with reading(self._engine) as connection:
+            found = used_in(connection, self.ref.run_id, operator, inset_id)
+        if not found:
+            raise gone(operator, inset_id)
+        return found
 
     def acknowledged(self, receivers: Sequence[Port]) -> Mapping[Port, tuple[int, int]]:
         table = schema.port_counter

@@ -134,7 +134,7 @@ class Simulator:
     def _settled(self, world: World, watch: LogWatch, observed: Observed) -> Observed:
         """The part that can be compared with another run; regardless of order if Input Sets may come late."""
         if self.scenario.retries and self.scenario.deterministic:
-            return unordered(observed, watch.tables, senders_of(world.groups), self.scenario.codec)
+            return unordered(observed, watch.tables, senders_of(world.groups), self.scenario.codec, watch.content)
         return observed
 
     def run(self, seed: int) -> tuple[ScheduleFigures, FailedSchedule | None]:

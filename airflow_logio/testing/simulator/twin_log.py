@@ -333,6 +333,14 @@ class TwinSession:
             _events,
         )
 
+    def input_set(self, operator: str, inset_id: str) -> Sequence[LoggedEvent]:
+        return _both(
+            f"Input Set {inset_id} of {operator}",
+            lambda: self._sql.input_set(operator, inset_id),
+            lambda: self._memory.input_set(operator, inset_id),
+            _events,
+        )
+
     def recover(self, operators: Sequence[str]) -> Recovered:
         return _both(
             f"recovery of {', '.join(operators)}",

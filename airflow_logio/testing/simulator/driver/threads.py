@@ -13,6 +13,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 from weakref import ref
 
+from msgspec.structs import replace
+
 from airflow_logio.protocol import effects as fx
 from airflow_logio.protocol.values import Event, Kind
 from airflow_logio.protocol.warehouse_rules import compare
@@ -293,8 +295,11 @@ class Source:
         return True
 
 
-def serialized(effects: fx.Effects, codec: Codec) -> fx.Effects:
-    """Replaces payloads by bodies before the transaction, as `runtime/driver/committer.py` does with Arrow."""
+def serialized(effects: fx.Effects, codec: Codec, offer: Callable[[Event, bytes], None]) -> fx.Effects:
+    """Replaces payloads by bodies before the transaction, as `runtime/driver/committer.py` does with Arrow.
+
+    `offer` gets events of replay operators, with the bodies that do not go into the log.
+    """
     done: fx.Effects = []
     for effect in effects:
         kind = type(effect)
@@ -303,7 +308,12 @@ def serialized(effects: fx.Effects, codec: Codec) -> fx.Effects:
             event = effect.event
             if event.body is None and event.kind is Kind.DATA:
                 body = codec.encode(event.payload)
-                sent = Event(event.sender, event.event_id, event.kind, event.records, None, body, event.about)
+                if event.origin is None:
+                    sent = Event(event.sender, event.event_id, event.kind, event.records, None, body, event.about)
+                else:
+                    origin = replace(event.origin, digest=codec.digest(event.payload), size=len(body))
+                    sent = replace(event, payload=None, origin=origin)
+                    offer(sent, body)
                 effect = fx.LogEvent(sent, effect.deliveries, effect.kept, effect.held)  # noqa: PLW2901
         elif kind is fx.LogWrite:
             assert isinstance(effect, fx.LogWrite)
