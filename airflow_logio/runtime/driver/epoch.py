@@ -47,6 +47,7 @@ from airflow_logio.runtime.driver.read_results import (
     ReadFrame,
     Stored,
 )
+from airflow_logio.runtime.driver.replaying import replay_of
 from airflow_logio.runtime.driver.source_reader import PLAN, SourceReader, SourceReaders, without_plan
 from airflow_logio.runtime.driver.sweeps import sweeps_of
 from airflow_logio.runtime.driver.write_executors import Executors
@@ -138,6 +139,7 @@ class GroupEpoch:
         self._load.watch(self._mailbox.waiting)
         self._payloads = self._open_payloads(epoch)
         self._bodies = Bodies(self._payloads)
+        self._replay = replay_of(self._pipeline, settings.connections, session, self._bodies)
         # What is swept for several groups is swept by the group behind: by a Merger's, never by a replica.
         sweeps = sweeps_of(self._pipeline, settings.group) if slots is None else []
         self._collection = Collection(names, sweeps, self._bodies.remove)
@@ -236,7 +238,7 @@ class GroupEpoch:
         assert recovered is not None
         self._committer.start()
         drains = self._settings.drain_requested.is_set
-        effects = self._loop.begin(recovered, self._bodies.unpacked, self._start_threads, drains=drains)
+        effects = self._loop.begin(recovered, self._replay.unpacked, self._start_threads, drains=drains)
         self._back_pressure.note(effects, self._load)
         log.info(
             "group %s rebuilt in %.2f s: %d acknowledged events, %d pending write actions",
@@ -257,7 +259,7 @@ class GroupEpoch:
         )
         lanes, moves = lanes_of(self._loop.protocol), self._slots is not None
         self._channel = Channel(
-            self._session, lanes, self._bodies, self._mailbox, self._fail, evaluation=self._evaluation, may_move=moves
+            self._session, lanes, self._replay, self._mailbox, self._fail, evaluation=self._evaluation, may_move=moves
         )
         self._channel.start()
         for name in self._loop.sources:

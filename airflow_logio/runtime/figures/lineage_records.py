@@ -22,6 +22,14 @@ from airflow_logio.store.rules.channels import read_channel
 from airflow_logio.store.rules.header import decode_header
 
 
+def not_kept(where: str) -> str:
+    """The sentence for records of a replay operator."""
+    return (
+        f"the records of {where} are not in the log: they were made by a replay operator (replay=True), and are made again from "
+        "the events before it where they are needed. Look at those, or at what was made of it"
+    )
+
+
 class Elsewhere(Protocol):
     """Where bodies are that are not in the log: `Payloads`. `where` says what it is the body of, `ref` refers to it."""
 
@@ -144,7 +152,8 @@ def _found(
         raise LineageUnknown(
             f"the records of {where} in run {log.run.spec.key} are not in the log: retention has removed them"
         )
-    decode_header(where, stored.header, stored.body, stored.ref)
+    if decode_header(where, stored.header, stored.body, stored.ref).origin is not None:
+        raise LineageUnknown(not_kept(where))
     if stored.ref is None or stored.body:
         return decode(where, stored.body)
     if load is None:

@@ -53,7 +53,9 @@ def _add(found: Any, array: pa.Array) -> None:
         _add_text(found, array, np.dtype(np.int64))
     elif _has_width(kind):
         width, start = kind.bit_width // 8, array.offset
-        found.update(memoryview(array.buffers()[1])[start * width : (start + len(array)) * width] if len(array) else b"")
+        found.update(
+            memoryview(array.buffers()[1])[start * width : (start + len(array)) * width] if len(array) else b""
+        )
     else:  # maps, unions: seldom, and slow
         found.update(repr(array.to_pylist()).encode())
 

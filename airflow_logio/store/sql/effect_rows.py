@@ -194,9 +194,7 @@ class EffectRows:
             for inset_id, status in delivery.assignments or ((None, unassigned),):
                 self._log_row(event.event_id, status, sender, receiver, inset_id, size, kept=delivery.kept)
             self._assigned(delivery.receiver, delivery.assignments)
-        header = encode_header(
-            event.kind, event.records, body, dict(event.about), code=self._code, origin=event.origin
-        )
+        header = encode_header(event.kind, event.records, body, dict(event.about), code=self._code, origin=event.origin)
         self._data_row(sender, event.event_id, header, body, ref=event.ref, kept=effect.kept)
 
     def _acknowledge(self, effect: fx.Acknowledge) -> None:

@@ -215,8 +215,11 @@ class SqlGroupSession(GroupSession):
             return waiting_events(connection, self.ref.run_id, cursors, max_events=max_events, max_bytes=max_bytes)
 
     def input_set(self, operator: str, inset_id: str) -> Sequence[LoggedEvent]:
-        with reading(self._engine) as connection:
-            found = used_in(connection, self.ref.run_id, operator, inset_id)
+        def attempt() -> Sequence[LoggedEvent]:
+            with reading(self._engine) as connection:
+                return used_in(connection, self.ref.run_id, operator, inset_id)
+
+        found = self._patience.call(f"group {self.ref.group!r}, replay of {operator!r}", attempt)
         if not found:
             raise gone(operator, inset_id)
         return found

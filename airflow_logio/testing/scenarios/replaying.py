@@ -114,7 +114,7 @@ def groups(_systems: Systems) -> Sequence[GroupPlan]:
             "late",
             [operator("window", CountWindow(WINDOW), reads_state=True), operator("sums", Saving("wh"), outputs=())],
             {"window.out": ["sums.in"]},
-            weight=0.4,
+            weight=0.25,
         ),
         group("other", [operator("other", Saving("wh"), outputs=())], {}, weight=0.6),
     )
@@ -160,7 +160,7 @@ REPLAYED = Scenario(
     expected=expected,
     expected_of=lambda read: expected(read["read"].offset),
     drains=True,
-    retention=30.0,
+    retention=6.0,
     about="three replay operators in a row, the second with overlapping Input Sets and two ports; one receiver lags",
 )
 

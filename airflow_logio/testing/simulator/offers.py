@@ -44,7 +44,9 @@ class Offers:
         if chance < LOST:
             return None
         wanted = event.event_id - (chance == LOST)
-        alive = [body for driver, number, body in self._offered.get(event.sender, ()) if driver.is_alive and number == wanted]
+        alive = [
+            body for driver, number, body in self._offered.get(event.sender, ()) if driver.is_alive and number == wanted
+        ]
         return self._codec.decode(alive[-1]) if alive else None
 
     def close(self) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace as changed
 from typing import Any
 
@@ -22,6 +22,7 @@ from airflow_logio.protocol.values import Event, Origin, Port, Status
 from airflow_logio.store.memory import expiry
 from airflow_logio.store.memory.session import MemoryGroupSession
 from airflow_logio.store.memory.tables import BodyKey, LogRow, Tables
+from airflow_logio.store.port import gone
 from airflow_logio.testing.simulator.driver.simulated_driver import SimulatedDriver
 from tests.unit.testing.mutants.registry import mutant
 
@@ -33,7 +34,7 @@ PARKED = "no_group_is_parked"
 # --- what is taken for the body -----------------------------------------------------------------------------------------
 
 
-@mutant("replayed", RIGHT)
+@mutant("replayed", RIGHT, PARKED)
 def takes_what_is_offered(patch: pytest.MonkeyPatch) -> None:
     """What a sender hands over directly is taken for the body, without a look at the digest in the log."""
     unpacked = Replay.unpacked
@@ -170,7 +171,10 @@ def what_is_done_is_left_out(patch: pytest.MonkeyPatch) -> None:
         living = {
             (Port(row.receiver, row.rec_port or ""), row.body.event_id) for row in rows if row.status is Status.UNDONE
         }
-        return [one for one in found if (one.receiver, one.event.event_id) in living]
+        left = [one for one in found if (one.receiver, one.event.event_id) in living]
+        if not left:
+            raise gone(found[0].receiver.operator, str(found[0].inset_id))
+        return left
 
     _reading(patch, undone)
 
@@ -243,7 +247,7 @@ def output_set_of_another_slot(patch: pytest.MonkeyPatch) -> None:
 # --- rows and ids -------------------------------------------------------------------------------------------------------
 
 
-@mutant("replayed", PARKED)
+@mutant("replayed", PARKED, RIGHT)
 def used_events_are_garbage(patch: pytest.MonkeyPatch) -> None:
     """What a replay operator has used is removed as what any other operator has used: when it is done."""
     close = Ledger.close
@@ -294,7 +298,7 @@ def used_events_are_marked_again(patch: pytest.MonkeyPatch) -> None:
     _reading(patch, marked)
 
 
-@mutant("replayed", "event_ids_are_gapless", PARKED)
+@mutant("replayed", "a_context_never_goes_back", PARKED)
 def ids_given_out_again(patch: pytest.MonkeyPatch) -> None:
     """As in the paper, a replay operator that recovers goes back to an earlier event id, and sends from there again."""
     restore = OperatorProtocol.restore
@@ -318,30 +322,3 @@ def replayed_events_pass_the_filter(patch: pytest.MonkeyPatch) -> None:
         return update(self, port, event, ledger, in_log=in_log)
 
     patch.setattr(OperatorProtocol, "state_update", unfiltered)
-
-
-class ByLineage(SimulatedDriver):
-    """An event has the place in its Output Set that EVENT_LINEAGE gives it: its rank among the events of its Input Set."""
-
-    def _new_memory(self) -> None:
-        super()._new_memory()
-        made = self.replay._made_again
-        lineage = self.world.watch.tables.lineage
-
-        def ranked(event: Event, origin: Origin) -> Any:
-            events: Iterable[int] = sorted(
-                number
-                for _, sender, number, inset_id in lineage
-                if sender == event.sender and inset_id == origin.inset_id
-            )
-            place = list(events).index(event.event_id) if event.event_id in events else origin.place
-            return made(event, replace(origin, place=place))
-
-        self.replay._made_again = ranked  # type: ignore[method-assign]
-
-
-@mutant("replayed", PARKED, driver=ByLineage)
-def place_by_lineage(_patch: pytest.MonkeyPatch) -> None:
-    """As in the paper, EVENT_LINEAGE says which event it is: of an Output Set from which retention has removed some."""
-
-
