@@ -110,7 +110,7 @@ class Pipeline:
         `upstreams` feed its input ports in their order; with several ports, name them: ``clicks=upstream``.
 
         `replay` keeps the records of its events out of the log: receivers make them again from the Input Sets, which are in
-        it. Only for what makes the same of the same events, with lineage on all its ports; conditions are checked on first use.
+        it. Only for what makes the same of the same events, with lineage on all its ports (ADR-106 has the conditions).
         """
         operator = building.made(self._definition, name, function, window)
         node = self._add(name, operator, Operator, upstreams, inputs)

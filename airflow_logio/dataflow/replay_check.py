@@ -32,8 +32,8 @@ def check_replays(definition: Definition, graph: Graph) -> None:
 def _check_kind(definition: Definition, where: str, operator: Operator) -> None:
     if not isinstance(operator, StatelessOperator | StatefulOperator) or isinstance(operator, ManualOperator):
         definition.refuse(
-            f"{where} is a source, or written by hand with the LOG.io API: there are no Input Sets to make its events of. Leave "
-            "replay=True out"
+            f"{where} is a source, or written by hand with the LOG.io API: there are no Input Sets to make its events of. "
+            "Leave replay=True out"
         )
     if operator.mode is not ExecutionMode.DRIVER:
         definition.refuse(
@@ -44,8 +44,8 @@ def _check_kind(definition: Definition, where: str, operator: Operator) -> None:
         definition.refuse(f"{where} has no output port, so there is nothing that the log could leave out")
     if operator.connections() or operator.writes():
         definition.refuse(
-            f"{where} uses connections {quoted(operator.connections())}: what is outside may have changed when its events are "
-            "made again. Read or write in an operator before it, or behind it"
+            f"{where} uses connections {quoted(operator.connections())}: what is outside may have changed when its events "
+            "are made again. Read or write in an operator before it, or behind it"
         )
     if operator.reads_state:
         definition.refuse(
@@ -68,8 +68,8 @@ def _check_lineage(
     missing += [port for port in operator.outputs if port not in outside]
     if missing:
         definition.refuse(
-            f"{where} no lineage is captured through its ports {quoted(tuple(missing))}: what its events are made of would be "
-            "removed from the log when it is used. Add .lineage(start, target) with a start before it, at the latest the "
+            f"{where} no lineage is captured through its ports {quoted(tuple(missing))}: what its events are made of would "
+            "be removed from the log when it is used. Add .lineage(start, target) with a start before it, at the latest the "
             "port that sends to it, and a target behind it, at the earliest its own port"
         )
 

@@ -121,7 +121,7 @@ class OperatorSpec:
     quarantines: bool = False
     """An Input Set whose generation raises is set aside instead of failing the group."""
     replay: bool = False
-    """A replay operator (Section 5): bodies of its events are not in the log. Its generation does not see the global state."""
+    """A replay operator (Section 5): its events' bodies are not in the log. Its generation does not see the global state."""
 
     @property
     def hands_on(self) -> bool:

@@ -55,8 +55,8 @@ def stopped(ref: GroupRef, state: str) -> str:
 def gone(operator: str, inset_id: str) -> LogInconsistent:
     """The error where an Input Set is not in the log that an event is to be made of again."""
     return LogInconsistent(
-        f"what Input Set {inset_id!r} of replay operator {operator!r} is made of is not in the log, and an event that was made "
-        "of it is not done"
+        f"what Input Set {inset_id!r} of replay operator {operator!r} is made of is not in the log, and an event that was "
+        "made of it is not done"
     )
 
 

@@ -25,8 +25,8 @@ from airflow_logio.store.rules.header import decode_header
 def not_kept(where: str) -> str:
     """The sentence for records of a replay operator."""
     return (
-        f"the records of {where} are not in the log: they were made by a replay operator (replay=True), and are made again from "
-        "the events before it where they are needed. Look at those, or at what was made of it"
+        f"the records of {where} are not in the log: they were made by a replay operator (replay=True), and are made again "
+        "from the events before it where they are needed. Look at those, or at what was made of it"
     )
 
 

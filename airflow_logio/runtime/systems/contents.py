@@ -34,28 +34,39 @@ def _add(found: Any, array: pa.Array) -> None:
     if array.null_count:
         found.update(np.packbits(array.is_valid().to_numpy(zero_copy_only=False)).tobytes())
         array = array.drop_null()
-    kind = array.type
+    if (inner := _inside(found, array)) is None:
+        _add_values(found, array)
+        return
+    for one in inner:
+        _add(found, one)
+
+
+def _inside(found: Any, array: pa.Array) -> list[pa.Array] | None:
+    """The arrays that one of nested values consists of; None for any other."""
     if isinstance(array, pa.ExtensionArray):
-        _add(found, array.storage)
-    elif pa.types.is_dictionary(kind):
-        _add(found, array.dictionary_decode())
-    elif pa.types.is_boolean(kind):
-        found.update(np.packbits(array.to_numpy(zero_copy_only=False)).tobytes())
-    elif pa.types.is_struct(kind):
-        for field in array.flatten():
-            _add(found, field)
-    elif pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        return [array.storage]
+    if pa.types.is_dictionary(array.type):
+        return [array.dictionary_decode()]
+    if pa.types.is_struct(array.type):
+        return list(array.flatten())
+    if pa.types.is_list(array.type) or pa.types.is_large_list(array.type):
         found.update(pc.list_value_length(array).cast(pa.int64()).to_numpy().tobytes())
-        _add(found, array.flatten())
+        return [array.flatten()]
+    return None
+
+
+def _add_values(found: Any, array: pa.Array) -> None:
+    kind, start = array.type, array.offset
+    if pa.types.is_boolean(kind):
+        found.update(np.packbits(array.to_numpy(zero_copy_only=False)).tobytes())
     elif pa.types.is_string(kind) or pa.types.is_binary(kind):
         _add_text(found, array, np.dtype(np.int32))
     elif pa.types.is_large_string(kind) or pa.types.is_large_binary(kind):
         _add_text(found, array, np.dtype(np.int64))
     elif _has_width(kind):
-        width, start = kind.bit_width // 8, array.offset
-        found.update(
-            memoryview(array.buffers()[1])[start * width : (start + len(array)) * width] if len(array) else b""
-        )
+        width = kind.bit_width // 8
+        if len(array):
+            found.update(memoryview(array.buffers()[1])[start * width : (start + len(array)) * width])
     else:  # maps, unions: seldom, and slow
         found.update(repr(array.to_pylist()).encode())
 
@@ -72,7 +83,7 @@ def _add_text(found: Any, array: pa.Array, offsets: np.dtype[Any]) -> None:
 
 def _has_width(kind: pa.DataType) -> bool:
     """Whether its values are so many bytes each, and nothing else."""
-    return (
+    return bool(
         pa.types.is_integer(kind)
         or pa.types.is_floating(kind)
         or pa.types.is_temporal(kind)

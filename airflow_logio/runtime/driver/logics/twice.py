@@ -33,8 +33,8 @@ class Twice:
             if list(map(_seen, outputs)) != list(map(_seen, again)):
                 raise OperatorFailed(
                     "it was generated twice, and the results differ. The log does not keep what a replay operator makes, so "
-                    "that it must be able to make the same of the same events: use no clock, no random number, nothing from "
-                    "outside, change nothing that is given, and sort what threads have aggregated. Else leave out replay=True",
+                    "it must make the same of the same events: use no clock, no random number, nothing from outside, change "
+                    "nothing that is given, and sort what threads have aggregated. Else leave out replay=True",
                     FailurePoint(self._operator, inset_id=inset_id),
                     place=f"replay operator {self._operator!r}, Input Set {inset_id!r}",
                     is_first=self._generated == 1,

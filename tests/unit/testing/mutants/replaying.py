@@ -138,7 +138,7 @@ def events_decided_again(patch: pytest.MonkeyPatch) -> None:
 
     def anew(self: Replay, operator: str, inset_id: str) -> Sequence[Emit]:
         logic_of = self._logic_of
-        self._logic_of = lambda name: Anew(logic_of(name))  # type: ignore[return-value]
+        self._logic_of = lambda name: Anew(logic_of(name))
         try:
             return output_set(self, operator, inset_id)
         finally:
@@ -196,7 +196,7 @@ def whole_events_in_each_set(patch: pytest.MonkeyPatch) -> None:
 
     def whole(self: Replay, operator: str, inset_id: str) -> Sequence[Emit]:
         logic_of = self._logic_of
-        self._logic_of = lambda name: Whole(logic_of(name))  # type: ignore[return-value]
+        self._logic_of = lambda name: Whole(logic_of(name))
         try:
             return unpacked(self, operator, inset_id)
         finally:
