@@ -29,7 +29,7 @@ from airflow_logio.protocol.logic import Emit, InputSetState, OperatorSpec, Outp
 from airflow_logio.protocol.operator import OperatorProtocol
 from airflow_logio.protocol.recovery import Recovered, reload_order
 from airflow_logio.protocol.source import READ_ACTION_ID, SourceProtocol
-from airflow_logio.protocol.values import Event, Kind, Origin, Port
+from airflow_logio.protocol.values import Event, Kind, MadeOf, Port
 
 
 class GroupProtocol:
@@ -307,8 +307,8 @@ class GroupProtocol:
                 case Emit():
                     place = places[output.port]
                     places[output.port] += 1
-                    made_of = (inset_id, input_set, place)
-                    event_id = self._emit(operator, output, made_of, has_read=has_read, held=waiting)
+                    generated_from = (inset_id, input_set, place)
+                    event_id = self._emit(operator, output, generated_from, has_read=has_read, held=waiting)
                     if waiting is not None:
                         first, _ = waiting.events.get(output.port, (event_id, event_id))
                         waiting.events[output.port] = (first, event_id)
@@ -349,7 +349,7 @@ class GroupProtocol:
         self,
         operator: OperatorProtocol,
         output: Emit,
-        made_of: tuple[str, InputSetState, int] | None,
+        generated_from: tuple[str, InputSetState, int] | None,
         *,
         has_read: bool,
         held: HeldOutput | None = None,
@@ -362,11 +362,15 @@ class GroupProtocol:
         event_id = operator.context.allocate_event(output.port)
         in_scope = output.port in operator.spec.lineage_out
         captured = output.port in operator.spec.captured_out
-        if captured and made_of is not None and (made_of[1].lineage or has_read):
-            self.ledger.add(RecordLineage(sender, event_id, made_of[0]))
-        origin = Origin(made_of[0], made_of[2]) if operator.spec.replay and made_of is not None else None
+        if captured and generated_from is not None and (generated_from[1].lineage or has_read):
+            self.ledger.add(RecordLineage(sender, event_id, generated_from[0]))
+        made_of = (
+            MadeOf(generated_from[0], generated_from[2])
+            if operator.spec.replay and generated_from is not None
+            else None
+        )
         event = Event(
-            sender, event_id, Kind.DATA, output.records, output.payload, output.body, output.about, origin=origin
+            sender, event_id, Kind.DATA, output.records, output.payload, output.body, output.about, made_of=made_of
         )
         self._send(event, in_scope=in_scope, held=held is not None)
         return event_id

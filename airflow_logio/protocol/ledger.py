@@ -79,7 +79,7 @@ class Ledger:
         if in_log:
             self.received += 1
         if event.kind is Kind.DATA:
-            size = len(event.body or b"") if event.origin is None else event.origin.size
+            size = len(event.body or b"") if event.made_of is None else event.made_of.size
             self.count(receiver, "in", 1, event.records, size)
 
     def assign(self, receiver: Port, event_id: int, inset_id: str) -> None:

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from airflow_logio.errors import FailurePoint, OperatorFailed
 from airflow_logio.protocol.logic import Emit, Logic
 from airflow_logio.protocol.recovery import LoggedEvent
-from airflow_logio.protocol.values import Event, Origin
+from airflow_logio.protocol.values import Event, MadeOf
 
 
 def offers_nothing(_event: Event) -> Any | None:
@@ -53,22 +53,22 @@ class Replay:
     def unpacked(self, event: Event) -> Event:
         """The event with its payload. Raises what `input_set` and `unpack` raise, what the author's code raises, and
         `OperatorFailed` if what is made again is not what the log says was made."""
-        origin = event.origin
-        if origin is None:
+        made_of = event.made_of
+        if made_of is None:
             return self._unpack(event)
         payload = self._offered(event)
-        if payload is None or self._digest(payload) != origin.digest:
-            payload = self._made_again(event, origin)
+        if payload is None or self._digest(payload) != made_of.digest:
+            payload = self._made_again(event, made_of)
         return replace(event, payload=payload, body=None)
 
-    def _made_again(self, event: Event, origin: Origin) -> Any:
-        outputs = self._output_set(event.sender.operator, origin.inset_id)
+    def _made_again(self, event: Event, made_of: MadeOf) -> Any:
+        outputs = self._output_set(event.sender.operator, made_of.inset_id)
         of_port = [emit for emit in outputs if emit.port == event.sender.name]
-        if origin.place >= len(of_port):
-            raise self._differs(event, origin, f"has {len(of_port)} events on this port")
-        made = of_port[origin.place]
-        if self._digest(made.payload) != origin.digest:
-            raise self._differs(event, origin, f"has other contents ({made.records} records, logged: {event.records})")
+        if made_of.place >= len(of_port):
+            raise self._differs(event, made_of, f"has {len(of_port)} events on this port")
+        made = of_port[made_of.place]
+        if self._digest(made.payload) != made_of.digest:
+            raise self._differs(event, made_of, f"has other contents ({made.records} records, logged: {event.records})")
         return made.payload
 
     def _output_set(self, operator: str, inset_id: str) -> Sequence[Emit]:
@@ -84,13 +84,13 @@ class Replay:
             self._last[operator] = inset_id, outputs
         return outputs
 
-    def _differs(self, event: Event, origin: Origin, how: str) -> OperatorFailed:
+    def _differs(self, event: Event, made_of: MadeOf, how: str) -> OperatorFailed:
         sender = event.sender
         return OperatorFailed(
-            f"event {event.event_id} of {sender} was made again from Input Set {origin.inset_id!r}, and the result {how}. A "
+            f"event {event.event_id} of {sender} was made again from Input Set {made_of.inset_id!r}, and the result {how}. A "
             "replay operator must make the same of the same events: use no clock, no random number, nothing from outside, "
             "and no aggregation in threads without sorting its result. If the code of its group was changed during the run, "
             "give this group the same code; else leave out replay=True",
-            FailurePoint(sender.operator, inset_id=origin.inset_id),
+            FailurePoint(sender.operator, inset_id=made_of.inset_id),
             place=f"replay operator {sender.operator!r}",
         )

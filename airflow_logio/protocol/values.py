@@ -98,7 +98,7 @@ class Value(msgspec.Struct, frozen=True):
         return f"{type(self).__name__}({', '.join(shown)})"
 
 
-class Origin(Value, frozen=True):
+class MadeOf(Value, frozen=True):
     """How the body of an event is made again that is not in the log: its sender is a replay operator (Section 5)."""
 
     inset_id: str
@@ -128,7 +128,7 @@ class Event(Value, frozen=True, eq=False):
     """What the sender says about the event, JSON-able and small: a source says which part of its read action it is."""
     ref: str | None = None
     """Reference into the payload store, if the body is too large for the log. Such an event is read back without `body`."""
-    origin: Origin | None = None
+    made_of: MadeOf | None = None
     """If the body is not in the log at all. Such an event is read back without a body, and without a reference."""
     hidden: ClassVar[tuple[str, ...]] = ("body",)
 

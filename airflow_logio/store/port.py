@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 
-from airflow_logio.errors import FailurePoint, LogInconsistent
+from airflow_logio.errors import FailurePoint
 from airflow_logio.protocol.commit_queue import CommitAttempt
 from airflow_logio.protocol.effects import Effects
 from airflow_logio.protocol.recovery import LoggedEvent, Recovered
@@ -49,14 +49,6 @@ def stopped(ref: GroupRef, state: str) -> str:
     """The error of a driver that must stop because its group was halted or parked from outside."""
     return (
         f"group {ref.group!r} is {state}: the driver of incarnation {ref.incarnation} commits nothing more, and exits"
-    )
-
-
-def gone(operator: str, inset_id: str) -> LogInconsistent:
-    """The error where an Input Set is not in the log that an event is to be made of again."""
-    return LogInconsistent(
-        f"what Input Set {inset_id!r} of replay operator {operator!r} is made of is not in the log, and an event that was "
-        "made of it is not done"
     )
 
 

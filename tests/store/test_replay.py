@@ -6,7 +6,7 @@ import pytest
 
 from airflow_logio.errors import LogInconsistent
 from airflow_logio.protocol import effects as fx
-from airflow_logio.protocol.values import Event, Kind, Origin, Port
+from airflow_logio.protocol.values import Event, Kind, MadeOf, Port
 from airflow_logio.store.port import GroupSession, LogStore
 from tests.support.garbage import collect, event, expiry, left, used
 from tests.support.logs import IN, OUT, UNDONE, assigned, start_driver
@@ -16,8 +16,8 @@ SOURCE, INTO = Port("source", "out"), Port("sender", "in")
 
 def made(event_id: int, inset_id: str, place: int = 0, *, size: int = 100) -> fx.LogEvent:
     """An event of the replay operator `sender`, on its way to `receiver`; somebody has left a body in it."""
-    origin = Origin(inset_id, place, bytes([event_id] * 16), size)
-    logged = Event(OUT, event_id, Kind.DATA, 3, None, b"not for the log", {"note": event_id}, origin=origin)
+    made_of = MadeOf(inset_id, place, bytes([event_id] * 16), size)
+    logged = Event(OUT, event_id, Kind.DATA, 3, None, b"not for the log", {"note": event_id}, made_of=made_of)
     return fx.LogEvent(logged, (fx.Delivery(IN),), kept=True)
 
 
@@ -27,12 +27,12 @@ def generated(session: GroupSession, first: int, *inset_ids: str, of: int = 2) -
         ids = range(of * (first + number - 1) + 1, of * (first + number) + 1)
         session.commit([event(n, INTO, sender=SOURCE, kept=True) for n in ids])
         session.commit([used(n, inset_id, sender=SOURCE, receiver=INTO, kept=True) for n in ids])
-        made_of = 2 * (first + number) - 1
-        session.commit([made(made_of, inset_id), made(made_of + 1, inset_id, 1)])
-        session.commit([fx.RecordLineage(OUT, n, inset_id) for n in (made_of, made_of + 1)])
+        event_id = 2 * (first + number) - 1
+        session.commit([made(event_id, inset_id), made(event_id + 1, inset_id, 1)])
+        session.commit([fx.RecordLineage(OUT, n, inset_id) for n in (event_id, event_id + 1)])
 
 
-def test_an_event_comes_back_with_its_origin_and_without_a_body(log_store: LogStore) -> None:
+def test_an_event_comes_back_with_what_it_is_made_of_and_without_a_body(log_store: LogStore) -> None:
     session = start_driver(log_store).session
     session.commit([made(1, "A"), made(2, "A", 1)])
     session.commit([assigned(1, "R")])
@@ -40,7 +40,7 @@ def test_an_event_comes_back_with_its_origin_and_without_a_body(log_store: LogSt
     (held,) = session.recover(["receiver"]).acknowledged
     for logged, place in ((held, 0), (waiting, 1)):
         found = logged.event
-        assert found.origin == Origin("A", place, bytes([found.event_id] * 16), 100)
+        assert found.made_of == MadeOf("A", place, bytes([found.event_id] * 16), 100)
         assert (found.body, found.ref, found.records, found.about) == (b"", None, 3, {"note": found.event_id})
 
 
@@ -93,7 +93,7 @@ def test_retention_leaves_what_an_undone_event_is_made_of(log_store: LogStore) -
     assert left(log_store).lineage == [(2, "A")]
     assert [one.event.event_id for one in session.input_set("sender", "A")] == [1, 2]
     (held,) = session.recover(["receiver"]).acknowledged
-    assert held.event.origin is not None and held.event.origin.place == 1
+    assert held.event.made_of is not None and held.event.made_of.place == 1
     with pytest.raises(LogInconsistent):
         session.input_set("sender", "B")
     session.commit([fx.MarkDone("receiver", "R", 1)])

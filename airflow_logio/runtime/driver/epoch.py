@@ -37,6 +37,7 @@ from airflow_logio.runtime.driver.jobs import Generated
 from airflow_logio.runtime.driver.lanes import lanes_of
 from airflow_logio.runtime.driver.load import Doing
 from airflow_logio.runtime.driver.logics.operator_specs import captured_inputs, specs_of
+from airflow_logio.runtime.driver.made_again import replay_of
 from airflow_logio.runtime.driver.mailbox import Mailbox
 from airflow_logio.runtime.driver.read_results import (
     Discarded,
@@ -47,7 +48,6 @@ from airflow_logio.runtime.driver.read_results import (
     ReadFrame,
     Stored,
 )
-from airflow_logio.runtime.driver.replaying import replay_of
 from airflow_logio.runtime.driver.source_reader import PLAN, SourceReader, SourceReaders, without_plan
 from airflow_logio.runtime.driver.sweeps import sweeps_of
 from airflow_logio.runtime.driver.write_executors import Executors

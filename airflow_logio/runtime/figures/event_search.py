@@ -77,7 +77,7 @@ def _search(log: LineageLog, place: Port, port: Port, values: Mapping[str, str],
         header = decode_header(where, stored.header, stored.body, stored.ref)
         if header.kind is not Kind.DATA:
             continue
-        if header.origin is not None:
+        if header.made_of is not None:
             raise LineageUnknown(not_kept(where))
         table = _table(where, stored, load)
         searched += 1

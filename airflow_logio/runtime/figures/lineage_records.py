@@ -152,7 +152,7 @@ def _found(
         raise LineageUnknown(
             f"the records of {where} in run {log.run.spec.key} are not in the log: retention has removed them"
         )
-    if decode_header(where, stored.header, stored.body, stored.ref).origin is not None:
+    if decode_header(where, stored.header, stored.body, stored.ref).made_of is not None:
         raise LineageUnknown(not_kept(where))
     if stored.ref is None or stored.body:
         return decode(where, stored.body)

@@ -84,9 +84,9 @@ class _Writer:
 
     def _log_event(self, effect: fx.LogEvent) -> None:
         event = effect.event
-        data = b"" if event.origin is not None else event.body or b""
-        size = len(data) if event.origin is None else event.origin.size
-        if event.kind is Kind.DATA and event.body is None and event.ref is None and event.origin is None:
+        data = b"" if event.made_of is not None else event.body or b""
+        size = len(data) if event.made_of is None else event.made_of.size
+        if event.kind is Kind.DATA and event.body is None and event.ref is None and event.made_of is None:
             raise LogInconsistent(f"event {event.event_id} of {event.sender} reached the log without a serialized body")
         body = BodyKey(self._run, event.sender.operator, event.sender.name, event.event_id)
         for delivery in effect.deliveries:
@@ -96,7 +96,7 @@ class _Writer:
                 port = event.sender.name
                 self._row(body, status, port, receiver.operator, receiver.name, inset_id, size, kept=delivery.kept)
         header = encode_header(
-            event.kind, event.records, data, dict(event.about), code=self._ref.code, origin=event.origin
+            event.kind, event.records, data, dict(event.about), code=self._ref.code, made_of=event.made_of
         )
         self._body(body, Body(header, data, event.ref, effect.kept))
 

@@ -15,11 +15,12 @@ from airflow_logio.protocol.writes import PendingWrite
 from airflow_logio.store.memory import slots
 from airflow_logio.store.memory.apply import apply_effects
 from airflow_logio.store.memory.tables import GroupKey, LogRow, Tables
-from airflow_logio.store.port import GroupSession, gone, stopped
+from airflow_logio.store.port import GroupSession, stopped
 from airflow_logio.store.records import Collected, FenceRow, GroupRef
 from airflow_logio.store.rules.channels import STATE_CHANNEL, WRITES
 from airflow_logio.store.rules.delivery_bounds import share
 from airflow_logio.store.rules.header import decode_header
+from airflow_logio.store.rules.input_sets import gone
 
 
 class MemoryGroupSession(GroupSession):
@@ -139,7 +140,7 @@ class MemoryGroupSession(GroupSession):
             stored.body,
             header.about,
             stored.ref,
-            header.origin,
+            header.made_of,
         )
         return LoggedEvent(receiver, event, row.inset_id)
 

@@ -73,7 +73,7 @@ def event_of(sender: Port, event_id: int, stored: Any) -> Event:
     header_bytes, body, ref = (stored.header, stored.body, stored.ref) if stored is not None else (None, None, None)
     body = bytes(body or b"")
     header = decode_header(f"event {event_id} of {sender}", bytes(header_bytes or b""), body, ref)
-    return Event(sender, event_id, header.kind, header.records, None, body, header.about, ref, header.origin)
+    return Event(sender, event_id, header.kind, header.records, None, body, header.about, ref, header.made_of)
 
 
 def used_in(connection: Connection, run_id: int, operator: str, inset_id: str) -> Sequence[LoggedEvent]:

@@ -183,9 +183,9 @@ class EffectRows:
 
     def _log_event(self, effect: fx.LogEvent) -> None:
         event = effect.event
-        body = b"" if event.origin is not None else event.body or b""
-        size = len(body) if event.origin is None else event.origin.size
-        if event.kind is Kind.DATA and event.body is None and event.ref is None and event.origin is None:
+        body = b"" if event.made_of is not None else event.body or b""
+        size = len(body) if event.made_of is None else event.made_of.size
+        if event.kind is Kind.DATA and event.body is None and event.ref is None and event.made_of is None:
             raise LogInconsistent(f"event {event.event_id} of {event.sender} reached the log without a serialized body")
         sender = (event.sender.operator, event.sender.name, event.sender.name)
         for delivery in effect.deliveries:
@@ -194,7 +194,9 @@ class EffectRows:
             for inset_id, status in delivery.assignments or ((None, unassigned),):
                 self._log_row(event.event_id, status, sender, receiver, inset_id, size, kept=delivery.kept)
             self._assigned(delivery.receiver, delivery.assignments)
-        header = encode_header(event.kind, event.records, body, dict(event.about), code=self._code, origin=event.origin)
+        header = encode_header(
+            event.kind, event.records, body, dict(event.about), code=self._code, made_of=event.made_of
+        )
         self._data_row(sender, event.event_id, header, body, ref=event.ref, kept=effect.kept)
 
     def _acknowledge(self, effect: fx.Acknowledge) -> None:

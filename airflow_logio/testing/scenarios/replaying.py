@@ -170,7 +170,7 @@ REPLAYED = Scenario(
 TOGETHER = 4
 
 
-class Together(CountWindow):
+class Gathered(CountWindow):
     """The records of some events in a row."""
 
     def generate(self, inset_id: str, held: Any, state: Mapping[str, Any]) -> Iterable[Output]:
@@ -186,7 +186,7 @@ class Apart(PlainLogic):
 
 def set_aside(systems: Systems) -> Sequence[GroupPlan]:
     shape = operator("shape", Mapped(lambda value: value + 1), replay=True, **SCOPE)
-    gather = operator("gather", Together(TOGETHER), replay=True, **SCOPE)
+    gather = operator("gather", Gathered(TOGETHER), replay=True, **SCOPE)
     split = operator("split", Apart(), replay=True, **SCOPE)
     window = operator("window", retrying.Ailing(systems), reads_state=True, quarantines=True, **SCOPE)
     return (

@@ -32,8 +32,8 @@ class Offers:
 
     def add(self, driver: SimulatedDriver, event: Event, body: bytes) -> None:
         """A driver offers the body of an event that it is going to log."""
-        assert event.origin is not None
-        self._bodies[event.origin.digest] = body
+        assert event.made_of is not None
+        self._bodies[event.made_of.digest] = body
         of_port = self._offered.setdefault(event.sender, [])
         of_port.append((driver, event.event_id, body))
         del of_port[:-KEPT]

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from airflow_logio.protocol.values import Port
-from airflow_logio.store.memory.tables import Body, Tables
+from airflow_logio.store.memory.tables import Tables
 from airflow_logio.testing.simulator.codec import Codec
-from airflow_logio.testing.simulator.plan import Observed, Pair, Scenario
+from airflow_logio.testing.simulator.plan import Logged, Observed, Pair, Scenario
 
 
 def lineage_of(tables: Tables) -> frozenset[Pair]:
@@ -35,13 +35,11 @@ def aside_of(tables: Tables) -> frozenset[tuple[str, str]]:
 
 def unordered(
     observed: Observed,
-    tables: Tables,
+    logged: Logged,
     senders: Mapping[Port, Port],
     codec: Codec,
-    content: Callable[[Body], bytes | None] = lambda body: body.body,
 ) -> Observed:
-    """The same without what late Input Sets change: the order of events, and the numbers that follow from it. `content` is
-    what a body says, wherever it is.
+    """The same without what late Input Sets change: the order of events, and the numbers that follow from it.
 
     Events are numbered by their contents, so events with the same contents count as one. Ends of streams are left out.
     """
@@ -50,7 +48,6 @@ def unordered(
         name: {key: rank for rank, key in enumerate(sorted({by_content(body) for body in bodies if body}), start=1)}
         for name, bodies in observed.ports.items()
     }
-    logged = {(f"{key.operator}.{key.channel}", key.event_id): content(body) for key, body in tables.bodies.items()}
 
     def number(port: str, event_id: int) -> int:
         """0 for an event whose body is no longer in the log."""

@@ -13,7 +13,7 @@ from airflow_logio.protocol.group import GroupProtocol
 from airflow_logio.protocol.logic import Emit, Output
 from airflow_logio.protocol.recovery import LoggedEvent
 from airflow_logio.protocol.replay import Replay
-from airflow_logio.protocol.values import Event, Kind, Origin, Port
+from airflow_logio.protocol.values import Event, Kind, MadeOf, Port
 from airflow_logio.testing.simulator.plain_operators import SCOPE, CountWindow, PlainLogic, operator, source
 
 READ = Port("read", "out")
@@ -44,7 +44,7 @@ def replay(log: Log, logics: Mapping[str, PlainLogic], offered: Any = lambda _: 
 
 
 def loaded(event: Event) -> Event:
-    assert event.origin is None
+    assert event.made_of is None
     return Event(event.sender, event.event_id, event.kind, event.records, list(event.body or b""))
 
 
@@ -59,7 +59,7 @@ def logged(event_id: int, values: list[int]) -> Event:
 def made(sender: str, event_id: int, inset_id: str, place: int, payload: list[int]) -> Event:
     name, port = sender.split(".")
     return Event(
-        Port(name, port), event_id, Kind.DATA, len(payload), None, b"", origin=Origin(inset_id, place, digest(payload))
+        Port(name, port), event_id, Kind.DATA, len(payload), None, b"", made_of=MadeOf(inset_id, place, digest(payload))
     )
 
 
@@ -123,12 +123,12 @@ def test_a_generation_says_where_its_events_come_from_and_does_not_see_the_state
     for event_id in (1, 2):
         group.deliver(into, Event(READ, event_id, Kind.DATA, 1, [event_id]))
     (event,) = [effect.event for effect in group.close_step() if isinstance(effect, LogEvent)]
-    assert event.origin == Origin("0", 0)
+    assert event.made_of == MadeOf("0", 0)
     assert event.payload == [0, 1, 2]
 
 
-def test_events_of_other_operators_have_no_origin() -> None:
+def test_events_of_other_operators_do_not_say_what_they_are_made_of() -> None:
     group = GroupProtocol([source("read", in_scope=True)], {READ: ()})
     group.begin_source("read", {})
     group.emit("read", [Emit("out", [1], 1)], 1)
-    assert [effect.event.origin for effect in group.close_step() if isinstance(effect, LogEvent)] == [None]
+    assert [effect.event.made_of for effect in group.close_step() if isinstance(effect, LogEvent)] == [None]

@@ -11,7 +11,7 @@ import pytest
 
 from airflow_logio.dataflow import EveryEvents, Pipeline, RoundRobin, TableWriter, generate, stateless
 from airflow_logio.protocol.replay import Replay
-from airflow_logio.protocol.values import Event, Origin
+from airflow_logio.protocol.values import Event, MadeOf
 from airflow_logio.testing import LogWatch, ScriptedSource, Simulator, pipeline_scenario
 
 NUMBERS = pa.table({"value": list(range(200)), "name": [f"n{n % 7}" if n % 5 else None for n in range(200)]})
@@ -49,9 +49,9 @@ def pipeline(*, replicas: bool = False) -> Pipeline:
 def test_no_schedule_changes_what_comes_out(replicas: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     made, again = Replay._made_again, Counter[str]()
 
-    def counted(self: Replay, event: Event, origin: Origin) -> object:
+    def counted(self: Replay, event: Event, made_of: MadeOf) -> object:
         again[event.sender.operator.partition("[")[0]] += 1
-        return made(self, event, origin)
+        return made(self, event, made_of)
 
     monkeypatch.setattr(Replay, "_made_again", counted)
     simulator = Simulator(pipeline_scenario(pipeline(replicas=replicas)))

@@ -231,7 +231,7 @@ class SimulatedDriver:
         self.world.offers.add(self, event, body)
 
     def _unpacked(self, event: Event) -> Event:
-        return self.replay.unpacked(event) if event.origin is not None else self._loaded(event)
+        return self.replay.unpacked(event) if event.made_of is not None else self._loaded(event)
 
     def _loaded(self, event: Event) -> Event:
         if event.kind is not Kind.DATA:
@@ -297,7 +297,7 @@ class SimulatedDriver:
             if evaluating is not None and evaluating.chains.wants(port):
                 evaluating.arrives(port, unpacked(logged.event))
             else:  # a body that is not in the log is made again as late as can be
-                inbox.append(logged.event if logged.event.origin is not None else unpacked(logged.event))
+                inbox.append(logged.event if logged.event.made_of is not None else unpacked(logged.event))
         last = events[-1].event
         if last.kind is Kind.END:
             del self.cursors[port]
@@ -322,7 +322,7 @@ class SimulatedDriver:
             raise Violation("an_event_is_used_once", f"{port} used event {self.delivered[port].event_id} twice")
         while waiting and many > 0 and self.has_its_turn(port):
             event = waiting.popleft()
-            if event.origin is not None:
+            if event.made_of is not None:
                 event = self._unpacked(event)
             if self.loop.deliver(port, event, self.now):
                 self.delivered[port] = event

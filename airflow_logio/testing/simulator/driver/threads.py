@@ -306,13 +306,13 @@ def serialized(effects: fx.Effects, codec: Codec, offer: Callable[[Event, bytes]
         if kind is fx.LogEvent:
             assert isinstance(effect, fx.LogEvent)
             event = effect.event
-            if event.body is None and event.kind is Kind.DATA:
+            if event.kind is Kind.DATA and (event.body is None or event.made_of is not None):
                 body = codec.encode(event.payload)
-                if event.origin is None:
+                if event.made_of is None:
                     sent = Event(event.sender, event.event_id, event.kind, event.records, None, body, event.about)
                 else:
-                    origin = replace(event.origin, digest=codec.digest(event.payload), size=len(body))
-                    sent = replace(event, payload=None, origin=origin)
+                    made_of = replace(event.made_of, digest=codec.digest(event.payload), size=len(body))
+                    sent = replace(event, payload=None, body=None, made_of=made_of)
                     offer(sent, body)
                 effect = fx.LogEvent(sent, effect.deliveries, effect.kept, effect.held)  # noqa: PLW2901
         elif kind is fx.LogWrite:

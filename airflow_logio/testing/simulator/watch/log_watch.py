@@ -20,7 +20,7 @@ from airflow_logio.protocol.writes import PendingWrite
 from airflow_logio.store.memory.tables import ABSENT, Body, Change, GroupKey, GroupRow, RunRow, Tables
 from airflow_logio.store.records import ReplicatedShape, ScalingRequest
 from airflow_logio.store.rules.header import read_header
-from airflow_logio.testing.simulator.plan import GroupPlan, Read, Systems
+from airflow_logio.testing.simulator.plan import GroupPlan, Logged, Read, Systems
 from airflow_logio.testing.simulator.upkeep import senders_of
 from airflow_logio.testing.simulator.watch.contexts import ContextWatch
 from airflow_logio.testing.simulator.watch.dataset_watch import DatasetWatch
@@ -83,9 +83,14 @@ class LogWatch:
 
     def content(self, body: Body) -> bytes | None:
         """What a body says, wherever it is."""
-        if not body.body and body.ref is None and (origin := read_header("an event", body.header).origin) is not None:
-            return self.bodies[origin.digest]
+        if not body.body and body.ref is None and (made_of := read_header("an event", body.header).made_of) is not None:
+            return self.bodies[made_of.digest]
         return self.datasets.content(body)
+
+    def logged(self) -> Logged:
+        """What the log has now."""
+        bodies = self.tables.bodies.items()
+        return {(f"{key.operator}.{key.channel}", key.event_id): self.content(body) for key, body in bodies}
 
     def close(self) -> None:
         """Stop watching. Tables and watch refer to each other; this frees them without the garbage collector."""

@@ -18,11 +18,11 @@ from airflow_logio.protocol.logic import Emit
 from airflow_logio.protocol.operator import OperatorProtocol
 from airflow_logio.protocol.recovery import LoggedEvent
 from airflow_logio.protocol.replay import Replay
-from airflow_logio.protocol.values import Event, Origin, Port, Status
+from airflow_logio.protocol.values import Event, MadeOf, Port, Status
 from airflow_logio.store.memory import expiry
 from airflow_logio.store.memory.session import MemoryGroupSession
 from airflow_logio.store.memory.tables import BodyKey, LogRow, Tables
-from airflow_logio.store.port import gone
+from airflow_logio.store.rules.input_sets import gone
 from airflow_logio.testing.simulator.driver.simulated_driver import SimulatedDriver
 from tests.unit.testing.mutants.registry import mutant
 
@@ -40,7 +40,7 @@ def takes_what_is_offered(patch: pytest.MonkeyPatch) -> None:
     unpacked = Replay.unpacked
 
     def trusting(self: Replay, event: Event) -> Event:
-        if event.origin is not None and (payload := self._offered(event)) is not None:
+        if event.made_of is not None and (payload := self._offered(event)) is not None:
             return replace(event, payload=payload, body=None)
         return unpacked(self, event)
 
@@ -51,8 +51,8 @@ def takes_what_is_offered(patch: pytest.MonkeyPatch) -> None:
 def result_unchecked(patch: pytest.MonkeyPatch) -> None:
     """What is made again counts whatever its digest is, and is the first event of its Output Set on the port."""
 
-    def first(self: Replay, event: Event, origin: Origin) -> Any:
-        outputs = self._output_set(event.sender.operator, origin.inset_id)
+    def first(self: Replay, event: Event, made_of: MadeOf) -> Any:
+        outputs = self._output_set(event.sender.operator, made_of.inset_id)
         return next(emit.payload for emit in outputs if emit.port == event.sender.name)
 
     patch.setattr(Replay, "_made_again", first)
@@ -63,8 +63,8 @@ class ForgetsBodies(SimulatedDriver):
 
     def _rebuild(self, about: object, many: int, outcome: str) -> bool:
         empty = tuple(
-            LoggedEvent(one.receiver, replace(one.event, payload=[], origin=None, body=b"\x90"), one.inset_id)
-            if one.event.origin is not None
+            LoggedEvent(one.receiver, replace(one.event, payload=[], made_of=None, body=b"\x90"), one.inset_id)
+            if one.event.made_of is not None
             else one
             for one in getattr(getattr(self, "recovered", None), "acknowledged", ())
         )
@@ -96,7 +96,7 @@ def place_on_any_port(patch: pytest.MonkeyPatch) -> None:
 
 
 @mutant("replayed", PARKED)
-def origin_of_the_set_before(patch: pytest.MonkeyPatch) -> None:
+def made_of_the_set_before(patch: pytest.MonkeyPatch) -> None:
     """Where a step makes several Output Sets, their events all name the first Input Set."""
     complete, close = GroupProtocol._complete, GroupProtocol.close_step
     first: dict[str, str] = {}
@@ -112,8 +112,8 @@ def origin_of_the_set_before(patch: pytest.MonkeyPatch) -> None:
     produce = Ledger.produce
 
     def misnamed(self: Ledger, event: Event, *about: Any, **named: Any) -> None:
-        if event.origin is not None:
-            event = replace(event, origin=replace(event.origin, inset_id=first[event.sender.operator]))
+        if event.made_of is not None:
+            event = replace(event, made_of=replace(event.made_of, inset_id=first[event.sender.operator]))
         produce(self, event, *about, **named)
 
     patch.setattr(GroupProtocol, "_complete", noted)
@@ -215,7 +215,9 @@ def chain_not_followed(patch: pytest.MonkeyPatch) -> None:
 
         def emptied(name: str, inset: str) -> Sequence[LoggedEvent]:
             return [
-                LoggedEvent(one.receiver, replace(one.event, origin=None, body=one.event.body or b"\x90"), one.inset_id)
+                LoggedEvent(
+                    one.receiver, replace(one.event, made_of=None, body=one.event.body or b"\x90"), one.inset_id
+                )
                 for one in read(name, inset)
             ]
 
@@ -317,7 +319,7 @@ def replayed_events_pass_the_filter(patch: pytest.MonkeyPatch) -> None:
     update = OperatorProtocol.state_update
 
     def unfiltered(self: OperatorProtocol, port: str, event: Event, ledger: Any, *, in_log: bool) -> bool:
-        if event.origin is not None and event.event_id == self.context.mark(port):
+        if event.made_of is not None and event.event_id == self.context.mark(port):
             self.context.marks[port] -= 1
         return update(self, port, event, ledger, in_log=in_log)
 
