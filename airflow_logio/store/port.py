@@ -117,11 +117,7 @@ class GroupSession(ABC):
 
     @abstractmethod
     def input_set(self, operator: str, inset_id: str) -> Sequence[LoggedEvent]:
-        """What an Input Set of a replay operator is made of, whatever has become of it: by port, in the order of event_id.
-
-        Nothing of it is removed while an event that it has made is not done (Section 5). Raises `LogInconsistent` if there
-        is nothing, or a body is missing.
-        """
+        """What an Input Set was made of (Section 5), by port and event_id. Raises `LogInconsistent` if it is not there."""
 
     @abstractmethod
     def acknowledged(self, receivers: Sequence[Port]) -> Mapping[Port, tuple[int, int]]:

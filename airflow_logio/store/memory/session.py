@@ -20,7 +20,7 @@ from airflow_logio.store.records import Collected, FenceRow, GroupRef
 from airflow_logio.store.rules.channels import STATE_CHANNEL, WRITES
 from airflow_logio.store.rules.delivery_bounds import share
 from airflow_logio.store.rules.header import decode_header
-from airflow_logio.store.rules.input_sets import gone
+from airflow_logio.store.rules.lost_sets import gone
 
 
 class MemoryGroupSession(GroupSession):

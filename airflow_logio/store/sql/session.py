@@ -22,7 +22,7 @@ from airflow_logio.store.port import GroupSession, stopped
 from airflow_logio.store.records import Collected, FenceRow, GroupRef
 from airflow_logio.store.rules.channels import STATE_CHANNEL, WRITES
 from airflow_logio.store.rules.header import decode_header
-from airflow_logio.store.rules.input_sets import gone
+from airflow_logio.store.rules.lost_sets import gone
 from airflow_logio.store.rules.patience import Patience
 from airflow_logio.store.rules.seal import unseal
 from airflow_logio.store.sql import schema, slots

@@ -26,6 +26,11 @@ def halves(records: pa.Table) -> Iterator[pa.Table]:
     yield pa.table({"value": pc.add(records["value"], 1000), "name": records["name"]}).slice(2)
 
 
+@stateless
+def even(records: pa.Table) -> pa.Table:
+    return records.filter(pc.equal(pc.bit_wise_and(records["value"], 1), 0))
+
+
 @generate
 def sums(records: pa.Table) -> pa.Table:
     found = records.group_by("name", use_threads=False).aggregate([("value", "sum")]).sort_by("name")
@@ -35,7 +40,7 @@ def sums(records: pa.Table) -> pa.Table:
 def pipeline(*, replicas: bool = False) -> Pipeline:
     made = Pipeline("replayed", connections=["warehouse"])
     read = made.source("read", ScriptedSource(NUMBERS, PER_EVENT))
-    cut = made.operator("cut", halves, read, replay=True)
+    cut = made.operator("cut", even if replicas else halves, read, replay=True)
     summed = made.operator("sums", sums, cut, window=EveryEvents(3), replay=not replicas)
     writer = TableWriter("warehouse", "sums", {"name": "text", "value": "bigint"})
     made.writer("save", writer, summed)

@@ -22,7 +22,7 @@ from airflow_logio.protocol.values import Event, MadeOf, Port, Status
 from airflow_logio.store.memory import expiry
 from airflow_logio.store.memory.session import MemoryGroupSession
 from airflow_logio.store.memory.tables import BodyKey, LogRow, Tables
-from airflow_logio.store.rules.input_sets import gone
+from airflow_logio.store.rules.lost_sets import gone
 from airflow_logio.testing.simulator.driver.simulated_driver import SimulatedDriver
 from tests.unit.testing.mutants.registry import mutant
 
@@ -73,7 +73,7 @@ class ForgetsBodies(SimulatedDriver):
         return super()._rebuild(about, many, outcome)
 
 
-@mutant("replayed", RIGHT, driver=ForgetsBodies)
+@mutant("replayed", RIGHT, PARKED, driver=ForgetsBodies)
 def recovers_without_bodies(_patch: pytest.MonkeyPatch) -> None:
     """Events that were acknowledged before a failure are rebuilt as they are in the log: empty."""
 
