@@ -301,14 +301,16 @@ class GroupProtocol:
         input_set = operator.close_input_set(inset_id, self.ledger)
         outputs = list(outputs)
         waiting = self._hold_back(operator, any(isinstance(output, Write) for output in outputs))
-        places: Counter[str] = Counter()
+        places: Counter[str] | None = Counter() if operator.spec.replay else None
         for output in outputs:
             match output:
                 case Emit():
-                    place = places[output.port]
-                    places[output.port] += 1
-                    generated_from = (inset_id, input_set, place)
-                    event_id = self._emit(operator, output, generated_from, has_read=has_read, held=waiting)
+                    made_of = None
+                    if places is not None:
+                        made_of = MadeOf(inset_id, places[output.port])
+                        places[output.port] += 1
+                    origin = (inset_id, input_set)
+                    event_id = self._emit(operator, output, origin, made_of, has_read=has_read, held=waiting)
                     if waiting is not None:
                         first, _ = waiting.events.get(output.port, (event_id, event_id))
                         waiting.events[output.port] = (first, event_id)
@@ -349,7 +351,8 @@ class GroupProtocol:
         self,
         operator: OperatorProtocol,
         output: Emit,
-        generated_from: tuple[str, InputSetState, int] | None,
+        origin: tuple[str, InputSetState] | None,
+        made_of: MadeOf | None = None,
         *,
         has_read: bool,
         held: HeldOutput | None = None,
@@ -362,13 +365,8 @@ class GroupProtocol:
         event_id = operator.context.allocate_event(output.port)
         in_scope = output.port in operator.spec.lineage_out
         captured = output.port in operator.spec.captured_out
-        if captured and generated_from is not None and (generated_from[1].lineage or has_read):
-            self.ledger.add(RecordLineage(sender, event_id, generated_from[0]))
-        made_of = (
-            MadeOf(generated_from[0], generated_from[2])
-            if operator.spec.replay and generated_from is not None
-            else None
-        )
+        if captured and origin is not None and (origin[1].lineage or has_read):
+            self.ledger.add(RecordLineage(sender, event_id, origin[0]))
         event = Event(
             sender, event_id, Kind.DATA, output.records, output.payload, output.body, output.about, made_of=made_of
         )
