@@ -7,7 +7,8 @@ longer change: whoever needs it evaluates that function, and changes nothing (AD
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import chain, islice
 from typing import Any
 
 from msgspec.structs import replace
@@ -16,6 +17,10 @@ from airflow_logio.errors import FailurePoint, OperatorFailed
 from airflow_logio.protocol.logic import Emit, Logic
 from airflow_logio.protocol.recovery import LoggedEvent
 from airflow_logio.protocol.values import Event, MadeOf
+
+SETS_AT_ONCE = 64
+BYTES_AT_ONCE = 8 * 2**20
+"""How much is read at once of what events are made of; one Input Set, if that is larger."""
 
 
 def offers_nothing(_event: Event) -> Any | None:
@@ -26,32 +31,43 @@ def offers_nothing(_event: Event) -> Any | None:
 class Replay:
     """Gives events of the log their payloads, wherever these are. For one thread at a time.
 
-    `logic_of` gives the logic of a replay operator: one that no protocol uses at the same time. `input_set` reads what an
-    Input Set of an operator is made of, in the order of event_id. `unpack` loads a body that is in the log or the payload
+    `logic_of` gives the logic of a replay operator: one that no protocol uses at the same time. `input_sets` reads what
+    Input Sets of an operator are made of, each in the order of event_id: of those named, the first ones that fit into so many
+    bytes, at least one; others may be missing. `unpack` loads a body that is in the log or the payload
     store, `digest` is that of a payload's contents. `offered` is what a sender has handed over directly, if anything: it may
     be lost, late, or of another event, because it counts only with the digest that is in the log.
 
-    In memory is one Input Set, and the last Output Set, of each replay operator on the way.
+    In memory are the last Output Set of each replay operator on the way, and the Input Sets of one question.
     """
 
     def __init__(
         self,
         logic_of: Callable[[str], Logic],
-        input_set: Callable[[str, str], Sequence[LoggedEvent]],
+        input_sets: Callable[[str, Sequence[str], int], Mapping[str, Sequence[LoggedEvent]]],
         unpack: Callable[[Event], Event],
         digest: Callable[[Any], bytes],
         offered: Callable[[Event], Any | None] = offers_nothing,
     ) -> None:
         self._logic_of = logic_of
-        self._input_set = input_set
+        self._input_sets = input_sets
         self._unpack = unpack
         self._digest = digest
         self._offered = offered
         self._last: dict[str, tuple[str, Sequence[Emit]]] = {}
         """Operator → the Input Set that was evaluated last, and its Output Set: what is asked for next is mostly in it."""
+        self._coming: dict[str, dict[str, None]] = {}
+        """Operator → Input Sets that will be asked for, or that would have been: a hint, in order."""
+        self._read: dict[str, dict[str, Sequence[LoggedEvent]]] = {}
+        """Operator → Input Sets that have been read and not asked for."""
+
+    def expect(self, events: Iterable[Event]) -> None:
+        """These events will be asked for, in this order: what they are made of is then read together."""
+        for event in events:
+            if event.made_of is not None:
+                self._coming.setdefault(event.sender.operator, {})[event.made_of.inset_id] = None
 
     def unpacked(self, event: Event) -> Event:
-        """The event with its payload. Raises what `input_set` and `unpack` raise, what the author's code raises, and
+        """The event with its payload. Raises what `input_sets` and `unpack` raise, what the author's code raises, and
         `OperatorFailed` if what is made again is not what the log says was made."""
         made_of = event.made_of
         if made_of is None:
@@ -83,6 +99,19 @@ class Replay:
             outputs = [output for output in generated if isinstance(output, Emit)]
             self._last[operator] = inset_id, outputs
         return outputs
+
+    def _input_set(self, operator: str, inset_id: str) -> Sequence[LoggedEvent]:
+        found = self._read.get(operator, {}).pop(inset_id, None)
+        if found is None:
+            coming = self._coming.get(operator, {})
+            coming.pop(inset_id, None)
+            batch = dict(self._input_sets(operator, [inset_id, *islice(coming, SETS_AT_ONCE - 1)], BYTES_AT_ONCE))
+            found = batch.pop(inset_id)
+            self._read[operator] = batch
+            for other in batch:
+                del coming[other]
+            self.expect(used.event for used in chain(found, *batch.values()))
+        return found
 
     def _differs(self, event: Event, made_of: MadeOf, how: str) -> OperatorFailed:
         sender = event.sender

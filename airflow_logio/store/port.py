@@ -116,8 +116,10 @@ class GroupSession(ABC):
         """Everything that recovery of these operators reads, in one consistent snapshot."""
 
     @abstractmethod
-    def input_set(self, operator: str, inset_id: str) -> Sequence[LoggedEvent]:
-        """What an Input Set was made of (Section 5), by port and event_id. Raises `LogInconsistent` if it is not there."""
+    def input_sets(
+        self, operator: str, inset_ids: Sequence[str], max_bytes: int
+    ) -> Mapping[str, Sequence[LoggedEvent]]:
+        """What these were made of, as `Replay` wants it. Raises `LogInconsistent` if the first one is not there."""
 
     @abstractmethod
     def acknowledged(self, receivers: Sequence[Port]) -> Mapping[Port, tuple[int, int]]:

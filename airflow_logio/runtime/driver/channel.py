@@ -29,8 +29,9 @@ size."""
 
 
 class Unpacks(Protocol):
-    """Gives events of the log their payloads: `Bodies`, `Replay`."""
+    """Gives events of the log their payloads (`Replay`), best if it knows which are next."""
 
+    def expect(self, events: Iterable[Event]) -> None: ...
     def unpacked(self, event: Event) -> Event: ...
 
 
@@ -116,6 +117,7 @@ class Channel:
         return self._session.fetch_all(cursors, max_events=FETCH_EVENTS, max_bytes=FETCH_BYTES)
 
     def _hand_over(self, receiver: Port, logged: Sequence[LoggedEvent], more: More) -> Iterator[LoggedEvent]:
+        self._bodies.expect(one.event for one in logged)
         for one, event in self._ready(receiver, logged, more):
             self._mailbox.put_input((receiver, event), size_of(one.event))
             yield one

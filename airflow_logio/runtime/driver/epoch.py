@@ -237,6 +237,7 @@ class GroupEpoch:
         recovered, self._recovered = self._recovered, None
         assert recovered is not None
         self._committer.start()
+        self._replay.expect(logged.event for logged in recovered.acknowledged)
         drains = self._settings.drain_requested.is_set
         effects = self._loop.begin(recovered, self._replay.unpacked, self._start_threads, drains=drains)
         self._back_pressure.note(effects, self._load)

@@ -25,7 +25,7 @@ def replay_of(pipeline: Pipeline, connections: Connections, session: GroupSessio
             known[operator] = spec.logic
         return known[operator]
 
-    return Replay(logic_of, session.input_set, bodies.unpacked, contents)
+    return Replay(logic_of, session.input_sets, bodies.unpacked, contents)
 
 
 def contents(payload: Any) -> bytes:

@@ -20,7 +20,7 @@ from airflow_logio.store.records import Collected, FenceRow, GroupRef
 from airflow_logio.store.rules.channels import STATE_CHANNEL, WRITES
 from airflow_logio.store.rules.delivery_bounds import share
 from airflow_logio.store.rules.header import decode_header
-from airflow_logio.store.rules.lost_sets import gone
+from airflow_logio.store.rules.wanted_sets import fitting
 
 
 class MemoryGroupSession(GroupSession):
@@ -144,19 +144,27 @@ class MemoryGroupSession(GroupSession):
         )
         return LoggedEvent(receiver, event, row.inset_id)
 
-    def input_set(self, operator: str, inset_id: str) -> Sequence[LoggedEvent]:
+    def input_sets(
+        self, operator: str, inset_ids: Sequence[str], max_bytes: int
+    ) -> Mapping[str, Sequence[LoggedEvent]]:
         with self._tables.transaction():
-            rows = [
-                row
-                for row in self._tables.events.rows.values()
-                if (row.body.run_id, row.receiver, row.inset_id) == (self.ref.run_id, operator, inset_id)
-                and row.send_port is not None
-                and row.rec_port is not None
-            ]
-            rows.sort(key=lambda row: (row.rec_port, row.body.event_id))
-            if any(row.body not in self._tables.bodies for row in rows) or not rows:
-                raise gone(operator, inset_id)
-            return [self._logged(row, Port(operator, str(row.rec_port))) for row in rows]
+            rows: dict[str, list[LogRow]] = {inset_id: [] for inset_id in inset_ids}
+            for row in self._tables.events.rows.values():
+                of_run = row.receiver == operator and row.body.run_id == self.ref.run_id
+                if of_run and row.inset_id in rows and row.send_port is not None and row.rec_port is not None:
+                    rows[row.inset_id].append(row)
+            sizes = {
+                inset_id: sum(len(self._tables.bodies[row.body].body) for row in of_set)
+                for inset_id, of_set in rows.items()
+                if of_set
+            }
+            return {
+                inset_id: [
+                    self._logged(row, Port(operator, str(row.rec_port)))
+                    for row in sorted(rows[inset_id], key=lambda row: (row.rec_port, row.body.event_id))
+                ]
+                for inset_id in fitting(operator, inset_ids, sizes, max_bytes)
+            }
 
     def acknowledged(self, receivers: Sequence[Port]) -> Mapping[Port, tuple[int, int]]:
         with self._tables.transaction():

@@ -22,7 +22,6 @@ from airflow_logio.store.port import GroupSession, stopped
 from airflow_logio.store.records import Collected, FenceRow, GroupRef
 from airflow_logio.store.rules.channels import STATE_CHANNEL, WRITES
 from airflow_logio.store.rules.header import decode_header
-from airflow_logio.store.rules.lost_sets import gone
 from airflow_logio.store.rules.patience import Patience
 from airflow_logio.store.rules.seal import unseal
 from airflow_logio.store.sql import schema, slots
@@ -215,15 +214,14 @@ class SqlGroupSession(GroupSession):
         with reading(self._engine) as connection:
             return waiting_events(connection, self.ref.run_id, cursors, max_events=max_events, max_bytes=max_bytes)
 
-    def input_set(self, operator: str, inset_id: str) -> Sequence[LoggedEvent]:
-        def attempt() -> Sequence[LoggedEvent]:
+    def input_sets(
+        self, operator: str, inset_ids: Sequence[str], max_bytes: int
+    ) -> Mapping[str, Sequence[LoggedEvent]]:
+        def attempt() -> Mapping[str, Sequence[LoggedEvent]]:
             with reading(self._engine) as connection:
-                return used_in(connection, self.ref.run_id, operator, inset_id)
+                return used_in(connection, self.ref.run_id, operator, inset_ids, max_bytes)
 
-        found = self._patience.call(f"group {self.ref.group!r}, replay of {operator!r}", attempt)
-        if not found:
-            raise gone(operator, inset_id)
-        return found
+        return self._patience.call(f"group {self.ref.group!r}, replay of {operator!r}", attempt)
 
     def acknowledged(self, receivers: Sequence[Port]) -> Mapping[Port, tuple[int, int]]:
         table = schema.port_counter

@@ -333,12 +333,14 @@ class TwinSession:
             _events,
         )
 
-    def input_set(self, operator: str, inset_id: str) -> Sequence[LoggedEvent]:
+    def input_sets(
+        self, operator: str, inset_ids: Sequence[str], max_bytes: int
+    ) -> Mapping[str, Sequence[LoggedEvent]]:
         return _both(
-            f"Input Set {inset_id} of {operator}",
-            lambda: self._sql.input_set(operator, inset_id),
-            lambda: self._memory.input_set(operator, inset_id),
-            _events,
+            f"Input Sets {inset_ids} of {operator}",
+            lambda: self._sql.input_sets(operator, inset_ids, max_bytes),
+            lambda: self._memory.input_sets(operator, inset_ids, max_bytes),
+            lambda found: {inset_id: _events(of_set) for inset_id, of_set in found.items()},
         )
 
     def recover(self, operators: Sequence[str]) -> Recovered:

@@ -31,16 +31,20 @@ class Log:
 
     def __init__(self, sets: Mapping[tuple[str, str], Sequence[Event]]) -> None:
         self.sets = sets
-        self.asked: list[tuple[str, str]] = []
+        self.asked: list[tuple[str, ...]] = []
 
-    def input_set(self, operator_name: str, inset_id: str) -> Sequence[LoggedEvent]:
-        self.asked.append((operator_name, inset_id))
-        receiver = Port(operator_name, "in")
-        return [LoggedEvent(receiver, event, inset_id) for event in self.sets[operator_name, inset_id]]
+    def input_sets(self, name: str, inset_ids: Sequence[str], _bytes: int) -> Mapping[str, Sequence[LoggedEvent]]:
+        self.asked.append((name, *inset_ids))
+        receiver = Port(name, "in")
+        return {
+            inset_id: [LoggedEvent(receiver, event, inset_id) for event in self.sets[name, inset_id]]
+            for inset_id in inset_ids
+            if (name, inset_id) in self.sets
+        }
 
 
 def replay(log: Log, logics: Mapping[str, PlainLogic], offered: Any = lambda _: None) -> Replay:
-    return Replay(logics.__getitem__, log.input_set, loaded, digest, offered)
+    return Replay(logics.__getitem__, log.input_sets, loaded, digest, offered)
 
 
 def loaded(event: Event) -> Event:
@@ -89,6 +93,32 @@ def test_a_chain_is_followed_to_what_is_in_the_log() -> None:
     event = made("last.out", 1, "in1", 0, [0, 1, 2, 2, 1])
     assert again.unpacked(event).payload == [0, 1, 2, 2, 1]
     assert log.asked == [("last", "in1"), ("window", "0"), ("pairs", "in1")], "each once"
+
+
+def test_what_is_expected_is_read_together_and_what_it_is_made_of_too() -> None:
+    numbers = range(1, 100)
+    log = Log(
+        {("pairs", f"in{n}"): [logged(n, [n])] for n in numbers}
+        | {("last", f"in{n}"): [made("pairs.out", n, f"in{n}", 0, [n])] for n in numbers}
+    )
+    events = [made("last.out", n, f"in{n}", 0, [n]) for n in numbers]
+    again = replay(log, {"pairs": Pairs(), "last": PlainLogic()})
+    again.expect(events)
+    assert [again.unpacked(event).payload for event in events] == [[n] for n in numbers]
+    assert [(name, len(asked)) for name, *asked in log.asked] == [
+        ("last", 64),
+        ("pairs", 64),
+        ("last", 35),
+        ("pairs", 35),
+    ]
+
+
+def test_what_was_expected_and_is_gone_by_now_does_no_harm() -> None:
+    log = Log({("pairs", "in2"): [logged(2, [2])]})
+    again = replay(log, {"pairs": Pairs()})
+    event = made("pairs.out", 2, "in2", 0, [2])
+    again.expect([made("pairs.out", 1, "in1", 0, [1]), event])
+    assert again.unpacked(event).payload == [2]
 
 
 @pytest.mark.parametrize(

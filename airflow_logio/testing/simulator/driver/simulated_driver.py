@@ -192,6 +192,7 @@ class SimulatedDriver:
             return False
         self.epochs += 1
         self._new_memory()
+        self.replay.expect(logged.event for logged in self.recovered.acknowledged)
         self.loop.begin(self.recovered, self._unpacked, self._start_threads, drains=lambda: self.heard)
         self.fresh = True
         self.life.done(LifeStep.REBUILD)
@@ -210,7 +211,7 @@ class SimulatedDriver:
         self.jobs = SimulatedGeneration(self, protocol)
         self.replay = Replay(
             self.world.replayed.__getitem__,
-            self.session.input_set,
+            self.session.input_sets,
             self._loaded,
             self.world.scenario.codec.digest,
             self.world.offers.taken,
@@ -292,6 +293,7 @@ class SimulatedDriver:
         if not events:
             return False
         inbox, unpacked = self.inbox[port], self._unpacked
+        self.replay.expect(logged.event for logged in events)
         evaluating = self.evaluating
         for logged in events:
             if evaluating is not None and evaluating.chains.wants(port):

@@ -22,7 +22,7 @@ from airflow_logio.protocol.values import Event, MadeOf, Port, Status
 from airflow_logio.store.memory import expiry
 from airflow_logio.store.memory.session import MemoryGroupSession
 from airflow_logio.store.memory.tables import BodyKey, LogRow, Tables
-from airflow_logio.store.rules.lost_sets import gone
+from airflow_logio.store.rules.wanted_sets import gone
 from airflow_logio.testing.simulator.driver.simulated_driver import SimulatedDriver
 from tests.unit.testing.mutants.registry import mutant
 
@@ -148,12 +148,13 @@ def events_decided_again(patch: pytest.MonkeyPatch) -> None:
 
 
 def _reading(patch: pytest.MonkeyPatch, chosen: Any) -> None:
-    input_set = MemoryGroupSession.input_set
-    patch.setattr(
-        MemoryGroupSession,
-        "input_set",
-        lambda self, operator, inset_id: chosen(self, input_set(self, operator, inset_id)),
-    )
+    input_sets = MemoryGroupSession.input_sets
+
+    def changed_sets(self: MemoryGroupSession, *asked: Any) -> dict[str, Sequence[LoggedEvent]]:
+        found = {inset_id: chosen(self, used) for inset_id, used in input_sets(self, *asked).items()}
+        return {inset_id: used for inset_id, used in found.items() if used is not None}
+
+    patch.setattr(MemoryGroupSession, "input_sets", changed_sets)
 
 
 @mutant("replayed", PARKED)
