@@ -116,9 +116,7 @@ class GroupSession(ABC):
         """Everything that recovery of these operators reads, in one consistent snapshot."""
 
     @abstractmethod
-    def input_sets(
-        self, operator: str, inset_ids: Sequence[str], max_bytes: int
-    ) -> Mapping[str, Sequence[LoggedEvent]]:
+    def input_sets(self, operator: str, insets: Sequence[str], max_bytes: int) -> Mapping[str, Sequence[LoggedEvent]]:
         """What these were made of, as `Replay` wants it. Raises `LogInconsistent` if the first one is not there."""
 
     @abstractmethod

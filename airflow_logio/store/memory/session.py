@@ -144,11 +144,9 @@ class MemoryGroupSession(GroupSession):
         )
         return LoggedEvent(receiver, event, row.inset_id)
 
-    def input_sets(
-        self, operator: str, inset_ids: Sequence[str], max_bytes: int
-    ) -> Mapping[str, Sequence[LoggedEvent]]:
+    def input_sets(self, operator: str, insets: Sequence[str], max_bytes: int) -> Mapping[str, Sequence[LoggedEvent]]:
         with self._tables.transaction():
-            rows: dict[str, list[LogRow]] = {inset_id: [] for inset_id in inset_ids}
+            rows: dict[str, list[LogRow]] = {inset_id: [] for inset_id in insets}
             for row in self._tables.events.rows.values():
                 of_run = row.receiver == operator and row.body.run_id == self.ref.run_id
                 if of_run and row.inset_id in rows and row.send_port is not None and row.rec_port is not None:
@@ -163,7 +161,7 @@ class MemoryGroupSession(GroupSession):
                     self._logged(row, Port(operator, str(row.rec_port)))
                     for row in sorted(rows[inset_id], key=lambda row: (row.rec_port, row.body.event_id))
                 ]
-                for inset_id in fitting(operator, inset_ids, sizes, max_bytes)
+                for inset_id in fitting(operator, insets, sizes, max_bytes)
             }
 
     def acknowledged(self, receivers: Sequence[Port]) -> Mapping[Port, tuple[int, int]]:

@@ -214,12 +214,10 @@ class SqlGroupSession(GroupSession):
         with reading(self._engine) as connection:
             return waiting_events(connection, self.ref.run_id, cursors, max_events=max_events, max_bytes=max_bytes)
 
-    def input_sets(
-        self, operator: str, inset_ids: Sequence[str], max_bytes: int
-    ) -> Mapping[str, Sequence[LoggedEvent]]:
+    def input_sets(self, operator: str, insets: Sequence[str], max_bytes: int) -> Mapping[str, Sequence[LoggedEvent]]:
         def attempt() -> Mapping[str, Sequence[LoggedEvent]]:
             with reading(self._engine) as connection:
-                return used_in(connection, self.ref.run_id, operator, inset_ids, max_bytes)
+                return used_in(connection, self.ref.run_id, operator, insets, max_bytes)
 
         return self._patience.call(f"group {self.ref.group!r}, replay of {operator!r}", attempt)
 

@@ -333,13 +333,11 @@ class TwinSession:
             _events,
         )
 
-    def input_sets(
-        self, operator: str, inset_ids: Sequence[str], max_bytes: int
-    ) -> Mapping[str, Sequence[LoggedEvent]]:
+    def input_sets(self, operator: str, insets: Sequence[str], max_bytes: int) -> Mapping[str, Sequence[LoggedEvent]]:
         return _both(
-            f"Input Sets {inset_ids} of {operator}",
-            lambda: self._sql.input_sets(operator, inset_ids, max_bytes),
-            lambda: self._memory.input_sets(operator, inset_ids, max_bytes),
+            f"Input Sets {insets} of {operator}",
+            lambda: self._sql.input_sets(operator, insets, max_bytes),
+            lambda: self._memory.input_sets(operator, insets, max_bytes),
             lambda found: {inset_id: _events(of_set) for inset_id, of_set in found.items()},
         )
 

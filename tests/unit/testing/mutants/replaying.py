@@ -212,7 +212,7 @@ def chain_not_followed(patch: pytest.MonkeyPatch) -> None:
     output_set = Replay._output_set
 
     def from_the_log(self: Replay, operator: str, inset_id: str) -> Sequence[Emit]:
-        read, unpack = self._input_set, self._unpack
+        read = self._input_set
 
         def emptied(name: str, inset: str) -> Sequence[LoggedEvent]:
             return [
@@ -222,11 +222,11 @@ def chain_not_followed(patch: pytest.MonkeyPatch) -> None:
                 for one in read(name, inset)
             ]
 
-        self._input_set = emptied
+        vars(self)["_input_set"] = emptied
         try:
             return output_set(self, operator, inset_id)
         finally:
-            self._input_set, self._unpack = read, unpack
+            del vars(self)["_input_set"]
 
     patch.setattr(Replay, "_output_set", from_the_log)
 
