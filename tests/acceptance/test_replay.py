@@ -53,10 +53,9 @@ def bodies(run: Running) -> dict[str, int]:
     return found
 
 
-@pytest.mark.parametrize("point", [CrashPoint.IN_LOG_TRANSACTION, CrashPoint.AFTER_COMMIT])
-def test_dying_at_commits_changes_nothing(
-    point: CrashPoint, log_url: str, warehouse_url: str, sales: Path, tmp_path: Path
-) -> None:
+def test_dying_at_commits_changes_nothing(log_url: str, warehouse_url: str, sales: Path, tmp_path: Path) -> None:
+    """Inside of a commit on one database, behind it on the other."""
+    point = CrashPoint.IN_LOG_TRANSACTION if log_url.startswith("sqlite") else CrashPoint.AFTER_COMMIT
     everybody = (*CHAIN, "ends", "late")
     armed = {(group, number): f"{point}:{number + 1}" for group in everybody for number in (1, 2)}
     ref = bundle.parse_ref(f"{MODULE}:pipeline")
