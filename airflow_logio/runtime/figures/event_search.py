@@ -78,7 +78,7 @@ def _search(log: LineageLog, place: Port, port: Port, values: Mapping[str, str],
         if header.kind is not Kind.DATA:
             continue
         if header.made_of is not None:
-            raise LineageUnknown(not_kept(where))
+            raise not_kept(where)
         table = _table(where, stored, load)
         searched += 1
         if set(values) <= set(table.column_names):

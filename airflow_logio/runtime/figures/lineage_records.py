@@ -9,7 +9,7 @@ from typing import Protocol
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from airflow_logio.errors import ConfigurationError, LineageUnknown
+from airflow_logio.errors import ConfigurationError, LineageUnknown, NotKept
 from airflow_logio.protocol.replicas import slot_operator
 from airflow_logio.protocol.values import Port
 from airflow_logio.runtime.systems.arrow import decode
@@ -22,9 +22,9 @@ from airflow_logio.store.rules.channels import read_channel
 from airflow_logio.store.rules.header import decode_header
 
 
-def not_kept(where: str) -> str:
-    """The sentence for records of a replay operator."""
-    return (
+def not_kept(where: str) -> NotKept:
+    """The error for records of a replay operator."""
+    return NotKept(
         f"the records of {where} are not in the log: they were made by a replay operator (replay=True), and are made again "
         "from the events before it where they are needed. Look at those, or at what was made of it"
     )
@@ -153,7 +153,7 @@ def _found(
             f"the records of {where} in run {log.run.spec.key} are not in the log: retention has removed them"
         )
     if decode_header(where, stored.header, stored.body, stored.ref).made_of is not None:
-        raise LineageUnknown(not_kept(where))
+        raise not_kept(where)
     if stored.ref is None or stored.body:
         return decode(where, stored.body)
     if load is None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from itertools import count
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -13,10 +14,11 @@ from airflow_logio.dataflow import EveryEvents, Pipeline, RoundRobin, TableWrite
 from airflow_logio.protocol.replay import Replay
 from airflow_logio.protocol.values import Event, MadeOf
 from airflow_logio.testing import LogWatch, ScriptedSource, Simulator, pipeline_scenario
+from airflow_logio.testing.simulator.violation import Violation
 
 NUMBERS = pa.table({"value": list(range(200)), "name": [f"n{n % 7}" if n % 5 else None for n in range(200)]})
 PER_EVENT = 4
-SEEDS = range(16)
+SEEDS = range(8)
 
 
 @stateless
@@ -79,3 +81,19 @@ def test_the_log_has_no_record_of_a_replay_operator() -> None:
     _, failure = simulator.run(2)
     assert failure is None
     assert logged["read"] > 0 == logged["cut"] == logged["sums"]
+
+
+def test_what_is_another_result_each_time_is_refused_in_the_first_run() -> None:
+    @stateless
+    def numbered(records: pa.Table) -> pa.Table:
+        return records.append_column("number", pa.array([next(numbers)] * records.num_rows))
+
+    numbers = count()
+    made = Pipeline("undecided", connections=["warehouse"])
+    read = made.source("read", ScriptedSource(NUMBERS, PER_EVENT))
+    made.operator("number", numbered, read, replay=True)
+    columns = {"value": "bigint", "name": "text", "number": "bigint"}
+    made.writer("save", TableWriter("warehouse", "numbered", columns), "number")
+    made.lineage("read.out", "number.out")
+    with pytest.raises(Violation, match="'number', Input Set '1': it was generated twice, and the results differ"):
+        Simulator(pipeline_scenario(made.freeze())).reference()
