@@ -32,7 +32,7 @@ from tests.support.postgres import PostgresServer
 WITH_ARROW = {"sales": 120, "scaled": 60}
 WITH_DATASETS = {"lake": 36, "effects": 36, "stored": 48}
 """A schedule of these takes a step for each file."""
-WITH_REPLAY = {"replayed": 60, "recalled": 120, "rekeyed": 120}
+WITH_REPLAY = {"replayed": 120, "recalled": 120, "rekeyed": 120}
 """What is made again is made again and again."""
 PLAIN = 820
 """Schedules of the sales pipelines, with Arrow, and of each scenario of plain Python; some of each are drained."""
