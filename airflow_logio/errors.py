@@ -37,6 +37,10 @@ class LineageUnknown(ConfigurationError):
     """Lineage was asked of a port outside every scope, of an event that is not in the log, or where no path leads."""
 
 
+class NotKept(LineageUnknown):
+    """The records of a replay operator's event were asked for: the log has never had them."""
+
+
 # --- wait and try again ----------------------------------------------------------------------------------------------
 
 

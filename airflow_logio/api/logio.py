@@ -22,7 +22,7 @@ from airflow_logio.protocol.recovery import LoggedEvent, Recovered, reload_order
 from airflow_logio.protocol.source import READ_CONNECTION
 from airflow_logio.protocol.values import Event, Kind, Port
 from airflow_logio.protocol.writes import PendingWrite
-from airflow_logio.store.port import GroupSession
+from airflow_logio.store.session_port import GroupSession
 
 T = TypeVar("T")
 

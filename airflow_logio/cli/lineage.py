@@ -15,7 +15,7 @@ from airflow_logio.cli.common import LogOption, RunArgument, counted, opened, ou
 from airflow_logio.cli.connection_file import ConnectionUrls
 from airflow_logio.cli.holding import holding
 from airflow_logio.cli.lineage_tree import LINES_PER_NODE, tree_of
-from airflow_logio.errors import LogioError
+from airflow_logio.errors import LogioError, NotKept
 from airflow_logio.runtime.figures import lineage_records
 from airflow_logio.runtime.payloads import Payloads
 from airflow_logio.store.lineage.queries import backward, forward
@@ -124,15 +124,24 @@ class _Records:
         return rows
 
     def samples(self, result: Lineage, many: int) -> dict[str, pa.Table]:
-        """Up to `many` records of the events of each port, and of the effects of each connection that was read."""
+        """Up to `many` records of the events of each port, and of the effects of each connection that was read.
+
+        Ports of replay operators are left out, with a warning.
+        """
         found: dict[str, pa.Table] = {}
+        left_out: set[str] = set()
         if many:
             for node in result.nodes():
                 if isinstance(node, InputSetNode) or node.records is None or _is_source(node):
                     continue
                 name = str(node.port) if isinstance(node, EventNode) else f"read {node.operator}.{node.connection}"
-                if name not in found or found[name].num_rows < many:
+                if name in left_out or (name in found and found[name].num_rows >= many):
+                    continue
+                try:
                     found[name] = self._more(found.get(name), node, many)
+                except NotKept as error:
+                    left_out.add(name)
+                    warn(str(error))
         return found
 
     def _more(self, so_far: pa.Table | None, node: EventNode | ReadNode, many: int) -> pa.Table:

@@ -33,6 +33,8 @@ class Definition:
     groups: dict[str, Group] = field(default_factory=dict)
     scopes: list[LineageScope] = field(default_factory=list)
     replicated: list[Replicated] = field(default_factory=list)
+    replays: set[str] = field(default_factory=set)
+    """Replay operators (Section 5): bodies of their events are not in the log."""
     limits: dict[str, CallLimit] = field(default_factory=dict)
     """Operator → limit of its calls. No part of the graph: another limit makes no other pipeline."""
     local: LocalDefaults = field(default_factory=LocalDefaults)

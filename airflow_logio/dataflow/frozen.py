@@ -70,7 +70,7 @@ class Frozen:
             "pipeline": authored.name,
             "params": {name: kind.__name__ for name, kind in sorted(authored.params.items())},
             "connections": sorted(authored.connections),
-            "operators": {name: authored.operators[name].describe() for name in graph.topological()},
+            "operators": {name: self._described(name) for name in graph.topological()},
             "senders": {str(receiver): str(sender) for receiver, sender in graph.senders.items()},
             "groups": {name: list(group.operators) for name, group in authored.groups.items()},
             "lineage": sorted([str(scope.start), str(scope.target)] for scope in authored.scopes),
@@ -81,6 +81,10 @@ class Frozen:
                 for name, one in self.replicated.items()
             }
         return described
+
+    def _described(self, operator: str) -> dict[str, Any]:
+        described = self.authored.operators[operator].describe()
+        return described | {"replay": True} if operator in self.authored.replays else described
 
     def fingerprint(self) -> dict[str, str]:
         """Hashes ``graph`` (of `describe`) and ``code`` (of the authors' source text)."""

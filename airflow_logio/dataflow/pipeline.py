@@ -31,7 +31,7 @@ from airflow_logio.dataflow.replication.replicated import Replicated
 from airflow_logio.dataflow.validation import check_whole
 from airflow_logio.dataflow.windows import Window
 from airflow_logio.errors import PipelineDefinitionError
-from airflow_logio.protocol.replicas import replicated_group
+from airflow_logio.protocol.replicas import base_operator, replicated_group
 from airflow_logio.protocol.values import Port
 
 
@@ -100,6 +100,7 @@ class Pipeline:
         function: Operator | StatelessFunction | GenerativeFunction | Mapping[str, OneFunction],
         *upstreams: Upstream,
         window: Window | None = None,
+        replay: bool = False,
         **inputs: Upstream,
     ) -> Node:
         """Add an operator: a `stateless` function, a `generate` function with its `window`, or an `Operator`.
@@ -107,8 +108,15 @@ class Pipeline:
         A mapping makes one operator of several `generate` functions over the same events, ``{"totals": f, "hourly": (g,
         Tumbling("1h", on="time"))}``: `window` is for those without one of their own, output ports are named by function.
         `upstreams` feed its input ports in their order; with several ports, name them: ``clicks=upstream``.
+
+        `replay` keeps the records of its events out of the log: receivers make them again from the Input Sets, which are in
+        it. Only for what makes the same of the same events, with lineage on all its ports (ADR-106 has the conditions).
         """
-        return self._add(name, building.made(self._definition, name, function, window), Operator, upstreams, inputs)
+        operator = building.made(self._definition, name, function, window)
+        node = self._add(name, operator, Operator, upstreams, inputs)
+        if replay:
+            self._definition.replays.add(name)
+        return node
 
     def writer(self, name: str, writer: WriterOperator, *upstreams: Upstream, **inputs: Upstream) -> Node:
         """Add an operator whose every input event is a write action."""
@@ -349,6 +357,10 @@ class Pipeline:
     def lineage_starts(self, operator: str) -> frozenset[str]:
         """Output ports of OUT at which lineage paths only start; KeyError if unknown."""
         return self._frozen.lineage_starts[operator]
+
+    def replays(self, operator: str) -> bool:
+        """Whether it is a replay operator, whose events' bodies are not in the log."""
+        return base_operator(operator) in self._definition.replays
 
     def check_params(self, given: Mapping[str, Any]) -> dict[str, Any]:
         """The values of a run's parameters, checked; raises ConfigurationError if one is missing, unknown or wrong."""

@@ -23,6 +23,7 @@ from airflow_logio.dataflow.names import check_count, check_name, did_you_mean, 
 from airflow_logio.dataflow.operators import BatchGenerator, Operator, SourceOperator, WriterOperator
 from airflow_logio.dataflow.order_check import check_orders
 from airflow_logio.dataflow.quarantine_check import check_on_error, check_quarantines
+from airflow_logio.dataflow.replay_check import check_replays
 from airflow_logio.dataflow.sources import RangeSource, SparkSource
 from airflow_logio.dataflow.table_writer import TableWriter
 from airflow_logio.protocol.values import ExecutionMode
@@ -58,6 +59,7 @@ def check_whole(definition: Definition) -> Graph:
     _check_folders(definition)
     check_quarantines(definition, graph)
     check_orders(definition, graph)
+    check_replays(definition, graph)
     for scope in definition.scopes:
         if not has_path(graph, scope):
             definition.refuse(

@@ -6,6 +6,7 @@ decides what of it must be in the log. All effects of a step commit in one trans
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -28,7 +29,7 @@ from airflow_logio.protocol.logic import Emit, InputSetState, OperatorSpec, Outp
 from airflow_logio.protocol.operator import OperatorProtocol
 from airflow_logio.protocol.recovery import Recovered, reload_order
 from airflow_logio.protocol.source import READ_ACTION_ID, SourceProtocol
-from airflow_logio.protocol.values import Event, Kind, Port
+from airflow_logio.protocol.values import Event, Kind, MadeOf, Port
 
 
 class GroupProtocol:
@@ -300,10 +301,16 @@ class GroupProtocol:
         input_set = operator.close_input_set(inset_id, self.ledger)
         outputs = list(outputs)
         waiting = self._hold_back(operator, any(isinstance(output, Write) for output in outputs))
+        places: Counter[str] | None = Counter() if operator.spec.replay else None
         for output in outputs:
             match output:
                 case Emit():
-                    event_id = self._emit(operator, output, (inset_id, input_set), has_read=has_read, held=waiting)
+                    made_of = None
+                    if places is not None:
+                        made_of = MadeOf(inset_id, places[output.port])
+                        places[output.port] += 1
+                    origin = (inset_id, input_set)
+                    event_id = self._emit(operator, output, origin, made_of, has_read=has_read, held=waiting)
                     if waiting is not None:
                         first, _ = waiting.events.get(output.port, (event_id, event_id))
                         waiting.events[output.port] = (first, event_id)
@@ -345,6 +352,7 @@ class GroupProtocol:
         operator: OperatorProtocol,
         output: Emit,
         origin: tuple[str, InputSetState] | None,
+        made_of: MadeOf | None = None,
         *,
         has_read: bool,
         held: HeldOutput | None = None,
@@ -359,7 +367,9 @@ class GroupProtocol:
         captured = output.port in operator.spec.captured_out
         if captured and origin is not None and (origin[1].lineage or has_read):
             self.ledger.add(RecordLineage(sender, event_id, origin[0]))
-        event = Event(sender, event_id, Kind.DATA, output.records, output.payload, output.body, output.about)
+        event = Event(
+            sender, event_id, Kind.DATA, output.records, output.payload, output.body, output.about, made_of=made_of
+        )
         self._send(event, in_scope=in_scope, held=held is not None)
         return event_id
 

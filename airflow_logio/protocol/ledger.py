@@ -79,7 +79,8 @@ class Ledger:
         if in_log:
             self.received += 1
         if event.kind is Kind.DATA:
-            self.count(receiver, "in", 1, event.records, len(event.body or b""))
+            size = len(event.body or b"") if event.made_of is None else event.made_of.size
+            self.count(receiver, "in", 1, event.records, size)
 
     def assign(self, receiver: Port, event_id: int, inset_id: str) -> None:
         self._receipts[receiver, event_id].insets[inset_id] = Status.UNDONE

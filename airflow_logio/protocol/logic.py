@@ -120,6 +120,8 @@ class OperatorSpec:
     unless it is `asynchronous`."""
     quarantines: bool = False
     """An Input Set whose generation raises is set aside instead of failing the group."""
+    replay: bool = False
+    """A replay operator (Section 5): its events' bodies are not in the log. Its generation does not see the global state."""
 
     @property
     def hands_on(self) -> bool:

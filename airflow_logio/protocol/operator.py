@@ -200,7 +200,7 @@ class OperatorProtocol:
     def generate(self, inset_id: str) -> Sequence[Output]:
         """Step 3 in mode ``driver``: the author's function over the event state and the state at the trigger."""
         input_set = self.triggered[inset_id]
-        state = self._snapshots.get(inset_id, self.state)
+        state = self.logic.initial_state() if self.spec.replay else self._snapshots.get(inset_id, self.state)
         try:
             return list(self.logic.generate(inset_id, input_set.held, state))
         except OperatorFailed as error:

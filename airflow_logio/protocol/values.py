@@ -98,6 +98,19 @@ class Value(msgspec.Struct, frozen=True):
         return f"{type(self).__name__}({', '.join(shown)})"
 
 
+class MadeOf(Value, frozen=True):
+    """How the body of an event is made again that is not in the log: its sender is a replay operator (Section 5)."""
+
+    inset_id: str
+    """The Input Set of the sender that the event was made of."""
+    place: int
+    """Its place among the events of the Output Set on its port, from 0."""
+    digest: bytes = b""
+    """Of its contents: what is made again counts only if it is the same. Known when the event is logged."""
+    size: int = 0
+    """Bytes of its contents, about. Known when the event is logged."""
+
+
 class Event(Value, frozen=True, eq=False):
     """One event on its way to a receiver port.
 
@@ -115,6 +128,8 @@ class Event(Value, frozen=True, eq=False):
     """What the sender says about the event, JSON-able and small: a source says which part of its read action it is."""
     ref: str | None = None
     """Reference into the payload store, if the body is too large for the log. Such an event is read back without `body`."""
+    made_of: MadeOf | None = None
+    """If the body is not in the log at all. Such an event is read back without a body, and without a reference."""
     hidden: ClassVar[tuple[str, ...]] = ("body",)
 
     def __eq__(self, other: object) -> bool:

@@ -11,12 +11,8 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 
 from airflow_logio.errors import FailurePoint
-from airflow_logio.protocol.commit_queue import CommitAttempt
-from airflow_logio.protocol.effects import Effects
-from airflow_logio.protocol.recovery import LoggedEvent, Recovered
 from airflow_logio.protocol.replicas import Placement, Slot, SlotsSight
 from airflow_logio.protocol.states import GroupState, RunState, ScalingState
-from airflow_logio.protocol.values import Port
 from airflow_logio.store.code_records import CodeChange, KeptCode
 from airflow_logio.store.lineage_port import LineageLog
 from airflow_logio.store.output_port import OutputLog
@@ -26,7 +22,6 @@ from airflow_logio.store.records import (
     Collected,
     DriverIdentity,
     DriverRecord,
-    FenceRow,
     GroupRef,
     GroupStatus,
     LaunchRecipe,
@@ -43,89 +38,7 @@ from airflow_logio.store.records import (
 )
 from airflow_logio.store.rules.patience import Patience
 from airflow_logio.store.rules.type_rules import TypeChange
-
-
-class GroupSession(ABC):
-    """The log as one incarnation of a group sees it. `commit` belongs to one thread, the reads to another."""
-
-    ref: GroupRef
-
-    @abstractmethod
-    def open(self, *, raise_epoch: bool = False) -> FenceRow:
-        """Read the fence (and first raise the epoch, for a rebuild in place); later commits continue from it.
-
-        Raises `Fenced` if the incarnation was replaced, or its group was halted, parked or retired meanwhile.
-        """
-
-    @abstractmethod
-    def slots(self) -> Mapping[int, int]:
-        """Slot → number of moves, for the slots that this replica owns and that are not done. Call it after `open`.
-
-        A later move raises the epoch, so the answer holds as long as commits succeed. It is empty for a group that is
-        not a replica.
-        """
-
-    @abstractmethod
-    def commit(self, effects: Effects) -> tuple[Collected, ...]:
-        """Apply effects in one transaction behind the fence (design D8), with LogEvent bodies serialized.
-
-        Returns the results of its garbage-collection effects, in their order, or nothing if the acknowledgement was
-        lost.
-
-        Raises `Fenced`, `EpochVoid`, `LogInconsistent`. An unknown outcome is resolved (`resolve`), patiently.
-        """
-
-    @abstractmethod
-    def resolve(self, attempt: CommitAttempt) -> bool:
-        """Whether the commit whose outcome is unknown is in the log; if not, the same effects may be sent again.
-
-        Takes the fence row's lock on a new connection, and so waits for the end of the old transaction. Raises `Fenced`,
-        `EpochVoid`, `LogInconsistent`.
-        """
-
-    @abstractmethod
-    def check(self) -> None:
-        """Raise `Fenced` or `EpochVoid` if a commit would be refused now: for a group that has nothing to commit."""
-
-    @abstractmethod
-    def fetch_all(
-        self, cursors: Mapping[Port, int], *, max_events: int, max_bytes: int
-    ) -> Mapping[Port, Sequence[LoggedEvent]]:
-        """Undone, unassigned events of receiver ports, each beyond its cursor, in event_id order; at least one, if
-        there is any.
-
-        The result has at most `max_events` of each port, and at most `max_bytes` in total. The ports take turns in the
-        order of `cursors`, one event each. The first event always fits; a port whose next event does not fit gets no
-        more. So a port that got nothing is served if it comes first the next time. Ports that get nothing are left out.
-        This is delivery, and the Resend step of Algorithms 6 and 7 (design D5).
-        """
-
-    def fetch(self, receiver: Port, after: int, *, max_events: int, max_bytes: int) -> Sequence[LoggedEvent]:
-        """`fetch_all` of one port."""
-        return self.fetch_all({receiver: after}, max_events=max_events, max_bytes=max_bytes).get(receiver, ())
-
-    @abstractmethod
-    def recover(self, operators: Sequence[str]) -> Recovered:
-        """Everything that recovery of these operators reads, in one consistent snapshot."""
-
-    @abstractmethod
-    def acknowledged(self, receivers: Sequence[Port]) -> Mapping[Port, tuple[int, int]]:
-        """Counter rows of receiver ports, (events, bytes) acknowledged: the other half of back-pressure."""
-
-    @abstractmethod
-    def park(self, error: str) -> None:
-        """Give up for good: the group's state becomes parked, with the error. Raises `Fenced` if replaced."""
-
-    @abstractmethod
-    def wait(self, timeout: float) -> None:
-        """Return when something new may be in the log for this group, or after `timeout` seconds."""
-
-    @abstractmethod
-    def announce(self, groups: Sequence[str]) -> None:
-        """After a commit: wake these groups if they are parked in `wait`. Best effort: they poll anyway."""
-
-    @abstractmethod
-    def close(self) -> None: ...
+from airflow_logio.store.session_port import GroupSession
 
 
 class Hearing(ABC):

@@ -15,8 +15,8 @@ from airflow_logio.protocol.values import Port
 from airflow_logio.runtime.driver.backlog import Backlog, bounded
 from airflow_logio.runtime.driver.load import LoadMeter
 from airflow_logio.runtime.driver.slot_routes import SlotRoutes
-from airflow_logio.store.port import GroupSession
 from airflow_logio.store.records import BacklogBound
+from airflow_logio.store.session_port import GroupSession
 
 
 class BackPressure:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Protocol
 
 from airflow_logio.errors import LogUnavailable
 from airflow_logio.protocol.recovery import LoggedEvent
@@ -16,8 +17,8 @@ from airflow_logio.protocol.values import Event, Port
 from airflow_logio.runtime.driver.evaluation import Evaluation
 from airflow_logio.runtime.driver.lanes import Lane, More
 from airflow_logio.runtime.driver.mailbox import Closed, Mailbox
-from airflow_logio.runtime.payloads.bodies import Bodies, size_of
-from airflow_logio.store.port import GroupSession
+from airflow_logio.runtime.payloads.bodies import size_of
+from airflow_logio.store.session_port import GroupSession
 
 POLL_SECONDS = 0.25
 FETCH_EVENTS = 64
@@ -25,6 +26,13 @@ FETCH_EVENTS = 64
 FETCH_BYTES = 8 * 2**20
 """Bytes fetched for all ports together, or one event. Ports with a declared order are read one by one, each up to this
 size."""
+
+
+class Unpacks(Protocol):
+    """Gives events of the log their payloads (`Replay`), best if it knows which are next."""
+
+    def expect(self, events: Iterable[Event]) -> None: ...
+    def unpacked(self, event: Event) -> Event: ...
 
 
 class Channel:
@@ -37,7 +45,7 @@ class Channel:
         self,
         session: GroupSession,
         lanes: Sequence[Lane],
-        bodies: Bodies,
+        bodies: Unpacks,
         mailbox: Mailbox,
         failed: Callable[[BaseException], None],
         *,
@@ -109,6 +117,7 @@ class Channel:
         return self._session.fetch_all(cursors, max_events=FETCH_EVENTS, max_bytes=FETCH_BYTES)
 
     def _hand_over(self, receiver: Port, logged: Sequence[LoggedEvent], more: More) -> Iterator[LoggedEvent]:
+        self._bodies.expect(one.event for one in logged)
         for one, event in self._ready(receiver, logged, more):
             self._mailbox.put_input((receiver, event), size_of(one.event))
             yield one

@@ -21,11 +21,12 @@ from airflow_logio.protocol import effects as fx
 from airflow_logio.protocol.commit_queue import CommitQueue, CommitStep, HandOver
 from airflow_logio.protocol.values import Event, Kind, Port
 from airflow_logio.runtime.driver.dataset_rows import DatasetRows
-from airflow_logio.runtime.payloads.bodies import Bodies
+from airflow_logio.runtime.driver.made_again import contents
+from airflow_logio.runtime.payloads.bodies import Bodies, table_of
 from airflow_logio.runtime.payloads.dataset import Dataset
 from airflow_logio.runtime.systems.arrow import encode
-from airflow_logio.store.port import GroupSession
 from airflow_logio.store.records import Collected
+from airflow_logio.store.session_port import GroupSession
 
 log = logging.getLogger(__name__)
 
@@ -173,6 +174,10 @@ def serialize(effects: fx.Effects, bodies: Bodies) -> fx.Effects:
     datasets = DatasetRows(bodies)
     for effect in effects:
         match effect:
+            case fx.LogEvent(event, _) if event.made_of is not None:
+                made_of = replace(event.made_of, digest=contents(event.payload), size=table_of(event.payload).nbytes)
+                sent[event.sender] = sent.get(event.sender, 0) + made_of.size
+                result.append(replace(effect, event=replace(event, payload=None, body=None, made_of=made_of)))
             case fx.LogEvent(event, _) if event.kind is Kind.DATA and (made := _dataset_of_event(datasets, event)):
                 sent[event.sender] = sent.get(event.sender, 0) + made.nbytes
                 result.append(replace(effect, event=replace(event, body=b"", ref=str(made.reference))))

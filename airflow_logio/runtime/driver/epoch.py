@@ -37,6 +37,7 @@ from airflow_logio.runtime.driver.jobs import Generated
 from airflow_logio.runtime.driver.lanes import lanes_of
 from airflow_logio.runtime.driver.load import Doing
 from airflow_logio.runtime.driver.logics.operator_specs import captured_inputs, specs_of
+from airflow_logio.runtime.driver.made_again import replay_of
 from airflow_logio.runtime.driver.mailbox import Mailbox
 from airflow_logio.runtime.driver.read_results import (
     Discarded,
@@ -54,7 +55,7 @@ from airflow_logio.runtime.driver.writer_threads import writer_threads
 from airflow_logio.runtime.payloads import EpochPayloads
 from airflow_logio.runtime.payloads.bodies import Bodies
 from airflow_logio.runtime.payloads.roots import HOW_TO_CONFIGURE
-from airflow_logio.store.port import GroupSession
+from airflow_logio.store.session_port import GroupSession
 
 log = logging.getLogger(__name__)
 
@@ -138,6 +139,7 @@ class GroupEpoch:
         self._load.watch(self._mailbox.waiting)
         self._payloads = self._open_payloads(epoch)
         self._bodies = Bodies(self._payloads)
+        self._replay = replay_of(self._pipeline, settings.connections, session, self._bodies)
         # What is swept for several groups is swept by the group behind: by a Merger's, never by a replica.
         sweeps = sweeps_of(self._pipeline, settings.group) if slots is None else []
         self._collection = Collection(names, sweeps, self._bodies.remove)
@@ -235,8 +237,9 @@ class GroupEpoch:
         recovered, self._recovered = self._recovered, None
         assert recovered is not None
         self._committer.start()
+        self._replay.expect(logged.event for logged in recovered.acknowledged)
         drains = self._settings.drain_requested.is_set
-        effects = self._loop.begin(recovered, self._bodies.unpacked, self._start_threads, drains=drains)
+        effects = self._loop.begin(recovered, self._replay.unpacked, self._start_threads, drains=drains)
         self._back_pressure.note(effects, self._load)
         log.info(
             "group %s rebuilt in %.2f s: %d acknowledged events, %d pending write actions",
@@ -257,7 +260,7 @@ class GroupEpoch:
         )
         lanes, moves = lanes_of(self._loop.protocol), self._slots is not None
         self._channel = Channel(
-            self._session, lanes, self._bodies, self._mailbox, self._fail, evaluation=self._evaluation, may_move=moves
+            self._session, lanes, self._replay, self._mailbox, self._fail, evaluation=self._evaluation, may_move=moves
         )
         self._channel.start()
         for name in self._loop.sources:

@@ -55,10 +55,11 @@ from airflow_logio.runtime.payloads import Payloads, sweep_group
 from airflow_logio.runtime.systems.call_watch import Call, CallWatch
 from airflow_logio.runtime.systems.connections import Connections, WriterIdentity
 from airflow_logio.store import open_store
-from airflow_logio.store.port import GroupSession, LogStore
+from airflow_logio.store.port import LogStore
 from airflow_logio.store.records import GroupRef, Load, Run
 from airflow_logio.store.rules.graph_changes import check_graph
 from airflow_logio.store.rules.patience import Patience
+from airflow_logio.store.session_port import GroupSession
 
 log = logging.getLogger(__name__)
 

@@ -36,7 +36,7 @@ from airflow_logio.runtime.payloads import EpochPayloads
 from airflow_logio.runtime.payloads.bodies import Bodies, table_of
 from airflow_logio.runtime.systems.arrow import encode
 from airflow_logio.runtime.systems.connections import replay
-from airflow_logio.store.port import GroupSession
+from airflow_logio.store.session_port import GroupSession
 
 log = logging.getLogger(__name__)
 

@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 from airflow_logio.errors import ConfigurationError, LineageUnknown
 from airflow_logio.protocol.replicas import slot_of
 from airflow_logio.protocol.values import Kind, Port
-from airflow_logio.runtime.figures.lineage_records import Elsewhere
+from airflow_logio.runtime.figures.lineage_records import Elsewhere, not_kept
 from airflow_logio.runtime.systems.arrow import decode
 from airflow_logio.store.lineage.captured_ports import CapturedPorts
 from airflow_logio.store.lineage_port import LineageLog, StoredBody
@@ -77,6 +77,8 @@ def _search(log: LineageLog, place: Port, port: Port, values: Mapping[str, str],
         header = decode_header(where, stored.header, stored.body, stored.ref)
         if header.kind is not Kind.DATA:
             continue
+        if header.made_of is not None:
+            raise not_kept(where)
         table = _table(where, stored, load)
         searched += 1
         if set(values) <= set(table.column_names):

@@ -9,7 +9,7 @@ from typing import Protocol
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from airflow_logio.errors import ConfigurationError, LineageUnknown
+from airflow_logio.errors import ConfigurationError, LineageUnknown, NotKept
 from airflow_logio.protocol.replicas import slot_operator
 from airflow_logio.protocol.values import Port
 from airflow_logio.runtime.systems.arrow import decode
@@ -20,6 +20,14 @@ from airflow_logio.store.records import Run
 from airflow_logio.store.rules.authored_ports import AuthoredPorts
 from airflow_logio.store.rules.channels import read_channel
 from airflow_logio.store.rules.header import decode_header
+
+
+def not_kept(where: str) -> NotKept:
+    """The error for records of a replay operator."""
+    return NotKept(
+        f"the records of {where} are not in the log: they were made by a replay operator (replay=True), and are made again "
+        "from the events before it where they are needed. Look at those, or at what was made of it"
+    )
 
 
 class Elsewhere(Protocol):
@@ -144,7 +152,8 @@ def _found(
         raise LineageUnknown(
             f"the records of {where} in run {log.run.spec.key} are not in the log: retention has removed them"
         )
-    decode_header(where, stored.header, stored.body, stored.ref)
+    if decode_header(where, stored.header, stored.body, stored.ref).made_of is not None:
+        raise not_kept(where)
     if stored.ref is None or stored.body:
         return decode(where, stored.body)
     if load is None:

@@ -104,6 +104,8 @@ def table_of(payload: Any) -> pa.Table:
 
 def size_of(event: Event) -> int:
     """Bytes of an event's body, wherever it is."""
+    if event.made_of is not None:
+        return event.made_of.size
     if event.ref is not None and not event.body:
         return Reference.parse(f"event {event.event_id} of {event.sender}", event.ref).size
     return len(event.body or b"")

@@ -83,8 +83,10 @@ class _Writer:
         self._tables.log(LogRow(body, status, send_port, receiver, rec_port, inset_id, size, kept))
 
     def _log_event(self, effect: fx.LogEvent) -> None:
-        event, data = effect.event, effect.event.body or b""
-        if event.kind is Kind.DATA and event.body is None and event.ref is None:
+        event = effect.event
+        data = b"" if event.made_of is not None else event.body or b""
+        size = len(data) if event.made_of is None else event.made_of.size
+        if event.kind is Kind.DATA and event.body is None and event.ref is None and event.made_of is None:
             raise LogInconsistent(f"event {event.event_id} of {event.sender} reached the log without a serialized body")
         body = BodyKey(self._run, event.sender.operator, event.sender.name, event.event_id)
         for delivery in effect.deliveries:
@@ -92,8 +94,10 @@ class _Writer:
             unassigned = Status.HELD if effect.held else Status.DONE if delivery.fused else Status.UNDONE
             for inset_id, status in delivery.assignments or ((None, unassigned),):
                 port = event.sender.name
-                self._row(body, status, port, receiver.operator, receiver.name, inset_id, len(data), kept=delivery.kept)
-        header = encode_header(event.kind, event.records, data, dict(event.about), code=self._ref.code)
+                self._row(body, status, port, receiver.operator, receiver.name, inset_id, size, kept=delivery.kept)
+        header = encode_header(
+            event.kind, event.records, data, dict(event.about), code=self._ref.code, made_of=event.made_of
+        )
         self._body(body, Body(header, data, event.ref, effect.kept))
 
     def _body(self, key: BodyKey, row: Body) -> None:

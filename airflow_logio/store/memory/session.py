@@ -15,12 +15,13 @@ from airflow_logio.protocol.writes import PendingWrite
 from airflow_logio.store.memory import slots
 from airflow_logio.store.memory.apply import apply_effects
 from airflow_logio.store.memory.tables import GroupKey, LogRow, Tables
-from airflow_logio.store.port import GroupSession
 from airflow_logio.store.records import Collected, FenceRow, GroupRef
 from airflow_logio.store.rules.channels import STATE_CHANNEL, WRITES
 from airflow_logio.store.rules.delivery_bounds import share
 from airflow_logio.store.rules.endings import stopped
 from airflow_logio.store.rules.header import decode_header
+from airflow_logio.store.rules.wanted_sets import fitting
+from airflow_logio.store.session_port import GroupSession
 
 
 class MemoryGroupSession(GroupSession):
@@ -132,9 +133,37 @@ class MemoryGroupSession(GroupSession):
         stored = self._tables.bodies[row.body]
         header = decode_header(f"event {row.body.event_id} of {sender}", stored.header, stored.body, stored.ref)
         event = Event(
-            sender, row.body.event_id, header.kind, header.records, None, stored.body, header.about, stored.ref
+            sender,
+            row.body.event_id,
+            header.kind,
+            header.records,
+            None,
+            stored.body,
+            header.about,
+            stored.ref,
+            header.made_of,
         )
         return LoggedEvent(receiver, event, row.inset_id)
+
+    def input_sets(self, operator: str, insets: Sequence[str], max_bytes: int) -> Mapping[str, Sequence[LoggedEvent]]:
+        with self._tables.transaction():
+            rows: dict[str, list[LogRow]] = {inset_id: [] for inset_id in insets}
+            for row in self._tables.events.rows.values():
+                of_run = row.receiver == operator and row.body.run_id == self.ref.run_id
+                if of_run and row.inset_id in rows and row.send_port is not None and row.rec_port is not None:
+                    rows[row.inset_id].append(row)
+            sizes = {
+                inset_id: sum(len(self._tables.bodies[row.body].body) for row in of_set)
+                for inset_id, of_set in rows.items()
+                if of_set
+            }
+            return {
+                inset_id: [
+                    self._logged(row, Port(operator, str(row.rec_port)))
+                    for row in sorted(rows[inset_id], key=lambda row: (row.rec_port, row.body.event_id))
+                ]
+                for inset_id in fitting(operator, insets, sizes, max_bytes)
+            }
 
     def acknowledged(self, receivers: Sequence[Port]) -> Mapping[Port, tuple[int, int]]:
         with self._tables.transaction():

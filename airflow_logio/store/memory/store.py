@@ -32,7 +32,7 @@ from airflow_logio.store.memory.session import MemoryGroupSession
 from airflow_logio.store.memory.statuses import status_of, under_way
 from airflow_logio.store.memory.tables import BeatRow, GroupKey, SupervisorRow, Tables
 from airflow_logio.store.output_port import OutputLog
-from airflow_logio.store.port import GroupSession, Hearing, LogStore
+from airflow_logio.store.port import Hearing, LogStore
 from airflow_logio.store.quarantine_records import QuarantinedInputSet, Retried
 from airflow_logio.store.records import (
     Claim,
@@ -57,6 +57,7 @@ from airflow_logio.store.records import (
 )
 from airflow_logio.store.rules.patience import Patience
 from airflow_logio.store.rules.type_rules import TypeChange
+from airflow_logio.store.session_port import GroupSession
 
 
 class MemoryLogStore(LogStore):

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from airflow_logio.errors import LogInconsistent
-from airflow_logio.protocol.values import Kind
+from airflow_logio.protocol.values import Kind, MadeOf
 
 
 class Header(msgspec.Struct, omit_defaults=True):
@@ -21,6 +21,8 @@ class Header(msgspec.Struct, omit_defaults=True):
     """For actions: their description."""
     code: int = 0
     """For events: number of the code that made it, as in `GroupRef`."""
+    made_of: MadeOf | None = None
+    """For events of replay operators: how the body, which is nowhere, is made again."""
 
 
 _encoder = msgspec.msgpack.Encoder()
@@ -28,11 +30,17 @@ _decoder = msgspec.msgpack.Decoder(Header)
 
 
 def encode_header(
-    kind: Kind, records: int, body: bytes, about: dict[str, Any] | None = None, *, code: int = 0
+    kind: Kind,
+    records: int,
+    body: bytes,
+    about: dict[str, Any] | None = None,
+    *,
+    code: int = 0,
+    made_of: MadeOf | None = None,
 ) -> bytes:
     """Raises `LogInconsistent` for an `about` that holds more than text, numbers, lists and maps."""
     try:
-        return _encoder.encode(Header(kind, records, zlib.crc32(body), about or {}, code))
+        return _encoder.encode(Header(kind, records, zlib.crc32(body), about or {}, code, made_of))
     except (TypeError, ValueError, OverflowError, RecursionError) as error:
         raise LogInconsistent(f"a description cannot be stored: {error}; it is {repr(about)[:200]}") from error
 

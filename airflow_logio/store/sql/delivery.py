@@ -22,7 +22,9 @@ from airflow_logio.protocol.recovery import LoggedEvent
 from airflow_logio.protocol.values import Event, Port, Status
 from airflow_logio.store.rules.delivery_bounds import share
 from airflow_logio.store.rules.header import decode_header
+from airflow_logio.store.rules.wanted_sets import fitting
 from airflow_logio.store.sql import schema
+from airflow_logio.store.sql.value_lists import among
 
 _NAMES = ("op", "port", "after", "last")
 """The parameters of each port: its two names, its cursor and, for the events themselves, the id of the last one."""
@@ -73,7 +75,36 @@ def event_of(sender: Port, event_id: int, stored: Any) -> Event:
     header_bytes, body, ref = (stored.header, stored.body, stored.ref) if stored is not None else (None, None, None)
     body = bytes(body or b"")
     header = decode_header(f"event {event_id} of {sender}", bytes(header_bytes or b""), body, ref)
-    return Event(sender, event_id, header.kind, header.records, None, body, header.about, ref)
+    return Event(sender, event_id, header.kind, header.records, None, body, header.about, ref, header.made_of)
+
+
+def used_in(
+    connection: Connection, run_id: int, operator: str, inset_ids: Sequence[str], max_bytes: int
+) -> Mapping[str, Sequence[LoggedEvent]]:
+    """`GroupSession.input_sets`, within one snapshot. Raises `LogInconsistent` also if a body is missing or damaged."""
+    table, data = schema.event_log, schema.event_data
+    with_bodies = table.outerjoin(data, sa.and_(*body_of(table)))
+
+    def of(*inset_ids: str) -> tuple[sa.ColumnElement[bool], ...]:
+        used = (table.c.run_id == run_id, table.c.rec_op == operator, among(connection, table.c.inset_id, inset_ids))
+        return (*used, table.c.send_port.is_not(None), table.c.rec_port.is_not(None))
+
+    size = sa.func.coalesce(sa.func.sum(sa.func.length(data.c.body)), 0)
+    sizes = sa.select(table.c.inset_id, size).select_from(with_bodies).where(*of(*inset_ids)).group_by(table.c.inset_id)
+    found = {inset_id: int(count) for inset_id, count in connection.execute(sizes)}
+    chosen = fitting(operator, inset_ids, found, max_bytes)
+    query = (
+        sa.select(table.c.send_op, table.c.send_port, table.c.rec_port, table.c.event_id, table.c.inset_id)
+        .add_columns(data.c.header, data.c.body, data.c.ref)
+        .select_from(with_bodies)
+        .where(*of(*chosen))
+        .order_by(table.c.rec_port, table.c.event_id)
+    )
+    sets: dict[str, list[LoggedEvent]] = {inset_id: [] for inset_id in chosen}
+    for row in connection.execute(query):
+        event = event_of(Port(row.send_op, row.send_port), row.event_id, row)
+        sets[row.inset_id].append(LoggedEvent(Port(operator, row.rec_port), event, row.inset_id))
+    return sets
 
 
 # --- the statements ---------------------------------------------------------------------------------------------------

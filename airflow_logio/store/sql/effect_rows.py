@@ -183,17 +183,20 @@ class EffectRows:
 
     def _log_event(self, effect: fx.LogEvent) -> None:
         event = effect.event
-        body = event.body or b""
-        if event.kind is Kind.DATA and event.body is None and event.ref is None:
+        body = b"" if event.made_of is not None else event.body or b""
+        size = len(body) if event.made_of is None else event.made_of.size
+        if event.kind is Kind.DATA and event.body is None and event.ref is None and event.made_of is None:
             raise LogInconsistent(f"event {event.event_id} of {event.sender} reached the log without a serialized body")
         sender = (event.sender.operator, event.sender.name, event.sender.name)
         for delivery in effect.deliveries:
             receiver = (delivery.receiver.operator, delivery.receiver.name)
             unassigned = Status.HELD if effect.held else Status.DONE if delivery.fused else Status.UNDONE
             for inset_id, status in delivery.assignments or ((None, unassigned),):
-                self._log_row(event.event_id, status, sender, receiver, inset_id, len(body), kept=delivery.kept)
+                self._log_row(event.event_id, status, sender, receiver, inset_id, size, kept=delivery.kept)
             self._assigned(delivery.receiver, delivery.assignments)
-        header = encode_header(event.kind, event.records, body, dict(event.about), code=self._code)
+        header = encode_header(
+            event.kind, event.records, body, dict(event.about), code=self._code, made_of=event.made_of
+        )
         self._data_row(sender, event.event_id, header, body, ref=event.ref, kept=effect.kept)
 
     def _acknowledge(self, effect: fx.Acknowledge) -> None:

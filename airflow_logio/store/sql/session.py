@@ -18,17 +18,17 @@ from airflow_logio.protocol.replicas import replicated_group
 from airflow_logio.protocol.states import STOPPED, GroupState, allowed_from
 from airflow_logio.protocol.values import Event, Port, Status, storable
 from airflow_logio.protocol.writes import PendingWrite
-from airflow_logio.store.port import GroupSession
 from airflow_logio.store.records import Collected, FenceRow, GroupRef
 from airflow_logio.store.rules.channels import STATE_CHANNEL, WRITES
 from airflow_logio.store.rules.endings import stopped
 from airflow_logio.store.rules.header import decode_header
 from airflow_logio.store.rules.patience import Patience
 from airflow_logio.store.rules.seal import unseal
+from airflow_logio.store.session_port import GroupSession
 from airflow_logio.store.sql import schema, slots
 from airflow_logio.store.sql.apply import EffectWriter
 from airflow_logio.store.sql.commit_statements import pass_fence
-from airflow_logio.store.sql.delivery import body_of, event_of, waiting_events
+from airflow_logio.store.sql.delivery import body_of, event_of, used_in, waiting_events
 from airflow_logio.store.sql.engines import now, reading, writing
 from airflow_logio.store.sql.wake import Waker
 
@@ -220,6 +220,13 @@ class SqlGroupSession(GroupSession):
     ) -> Mapping[Port, Sequence[LoggedEvent]]:
         with reading(self._engine) as connection:
             return waiting_events(connection, self.ref.run_id, cursors, max_events=max_events, max_bytes=max_bytes)
+
+    def input_sets(self, operator: str, insets: Sequence[str], max_bytes: int) -> Mapping[str, Sequence[LoggedEvent]]:
+        def attempt() -> Mapping[str, Sequence[LoggedEvent]]:
+            with reading(self._engine) as connection:
+                return used_in(connection, self.ref.run_id, operator, insets, max_bytes)
+
+        return self._patience.call(f"group {self.ref.group!r}, replay of {operator!r}", attempt)
 
     def acknowledged(self, receivers: Sequence[Port]) -> Mapping[Port, tuple[int, int]]:
         table = schema.port_counter

@@ -19,7 +19,7 @@ from airflow_logio.protocol.states import GroupState, ScalingState
 from airflow_logio.store.code_records import CodeChange, KeptCode
 from airflow_logio.store.lineage_port import LineageLog
 from airflow_logio.store.output_port import OutputLog
-from airflow_logio.store.port import GroupSession, Hearing, LogStore
+from airflow_logio.store.port import Hearing, LogStore
 from airflow_logio.store.quarantine_records import QuarantinedInputSet, Retried
 from airflow_logio.store.records import (
     Claim,
@@ -44,6 +44,7 @@ from airflow_logio.store.records import (
 from airflow_logio.store.rules.patience import Patience
 from airflow_logio.store.rules.scaling_rules import Rescaling, shape_of
 from airflow_logio.store.rules.type_rules import TypeChange
+from airflow_logio.store.session_port import GroupSession
 from airflow_logio.store.sql import (
     backends,
     beats,

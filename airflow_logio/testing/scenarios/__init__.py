@@ -8,6 +8,7 @@ from functools import partial
 from airflow_logio.testing.scenarios.generating import FUNCTIONS, NONDETERMINISTIC, QUARANTINE
 from airflow_logio.testing.scenarios.linear import LINEAR
 from airflow_logio.testing.scenarios.reading import FEED, SIDE_READS
+from airflow_logio.testing.scenarios.replaying import RECALLED, REKEYED, REPLAYED
 from airflow_logio.testing.scenarios.replica_groups import COPIES, KEYED, SPREAD
 from airflow_logio.testing.scenarios.retrying import RETRY
 from airflow_logio.testing.scenarios.use_case_two import SYNCHRONIZED
@@ -29,6 +30,9 @@ _PLAIN = (
     SPREAD,
     COPIES,
     KEYED,
+    REPLAYED,
+    RECALLED,
+    REKEYED,
 )
 
 

@@ -313,8 +313,8 @@ class Windows(PlainLogic):
         return (Emit("out", rows, len(rows)),)
 
 
-def keyed(_systems: Systems) -> Sequence[GroupPlan]:
-    hourly = in_slots({"pass": Passing(), "window": Windows()}, **SCOPE)
+def keyed(_systems: Systems, *, replay: bool = False) -> Sequence[GroupPlan]:
+    hourly = in_slots({"pass": Passing(), "window": Windows()}, replay=replay, **SCOPE)
     return (
         group(
             "ingest",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from hashlib import blake2b
 from typing import Any, Protocol
 
 import msgspec
@@ -17,6 +18,10 @@ class Codec(Protocol):
     def encode(self, payload: Any) -> bytes: ...
 
     def decode(self, body: bytes) -> Any: ...
+
+    def digest(self, payload: Any) -> bytes:
+        """Equal for payloads with the same contents, and for no others."""
+        ...
 
     def comparable(self, body: bytes) -> Any:
         """A value that is equal for two bodies with the same meaning. Needed only for bodies whose bytes differ."""
@@ -33,6 +38,9 @@ class PlainCodec:
     def __init__(self) -> None:
         self.encode = msgspec.msgpack.Encoder(order="deterministic").encode
         self.decode = msgspec.msgpack.Decoder().decode
+
+    def digest(self, payload: Any) -> bytes:
+        return blake2b(self.encode(payload), digest_size=16).digest()
 
     def comparable(self, body: bytes) -> Any:
         return body
@@ -75,6 +83,11 @@ class ArrowCodec:
                 self._tables.clear()
             self._tables[body] = decode("an event", body)
         return self._tables[body]
+
+    def digest(self, payload: Any) -> bytes:
+        from airflow_logio.runtime.systems.contents import digest_of
+
+        return digest_of(payload)
 
     def comparable(self, body: bytes) -> Any:
         if not body:

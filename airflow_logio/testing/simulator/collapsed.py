@@ -12,9 +12,8 @@ from dataclasses import dataclass
 from functools import cache, cached_property
 
 from airflow_logio.protocol.replicas import base_operator
-from airflow_logio.store.memory.tables import Tables
 from airflow_logio.testing.simulator.codec import Codec
-from airflow_logio.testing.simulator.plan import Observed, Pair
+from airflow_logio.testing.simulator.plan import Logged, Observed, Pair
 
 Name = tuple[str, int]
 """(output port, event_id)"""
@@ -104,14 +103,14 @@ class _Names:
 
 def records_of(
     observed: Observed,
-    tables: Tables,
+    logged: Logged,
     senders: Mapping[str, str],
     authored: Collection[str],
     ordered: Collection[str],
     codec: Codec,
 ) -> Records:
-    """`senders` maps the actual input ports to output ports. `authored` are operators as their author named them; `ordered`
-    are those whose events must keep their order.
+    """`logged` is what the log still has. `senders` maps the actual input ports to output ports. `authored` are operators as
+    their author named them; `ordered` are those whose events must keep their order.
     """
     names = _Names(senders, authored)
     ports: dict[str, Counter[str]] = {}
@@ -140,7 +139,7 @@ def records_of(
         operator, _, connection = writer.partition(">")
         found = Counter(record for body in bodies if body for record in codec.records(body))
         writes.setdefault(f"{base_operator(operator)}>{connection}", Counter()).update(found)
-    lineage, changed = _lineage(observed, tables, senders, names, codec)
+    lineage, changed = _lineage(observed, logged, senders, names, codec)
     aside = frozenset(base_operator(operator) for operator, _ in observed.aside)
     return Records(ports, sent_on, in_order, writes, lineage, changed, aside, not observed.expired)
 
@@ -160,10 +159,8 @@ def _behind(senders: Mapping[str, str], operators: Collection[str]) -> set[str]:
 
 
 def _lineage(
-    observed: Observed, tables: Tables, senders: Mapping[str, str], names: _Names, codec: Codec
+    observed: Observed, logged: Logged, senders: Mapping[str, str], names: _Names, codec: Codec
 ) -> tuple[frozenset[Made], tuple[str, ...]]:
-    logged = {(f"{key.operator}.{key.channel}", key.event_id): body.body for key, body in tables.bodies.items()}
-
     @cache
     def records(name: Name) -> Collection[str]:
         body = logged.get(name) or observed.expired.get(name)

@@ -11,7 +11,7 @@ from typing import Any
 from airflow_logio.protocol.values import Port
 from airflow_logio.store.memory.tables import Tables
 from airflow_logio.testing.simulator.codec import Codec
-from airflow_logio.testing.simulator.plan import Observed, Pair, Scenario
+from airflow_logio.testing.simulator.plan import Logged, Observed, Pair, Scenario
 
 
 def lineage_of(tables: Tables) -> frozenset[Pair]:
@@ -33,7 +33,12 @@ def aside_of(tables: Tables) -> frozenset[tuple[str, str]]:
     return frozenset((operator, inset_id) for _, operator, inset_id in tables.quarantine)
 
 
-def unordered(observed: Observed, tables: Tables, senders: Mapping[Port, Port], codec: Codec) -> Observed:
+def unordered(
+    observed: Observed,
+    logged: Logged,
+    senders: Mapping[Port, Port],
+    codec: Codec,
+) -> Observed:
     """The same without what late Input Sets change: the order of events, and the numbers that follow from it.
 
     Events are numbered by their contents, so events with the same contents count as one. Ends of streams are left out.
@@ -43,7 +48,6 @@ def unordered(observed: Observed, tables: Tables, senders: Mapping[Port, Port], 
         name: {key: rank for rank, key in enumerate(sorted({by_content(body) for body in bodies if body}), start=1)}
         for name, bodies in observed.ports.items()
     }
-    logged = {(f"{key.operator}.{key.channel}", key.event_id): body.body for key, body in tables.bodies.items()}
 
     def number(port: str, event_id: int) -> int:
         """0 for an event whose body is no longer in the log."""

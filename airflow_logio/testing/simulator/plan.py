@@ -22,6 +22,10 @@ Pair = tuple[str, int, str, int]
 """(input port, event_id, output port, event_id): the input event went into the output event's Input Set."""
 
 
+Logged = Mapping[tuple[str, int], bytes | None]
+"""(port or channel as ``operator.name``, event_id) → what the body says that the log has, or that receivers make again."""
+
+
 @dataclass(frozen=True, slots=True)
 class GroupPlan:
     """One group as the protocol sees it: operators in topological order, receivers of their output ports."""

@@ -134,7 +134,7 @@ class Simulator:
     def _settled(self, world: World, watch: LogWatch, observed: Observed) -> Observed:
         """The part that can be compared with another run; regardless of order if Input Sets may come late."""
         if self.scenario.retries and self.scenario.deterministic:
-            return unordered(observed, watch.tables, senders_of(world.groups), self.scenario.codec)
+            return unordered(observed, watch.logged(), senders_of(world.groups), self.scenario.codec)
         return observed
 
     def run(self, seed: int) -> tuple[ScheduleFigures, FailedSchedule | None]:
@@ -215,7 +215,7 @@ class Simulator:
             raise Violation("destinations_have_what_the_log_says", wrong)
         if self.scenario.plain is not None and self.scenario.deterministic:
             found = records_of(
-                observed, watch.tables, _senders(world), self._authored, _ordered(world), self.scenario.codec
+                observed, watch.logged(), _senders(world), self._authored, _ordered(world), self.scenario.codec
             )
             if wrong := difference(self._plain(observed.read if world.wished else None), found):
                 raise Violation("replicas_make_what_one_would_make", wrong)
@@ -254,7 +254,7 @@ class Simulator:
         if wrong := compare(self.scenario, observed, None):
             raise Violation("a_run_without_failures_is_right", wrong)
         everybody = _operators(world)
-        return records_of(observed, watch.tables, _senders(world), everybody, everybody, self.scenario.codec)
+        return records_of(observed, watch.logged(), _senders(world), everybody, everybody, self.scenario.codec)
 
     @cached_property
     def _authored(self) -> frozenset[str]:

@@ -333,6 +333,14 @@ class TwinSession:
             _events,
         )
 
+    def input_sets(self, operator: str, insets: Sequence[str], max_bytes: int) -> Mapping[str, Sequence[LoggedEvent]]:
+        return _both(
+            f"Input Sets {insets} of {operator}",
+            lambda: self._sql.input_sets(operator, insets, max_bytes),
+            lambda: self._memory.input_sets(operator, insets, max_bytes),
+            lambda found: {inset_id: _events(of_set) for inset_id, of_set in found.items()},
+        )
+
     def recover(self, operators: Sequence[str]) -> Recovered:
         return _both(
             f"recovery of {', '.join(operators)}",

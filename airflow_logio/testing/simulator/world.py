@@ -18,6 +18,7 @@ from airflow_logio.testing.simulator.driver.simulated_driver import SimulatedDri
 from airflow_logio.testing.simulator.driver.threads import Source
 from airflow_logio.testing.simulator.external_systems import ExternalSystem
 from airflow_logio.testing.simulator.log_port import Log
+from airflow_logio.testing.simulator.offers import Offers
 from airflow_logio.testing.simulator.plan import Batch, Scenario
 from airflow_logio.testing.simulator.replica_world import Scaling, applications
 from airflow_logio.testing.simulator.sites import Site
@@ -94,6 +95,9 @@ class World:
             self.groups, self.systems, from_log(self.groups), scenario.retention, scenario.kept, scenario.replicated
         )
         specs = [spec for plan in self.groups.values() for spec in plan.operators]
+        self.replayed = {spec.name: spec.logic for spec in specs if spec.replay and spec.logic is not None}
+        """Replay operators → their logic."""
+        self.offers = Offers(scenario.codec, watch.bodies)
         self.is_bounded = not scenario.replicated and not any(spec.port_order for spec in specs)
         """Senders wait for receivers that lag."""
         self.sweeps = sweeps_of(scenario, self.groups)
@@ -439,6 +443,7 @@ class World:
         """Drop all references: cycles would wait for the garbage collector."""
         self.drivers.clear()
         self.scaling.close()
+        self.offers.close()
         self._doubts.clear()
         for system in self.systems.values():
             system.close()

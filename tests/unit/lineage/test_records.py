@@ -14,9 +14,9 @@ import pytest
 import sqlalchemy as sa
 
 from airflow_logio.cli.app import main
-from airflow_logio.errors import ConfigurationError, LineageUnknown, LogInconsistent, OperatorFailed
+from airflow_logio.errors import ConfigurationError, LineageUnknown, LogInconsistent, NotKept, OperatorFailed
 from airflow_logio.protocol import effects as fx
-from airflow_logio.protocol.values import Event, Kind, Port, Status
+from airflow_logio.protocol.values import Event, Kind, MadeOf, Port, Status
 from airflow_logio.runtime.figures.event_search import events_holding
 from airflow_logio.runtime.figures.lineage_records import effect, records
 from airflow_logio.runtime.payloads import Payloads, dataset
@@ -53,7 +53,8 @@ class Sales:
         return backward(self.store, self.run, "hourly.out", event_id)
 
 
-def filled(store: LogStore) -> Sales:
+def filled(store: LogStore, *, replay: bool = False) -> Sales:
+    """With `replay`, `hourly` is a replay operator."""
     shapes = {
         "ingest": OperatorShape("g", {}, ("out",), (), ("out",), ("out",)),
         "hourly": OperatorShape("g", {"in": "ingest.out"}, ("out",), ("in",), ("out",), ()),
@@ -69,7 +70,8 @@ def filled(store: LogStore) -> Sales:
         delivery = fx.Delivery(IN, tuple((inset, Status.DONE) for inset in insets), fused=True, kept=True)
         commit += [fx.LogEvent(event, (delivery,), kept=True), fx.CountEvents(INGEST, "out", 1, 2)]
     for n, inset in enumerate(("wide", "small"), start=1):
-        event = Event(HOURLY, n, Kind.DATA, 1, None, encode(pa.table({"hour": [inset]})))
+        made_of = MadeOf(inset, 0, b"digest", 9) if replay else None
+        event = Event(HOURLY, n, Kind.DATA, 1, None, encode(pa.table({"hour": [inset]})), made_of=made_of)
         commit += [
             fx.LogEvent(event, (), kept=True),
             fx.RecordLineage(HOURLY, n, inset),
@@ -186,6 +188,18 @@ def test_records_that_are_gone() -> None:
         records(store, sales.run, event)
 
 
+def test_records_of_a_replay_operator_were_never_in_the_log(log_store: LogStore) -> None:
+    """Its events are, with what they were made of, and that has records."""
+    sales = filled(log_store, replay=True)
+    result = sales.origin(2)
+    assert result.roots[0].records == 1
+    with pytest.raises(NotKept, match=r"the records of hourly\.out 2 are not in the log: .* replay operator"):
+        records(sales.store, sales.run, result.roots[0])
+    with pytest.raises(NotKept, match="replay operator"):
+        events_holding(sales.store, sales.run, "hourly.out", {"hour": "small"})
+    assert records(sales.store, sales.run, result.events("ingest.out")[0]).equals(sold(3))
+
+
 def test_records_in_the_payload_store() -> None:
     store = MemoryLogStore()
     sales = filled(store)
@@ -295,6 +309,19 @@ def test_records_beside_the_tree(
         ["3", "1003", "2"],
         ["4", "4", "1"],
     ]
+
+
+def test_records_beside_the_tree_without_those_of_a_replay_operator(
+    sqlite_url: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("LOGIO_URL", sqlite_url)
+    store = open_store(sqlite_url)
+    filled(store, replay=True)
+    store.dispose()
+    assert logio(monkeypatch, "lineage", "run-1", "hourly.out", "2", "--records", "3") == 0
+    printed, warned = capsys.readouterr()
+    assert len(printed.split("\n\n")) == 3, "the tree, and a table for ingest.out and the read action"
+    assert warned.count("replay operator") == 1
 
 
 def test_the_whole_result_as_json(

@@ -32,6 +32,8 @@ from tests.support.postgres import PostgresServer
 WITH_ARROW = {"sales": 120, "scaled": 60}
 WITH_DATASETS = {"lake": 36, "effects": 36, "stored": 48}
 """A schedule of these takes a step for each file."""
+WITH_REPLAY = {"replayed": 120, "recalled": 120, "rekeyed": 120}
+"""What is made again is made again and again."""
 PLAIN = 820
 """Schedules of the sales pipelines, with Arrow, and of each scenario of plain Python; some of each are drained."""
 ON_SQLITE = 2
@@ -46,7 +48,7 @@ def simulator(name: str, store: str = "memory") -> Simulator:
 
 
 def schedules(name: str) -> int:
-    return (WITH_ARROW | WITH_DATASETS).get(name, PLAIN)
+    return (WITH_ARROW | WITH_DATASETS | WITH_REPLAY).get(name, PLAIN)
 
 
 def test_there_are_ten_thousand_that_nobody_drains() -> None:
@@ -122,7 +124,7 @@ def test_drains_come_at_any_moment(name: str) -> None:
     assert asked[1] and asked[2]
 
 
-@pytest.mark.parametrize("name", ["spread", "copies", "keyed", "scaled"])
+@pytest.mark.parametrize("name", ["spread", "copies", "keyed", "rekeyed", "scaled"])
 def test_slots_move_at_any_moment(name: str) -> None:
     """Up, down, to nobody and back; for requests and by hand, at replicas that were committing or dead."""
     seen = Counter[str]()

@@ -23,6 +23,7 @@ from airflow_logio.runtime.driver.logics.frame_logic import FrameLogic
 from airflow_logio.runtime.driver.logics.frame_window_logic import FrameWindowLogic
 from airflow_logio.runtime.driver.logics.stateful_logic import StatefulLogic
 from airflow_logio.runtime.driver.logics.stateless_logic import StatelessLogic
+from airflow_logio.runtime.driver.logics.twice import Twice
 from airflow_logio.runtime.systems.connections import Connections
 
 
@@ -46,6 +47,9 @@ def specs_of(
         logic = _logic(pipeline, name, operator, connections, routes_of)
         if isinstance(logic, StatelessLogic) and isinstance(operator, ActionWriter):
             logic.empty_schema = _empty_schema(pipeline, name, first_actions)
+        replay = pipeline.replays(name)
+        if replay and logic is not None:
+            logic = Twice(name, logic)
         specs.append(
             OperatorSpec(
                 name=name,
@@ -64,6 +68,7 @@ def specs_of(
                 sends_after_writes=operator.sends_after_writes,
                 evaluated=operator.mode is ExecutionMode.DATAFRAME,
                 quarantines=operator.on_error == "quarantine",
+                replay=replay,
             )
         )
         for port in operator.outputs:

@@ -17,6 +17,7 @@ from airflow_logio.protocol.group import GroupProtocol
 from airflow_logio.protocol.life import Life, LifeStep
 from airflow_logio.protocol.loop import FLUSH_SECONDS, GroupLoop
 from airflow_logio.protocol.recovery import Recovered
+from airflow_logio.protocol.replay import Replay
 from airflow_logio.protocol.replicas import slot_of
 from airflow_logio.protocol.states import GroupState
 from airflow_logio.protocol.values import Event, Kind, Port
@@ -78,6 +79,7 @@ class SimulatedDriver:
         self.evaluating: Evaluating | None = None
         """In a scenario with datasets."""
         self.jobs: SimulatedGeneration
+        self.replay: Replay
         self.cursors: dict[Port, int] = {}
         self.inbox: dict[Port, deque[Event]] = {}
         self.delivered: dict[Port, Event] = {}
@@ -190,6 +192,7 @@ class SimulatedDriver:
             return False
         self.epochs += 1
         self._new_memory()
+        self.replay.expect(logged.event for logged in self.recovered.acknowledged)
         self.loop.begin(self.recovered, self._unpacked, self._start_threads, drains=lambda: self.heard)
         self.fresh = True
         self.life.done(LifeStep.REBUILD)
@@ -206,6 +209,13 @@ class SimulatedDriver:
             names, [], clock=lambda: self.now, batch_rows=COLLECTED_ROWS, most_rows=COLLECTED_ROWS
         )
         self.jobs = SimulatedGeneration(self, protocol)
+        self.replay = Replay(
+            self.world.replayed.__getitem__,
+            self.session.input_sets,
+            self._loaded,
+            self.world.scenario.codec.digest,
+            self.world.offers.taken,
+        )
         first = {name: script.actions[0] for name, script in self.world.scenario.sources.items()}
         self.loop = GroupLoop(
             protocol, self.committer, self.writers, self.reading, self.jobs.queue, self.collection, first
@@ -217,7 +227,14 @@ class SimulatedDriver:
         mine = {spec.name for spec in self.operators}
         return {sender: ports for sender, ports in self.plan.receivers.items() if sender.operator in mine}
 
+    def _offer(self, event: Event, body: bytes) -> None:
+        """A body that does not go into the log is offered to receivers, before anybody knows whether its event does."""
+        self.world.offers.add(self, event, body)
+
     def _unpacked(self, event: Event) -> Event:
+        return self.replay.unpacked(event) if event.made_of is not None else self._loaded(event)
+
+    def _loaded(self, event: Event) -> Event:
         if event.kind is not Kind.DATA:
             return event
         if self.evaluating is not None:
@@ -276,12 +293,13 @@ class SimulatedDriver:
         if not events:
             return False
         inbox, unpacked = self.inbox[port], self._unpacked
+        self.replay.expect(logged.event for logged in events)
         evaluating = self.evaluating
         for logged in events:
             if evaluating is not None and evaluating.chains.wants(port):
                 evaluating.arrives(port, unpacked(logged.event))
-            else:
-                inbox.append(unpacked(logged.event))
+            else:  # a body that is not in the log is made again as late as can be
+                inbox.append(logged.event if logged.event.made_of is not None else unpacked(logged.event))
         last = events[-1].event
         if last.kind is Kind.END:
             del self.cursors[port]
@@ -306,6 +324,8 @@ class SimulatedDriver:
             raise Violation("an_event_is_used_once", f"{port} used event {self.delivered[port].event_id} twice")
         while waiting and many > 0 and self.has_its_turn(port):
             event = waiting.popleft()
+            if event.made_of is not None:
+                event = self._unpacked(event)
             if self.loop.deliver(port, event, self.now):
                 self.delivered[port] = event
             many -= 1
@@ -359,7 +379,9 @@ class SimulatedDriver:
         self.committer.take(lambda _: 0, most_steps=many)
         taken, evaluating = self.committer.taken, self.evaluating
         codec = self.world.scenario.codec
-        self.committer.taken = serialized(taken, codec) if evaluating is None else evaluating.serialized(taken)
+        self.committer.taken = (
+            serialized(taken, codec, self._offer) if evaluating is None else evaluating.serialized(taken)
+        )
         self.attempt = CommitAttempt(self.fence.epoch, self.fence.commit_no + 1)
         return True
 

@@ -13,6 +13,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 from weakref import ref
 
+from msgspec.structs import replace
+
 from airflow_logio.protocol import effects as fx
 from airflow_logio.protocol.values import Event, Kind
 from airflow_logio.protocol.warehouse_rules import compare
@@ -293,17 +295,25 @@ class Source:
         return True
 
 
-def serialized(effects: fx.Effects, codec: Codec) -> fx.Effects:
-    """Replaces payloads by bodies before the transaction, as `runtime/driver/committer.py` does with Arrow."""
+def serialized(effects: fx.Effects, codec: Codec, offer: Callable[[Event, bytes], None]) -> fx.Effects:
+    """Replaces payloads by bodies before the transaction, as `runtime/driver/committer.py` does with Arrow.
+
+    `offer` gets events of replay operators, with the bodies that do not go into the log.
+    """
     done: fx.Effects = []
     for effect in effects:
         kind = type(effect)
         if kind is fx.LogEvent:
             assert isinstance(effect, fx.LogEvent)
             event = effect.event
-            if event.body is None and event.kind is Kind.DATA:
+            if event.kind is Kind.DATA and (event.body is None or event.made_of is not None):
                 body = codec.encode(event.payload)
-                sent = Event(event.sender, event.event_id, event.kind, event.records, None, body, event.about)
+                if event.made_of is None:
+                    sent = Event(event.sender, event.event_id, event.kind, event.records, None, body, event.about)
+                else:
+                    made_of = replace(event.made_of, digest=codec.digest(event.payload), size=len(body))
+                    sent = replace(event, payload=None, body=None, made_of=made_of)
+                    offer(sent, body)
                 effect = fx.LogEvent(sent, effect.deliveries, effect.kept, effect.held)  # noqa: PLW2901
         elif kind is fx.LogWrite:
             assert isinstance(effect, fx.LogWrite)

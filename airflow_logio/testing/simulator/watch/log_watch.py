@@ -17,9 +17,10 @@ from airflow_logio.protocol.states import GroupState, RunState
 from airflow_logio.protocol.values import Port
 from airflow_logio.protocol.write_queue import WriterKey
 from airflow_logio.protocol.writes import PendingWrite
-from airflow_logio.store.memory.tables import ABSENT, Change, GroupKey, GroupRow, RunRow, Tables
+from airflow_logio.store.memory.tables import ABSENT, Body, Change, GroupKey, GroupRow, RunRow, Tables
 from airflow_logio.store.records import ReplicatedShape, ScalingRequest
-from airflow_logio.testing.simulator.plan import GroupPlan, Read, Systems
+from airflow_logio.store.rules.header import read_header
+from airflow_logio.testing.simulator.plan import GroupPlan, Logged, Read, Systems
 from airflow_logio.testing.simulator.upkeep import senders_of
 from airflow_logio.testing.simulator.watch.contexts import ContextWatch
 from airflow_logio.testing.simulator.watch.dataset_watch import DatasetWatch
@@ -45,7 +46,9 @@ class LogWatch:
         self._contexts = ContextWatch()
         self.datasets = DatasetWatch(tables)
         self._drains = DrainWatch()
-        self._events = EventWatch(tables, self._contexts, self.datasets.content)
+        self.bodies: dict[bytes, bytes] = {}
+        """Digest → body, of all that replay operators have made: what the log does not have, and results are judged by."""
+        self._events = EventWatch(tables, self._contexts, self.content)
         self._groups = GroupRowWatch(tables)
         self._slots = SlotWatch(tables, self._contexts)
         self._requests = ScalingWatch(tables)
@@ -77,6 +80,17 @@ class LogWatch:
         self._group_of_source = {
             spec.name: plan.name for plan in plans.values() for spec in plan.operators if not spec.inputs
         }
+
+    def content(self, body: Body) -> bytes | None:
+        """What a body says, wherever it is."""
+        if not body.body and body.ref is None and (made_of := read_header("an event", body.header).made_of) is not None:
+            return self.bodies[made_of.digest]
+        return self.datasets.content(body)
+
+    def logged(self) -> Logged:
+        """What the log has now."""
+        bodies = self.tables.bodies.items()
+        return {(f"{key.operator}.{key.channel}", key.event_id): self.content(body) for key, body in bodies}
 
     def close(self) -> None:
         """Stop watching. Tables and watch refer to each other; this frees them without the garbage collector."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import pyarrow as pa
@@ -61,6 +61,9 @@ class OutOfReach(Bodies):
     def __init__(self, missing: set[tuple[str, int]]) -> None:
         super().__init__(None)
         self._missing = missing
+
+    def expect(self, events: Iterable[Event]) -> None:
+        """Every body is looked for when it is asked for."""
 
     def unpacked(self, event: Event) -> Event:
         if (event.sender.name, event.event_id) in self._missing:

@@ -1,0 +1,76 @@
+"""Whether a replay operator makes the same of the same events: looked at now and then (Section 5, ADR-106).
+
+Where it does not, its events cannot be made again after a failure. A failure would be too late to notice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from airflow_logio.errors import FailurePoint, OperatorFailed
+from airflow_logio.protocol.logic import Emit, Logic, Output, Write
+from airflow_logio.protocol.values import Event
+from airflow_logio.runtime.driver.logics.part_check import is_due
+from airflow_logio.runtime.payloads.bodies import table_of
+from airflow_logio.runtime.systems.contents import digest_of
+
+
+class Twice:
+    """The logic of a replay operator. Some Output Sets are generated twice: the first one, and ever fewer."""
+
+    def __init__(self, operator: str, logic: Logic) -> None:
+        self._operator = operator
+        self._logic = logic
+        self._generated = 0
+
+    def generate(self, inset_id: str, held: Any, state: Mapping[str, Any]) -> Iterable[Output]:
+        """Raises `OperatorFailed` where the second Output Set differs from the first."""
+        outputs = list(self._logic.generate(inset_id, held, state))
+        self._generated += 1
+        if is_due(self._generated):
+            again = list(self._logic.generate(inset_id, held, state))
+            if list(map(_seen, outputs)) != list(map(_seen, again)):
+                raise OperatorFailed(
+                    "it was generated twice, and the results differ. The log does not keep what a replay operator makes, so "
+                    "it must make the same of the same events: use no clock, no random number, nothing from outside, change "
+                    "nothing that is given, and sort what threads have aggregated. Else leave out replay=True",
+                    FailurePoint(self._operator, inset_id=inset_id),
+                    place=f"replay operator {self._operator!r}, Input Set {inset_id!r}",
+                    is_first=self._generated == 1,
+                )
+        return outputs
+
+    # --- as it is -----------------------------------------------------------------------------------------------------
+
+    def initial_state(self) -> dict[str, Any]:
+        return self._logic.initial_state()
+
+    def opening(self) -> Sequence[Write]:
+        return self._logic.opening()
+
+    def assign(self, port: str, event: Event, state: dict[str, Any]) -> Mapping[str, Any]:
+        return self._logic.assign(port, event, state)
+
+    def part(self, port: str, event: Event, inset_id: str) -> Any:
+        return self._logic.part(port, event, inset_id)
+
+    def accumulate(self, held: Any | None, part: Any) -> Any:
+        return self._logic.accumulate(held, part)
+
+    def triggered(self, state: Mapping[str, Any], open_insets: Sequence[str]) -> Sequence[str]:
+        return self._logic.triggered(state, open_insets)
+
+    def flush(self, state: Mapping[str, Any], open_insets: Sequence[str]) -> Sequence[str]:
+        return self._logic.flush(state, open_insets)
+
+    def function(self, inset_id: str) -> str:
+        return self._logic.function(inset_id)
+
+    def order(self, inset_id: str) -> int | str | None:
+        return self._logic.order(inset_id)
+
+
+def _seen(output: Output) -> tuple[str, bytes]:
+    assert isinstance(output, Emit), f"{output} of a replay operator"
+    return output.port, digest_of(table_of(output.payload))

@@ -1,0 +1,33 @@
+"""Replay of operators in a driver (Section 5, ADR-106): any driver can make the events of any replay operator again."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from airflow_logio.dataflow.pipeline import Pipeline
+from airflow_logio.protocol.logic import Logic
+from airflow_logio.protocol.replay import Replay
+from airflow_logio.runtime.driver.logics.operator_specs import specs_of
+from airflow_logio.runtime.payloads.bodies import Bodies, table_of
+from airflow_logio.runtime.systems.connections import Connections
+from airflow_logio.runtime.systems.contents import digest_of
+from airflow_logio.store.session_port import GroupSession
+
+
+def replay_of(pipeline: Pipeline, connections: Connections, session: GroupSession, bodies: Bodies) -> Replay:
+    """The replay of one epoch. Costs nothing where nothing is to be made again."""
+    known: dict[str, Logic] = {}
+
+    def logic_of(operator: str) -> Logic:
+        if operator not in known:
+            (spec,), _ = specs_of(pipeline, [operator], connections)
+            assert spec.logic is not None, f"{operator} is a source"
+            known[operator] = spec.logic
+        return known[operator]
+
+    return Replay(logic_of, session.input_sets, bodies.unpacked, contents)
+
+
+def contents(payload: Any) -> bytes:
+    """The digest of an event's payload."""
+    return digest_of(table_of(payload))

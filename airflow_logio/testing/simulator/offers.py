@@ -1,0 +1,54 @@
+"""What senders hand over directly of bodies that are not in the log: a channel that may lose, confuse and repeat anything.
+
+It knows no incarnations: a zombie's offer, and one whose event never gets into the log, are as good as any other here. Only
+the digest in the log tells a receiver what to take.
+"""
+
+from __future__ import annotations
+
+from itertools import count
+from typing import TYPE_CHECKING, Any
+
+from airflow_logio.protocol.values import Event, Port
+from airflow_logio.testing.simulator.codec import Codec
+
+if TYPE_CHECKING:
+    from airflow_logio.testing.simulator.driver.simulated_driver import SimulatedDriver
+
+LOST, OUT_OF = 2, 5
+"""Of so many questions, so many get no answer; and one gets the body of the event before."""
+KEPT = 16
+"""Most offers of a port that are in a sender's memory: memory is bounded."""
+
+
+class Offers:
+    """`bodies` is given the digest of every body that is offered: not for receivers, but for the oracle."""
+
+    def __init__(self, codec: Codec, bodies: dict[bytes, bytes]) -> None:
+        self._codec = codec
+        self._bodies = bodies
+        self._offered: dict[Port, list[tuple[SimulatedDriver, int, bytes]]] = {}
+        self._questions = count(1)
+
+    def add(self, driver: SimulatedDriver, event: Event, body: bytes) -> None:
+        """A driver offers the body of an event that it is going to log."""
+        assert event.made_of is not None
+        self._bodies[event.made_of.digest] = body
+        of_port = self._offered.setdefault(event.sender, [])
+        of_port.append((driver, event.event_id, body))
+        del of_port[:-KEPT]
+
+    def taken(self, event: Event) -> Any | None:
+        """What comes for an event: what a driver that lives has offered last, the body of another event, or nothing."""
+        chance = next(self._questions) % OUT_OF
+        if chance < LOST:
+            return None
+        wanted = event.event_id - (chance == LOST)
+        alive = [
+            body for driver, number, body in self._offered.get(event.sender, ()) if driver.is_alive and number == wanted
+        ]
+        return self._codec.decode(alive[-1]) if alive else None
+
+    def close(self) -> None:
+        """Forget drivers."""
+        self._offered.clear()
