@@ -60,7 +60,7 @@ def _run(demo: Demonstration, console: Console, *, once: bool) -> int:
     console.print(f"\n{verdict}. {demo.watch.total:.0f} s in all; details: {demo.places.summary}", markup=False)
     if not once:
         user, password = demo.standalone.login() or ("admin", "?")
-        console.print(f"Airflow: {demo.standalone.url}   user {user}, password {password}", markup=False)
+        console.print(f"the run: {demo.page}   user {user}, password {password}", markup=False)
         console.print("It runs until Ctrl-C.", markup=False)
         try:
             while True:

@@ -29,6 +29,7 @@ from airflow_logio.runtime.launch.driver_log import tail
 from airflow_logio.runtime.supervision.end_drivers import DriverEnder
 from airflow_logio.store import open_store
 from airflow_logio.store.port import LogStore
+from airflow_logio.ui.airflow_places import page_of_run
 
 START_SECONDS = 240.0
 PARSE_SECONDS = 120.0
@@ -138,11 +139,16 @@ class Demonstration:
         except AirflowUnavailable:
             return False
 
+    @property
+    def page(self) -> str:
+        """The address of the run in Airflow, as a picture that follows it."""
+        return page_of_run(self.standalone.url, self.example.dag_id, self.run_id)
+
     def _follow(self, airflow: Airflow, store: LogStore, pipeline: Pipeline, params: Params) -> Followed:
         self._give_up_earlier(airflow, store)
         airflow.unpause(self.example.dag_id)
         airflow.trigger(self.example.dag_id, self.run_id, dict(params))
-        self.progress.say(f"triggered {self.example.dag_id}, run {self.run_id}; Airflow: {self.standalone.url}")
+        self.progress.say(f"triggered {self.example.dag_id}, run {self.run_id}: {self.page}")
         if "LOGIO_URL" not in os.environ:  # its own file: the address of a user's database is not repeated
             logio = Path(sys.executable).parent / "logio"
             self.progress.say(f"details, pids to kill: LOGIO_URL={self.places.log_url} {logio} status {self.run_id}")

@@ -10,13 +10,9 @@ import logging
 from typing import Any
 
 from airflow_logio._compat import AirflowPlugin
+from airflow_logio.ui.airflow_places import NAME, PREFIX, ROUTES
 
 log = logging.getLogger(__name__)
-
-NAME = "LOG.io"
-PREFIX = "/logio"
-ROUTES = {"nav": "logio", "dag": "logio_dag", "dag_run": "logio_run", "task_instance": "logio_task"}
-"""Where Airflow shows the page → part of the address there. Airflow takes each route once."""
 
 
 class LogioPlugin(AirflowPlugin):

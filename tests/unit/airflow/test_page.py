@@ -22,7 +22,8 @@ from fastapi.testclient import TestClient
 
 from airflow_logio import _compat
 from airflow_logio.store.port import LogStore
-from airflow_logio.ui.airflow_plugin import NAME, PREFIX, ROUTES, LogioPlugin
+from airflow_logio.ui.airflow_places import NAME, PREFIX, ROUTES, page_of_run
+from airflow_logio.ui.airflow_plugin import LogioPlugin
 from airflow_logio.ui.page_files import PLUGIN, address
 from tests.support.two_groups import TwoGroups
 
@@ -82,6 +83,13 @@ def test_airflow_loads_it_with_one_bundle_in_four_places(api: TestClient) -> Non
         (NAME, f"logio/assets/{address(PLUGIN)}")
     }
     assert [one["url_prefix"] for one in plugin.fastapi_apps] == [PREFIX]
+
+
+def test_the_address_of_a_run_is_that_of_its_tab() -> None:
+    """Airflow's routes: /dags/<dag>/runs/<run>/plugin/<route>, each part escaped."""
+    address = page_of_run("http://localhost:8080/", "logio_sales", "manual__2026-11-25T10:00:00+00:00")
+    run = "manual__2026-11-25T10%3A00%3A00%2B00%3A00"
+    assert address == f"http://localhost:8080/dags/logio_sales/runs/{run}/plugin/logio_run"
     assert not plugins_manager._get_plugins()[1], "no import errors"
 
 
