@@ -82,9 +82,19 @@ def _check_receivers(definition: Definition, graph: Graph, name: str) -> None:
                 how = "is written by hand with the LOG.io API"
             elif other.mode is ExecutionMode.DATAFRAME:
                 how = "has mode 'dataframe'"
+            elif other.port_order and _together(definition, name, receiver.operator):
+                definition.refuse(
+                    f"operator {name!r} says replay=True, and {receiver.operator!r} of the same group uses its events in "
+                    "turn with others: two threads would call the operator at once. Put them into two groups, or leave "
+                    "replay=True out"
+                )
             else:
                 continue
             definition.refuse(
                 f"operator {name!r} says replay=True, and {receiver.operator!r}, which gets its events, {how}: it takes only "
                 "events whose bodies are in the log. Leave replay=True out, or put an operator in between"
             )
+
+
+def _together(definition: Definition, *operators: str) -> bool:
+    return any(set(operators) <= set(group.operators) for group in definition.groups.values())

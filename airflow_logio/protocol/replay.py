@@ -7,6 +7,7 @@ longer change: whoever needs it evaluates that function, and changes nothing (AD
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import chain, islice
 from typing import Any
@@ -21,6 +22,8 @@ from airflow_logio.protocol.values import Event, MadeOf
 SETS_AT_ONCE = 64
 BYTES_AT_ONCE = 8 * 2**20
 """How much is read at once of what events are made of; one Input Set, if that is larger."""
+MADE_BYTES = 64 * 2**20
+"""How much is kept of what was made again; one Output Set, if that is larger."""
 
 
 def offers_nothing(_event: Event) -> Any | None:
@@ -35,9 +38,11 @@ class Replay:
     Input Sets of an operator are made of, each in the order of event_id: of those named, the first ones that fit into so many
     bytes, at least one; others may be missing. `unpack` loads a body that is in the log or the payload
     store, `digest` is that of a payload's contents. `offered` is what a sender has handed over directly, if anything: it may
-    be lost, late, or of another event, because it counts only with the digest that is in the log.
+    be lost, late, or of another event, because it counts only with the digest that is in the log. `size` gives the
+    bytes of a payload.
 
-    In memory are the last Output Set of each replay operator on the way, and the Input Sets of one question.
+    In memory are the Output Sets that were asked for last, since an event may go into several Input Sets of the next replay
+    operator, and what has been read for those that come.
     """
 
     def __init__(
@@ -46,25 +51,32 @@ class Replay:
         input_sets: Callable[[str, Sequence[str], int], Mapping[str, Sequence[LoggedEvent]]],
         unpack: Callable[[Event], Event],
         digest: Callable[[Any], bytes],
+        size: Callable[[Any], int],
         offered: Callable[[Event], Any | None] = offers_nothing,
     ) -> None:
         self._logic_of = logic_of
         self._input_sets = input_sets
         self._unpack = unpack
         self._digest = digest
+        self._size = size
         self._offered = offered
-        self._last: dict[str, tuple[str, Sequence[Emit]]] = {}
-        """Operator → the Input Set that was evaluated last, and its Output Set: what is asked for next is mostly in it."""
+        self._made: OrderedDict[tuple[str, str], tuple[Sequence[Emit], int]] = OrderedDict()
+        """(operator, Input Set) → its Output Set with its size; what was asked for last comes last."""
+        self._made_bytes = 0
         self._coming: dict[str, dict[str, None]] = {}
         """Operator → Input Sets that will be asked for, or that would have been: a hint, in order."""
         self._read: dict[str, dict[str, Sequence[LoggedEvent]]] = {}
         """Operator → Input Sets that have been read and not asked for."""
+        self._at_once: dict[str, int] = {}
+        """Operator → of how many Input Sets is asked at once: twice as many as have fitted the last time."""
 
     def expect(self, events: Iterable[Event]) -> None:
         """These events will be asked for, in this order: what they are made of is then read together."""
         for event in events:
             if event.made_of is not None:
-                self._coming.setdefault(event.sender.operator, {})[event.made_of.inset_id] = None
+                operator, inset_id = event.sender.operator, event.made_of.inset_id
+                if (operator, inset_id) not in self._made and inset_id not in self._read.get(operator, ()):
+                    self._coming.setdefault(operator, {})[inset_id] = None
 
     def unpacked(self, event: Event) -> Event:
         """The event with its payload. Raises what `input_sets` and `unpack` raise, what the author's code raises, and
@@ -88,29 +100,44 @@ class Replay:
         return made.payload
 
     def _output_set(self, operator: str, inset_id: str) -> Sequence[Emit]:
-        known, outputs = self._last.get(operator, ("", ()))
-        if known != inset_id:
-            logic = self._logic_of(operator)
-            held: Any = None
-            for used in self._input_set(operator, inset_id):
-                event = self.unpacked(used.event)
-                held = logic.accumulate(held, logic.part(used.receiver.name, event, inset_id))
-            generated = logic.generate(inset_id, held, logic.initial_state())
-            outputs = [output for output in generated if isinstance(output, Emit)]
-            self._last[operator] = inset_id, outputs
+        key = operator, inset_id
+        if key in self._made:
+            self._made.move_to_end(key)
+            return self._made[key][0]
+        logic = self._logic_of(operator)
+        held: Any = None
+        for used in self._input_set(operator, inset_id):
+            event = self.unpacked(used.event)
+            held = logic.accumulate(held, logic.part(used.receiver.name, event, inset_id))
+        generated = logic.generate(inset_id, held, logic.initial_state())
+        outputs = [output for output in generated if isinstance(output, Emit)]
+        self._keep(key, outputs)
         return outputs
 
+    def _keep(self, key: tuple[str, str], outputs: Sequence[Emit]) -> None:
+        size = sum(self._size(output.payload) for output in outputs)
+        while self._made and self._made_bytes + size > MADE_BYTES:
+            _, (_, freed) = self._made.popitem(last=False)
+            self._made_bytes -= freed
+        self._made[key] = outputs, size
+        self._made_bytes += size
+
     def _input_set(self, operator: str, inset_id: str) -> Sequence[LoggedEvent]:
-        found = self._read.get(operator, {}).pop(inset_id, None)
-        if found is None:
-            coming = self._coming.get(operator, {})
-            coming.pop(inset_id, None)
-            batch = dict(self._input_sets(operator, [inset_id, *islice(coming, SETS_AT_ONCE - 1)], BYTES_AT_ONCE))
-            found = batch.pop(inset_id)
-            self._read[operator] = batch
-            for other in batch:
-                del coming[other]
-            self.expect(used.event for used in chain(found, *batch.values()))
+        read = self._read.setdefault(operator, {})
+        coming = self._coming.setdefault(operator, {})
+        coming.pop(inset_id, None)
+        if inset_id in read:
+            return read.pop(inset_id)
+        many = self._at_once.get(operator, SETS_AT_ONCE)
+        batch = dict(self._input_sets(operator, [inset_id, *islice(coming, many - 1)], BYTES_AT_ONCE))
+        self._at_once[operator] = min(SETS_AT_ONCE, 2 * len(batch))
+        found = batch.pop(inset_id)
+        for other in batch:
+            del coming[other]
+        read.update(batch)
+        while len(read) > SETS_AT_ONCE:  # hints that have led nowhere
+            del read[next(iter(read))]
+        self.expect(used.event for used in chain(found, *batch.values()))
         return found
 
     def _differs(self, event: Event, made_of: MadeOf, how: str) -> OperatorFailed:
@@ -118,8 +145,9 @@ class Replay:
         return OperatorFailed(
             f"event {event.event_id} of {sender} was made again from Input Set {made_of.inset_id!r}, and the result {how}. A "
             "replay operator must make the same of the same events: use no clock, no random number, nothing from outside, "
-            "and no aggregation in threads without sorting its result. If the code of its group was changed during the run, "
-            "give this group the same code; else leave out replay=True",
+            "and no aggregation in threads without sorting its result. All groups behind it need the same code, the same "
+            "versions of libraries and the same kind of processor: if code was changed during the run, see "
+            "docs/how-to/operate.md; else leave out replay=True",
             FailurePoint(sender.operator, inset_id=made_of.inset_id),
             place=f"replay operator {sender.operator!r}",
         )

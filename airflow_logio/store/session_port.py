@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from airflow_logio.protocol.commit_queue import CommitAttempt
 from airflow_logio.protocol.effects import Effects
@@ -76,8 +76,13 @@ class GroupSession(ABC):
         """Everything that recovery of these operators reads, in one consistent snapshot."""
 
     @abstractmethod
-    def input_sets(self, operator: str, insets: Sequence[str], max_bytes: int) -> Mapping[str, Sequence[LoggedEvent]]:
-        """What these were made of, as `Replay` wants it. Raises `LogInconsistent` if the first one is not there."""
+    def input_sets(
+        self, operator: str, insets: Sequence[str], max_bytes: int, *, still_wanted: Callable[[], bool] = lambda: True
+    ) -> Mapping[str, Sequence[LoggedEvent]]:
+        """What these were made of, as `Replay` wants it. Raises `LogInconsistent` if the first one is not there.
+
+        Waits for a log that is unavailable while it is `still_wanted`.
+        """
 
     @abstractmethod
     def acknowledged(self, receivers: Sequence[Port]) -> Mapping[Port, tuple[int, int]]:

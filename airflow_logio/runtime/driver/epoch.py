@@ -139,7 +139,10 @@ class GroupEpoch:
         self._load.watch(self._mailbox.waiting)
         self._payloads = self._open_payloads(epoch)
         self._bodies = Bodies(self._payloads)
-        self._replay = replay_of(self._pipeline, settings.connections, session, self._bodies)
+        self._channel: Channel | None = None
+        self._replay = replay_of(
+            self._pipeline, settings.connections, session, self._bodies, lambda: self._channel is None
+        )
         # What is swept for several groups is swept by the group behind: by a Merger's, never by a replica.
         sweeps = sweeps_of(self._pipeline, settings.group) if slots is None else []
         self._collection = Collection(names, sweeps, self._bodies.remove)
@@ -154,7 +157,6 @@ class GroupEpoch:
         self._sources = SourceReaders()
         self._working: Sequence[threading.Thread] = ()
         """Threads that have not ended when the epoch had to."""
-        self._channel: Channel | None = None
         self._back_pressure: BackPressure
         """Exists once the threads have started: it depends on what the log says was sent."""
         self._generation = Generation(

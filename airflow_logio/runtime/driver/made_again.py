@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from airflow_logio.dataflow.pipeline import Pipeline
@@ -14,8 +16,17 @@ from airflow_logio.runtime.systems.contents import digest_of
 from airflow_logio.store.session_port import GroupSession
 
 
-def replay_of(pipeline: Pipeline, connections: Connections, session: GroupSession, bodies: Bodies) -> Replay:
-    """The replay of one epoch. Costs nothing where nothing is to be made again."""
+def replay_of(
+    pipeline: Pipeline,
+    connections: Connections,
+    session: GroupSession,
+    bodies: Bodies,
+    is_rebuilding: Callable[[], bool],
+) -> Replay:
+    """The replay of one epoch. Costs nothing where nothing is to be made again.
+
+    It waits for a log that is unavailable while memory `is_rebuilding`; delivery asks again by itself, or ends.
+    """
     known: dict[str, Logic] = {}
 
     def logic_of(operator: str) -> Logic:
@@ -25,9 +36,15 @@ def replay_of(pipeline: Pipeline, connections: Connections, session: GroupSessio
             known[operator] = spec.logic
         return known[operator]
 
-    return Replay(logic_of, session.input_sets, bodies.unpacked, contents)
+    input_sets = partial(session.input_sets, still_wanted=is_rebuilding)
+    return Replay(logic_of, input_sets, bodies.unpacked, contents, size)
 
 
 def contents(payload: Any) -> bytes:
     """The digest of an event's payload."""
     return digest_of(table_of(payload))
+
+
+def size(payload: Any) -> int:
+    """The bytes that an event's payload takes in memory."""
+    return int(table_of(payload).nbytes)

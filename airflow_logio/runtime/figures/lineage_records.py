@@ -102,7 +102,8 @@ def effect(
 def _keys(
     log: LineageLog, key: str, schema: pa.Schema, input_set: InputSetNode, load: Elsewhere | None
 ) -> pa.Array | None:
-    """The keys in the events that are still there; None if one of them, or the effect (`schema`), has no such column."""
+    """The keys in the events that are still there; None if one of them, or the effect (`schema`), has no such column, or
+    if records of a replay operator are among them, which are not in the log."""
     if key not in schema.names:
         return None
     kind, wanted = schema.field(key).type, []
@@ -110,10 +111,13 @@ def _keys(
         (p, n) for _, _, p, n in log.events_in(input_set.operator_in_log, [input_set.inset_id])
     ):
         where = f"event {event_id} of {port}"
-        for piece in _pieces(log, port.operator, port.name, event_id, where, load, (key,)):
-            if key not in piece.column_names:
-                return None
-            wanted.append(pc.unique(piece.column(key)).cast(kind))
+        try:
+            for piece in _pieces(log, port.operator, port.name, event_id, where, load, (key,)):
+                if key not in piece.column_names:
+                    return None
+                wanted.append(pc.unique(piece.column(key)).cast(kind))
+        except NotKept:
+            return None
     return pc.unique(pa.chunked_array(wanted, kind))
 
 

@@ -47,3 +47,8 @@ def decode(where: str, body: bytes) -> pa.Table:
     except (pa.ArrowException, OSError, EOFError, UnicodeDecodeError) as error:
         raise LogInconsistent(f"the body of {where} is not an Arrow stream: {error}") from error
     return table
+
+
+def as_read(table: pa.Table) -> pa.Table:
+    """The table as if it had been read from its body: no metadata of the schema, one chunk per column."""
+    return table.replace_schema_metadata(None).combine_chunks()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from airflow_logio.errors import EpochVoid, Fenced, LogInconsistent
@@ -145,7 +145,9 @@ class MemoryGroupSession(GroupSession):
         )
         return LoggedEvent(receiver, event, row.inset_id)
 
-    def input_sets(self, operator: str, insets: Sequence[str], max_bytes: int) -> Mapping[str, Sequence[LoggedEvent]]:
+    def input_sets(
+        self, operator: str, insets: Sequence[str], max_bytes: int, *, still_wanted: Callable[[], bool] = lambda: True
+    ) -> Mapping[str, Sequence[LoggedEvent]]:
         with self._tables.transaction():
             rows: dict[str, list[LogRow]] = {inset_id: [] for inset_id in insets}
             for row in self._tables.events.rows.values():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import sqlalchemy as sa
@@ -221,12 +221,15 @@ class SqlGroupSession(GroupSession):
         with reading(self._engine) as connection:
             return waiting_events(connection, self.ref.run_id, cursors, max_events=max_events, max_bytes=max_bytes)
 
-    def input_sets(self, operator: str, insets: Sequence[str], max_bytes: int) -> Mapping[str, Sequence[LoggedEvent]]:
+    def input_sets(
+        self, operator: str, insets: Sequence[str], max_bytes: int, *, still_wanted: Callable[[], bool] = lambda: True
+    ) -> Mapping[str, Sequence[LoggedEvent]]:
         def attempt() -> Mapping[str, Sequence[LoggedEvent]]:
             with reading(self._engine) as connection:
                 return used_in(connection, self.ref.run_id, operator, insets, max_bytes)
 
-        return self._patience.call(f"group {self.ref.group!r}, replay of {operator!r}", attempt)
+        what = f"group {self.ref.group!r}, replay of {operator!r}"
+        return self._patience.call(what, attempt, still_wanted=still_wanted)
 
     def acknowledged(self, receivers: Sequence[Port]) -> Mapping[Port, tuple[int, int]]:
         table = schema.port_counter

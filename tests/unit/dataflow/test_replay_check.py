@@ -13,6 +13,7 @@ from airflow_logio.dataflow import (
     ParquetSource,
     Pipeline,
     RoundRobin,
+    Synchronized,
     TableRead,
     generate,
     stateless,
@@ -130,6 +131,14 @@ def before_spark() -> Pipeline:
     return ended(made, ("read.out", "work.out"), last="frames")
 
 
+def in_turn() -> Pipeline:
+    made = pipeline()
+    made.operator("work", passed, "read", replay=True)
+    made.operator("turns", joined, left="work", right="read", window=Synchronized(left=1, right=1, ordered=True))
+    made.group("both", "work", "turns")
+    return ended(made, ("read.out", "work.out"), last="turns")
+
+
 @pytest.mark.parametrize(
     ("build", "says"),
     [
@@ -140,6 +149,7 @@ def before_spark() -> Pipeline:
         (of(seeing, window=EveryEvents(2)), "reads the global state"),
         (of(priced, window=EveryEvents(2)), "uses connections 'warehouse'"),
         (joining, "has input ports 'left' and 'right'"),
+        (in_turn, "'turns' of the same group uses its events in turn with others"),
         (before_spark, "'frames', which gets its events, has mode 'dataframe'"),
     ],
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import pytest
@@ -12,7 +12,7 @@ from airflow_logio.protocol.effects import LogEvent
 from airflow_logio.protocol.group import GroupProtocol
 from airflow_logio.protocol.logic import Emit, Output
 from airflow_logio.protocol.recovery import LoggedEvent
-from airflow_logio.protocol.replay import Replay
+from airflow_logio.protocol.replay import MADE_BYTES, Replay
 from airflow_logio.protocol.values import Event, Kind, MadeOf, Port
 from airflow_logio.testing.simulator.plain_operators import SCOPE, CountWindow, PlainLogic, operator, source
 
@@ -43,8 +43,10 @@ class Log:
         }
 
 
-def replay(log: Log, logics: Mapping[str, PlainLogic], offered: Any = lambda _: None) -> Replay:
-    return Replay(logics.__getitem__, log.input_sets, loaded, digest, offered)
+def replay(
+    log: Log, logics: Mapping[str, PlainLogic], offered: Any = lambda _: None, size: Callable[[Any], int] = len
+) -> Replay:
+    return Replay(logics.__getitem__, log.input_sets, loaded, digest, size, offered)
 
 
 def loaded(event: Event) -> Event:
@@ -111,6 +113,54 @@ def test_what_is_expected_is_read_together_and_what_it_is_made_of_too() -> None:
         ("last", 35),
         ("pairs", 35),
     ]
+
+
+class Counted(Pairs):
+    """Counts how often it generates."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+
+    def generate(self, inset_id: str, held: Any, state: Mapping[str, Any]) -> Iterable[Output]:
+        self.calls += 1
+        return super().generate(inset_id, held, state)
+
+
+def several_insets() -> tuple[Log, list[Event]]:
+    """What five events are made of, by an operator that gets each of four replayed events in each of its Input Sets."""
+    four = range(1, 5)
+    replayed = [made("pairs.out", n, f"in{n}", 0, [n]) for n in four]
+    log = Log({("pairs", f"in{n}"): [logged(n, [n])] for n in four} | {("last", f"k{n}"): replayed for n in range(5)})
+    values = [1, 2, 3, 4]
+    return log, [made("last.out", n + 1, f"k{n}", 0, values) for n in range(5)]
+
+
+class Joined(PlainLogic):
+    def accumulate(self, held: Any | None, part: Any) -> Any:
+        return [*(held or []), *part]
+
+    def generate(self, inset_id: str, held: Any, state: Mapping[str, Any]) -> Iterable[Output]:
+        return (Emit("out", held, len(held)),)
+
+
+def test_an_event_that_several_input_sets_use_is_made_once() -> None:
+    log, events = several_insets()
+    pairs = Counted()
+    again = replay(log, {"pairs": pairs, "last": Joined()})
+    again.expect(events)
+    assert [again.unpacked(event).payload for event in events] == [[1, 2, 3, 4]] * 5
+    assert pairs.calls == 4
+    assert [asked[0] for asked in log.asked] == ["last", "pairs"]
+
+
+def test_what_is_kept_of_it_is_bounded_and_what_has_gone_is_made_again() -> None:
+    log, events = several_insets()
+    pairs = Counted()
+    again = replay(log, {"pairs": pairs, "last": Joined()}, size=lambda _: MADE_BYTES // 3)
+    assert [again.unpacked(event).payload for event in events] == [[1, 2, 3, 4]] * 5
+    assert pairs.calls == 20
+    assert again._made_bytes == sum(size for _, size in again._made.values()) <= MADE_BYTES
+    assert not any(again._coming.values()), "no hint outlives what it was for"
 
 
 def test_what_was_expected_and_is_gone_by_now_does_no_harm() -> None:

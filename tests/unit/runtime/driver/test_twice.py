@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from itertools import count
 from typing import Any
 
@@ -11,7 +11,9 @@ import pytest
 
 from airflow_logio.errors import OperatorFailed
 from airflow_logio.protocol.logic import Emit, Output
+from airflow_logio.protocol.values import Event, Kind, Port
 from airflow_logio.runtime.driver.logics.twice import Twice
+from airflow_logio.runtime.systems.arrow import decode, encode
 from airflow_logio.testing.simulator.plain_operators import PlainLogic
 
 
@@ -51,3 +53,47 @@ def test_a_difference_later_on_is_seen_at_the_next_look() -> None:
     with pytest.raises(OperatorFailed) as refused:
         list(logic.generate("4", None, {}))
     assert not refused.value.is_first
+
+
+class Seen(PlainLogic):
+    """Gives back how the table that it gets lies in memory, and a table in several chunks with metadata."""
+
+    def part(self, port: str, event: Event, inset_id: str) -> Any:
+        return event.payload
+
+    def generate(self, inset_id: str, held: Any, state: Mapping[str, Any]) -> Iterable[Output]:
+        chunks = [column.num_chunks for column in held.columns]
+        table = pa.table({"chunks": pa.chunked_array([[chunk] for chunk in chunks])}, metadata={"of": "pandas"})
+        yield Emit("out", table, table.num_rows)
+
+
+def test_it_gets_and_gives_what_would_be_read_from_the_log() -> None:
+    """What an operator in the same group hands over may lie otherwise in memory, and sums of it differ in the last bit."""
+    handed = pa.table(
+        {"a": pa.chunked_array([[1.0], [2.0, 3.0]]), "b": pa.chunked_array([[1, 2, 3]])}, metadata={"x": "y"}
+    )
+    read = decode("a body", encode(handed))
+    logic = Twice("op", Seen())
+    outputs = []
+    for table in (handed, read):
+        part = logic.part("in", Event(Port("before", "out"), 1, Kind.DATA, 3, table), "1")
+        assert part.schema.metadata is None
+        (output,) = logic.generate("1", part, {})
+        assert isinstance(output, Emit)
+        outputs.append(output.payload)
+    assert outputs[0]["chunks"].to_pylist() == outputs[1]["chunks"].to_pylist() == [1, 1]
+    assert outputs[0]["chunks"].num_chunks == 1 and outputs[0].schema.metadata is None
+
+
+class Stateful(PlainLogic):
+    def __init__(self, look: Callable[[Mapping[str, Any]], Any]) -> None:
+        self._look = look
+
+    def generate(self, inset_id: str, held: Any, state: Mapping[str, Any]) -> Iterable[Output]:
+        yield Emit("out", pa.table({"n": [self._look(state)]}), 1)
+
+
+@pytest.mark.parametrize("look", [lambda state: state["n"], lambda state: state.get("n"), len, list, dict])
+def test_a_generation_that_looks_at_the_state_is_refused(look: Callable[[Mapping[str, Any]], Any]) -> None:
+    with pytest.raises(OperatorFailed, match="replay operator 'op': its generation looks at the global state"):
+        list(Twice("op", Stateful(look)).generate("1", None, {"n": 1}))

@@ -233,15 +233,15 @@ def chain_not_followed(patch: pytest.MonkeyPatch) -> None:
 
 @mutant("rekeyed", PARKED)
 def output_set_of_another_slot(patch: pytest.MonkeyPatch) -> None:
-    """The Output Set that was made last is known by its Input Set alone, and slots have Input Sets of the same names."""
+    """Output Sets that were made are known by their Input Set alone, and slots have Input Sets of the same names."""
 
     def output_set(self: Replay, operator: str, inset_id: str) -> Sequence[Emit]:
-        base = operator.partition("[")[0]
-        known, outputs = self._last.get(base, ("", ()))
-        if known != inset_id:
-            outputs = original(self, operator, inset_id)
-            self._last[base] = inset_id, outputs
-        return outputs
+        made = vars(self).setdefault("made_by_name", {})
+        key = operator.partition("[")[0], inset_id
+        if key not in made:
+            made[key] = original(self, operator, inset_id)
+        found: Sequence[Emit] = made[key]
+        return found
 
     original = Replay._output_set
     patch.setattr(Replay, "_output_set", output_set)
