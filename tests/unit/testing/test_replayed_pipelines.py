@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 from itertools import count
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
@@ -81,6 +82,32 @@ def test_the_log_has_no_record_of_a_replay_operator() -> None:
     _, failure = simulator.run(2)
     assert failure is None
     assert logged["read"] > 0 == logged["cut"] == logged["sums"]
+
+
+@generate
+def roots(records: pa.Table) -> pa.Table:
+    """One column comes in a chunk per event, the other one in a single chunk."""
+    return records.append_column("root", pa.array(np.sqrt(records["value"].to_numpy() + 0.37) * 1.1))
+
+
+@stateless
+def total(records: pa.Table) -> pa.Table:
+    return pa.table({"total": [pc.sum(records["root"]).as_py()]})
+
+
+def test_sums_do_not_depend_on_how_an_operator_of_the_same_group_hands_records_over() -> None:
+    """A sum over other chunks is another one in the last bit, and the log has other chunks."""
+    made = Pipeline("chunks", connections=["warehouse"])
+    read = made.source("read", ScriptedSource(NUMBERS, 7))
+    rooted = made.operator("roots", roots, read, window=EveryEvents(3))
+    made.operator("total", total, rooted, replay=True)
+    made.writer("save", TableWriter("warehouse", "totals", {"total": "double"}), "total")
+    made.group("first", "roots", "total")
+    made.lineage("read.out", "total.out")
+    simulator = Simulator(pipeline_scenario(made.freeze()))
+    for seed in SEEDS:
+        _, failure = simulator.run(seed)
+        assert failure is None, failure
 
 
 def test_what_is_another_result_each_time_is_refused_in_the_first_run() -> None:
