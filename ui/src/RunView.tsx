@@ -3,6 +3,7 @@ import type { ListedRun, Run, Server } from "./data";
 import { Graph } from "./Graph";
 import { GroupTable } from "./GroupTable";
 import { History } from "./History";
+import { groupOfTask } from "./place";
 import { usePolled } from "./poll";
 import { Problem } from "./Problem";
 import { Quarantine } from "./Quarantine";
@@ -18,6 +19,7 @@ interface Props {
   server: Server;
   uid: string;
   group: string | null;
+  /** The task whose group is shown first: once something was chosen, the address names it. */
   taskId: string | null;
   select: (group: string | null) => void;
   others: ListedRun[];
@@ -30,9 +32,8 @@ export function RunView({ server, uid, group, taskId, select, others, open, back
   const look = usePolled<Run>(server, `api/runs/${uid}`, LOOK_SECONDS);
   const run = look.value;
   const trails = useTrails(run);
-  const names = useMemo(() => new Set(run === null ? [] : [...run.groups, ...run.wholes].map((one) => one.name)), [run]);
-  const ofTask = taskId === null ? null : (taskId.split(".").at(-1) ?? null);
-  const shown = group ?? (ofTask !== null && names.has(ofTask) ? ofTask : null);
+  const names = useMemo(() => (run === null ? [] : [...run.groups, ...run.wholes].map((one) => one.name)), [run]);
+  const shown = group ?? groupOfTask(taskId, names);
   const close = useCallback(() => select(null), [select]);
 
   if (run === null) {

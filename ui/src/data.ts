@@ -90,6 +90,7 @@ export interface Connection {
   undone_events: number;
   records_per_second: number;
   lag_age_seconds: number | null;
+  lag_age_is_least: boolean;
 }
 
 export interface Happening {
@@ -123,9 +124,17 @@ interface RunNames {
 }
 
 export interface ListedRun extends RunNames {
+  /** Only in the list of one DAG run. */
+  groups?: string[];
   states: Record<string, number>;
   recoveries: number;
   stopped: { group: string; state: string; reason: string }[];
+}
+
+export interface RunList {
+  runs: ListedRun[];
+  /** Whether the log has more of them, which are older. */
+  older: boolean;
 }
 
 export interface Run extends RunNames {
@@ -139,7 +148,7 @@ export interface Run extends RunNames {
   connections: Connection[];
   pending_writes: Record<string, number>;
   history: { total: number; latest: Happening[] };
-  quarantine: { by_group: Record<string, number>; shown: Quarantined[] };
+  quarantine: { by_group: Record<string, number>; next_step: string; shown: Quarantined[] };
 }
 
 export interface Driver {

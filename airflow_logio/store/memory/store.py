@@ -97,6 +97,7 @@ class MemoryLogStore(LogStore):
         pipeline: str | None = None,
         dag_ids: Collection[str] | None = None,
         dag_run_id: str | None = None,
+        state: RunState | None = None,
         limit: int = 50,
     ) -> Sequence[Run]:
         def is_meant(key: RunKey) -> bool:
@@ -107,8 +108,8 @@ class MemoryLogStore(LogStore):
             )
 
         with self.tables.transaction():
-            rows = [row for row in self.tables.runs.values() if is_meant(row.spec.key)]
-        return [row.as_run() for row in reversed(rows)][:limit]
+            rows = [row for row in self.tables.runs.values() if is_meant(row.spec.key) and state in (None, row.state)]
+            return [row.as_run() for row in reversed(rows)][:limit]
 
     def change_types(self, run_id: int, change: TypeChange) -> Run:
         with self.tables.transaction():
