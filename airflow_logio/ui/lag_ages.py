@@ -13,7 +13,7 @@ MOST_LOOKS = 64
 """Looks that are remembered of a connection that lags: of old ones fewer, but always the first."""
 
 
-class Age(NamedTuple):
+class LagAge(NamedTuple):
     seconds: float
     is_least: bool
     """It is as long as the connection has been looked at: its oldest event may have waited before."""
@@ -37,12 +37,12 @@ class LagAges:
     def __init__(self) -> None:
         self._seen: dict[tuple[Port, Port], _Seen] = {}
 
-    def oldest(self, connections: Iterable[ConnectionView], at: float) -> Age | None:
+    def oldest(self, connections: Iterable[ConnectionView], at: float) -> LagAge | None:
         """Of all that lag, at a look at time `at`, in seconds since the epoch; None where nothing lags."""
         ages = [age for one in connections if (age := self._age(one, at)) is not None]
-        return Age(max(age.seconds for age in ages), any(age.is_least for age in ages)) if ages else None
+        return LagAge(max(age.seconds for age in ages), any(age.is_least for age in ages)) if ages else None
 
-    def _age(self, one: ConnectionView, at: float) -> Age | None:
+    def _age(self, one: ConnectionView, at: float) -> LagAge | None:
         seen = self._seen.setdefault((one.sender, one.receiver), _Seen(at))
         acknowledged = one.acknowledged.events
         seen.sent = [look for look in seen.sent if look[1] > acknowledged]
@@ -53,7 +53,7 @@ class LagAges:
         if len(seen.sent) > MOST_LOOKS:
             del seen.sent[_least_missed(seen.sent, at)]
         since = seen.sent[0][0]
-        return Age(max(0.0, at - since), since == seen.first_at)
+        return LagAge(max(0.0, at - since), since == seen.first_at)
 
 
 def _least_missed(sent: list[tuple[float, int]], at: float) -> int:

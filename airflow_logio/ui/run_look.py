@@ -20,7 +20,7 @@ from airflow_logio.runtime.figures.run_summary import quarantined_json
 from airflow_logio.runtime.figures.snapshot import ConnectionView, GroupView
 from airflow_logio.store.records import GroupStatus, Load, RunSpec
 from airflow_logio.ui.error_texts import error_text
-from airflow_logio.ui.lag_ages import Age, LagAges
+from airflow_logio.ui.lag_ages import LagAge, LagAges
 from airflow_logio.ui.run_history import happenings, noted
 
 MOST_QUARANTINED = 50
@@ -137,7 +137,7 @@ def _operators(spec: RunSpec) -> list[dict[str, Any]]:
     return list(found.values())
 
 
-def _connection(one: ConnectionView, age: Age | None) -> dict[str, Any]:
+def _connection(one: ConnectionView, age: LagAge | None) -> dict[str, Any]:
     return {
         **as_json.connection_document(one),
         "lag_age_seconds": None if age is None else round(age.seconds, 1),

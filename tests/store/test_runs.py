@@ -68,6 +68,9 @@ def test_runs_are_listed_by_dag_and_dag_run(log_store: LogStore) -> None:
     assert [run.uid for run in log_store.list_runs(dag_ids={dag_id}, dag_run_id="run-1")] == [first.uid]
     assert log_store.list_runs(dag_ids=["another"]) == log_store.list_runs(dag_ids=[]) == []
     assert log_store.list_runs(dag_run_id="run-3") == []
+    assert log_store.request(first.run_id, "g", GroupState.HALTED) and log_store.supersede(first.run_id)
+    assert [run.uid for run in log_store.list_runs(state=RunState.RUNNING)] == [second.uid]
+    assert [run.uid for run in log_store.list_runs(state=RunState.SUPERSEDED)] == [first.uid]
 
 
 @pytest.mark.parametrize("name", ["nobody", "%", "_", "run-"])

@@ -1,11 +1,11 @@
-import { useCallback, useMemo } from "react";
+import { useCallback, useMemo, useRef } from "react";
 import type { ListedRun, Run, Server } from "./data";
 import { Graph } from "./Graph";
 import { GroupTable } from "./GroupTable";
 import { History } from "./History";
 import { groupOfTask } from "./place";
 import { usePolled } from "./poll";
-import { Problem } from "./Problem";
+import { Problem, Warnings } from "./Problem";
 import { Quarantine } from "./Quarantine";
 import { SidePanel } from "./SidePanel";
 import { State } from "./State";
@@ -34,7 +34,19 @@ export function RunView({ server, uid, group, taskId, select, others, open, back
   const trails = useTrails(run);
   const names = useMemo(() => (run === null ? [] : [...run.groups, ...run.wholes].map((one) => one.name)), [run]);
   const shown = group ?? groupOfTask(taskId, names);
-  const close = useCallback(() => select(null), [select]);
+  // What opened the panel gets the focus back; within the panel another group may be chosen.
+  const opener = useRef<Element | null>(null);
+  const choose = useCallback(
+    (name: string | null) => {
+      if (document.activeElement?.closest(".panel") === null) opener.current = document.activeElement;
+      select(name);
+    },
+    [select],
+  );
+  const close = useCallback(() => {
+    select(null);
+    if (opener.current instanceof HTMLElement) opener.current.focus();
+  }, [select]);
 
   if (run === null) {
     return (
@@ -74,18 +86,14 @@ export function RunView({ server, uid, group, taskId, select, others, open, back
         )}
       </header>
       <Problem problem={look.problem} at={look.at} />
-      {run.warnings.map((warning) => (
-        <p key={warning} className="problem" role="alert">
-          {warning}
-        </p>
-      ))}
+      <Warnings warnings={run.warnings} />
       {run.next_step && <p className="next">Next: {run.next_step}</p>}
       <div className={shown === null ? "columns" : "columns with-panel"}>
         <div>
-          <Graph run={run} selected={shown} select={select} />
-          <GroupTable run={run} trails={trails} selected={shown} select={select} />
+          <Graph run={run} selected={shown} select={choose} />
+          <GroupTable run={run} trails={trails} selected={shown} select={choose} />
           <Quarantine run={run} />
-          <History run={run} select={select} />
+          <History run={run} select={choose} />
         </div>
         {shown !== null && (
           <SidePanel
@@ -94,7 +102,7 @@ export function RunView({ server, uid, group, taskId, select, others, open, back
             run={run}
             group={shown}
             close={close}
-            select={select}
+            select={choose}
             every={run.ended ? ENDED_SECONDS : LOOK_SECONDS}
           />
         )}

@@ -13,7 +13,7 @@ from airflow_logio.runtime.figures.snapshot import Amount, ConnectionView
 from airflow_logio.store.port import LogStore
 from airflow_logio.ui import run_list
 from airflow_logio.ui import shared_lists as lists_module
-from airflow_logio.ui.lag_ages import MOST_LOOKS, Age, LagAges
+from airflow_logio.ui.lag_ages import MOST_LOOKS, LagAge, LagAges
 from airflow_logio.ui.looks import FRESH_SECONDS, MOST_RUNS, Looks
 from airflow_logio.ui.run_list import listed_runs
 from airflow_logio.ui.shared_lists import SharedLists
@@ -96,20 +96,20 @@ def connection(sent: int, acknowledged: int, receiver: str = "b") -> ConnectionV
 def test_the_age_of_a_lag_is_that_of_its_oldest_event() -> None:
     ages = LagAges()
     assert ages.oldest([connection(0, 0)], 100.0) is None
-    assert ages.oldest([connection(5, 0)], 101.0) == Age(0.0, is_least=False)
-    assert ages.oldest([connection(9, 2)], 103.0) == Age(2.0, is_least=False), "of the first five, some wait"
-    assert ages.oldest([connection(9, 5)], 104.0) == Age(1.0, is_least=False), (
+    assert ages.oldest([connection(5, 0)], 101.0) == LagAge(0.0, is_least=False)
+    assert ages.oldest([connection(9, 2)], 103.0) == LagAge(2.0, is_least=False), "of the first five, some wait"
+    assert ages.oldest([connection(9, 5)], 104.0) == LagAge(1.0, is_least=False), (
         "the others were sent between 101 and 103"
     )
     assert ages.oldest([connection(9, 9)], 105.0) is None
-    assert ages.oldest([connection(12, 9)], 107.0) == Age(0.0, is_least=False)
+    assert ages.oldest([connection(12, 9)], 107.0) == LagAge(0.0, is_least=False)
 
 
 def test_what_lags_at_the_first_look_is_at_least_so_old() -> None:
     ages = LagAges()
-    assert ages.oldest([connection(5, 0)], 100.0) == Age(0.0, is_least=True)
-    assert ages.oldest([connection(9, 2)], 130.0) == Age(30.0, is_least=True)
-    assert ages.oldest([connection(9, 5)], 140.0) == Age(10.0, is_least=False)
+    assert ages.oldest([connection(5, 0)], 100.0) == LagAge(0.0, is_least=True)
+    assert ages.oldest([connection(9, 2)], 130.0) == LagAge(30.0, is_least=True)
+    assert ages.oldest([connection(9, 5)], 140.0) == LagAge(10.0, is_least=False)
 
 
 def test_an_age_counts_from_the_first_look_however_many_follow() -> None:
@@ -117,7 +117,7 @@ def test_an_age_counts_from_the_first_look_however_many_follow() -> None:
     ages.oldest([connection(0, 0)], 0.0)
     for second in range(1, 50 * MOST_LOOKS):
         age = ages.oldest([connection(second, 0)], float(second))
-        assert age == Age(second - 1.0, is_least=False)
+        assert age == LagAge(second - 1.0, is_least=False)
     half = second // 2
     age = ages.oldest([connection(second, half)], float(second))
     assert age is not None
@@ -130,7 +130,7 @@ def test_slots_that_acknowledge_for_themselves_hide_no_old_event() -> None:
     for second in range(100):
         parts = [connection(10 * second, 10 * second - 5, "b@0"), connection(min(second, 3), 0, "b@1")]
         age = ages.oldest(parts, float(second))
-    assert age == Age(98.0, is_least=False)
+    assert age == LagAge(98.0, is_least=False)
 
 
 def test_a_connection_of_a_replicated_group_has_those_of_its_slots(store: LogStore) -> None:
