@@ -14,7 +14,7 @@ from airflow_logio.protocol.states import GroupState
 from airflow_logio.run_report import as_json
 from airflow_logio.run_report.replica_report import Replicas, request_document
 from airflow_logio.run_report.report import Report
-from airflow_logio.runtime.figures.authored_figures import AuthoredConnections, pending_seen
+from airflow_logio.runtime.figures.authored_figures import AuthoredConnections
 from airflow_logio.runtime.figures.group_condition import condition_of
 from airflow_logio.runtime.figures.run_summary import quarantined_json
 from airflow_logio.runtime.figures.snapshot import ConnectionView, GroupView
@@ -40,7 +40,6 @@ def look_document(report: Report, authored: AuthoredConnections, ages: LagAges) 
         "supervision": as_json.supervision_document(report),
         "operators": _operators(report.run.spec),
         "connections": [_connection(one, ages.oldest(parts, report.at)) for one, parts in connections],
-        "pending_writes": {str(port): count for port, count in pending_seen(report.snapshot).items()},
         **parts_with_errors(report, shown=True),
     }
 
@@ -50,6 +49,7 @@ def parts_with_errors(report: Report, *, shown: bool) -> dict[str, Any]:
     errors = {error.group: as_json.error_document(error) for error in report.last_errors}
     for error in errors.values():
         error["text"] = error_text(error["text"], shown=shown)
+        del error["log"]  # a path that no reader of the page can open
     used = [view for view in report.snapshot.groups if view.status.state is not GroupState.RETIRED]
     return {
         "groups": [_group(view, report.run.spec, errors.get(view.name)) for view in used],
@@ -64,10 +64,8 @@ def _group(view: GroupView, spec: RunSpec, error: Mapping[str, Any] | None) -> d
     return {
         "name": view.name,
         "whole": whole if whole in spec.replicated else None,
-        "is_source": view.is_source,
         **_of_status(view.status),
         **as_json.figures_document(view),
-        "recovered_seconds_ago": view.recovered_seconds_ago,
         "last_error": error,
     }
 
@@ -78,9 +76,7 @@ def _whole(one: Replicas, view: GroupView | None, *, shown: bool) -> dict[str, A
     return {
         "name": one.group,
         **figures,
-        "is_source": view is not None and view.is_source,
         "replicas_in_use": len(one.in_use),
-        "least": one.shape.least,
         "most": len(one.shape.replicas),
         "slots": one.shape.slots,
         "slots_done": one.done,
@@ -110,14 +106,13 @@ def _of_status(status: GroupStatus) -> dict[str, Any]:
 
 def _load(load: Load | None) -> dict[str, Any]:
     if load is None:
-        return {"busy": None, "blocked": None, "events_per_second": None, "queued": 0, "call": "", "spark": None}
+        return {"busy": None, "blocked": None, "events_per_second": None, "call": "", "spark": None}
     events = max(load.events_in, load.events_out)
     application = load.application
     return {
         "busy": round(load.busy, 3),
         "blocked": round(load.blocked, 3),
         "events_per_second": round(events / load.seconds, 1) if load.seconds > 0 else None,
-        "queued": load.queued,
         "call": f"{load.call} for {load.call_seconds:.0f} s" if load.call else "",
         "spark": None if application is None else {"application": application.id, "ui": application.ui_url},
     }
