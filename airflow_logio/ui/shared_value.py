@@ -8,6 +8,8 @@ from typing import Generic, TypeVar
 
 SHARE = 0.1
 """Share of the time that finding one value may take: what costs more holds for longer."""
+MEANWHILE_SECONDS = 2.0
+"""For so long a value holds more, while the next one is being found."""
 T = TypeVar("T")
 
 
@@ -23,9 +25,15 @@ class SharedValue(Generic[T]):
         """Until when it holds, and the value."""
 
     def fresh(self) -> T | None:
-        """The value if it still holds, and None if not: at once, also while another thread waits for the log."""
+        """The value if it still holds, also for a moment more while another thread finds the next one; None if not.
+
+        It waits for nothing: of many viewers, one asks the log.
+        """
         last = self._last
-        return last[1] if last is not None and self._clock() < last[0] else None
+        if last is None:
+            return None
+        more = MEANWHILE_SECONDS if self._lock.locked() else 0.0
+        return last[1] if self._clock() < last[0] + more else None
 
     def get(self) -> T:
         """Raises what `find` raises, and keeps the last value then."""
