@@ -83,7 +83,8 @@ class MemoryLogStore(LogStore):
     def find_run(self, uid: str) -> Run:
         with self.tables.transaction():
             newest_first = list(reversed(self.tables.runs.values()))
-        exact = [row for row in newest_first if uid in (row.uid, row.spec.key.dag_run_id)]
+        exact = [row for row in newest_first if row.uid == uid]
+        exact = exact or [row for row in newest_first if row.spec.key.dag_run_id == uid]
         matching = exact or [row for row in newest_first if row.uid.startswith(uid)]
         if not matching:
             raise UnknownRun(f"no run {uid!r} is in the log; `logio status` lists the runs")

@@ -68,7 +68,7 @@ def find(connection: Connection, uid: str) -> Run:
     table = schema.run
     matching = sa.or_(table.c.uid.startswith(uid, autoescape=True), table.c.dag_run_id == uid)
     rows = connection.execute(sa.select(table).where(matching).order_by(table.c.run_id.desc())).all()
-    exact = [row for row in rows if uid in (row.uid, row.dag_run_id)]
+    exact = [row for row in rows if row.uid == uid] or [row for row in rows if row.dag_run_id == uid]
     if not exact and len(rows) > 1:
         raise UnknownRun(f"{uid!r} is the beginning of {len(rows)} runs: {', '.join(row.uid for row in rows[:5])}")
     if not rows:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from airflow_logio.errors import UnknownRun
@@ -11,6 +13,7 @@ from airflow_logio.run_report.report import Reporter
 from airflow_logio.runtime.figures.authored_figures import AuthoredConnections
 from airflow_logio.runtime.figures.snapshot import Amount, ConnectionView
 from airflow_logio.store.port import LogStore
+from airflow_logio.store.records import GroupRef
 from airflow_logio.ui import run_list
 from airflow_logio.ui import shared_lists as lists_module
 from airflow_logio.ui.lag_ages import MOST_LOOKS, LagAge, LagAges
@@ -144,10 +147,18 @@ def test_a_connection_of_a_replicated_group_has_those_of_its_slots(store: LogSto
 
 def test_a_run_is_looked_at_by_its_uid_alone(store: LogStore, flow: TwoGroups) -> None:
     """A DAG run may be named by anyone who may trigger its DAG, as the uid of another run too."""
-    looks = Looks(store, None)
-    taker = store.start_run(spec("g", dag_run=flow.run.uid))
+    looks, watched = Looks(store, None), Reporter(store, flow.run)
+    other = spec("g", dag_run=flow.run.uid)
+    taker = store.start_run(replace(other, key=replace(other.key, pipeline="another")))
+    assert looks.at(flow.run.uid).report.run.uid == watched.look().run.uid == flow.run.uid
+    for group in ("ingest", "totals"):
+        assert store.park(GroupRef(flow.run.run_id, group, 1), "a test")
+    assert store.supersede(flow.run.run_id)
+    while store.remove_run(flow.run.run_id, 1000).more:
+        pass
     assert store.find_run(flow.run.uid).uid == taker.uid
-    assert looks.at(flow.run.uid).report.run.uid == flow.run.uid
+    with pytest.raises(UnknownRun, match="no longer in the log"):
+        watched.look()
 
 
 # --- lists -------------------------------------------------------------------------------------------------------------
