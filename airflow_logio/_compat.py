@@ -208,20 +208,26 @@ def user_dependency() -> Any:
 
 def may_read_runs(user: Any, dag_id: str) -> bool:
     """Whether the user may see the runs of a DAG."""
-    return _may(user, dag_id, "RUN")
+    return _may(user, dag_id, _team_of(dag_id), "RUN")
 
 
 def may_read_task_logs(user: Any, dag_id: str) -> bool:
     """Whether the user may see what the tasks of a DAG have printed."""
-    return _may(user, dag_id, "TASK_LOGS")
+    return _may(user, dag_id, _team_of(dag_id), "TASK_LOGS")
 
 
-def _may(user: Any, dag_id: str, entity: str) -> bool:
-    from airflow.api_fastapi.app import get_auth_manager
-    from airflow.api_fastapi.auth.managers.models.resource_details import DagAccessEntity, DagDetails
+def _team_of(dag_id: str) -> str | None:
     from airflow.models.dag import DagModel
 
-    details = DagDetails(id=dag_id, team_name=DagModel.get_team_name(dag_id))
+    team: str | None = DagModel.get_team_name(dag_id)
+    return team
+
+
+def _may(user: Any, dag_id: str, team: str | None, entity: str) -> bool:
+    from airflow.api_fastapi.app import get_auth_manager
+    from airflow.api_fastapi.auth.managers.models.resource_details import DagAccessEntity, DagDetails
+
+    details = DagDetails(id=dag_id, team_name=team)
     return bool(
         get_auth_manager().is_authorized_dag(
             method="GET", access_entity=DagAccessEntity[entity], details=details, user=user
@@ -230,7 +236,10 @@ def _may(user: Any, dag_id: str, entity: str) -> bool:
 
 
 def readable_dags(user: Any) -> set[str]:
-    """The DAGs that the user may see."""
+    """The DAGs whose runs the user may see: some see a DAG and none of its runs."""
     from airflow.api_fastapi.app import get_auth_manager
+    from airflow.models.dag import DagModel
 
-    return set(get_auth_manager().get_authorized_dag_ids(user=user, method="GET"))
+    seen = get_auth_manager().get_authorized_dag_ids(user=user, method="GET")
+    teams = DagModel.get_dag_id_to_team_name_mapping(list(seen))
+    return {dag_id for dag_id in seen if _may(user, dag_id, teams.get(dag_id), "RUN")}

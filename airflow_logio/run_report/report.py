@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from airflow_logio.commands import with_log
+from airflow_logio.errors import UnknownRun
 from airflow_logio.protocol.states import ENDED, GroupState, RunState
 from airflow_logio.run_report.replica_report import Replicas, replicas_of
 from airflow_logio.runtime.figures.group_condition import condition_of, silent_seconds
@@ -164,35 +165,37 @@ class Report:
 class Reporter:
     """Looks at one run, and keeps what rates need between two looks.
 
-    `name` is a name for `LogStore.find_run`, `log` the connection id that commands in sentences name. Of quarantined Input
-    Sets, a report has the `most_quarantined` oldest ones. A look has the same few statements however large the run is.
+    `run` is the run, or a name for `LogStore.find_run`, `log` the connection id that commands in sentences name. Of
+    quarantined Input Sets, a report has the `most_quarantined` oldest ones. A look has the same few statements however large
+    the run is.
     """
 
     def __init__(
-        self, store: LogStore, name: str, *, log: str | None = None, most_quarantined: int | None = None
+        self, store: LogStore, run: str | Run, *, log: str | None = None, most_quarantined: int | None = None
     ) -> None:
         self._store = store
-        self._name = name
+        self._wanted = run
         self._log = log
         self._most_quarantined = most_quarantined
-        self._series: SnapshotSeries | None = None
+        self._watched: tuple[str, SnapshotSeries] | None = None
+        """The run's uid, and its snapshots."""
 
     def look(self) -> Report:
         """Raises `UnknownRun`, `LogUnavailable`."""
         store = self._store
-        if self._series is None:
-            run = store.find_run(self._name)
-            self._series = SnapshotSeries(run)
-            self._name = run.uid  # a later run of the same name is another run
-        seen = store.sight([self._name])
-        run = seen[0].run if seen else store.find_run(self._name)  # removed meanwhile, or without groups
+        if self._watched is None:
+            first = self._wanted if isinstance(self._wanted, Run) else store.find_run(self._wanted)
+            self._watched = first.uid, SnapshotSeries(first)
+        uid, series = self._watched  # a later run of the same name is another run
+        seen = store.sight([uid])
+        run = seen[0].run if seen else _found(store, uid)  # removed meanwhile, or without groups
         groups = seen[0].groups if seen else ()
         # The drivers are read before the counters, which include everything that they have done by then.
         figures = store.figures([run.run_id])[run.run_id]
         return Report(
             time.time(),
             run,
-            self._series.next(groups, figures.ports, figures.under_way),
+            series.next(groups, figures.ports, figures.under_way),
             figures.drivers,
             store.quarantined(run.run_id, limit=self._most_quarantined),
             last_look(store.supervisors(), run),
@@ -201,3 +204,10 @@ class Reporter:
             self._log,
             figures.quarantined,
         )
+
+
+def _found(store: LogStore, uid: str) -> Run:
+    run = store.find_run(uid)
+    if run.uid != uid:  # a DAG run may be named as this one's uid is
+        raise UnknownRun(f"run {uid} is no longer in the log")
+    return run

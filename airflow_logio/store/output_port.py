@@ -38,8 +38,10 @@ class OutputLog(ABC):
         incarnations more than `KEPT_INCARNATIONS` before are removed. Raises `LogUnavailable`."""
 
     @abstractmethod
-    def parts(self, run_id: int, group: str, incarnation: int, *, after: int = 0) -> Sequence[OutputPart]:
-        """The parts of one driver behind number `after`, in order."""
+    def parts(
+        self, run_id: int, group: str, incarnation: int, *, after: int = 0, most: int | None = None
+    ) -> Sequence[OutputPart]:
+        """The parts of one driver behind number `after`, in order; of those the last `most`, if that is given."""
 
     @abstractmethod
     def written_since(self, run_ids: Collection[int], at: float, *, most: int) -> Mapping[int, Sequence[OutputPart]]:

@@ -93,9 +93,10 @@ class LogStore(ABC):
         pipeline: str | None = None,
         dag_ids: Collection[str] | None = None,
         dag_run_id: str | None = None,
+        state: RunState | None = None,
         limit: int = 50,
     ) -> Sequence[Run]:
-        """Runs, newest first: of one pipeline, of these DAGs, of DAG runs of one name, where that is given."""
+        """Runs, newest first: of one pipeline, of these DAGs, of DAG runs of one name, in one state, where that is given."""
 
     @abstractmethod
     def change_types(self, run_id: int, change: TypeChange) -> Run:

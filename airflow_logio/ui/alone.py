@@ -22,14 +22,14 @@ from airflow_logio.ui.web_app import create_app
 LOOPBACK = "127.0.0.1"
 
 
-def alone_app(source: LogSource, token: str, *, history_url: str = "") -> FastAPI:
+def alone_app(source: LogSource, token: str) -> FastAPI:
     """The page and its data. The page itself is for everyone on this machine, and has no data; the token opens those.
 
     The token comes in the fragment of the printed address, which no browser sends; the page sends it as a header. So other
     pages cannot ask in its name, as they could with a cookie. Addresses with another host name are refused: a name that an
     attacker lets point here would make the page his own.
     """
-    app = create_app(source, TokenAccess(token), history_url=history_url, files_are_public=True)
+    app = create_app(source, TokenAccess(token), is_of_one_person=True)
     app.add_middleware(TrustedHostMiddleware, allowed_hosts=[LOOPBACK, "localhost"])
     page = HTMLResponse(_page())
     app.add_api_route("/", lambda: page, methods=["GET"], response_class=HTMLResponse)

@@ -7,6 +7,7 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable
+from functools import cached_property
 from typing import Any
 
 import msgspec
@@ -15,12 +16,12 @@ from airflow_logio.errors import UnknownRun
 from airflow_logio.run_report.report import Report, Reporter
 from airflow_logio.runtime.figures.authored_figures import AuthoredConnections
 from airflow_logio.store.port import LogStore
+from airflow_logio.store.records import Run
 from airflow_logio.ui.lag_ages import LagAges
-from airflow_logio.ui.run_look import MOST_QUARANTINED, look_document
+from airflow_logio.ui.run_look import MOST_QUARANTINED, look_document, parts_with_errors
+from airflow_logio.ui.shared_value import SharedValue
 
 FRESH_SECONDS = 1.0
-LOOK_SHARE = 0.1
-"""Share of the time that looks at one run may take: a look that costs more holds for longer."""
 MOST_RUNS = 64
 """Runs whose looks are kept: each keeps what rates need."""
 _UID = re.compile(r"[0-9a-f]{32}", re.ASCII)
@@ -32,8 +33,16 @@ class RunLook:
     def __init__(self, report: Report, document: dict[str, Any]) -> None:
         self.report = report
         self.document = document
-        self.encoded = msgspec.json.encode(document)
+
+    @cached_property
+    def encoded(self) -> bytes:
         """The document as JSON, once for all viewers."""
+        return msgspec.json.encode(self.document)
+
+    @cached_property
+    def encoded_without_errors(self) -> bytes:
+        """The same for those who may not read error texts."""
+        return msgspec.json.encode({**self.document, **parts_with_errors(self.report, shown=False)})
 
     @property
     def dag_id(self) -> str:
@@ -44,58 +53,59 @@ class Looks:
     """Looks at the runs of a log. `log` is its connection id, for commands in sentences. Thread-safe."""
 
     def __init__(self, store: LogStore, log: str | None, clock: Callable[[], float] = time.monotonic) -> None:
-        self.store = store
-        self.log = log
+        self._store = store
+        self._log = log
         self._clock = clock
         self._lock = threading.Lock()
-        self._runs: OrderedDict[str, _Run] = OrderedDict()
+        self._runs: OrderedDict[str, SharedValue[RunLook]] = OrderedDict()
+
+    def fresh(self, uid: str) -> RunLook | None:
+        """A look that still holds; None where the log must be asked."""
+        known = self._known(uid)
+        return None if known is None else known.fresh()
 
     def at(self, uid: str) -> RunLook:
         """A look at the run of that uid, at most a second old, or a little more if the run is very large.
 
         Raises `UnknownRun`, `LogUnavailable`. Only a whole uid names a run here: beginnings of others could be tried.
         """
-        if _UID.fullmatch(uid) is None or not (self._is_known(uid) or self.store.sight([uid])):
-            raise UnknownRun("no such run is in the log")
-        return self._watched(uid).look()
+        known = self._known(uid)
+        if known is None:
+            seen = self._store.sight([uid]) if _UID.fullmatch(uid) else ()
+            if not seen:
+                raise UnknownRun("no such run is in the log")
+            known = self._watched(seen[0].run)
+        return known.get()
 
-    def _is_known(self, uid: str) -> bool:
+    def _known(self, uid: str) -> SharedValue[RunLook] | None:
         with self._lock:
-            return uid in self._runs
+            known = self._runs.get(uid)
+            if known is not None:
+                self._runs.move_to_end(uid)
+        return known
 
-    def _watched(self, uid: str) -> _Run:
+    def _watched(self, run: Run) -> SharedValue[RunLook]:
         with self._lock:
-            run = self._runs.pop(uid, None)
-            if run is None:
-                run = _Run(Reporter(self.store, uid, log=self.log, most_quarantined=MOST_QUARANTINED), self._clock)
-            self._runs[uid] = run
+            known = self._runs.get(run.uid)
+            if known is None:
+                # The run itself, not its name: a DAG run may be named as the uid of another one is.
+                watch = _Watch(Reporter(self._store, run, log=self._log, most_quarantined=MOST_QUARANTINED), run)
+                known = self._runs[run.uid] = SharedValue(watch.look, FRESH_SECONDS, self._clock)
             while len(self._runs) > MOST_RUNS:
                 self._runs.popitem(last=False)
-        return run
+        return known
 
 
-class _Run:
-    """One run that is looked at, by one thread at a time: the others get what that one has seen."""
+class _Watch:
+    """One run, and what is kept between looks at it. For one thread at a time."""
 
-    def __init__(self, reporter: Reporter, clock: Callable[[], float]) -> None:
+    def __init__(self, reporter: Reporter, run: Run) -> None:
         self._reporter = reporter
-        self._clock = clock
-        self._lock = threading.Lock()
-        self._authored: AuthoredConnections | None = None
+        self._authored = AuthoredConnections(run)
         self._ages = LagAges()
-        self._last: tuple[float, RunLook] | None = None
-        """Until when it holds, and the look."""
 
     def look(self) -> RunLook:
-        with self._lock:
-            began = self._clock()
-            if self._last is None or began >= self._last[0]:
-                report = self._reporter.look()
-                if not report.snapshot.groups:
-                    raise UnknownRun("the run is being removed from the log")
-                if self._authored is None:
-                    self._authored = AuthoredConnections(report.run)
-                look = RunLook(report, look_document(report, self._authored, self._ages))
-                ended = self._clock()
-                self._last = ended + max(FRESH_SECONDS, (ended - began) / LOOK_SHARE), look
-            return self._last[1]
+        report = self._reporter.look()
+        if not report.snapshot.groups:
+            raise UnknownRun("the run is being removed from the log")
+        return RunLook(report, look_document(report, self._authored, self._ages))

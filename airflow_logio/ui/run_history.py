@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from airflow_logio.protocol.states import GroupState
+from airflow_logio.protocol.states import GroupState, ScalingState
 from airflow_logio.run_report.report import Report
 from airflow_logio.store.records import DriverRecord, ScalingRequest
+from airflow_logio.ui.error_texts import HIDDEN, error_text
 
 MOST = 300
 """Happenings that a look has."""
@@ -15,9 +16,17 @@ LONGEST_CAUSE = 300
 _STOPPED = {GroupState.PARKED: "parked", GroupState.HALTED: "halted"}
 
 
-def happenings(report: Report) -> dict[str, Any]:
-    """``total`` of them, and the latest: each has ``at``, ``kind``, ``group``, ``incarnation`` and ``text``."""
-    found = [*_of_groups(report), *_of_scaling(report), *_of_drivers(report), *_of_run(report)]
+def happenings(report: Report, *, shown: bool) -> dict[str, Any]:
+    """``total`` of them, and the latest: each has ``at``, ``kind``, ``group``, ``incarnation`` and ``text``.
+
+    Of groups that are parked or halted, the log has the present stop only. `shown`: with the texts of errors.
+    """
+    found = [
+        *_of_groups(report, shown=shown),
+        *_of_scaling(report, shown=shown),
+        *_of_drivers(report, shown=shown),
+        *_of_run(report),
+    ]
     found.sort(key=lambda one: one["at"], reverse=True)
     return {"total": len(found), "latest": found[:MOST]}
 
@@ -38,37 +47,50 @@ def _of_run(report: Report) -> Iterator[dict[str, Any]]:
         yield _happening(one.taken_at, "code", f"{one.taken_by} gave it the code {one.digest[:8]}", one.group)
 
 
-def _of_drivers(report: Report) -> Iterator[dict[str, Any]]:
+def _of_drivers(report: Report, *, shown: bool) -> Iterator[dict[str, Any]]:
     stopped = {
         (view.name, view.status.incarnation, view.status.error)
         for view in report.snapshot.groups
         if view.status.state in _STOPPED
     }
     for driver in report.drivers:
-        yield _happening(driver.claimed_at, "launch", driver.reason, driver.group, driver.incarnation)
+        cause = _cause(driver, shown=shown)
+        yield _happening(driver.claimed_at, "launch", cause, driver.group, driver.incarnation)
         is_said = (driver.group, driver.incarnation, driver.error) in stopped  # as what has parked the group
         if driver.ended_at is not None and driver.error and not is_said:
-            yield _happening(driver.ended_at, "death", driver.error, driver.group, driver.incarnation)
+            why = driver.error if shown else HIDDEN
+            yield _happening(driver.ended_at, "death", why, driver.group, driver.incarnation)
     for one in report.recoveries:
         if one.first_commit_at is not None:
             text = f"recovered: first commit {one.seconds or 0.0:.1f} s after the death was seen"
             yield _happening(one.first_commit_at, "recovery", text, one.group, one.incarnation)
 
 
-def _of_groups(report: Report) -> Iterator[dict[str, Any]]:
+def _cause(driver: DriverRecord, *, shown: bool) -> str:
+    """Why a driver was launched: a recovery has the error of the driver before it as its cause."""
+    return driver.reason if shown or not driver.is_recovery else HIDDEN
+
+
+def noted(request: ScalingRequest, *, shown: bool) -> str:
+    """The outcome of a request to scale: a refusal may have the error of a launch."""
+    return request.note if shown or request.state is not ScalingState.REFUSED else HIDDEN
+
+
+def _of_groups(report: Report, *, shown: bool) -> Iterator[dict[str, Any]]:
     for view in report.snapshot.groups:
         status = view.status
         if (kind := _STOPPED.get(status.state)) is not None:
-            text = status.error or f"it is {kind}"
+            text = (status.error if shown else HIDDEN) if status.error else f"it is {kind}"
             yield _happening(status.since, kind, text, status.group, status.incarnation or None)
 
 
-def _of_scaling(report: Report) -> Iterator[dict[str, Any]]:
+def _of_scaling(report: Report, *, shown: bool) -> Iterator[dict[str, Any]]:
     for one in report.replicated:
         for request in one.requests:
             yield _happening(request.requested_at, "scaling", _asked(request), one.group)
             if request.ended_at is not None:
-                outcome = f"{request.state.value}: {request.replicas} replicas {request.note}".rstrip()
+                note = noted(request, shown=shown)
+                outcome = f"{request.state.value}: {request.replicas} replicas {note}".rstrip()
                 yield _happening(request.ended_at, "scaling", outcome, one.group)
 
 
@@ -77,16 +99,16 @@ def _asked(request: ScalingRequest) -> str:
     return f"{request.by} asks for {request.replicas} replicas{reason}"
 
 
-def driver_document(driver: DriverRecord) -> dict[str, Any]:
-    """One incarnation, for the panel of its group."""
+def driver_document(driver: DriverRecord, *, shown: bool) -> dict[str, Any]:
+    """One incarnation, for the panel of its group; `shown`: with the text of its error."""
     return {
         "incarnation": driver.incarnation,
-        "reason": driver.reason,
+        "reason": _cause(driver, shown=shown),
         "claimed_at": driver.claimed_at,
         "registered_at": driver.registered_at,
         "first_commit_at": driver.first_commit_at,
         "ended_at": driver.ended_at,
-        "error": driver.error,
+        "error": error_text(driver.error, shown=shown),
         "failed_at": driver.failed_at,
         "process": None if driver.pid is None else f"{driver.pid} on {driver.host}",
     }

@@ -1,18 +1,18 @@
-"""All runs, as the page lists them: what runs, what is parked and why. Bounded, and only what its reader may read."""
+"""All runs, as the page lists them: what runs, what is parked and why. Bounded."""
 
 from __future__ import annotations
 
 import time
 from collections import Counter
 from collections.abc import Collection, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
-from airflow_logio.protocol.states import GroupState
+from airflow_logio.protocol.states import GroupState, RunState
 from airflow_logio.run_report.as_json import run_document
 from airflow_logio.run_report.report import condition_seen
 from airflow_logio.runtime.supervision.presence import last_look
 from airflow_logio.store.port import LogStore
-from airflow_logio.store.records import GroupStatus, RunSight, SupervisorRecord
+from airflow_logio.store.records import GroupStatus, Run, RunSight, SupervisorRecord
 
 MOST_RUNS = 100
 MOST_STOPPED = 10
@@ -21,16 +21,44 @@ LONGEST_REASON = 300
 _STOPPED = (GroupState.PARKED, GroupState.HALTED, GroupState.DEAD)
 
 
+class ListedRuns(NamedTuple):
+    runs: Sequence[dict[str, Any]]
+    older: bool
+    """Whether the log has more of them, which are older."""
+
+
 def listed_runs(
     store: LogStore, log: str | None, dag_ids: Collection[str] | None, *, dag_run_id: str | None = None
-) -> list[dict[str, Any]]:
-    """Runs of these DAGs, or all (None), the newest first; `log` is its connection id. Raises `LogUnavailable`."""
-    runs = store.list_runs(dag_ids=dag_ids, dag_run_id=dag_run_id, limit=MOST_RUNS)
+) -> ListedRuns:
+    """Runs of these DAGs, or all (None): unfinished ones first, then the newest. Those of a DAG run are in the order in which
+    they were begun, the newest first, and with the names of their groups.
+
+    `log` is the connection id of the log. Raises `LogUnavailable`.
+    """
+
+    def newest(state: RunState | None) -> Sequence[Run]:
+        return store.list_runs(dag_ids=dag_ids, dag_run_id=dag_run_id, state=state, limit=MOST_RUNS + 1)
+
+    latest = newest(None)
+    unfinished = newest(RunState.RUNNING) if len(latest) > MOST_RUNS else [one for one in latest if _is_unfinished(one)]
+    found = {run.uid: run for run in [*unfinished, *latest]}
+    runs = list(found.values())[:MOST_RUNS]
+    if dag_run_id is not None:
+        runs.sort(key=lambda run: run.run_id, reverse=True)
     if not runs:
-        return []
+        return ListedRuns([], older=False)
     looks = store.supervisors()
     seen = {one.run.uid: one for one in store.sight([run.uid for run in runs])}
-    return [_listed(seen[run.uid], looks, log) for run in runs if run.uid in seen]
+    listed = [_listed(seen[run.uid], looks, log) for run in runs if run.uid in seen]
+    if dag_run_id is not None:
+        for one in listed:
+            spec = seen[one["uid"]].run.spec
+            one["groups"] = [*spec.groups, *spec.replicated]
+    return ListedRuns(listed, older=len(found) > MOST_RUNS)
+
+
+def _is_unfinished(run: Run) -> bool:
+    return run.state is RunState.RUNNING
 
 
 def _listed(one: RunSight, looks: Sequence[SupervisorRecord], log: str | None) -> dict[str, Any]:

@@ -8,31 +8,28 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from airflow_logio.commands import with_log
 from airflow_logio.protocol.replicas import base_operator, is_dispatcher, is_merger, replicated_group
 from airflow_logio.protocol.states import GroupState
 from airflow_logio.run_report import as_json
 from airflow_logio.run_report.replica_report import Replicas, request_document
 from airflow_logio.run_report.report import Report
-from airflow_logio.runtime.figures.authored_figures import AuthoredConnections, pending_seen
+from airflow_logio.runtime.figures.authored_figures import AuthoredConnections
 from airflow_logio.runtime.figures.group_condition import condition_of
 from airflow_logio.runtime.figures.run_summary import quarantined_json
 from airflow_logio.runtime.figures.snapshot import ConnectionView, GroupView
 from airflow_logio.store.records import GroupStatus, Load, RunSpec
-from airflow_logio.ui.lag_ages import LagAges
-from airflow_logio.ui.run_history import happenings
+from airflow_logio.ui.error_texts import error_text
+from airflow_logio.ui.lag_ages import LagAge, LagAges
+from airflow_logio.ui.run_history import happenings, noted
 
 MOST_QUARANTINED = 50
 MOST_REQUESTS = 5
-LONGEST_TEXT = 4000
-"""Characters of an error."""
 
 
 def look_document(report: Report, authored: AuthoredConnections, ages: LagAges) -> dict[str, Any]:
     """One look at a run. `authored` and `ages` are kept between the looks at it."""
-    spec = report.run.spec
-    connections = authored.seen(report.snapshot.connections)
-    errors = {error.group: as_json.error_document(error) for error in report.last_errors}
-    used = [view for view in report.snapshot.groups if view.status.state is not GroupState.RETIRED]
+    connections = authored.with_parts(report.snapshot.connections)
     return {
         "at": report.at,
         **as_json.run_document(report.run),
@@ -41,22 +38,25 @@ def look_document(report: Report, authored: AuthoredConnections, ages: LagAges) 
         "warnings": list(report.warnings),
         "ended": report.has_ended,
         "supervision": as_json.supervision_document(report),
-        "groups": [_group(view, spec, errors.get(view.name)) for view in used],
-        "wholes": [_whole(one, report.snapshot.group(one.group)) for one in report.replicated],
-        "operators": _operators(spec),
-        "connections": [_connection(one, ages.seen(one, report.at)) for one in connections],
-        "pending_writes": {str(port): count for port, count in pending_seen(report.snapshot).items()},
-        "history": happenings(report),
-        "quarantine": _quarantine(report),
+        "operators": _operators(report.run.spec),
+        "connections": [_connection(one, ages.oldest(parts, report.at)) for one, parts in connections],
+        **parts_with_errors(report, shown=True),
     }
 
 
-def shortened(text: str | None) -> str | None:
-    """An error as the page shows it: its end is the author's line, its beginning says where it was."""
-    if text is None or len(text) <= LONGEST_TEXT:
-        return text
-    half = LONGEST_TEXT // 2
-    return f"{text[:half]}\n... {len(text) - LONGEST_TEXT:,} characters left out ...\n{text[-half:]}"
+def parts_with_errors(report: Report, *, shown: bool) -> dict[str, Any]:
+    """The parts of a look that have error texts; without `shown`, each says in its place who may read it."""
+    errors = {error.group: as_json.error_document(error) for error in report.last_errors}
+    for error in errors.values():
+        error["text"] = error_text(error["text"], shown=shown)
+        del error["log"]  # a path that no reader of the page can open
+    used = [view for view in report.snapshot.groups if view.status.state is not GroupState.RETIRED]
+    return {
+        "groups": [_group(view, report.run.spec, errors.get(view.name)) for view in used],
+        "wholes": [_whole(one, report.snapshot.group(one.group), shown=shown) for one in report.replicated],
+        "history": happenings(report, shown=shown),
+        "quarantine": _quarantine(report, shown=shown),
+    }
 
 
 def _group(view: GroupView, spec: RunSpec, error: Mapping[str, Any] | None) -> dict[str, Any]:
@@ -64,27 +64,26 @@ def _group(view: GroupView, spec: RunSpec, error: Mapping[str, Any] | None) -> d
     return {
         "name": view.name,
         "whole": whole if whole in spec.replicated else None,
-        "is_source": view.is_source,
         **_of_status(view.status),
         **as_json.figures_document(view),
-        "recovered_seconds_ago": view.recovered_seconds_ago,
-        "last_error": None if error is None else {**error, "text": shortened(error["text"])},
+        "last_error": error,
     }
 
 
-def _whole(one: Replicas, view: GroupView | None) -> dict[str, Any]:
+def _whole(one: Replicas, view: GroupView | None, *, shown: bool) -> dict[str, Any]:
     """A replicated group with all its slots and replicas."""
     figures = {} if view is None else {**_of_status(view.status), **as_json.figures_document(view)}
     return {
         "name": one.group,
         **figures,
-        "is_source": view is not None and view.is_source,
         "replicas_in_use": len(one.in_use),
-        "least": one.shape.least,
         "most": len(one.shape.replicas),
         "slots": one.shape.slots,
         "slots_done": one.done,
-        "requests": [request_document(request) for request in one.requests[:MOST_REQUESTS]],
+        "requests": [
+            {**request_document(request), "note": noted(request, shown=shown)}
+            for request in one.requests[:MOST_REQUESTS]
+        ],
     }
 
 
@@ -107,14 +106,13 @@ def _of_status(status: GroupStatus) -> dict[str, Any]:
 
 def _load(load: Load | None) -> dict[str, Any]:
     if load is None:
-        return {"busy": None, "blocked": None, "events_per_second": None, "queued": 0, "call": "", "spark": None}
+        return {"busy": None, "blocked": None, "events_per_second": None, "call": "", "spark": None}
     events = max(load.events_in, load.events_out)
     application = load.application
     return {
         "busy": round(load.busy, 3),
         "blocked": round(load.blocked, 3),
         "events_per_second": round(events / load.seconds, 1) if load.seconds > 0 else None,
-        "queued": load.queued,
         "call": f"{load.call} for {load.call_seconds:.0f} s" if load.call else "",
         "spark": None if application is None else {"application": application.id, "ui": application.ui_url},
     }
@@ -134,13 +132,19 @@ def _operators(spec: RunSpec) -> list[dict[str, Any]]:
     return list(found.values())
 
 
-def _connection(one: ConnectionView, age: float | None) -> dict[str, Any]:
-    return {**as_json.connection_document(one), "lag_age_seconds": None if age is None else round(age, 1)}
+def _connection(one: ConnectionView, age: LagAge | None) -> dict[str, Any]:
+    return {
+        **as_json.connection_document(one),
+        "lag_age_seconds": None if age is None else round(age.seconds, 1),
+        "lag_age_is_least": age is not None and age.is_least,
+    }
 
 
-def _quarantine(report: Report) -> dict[str, Any]:
-    shown: Sequence[dict[str, Any]] = [quarantined_json(one) for one in report.quarantined]
+def _quarantine(report: Report, *, shown: bool) -> dict[str, Any]:
+    oldest: Sequence[dict[str, Any]] = [quarantined_json(one) for one in report.quarantined]
+    retry = f"Mend the operator, then `logio retry {report.run.uid[:8]} --code new` puts them back."
     return {
         "by_group": {group: one.input_sets for group, one in report.set_aside.items()},
-        "shown": [{**one, "error": shortened(one["error"])} for one in shown],
+        "next_step": with_log(retry, report.log),
+        "shown": [{**one, "error": error_text(one["error"], shown=shown)} for one in oldest],
     }

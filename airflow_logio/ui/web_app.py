@@ -1,26 +1,31 @@
 """The page's web application: JSON of one log, for those who may see it. It only reads.
 
 Every route asks who wants to know (`Access`), and runs of a DAG are only for readers of that DAG: 401, 403, and 404 for what
-is not there. A log that does not answer is 503, with the reason.
+is not there. A log that does not answer is 503.
 """
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any
 
 import msgspec
 from fastapi import Depends, FastAPI, HTTPException, Query, Request, Response
-from fastapi.responses import FileResponse, JSONResponse
+from fastapi.responses import FileResponse
 
-from airflow_logio.errors import LogioError, LogUnavailable, UnknownRun
-from airflow_logio.ui.group_panel import panel_document
+from airflow_logio.errors import LogioError
+from airflow_logio.run_report.report import Report
+from airflow_logio.runtime.figures.sent_output import sent_lines
+from airflow_logio.ui.group_panel import panel_document, printing
 from airflow_logio.ui.log_source import LogSource
-from airflow_logio.ui.looks import Looks, RunLook
+from airflow_logio.ui.looks import RunLook
 from airflow_logio.ui.page_access import Access
 from airflow_logio.ui.page_files import served
-from airflow_logio.ui.run_list import listed_runs
+from airflow_logio.ui.refusals import Refusals
+from airflow_logio.ui.shared_lists import list_document
 
+MOST_LINES = 200
 LONGEST_NAME = 250
 """Characters of a DAG's or a DAG run's id, as Airflow has them."""
 SECURITY_HEADERS = {
@@ -36,15 +41,19 @@ NEVER_KEPT = "no-store"
 KEPT_FOR_EVER = "private, max-age=31536000, immutable"
 
 
-def create_app(source: LogSource, access: Access, *, history_url: str = "", files_are_public: bool = False) -> FastAPI:
-    """`history_url`: address of a Spark history server, empty for none. The built files have no data in them."""
+def create_app(source: LogSource, access: Access, *, history_url: str = "", is_of_one_person: bool = False) -> FastAPI:
+    """`history_url`: address of a Spark history server, empty for none.
+
+    `is_of_one_person`: who has started this server, who may read the log. It says then what is wrong with the log; else its
+    own log has that. The built files have no data in them, and need no user then.
+    """
     app = FastAPI(title="LOG.io", docs_url=None, redoc_url=None, openapi_url=None)
     app.middleware("http")(secured)
-    app.add_exception_handler(LogioError, _refused)
+    app.add_exception_handler(LogioError, Refusals(says_why=is_of_one_person).answer)
     user = Depends(access.user)
 
-    def readable(looks: Looks, uid: str, who: Any) -> RunLook:
-        look = looks.at(uid)
+    def readable(uid: str, who: Any) -> RunLook:
+        look = source.look(uid)
         if not access.may_read(who, look.dag_id):
             raise HTTPException(403, "you may not read the DAG of this run")
         return look
@@ -55,31 +64,41 @@ def create_app(source: LogSource, access: Access, *, history_url: str = "", file
         dag_id: str | None = Query(None, max_length=LONGEST_NAME),
         dag_run_id: str | None = Query(None, max_length=LONGEST_NAME),
     ) -> Response:
-        allowed = access.readable(who)
-        if dag_id is not None:
-            if not access.may_read(who, dag_id):
-                raise HTTPException(403, "you may not read this DAG")
+        if dag_id is None:
+            allowed = access.readable(who)
+        elif access.may_read(who, dag_id):
             allowed = [dag_id]
-        with source.asking() as looks:
-            return _json({"runs": listed_runs(looks.store, looks.log, allowed, dag_run_id=dag_run_id)})
+        else:
+            raise HTTPException(403, "you may not read this DAG")
+        return _json(list_document(source.listed(allowed, dag_run_id), partial(access.may_read_output, who)))
 
     @app.get("/api/runs/{uid}")
     def run(uid: str, who: Any = user) -> Response:
-        with source.asking() as looks:
-            return Response(readable(looks, uid, who).encoded, media_type=JSON)
+        look = readable(uid, who)
+        errors_shown = access.may_read_output(who, look.dag_id)
+        return Response(look.encoded if errors_shown else look.encoded_without_errors, media_type=JSON)
 
     @app.get("/api/runs/{uid}/groups/{group}")
     def group(uid: str, group: str, who: Any = user) -> Response:
-        with source.asking() as looks:
-            look = readable(looks, uid, who)
-            with_lines = access.may_read_output(who, look.dag_id)
-            return _json(panel_document(looks.store, look.report, group, history_url, with_lines=with_lines))
+        look = readable(uid, who)
+        may_read_output = access.may_read_output(who, look.dag_id)
+        panel = panel_document(look.report, group, history_url, errors_shown=may_read_output)
+        return _json({**panel, "lines": lines_of(source, look.report, group) if may_read_output else None})
 
-    @app.get("/assets/{name}", dependencies=[] if files_are_public else [user])
+    @app.get("/assets/{name}", dependencies=[] if is_of_one_person else [user])
     def asset(name: str) -> Response:
         return asset_response(name)
 
     return app
+
+
+def lines_of(source: LogSource, report: Report, group: str) -> list[str] | None:
+    """What its driver has sent to the log, without secrets: no file is opened here because the log names it."""
+    status = printing(report, group)
+    if status is None:
+        return None
+    with source.asking() as log:
+        return sent_lines(log.store, report.run, status, MOST_LINES)
 
 
 def asset_response(name: str) -> Response:
@@ -97,13 +116,6 @@ async def secured(request: Request, call_next: Callable[[Request], Awaitable[Res
     for name, value in SECURITY_HEADERS.items():
         response.headers[name] = value
     return response
-
-
-async def _refused(_request: Request, error: Exception) -> Response:
-    if isinstance(error, UnknownRun):
-        return JSONResponse({"detail": "there is no such run, or no such group in it"}, 404)
-    status = 503 if isinstance(error, LogUnavailable) else 500
-    return JSONResponse({"detail": f"the log cannot be read: {error}"}, status)
 
 
 def _json(content: Any) -> Response:

@@ -35,6 +35,8 @@ def test_parts_are_kept_in_order_once_and_the_oldest_are_removed(log_store: LogS
     assert texts(parts) == ["g 1 1\n", "g 1 2\n", "g 1 3\n"]
     assert [(part.number, part.position) for part in parts] == [(1, 10), (2, 20), (3, 30)]
     assert texts(log_store.output.parts(ref.run_id, ref.group, ref.incarnation, after=2)) == ["g 1 3\n"]
+    last = log_store.output.parts(ref.run_id, ref.group, ref.incarnation, most=2)
+    assert texts(last) == ["g 1 2\n", "g 1 3\n"]
     log_store.output.add(ref, 4, 40, "\N{SNOWMAN}\n", oldest=3)
     assert texts(log_store.output.parts(ref.run_id, ref.group, ref.incarnation)) == ["g 1 3\n", "\N{SNOWMAN}\n"]
     assert log_store.output.parts(ref.run_id, "h", 1) == []

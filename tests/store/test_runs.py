@@ -61,6 +61,12 @@ def test_runs_are_found_by_uid_its_beginning_and_dag_run(log_store: LogStore) ->
     assert log_store.list_runs(pipeline="another") == []
 
 
+def test_a_dag_run_named_as_a_runs_uid_does_not_take_its_place(log_store: LogStore) -> None:
+    first = log_store.start_run(spec())
+    log_store.start_run(spec(dag_run=first.uid))
+    assert log_store.find_run(first.uid).uid == first.uid
+
+
 def test_runs_are_listed_by_dag_and_dag_run(log_store: LogStore) -> None:
     first, second = (log_store.start_run(spec(dag_run=name)) for name in ("run-1", "run-2"))
     dag_id = first.spec.key.dag_id
@@ -68,6 +74,9 @@ def test_runs_are_listed_by_dag_and_dag_run(log_store: LogStore) -> None:
     assert [run.uid for run in log_store.list_runs(dag_ids={dag_id}, dag_run_id="run-1")] == [first.uid]
     assert log_store.list_runs(dag_ids=["another"]) == log_store.list_runs(dag_ids=[]) == []
     assert log_store.list_runs(dag_run_id="run-3") == []
+    assert log_store.request(first.run_id, "g", GroupState.HALTED) and log_store.supersede(first.run_id)
+    assert [run.uid for run in log_store.list_runs(state=RunState.RUNNING)] == [second.uid]
+    assert [run.uid for run in log_store.list_runs(state=RunState.SUPERSEDED)] == [first.uid]
 
 
 @pytest.mark.parametrize("name", ["nobody", "%", "_", "run-"])

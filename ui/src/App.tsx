@@ -1,7 +1,7 @@
 import { useEffect } from "react";
-import type { ListedRun, Server } from "./data";
+import type { RunList as Listed, Server } from "./data";
+import { groupOfTask, usePlace } from "./place";
 import { usePolled } from "./poll";
-import { usePlace } from "./place";
 import { Problem } from "./Problem";
 import { RunList } from "./RunList";
 import { RunView } from "./RunView";
@@ -19,15 +19,16 @@ const LIST_SECONDS = 5;
 /** The whole page: a list of runs, or one of them; of one DAG or DAG run, where it is shown inside of it. */
 export function App({ server, dagId, dagRunId, taskId, alone = false }: Props) {
   const [place, go] = usePlace();
-  const list = usePolled<{ runs: ListedRun[] }>(
-    server,
-    place.run === null ? `api/runs${asked(dagId, dagRunId)}` : null,
-    LIST_SECONDS,
-  );
+  const inDagRun = dagRunId !== null;
+  const isListed = inDagRun || place.run === null;
+  const list = usePolled<Listed>(server, isListed ? `api/runs${asked(dagId, dagRunId)}` : null, LIST_SECONDS);
   const runs = list.value?.runs ?? null;
-  // A DAG run has one run, or several if its DAG has several pipelines or it was begun anew: the newest is shown.
-  const only = dagRunId !== null && runs !== null && runs.length > 0 ? runs[0]!.uid : null;
-  const uid = place.run ?? only;
+  // What the address names is shown, but for a DAG run only if it is one of its runs.
+  const named = place.run !== null && (!inDagRun || runs?.some((run) => run.uid === place.run) === true) ? place.run : null;
+  // A DAG run has several runs if its DAG has several pipelines or it was begun anew: the newest is shown, of those with the
+  // group of the task.
+  const ofTask = runs?.find((run) => groupOfTask(taskId, run.groups ?? []) !== null) ?? runs?.[0];
+  const uid = named ?? (inDagRun ? (ofTask?.uid ?? null) : null);
 
   useEffect(() => {
     if (alone) document.title = uid === null ? "LOG.io" : `LOG.io, run ${uid.slice(0, 8)}`;
@@ -40,7 +41,7 @@ export function App({ server, dagId, dagRunId, taskId, alone = false }: Props) {
         <>
           <h1>{dagId === null ? "Runs" : `Runs of ${dagId}`}</h1>
           <Problem problem={list.problem} at={list.at} />
-          {runs !== null && <RunList runs={runs} open={(run) => go({ run, group: null })} />}
+          {runs !== null && <RunList runs={runs} older={list.value!.older} open={(run) => go({ run, group: null })} />}
           {runs === null && list.problem === null && <p role="status">Looking at the log ...</p>}
         </>
       ) : (
@@ -48,8 +49,8 @@ export function App({ server, dagId, dagRunId, taskId, alone = false }: Props) {
           key={uid}
           server={server}
           uid={uid}
-          group={place.group}
-          taskId={taskId}
+          group={named === null && inDagRun ? null : place.group}
+          taskId={named === null ? taskId : null}
           select={(group) => go({ run: uid, group })}
           others={dagRunId !== null && runs !== null ? runs : []}
           open={(run) => go({ run, group: null })}

@@ -192,7 +192,7 @@ function LagLine({ id, sourceX, sourceY, targetX, targetY, data }: EdgeProps<Lag
 
 function lagText(one: Connection): string {
   if (one.lag.events === 0) return "";
-  const age = one.lag_age_seconds === null || one.lag_age_seconds < 0.1 ? "" : `, ${seconds(one.lag_age_seconds)}`;
+  const age = one.lag_age_seconds === null || one.lag_age_seconds < 0.1 ? "" : `, ${one.lag_age_is_least ? "≥ " : ""}${seconds(one.lag_age_seconds)}`;
   return `${count(one.lag.events)} behind${age}`;
 }
 

@@ -11,7 +11,7 @@ export function Quarantine({ run }: { run: Run }) {
       <h2>Quarantine</h2>
       <p className="small">
         {count(all)} Input Sets are set aside{shown.length < all ? `; the oldest ${count(shown.length)} are shown` : ""}.
-        Mend the operator, then <code>logio retry {run.uid.slice(0, 8)} --code new</code> puts them back.
+        {run.quarantine.next_step}
       </p>
       {shown.map((one) => (
         <details key={`${one.operator} ${one.slot} ${one.input_set}`}>

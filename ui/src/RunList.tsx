@@ -4,9 +4,11 @@ import { State } from "./State";
 import { count, moment } from "./words";
 
 /** All runs by pipeline, with what has stopped and why. */
-export function RunList({ runs, open }: { runs: ListedRun[]; open: (uid: string) => void }) {
+export function RunList({ runs, older, open }: { runs: ListedRun[]; older: boolean; open: (uid: string) => void }) {
   const [wanted, setWanted] = useState("");
-  const found = runs.filter((run) => `${run.pipeline} ${run.run_id} ${run.dag_id} ${run.condition}`.includes(wanted));
+  const found = runs.filter((run) =>
+    `${run.pipeline} ${run.run_id} ${run.dag_id} ${run.condition}`.toLowerCase().includes(wanted.toLowerCase()),
+  );
   if (runs.length === 0) {
     return (
       <p className="empty">
@@ -74,6 +76,12 @@ export function RunList({ runs, open }: { runs: ListedRun[]; open: (uid: string)
           </div>
         </section>
       ))}
+      {older && (
+        <p className="small">
+          These are {count(runs.length)} runs, unfinished ones first, then the newest: older ones are not shown. <code>logio status</code>{" "}
+          has more.
+        </p>
+      )}
     </>
   );
 }

@@ -1,10 +1,11 @@
-import { useCallback, useMemo } from "react";
+import { useCallback, useMemo, useRef } from "react";
 import type { ListedRun, Run, Server } from "./data";
 import { Graph } from "./Graph";
 import { GroupTable } from "./GroupTable";
 import { History } from "./History";
+import { groupOfTask } from "./place";
 import { usePolled } from "./poll";
-import { Problem } from "./Problem";
+import { Problem, Warnings } from "./Problem";
 import { Quarantine } from "./Quarantine";
 import { SidePanel } from "./SidePanel";
 import { State } from "./State";
@@ -18,6 +19,7 @@ interface Props {
   server: Server;
   uid: string;
   group: string | null;
+  /** The task whose group is shown first: once something was chosen, the address names it. */
   taskId: string | null;
   select: (group: string | null) => void;
   others: ListedRun[];
@@ -30,10 +32,21 @@ export function RunView({ server, uid, group, taskId, select, others, open, back
   const look = usePolled<Run>(server, `api/runs/${uid}`, LOOK_SECONDS);
   const run = look.value;
   const trails = useTrails(run);
-  const names = useMemo(() => new Set(run === null ? [] : [...run.groups, ...run.wholes].map((one) => one.name)), [run]);
-  const ofTask = taskId === null ? null : (taskId.split(".").at(-1) ?? null);
-  const shown = group ?? (ofTask !== null && names.has(ofTask) ? ofTask : null);
-  const close = useCallback(() => select(null), [select]);
+  const names = useMemo(() => (run === null ? [] : [...run.groups, ...run.wholes].map((one) => one.name)), [run]);
+  const shown = group ?? groupOfTask(taskId, names);
+  // What opened the panel gets the focus back; within the panel another group may be chosen.
+  const opener = useRef<Element | null>(null);
+  const choose = useCallback(
+    (name: string | null) => {
+      if (document.activeElement?.closest(".panel") === null) opener.current = document.activeElement;
+      select(name);
+    },
+    [select],
+  );
+  const close = useCallback(() => {
+    select(null);
+    if (opener.current instanceof HTMLElement) opener.current.focus();
+  }, [select]);
 
   if (run === null) {
     return (
@@ -73,18 +86,14 @@ export function RunView({ server, uid, group, taskId, select, others, open, back
         )}
       </header>
       <Problem problem={look.problem} at={look.at} />
-      {run.warnings.map((warning) => (
-        <p key={warning} className="problem" role="alert">
-          {warning}
-        </p>
-      ))}
+      <Warnings warnings={run.warnings} />
       {run.next_step && <p className="next">Next: {run.next_step}</p>}
       <div className={shown === null ? "columns" : "columns with-panel"}>
         <div>
-          <Graph run={run} selected={shown} select={select} />
-          <GroupTable run={run} trails={trails} selected={shown} select={select} />
+          <Graph run={run} selected={shown} select={choose} />
+          <GroupTable run={run} trails={trails} selected={shown} select={choose} />
           <Quarantine run={run} />
-          <History run={run} select={select} />
+          <History run={run} select={choose} />
         </div>
         {shown !== null && (
           <SidePanel
@@ -93,7 +102,7 @@ export function RunView({ server, uid, group, taskId, select, others, open, back
             run={run}
             group={shown}
             close={close}
-            select={select}
+            select={choose}
             every={run.ended ? ENDED_SECONDS : LOOK_SECONDS}
           />
         )}

@@ -19,11 +19,6 @@ export function SidePanel({ server, run, group, close, select, every }: Props) {
   const panel = usePolled<Panel>(server, `api/runs/${run.uid}/groups/${encodeURIComponent(group)}`, every);
   const heading = useRef<HTMLHeadingElement>(null);
   useEffect(() => heading.current?.focus({ preventScroll: true }), []);
-  useEffect(() => {
-    const key = (event: KeyboardEvent) => event.key === "Escape" && close();
-    window.addEventListener("keydown", key);
-    return () => window.removeEventListener("keydown", key);
-  }, [close]);
 
   const found = run.groups.find((one) => one.name === group);
   const whole = run.wholes.find((one) => one.name === group);
@@ -31,7 +26,7 @@ export function SidePanel({ server, run, group, close, select, every }: Props) {
   const replicas = run.groups.filter((replica) => replica.whole === group);
   const ui = webAddress(panel.value?.spark_ui ?? "");
   return (
-    <aside className="panel" aria-label={`Group ${group}`}>
+    <aside className="panel" aria-label={`Group ${group}`} onKeyDown={(event) => event.key === "Escape" && close()}>
       <header>
         <h2 ref={heading} tabIndex={-1}>
           {group}

@@ -18,6 +18,11 @@ function token(): string {
   return given ?? window.sessionStorage.getItem(KEY) ?? "";
 }
 
+// A new address of `logio ui`, pasted into this tab, changes only the fragment: the browser would not load it.
+window.addEventListener("hashchange", () => {
+  if (new URLSearchParams(window.location.hash.slice(1)).has("token")) window.location.reload();
+});
+
 const dark = window.matchMedia("(prefers-color-scheme: dark)");
 const follow = () => document.documentElement.classList.toggle("dark", dark.matches);
 dark.addEventListener("change", follow);

@@ -30,14 +30,12 @@ interface Figures {
   busy: number | null;
   blocked: number | null;
   events_per_second: number | null;
-  queued: number;
   call: string;
   spark: Spark | null;
   received: Amount;
   sent: Amount;
   writes: number;
   pending_writes: number;
-  undone_events: number;
   lag: Amount;
   records_per_second: number;
   done: number | null;
@@ -46,8 +44,6 @@ interface Figures {
 export interface Group extends Figures {
   name: string;
   whole: string | null;
-  is_source: boolean;
-  recovered_seconds_ago: number | null;
   last_error: LastError | null;
 }
 
@@ -63,9 +59,7 @@ export interface ScalingRequest {
 
 export interface Whole extends Figures {
   name: string;
-  is_source: boolean;
   replicas_in_use: number;
-  least: number;
   most: number;
   slots: number;
   slots_done: number;
@@ -87,9 +81,9 @@ export interface Connection {
   sent: Amount;
   acknowledged: Amount;
   lag: Amount;
-  undone_events: number;
   records_per_second: number;
   lag_age_seconds: number | null;
+  lag_age_is_least: boolean;
 }
 
 export interface Happening {
@@ -123,9 +117,17 @@ interface RunNames {
 }
 
 export interface ListedRun extends RunNames {
+  /** Only in the list of one DAG run. */
+  groups?: string[];
   states: Record<string, number>;
   recoveries: number;
   stopped: { group: string; state: string; reason: string }[];
+}
+
+export interface RunList {
+  runs: ListedRun[];
+  /** Whether the log has more of them, which are older. */
+  older: boolean;
 }
 
 export interface Run extends RunNames {
@@ -137,9 +139,8 @@ export interface Run extends RunNames {
   wholes: Whole[];
   operators: Operator[];
   connections: Connection[];
-  pending_writes: Record<string, number>;
   history: { total: number; latest: Happening[] };
-  quarantine: { by_group: Record<string, number>; shown: Quarantined[] };
+  quarantine: { by_group: Record<string, number>; next_step: string; shown: Quarantined[] };
 }
 
 export interface Driver {

@@ -35,3 +35,10 @@ export function usePlace(): [Place, (next: Place) => void] {
   };
   return [place, go];
 }
+
+/** The group of a task: of its name, or with a task for each replica (`load_2` runs `load.2`), that replica. */
+export function groupOfTask(taskId: string | null, groups: string[]): string | null {
+  const task = taskId?.split(".").at(-1);
+  if (task === undefined) return null;
+  return [task, task.replace(/_(\d+)$/, ".$1")].find((name) => groups.includes(name)) ?? null;
+}

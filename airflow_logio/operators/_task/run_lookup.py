@@ -11,7 +11,7 @@ from typing import Any
 from airflow.providers.common.compat.sdk import AirflowException, AirflowFailException
 
 from airflow_logio.commands import name_log
-from airflow_logio.errors import ConfigurationError, LogioError, UnknownRun
+from airflow_logio.errors import ConfigurationError, LogioError, LogUnavailable, UnknownRun
 from airflow_logio.hooks.logio import LogioHook
 from airflow_logio.operators._task.pipeline_reference import resolve
 from airflow_logio.protocol.states import RunState
@@ -119,7 +119,10 @@ def driver_log(store: LogStore, run: Run, status: GroupStatus) -> str:
         host = status.identity.host if status.identity else "the worker that launched it"
         reason = error.strerror if host == this_host() else f"this is {this_host()}"
         where = f"The driver's log is {path} on {host} ({reason})."
-        lines = sent_lines(store, run, status, TAIL_LINES)
+        try:
+            lines = sent_lines(store, run, status, TAIL_LINES)
+        except LogUnavailable:
+            return where
         if not lines:
             return where
         return "\n".join([f"{where} The end of what the driver has sent of it:", *(f"  {line}" for line in lines)])

@@ -27,8 +27,14 @@ class AuthoredConnections:
 
     def seen(self, connections: Sequence[ConnectionView]) -> Sequence[ConnectionView]:
         """`connections` are those of a snapshot of the run."""
+        return [one for one, _ in self.with_parts(connections)]
+
+    def with_parts(
+        self, connections: Sequence[ConnectionView]
+    ) -> Sequence[tuple[ConnectionView, Sequence[ConnectionView]]]:
+        """The same, each with the connections of the log whose counts it has."""
         if not self._is_needed:
-            return connections
+            return [(one, [one]) for one in connections]
         parts: dict[_Meant, list[ConnectionView]] = {}
         for one in connections:
             meant = self._meant.get(one.receiver)
@@ -36,7 +42,7 @@ class AuthoredConnections:
                 meant = self._meant[one.receiver] = list(self._means(one))
             for named in meant:
                 parts.setdefault(named, []).append(one)
-        return [_summed(named, ones) for named, ones in parts.items()]
+        return [(_summed(named, ones), _counted(ones)) for named, ones in parts.items()]
 
     def _means(self, one: ConnectionView) -> Iterator[_Meant]:
         sender = self._ports.seen(one.sender)
@@ -62,8 +68,7 @@ class _Meant(NamedTuple):
 
 
 def _summed(named: _Meant, ones: Sequence[ConnectionView]) -> ConnectionView:
-    # Inside a group, events are handed on in one step: of those, the connections of the slots have all counts but this one.
-    counted = [one for one in ones if not _hands_on(one)]
+    counted = _counted(ones)
     return ConnectionView(
         *named,
         sent=_total(one.sent for one in counted),
@@ -71,6 +76,11 @@ def _summed(named: _Meant, ones: Sequence[ConnectionView]) -> ConnectionView:
         rate=sum(one.rate for one in counted),
         open=sum(one.open for one in ones),
     )
+
+
+def _counted(ones: Sequence[ConnectionView]) -> Sequence[ConnectionView]:
+    # Inside a group, events are handed on in one step: of those, the connections of the slots have all counts but this one.
+    return [one for one in ones if not _hands_on(one)]
 
 
 def _hands_on(one: ConnectionView) -> bool:

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from airflow_logio.errors import LogUnavailable
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records import GroupStatus, Run
 
+FIRST_PARTS = 16
+"""Parts that are read first: mostly they have all lines that are wanted."""
+
 
 def sent_lines(store: LogStore, run: Run, status: GroupStatus, most: int) -> list[str]:
-    """The last lines that the group's last driver has sent; none while the log does not answer."""
-    try:
-        parts = store.output.parts(run.run_id, status.group, status.incarnation)
-    except LogUnavailable:
-        return []
-    return "".join(part.text for part in parts).splitlines()[-most:]
+    """The last lines that the group's last driver has sent. Raises `LogUnavailable`."""
+    wanted = FIRST_PARTS
+    while True:
+        parts = store.output.parts(run.run_id, status.group, status.incarnation, most=wanted)
+        lines = "".join(part.text for part in parts).splitlines()
+        # The first of the lines may have begun in an earlier part.
+        if len(lines) > most or len(parts) < wanted:
+            return lines[-most:]
+        wanted *= 4

@@ -26,10 +26,13 @@ class MemoryOutputLog(OutputLog):
                 for old in [key for key in tables.output if key[0] == group and key[1] < first]:
                     del tables.output[old]
 
-    def parts(self, run_id: int, group: str, incarnation: int, *, after: int = 0) -> Sequence[OutputPart]:
+    def parts(
+        self, run_id: int, group: str, incarnation: int, *, after: int = 0, most: int | None = None
+    ) -> Sequence[OutputPart]:
         with self._tables.transaction():
             parts = self._tables.output.get((GroupKey(run_id, group), incarnation), {})
-            return [parts[number] for number in sorted(parts) if number > after]
+            found = [parts[number] for number in sorted(parts) if number > after]
+        return found if most is None else found[max(0, len(found) - most) :]
 
     def written_since(self, run_ids: Collection[int], at: float, *, most: int) -> Mapping[int, Sequence[OutputPart]]:
         found: dict[int, list[OutputPart]] = {}

@@ -83,7 +83,8 @@ class MemoryLogStore(LogStore):
     def find_run(self, uid: str) -> Run:
         with self.tables.transaction():
             newest_first = list(reversed(self.tables.runs.values()))
-        exact = [row for row in newest_first if uid in (row.uid, row.spec.key.dag_run_id)]
+        exact = [row for row in newest_first if row.uid == uid]
+        exact = exact or [row for row in newest_first if row.spec.key.dag_run_id == uid]
         matching = exact or [row for row in newest_first if row.uid.startswith(uid)]
         if not matching:
             raise UnknownRun(f"no run {uid!r} is in the log; `logio status` lists the runs")
@@ -97,6 +98,7 @@ class MemoryLogStore(LogStore):
         pipeline: str | None = None,
         dag_ids: Collection[str] | None = None,
         dag_run_id: str | None = None,
+        state: RunState | None = None,
         limit: int = 50,
     ) -> Sequence[Run]:
         def is_meant(key: RunKey) -> bool:
@@ -107,8 +109,8 @@ class MemoryLogStore(LogStore):
             )
 
         with self.tables.transaction():
-            rows = [row for row in self.tables.runs.values() if is_meant(row.spec.key)]
-        return [row.as_run() for row in reversed(rows)][:limit]
+            rows = [row for row in self.tables.runs.values() if is_meant(row.spec.key) and state in (None, row.state)]
+            return [row.as_run() for row in reversed(rows)][:limit]
 
     def change_types(self, run_id: int, change: TypeChange) -> Run:
         with self.tables.transaction():

@@ -35,12 +35,14 @@ class SqlOutputLog(OutputLog):
                 before = table.c.incarnation < ref.incarnation - KEPT_INCARNATIONS
                 connection.execute(sa.delete(table).where(*of_group, before))
 
-    def parts(self, run_id: int, group: str, incarnation: int, *, after: int = 0) -> Sequence[OutputPart]:
+    def parts(
+        self, run_id: int, group: str, incarnation: int, *, after: int = 0, most: int | None = None
+    ) -> Sequence[OutputPart]:
         table = schema.output
         of_driver = (table.c.run_id == run_id, table.c.group_name == group, table.c.incarnation == incarnation)
-        query = sa.select(table).where(*of_driver, table.c.number > after).order_by(table.c.number)
+        query = sa.select(table).where(*of_driver, table.c.number > after).order_by(table.c.number.desc()).limit(most)
         with reading(self._engine) as connection:
-            return [_part(row) for row in connection.execute(query)]
+            return [_part(row) for row in connection.execute(query)][::-1]
 
     def written_since(self, run_ids: Collection[int], at: float, *, most: int) -> Mapping[int, Sequence[OutputPart]]:
         if not run_ids:

@@ -28,6 +28,7 @@ from airflow_logio.store.records import (
 from airflow_logio.store.rules.endings import superseded
 from airflow_logio.store.sql import schema
 from airflow_logio.store.sql.engines import now
+from airflow_logio.store.sql.value_lists import among
 
 S = TypeVar("S", bound=StrEnum)
 
@@ -67,12 +68,22 @@ def find(connection: Connection, uid: str) -> Run:
     table = schema.run
     matching = sa.or_(table.c.uid.startswith(uid, autoescape=True), table.c.dag_run_id == uid)
     rows = connection.execute(sa.select(table).where(matching).order_by(table.c.run_id.desc())).all()
-    exact = [row for row in rows if uid in (row.uid, row.dag_run_id)]
+    exact = [row for row in rows if row.uid == uid] or [row for row in rows if row.dag_run_id == uid]
     if not exact and len(rows) > 1:
         raise UnknownRun(f"{uid!r} is the beginning of {len(rows)} runs: {', '.join(row.uid for row in rows[:5])}")
     if not rows:
         raise UnknownRun(f"no run {uid!r} is in the log; `logio status` lists the runs")
     return to_run((exact or rows)[0])
+
+
+def newest(connection: Connection, dag_ids: Collection[str] | None, limit: int, **given: str | None) -> Sequence[Run]:
+    """Runs of these DAGs, or of all (None), the newest first; `given` are values of columns, None for any."""
+    table = schema.run
+    query = sa.select(table).order_by(table.c.run_id.desc()).limit(limit)
+    query = query.where(*(table.c[name] == value for name, value in given.items() if value is not None))
+    if dag_ids is not None:
+        query = query.where(among(connection, table.c.dag_id, list(dag_ids)))
+    return [to_run(row) for row in connection.execute(query)]
 
 
 def finish(connection: Connection, run_id: int) -> bool:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, MutableMapping
+from collections.abc import Collection, Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import replace
 
 import sqlalchemy as sa
@@ -11,14 +12,13 @@ from sqlalchemy.engine import Connection, Engine
 from airflow_logio.protocol.states import RunState
 from airflow_logio.store.records import GroupStatus, Run, RunSight
 from airflow_logio.store.sql import schema
+from airflow_logio.store.sql.kept_runs import KeptRuns
 from airflow_logio.store.sql.runs import known, status_query, statuses_of, to_run
 from airflow_logio.store.sql.scaling_requests import latest_requests
 
 
-def sight(
-    connection: Connection, beats: Engine, uids: Collection[str] | None, seen: MutableMapping[int, Run]
-) -> list[RunSight]:
-    """`LogStore.sight`; `seen` are the runs of earlier looks, whose descriptions never change."""
+def sight(connection: Connection, beats: Engine, uids: Collection[str] | None, kept: KeptRuns) -> list[RunSight]:
+    """`LogStore.sight`; `kept` are the runs of earlier looks, whose descriptions never change."""
     run = schema.run
     query = status_query(connection, beats).join(run, run.c.run_id == schema.group.c.run_id)
     query = query.add_columns(run.c.state.label("run_state"), run.c.ended_at.label("run_ended_at"))
@@ -27,7 +27,7 @@ def sight(
     groups: dict[int, list[GroupStatus]] = {}
     for run_id, status in statuses_of(connection, beats, rows):
         groups.setdefault(run_id, []).append(status)
-    _describe(connection, groups.keys() - seen.keys(), seen)
+    seen = _described(connection, groups.keys(), kept)
     runs = {}
     for row in rows:
         run_id = row[schema.group.c.run_id]
@@ -39,8 +39,10 @@ def sight(
     return [RunSight(one, groups[run_id], requests.get(run_id, ())) for run_id, one in runs.items()]
 
 
-def _describe(connection: Connection, run_ids: Collection[int], seen: MutableMapping[int, Run]) -> None:
-    """Add these runs to `seen`."""
-    if run_ids:
-        query = sa.select(schema.run).where(schema.run.c.run_id.in_(run_ids))
-        seen.update({row.run_id: to_run(row) for row in connection.execute(query)})
+def _described(connection: Connection, run_ids: AbstractSet[int], kept: KeptRuns) -> Mapping[int, Run]:
+    seen = kept.of(run_ids)
+    if unknown := run_ids - seen.keys():
+        query = sa.select(schema.run).where(schema.run.c.run_id.in_(unknown))
+        seen |= {row.run_id: to_run(row) for row in connection.execute(query)}
+        kept.keep(*seen.values())
+    return seen

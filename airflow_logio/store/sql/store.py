@@ -15,7 +15,7 @@ from sqlalchemy.engine import Connection, Engine
 
 from airflow_logio.errors import FailurePoint, Fenced, LogUnavailable, UnknownRun
 from airflow_logio.protocol.replicas import Placement, Slot, SlotsSight
-from airflow_logio.protocol.states import GroupState, ScalingState
+from airflow_logio.protocol.states import GroupState, RunState, ScalingState
 from airflow_logio.store.code_records import CodeChange, KeptCode
 from airflow_logio.store.lineage_port import LineageLog
 from airflow_logio.store.output_port import OutputLog
@@ -75,10 +75,10 @@ from airflow_logio.store.sql.engines import (
     reading,
     writing,
 )
+from airflow_logio.store.sql.kept_runs import KeptRuns
 from airflow_logio.store.sql.lineage_log import SqlLineageLog
 from airflow_logio.store.sql.output_log import SqlOutputLog
 from airflow_logio.store.sql.session import SqlGroupSession
-from airflow_logio.store.sql.value_lists import among
 from airflow_logio.store.sql.wake import PostgresWaker, SqliteWaker, Waker
 
 log = logging.getLogger(__name__)
@@ -95,7 +95,7 @@ class SqlLogStore(LogStore):
         self.engine = engine
         self.beats = beats
         self.patience = patience or Patience()
-        self._runs: dict[int, Run] = {}
+        self._runs = KeptRuns()
         self._sessions: WeakSet[SqlGroupSession] = WeakSet()
         self._heartbeats_checked_at = float("-inf")
         self._heartbeats_refused: LogUnavailable | None = None
@@ -145,24 +145,19 @@ class SqlLogStore(LogStore):
         pipeline: str | None = None,
         dag_ids: Collection[str] | None = None,
         dag_run_id: str | None = None,
+        state: RunState | None = None,
         limit: int = 50,
     ) -> Sequence[Run]:
         if dag_ids is not None and not dag_ids:
             return []
-        query = sa.select(schema.run).order_by(schema.run.c.run_id.desc()).limit(limit)
-        if pipeline is not None:
-            query = query.where(schema.run.c.pipeline == pipeline)
-        if dag_run_id is not None:
-            query = query.where(schema.run.c.dag_run_id == dag_run_id)
+        given = {"pipeline": pipeline, "dag_run_id": dag_run_id, "state": state}
         with reading(self.engine) as connection:
-            if dag_ids:
-                query = query.where(among(connection, schema.run.c.dag_id, list(dag_ids)))
-            return [runs.to_run(row) for row in connection.execute(query)]
+            return runs.newest(connection, dag_ids, limit, **given)
 
     def change_types(self, run_id: int, change: TypeChange) -> Run:
         with writing(self.engine) as connection:
             run = type_changes.change(connection, self._run(connection, run_id).run_id, change)
-        self._runs.pop(run_id, None)
+        self._runs.drop(run_id)
         return run
 
     def finish_run(self, run_id: int) -> bool:
@@ -198,18 +193,20 @@ class SqlLogStore(LogStore):
             removed = maintenance.remove(connection, run_id, limit, unfinished=unfinished, keep_row=keep_row)
         with writing(self.beats) as connection:
             maintenance.remove_beats(connection, run_id)
-        self._runs.pop(run_id, None)
+        self._runs.drop(run_id)
         return removed
 
     # --- inside -------------------------------------------------------------------------------------------------------
 
     def _run(self, connection: Connection, run_id: int) -> Run:
-        if run_id not in self._runs:
+        run = self._runs.get(run_id)
+        if run is None:
             row = connection.execute(sa.select(schema.run).where(schema.run.c.run_id == run_id)).one_or_none()
             if row is None:
                 raise UnknownRun(f"no run {run_id} is in the log")
-            self._runs[run_id] = runs.to_run(row)
-        return self._runs[run_id]
+            run = runs.to_run(row)
+            self._runs.keep(run)
+        return run
 
     # --- groups -------------------------------------------------------------------------------------------------------
 

@@ -25,6 +25,7 @@ from airflow_logio.store.memory.tables import Tables
 from airflow_logio.store.rules.patience import Patience
 from airflow_logio.store.sql import schema
 from airflow_logio.store.sql.engines import log_engine, translated
+from airflow_logio.store.sql.kept_runs import KeptRuns
 from airflow_logio.store.sql.store import SqlLogStore
 from airflow_logio.testing.simulator.log_port import Log
 from airflow_logio.testing.simulator.twin_log import TwinLog
@@ -83,7 +84,7 @@ class _OnSqlite(SqlLogStore):
         super().__init__(_in_memory(schema.metadata), _in_memory(schema.beat_metadata), patience=IMPATIENT)
 
     def empty(self) -> None:
-        self._runs = {}
+        self._runs = KeptRuns()
         for engine, metadata in ((self.engine, schema.metadata), (self.beats, schema.beat_metadata)):
             with engine.begin() as connection:
                 _empty(connection, metadata)
@@ -113,7 +114,7 @@ class _OnPostgres(SqlLogStore):
         atexit.register(self.drop)
 
     def empty(self) -> None:
-        self._runs = {}
+        self._runs = KeptRuns()
         with translated(self.engine), self.engine.begin() as connection:
             for metadata in METADATA:
                 _empty(connection, metadata)

@@ -8,7 +8,9 @@ from airflow.api_fastapi.auth.managers.simple.simple_auth_manager import SimpleA
 
 
 class OwnDagManager(SimpleAuthManager):
-    """User ``dag`` reads DAG ``dag``, and nothing else."""
+    """User ``dag`` reads all of DAG ``dag``, and nothing else; ``dag-RUN`` all but its runs, and so for each entity."""
 
     def is_authorized_dag(self, *, method: Any, user: Any, access_entity: Any = None, details: Any = None) -> bool:
-        return method == "GET" and details is not None and details.id == user.username
+        dag_id, _, without = user.username.partition("-")
+        is_kept_back = access_entity is not None and access_entity.name == without
+        return method == "GET" and details is not None and details.id == dag_id and not is_kept_back

@@ -24,6 +24,7 @@ from airflow_logio import _compat
 from airflow_logio.store.port import LogStore
 from airflow_logio.ui.airflow_places import NAME, PREFIX, ROUTES, page_of_run
 from airflow_logio.ui.airflow_plugin import LogioPlugin
+from airflow_logio.ui.error_texts import HIDDEN
 from airflow_logio.ui.page_files import PLUGIN, address
 from tests.support.two_groups import TwoGroups
 
@@ -106,12 +107,26 @@ def test_airflows_users_see_the_runs_of_their_dags(api: TestClient, log: LogStor
     assert api.get(panel, headers=reader).json()["lines"] == []
     assert [one["uid"] for one in api.get(f"{PREFIX}/api/runs", headers=reader).json()["runs"]] == [flow.run.uid]
     assert api.get(bundle, headers=stranger).status_code == 200
-    assert api.get(f"{PREFIX}/api/runs", headers=stranger).json() == {"runs": []}
+    assert api.get(f"{PREFIX}/api/runs", headers=stranger).json()["runs"] == []
     for path in (look, panel, f"{PREFIX}/api/runs?dag_id=dag"):
         assert api.get(path, headers=stranger).status_code == 403, path
     assert api.get(f"{PREFIX}/api/runs/{'0' * 32}", headers=reader).status_code == 404
     with_cookie = TestClient(api.app, cookies={"_token": token("dag")})
     assert with_cookie.get(look).json()["uid"] == flow.run.uid
+
+
+def test_airflow_decides_by_what_is_shown_of_a_dag(api: TestClient, log: LogStore) -> None:
+    """Some see a DAG and none of its runs, or its runs and none of its tasks' logs."""
+    flow, error = TwoGroups(log), "KeyError: Jane Doe"
+    assert log.park(flow.drivers["totals"].ref, error)
+    listed, look = f"{PREFIX}/api/runs", f"{PREFIX}/api/runs/{flow.run.uid}"
+    without_runs = as_user("dag-RUN")
+    assert api.get(listed, headers=without_runs).json()["runs"] == []
+    assert api.get(look, headers=without_runs).status_code == 403
+    for path in (listed, look, f"{look}/groups/totals"):
+        quiet = api.get(path, headers=as_user("dag-TASK_LOGS"))
+        assert (quiet.status_code, error in quiet.text, HIDDEN in quiet.text) == (200, False, True), path
+        assert error in api.get(path, headers=as_user("dag")).text
 
 
 def test_the_log_is_that_of_the_configured_connection(
@@ -121,7 +136,7 @@ def test_the_log_is_that_of_the_configured_connection(
     (app,) = LogioPlugin().fastapi_apps
     answer = TestClient(app["app"]).get("/api/runs", headers=as_user("dag"))
     assert answer.status_code == 503
-    assert "the log cannot be read" in answer.json()["detail"]
+    assert answer.json() == {"detail": "the log cannot be read; why is in the log of this server"}
 
 
 def test_airflow_runs_on_without_it(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:

@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from airflow_logio.errors import UnknownRun
+from airflow_logio.protocol.states import GroupState
 from airflow_logio.protocol.values import Port
+from airflow_logio.run_report.report import Reporter
+from airflow_logio.runtime.figures.authored_figures import AuthoredConnections
 from airflow_logio.runtime.figures.snapshot import Amount, ConnectionView
 from airflow_logio.store.port import LogStore
-from airflow_logio.ui.lag_ages import MOST_LOOKS, LagAges
+from airflow_logio.store.records import GroupRef
+from airflow_logio.ui import run_list
+from airflow_logio.ui import shared_lists as lists_module
+from airflow_logio.ui.lag_ages import MOST_LOOKS, LagAge, LagAges
 from airflow_logio.ui.looks import FRESH_SECONDS, MOST_RUNS, Looks
 from airflow_logio.ui.run_list import listed_runs
+from airflow_logio.ui.shared_lists import SharedLists
 from tests.support.large_runs import large_run
 from tests.support.logs import spec
 from tests.support.statements import counted_statements
@@ -77,28 +86,116 @@ def test_the_list_has_the_same_statements_however_many_runs_there_are(store: Log
             store.start_run(spec("a", "b", dag_run=f"run-{number}-{one}"))
         listed_runs(store, None, None)
         with counted_statements() as asked:
-            assert len(listed_runs(store, None, None)) == 5 * (number + 1)
+            assert len(listed_runs(store, None, None).runs) == 5 * (number + 1)
         counts.append(len(asked))
     assert len(set(counts)) == 1
 
 
-def connection(sent: int, acknowledged: int) -> ConnectionView:
+def connection(sent: int, acknowledged: int, receiver: str = "b") -> ConnectionView:
     amounts = Amount(sent, sent), Amount(acknowledged, acknowledged)
-    return ConnectionView(Port("a", "out"), Port("b", "in"), "a", "b", *amounts, 0.0, 0)
+    return ConnectionView(Port("a", "out"), Port(receiver, "in"), "a", "b", *amounts, 0.0, 0)
 
 
 def test_the_age_of_a_lag_is_that_of_its_oldest_event() -> None:
     ages = LagAges()
-    assert ages.seen(connection(0, 0), 100.0) is None
-    assert ages.seen(connection(5, 0), 101.0) == 0.0
-    assert ages.seen(connection(9, 2), 103.0) == 2.0, "of the first five, some wait"
-    assert ages.seen(connection(9, 5), 104.0) == 1.0, "the others were sent between 101 and 103"
-    assert ages.seen(connection(9, 9), 105.0) is None
-    assert ages.seen(connection(12, 9), 107.0) == 0.0
+    assert ages.oldest([connection(0, 0)], 100.0) is None
+    assert ages.oldest([connection(5, 0)], 101.0) == LagAge(0.0, is_least=False)
+    assert ages.oldest([connection(9, 2)], 103.0) == LagAge(2.0, is_least=False), "of the first five, some wait"
+    assert ages.oldest([connection(9, 5)], 104.0) == LagAge(1.0, is_least=False), (
+        "the others were sent between 101 and 103"
+    )
+    assert ages.oldest([connection(9, 9)], 105.0) is None
+    assert ages.oldest([connection(12, 9)], 107.0) == LagAge(0.0, is_least=False)
 
 
-def test_an_age_is_known_at_least_as_long_as_looks_are_kept() -> None:
+def test_what_lags_at_the_first_look_is_at_least_so_old() -> None:
     ages = LagAges()
-    for second in range(2 * MOST_LOOKS):
-        age = ages.seen(connection(second + 1, 0), float(second))
-    assert age == MOST_LOOKS - 1
+    assert ages.oldest([connection(5, 0)], 100.0) == LagAge(0.0, is_least=True)
+    assert ages.oldest([connection(9, 2)], 130.0) == LagAge(30.0, is_least=True)
+    assert ages.oldest([connection(9, 5)], 140.0) == LagAge(10.0, is_least=False)
+
+
+def test_an_age_counts_from_the_first_look_however_many_follow() -> None:
+    ages = LagAges()
+    ages.oldest([connection(0, 0)], 0.0)
+    for second in range(1, 50 * MOST_LOOKS):
+        age = ages.oldest([connection(second, 0)], float(second))
+        assert age == LagAge(second - 1.0, is_least=False)
+    half = second // 2
+    age = ages.oldest([connection(second, half)], float(second))
+    assert age is not None
+    assert 0.8 * half <= age.seconds <= half, "never older than it is"
+
+
+def test_slots_that_acknowledge_for_themselves_hide_no_old_event() -> None:
+    """Slot 1 stands still while slot 0 works on: of their sums, the oldest events would be acknowledged soon."""
+    ages = LagAges()
+    for second in range(100):
+        parts = [connection(10 * second, 10 * second - 5, "b@0"), connection(min(second, 3), 0, "b@1")]
+        age = ages.oldest(parts, float(second))
+    assert age == LagAge(98.0, is_least=False)
+
+
+def test_a_connection_of_a_replicated_group_has_those_of_its_slots(store: LogStore) -> None:
+    run = large_run(store, 4, 1, 3, 2)
+    report = Reporter(store, run).look()
+    drawn = AuthoredConnections(run).with_parts(report.snapshot.connections)
+    for one, parts in drawn:
+        assert one.sent == sum((part.sent for part in parts), Amount())
+    assert max(len(parts) for _, parts in drawn) > 1
+
+
+def test_a_run_is_looked_at_by_its_uid_alone(store: LogStore, flow: TwoGroups) -> None:
+    """A DAG run may be named by anyone who may trigger its DAG, as the uid of another run too."""
+    looks, watched = Looks(store, None), Reporter(store, flow.run)
+    other = spec("g", dag_run=flow.run.uid)
+    taker = store.start_run(replace(other, key=replace(other.key, pipeline="another")))
+    assert looks.at(flow.run.uid).report.run.uid == watched.look().run.uid == flow.run.uid
+    for group in ("ingest", "totals"):
+        assert store.park(GroupRef(flow.run.run_id, group, 1), "a test")
+    assert store.supersede(flow.run.run_id)
+    while store.remove_run(flow.run.run_id, 1000).more:
+        pass
+    assert store.find_run(flow.run.uid).uid == taker.uid
+    with pytest.raises(UnknownRun, match="no longer in the log"):
+        watched.look()
+
+
+# --- lists -------------------------------------------------------------------------------------------------------------
+
+
+def test_readers_of_the_same_dags_share_a_list(store: LogStore, flow: TwoGroups) -> None:
+    clock = [0.0]
+    lists = SharedLists(store, None, lambda: clock[0])
+    first = lists.of({"dag", "other"}, None)
+    with counted_statements() as asked:
+        assert lists.of(["other", "dag"], None) is first
+    assert asked == []
+    assert [one["uid"] for one in first.runs] == [flow.run.uid]
+    assert lists.of({"other"}, None).runs == [] == lists.of(set(), None).runs
+    clock[0] += lists_module.FRESH_SECONDS
+    assert lists.of({"dag", "other"}, None) is not first
+    for number in range(2 * lists_module.MOST_LISTS):
+        lists.of({f"dag-{number}"}, None)
+    assert len(lists._lists) == lists_module.MOST_LISTS
+
+
+def test_what_is_unfinished_is_listed_however_many_runs_are_newer(
+    store: LogStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run_list, "MOST_RUNS", 3)
+    first = store.start_run(spec("g", dag_run="first"))
+    for number in range(3):
+        run = store.start_run(spec("g", dag_run=f"run-{number}"))
+        if number == 0:
+            assert not listed_runs(store, None, None).older
+        assert store.request(run.run_id, "g", GroupState.HALTED) and store.supersede(run.run_id)
+    found = listed_runs(store, None, None)
+    assert [one["run_id"] for one in found.runs] == ["first", "run-2", "run-1"]
+    assert found.runs[0]["uid"] == first.uid
+    assert found.older
+
+
+def test_the_list_of_a_dag_run_names_the_groups_of_its_runs(store: LogStore, flow: TwoGroups) -> None:
+    (listed,) = listed_runs(store, None, ["dag"], dag_run_id="run-1").runs
+    assert listed["groups"] == ["ingest", "totals"]

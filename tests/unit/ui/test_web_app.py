@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -17,12 +18,14 @@ from airflow_logio.protocol.states import GroupState
 from airflow_logio.store import open_store
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records import GroupRef
-from airflow_logio.ui import log_source
+from airflow_logio.ui import log_source, shared_value
 from airflow_logio.ui import looks as looks_module
+from airflow_logio.ui import shared_lists as lists_module
 from airflow_logio.ui.alone import alone_app
+from airflow_logio.ui.error_texts import HIDDEN, LONGEST_TEXT
 from airflow_logio.ui.log_source import LogSource
 from airflow_logio.ui.page_files import ALONE, PLUGIN, address
-from airflow_logio.ui.run_look import LONGEST_TEXT, MOST_QUARANTINED
+from airflow_logio.ui.run_look import MOST_QUARANTINED
 from airflow_logio.ui.web_app import SECURITY_HEADERS
 from tests.support.logs import spec, start_driver
 from tests.support.two_groups import TwoGroups
@@ -30,6 +33,8 @@ from tests.unit.ui.conftest import OWNER, STRANGER
 
 TOKEN = {"authorization": "Bearer secret"}
 UNKNOWN = "0" * 32
+NONE = {"runs": [], "older": False}
+QUIET = {"x-reader": "quiet"}
 
 
 @pytest.fixture
@@ -77,15 +82,15 @@ def test_the_reader_of_another_dag_gets_nothing(client: TestClient, flow: TwoGro
         answer = client.get(path, headers=STRANGER)
         assert answer.status_code == 403, path
         assert "totals" not in answer.text and "sales" not in answer.text
-    assert client.get("/api/runs", headers=STRANGER).json() == {"runs": []}
-    assert client.get(f"/api/runs?dag_run_id={flow.run.spec.key.dag_run_id}", headers=STRANGER).json() == {"runs": []}
+    for path in ("/api/runs", f"/api/runs?dag_run_id={flow.run.spec.key.dag_run_id}"):
+        assert client.get(path, headers=STRANGER).json() == NONE
 
 
 def test_a_reader_sees_the_runs_of_the_dag(client: TestClient, flow: TwoGroups) -> None:
     for query in ("", "?dag_id=dag", "?dag_id=dag&dag_run_id=run-1"):
         (listed,) = client.get(f"/api/runs{query}", headers=OWNER).json()["runs"]
         assert (listed["uid"], listed["states"]) == (flow.run.uid, {"running": 2})
-    assert client.get("/api/runs?dag_id=dag&dag_run_id=run-2", headers=OWNER).json() == {"runs": []}
+    assert client.get("/api/runs?dag_id=dag&dag_run_id=run-2", headers=OWNER).json() == NONE
 
 
 @pytest.mark.parametrize(
@@ -111,8 +116,27 @@ def test_what_drivers_print_needs_the_right_to_read_task_logs(client: TestClient
     flow.store.output.add(ref, 1, 10, "first\nlast <b>line</b>\n", mark="m")
     path = f"/api/runs/{flow.run.uid}/groups/totals"
     assert client.get(path, headers=OWNER).json()["lines"] == ["first", "last <b>line</b>"]
-    quiet = client.get(path, headers={"x-reader": "quiet"}).json()
+    quiet = client.get(path, headers=QUIET).json()
     assert quiet["lines"] is None and quiet["drivers"]
+
+
+def test_error_texts_need_the_right_to_read_task_logs(client: TestClient, flow: TwoGroups) -> None:
+    """They come from the author's code and data, as what drivers print does."""
+    private, totals = "KeyError: Jane Doe", flow.drivers["totals"]
+    flow.set_aside("1", error=private)
+    assert flow.store.declare_dead(totals.ref, private)
+    group = GroupRef(flow.run.run_id, "totals", 1)
+    flow.store.claim(flow.run.run_id, "totals", expected=1, reason=private)
+    assert flow.store.park(GroupRef(flow.run.run_id, "totals", 2), private), group
+    paths = ("/api/runs", f"/api/runs/{flow.run.uid}", f"/api/runs/{flow.run.uid}/groups/totals")
+    for path in paths:
+        shown, quiet = (client.get(path, headers=reader).text for reader in (OWNER, QUIET))
+        assert private in shown and HIDDEN not in shown, path
+        assert "Jane Doe" not in quiet and HIDDEN in quiet, path
+    look, panel = (client.get(path, headers=QUIET).json() for path in paths[1:])
+    assert {one["name"]: one["state"] for one in look["groups"]} == {"ingest": "running", "totals": "parked"}
+    assert [one["input_set"] for one in look["quarantine"]["shown"]] == ["1"]
+    assert [one["incarnation"] for one in panel["drivers"]] == [2, 1]
 
 
 def test_every_answer_keeps_a_browser_from_more(client: TestClient, flow: TwoGroups) -> None:
@@ -199,14 +223,15 @@ def test_a_name_that_looks_like_a_page_is_a_name(client: TestClient, store: LogS
 
 
 def test_an_empty_log_has_no_runs(client: TestClient) -> None:
-    assert client.get("/api/runs", headers=OWNER).json() == {"runs": []}
+    assert client.get("/api/runs", headers=OWNER).json() == NONE
 
 
 @pytest.fixture
 def never_shared(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each request is a look of its own."""
     monkeypatch.setattr(looks_module, "FRESH_SECONDS", 0.0)
-    monkeypatch.setattr(looks_module, "LOOK_SHARE", float("inf"))
+    monkeypatch.setattr(lists_module, "FRESH_SECONDS", 0.0)
+    monkeypatch.setattr(shared_value, "SHARE", float("inf"))
 
 
 @pytest.mark.usefixtures("never_shared")
@@ -244,8 +269,9 @@ def test_a_log_that_is_away_is_said_and_asked_again_later(sqlite_url: str, monke
     assert len(asked) == 1, "a refusal holds for a moment, for everyone"
     monkeypatch.setattr(log_source, "REFUSED_SECONDS", 0.0)
     opening[0] = lambda: open_store(sqlite_url)
-    assert client.get("/api/runs", headers=TOKEN).json() == {"runs": []}
-    source.looks().store.dispose()
+    assert client.get("/api/runs", headers=TOKEN).json() == NONE
+    with source.asking() as log:
+        log.store.dispose()
 
 
 def test_an_error_of_a_connections_lookup_says_no_more_than_its_kind() -> None:
@@ -260,24 +286,29 @@ def test_an_error_of_a_connections_lookup_says_no_more_than_its_kind() -> None:
 
 @pytest.mark.usefixtures("never_shared")
 def test_a_log_that_goes_away_later_is_said_too(
-    client: TestClient, flow: TwoGroups, monkeypatch: pytest.MonkeyPatch
+    client: TestClient, flow: TwoGroups, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def away(*_: Any) -> Any:
-        raise LogUnavailable("connection refused")
+        raise LogUnavailable("role airflow at host db.internal: connection refused")
 
     assert look(client, flow)["groups"]
     with monkeypatch.context() as patch:
         patch.setattr(type(flow.store), "sight", away)
-        answer = client.get(f"/api/runs/{flow.run.uid}", headers=OWNER)
-        assert (answer.status_code, answer.json()["detail"]) == (503, "the log cannot be read: connection refused")
+        with caplog.at_level(logging.ERROR):
+            for path in (f"/api/runs/{flow.run.uid}", "/api/runs") * 2:
+                answer = client.get(path, headers=OWNER)
+                assert (answer.status_code, "db.internal" in answer.text) == (503, False)
+                assert answer.json()["detail"] == "the log cannot be read; why is in the log of this server"
+        (said,) = [one.getMessage() for one in caplog.records if "page of LOG.io" in one.getMessage()]
+        assert "db.internal: connection refused" in said
     assert look(client, flow)["groups"][0]["state"] == GroupState.RUNNING
 
 
 def test_a_log_that_hangs_takes_few_threads(
     client: TestClient, flow: TwoGroups, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Airflow's API has forty threads, and the page shares them."""
-    monkeypatch.setattr(log_source, "PATIENCE_SECONDS", 0.1)
+    """Airflow's API has forty threads, and the page shares them: more requests do not wait."""
+    watched = look(client, flow)
     hanging, ended = threading.Semaphore(0), threading.Event()
 
     def hang(*_: Any, **__: Any) -> Any:
@@ -287,11 +318,13 @@ def test_a_log_that_hangs_takes_few_threads(
 
     with monkeypatch.context() as patch, ThreadPoolExecutor(log_source.MOST_ASKING) as waiting:
         patch.setattr(type(flow.store), "list_runs", hang)
-        asked = [waiting.submit(client.get, "/api/runs", headers=OWNER) for _ in range(log_source.MOST_ASKING)]
+        queries = [f"/api/runs?dag_id=dag&dag_run_id={number}" for number in range(log_source.MOST_ASKING)]
+        asked = [waiting.submit(client.get, query, headers=OWNER) for query in queries]
         for _ in asked:
             assert hanging.acquire(timeout=30)
-        answer = client.get(f"/api/runs/{flow.run.uid}", headers=OWNER)
+        answer = client.get("/api/runs", headers=OWNER)
         assert (answer.status_code, "requests wait for the log" in answer.text) == (503, True)
+        assert look(client, flow) == watched, "what still holds waits for nothing"
         ended.set()
         assert [one.result(30).status_code for one in asked] == [200] * log_source.MOST_ASKING
     assert look(client, flow)["groups"]

@@ -1,0 +1,21 @@
+"""Who reads error texts: they come from the author's code and its data, as what a driver prints does."""
+
+from __future__ import annotations
+
+HIDDEN = "only who may read the logs of this DAG's tasks may read this"
+"""What stands in the place of an error text."""
+LONGEST_TEXT = 4000
+"""Characters of an error."""
+
+
+def shortened(text: str | None) -> str | None:
+    """An error as the page shows it: its end is the author's line, its beginning says where it was."""
+    if text is None or len(text) <= LONGEST_TEXT:
+        return text
+    half = LONGEST_TEXT // 2
+    return f"{text[:half]}\n... {len(text) - LONGEST_TEXT:,} characters left out ...\n{text[-half:]}"
+
+
+def error_text(text: str | None, *, shown: bool) -> str | None:
+    """The text, shortened; with `shown` False, only that there is one."""
+    return shortened(text) if shown or not text else HIDDEN

@@ -1,0 +1,42 @@
+"""What the page answers instead of data, when the log says no."""
+
+from __future__ import annotations
+
+import logging
+import time
+
+from fastapi import Request, Response
+from fastapi.responses import JSONResponse
+
+from airflow_logio.errors import LogUnavailable, UnknownRun
+from airflow_logio.ui.log_source import TooManyAsk
+
+AGAIN_SECONDS = 60.0
+"""After so long the same reason is logged again: each viewer asks every two seconds."""
+log = logging.getLogger(__name__)
+
+
+class Refusals:
+    """Reasons name the database's host, role and path. With `says_why` the answer has them, else only the server's log."""
+
+    def __init__(self, *, says_why: bool) -> None:
+        self._says_why = says_why
+        self._logged: tuple[float, str] | None = None
+
+    async def answer(self, _request: Request, error: Exception) -> Response:
+        """404, 500 or 503 for a `LogioError`."""
+        if isinstance(error, UnknownRun):
+            return JSONResponse({"detail": "there is no such run, or no such group in it"}, 404)
+        if isinstance(error, TooManyAsk):
+            return JSONResponse({"detail": str(error)}, 503)
+        status = 503 if isinstance(error, LogUnavailable) else 500
+        if self._says_why:
+            return JSONResponse({"detail": f"the log cannot be read: {error}"}, status)
+        self._log(str(error))
+        return JSONResponse({"detail": "the log cannot be read; why is in the log of this server"}, status)
+
+    def _log(self, reason: str) -> None:
+        now = time.monotonic()
+        if self._logged is None or self._logged[1] != reason or now - self._logged[0] >= AGAIN_SECONDS:
+            self._logged = now, reason
+            log.error("The page of LOG.io cannot read the log: %s", reason)

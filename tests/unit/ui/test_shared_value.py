@@ -1,0 +1,70 @@
+"""A value that many want and one thread finds."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from airflow_logio.ui.shared_value import MEANWHILE_SECONDS, SHARE, SharedValue
+
+
+def test_what_costs_more_holds_for_longer() -> None:
+    clock, costs = [0.0], iter([0.01, 5.0])
+
+    def find() -> float:
+        clock[0] += (cost := next(costs))
+        return cost
+
+    shared = SharedValue(find, 1.0, lambda: clock[0])
+    assert shared.fresh() is None
+    assert shared.get() == 0.01
+    clock[0] += 1.0
+    assert shared.fresh() is None
+    assert shared.get() == 5.0
+    clock[0] += 5.0 / SHARE - 0.1
+    assert shared.fresh() == shared.get() == 5.0
+    clock[0] += 0.1
+    assert shared.fresh() is None
+
+
+def test_while_one_finds_the_next_value_the_others_have_the_last_one() -> None:
+    clock, values = [0.0], iter([1, 2])
+    begun, go = threading.Event(), threading.Event()
+
+    def find() -> int:
+        value = next(values)
+        if value == 2:
+            begun.set()
+            assert go.wait(30)
+        return value
+
+    shared = SharedValue(find, 1.0, lambda: clock[0])
+    assert shared.get() == 1
+    clock[0] = 1.5
+    with ThreadPoolExecutor(1) as pool:
+        finding = pool.submit(shared.get)
+        assert begun.wait(30)
+        assert shared.fresh() == 1
+        clock[0] = 1.0 + MEANWHILE_SECONDS
+        assert shared.fresh() is None, "not for longer: the log may hang"
+        go.set()
+        assert finding.result(30) == 2
+
+
+def test_a_failure_is_not_kept() -> None:
+    outcomes: Iterator[int | Exception] = iter([ValueError("away"), 3])
+
+    def find() -> int:
+        one = next(outcomes)
+        if isinstance(one, Exception):
+            raise one
+        return one
+
+    shared = SharedValue(find, 1.0, lambda: 0.0)
+    with pytest.raises(ValueError, match="away"):
+        shared.get()
+    assert shared.fresh() is None
+    assert shared.get() == 3
