@@ -9,6 +9,7 @@ from __future__ import annotations
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
+from airflow_logio.protocol.replay import MADE_BYTES
 from airflow_logio.protocol.values import Event, Port
 from airflow_logio.testing.simulator.codec import Codec
 
@@ -19,6 +20,11 @@ LOST, OUT_OF = 2, 5
 """Of so many questions, so many get no answer; and one gets the body of the event before."""
 KEPT = 16
 """Most offers of a port that are in a sender's memory: memory is bounded."""
+
+
+def replayed_size(_payload: Any) -> int:
+    """Such that two or three events are kept of what was made again, and what was kept soon goes."""
+    return MADE_BYTES // 3
 
 
 class Offers:

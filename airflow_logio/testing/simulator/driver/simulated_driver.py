@@ -17,7 +17,7 @@ from airflow_logio.protocol.group import GroupProtocol
 from airflow_logio.protocol.life import Life, LifeStep
 from airflow_logio.protocol.loop import FLUSH_SECONDS, GroupLoop
 from airflow_logio.protocol.recovery import Recovered
-from airflow_logio.protocol.replay import MADE_BYTES, Replay
+from airflow_logio.protocol.replay import Replay
 from airflow_logio.protocol.replicas import slot_of
 from airflow_logio.protocol.states import GroupState
 from airflow_logio.protocol.values import Event, Kind, Port
@@ -31,6 +31,7 @@ from airflow_logio.testing.simulator.driver.simulated_generation import Simulate
 from airflow_logio.testing.simulator.driver.source_readers import Reading
 from airflow_logio.testing.simulator.driver.threads import SimulatedWriters, serialized
 from airflow_logio.testing.simulator.log_port import Session
+from airflow_logio.testing.simulator.offers import replayed_size
 from airflow_logio.testing.simulator.plan import GroupPlan
 from airflow_logio.testing.simulator.sites import Site
 from airflow_logio.testing.simulator.violation import Violation
@@ -48,11 +49,6 @@ STEP_SECONDS = 0.001
 """Simulated time per step. If a driver waits for something, its clock advances by as much as that takes."""
 COLLECTED_ROWS = 12
 """Size of a batch of garbage collection: small, so that a batch often leaves something for the next."""
-
-
-def _replayed_size(_payload: object) -> int:
-    """Such that two or three events are kept of what was made again."""
-    return MADE_BYTES // 3
 
 
 class SimulatedDriver:
@@ -219,7 +215,7 @@ class SimulatedDriver:
             self.session.input_sets,
             self._loaded,
             self.world.scenario.codec.digest,
-            _replayed_size,
+            replayed_size,
             self.world.offers.taken,
         )
         first = {name: script.actions[0] for name, script in self.world.scenario.sources.items()}
