@@ -46,33 +46,22 @@ def assign(dialect: str) -> sa.Update:
     `b_event_id`, `b_inset`, `b_status`.
     """
     table = schema.event_log
-    if dialect != "postgresql":
-        row = (*_waits(table), table.c.event_id == sa.bindparam("b_event_id"))
-        return sa.update(table).where(*row).values(inset_id=sa.bindparam("b_inset"), status=sa.bindparam("b_status"))
-    arrays = [_array("b_event_ids", sa.BigInteger), _array("b_insets", sa.Text), _array("b_statuses", sa.Text)]
-    given = sa.func.unnest(*arrays).table_valued("event_id", "inset_id", "status").render_derived(name="given")
-    log = table.alias("log")
-    found = _looked_up(sa.select(log.c.row_id).where(*_waits(log)), log.c.event_id, given.c.event_id)
-    rows = (
-        sa.select(found.c.row_id, given.c.inset_id, given.c.status).join_from(given, found, sa.true()).subquery("rows")
-    )
-    return (
-        sa.update(table)
-        .where(table.c.row_id == rows.c.row_id, table.c.status == Status.UNDONE.value)
-        .values(inset_id=rows.c.inset_id, status=rows.c.status)
-    )
-
-
-def _waits(log: Any) -> Sequence[sa.ColumnElement[bool]]:
-    """As in `delivery`: worded so that the index of Input Sets is of no use."""
-    return (
-        log.c.run_id == _RUN,
-        log.c.rec_op == sa.bindparam("b_op"),
-        log.c.rec_port == sa.bindparam("b_port"),
-        (log.c.inset_id + "").is_(None),
-        log.c.status == Status.UNDONE.value,
+    waiting = sa.update(table).where(
+        table.c.run_id == _RUN,
+        table.c.rec_op == sa.bindparam("b_op"),
+        table.c.rec_port == sa.bindparam("b_port"),
+        table.c.inset_id.is_(None),
+        table.c.status == Status.UNDONE.value,
         # A pending write action looks the same, if its connection has the name of this port.
-        log.c.send_port.is_not(None),
+        table.c.send_port.is_not(None),
+    )
+    if dialect == "postgresql":
+        arrays = [_array("b_event_ids", sa.BigInteger), _array("b_insets", sa.Text), _array("b_statuses", sa.Text)]
+        columns = ("event_id", "inset_id", "status")
+        rows = sa.func.unnest(*arrays).table_valued(*columns).render_derived(name="assigned")
+        return waiting.where(table.c.event_id == rows.c.event_id).values(inset_id=rows.c.inset_id, status=rows.c.status)
+    return waiting.where(table.c.event_id == sa.bindparam("b_event_id")).values(
+        inset_id=sa.bindparam("b_inset"), status=sa.bindparam("b_status")
     )
 
 
@@ -84,38 +73,34 @@ def conclude(dialect: str) -> sa.Executable:
     how many there are.
     """
     table = schema.event_log
+    update = (
+        sa.update(table)
+        .where(
+            table.c.run_id == _RUN,
+            table.c.rec_op == sa.bindparam("b_op"),
+            table.c.status == Status.UNDONE.value,
+            _is_listed(dialect, table.c.inset_id, "b_insets"),
+        )
+        .values(status=sa.bindparam("b_status"))
+        .returning(table.c.inset_id, table.c.rec_port)
+    )
     if dialect != "postgresql":
-        wanted = sa.func.json_each(sa.bindparam("b_insets")).table_valued("value")
-        undone = (*_undone(table), table.c.inset_id.in_(sa.select(wanted.c.value)))
-        update = sa.update(table).where(*undone).values(status=sa.bindparam("b_status"))
-        return update.returning(table.c.inset_id, table.c.rec_port)
-    given = sa.func.unnest(_array("b_insets", sa.Text)).table_valued("inset_id").render_derived(name="given")
-    log = table.alias("log")
-    found = _looked_up(sa.select(log.c.row_id).where(*_undone(log)), log.c.inset_id, given.c.inset_id)
-    rows = sa.select(found.c.row_id).join_from(given, found, sa.true()).subquery("rows")
-    update = sa.update(table).where(table.c.row_id == rows.c.row_id, table.c.status == Status.UNDONE.value)
-    moved = update.values(status=sa.bindparam("b_status")).returning(table.c.inset_id, table.c.rec_port).cte("moved")
+        return update
+    moved = update.cte("moved")
     query = sa.select(moved.c.inset_id, moved.c.rec_port, sa.func.count())
     return query.group_by(moved.c.inset_id, moved.c.rec_port)
-
-
-def _undone(log: Any) -> Sequence[sa.ColumnElement[bool]]:
-    return (log.c.run_id == _RUN, log.c.rec_op == sa.bindparam("b_op"), log.c.status == Status.UNDONE.value)
-
-
-def _looked_up(rows: sa.Select[Any], column: sa.ColumnElement[Any], key: sa.ColumnElement[Any]) -> Any:
-    """Those rows whose `column` is the key, looked up by PostgreSQL in the index that ends with it, one key at a time.
-
-    Its statistics of a new log say that there is one row, and then every index that begins alike is as good as the right
-    one: all rows of the operator would be read for each commit, or for each key. To put them in order only the right one
-    will do. OFFSET keeps the look-ups from becoming a join, and an equation would say that there is nothing to order.
-    """
-    return rows.where(column >= key, column <= key).order_by(column).offset(sa.literal_column("0")).lateral("found")
 
 
 def listed(dialect: str, values: Sequence[str]) -> Any:
     """Texts as the one parameter that `conclude` takes."""
     return list(values) if dialect == "postgresql" else json.dumps(list(values))
+
+
+def _is_listed(dialect: str, column: sa.ColumnElement[Any], name: str) -> sa.ColumnElement[bool]:
+    if dialect == "postgresql":
+        return column == sa.any_(_array(name, sa.Text))
+    wanted = sa.func.json_each(sa.bindparam(name)).table_valued("value")
+    return column.in_(sa.select(wanted.c.value))
 
 
 @cache
