@@ -2,7 +2,7 @@
 
 The paper's Algorithms 10 and 11 take a replay operator back to an earlier state and let it run from there. Here the log has
 the Input Set of every event that is not done, with all that it is made of. So an Output Set is a function of rows that no
-longer change: whoever needs it evaluates that function, and changes nothing (ADR-106).
+longer change: any group that needs it evaluates that function, and changes nothing (ADR-106).
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ from airflow_logio.ui.run_list import ListedRuns
 from airflow_logio.ui.shared_lists import SharedLists
 
 REFUSED_SECONDS = 2.0
-"""For so long a refusal holds for everyone: a database that is away must not hold all threads of a server."""
+"""For so long a refusal holds for everyone: an unavailable database must not hold all threads of a server."""
 MOST_ASKING = 4
 """Threads that may wait for the log. The page shares them with all of Airflow's API: a log that hangs takes no more."""
 
@@ -45,7 +45,7 @@ class LogSource:
         self._opened: OpenLog | None = None
 
     def look(self, uid: str) -> RunLook:
-        """As `Looks.at`; one that still holds takes nobody's place. Raises as `asking`, and `UnknownRun`."""
+        """As `Looks.at`; one that still holds takes no place. Raises as `asking`, and `UnknownRun`."""
         held = None if self._opened is None else self._opened.looks.fresh(uid)
         if held is not None:
             return held
@@ -53,7 +53,7 @@ class LogSource:
             return log.looks.at(uid)
 
     def listed(self, dag_ids: Collection[str] | None, dag_run_id: str | None) -> ListedRuns:
-        """As `SharedLists.of`; one that still holds takes nobody's place. Raises as `asking`."""
+        """As `SharedLists.of`; one that still holds takes no place. Raises as `asking`."""
         held = None if self._opened is None else self._opened.lists.fresh(dag_ids, dag_run_id)
         if held is not None:
             return held
