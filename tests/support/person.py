@@ -122,10 +122,23 @@ class Person(Airflow):
         found: dict[str, str | None] = self._call("GET", path)["extra_links"]
         return found
 
-    def log(self, dag_id: str, run_id: str, task: str, attempt: int = 1) -> str:
-        """The task's log as one text."""
+    def log(self, dag_id: str, run_id: str, task: str) -> str:
+        """The task's log as one text, that of every attempt which Airflow keeps.
+
+        An attempt that a busy scheduler has given up before it began, is kept by no table of Airflow's.
+        """
+        attempts = self._call("GET", f"{self._run(dag_id, run_id)}/taskInstances/{quote(task)}")["try_number"]
+        return "\n".join(self._attempt(dag_id, run_id, task, attempt) for attempt in range(1, attempts + 1))
+
+    def _attempt(self, dag_id: str, run_id: str, task: str, attempt: int) -> str:
         path = f"{self._run(dag_id, run_id)}/taskInstances/{quote(task)}/logs/{attempt}?full_content=true"
+        try:
+            lines = self._call("GET", path)["content"]
+        except AirflowRefused as error:
+            if error.status != 404:
+                raise
+            return ""
         return "\n".join(
             line if isinstance(line, str) else str(line.get("event", "")) + json.dumps(line.get("error_detail", ""))
-            for line in self._call("GET", path)["content"]
+            for line in lines
         )

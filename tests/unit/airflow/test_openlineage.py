@@ -375,7 +375,7 @@ def test_what_is_wrong_with_them_is_said_once_and_stops_no_look(
     figures = log.figures([run.run_id])[run.run_id]
     for _ in range(3):
         told.events.look(log.groups(run.run_id), figures)
-    assert len([one for one in caplog.records if "no RUNNING event" in one.message]) == 1
+    assert len([one for one in caplog.records if "no RUNNING event" in one.getMessage()]) == 1
 
 
 @pytest.mark.parametrize("fires", [True, False])

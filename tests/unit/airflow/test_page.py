@@ -147,7 +147,7 @@ def test_airflow_runs_on_without_it(monkeypatch: pytest.MonkeyPatch, caplog: pyt
     with caplog.at_level(logging.ERROR):
         plugin = LogioPlugin()
         assert (plugin.fastapi_apps, plugin.react_apps, plugin.fastapi_apps) == ([], [], [])
-    assert len([one for one in caplog.records if "page of LOG.io" in one.message]) == 1
+    assert len([one for one in caplog.records if "page of LOG.io" in one.getMessage()]) == 1
 
 
 def test_other_processes_of_airflow_load_no_web_application() -> None:
