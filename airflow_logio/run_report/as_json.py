@@ -14,7 +14,8 @@ from airflow_logio.runtime.figures.recoveries import Recovery
 from airflow_logio.runtime.figures.run_condition import RunCondition
 from airflow_logio.runtime.figures.run_summary import driver_json, quarantined_json
 from airflow_logio.runtime.figures.snapshot import Amount, ConnectionView, GroupView
-from airflow_logio.store.records import GroupStatus, Load, PortProgress, Run, SupervisorRecord
+from airflow_logio.store.load_records import Load
+from airflow_logio.store.records import GroupStatus, PortProgress, Run, SupervisorRecord
 
 
 def document(report: Report) -> dict[str, Any]:

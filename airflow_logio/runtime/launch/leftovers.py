@@ -14,6 +14,7 @@ from pathlib import Path
 
 import psutil
 
+from airflow_logio.runtime.launch.driver_folders import incarnation_of
 from airflow_logio.runtime.launch.processes import APPLICATION
 
 log = logging.getLogger(__name__)
@@ -27,6 +28,7 @@ class LocalDriver:
     run_uid: str
     group: str
     incarnation: int
+    """Of a standby, the one that it would be."""
 
 
 def local_drivers() -> list[LocalDriver]:
@@ -35,8 +37,10 @@ def local_drivers() -> list[LocalDriver]:
     for process in psutil.process_iter():
         try:
             if process.uids().real == os.getuid() and APPLICATION.name in " ".join(process.cmdline()):
-                run_uid, group, incarnation = Path(process.cwd()).parts[-3:]
-                found.append(LocalDriver(process, run_uid, group, int(incarnation)))
+                folder = Path(process.cwd())
+                run_uid, group, _ = folder.parts[-3:]
+                if (incarnation := incarnation_of(folder)) is not None:
+                    found.append(LocalDriver(process, run_uid, group, incarnation))
         except (psutil.Error, OSError, ValueError):  # it has ended, or works elsewhere
             continue
     return found

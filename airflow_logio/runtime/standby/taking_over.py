@@ -1,0 +1,147 @@
+"""Standing by: wait for the death of one driver, claim its group, and become the next driver (ADR-108).
+
+The claim is `recover_group`'s, as any supervisor's: it spends the budget, fences the old driver, and is a compare-and-set
+on the incarnation that failed. A standby is of one incarnation: when the log says that another one lives, or that the
+group is not to be recovered, it ends.
+"""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import os
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import psutil
+
+from airflow_logio.crash import CrashPoint, crash_here
+from airflow_logio.protocol.states import ALIVE, GroupState
+from airflow_logio.runtime.driver.spark_session import SparkSessions
+from airflow_logio.runtime.launch import bundle, driver_files, processes
+from airflow_logio.runtime.launch.bundle import PipelineRef
+from airflow_logio.runtime.launch.code_bundle import CodeBundle
+from airflow_logio.runtime.launch.driver_config import DriverConfig
+from airflow_logio.runtime.launch.driver_folders import READY
+from airflow_logio.runtime.launch.driver_log import LOG_NAME
+from airflow_logio.runtime.launch.launcher import LaunchContext, Launched, Launcher, LocalProcessLauncher
+from airflow_logio.runtime.launch.spark_submit import SparkSettings
+from airflow_logio.runtime.supervision.group_watch import GroupWatcher
+from airflow_logio.runtime.supervision.tend import recover_group
+from airflow_logio.store import open_store
+from airflow_logio.store.records import Claim, DriverIdentity, GroupStatus
+from airflow_logio.store.rules.patience import Patience
+
+log = logging.getLogger(__name__)
+
+POLL_SECONDS = 1.0
+"""Between two looks at the log, unless the driver's process ends before."""
+SILENT_SECONDS = 0.2
+"""The same while the process has ended and the log says nothing."""
+
+
+class ThisProcess(Launcher):
+    """The claimed driver is this process, if it has the code that the driver is to get; else one that `instead` starts."""
+
+    def __init__(self, config: DriverConfig, folder: Path, instead: Launcher) -> None:
+        self._own = config
+        self._folder = folder
+        self._instead = instead
+        self.taken: DriverConfig | None = None
+        """The configuration of the driver that this process is to be."""
+
+    def check(self, settings: SparkSettings) -> None:
+        """It was checked before this process was started."""
+
+    def launch(
+        self, claim: Claim, config: DriverConfig, settings: SparkSettings, conf: Mapping[str, str], code: CodeBundle
+    ) -> Launched:
+        if claim.code != self._own.claim.code:
+            return self._instead.launch(claim, config, settings, conf, code)
+        crash_here(CrashPoint.AFTER_CLAIM)
+        driver_files.discard_earlier(self._folder.parent, claim.incarnation)
+        self.taken = replace(config, bundle_root=self._own.bundle_root)
+        return Launched(processes.identity_of(os.getppid()), str(self._folder / LOG_NAME))
+
+
+def stand_by(config: DriverConfig, sessions: SparkSessions) -> DriverConfig | None:
+    """Wait for the death of the driver whose claim is in `config`; the configuration of the driver that takes its place.
+
+    None: there is nothing to take over any more. Raises `LogioError` if this process cannot become a driver.
+    """
+    recipe = config.standby
+    assert recipe is not None
+    ref = PipelineRef(config.module, config.attr, Path(config.bundle_root))
+    pipeline = bundle.load(ref)
+    importlib.import_module("airflow_logio.runtime.driver.incarnation")  # needed when seconds count
+    store = Patience().call("opening the log", lambda: open_store(config.log_url))
+    try:
+        run = store.patience.call("reading the run", lambda: store.find_run(config.claim.run_uid))
+        if config.needs_spark:
+            sessions.wait_until_warm()
+        folder = Path.cwd()
+        (folder / READY).touch()
+        launcher = ThisProcess(config, folder, LocalProcessLauncher(folder.parents[2]))
+        context = LaunchContext(
+            store,
+            config.log_url,
+            run,
+            pipeline,
+            ref,
+            config.connections,
+            launcher,
+            recipe.settings,
+            config.payloads,
+            code=config.claim.code,
+            own=frozenset({config.claim.group}),
+        )
+        log.info("standing by for group %s, incarnation %d", config.claim.group, config.claim.incarnation)
+        _take_over(context, config.claim)
+        return launcher.taken
+    finally:
+        store.dispose()
+
+
+def _take_over(context: LaunchContext, claim: Claim) -> None:
+    """Returns when this process is the driver, or is not needed."""
+    store, run, group = context.store, context.run, claim.group
+    watcher = GroupWatcher(store, run.run_id, group, run.spec.lease, is_standby=True)
+    parent = os.getppid()
+    while os.getppid() == parent:  # the JVM that started it, and holds its Spark session
+        observation = watcher.poll()
+        status = observation.status
+        if status is not None:
+            if why := why_not_needed(status, claim):
+                log.info("no longer needed: %s", why)
+                return
+            if observation.is_dead:
+                cause = observation.cause or "dead"
+                log.info("%s", recover_group(context, group, failed=claim.incarnation, cause=cause))
+                return
+        _wait_for_end(None if status is None else status.identity)
+
+
+def why_not_needed(status: GroupStatus, claim: Claim) -> str | None:
+    """Why a group is not for the standby of this claim to recover; None if it is."""
+    if status.incarnation != claim.incarnation:
+        return f"incarnation {status.incarnation} of group {claim.group} is launched"
+    if status.state not in ALIVE | {GroupState.DEAD}:
+        return f"group {claim.group} is {status.state}"
+    if status.desired is GroupState.HALTED:
+        return f"group {claim.group} is to halt"
+    if status.code != claim.code:
+        return f"the next driver of group {claim.group} gets code {status.code}"
+    return None
+
+
+def _wait_for_end(identity: DriverIdentity | None) -> None:
+    """Return when the driver's process ends, which the log does not know yet; at the latest at the next look."""
+    running = [] if identity is None else processes.driver_processes(identity)
+    try:
+        running[0].wait(timeout=POLL_SECONDS)
+    except (IndexError, psutil.NoSuchProcess):  # it has ended, and the log did not answer
+        time.sleep(SILENT_SECONDS)
+    except psutil.TimeoutExpired:
+        return
