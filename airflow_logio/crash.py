@@ -114,8 +114,6 @@ class CrashPoint(StrEnum):
     """The driver is between locking the marker and COMMIT."""
     IN_EXTERNAL_WRITE = "in_external_write"
     """The driver is between two write actions of a group that the external system does not apply as one."""
-    AFTER_CLAIM = "after_claim"
-    """A standby has claimed its group, and has not registered as its driver."""
 
 
 VARIABLE = "LOGIO_CRASH_AT"

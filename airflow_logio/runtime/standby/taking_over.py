@@ -17,7 +17,6 @@ from pathlib import Path
 
 import psutil
 
-from airflow_logio.crash import CrashPoint, crash_here
 from airflow_logio.protocol.states import ALIVE, GroupState
 from airflow_logio.runtime.driver.spark_session import SparkSessions
 from airflow_logio.runtime.launch import bundle, driver_files, processes
@@ -60,7 +59,6 @@ class ThisProcess(Launcher):
     ) -> Launched:
         if claim.code != self._own.claim.code:
             return self._instead.launch(claim, config, settings, conf, code)
-        crash_here(CrashPoint.AFTER_CLAIM)
         driver_files.discard_earlier(self._folder.parent, claim.incarnation)
         self.taken = replace(config, bundle_root=self._own.bundle_root)
         return Launched(processes.identity_of(os.getppid()), str(self._folder / LOG_NAME))
@@ -118,7 +116,7 @@ def _take_over(context: LaunchContext, claim: Claim) -> None:
                 return
             if observation.is_dead:
                 cause = observation.cause or "dead"
-                log.info("%s", recover_group(context, group, failed=claim.incarnation, cause=cause))
+                recover_group(context, group, failed=claim.incarnation, cause=cause)
                 return
         _wait_for_end(None if status is None else status.identity)
 
