@@ -11,11 +11,11 @@ import pytest
 
 from airflow_logio.crash import STANDBY_VARIABLE, CrashPoint
 from airflow_logio.protocol.liveness import Lease
-from airflow_logio.runtime.launch import bundle
 from airflow_logio.runtime.launch.leftovers import processes_under
 from airflow_logio.store.load_records import Standby
 from tests.support.grocery import assert_exact, write_slice
-from tests.support.running import SALES, SALES_RECORDS_PER_BATCH, ArmedSparkLauncher, Running, has_ended, running
+from tests.support.running import SALES_RECORDS_PER_BATCH, ArmedSparkLauncher, Running, has_ended, running
+from tests.support.standbys import sales_with_standbys, standby_of
 from tests.support.waiting import eventually
 
 pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(600)]
@@ -27,25 +27,6 @@ WITH_STANDBY = ("totals", "hourly")
 @pytest.fixture(scope="session")
 def transactions(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_slice(tmp_path_factory.mktemp("standby") / "transactions.parquet", ROWS)
-
-
-def held_with_standbys(folder: Path, go_on: Path) -> bundle.PipelineRef:
-    """The shipped pipeline, whose source stops half-way until a file is there, with standbys for two groups."""
-    assert SALES.bundle_root is not None
-    shipped = (SALES.bundle_root / "pipelines" / "sales.py").read_text()
-    first = "    amounts = pc.round("
-    assert shipped.count(first) == 1
-    held = (
-        "    cents.calls = getattr(cents, 'calls', 0) + 1\n"
-        f"    while cents.calls > 60 and not __import__('os').path.exists({str(go_on)!r}):\n"
-        "        __import__('time').sleep(0.05)\n"
-    )
-    text = shipped.replace(first, held + first)
-    for group in ('sales.group("totals", totals, save_totals)', 'sales.group("hourly", hourly)'):
-        assert text.count(group) == 1
-        text = text.replace(group, f"{group[:-1]}, standby=1)")
-    (folder / "sales.py").write_text(text)
-    return bundle.parse_ref(f"{folder / 'sales.py'}:sales")
 
 
 @dataclass
@@ -61,8 +42,7 @@ def pid_of_standby(run: Running, group: str) -> int:
 
 
 def standby(run: Running, group: str) -> Standby | None:
-    load = run.status(group).load
-    return None if load is None else load.standby
+    return standby_of(run.store, run.run.run_id, group)
 
 
 def is_ready(run: Running, group: str, incarnation: int = 1) -> bool:
@@ -75,7 +55,7 @@ def test_standbys_take_over_and_the_result_is_exact(
     log_url: str, warehouse_url: str, transactions: Path, tmp_path: Path
 ) -> None:
     go_on = tmp_path / "go_on"
-    ref = held_with_standbys(tmp_path, go_on)
+    ref = sales_with_standbys(tmp_path, WITH_STANDBY, go_on, after=60)
     launcher = StandbysArmed(tmp_path / "drivers", {("hourly", 1): f"{CrashPoint.BEFORE_REGISTER}:1"})
     with running(log_url, warehouse_url, transactions, launcher, ref=ref, lease=Lease(10, 60)) as run:
         run.until(lambda: all(is_ready(run, group) for group in WITH_STANDBY), "both have standbys")
