@@ -1,4 +1,4 @@
-"""The shipped sales pipeline with standbys (ADR-108), whose source waits for a file, so that they are ready before it goes on."""
+"""The shipped sales pipeline with standbys (ADR-108); its source waits for a file, so that they are ready before it reads."""
 
 from __future__ import annotations
 
