@@ -15,6 +15,7 @@ from typing import Any
 from tests.bench import (
     cluster,
     constants,
+    hops,
     in_airflow,
     log_commits,
     page,
@@ -87,6 +88,7 @@ OF_A_DATABASE: tuple[tuple[str, type[Databases], Measure], ...] = (
     ("spark", Sqlite, lambda at, asked: spark.measure(at, asked.runs, asked.events, asked.event_mb)),
     ("cluster", Postgres, lambda at, asked: cluster.measure(at, asked.small_events, asked.small_seconds)),
     ("log", Postgres, lambda at, asked: log_commits.measure(at, asked.runs, asked.log_rows)),
+    ("hops", Postgres, lambda at, _: hops.measure(at)),
     ("page", Databases, lambda at, _: page.measure(at)),
 )
 """Part → where it is measured, and how."""
