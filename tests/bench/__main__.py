@@ -15,6 +15,7 @@ from typing import Any
 from tests.bench import (
     cluster,
     constants,
+    growth,
     hops,
     in_airflow,
     log_commits,
@@ -88,6 +89,7 @@ OF_A_DATABASE: tuple[tuple[str, type[Databases], Measure], ...] = (
     ("spark", Sqlite, lambda at, asked: spark.measure(at, asked.runs, asked.events, asked.event_mb)),
     ("cluster", Postgres, lambda at, asked: cluster.measure(at, asked.small_events, asked.small_seconds)),
     ("log", Postgres, lambda at, asked: log_commits.measure(at, asked.runs, asked.log_rows)),
+    ("growth", Databases, lambda at, asked: growth.measure(at, asked.log_rows)),
     ("hops", Postgres, lambda at, _: hops.measure(at)),
     ("page", Databases, lambda at, _: page.measure(at)),
 )
@@ -110,7 +112,10 @@ def _arguments() -> argparse.Namespace:
         "--small-seconds", type=float, default=600.0, help="for these events at most; fewer are done then"
     )
     parser.add_argument(
-        "--log-rows", type=int, default=1_000_000, help="of events in the log, up to which commits are compared"
+        "--log-rows",
+        type=int,
+        default=1_000_000,
+        help="of events in the log, up to which commits and lineage are measured",
     )
     parser.add_argument("--database", action="append", choices=list(DATABASES), help="only this one (repeatable)")
     parser.add_argument("--only", choices=PARTS, help="only this part")

@@ -2,7 +2,7 @@
 
 The clock is strict: it begins when the source has its record, and ends with PostgreSQL's own time of the commit that has the
 row in the warehouse. A log that loses its last commits when its machine dies is measured too: nothing that sends before its
-rows are durable can be faster than that one (ADR-116).
+rows are durable can be faster than that one (ADR-118).
 """
 
 from __future__ import annotations
