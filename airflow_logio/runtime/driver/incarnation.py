@@ -79,7 +79,8 @@ class Driver:
         self._drain = threading.Event()
         self._wishes = {GroupState.HALTED: self._halt, GroupState.DRAINING: self._drain}
         self._ready = threading.Event()
-        self._standby = StandbyKeeper(config, self._store, Path.cwd(), self._is_ready)  # it works in its own folder
+        own_folder = Path.cwd()
+        self._standby = StandbyKeeper(config, self._store, own_folder, self._is_ready, ends=self._halt.is_set)
         self._meter = LoadMeter()
         self._calls = CallWatch()
 

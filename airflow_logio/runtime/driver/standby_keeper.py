@@ -15,11 +15,11 @@ from pathlib import Path
 import psutil
 
 from airflow_logio.crash import standby_environment
-from airflow_logio.errors import LogioError
-from airflow_logio.runtime.launch import driver_process, processes
+from airflow_logio.runtime.launch import driver_files, driver_process, private_files, processes
 from airflow_logio.runtime.launch.bundle import PipelineRef
 from airflow_logio.runtime.launch.driver_config import DriverConfig
-from airflow_logio.runtime.launch.driver_folders import READY, make_standby_folder
+from airflow_logio.runtime.launch.driver_folders import READY, make_standby_folder, standby_folders
+from airflow_logio.runtime.launch.driver_log import LOG_NAME
 from airflow_logio.runtime.launch.kept_code import code_for
 from airflow_logio.runtime.launch.launcher import application_name
 from airflow_logio.store.load_records import Standby
@@ -32,23 +32,34 @@ LOOK_SECONDS = 1.0
 AGAIN_SECONDS = 5.0
 """After a standby has ended, the next one is started; so much later, and twice that after each further one."""
 LONGEST_SECONDS = 300.0
+"""No pause is longer. After one that has lived for longer, pauses are short again."""
 
 
 class StandbyKeeper:
-    """`is_ready` says that the driver's own start is over, with which the standby's would compete.
+    """`is_ready` says that the driver's own start is over, with which the standby's would compete; `ends` that the driver is
+    about to end, and needs none.
 
     `folder` is the driver's. What goes wrong is logged: a driver without a standby is recovered as any other.
     """
 
-    def __init__(self, config: DriverConfig, store: LogStore, folder: Path, is_ready: Callable[[], bool]) -> None:
+    def __init__(
+        self,
+        config: DriverConfig,
+        store: LogStore,
+        folder: Path,
+        is_ready: Callable[[], bool],
+        ends: Callable[[], bool],
+    ) -> None:
         self._config = config
         self._store = store
         self._group_folder = folder.parent
         self._is_ready = is_ready
+        self._ends = ends
         self._process: DriverIdentity | None = None
         self._folder = folder
         self._next_at = 0.0
         self._pause = AGAIN_SECONDS
+        self._started_at = 0.0
         self._run: Run | None = None
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._keep, name="logio-standby", daemon=True)
@@ -67,7 +78,7 @@ class StandbyKeeper:
 
     def figures(self) -> Standby | None:
         process = self._process
-        if process is None:
+        if process is None or processes.is_gone(process):
             return None
         try:
             spark_submit = psutil.Process(process.pid)
@@ -78,30 +89,51 @@ class StandbyKeeper:
 
     def _keep(self) -> None:
         while not self._stopping.wait(LOOK_SECONDS):
-            if self._process is None and self._is_ready() and time.monotonic() >= self._next_at:
-                self._start()
-            elif self._process is not None and processes.is_gone(self._process):
-                self._process = None
-                self._wait(f"it has ended; its log is {self._folder}/driver.log")
+            try:
+                self._look()
+            except Exception as error:  # whatever it is: the driver works without one
+                self._wait(f"{type(error).__name__}: {error}")
+
+    def _look(self) -> None:
+        process = self._process
+        if process is not None and processes.is_gone(process):
+            self._process = None
+            self._clear_up()
+            if time.monotonic() - self._started_at > LONGEST_SECONDS:
+                self._pause = AGAIN_SECONDS
+            self._wait(f"it has ended; its log is {self._folder / LOG_NAME}")
+        elif process is None and self._is_ready() and not self._ends() and time.monotonic() >= self._next_at:
+            self._start()
 
     def _start(self) -> None:
-        try:
-            self._folder, self._process = self._started()
-        except (LogioError, OSError) as error:
-            self._wait(str(error))
-
-    def _started(self) -> tuple[Path, DriverIdentity | None]:
         config, claim = self._config, self._config.claim
         assert config.standby is not None and self._run is not None
+        status = self._store.group(claim.run_id, claim.group)
+        if status.code != claim.code or status.incarnation != claim.incarnation:
+            return self._wait(f"the next driver gets code {status.code}, which this one does not have")
         ref = PipelineRef(config.module, config.attr, Path(config.bundle_root))
         code = code_for(self._store, self._run, ref, claim.code)
-        folder = make_standby_folder(self._group_folder, claim.incarnation + 1)
+        self._folder = make_standby_folder(self._group_folder, claim.incarnation + 1)
         given = config.standby.settings
         settings = replace(given, env_vars=standby_environment(given.env_vars))
         name = application_name(replace(claim, incarnation=claim.incarnation + 1))
-        pid = driver_process.start_standby(folder, config, settings, config.standby.conf, code, name)
-        log.info("a standby is started: pid %d, its output in %s", pid, folder)
-        return folder, processes.identity_of(pid)
+        pid = driver_process.start_standby(self._folder, config, settings, config.standby.conf, code, name)
+        self._started_at = time.monotonic()
+        self._process = processes.identity_of(pid)
+        log.info("a standby is started: pid %d, its output in %s", pid, self._folder)
+        if self._process is None:
+            self._clear_up()
+            self._wait(f"it has ended at once; its log is {self._folder / LOG_NAME}")
+        return None
+
+    def _clear_up(self) -> None:
+        """What a standby that has ended would leave: secrets, and files that the next one has again. Its log stays."""
+        private_files.discard_under(self._folder)
+        for name in (driver_files.SCRATCH, "code"):
+            driver_files.discard(self._folder / name, of=self._folder)
+        for one in standby_folders(self._group_folder, self._config.claim.incarnation + 1):
+            if one != self._folder:
+                driver_files.discard(one)
 
     def _wait(self, why: str) -> None:
         log.warning("no standby: %s; the next one is started in %.0f s", why, self._pause)

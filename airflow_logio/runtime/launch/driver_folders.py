@@ -25,6 +25,11 @@ def is_of_standby(folder: Path) -> bool:
     return incarnation_of(folder) is not None and _STANDBY in folder.name
 
 
+def standby_folders(group_folder: Path, incarnation: int) -> list[Path]:
+    """The folders of all standbys that would be, or are, this incarnation."""
+    return [one for one in group_folder.iterdir() if is_of_standby(one) and incarnation_of(one) == incarnation]
+
+
 def make_standby_folder(group_folder: Path, incarnation: int) -> Path:
     """A new private folder for a standby that would be this incarnation. Raises OSError."""
     number = 1

@@ -19,7 +19,8 @@ from airflow_logio.store.records import GroupRef, GroupStatus
 
 _LATE_SECONDS = 3 * BEAT_SECONDS
 STANDBY_SECONDS = 3.0
-"""For so long after the last heartbeat of a driver, others leave its recovery to its standby. It needs a tenth of that."""
+"""For so long after a death, and after the driver's last heartbeat, others leave the recovery to its standby. It needs a
+tenth of that."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +144,13 @@ class GroupWatcher:
 
 
 def _has_standby(status: GroupStatus) -> bool:
-    """Whether its driver had a standby that was ready, and there was time for neither to vanish with the machine."""
+    """Whether its driver had a standby that was ready, died just now, and did not vanish with the whole machine before.
+
+    By the log's clock alone: who asks may be a process that has seen nothing before. A driver that has said itself that it
+    fails may still give heartbeats.
+    """
     standby = None if status.load is None else status.load.standby
-    age = status.beat_age_seconds
-    return standby is not None and standby.is_ready and age is not None and age < STANDBY_SECONDS
+    if standby is None or not standby.is_ready or status.beat_at is None or status.beat_age_seconds is None:
+        return False
+    now = status.beat_at + status.beat_age_seconds
+    return max(status.beat_age_seconds, now - status.since) < STANDBY_SECONDS

@@ -13,6 +13,7 @@ import psutil
 import pytest
 
 from airflow_logio import crash
+from airflow_logio.errors import ConfigurationError
 from airflow_logio.protocol import effects as fx
 from airflow_logio.protocol.liveness import Lease
 from airflow_logio.protocol.states import GroupState
@@ -20,12 +21,16 @@ from airflow_logio.runtime.launch import driver_folders, processes
 from airflow_logio.runtime.launch.code_bundle import CodeBundle
 from airflow_logio.runtime.launch.driver_config import DriverConfig
 from airflow_logio.runtime.launch.launcher import Launched, Launcher
+from airflow_logio.runtime.launch.leftovers import LocalDriver
+from airflow_logio.runtime.launch.private_files import KEYTAB_NAME
 from airflow_logio.runtime.launch.processes import APPLICATION
 from airflow_logio.runtime.launch.spark_submit import SparkSettings
-from airflow_logio.runtime.standby.taking_over import ThisProcess, why_not_needed
+from airflow_logio.runtime.standby.taking_over import ThisProcess, own_spark_submit, why_not_needed
 from airflow_logio.runtime.supervision import group_watch
 from airflow_logio.runtime.supervision.end_drivers import DriverEnder
 from airflow_logio.runtime.supervision.group_watch import GroupWatcher
+from airflow_logio.runtime.supervision.halt import force
+from airflow_logio.runtime.supervision.void_drivers import VoidDriverEnder
 from airflow_logio.store.load_records import Load, Standby
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records import Claim, DriverIdentity, GroupRef, GroupStatus
@@ -66,6 +71,19 @@ def test_others_leave_a_dead_group_to_its_standby_for_a_moment(
     assert (seen.is_dead, seen.left_to_standby, seen.state) == (not is_ready, is_ready, GroupState.DEAD)
     monkeypatch.setattr(group_watch, "STANDBY_SECONDS", 0.0)
     assert others.poll().is_dead, "the standby has not come: anybody may recover the group"
+
+
+def test_they_do_not_leave_it_for_ever_to_a_driver_that_beats_on(driver: Driver) -> None:
+    """It has said that it failed, and hangs; its standby does, too. The time since the death counts."""
+    beat(driver, READY)
+    driver.store.declare_dead(driver.ref, "OperatorFailed: it says so itself")
+    others = GroupWatcher(driver.store, driver.run.run_id, "g", LEASE)
+    seen = others.poll()
+    assert seen.left_to_standby and seen.status is not None
+    status = seen.status
+    assert status.beat_at is not None
+    much_later = replace(status, beat_at=status.beat_at + 60, beat_age_seconds=0.1)
+    assert others.judge(much_later, 0.0).is_dead
 
 
 def test_a_group_without_standby_is_recovered_at_once(driver: Driver) -> None:
@@ -109,7 +127,13 @@ def test_it_becomes_the_driver_unless_that_is_to_have_other_code(driver: Driver,
     own = DriverConfig("sqlite://", driver.claim, "module", "attr", str(tmp_path / "own"), {})
     elsewhere = Elsewhere()
     folder = tmp_path / "2-standby"
-    launcher = ThisProcess(own, folder, elsewhere)
+    folder.mkdir()
+    (tmp_path / "1").mkdir()
+    (tmp_path / "1" / KEYTAB_NAME).write_text("secret")
+    (folder / KEYTAB_NAME).write_text("secret")
+    spark_submit = processes.identity_of(os.getppid())
+    assert spark_submit is not None
+    launcher = ThisProcess(own, folder, spark_submit, elsewhere)
     launcher.check(SparkSettings(deploy_mode="cluster"))  # whatever it is: it runs already
     for code in (1, 0):
         claim = replace(driver.claim, incarnation=2, code=code)
@@ -122,7 +146,22 @@ def test_it_becomes_the_driver_unless_that_is_to_have_other_code(driver: Driver,
         "with the code that it has imported"
     )
     assert launched.log_path == str(folder / "driver.log")
-    assert launched.identity is not None and launched.identity.pid == os.getppid()
+    assert launched.identity == spark_submit
+    assert not (tmp_path / "1" / KEYTAB_NAME).exists(), "no secret of the dead driver is left"
+    assert (folder / KEYTAB_NAME).exists()
+
+
+def test_one_whose_jvm_has_ended_takes_no_place(driver: Driver, tmp_path: Path) -> None:
+    """What started it is its parent; a process that is left gets another one, which is nobody to record, or to end."""
+    own = DriverConfig("sqlite://", driver.claim, "module", "attr", str(tmp_path), {})
+    spark_submit = processes.identity_of(os.getpid())
+    assert spark_submit is not None
+    launcher = ThisProcess(own, tmp_path / "2-standby", spark_submit, Elsewhere())
+    with pytest.raises(ConfigurationError, match="JVM of the standby has ended"):
+        launcher.launch(driver.claim, own, SparkSettings(), {}, CodeBundle({}))
+    assert launcher.taken is None
+    with pytest.raises(ConfigurationError, match="started by spark-submit"):
+        own_spark_submit()
 
 
 def test_crash_points_are_armed_for_one_process() -> None:
@@ -184,3 +223,33 @@ def test_who_ends_the_drivers_of_a_run_ends_their_standbys_first(
     assert not psutil.pid_exists(running["1"].pid) or running["1"].poll() is not None
     assert ended and ended[0] is not None, "the standby had ended before its driver was"
     assert running["3-standby"].poll() is None
+
+
+def test_a_standby_that_hangs_is_void_when_another_driver_runs(driver: Driver) -> None:
+    """Or when the group has ended. What has become the driver is none."""
+    hung = psutil.Process()
+    found = LocalDriver(hung, driver.run.uid, "g", 2, is_of_standby=True)
+    ender = VoidDriverEnder(driver.store, drivers=lambda: [found], grace_seconds=3600)
+    assert ender._void([found]) == []
+    driver.store.declare_dead(driver.ref, "gone")
+    claim = driver.store.claim(driver.run.run_id, "g", expected=1, reason="a cold start")
+    assert ender._void([found]) == [found], "the log knows no process of incarnation 2, or another one"
+    own = processes.identity_of(hung.pid)
+    assert own is not None
+    driver.store.register(claim, own)
+    assert ender._void([found]) == []
+    driver.store.park(GroupRef(driver.run.run_id, "g", 2), "test")
+    assert ender._void([found]) == [found]
+
+
+def test_who_halts_a_driver_by_force_ends_its_standby_before(
+    driver: Driver, program: list[subprocess.Popen[bytes]], tmp_path: Path
+) -> None:
+    for name in ("1", "2-standby"):
+        (tmp_path / name).mkdir()
+    sleep = [sys.executable, "-c", "import time; time.sleep(600)", str(APPLICATION)]
+    program += [subprocess.Popen(sleep, cwd=tmp_path / name) for name in ("1", "2-standby")]
+    status = replace(driver.store.group(driver.run.run_id, "g"), log_path=str(tmp_path / "1" / "driver.log"))
+    assert force(driver.store, driver.run.run_id, status)
+    program[1].wait(10)
+    assert program[0].poll() is None
